@@ -287,8 +287,8 @@ class CallableSchedule:
 
     def opens(self, step: int) -> bool:
         """Whether a step is the first of a window: it does not continue what the step before did."""
-        if step == 0:
-            return self.phase(0) is not Phase.WAIT
+        if step <= 0:
+            return self.phase(step) is not Phase.WAIT
         # the earlier step first, so that the callable sees its steps in order
         before, ended = self._answer(step - 1)
         phase = self.phase(step)
