@@ -1,3 +1,62 @@
 """Profiling hooks for PyTorch training that people leave switched on."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from perfhooks import trace
+    from perfhooks.errors import NothingRecordedError, OptionError, PerfhooksError, ScheduleError, TraceError
+    from perfhooks.handlers import Artifact, ChromeTrace, OperatorTable, Stacks, StepTable
+    from perfhooks.options import Options
+    from perfhooks.profiler import Profiler
+    from perfhooks.ready import on_trace_ready
+    from perfhooks.run import Capture
+    from perfhooks.schedule import Phase, Schedule
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "Artifact",
+    "Capture",
+    "ChromeTrace",
+    "NothingRecordedError",
+    "OperatorTable",
+    "OptionError",
+    "Options",
+    "PerfhooksError",
+    "Phase",
+    "Profiler",
+    "Schedule",
+    "ScheduleError",
+    "Stacks",
+    "StepTable",
+    "TraceError",
+    "on_trace_ready",
+    "trace",
+]
+
+_HOMES = {
+    "handlers": ("Artifact", "ChromeTrace", "OperatorTable", "StepTable", "Stacks"),
+    "run": ("Capture",),
+    "errors": ("NothingRecordedError", "OptionError", "PerfhooksError", "ScheduleError", "TraceError"),
+    "options": ("Options",),
+    "schedule": ("Phase", "Schedule"),
+    "profiler": ("Profiler",),
+    "ready": ("on_trace_ready",),
+    "trace": ("trace",),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for: reading a trace needs no torch, a schedule nothing at all."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f"{__name__}.{_HOME[name]}")
+    return module if name == _HOME[name] else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

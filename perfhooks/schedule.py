@@ -331,6 +331,37 @@ class CallableSchedule:
         return answer
 
 
+class FromStartToStop:
+    """No schedule: one window from ``start()`` to ``stop()``, as torch records without one.
+
+    Args:
+        begin: The step that is current at the start.
+    """
+
+    def __init__(self, begin: int) -> None:
+        self.begin = begin
+
+    def phase(self, step: int) -> Phase:
+        """ACTIVE, from the start on."""
+        return Phase.ACTIVE if step >= self.begin else Phase.WAIT
+
+    def opens(self, step: int) -> bool:
+        """Whether a step is the one that was current at the start."""
+        return step == self.begin
+
+    def ends(self, step: int) -> bool:  # noqa: ARG002 -- no step is the last
+        """False: only ``stop()`` ends the window."""
+        return False
+
+    def next_change(self, step: int) -> int | None:
+        """The start, then nothing."""
+        return self.begin if step < self.begin else None
+
+    def next_window(self, step: int) -> Planned | None:  # noqa: ARG002 -- where the window ends is not known
+        """None: its last step is not known."""
+        return None
+
+
 _ACTIONS: Final[dict[Any, tuple[Phase, bool]]] = {
     "NONE": (Phase.WAIT, False),
     "WARMUP": (Phase.WARMUP, False),

@@ -1,0 +1,143 @@
+"""The options of every face, defined once."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from typing_extensions import TypedDict
+
+from perfhooks.errors import OptionError
+from perfhooks.job import Job
+
+if TYPE_CHECKING:
+    from perfhooks.guard import OnError
+
+Ranks = Literal["all", "first-of-node"] | Sequence[int] | Callable[[Job], bool]
+
+
+class Options(TypedDict, total=False):
+    """What every face takes, under the same names; all are keyword-only and have a default."""
+
+    # what torch.profiler.profile takes; options that the installed torch does not know are left out, with a log line
+    activities: Any
+    """What to record: torch's activities, or their names (``["cpu", "cuda"]``); None records all there are."""
+    record_shapes: bool
+    """Record the shapes of the operators' inputs."""
+    profile_memory: bool
+    """Record allocations."""
+    with_stack: bool
+    """Record the Python stacks."""
+    with_flops: bool
+    """Estimate floating point operations; records shapes as well."""
+    with_modules: bool
+    """TorchScript's module hierarchy; deprecated by torch."""
+    experimental_config: Any
+    """torch's own ``_ExperimentalConfig``."""
+    execution_trace_observer: Any
+    """A ``torch.profiler.ExecutionTraceObserver``, started and stopped with each window."""
+    acc_events: bool
+    """Let ``events()`` add up over windows; grows without bound, as in torch."""
+    use_cuda: Any
+    """Deprecated by torch, gone in 2.14."""
+    custom_trace_id_callback: Any
+    """Makes the trace id of a window."""
+    post_processing_timeout_s: float | None
+    """How long torch may take to parse events, in seconds."""
+
+    # ours
+    out: str | os.PathLike[str] | None
+    """The folder that holds runs; None is ``perf``, or a folder ``perf`` beside the framework's own logs."""
+    run: str | None
+    """Name of the run, the same on all ranks; None takes the launcher's identity, else the time and the process."""
+    ranks: Ranks
+    """Which ranks record: ``"all"``, a list, ``"first-of-node"``, or a callable of the job's facts."""
+    stage: str
+    """What the loop is called in file names and tables."""
+    on_error: OnError
+    """``"warn"`` logs what fails on our side and lets training go on; ``"raise"`` is there for tests."""
+    keep_results: bool
+    """Whether ``key_averages()`` and the like can be asked after a window; they hold memory until the next one."""
+
+
+DEFAULTS: Final[Options] = {
+    "activities": None,
+    "record_shapes": False,
+    "profile_memory": False,
+    "with_stack": False,
+    "with_flops": False,
+    "with_modules": False,
+    "experimental_config": None,
+    "execution_trace_observer": None,
+    "acc_events": False,
+    "use_cuda": None,
+    "custom_trace_id_callback": None,
+    "post_processing_timeout_s": None,
+    "out": None,
+    "run": None,
+    "ranks": "all",
+    "stage": "train",
+    "on_error": "warn",
+    "keep_results": True,
+}
+"""What an option is when it is not given."""
+
+_OURS: Final = frozenset({"out", "run", "ranks", "stage", "on_error", "keep_results"})
+_BOOLEANS: Final = frozenset(name for name, value in DEFAULTS.items() if isinstance(value, bool))
+
+
+def checked(options: Options) -> Options:
+    """All options, with their defaults, or an error that says which one is wrong.
+
+    Raises:
+        TypeError: No option has this name.
+        OptionError: An option has a value that it cannot have.
+    """
+    for name in options:
+        if name not in DEFAULTS:
+            close = difflib.get_close_matches(name, DEFAULTS, n=1)
+            raise TypeError(f"unexpected option {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+    whole: Options = {**DEFAULTS, **options}
+    for name in _BOOLEANS:
+        if not isinstance(whole[name], bool):  # type: ignore[literal-required]
+            raise OptionError(f"{name} must be true or false, got {whole[name]!r}")  # type: ignore[literal-required]
+    if whole["on_error"] not in ("warn", "raise"):
+        raise OptionError(f"on_error must be 'warn' or 'raise', got {whole['on_error']!r}")
+    _check_name("stage", whole["stage"])
+    if whole["run"] is not None:
+        _check_name("run", whole["run"])
+    if whole["out"] is not None and not isinstance(whole["out"], str | os.PathLike):
+        raise OptionError(f"out must be a path, got {whole['out']!r}")
+    _check_ranks(whole["ranks"])
+    return whole
+
+
+def recording(options: Options) -> dict[str, Any]:
+    """Those of the given options that torch.profiler takes, less those at their default."""
+    return {name: value for name, value in options.items() if name not in _OURS and value != DEFAULTS.get(name)}
+
+
+def selected(ranks: Ranks, job: Job) -> bool:
+    """Whether this process records."""
+    if callable(ranks):
+        return bool(ranks(job))
+    if isinstance(ranks, str):
+        return ranks == "all" or job.local_rank == 0
+    return job.rank in ranks
+
+
+def _check_name(option: str, value: object) -> None:
+    if not isinstance(value, str) or not value.strip():
+        raise OptionError(f"{option} must be a name, got {value!r}")
+
+
+def _check_ranks(ranks: object) -> None:
+    if callable(ranks) or (isinstance(ranks, str) and ranks in ("all", "first-of-node")):
+        return
+    rule = "ranks must be 'all', 'first-of-node', a list of integers >= 0 or a callable"
+    if isinstance(ranks, str) or not isinstance(ranks, Sequence):
+        raise OptionError(f"{rule}, got {ranks!r}")
+    if not all(isinstance(rank, int) and rank >= 0 for rank in ranks):
+        raise OptionError(f"{rule}, got {list(ranks)!r}")

@@ -1,0 +1,379 @@
+"""The profiler of a training loop: told when a step ends, it decides whether the next one is recorded."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from typing_extensions import Self, Unpack
+
+from perfhooks import labels, lifetime
+from perfhooks.errors import NothingRecordedError, OptionError
+from perfhooks.guard import guard, logger, speak_up
+from perfhooks.job import Job
+from perfhooks.options import Options, checked, recording, selected
+from perfhooks.run import Run, check_out
+from perfhooks.schedule import FromStartToStop, Phase, Phases, Schedule
+from perfhooks.spool import HandlerLike, Spool
+from perfhooks.timeline import Timeline, clock
+from perfhooks.window import Window, check_recording, recorder_busy, region
+
+if TYPE_CHECKING:
+    import os
+    from types import TracebackType
+
+    from perfhooks.run import Capture, Place
+
+T = TypeVar("T")
+ScheduleLike = Schedule | str | Mapping[str, int] | Callable[[int], Any] | None
+
+NEVER: Final = sys.maxsize
+_NOTHING: Final = nullcontext()
+
+
+class Profiler:
+    """Profiles the steps of a loop on a schedule, in place of ``torch.profiler.profile``.
+
+    Without a schedule it records from start to stop, as torch does. With a schedule or ``out`` it leaves a run folder
+    with a trace, a step table and an operator table for every window, and stacks where they were recorded.
+
+    Args:
+        schedule: Which steps to record: a :class:`Schedule`, a mapping, a string like ``"wait=10 warmup=2 active=3"``
+            or a callable ``step -> ProfilerAction``.
+        on_trace_ready: What to make of each window: handlers by name, as mappings or as objects, and plain callables,
+            which get the torch profiler at once; one or a list.
+        **options: See :class:`Options`.
+
+    Raises:
+        OptionError: An argument has a value that it cannot have.
+        TypeError: No option has this name.
+    """
+
+    def __init__(
+        self,
+        *,
+        schedule: ScheduleLike = None,
+        on_trace_ready: HandlerLike | Sequence[HandlerLike] | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        self._options = checked(options)
+        self._recording_options = check_recording(recording(options))
+        self._schedule = Schedule.of(schedule)
+        self._on_error = self._options["on_error"]
+        nothing = on_trace_ready is None and self._schedule is None and self._options["out"] is None
+        self._spool = Spool([] if nothing else on_trace_ready, self._recording_options, self._on_error)
+        if self._options["out"] is not None:
+            check_out(self._options["out"])
+        self._writes = self._options["out"] is not None or bool(self._spool.recipes)
+        self._phases: Phases = self._schedule or FromStartToStop(0)
+        self._metadata: dict[str, str] = {}
+        self._run: Run | None = None
+        self._started = False
+        self._step = 0
+        self._next = NEVER
+        self._recording = False
+        self._window: Window | None = None
+        self._last: Window | None = None
+        self._timeline = Timeline(self._options["stage"])
+        self._end_step = self._timeline.end_step
+        speak_up()
+
+    def start(
+        self, step: int | None = None, *, out: str | os.PathLike[str] | None = None, run: str | None = None
+    ) -> None:
+        """Begin; nothing happens if it has begun already.
+
+        Args:
+            step: Number of the step that begins now, where training resumes; None goes on counting, from 0 at first.
+                Inside a window's warm-up or active steps it waits for the next window.
+            out: The folder that holds runs, if the option was not given.
+            run: Name of the run, if the option was not given.
+        """
+        if self._started:
+            return
+        self._started = True
+        if step is not None:
+            self._step = step
+        if self._schedule is None:
+            self._phases = FromStartToStop(self._step)
+        with guard("starting to profile", self._on_error):
+            job = Job.current()
+            if not selected(self._options["ranks"], job):
+                return
+            if self._writes:
+                self._run = self._run or self._open_run(job, out, run)
+            lifetime.opened(self)
+            self._timeline.begin(self._step)
+            self._advance(self._step)
+
+    def stop(self, cause: str | None = None) -> None:
+        """End; a window that is being recorded is kept and marked partial. Nothing happens if it has ended already.
+
+        Args:
+            cause: Why, if something interrupted the training.
+        """
+        if not self._started:
+            return
+        self._started = False
+        self._next = NEVER
+        lifetime.closed(self)
+        with guard("ending the profile", self._on_error):
+            if self._window is not None:
+                whole = self._schedule is None and cause is None
+                self._close(self._step, None if whole else cause or "stopped before its last step")
+            elif self._last is None and self._schedule is not None and not self._spool.places:
+                logger.warning(self._why_nothing())
+            self._write_timeline()
+
+    def abandon(self) -> None:
+        """Do nothing from now on, and touch nothing that was recorded: this process is a forked child."""
+        self._next, self._window, self._last, self._recording, self._started = NEVER, None, None, False, False
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop(None if kind is None else f"{kind.__name__}: {error}".rstrip(": "))
+        observer = self._options["execution_trace_observer"]
+        if observer is not None:
+            observer.cleanup()
+
+    def step(self) -> None:
+        """Say that a step has ended and the next one begins."""
+        self._end_step(clock())
+        self._step = step = self._step + 1
+        if step >= self._next:
+            self._advance(step)
+
+    @property
+    def step_num(self) -> int:
+        """Number of the current step, from 0."""
+        return self._step
+
+    def steps(self, loader: Iterable[T]) -> Steps[T]:
+        """Iterate over ``loader``, label the wait for each batch and step after each.
+
+        Args:
+            loader: Any iterable. What comes back has a length if it has one, and can be iterated again each epoch.
+
+        Raises:
+            OptionError: It cannot be iterated.
+        """
+        return Steps(self, loader)
+
+    def region(self, name: str) -> AbstractContextManager[Any]:
+        """Label a part of the step while a window records; costs next to nothing otherwise.
+
+        Args:
+            name: One of :data:`perfhooks.labels.PARTS` counts in the step table; any other shows in the trace.
+        """
+        return region(name) if self._recording else _NOTHING
+
+    def when_finished(self, listener: Callable[[Capture, Place], object]) -> None:
+        """Have ``listener`` called on the training thread, at the end of some later step, when a window has its files.
+
+        Args:
+            listener: Takes the facts of the window and where its files are.
+        """
+        self._spool.listeners.append(listener)
+
+    def wait(self) -> None:
+        """Wait until every recorded window has its files."""
+
+    def summary(self) -> str:
+        """The step table of all windows so far, as text; waits for their files."""
+        from perfhooks.terminal import step_table
+
+        self.wait()
+        if not self._spool.places:
+            return self._why_nothing()
+        return step_table([place.artifact("steps.csv") for place in self._spool.places])
+
+    # -- the course of windows ---------------------------------------------------------------------------------------
+
+    def _advance(self, step: int) -> None:
+        """Do what is due at the beginning of ``step``."""
+        self._next = NEVER
+        with guard(f"profiling step {step}", self._on_error):
+            if self._window is not None:
+                self._go_on(self._window, step)
+            if self._window is None and self._phases.opens(step):
+                self._open(step)
+            phase = self._phases.phase(step)
+            self._timeline.enter(step, phase)
+            self._recording = self._window is not None and phase is Phase.ACTIVE
+            if self._recording and self._last is not self._window:
+                self._drop_last()
+            if step >= self._timeline.full_at:
+                self._write_timeline()
+            change = step + 1 if self._window is not None else self._phases.next_change(step)
+            self._next = min(NEVER if change is None else change, self._timeline.full_at)
+        self._timeline.begin(step)
+
+    def _open(self, step: int) -> None:
+        if recorder_busy():
+            logger.warning("another profiler is recording: the window at step %d is left to it", step)
+            return
+        if self._options["acc_events"] and self._last is not None:
+            window = self._last
+            window.arm(step)
+        else:
+            marks = self._schedule is not None or self._writes
+            window = Window(
+                first=step,
+                phases=self._phases if marks else None,
+                on_trace_ready=self._ready,
+                recording=self._recording_options,
+            )
+        for key, value in self._metadata.items():
+            window.preset_metadata_json(key, value)
+        window.start()
+        self._window = window
+
+    def _go_on(self, window: Window, step: int) -> None:
+        """One more step in an open window, or its end."""
+        whole = self._phases.ends(step - 1)
+        over = whole or self._phases.phase(step) is Phase.WAIT or self._phases.opens(step)
+        if over:
+            self._close(step, None if whole else "the schedule ended the window without RECORD_AND_SAVE")
+        else:
+            window.step()
+
+    def _close(self, reached: int, partial: str | None) -> None:
+        window, self._window, self._recording = self._window, None, False
+        if window is None:
+            return
+        warming_up = self._phases.phase(window.step_num) is Phase.WARMUP
+        window.close(reached, partial)
+        if warming_up and partial is not None:
+            logger.warning("nothing was recorded: the window ended during its warm-up, at step %d (%s)", reached, partial)
+
+    def _ready(self, window: Window) -> None:
+        """Called by torch when a window has been recorded."""
+        self._spool.take(window, self._run, self._options["stage"])
+        if self._last is not window:
+            self._drop_last()
+        if self._options["keep_results"]:
+            self._last = window
+        else:
+            window.release()
+
+    def _drop_last(self) -> None:
+        if self._last is not None:
+            self._last.release()
+            self._last = None
+
+    def _open_run(self, job: Job, out: str | os.PathLike[str] | None, run: str | None) -> Run:
+        facts = {
+            "schedule": self._schedule.to_dict() if isinstance(self._schedule, Schedule) else None,
+            "handlers": self._spool.recipes,
+        }
+        return Run.open(self._options["out"] or out or "perf", self._options["run"] or run, job, facts)
+
+    def _write_timeline(self) -> None:
+        if self._run is None:
+            self._timeline.take()
+        else:
+            self._timeline.append_to(self._run.folder / f"rank{self._run.rank}.timeline.csv")
+
+    def _why_nothing(self) -> str:
+        if self._window is not None:
+            return f"nothing to show yet: the window of step {self._step} is still recording"
+        planned = self._phases.next_window(0)
+        first = f"; the first window is steps {planned.active}-{planned.last}" if planned else ""
+        reached = f"{self._step} step{'' if self._step == 1 else 's'} ended"
+        return f"no window has been recorded: {reached}{first}"
+
+    # -- torch's face: answered by the window that records, or by the last one ---------------------------------------
+
+    @property
+    def _results(self) -> Window:
+        if self._last is None:
+            raise NothingRecordedError(self._why_nothing())
+        return self._last
+
+    def key_averages(self, *args: Any, **kwargs: Any) -> Any:
+        """torch's operator table of the last window, averaged by name; takes what torch takes."""
+        return self._results.key_averages(*args, **kwargs)
+
+    def events(self) -> Any:
+        """torch's events of the last window."""
+        return self._results.events()
+
+    def export_chrome_trace(self, path: str, *args: Any, **kwargs: Any) -> None:
+        """Write the last window's trace; any number of times, compressed where the name ends in ``.gz``."""
+        self._results.export_chrome_trace(path, *args, **kwargs)
+
+    def export_stacks(self, path: str, metric: str = "self_cpu_time_total") -> None:
+        """Write the last window's folded stacks, times in nanoseconds."""
+        self._results.export_stacks(path, metric)
+
+    def export_memory_timeline(self, path: str, device: str | None = None) -> None:
+        """Write torch's memory timeline of the last window; deprecated by torch."""
+        self._results.export_memory_timeline(path, device)
+
+    def get_trace_id(self) -> Any:
+        """The trace id of the window that records, else of the last one."""
+        return (self._window or self._results).get_trace_id()
+
+    def add_metadata(self, key: str, value: str) -> None:
+        """Add a string to the trace that is being recorded, or to the next one."""
+        if self._recording and self._window is not None:
+            self._window.add_metadata(key, value)
+        else:
+            self.preset_metadata_json(key, '"' + value.replace('"', '\\"') + '"')
+
+    def add_metadata_json(self, key: str, value: str) -> None:
+        """Add a JSON value to the trace that is being recorded, or to the next one."""
+        if self._recording and self._window is not None:
+            self._window.add_metadata_json(key, value)
+        else:
+            self.preset_metadata_json(key, value)
+
+    def preset_metadata_json(self, key: str, value: str) -> None:
+        """Add a JSON value to every trace from the next one on."""
+        self._metadata[key] = value
+
+    def toggle_collection_dynamic(self, enable: bool, activities: Iterable[Any]) -> None:
+        """Switch the collection of some activities off or on while a window records; nothing happens otherwise."""
+        if self._recording and self._window is not None:
+            self._window.toggle_collection_dynamic(enable, activities)
+
+
+class Steps(Generic[T]):
+    """An iterable that steps a profiler after each item, and labels the wait for the next.
+
+    It never ends a window: a ``break`` and an exception look alike from in here.
+    """
+
+    def __init__(self, profiler: Profiler, loader: Iterable[T]) -> None:
+        if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
+            raise OptionError(f"steps() needs something to iterate over, got {loader!r}")
+        self._profiler = profiler
+        self._loader = loader
+
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]  # a loader without a length says so itself
+
+    def __iter__(self) -> Iterator[T]:
+        profiler = self._profiler
+        arrived, step = profiler._timeline.data_arrived, profiler.step  # noqa: SLF001 -- the other half of the profiler
+        with profiler.region(labels.DATA):
+            items = iter(self._loader)
+        end: Any = object()
+        while True:
+            if profiler._recording:  # noqa: SLF001 -- as above
+                with region(labels.DATA):
+                    item = next(items, end)
+            else:
+                item = next(items, end)
+            if item is end:
+                return
+            arrived(clock())
+            yield item
+            step()

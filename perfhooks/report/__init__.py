@@ -1,0 +1,1 @@
+"""What a whole run becomes."""

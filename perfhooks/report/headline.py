@@ -1,0 +1,48 @@
+"""One line that says where the step time goes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_PHRASES: Final = {
+    "data_ms": "waiting for data",
+    "transfer_ms": "transfer",
+    "forward_ms": "forward",
+    "backward_ms": "backward",
+    "optimizer_ms": "optimizer",
+    "validation_ms": "validation",
+    "checkpoint_ms": "checkpointing",
+}
+_NAMED = 3
+_WORTH_NAMING = 0.05
+
+
+def headline(table: pl.DataFrame) -> str:
+    """Say what a step takes and what it takes it for: the largest named parts, from 5% of the time on.
+
+    Args:
+        table: A step table.
+
+    Returns:
+        For instance ``steps 12-14: 412 ms each, 61% waiting for data, device busy 22%``; the step time is the median,
+        the shares are of all the steps' time. Empty if the table has no numbered steps.
+    """
+    steps = table["step"].drop_nulls()
+    wall = float(table["wall_ms"].sum())
+    if not len(steps) or wall <= 0:
+        return ""
+    sums = {phrase: float(table[column].sum() or 0) / wall for column, phrase in _PHRASES.items()}
+    named = sorted((share, phrase) for phrase, share in sums.items() if share >= _WORTH_NAMING)[: -_NAMED - 1 : -1]
+    parts = [f"{share:.0%} {phrase}" for share, phrase in named]
+    if "busy_ms" in table.columns and table["busy_ms"].null_count() < table.height:
+        parts.append(f"device busy {float(table['busy_ms'].sum()) / wall:.0%}")
+    first, last = steps.min(), steps.max()
+    span = f"step {first}" if first == last else f"steps {first}-{last}"
+    return ", ".join([f"{span}: {_milliseconds(float(table['wall_ms'].median()))}{'' if first == last else ' each'}", *parts])
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:.0f} ms" if value >= 10 else f"{value:.2g} ms"  # noqa: PLR2004 -- two digits are enough
