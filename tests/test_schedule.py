@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import profiler
 
 from perfhooks.errors import OptionError, ScheduleError
-from perfhooks.schedule import COLUMNS, CallableSchedule, Phase, Phases, Planned, Schedule
+from perfhooks.schedule import COLUMNS, CallableSchedule, FromStartToStop, Phase, Phases, Planned, Schedule
 
 SMALL = {
     "wait": st.integers(0, 6),
@@ -380,6 +380,18 @@ def test_a_callable_that_answers_no_action_is_named_with_step_and_answer(answer)
     with pytest.raises(ScheduleError, match=r"NONE, WARMUP, RECORD, RECORD_AND_SAVE; .* for step 4") as caught:
         CallableSchedule(lambda _: answer).phase(4)
     assert repr(answer) in str(caught.value)
+
+
+# --- no schedule ---
+
+
+def test_without_a_schedule_one_window_opens_at_the_start_and_no_step_ends_it():
+    always: Phases = FromStartToStop(begin=3)
+    assert [step for step in range(9) if always.opens(step)] == [3]
+    assert [step for step in range(9) if always.phase(step) is Phase.ACTIVE] == list(range(3, 9))
+    assert not any(always.ends(step) for step in range(9))
+    assert [always.next_change(step) for step in (0, 2, 3, 8)] == [3, 3, None, None]
+    assert always.next_window(0) is None
 
 
 # --- drawings ---
