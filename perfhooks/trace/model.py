@@ -1,0 +1,193 @@
+"""A trace in memory: columns over its slices, sorted by thread and time."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import msgspec
+import numpy as np
+
+from perfhooks.trace.kinds import DEVICE_WORK, Kind, Lane
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Ints: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int64]]"
+Column: TypeAlias = "np.ndarray[tuple[int], np.dtype[Any]]"
+
+
+class Thread(NamedTuple):
+    """Where slices lie: a thread of the host, or a stream of a device."""
+
+    lane: Lane
+    pid: int | str
+    tid: int | str
+    name: str = ""
+
+
+class Doubt(NamedTuple):
+    """Something that makes the trace itself doubtful."""
+
+    name: str
+    """What it is, as one word for programs: ``cut-off``, ``dropped-events``, ..."""
+    count: int
+    text: str
+    """What it is, for people."""
+
+
+class Instants(NamedTuple):
+    """The ``[memory]`` events, by time: one row for every allocation and release that was recorded."""
+
+    thread: Ints
+    time: Ints
+    """Nanoseconds."""
+    address: Ints
+    size: Ints
+    """Bytes; negative for a release."""
+    allocated: Ints
+    """Bytes that the device's allocator has handed out after this, or -1."""
+    reserved: Ints
+    device_type: Ints
+    """0 is the host; c10's DeviceType."""
+    device: Ints
+    """-1 for the host."""
+
+
+class Flows(NamedTuple):
+    """The links from forward operators to the nodes of autograd they made; ends lie on the start of a slice."""
+
+    thread: Ints
+    time: Ints
+    backward_thread: Ints
+    backward_time: Ints
+
+
+class Trace:
+    """A Kineto trace as columns; times are integer nanoseconds on the trace's own clock.
+
+    All columns have one entry per slice (complete event), sorted by thread, start, end (longest first) and place
+    in the file, so that a slice comes before what it contains.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        metadata: dict[str, Any],
+        names: Sequence[str],
+        categories: Sequence[str],
+        threads: Sequence[Thread],
+        texts: Sequence[bytes],
+        columns: dict[str, Column],
+        arguments: dict[str, tuple[Ints, Column]],
+        instants: Instants,
+        flows: Flows,
+        doubts: Sequence[Doubt],
+    ) -> None:
+        self.path = path
+        self.metadata = metadata
+        """The keys of the file beside ``traceEvents``."""
+        self.names = names
+        self.categories = categories
+        self.threads = threads
+        self.texts = texts
+        """Arguments that are lists or strings, as JSON; each once."""
+        self.kind: Column = columns["kind"]
+        """A `Kind` for each slice."""
+        self.category: Column = columns["category"]
+        """An index into `categories`."""
+        self.name: Column = columns["name"]
+        """An index into `names`."""
+        self.thread: Column = columns["thread"]
+        """An index into `threads`."""
+        self.start: Ints = columns["start"]
+        self.end: Ints = columns["end"]
+        self.order: Column = columns["order"]
+        """The slice's place among all events of the file."""
+        self.instants = instants
+        self.flows = flows
+        self.doubts = list(doubts)
+        self._arguments = arguments
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def __repr__(self) -> str:
+        return f"<Trace {self.path}: {len(self)} slices on {len(self.threads)} threads>"
+
+    @cached_property
+    def correlation(self) -> Ints:
+        """The number that a launch shares with its work on the device, or -1."""
+        return self.argument("correlation")
+
+    @cached_property
+    def external(self) -> Ints:
+        """The number that an operator shares with what it launches, or -1; absent where the file's is no such thing."""
+        return self.argument("external")
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The names of the arguments that any slice has; what `argument` takes."""
+        return tuple(self._arguments)
+
+    def argument(self, name: str) -> Column:
+        """One argument of every slice: an integer (-1 where absent), a float (NaN) or an index into `texts` (-1)."""
+        rows, values = self.sparse(name)
+        absent = np.nan if values.dtype.kind == "f" else -1
+        full = np.full(len(self), absent, dtype=values.dtype)
+        full[rows] = values
+        return full
+
+    def sparse(self, name: str) -> tuple[Ints, Column]:
+        """The rows that have an argument, ascending, and its values there."""
+        empty = np.empty(0, np.int64)
+        return self._arguments.get(name, (empty, empty))
+
+    def text(self, index: int) -> Any:
+        """An entry of `texts`, decoded; None for -1."""
+        return msgspec.json.decode(self.texts[index]) if index >= 0 else None
+
+    def rows(self, *kinds: Kind) -> Ints:
+        """The slices of these kinds, ascending."""
+        return np.flatnonzero(np.isin(self.kind, kinds))
+
+    def named(self, *kinds: Kind, prefix: str = "", names: Sequence[str] = ()) -> Ints:
+        """The slices of these kinds whose name is one of ``names`` or begins with ``prefix``."""
+        wanted = set(names)
+        match = [name in wanted or bool(prefix and name.startswith(prefix)) for name in self.names]
+        rows = self.rows(*kinds)
+        return rows[np.array([*match, False])[self.name[rows]]]
+
+    @cached_property
+    def rank(self) -> int | None:
+        """The rank of the process in its job, if the trace says so."""
+        info = self.metadata.get("distributedInfo")
+        rank = info.get("rank") if isinstance(info, dict) else None
+        return rank if type(rank) is int else None
+
+    @cached_property
+    def device_rows(self) -> Ints:
+        """The slices that are work of a device: kernels, copies and sets."""
+        return self.rows(*DEVICE_WORK)
+
+    @cached_property
+    def launches(self) -> Ints:
+        """For each of `device_rows`, the slice of the runtime call that launched it, or -1."""
+        calls = self.rows(Kind.RUNTIME)
+        calls = calls[self.correlation[calls] > 0]
+        keys = self.correlation[calls]
+        calls = calls[np.argsort(keys, kind="stable")]
+        return _lookup(self.correlation[calls], calls, self.correlation[self.device_rows])
+
+    @cached_property
+    def is_device_traced(self) -> bool:
+        """Whether any device was seen working."""
+        return len(self.device_rows) > 0
+
+
+def _lookup(keys: Ints, values: Ints, wanted: Ints) -> Ints:
+    """The value of the first equal key, for sorted keys, or -1."""
+    if not len(keys):
+        return np.full(len(wanted), -1, np.int64)
+    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[place] == wanted, values[place], -1)

@@ -1,0 +1,244 @@
+"""Reading a Kineto trace of any age and size, whole or not."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+
+from perfhooks.errors import TraceError
+from perfhooks.trace.columns import Columns
+from perfhooks.trace.events import EXACT, PLAIN, Event, decode_object, salvage
+from perfhooks.trace.model import Doubt, Trace
+from perfhooks.trace.source import TornArchiveError, blocks, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+_CHUNK: Final = 8 << 20
+_HEAD_LIMIT: Final = 256 << 20
+_TAIL_LIMIT: Final = 64 << 20
+_BROKEN: Final = (ValueError, RecursionError, msgspec.MsgspecError)
+
+_EVENTS_BEGIN: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A(?:\xef\xbb\xbf)?\s*\[')
+_FIRST_EVENT: Final = re.compile(rb"\s*\{")
+# A quote that a string contains is escaped, so outside of broken files no string can hold this text.
+_COMPACT_BOUNDARY: Final = re.compile(rb'\}\s*,(?=\s*\{\s*"(?:ph|name|cat|ts|pid|tid|dur|args|id|s)"\s*:)')
+# Above this many microseconds a double no longer tells one nanosecond from the next.
+_DOUBLE_LIMIT: Final = 2.0**43
+
+
+def read(path: str | os.PathLike[str]) -> Trace:
+    """Read a trace that Kineto (or anybody in Chrome's format) wrote.
+
+    A file that is cut off or partly damaged gives what is whole, and says so in `Trace.doubts`.
+
+    Args:
+        path: a ``.json`` or ``.json.gz`` file, or a URL that fsspec opens.
+
+    Raises:
+        TraceError: it cannot be opened, it is no trace, or nothing in it can be used.
+    """
+    name = os.fspath(path)
+    with opened(name) as file:
+        reader = _Reader(name)
+        reader.consume(_careful(blocks(file), reader))
+    return reader.finish()
+
+
+def _careful(source: Iterator[bytes], reader: _Reader) -> Iterator[bytes]:
+    try:
+        yield from source
+    except TornArchiveError as error:
+        reader.doubts.append(Doubt("cut-off", 1, f"{error}; what could be unpacked was read"))
+    except OSError as error:
+        reader.doubts.append(Doubt("cut-off", 1, f"reading stopped: {error}"))
+
+
+class _Reader:
+    """Cuts the text of a trace into chunks of whole events and gathers them as columns."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.doubts: list[Doubt] = []
+        self._columns = Columns()
+        self._metadata: dict[str, Any] = {}
+        self._exact = False
+        self._lost = 0
+        self._boundary = _COMPACT_BOUNDARY
+        self._tail: bytearray | None = None
+
+    def consume(self, source: Iterable[bytes]) -> None:
+        source = iter(source)
+        buffer = self._read_head(source)
+        searched = 0
+        for block in source:
+            buffer += block
+            if self._tail is not None:
+                self._grow_tail(buffer)
+                continue
+            if len(buffer) < _CHUNK:
+                continue
+            cut = self._last_boundary(buffer, searched)
+            searched = 0 if cut else len(buffer) - 256
+            if cut:
+                self._add_chunk(bytes(buffer[: cut - 1]))
+                del buffer[:cut]
+        self._read_rest(buffer)
+
+    def _read_head(self, source: Iterator[bytes]) -> bytearray:
+        head = bytearray()
+        for block in source:
+            searched = max(len(head) - 64, 0)
+            head += block
+            found = _EVENTS_BEGIN.search(head, searched)
+            if found:
+                self._metadata = self._object(bytes(head[: found.end()]) + b"]}")
+                del head[: found.end()]
+                self._choose_boundary(head, source)
+                return head
+            if len(head) > _HEAD_LIMIT:
+                break
+        raise TraceError(f"{self.path} is no trace: {self._why_not(bytes(head))}")
+
+    def _why_not(self, head: bytes) -> str:
+        if not head.strip():
+            return "it is empty"
+        try:
+            msgspec.json.decode(head)
+        except _BROKEN as error:
+            return f"no list of traceEvents in its first {len(head)} bytes, and no JSON: {error}"
+        return "it is JSON, but has no list of traceEvents"
+
+    def _choose_boundary(self, head: bytearray, source: Iterator[bytes]) -> None:
+        """Learn from the first event how this file sets one event off from the next."""
+        while not head.strip():
+            block = next(source, None)
+            if block is None:
+                return
+            head += block
+        first = _FIRST_EVENT.match(head)
+        space = first[0][:-1] if first else b""
+        if b"\n" in space:
+            # A line break never stands inside a string, and deeper objects are indented deeper.
+            indent = space[space.rindex(b"\n") + 1 :]
+            self._boundary = re.compile(rb"\}\s*,(?=\s*\n" + re.escape(indent) + rb"\{)")
+
+    def _last_boundary(self, buffer: bytearray, searched: int) -> int:
+        """Where the last whole event of the buffer ends, behind its comma; 0 if it holds none."""
+        window = 1 << 16
+        while True:
+            start = max(searched, len(buffer) - window)
+            last = 0
+            for match in self._boundary.finditer(buffer, start):
+                last = match.end()
+            if last or start <= searched:
+                return last
+            window *= 16
+
+    def _add_chunk(self, text: bytes) -> None:
+        """Read events that are separated by commas; with what follows their list, if it ends in here."""
+        try:
+            self._columns.add(self._decode(b"[" + text + b"]"))
+        except _BROKEN:
+            self._columns.add(self._pick(text))
+
+    def _decode(self, text: bytes) -> Sequence[Event]:
+        if not self._exact:
+            plain = PLAIN.decode(text)
+            times = np.array([event.ts for event in plain], np.float64)
+            self._exact = bool(((np.abs(times) >= _DOUBLE_LIMIT) & (times % 1 != 0)).any())
+            if not self._exact:
+                return plain
+        return EXACT.decode(text)
+
+    def _pick(self, text: bytes) -> list[Event]:
+        """Read event by event what cannot be read at once."""
+        events: list[Event] = []
+        begin = 0
+        ends = [match.end() - 1 for match in self._boundary.finditer(text)]
+        for end in (*ends, len(text)):
+            piece = text[begin:end]
+            try:
+                events += self._decode(b"[" + piece + b"]")
+            except _BROKEN:
+                event, behind = salvage(piece)
+                self._lost += event is None
+                events += [event] if event else []
+                if behind.startswith(b"]"):
+                    self._tail = bytearray(behind[1:] + text[end:])
+                    break
+            begin = end + 1
+        return events
+
+    def _grow_tail(self, buffer: bytearray) -> None:
+        if self._tail is not None and len(self._tail) < _TAIL_LIMIT:
+            self._tail += buffer
+        buffer.clear()
+
+    def _read_rest(self, buffer: bytearray) -> None:
+        """Read what stands behind the last boundary: the last event, the end of the list, keys after it."""
+        if self._tail is None:
+            rest = _rest(bytes(buffer))
+            if rest is None:
+                self._read_torn(bytes(buffer))
+                return
+            events = bytes(rest.pop("traceEvents")).strip()
+            self._metadata |= _values(rest)
+            if events[1:-1].strip():
+                self._add_chunk(events[1:-1])
+        if self._tail is not None:
+            self._grow_tail(buffer)
+            tail = bytes(self._tail).strip().lstrip(b",")
+            if tail:
+                self._metadata |= self._object(b"{" + tail)
+
+    def _read_torn(self, text: bytes) -> None:
+        if not text.strip():
+            return
+        before = self._lost
+        self._columns.add(self._pick(text))
+        if self._tail is not None:
+            self._read_rest(bytearray())
+        elif self._lost > before:
+            self._lost = before
+            self.doubts.append(Doubt("cut-off", 1, "the file ends in the middle of an event"))
+        else:
+            self.doubts.append(Doubt("cut-off", 1, "the file ends before the list of its events does"))
+
+    def _object(self, text: bytes) -> dict[str, Any]:
+        found = decode_object(text)
+        if found is None:
+            if not text.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
+                self.doubts.append(Doubt("unread-metadata", 1, "the keys beside traceEvents could not be read"))
+            return {}
+        found.pop("traceEvents", None)
+        return found
+
+    def finish(self) -> Trace:
+        dropped = self._lost + self._columns.dropped
+        if dropped >= self._columns.events + self._lost:
+            raise TraceError(f"{self.path} holds no event that can be read ({dropped} could not)")
+        if dropped:
+            self.doubts.append(Doubt("dropped-events", dropped, f"{dropped} events could not be read"))
+        return self._columns.trace(self.path, self._metadata, self.doubts)
+
+
+def _rest(text: bytes) -> dict[str, msgspec.Raw] | None:
+    """The end of a file, its keys by name; None if it is no proper end."""
+    for closing in (b"", b"}"):  # the second for files that are a list
+        try:
+            found = msgspec.json.decode(b'{"traceEvents":[' + text + closing, type=dict[str, msgspec.Raw])
+        except _BROKEN:
+            continue
+        return found
+    return None
+
+
+def _values(rest: dict[str, msgspec.Raw]) -> dict[str, Any]:
+    return (
+        decode_object(b"{" + b",".join(msgspec.json.encode(k) + b":" + bytes(v) for k, v in rest.items()) + b"}") or {}
+    )
