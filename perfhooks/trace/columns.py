@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from perfhooks.trace.defects import forget_aliased_external_ids, rejoin_python_frames
 from perfhooks.trace.events import Args, Event, decode_object
 from perfhooks.trace.kinds import DEVICE_WORK, Kind, classify, lane
-from perfhooks.trace.defects import forget_aliased_external_ids, rejoin_python_frames
 from perfhooks.trace.model import Column, Doubt, Flows, Instants, Ints, Thread, Trace
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Columns:
     def _number_categories(self, slices: list[Event]) -> Column:
         numbers = [self._categories[event.cat] for event in slices]
         if len(self._categories) > len(self._kinds):
-            first = {number: event for number, event in reversed(list(zip(numbers, slices, strict=True)))}
+            first = dict(zip(reversed(numbers), reversed(slices), strict=True))
             for name, number in list(self._categories.items())[len(self._kinds) :]:
                 args = first[number].args or _ABSENT
                 self._kinds.append(classify(name, on_stream=args.device >= 0 and args.stream != -1))
@@ -174,7 +174,7 @@ class Columns:
             metadata=metadata,
             names=list(self._names),
             categories=list(self._categories),
-            threads=[Thread(*key, name=self._labels.get(key[1:], "")) for key in self._threads],
+            threads=[Thread(*key, self._labels.get(key[1:], "")) for key in self._threads],
             texts=list(self._texts),
             columns={name: column[order] for name, column in columns.items()},
             arguments={name: _moved(place, *pair) for name, pair in arguments.items()},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -26,7 +27,8 @@ class Thread(NamedTuple):
     name: str = ""
 
 
-class Doubt(NamedTuple):
+@dataclass(frozen=True)
+class Doubt:
     """Something that makes the trace itself doubtful."""
 
     name: str
@@ -73,6 +75,7 @@ class Trace:
     def __init__(
         self,
         path: str,
+        *,
         metadata: dict[str, Any],
         names: Sequence[str],
         categories: Sequence[str],
@@ -190,4 +193,5 @@ def _lookup(keys: Ints, values: Ints, wanted: Ints) -> Ints:
     if not len(keys):
         return np.full(len(wanted), -1, np.int64)
     place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return np.where(keys[place] == wanted, values[place], -1)
+    found: Ints = np.where(keys[place] == wanted, values[place], -1)
+    return found

@@ -41,7 +41,7 @@ def opened(path: str) -> Iterator[IO[bytes]]:
 def _open(path: str) -> IO[bytes]:
     if "://" not in path:
         return Path(path).open("rb")
-    import fsspec  # noqa: PLC0415 - slow to import, and only URLs need it
+    import fsspec  # slow to import, and only URLs need it
 
     file: IO[Any] = fsspec.open(path, "rb").open()
     return file

@@ -1,0 +1,100 @@
+"""Which slice lies in which: parents, depths and self times, without a step of Python for every slice."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from perfhooks.trace.model import Column, Ints
+
+
+class Nesting(NamedTuple):
+    """How slices nest, one entry for each, in the order in which they were given."""
+
+    parent: Ints
+    """The innermost slice that holds this one, or -1."""
+    depth: Ints
+    """How many hold it."""
+    end: Ints
+    """Where it ends; for a slice that a later one crosses, where that one begins."""
+    own: Ints
+    """Its nanoseconds that lie in none of its children; over a thread they sum to the union of its slices."""
+
+
+def nest(thread: Column, start: Ints, end: Ints) -> Nesting:
+    """Find out how slices nest; torch's rule where they overlap without nesting.
+
+    torch keeps a stack of open slices for each thread, and takes from it all that end before the next slice does. So a
+    slice that another one crosses ends, for what comes later, where that one begins; and a slice without length, which
+    ends where it begins, holds nothing.
+
+    Args:
+        thread: where each slice lies. Slices are sorted by thread, start and end (longest first), as in a `Trace`.
+        start: first nanosecond.
+        end: first nanosecond after it.
+    """
+    parent = np.full(len(start), -1, np.int64)
+    depth = np.zeros(len(start), np.int64)
+    shown = end.copy()
+    edges = [*np.flatnonzero(np.diff(thread, prepend=thread[:1] - 1)).tolist(), len(thread)]
+    for first, last in pairwise(edges):
+        part = slice(first, last)
+        found = _nest_thread(start[part], end[part]) or _nest_crossing(start[part], end[part])
+        parent[part] = np.where(found[0] >= 0, found[0] + first, -1)
+        depth[part], shown[part] = found[1], found[2]
+    return Nesting(parent, depth, shown, _own(parent, shown - start))
+
+
+def _nest_thread(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints] | None:
+    """Nest one thread's slices by counting; None if they cross each other."""
+    count = len(start)
+    long = end > start
+    before: Ints = np.cumsum(long) - long
+    depth = before - np.searchsorted(np.sort(end[long]), start, "right")
+    # The innermost open slice is the last one before that lies one level higher: look it up by (depth, position).
+    # Slices without length hold nothing, so they are no candidates.
+    position = np.arange(count)
+    candidates = np.flatnonzero(long)
+    keys = depth[candidates] * count + candidates
+    order = np.argsort(keys, kind="stable")
+    place = np.searchsorted(keys[order], (depth - 1) * count + position) - 1
+    parent = np.where(depth > 0, candidates[order][np.maximum(place, 0)] if len(candidates) else -1, -1)
+    held = parent >= 0
+    return (parent, depth, end) if (end[held] <= end[parent[held]]).all() else None
+
+
+def _nest_crossing(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
+    """Nest one thread's slices with torch's stack, slice by slice."""
+    parents, depths = [-1] * len(start), [0] * len(start)
+    starts, ends = start.tolist(), end.tolist()
+    shown = end.copy()
+    opened: list[int] = []
+    for row, (begin, finish) in enumerate(zip(starts, ends, strict=True)):
+        while opened and (begin >= ends[opened[-1]] or finish > ends[opened[-1]]):
+            closed = opened.pop()
+            if ends[closed] > begin:
+                shown[closed] = begin
+        if opened:
+            parents[row], depths[row] = opened[-1], len(opened)
+        opened.append(row)
+    return np.array(parents, np.int64), np.array(depths, np.int64), shown
+
+
+def _own(parent: Ints, length: Ints) -> Ints:
+    own: Ints = length.copy()
+    child = parent >= 0
+    np.subtract.at(own, parent[child], length[child])
+    return own
+
+
+def outermost(nesting: Nesting) -> Ints:
+    """For each slice, the outermost one that holds it, itself where none does."""
+    root: Ints = np.where(nesting.parent >= 0, nesting.parent, np.arange(len(nesting.parent)))
+    while True:
+        higher = root[root]
+        if (higher == root).all():
+            return root
+        root = higher

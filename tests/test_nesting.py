@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfhooks.trace import intervals
+from perfhooks.trace.nesting import nest, outermost
+
+slices = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 12)), max_size=25)
+
+
+def columns(rows):
+    table = np.array([(thread, start, start + length) for thread, start, length in rows], np.int64).reshape(-1, 3)
+    order = np.lexsort((-table[:, 2], table[:, 1], table[:, 0]))
+    return table[order].T
+
+
+def torch_rule(thread, start, end):
+    """The stack of torch.autograd.profiler_util, one thread after the other."""
+    parents, stack = [], []
+    for row in range(len(start)):
+        if row and thread[row] != thread[row - 1]:
+            stack = []
+        while stack and (start[row] >= end[stack[-1]] or end[row] > end[stack[-1]]):
+            stack.pop()
+        parents.append(stack[-1] if stack else -1)
+        stack.append(row)
+    return parents
+
+
+@given(slices)
+def test_parents_are_those_of_torch(rows):
+    thread, start, end = columns(rows)
+    found = nest(thread, start, end)
+    assert found.parent.tolist() == torch_rule(thread, start, end)
+
+
+@given(slices)
+def test_depth_is_the_number_of_ancestors(rows):
+    found = nest(*columns(rows))
+    for row, depth in enumerate(found.depth.tolist()):
+        chain = []
+        while (row := found.parent[row]) >= 0:
+            chain.append(row)
+        assert len(chain) == depth
+    roots = outermost(found)
+    assert (found.parent[roots] == -1).all()
+
+
+@given(slices)
+def test_self_times_sum_to_the_union_of_each_thread(rows):
+    thread, start, end = columns(rows)
+    found = nest(thread, start, end)
+    assert (found.own >= 0).all()
+    for each in np.unique(thread):
+        mine = thread == each
+        assert found.own[mine].sum() == intervals.total(intervals.union(start[mine], end[mine]))
+
+
+@given(st.recursive(st.just([]), lambda inner: st.lists(inner, max_size=4), max_leaves=40))
+def test_a_tree_comes_back_as_it_was(tree):
+    """Slices that nest properly take the fast way, and it finds the tree they were made from."""
+    rows, parents = [], []
+
+    def lay(node, begin, parent):
+        mine = len(rows)
+        rows.append([begin, begin + 1])
+        parents.append(parent)
+        now = begin
+        for child in node:
+            now = lay(child, now, mine)
+        rows[mine][1] = now + 1
+        return now + 1
+
+    lay(tree, 0, -1)
+    table = np.array(rows, np.int64)
+    found = nest(np.zeros(len(rows), np.int64), table[:, 0], table[:, 1])
+    assert found.parent.tolist() == parents
+
+
+def test_a_crossed_slice_ends_where_the_other_begins():
+    """A Python frame that was open when a step mark began does not hold the step."""
+    thread, start, end = np.zeros(2, np.int64), np.array([0, 5]), np.array([10, 100])
+    found = nest(thread, start, end)
+    assert found.parent.tolist() == [-1, -1]
+    assert found.end.tolist() == [5, 100]
+    assert found.own.tolist() == [5, 95]
+
+
+def test_no_slices_nest_in_nothing():
+    none = np.empty(0, np.int64)
+    assert nest(none, none, none).parent.tolist() == []
