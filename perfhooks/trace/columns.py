@@ -174,7 +174,7 @@ class Columns:
             metadata=metadata,
             names=list(self._names),
             categories=list(self._categories),
-            threads=[Thread(*key, self._labels.get(key[1:], "")) for key in self._threads],
+            threads=[Thread(where, pid, tid, self._labels.get((pid, tid), "")) for where, pid, tid in self._threads],
             texts=list(self._texts),
             columns={name: column[order] for name, column in columns.items()},
             arguments={name: _moved(place, *pair) for name, pair in arguments.items()},

@@ -67,7 +67,8 @@ def total(a: Intervals) -> int:
 
 def within(a: Intervals, start: Ints, end: Ints) -> Ints:
     """The length of a set inside each of many windows, which may overlap: the same as clipping to each, but faster."""
-    return np.maximum(_length_before(a, end) - _length_before(a, np.minimum(start, end)), 0)
+    inside: Ints = _length_before(a, end) - _length_before(a, np.minimum(start, end))
+    return inside
 
 
 def _length_before(a: Intervals, time: Ints) -> Ints:

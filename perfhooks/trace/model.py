@@ -159,7 +159,8 @@ class Trace:
         wanted = set(names)
         match = [name in wanted or bool(prefix and name.startswith(prefix)) for name in self.names]
         rows = self.rows(*kinds)
-        return rows[np.array([*match, False])[self.name[rows]]]
+        found: Ints = rows[np.array([*match, False])[self.name[rows]]]
+        return found
 
     @cached_property
     def rank(self) -> int | None:
