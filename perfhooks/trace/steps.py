@@ -164,7 +164,7 @@ def _labelled(trace: Trace, thread: int) -> dict[str, Intervals]:
     start = trace.start[rows]
     nesting = nest(trace.thread[rows], start, trace.end[rows])
     cuts = np.unique(np.concatenate([start, nesting.end]))
-    owner = np.searchsorted(start, cuts[:-1], "right") - 1
+    owner: Ints = np.searchsorted(start, cuts[:-1], "right") - 1
     while True:  # from the label that began last to the innermost that is still open
         over = (owner >= 0) & (nesting.end[owner] <= cuts[:-1]) if len(rows) else owner > 0
         if not over.any():
@@ -176,14 +176,15 @@ def _labelled(trace: Trace, thread: int) -> dict[str, Intervals]:
 
 
 def _on(trace: Trace, thread: int, rows: Ints) -> Ints:
-    return rows[trace.thread[rows] == thread]
+    mine: Ints = rows[trace.thread[rows] == thread]
+    return mine
 
 
 def _ranges(trace: Trace, rows: Ints) -> Intervals:
     return intervals.union(trace.start[rows], trace.end[rows])
 
 
-def _step_of(steps: Steps, time: Ints) -> Ints:
+def step_of(steps: Steps, time: Ints) -> Ints:
     """The step inside which each moment lies, or -1; of two that overlap, the later."""
     if not len(steps.start):
         return np.full(len(time), -1, np.int64)
@@ -196,7 +197,7 @@ def _device(trace: Trace, steps: Steps) -> dict[str, object]:
     if not trace.is_device_traced:
         return {}
     rows = trace.device_rows
-    step = _step_of(steps, device.launch_times(trace))
+    step = step_of(steps, device.launch_times(trace))
     communicates = device.communicates(trace)
     kernel = trace.kind[rows] == Kind.KERNEL
     sets = (kernel & ~communicates, communicates, ~kernel)
@@ -231,8 +232,9 @@ def _counts(trace: Trace, steps: Steps) -> dict[str, object]:
 
 
 def _count(trace: Trace, steps: Steps, rows: Ints) -> Ints:
-    step = _step_of(steps, trace.start[rows])
-    return np.bincount(step[step >= 0], minlength=len(steps.number))
+    step = step_of(steps, trace.start[rows])
+    counts: Ints = np.bincount(step[step >= 0], minlength=len(steps.number))
+    return counts
 
 
 def _memory(trace: Trace, steps: Steps) -> dict[str, object]:
@@ -242,7 +244,7 @@ def _memory(trace: Trace, steps: Steps) -> dict[str, object]:
     on_device = events.device_type > 0
     chosen = on_device if on_device.any() else ~on_device
     time, size = events.time[chosen], events.size[chosen]
-    step = _step_of(steps, time[size > 0])
+    step = step_of(steps, time[size > 0])
     found: dict[str, object] = {"alloc_count": np.bincount(step[step >= 0], minlength=len(steps.number))}
     known = chosen & (events.allocated >= 0)
     if known.any():
