@@ -1,0 +1,62 @@
+"""What the examples share: their command line, and images, synthetic unless CIFAR-10 lies in a local folder."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+CLASSES = 10
+
+
+class SyntheticImages(Dataset[tuple[torch.Tensor, int]]):
+    """Noise in the form of CIFAR-10: 3 x 32 x 32 floats and a class."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        if index >= self.size:
+            raise IndexError(index)
+        return torch.randn(3, 32, 32, generator=torch.Generator().manual_seed(index)), index % CLASSES
+
+
+def arguments(description: str | None) -> argparse.ArgumentParser:
+    """The command line of an example."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--steps", type=int, default=16, help="training steps (default: %(default)s)")
+    parser.add_argument("--batch-size", type=int, default=16, help="images in a batch (default: %(default)s)")
+    parser.add_argument("--data", type=Path, help="a folder with CIFAR-10 as torchvision stores it; default: noise")
+    parser.add_argument("--out", type=Path, help="the folder that holds runs (default: perf, in the framework's logs)")
+    return parser
+
+
+def loader(args: argparse.Namespace) -> DataLoader[tuple[torch.Tensor, int]]:
+    """The training images; synthetic ones are as many as ``--steps`` needs."""
+    images: Dataset[tuple[torch.Tensor, int]] = SyntheticImages(args.steps * args.batch_size)
+    if args.data is not None:
+        from torchvision import datasets, transforms
+
+        images = datasets.CIFAR10(args.data, train=True, transform=transforms.ToTensor())
+    return DataLoader(images, batch_size=args.batch_size, shuffle=True, drop_last=True)
+
+
+def device() -> torch.device:
+    """The accelerator, if there is one."""
+    if not hasattr(torch, "accelerator"):  # new in torch 2.6
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return found or torch.device("cpu")
+
+
+def list_files(folder: Path) -> None:
+    """Print what a run left."""
+    print(f"\nfiles in {folder}:")
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not path.name.startswith("."):
+            print(f"  {path.relative_to(folder)}  ({path.stat().st_size / 1000:.1f} kB)")
