@@ -215,7 +215,9 @@ class Window(torch.profiler.profile):
         self.ready = False
         self._forget_file()
         recorder, self.profiler = self.profiler, None
-        for event in getattr(recorder, "_function_events", None) or getattr(recorder, "function_events", None) or ():
+        # not by getattr: torch's property would parse all events to have something to free
+        held = {} if recorder is None else vars(recorder)
+        for event in held.get("_function_events") or held.get("function_events") or ():
             event.cpu_children.clear()
             event.cpu_parent = None
         if recorder is not None:
