@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from perfhooks.trace.defects import forget_aliased_external_ids, rejoin_python_frames
+from perfhooks.trace.defects import forget_aliased_external_ids
 from perfhooks.trace.events import Args, Event, decode_object
 from perfhooks.trace.kinds import DEVICE_WORK, Kind, classify, lane
 from perfhooks.trace.model import Column, Doubt, Flows, Instants, Ints, Thread, Trace
@@ -163,7 +163,6 @@ class Columns:
     def trace(self, path: str, metadata: dict[str, Any], doubts: Sequence[Doubt]) -> Trace:
         """Everything so far, sorted."""
         columns = _joined(self._chunks)
-        columns["thread"] = rejoin_python_frames(columns["kind"], columns["thread"], list(self._threads))
         arguments = {name: _joined_argument(parts) for name, parts in self._arguments.items()}
         forget_aliased_external_ids(columns["kind"], arguments)
         order = np.lexsort((-columns["end"], columns["start"], columns["thread"]))

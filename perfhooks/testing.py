@@ -1,0 +1,136 @@
+"""Tiny traces for tests: write down the events you need, as `perfhooks.trace` would find them in a file of Kineto's."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Sequence
+
+Event: TypeAlias = "dict[str, Any]"
+
+PID = 100
+"""The process of events that do not name another."""
+
+__all__ = [
+    "PID",
+    "annotation",
+    "flow",
+    "kernel",
+    "launch",
+    "memory",
+    "op",
+    "python_frame",
+    "slice_event",
+    "step_mark",
+    "write_trace",
+]
+
+
+def slice_event(
+    category: str, name: str, start: int, end: int, *, pid: int | str = PID, tid: int | str = PID, **args: Any
+) -> Event:
+    """A complete event of any category.
+
+    Args:
+        category: Kineto's name for what it is.
+        name: its name.
+        start: first nanosecond.
+        end: first nanosecond after it.
+        pid: process or device.
+        tid: thread or stream.
+        args: its arguments under Kineto's names; underscores stand for spaces.
+    """
+    event: Event = {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid}
+    event |= {"ts": start / 1000, "dur": (end - start) / 1000}
+    return event | ({"args": {key.replace("_", " "): value for key, value in args.items()}} if args else {})
+
+
+def op(name: str, start: int, end: int, *, tid: int = PID, external: int = 0, **args: Any) -> Event:
+    """An operator on the host; ``external`` is the number that device work names it by, in nanoseconds the times."""
+    return slice_event("cpu_op", name, start, end, tid=tid, **_external(external), **args)
+
+
+def annotation(name: str, start: int, end: int, *, tid: int = PID, external: int = 0, **args: Any) -> Event:
+    """A label around code, as ``record_function`` writes it; times in nanoseconds."""
+    return slice_event("user_annotation", name, start, end, tid=tid, **_external(external), **args)
+
+
+def step_mark(number: int, start: int, end: int, *, tid: int = PID) -> Event:
+    """The mark of one step, as ``torch.profiler`` writes it; times in nanoseconds."""
+    return annotation(f"ProfilerStep#{number}", start, end, tid=tid)
+
+
+def python_frame(name: str, start: int, end: int, *, tid: int = PID, **args: Any) -> Event:
+    """A Python frame, as ``with_stack=True`` records it; times in nanoseconds."""
+    return slice_event("python_function", name, start, end, tid=tid, **args)
+
+
+def launch(
+    correlation: int, start: int, end: int, *, name: str = "cudaLaunchKernel", tid: int = PID, external: int = 0
+) -> Event:
+    """A runtime call, joined by ``correlation`` to the work that it launches; times in nanoseconds."""
+    return slice_event("cuda_runtime", name, start, end, tid=tid, correlation=correlation, **_external(external))
+
+
+def kernel(
+    correlation: int,
+    start: int,
+    end: int,
+    *,
+    name: str = "gemm",
+    category: str = "kernel",
+    device: int = 0,
+    stream: int = 7,
+    external: int = 0,
+    **args: Any,
+) -> Event:
+    """Work of a device: a kernel, or with another category a copy or a set; times in nanoseconds."""
+    place: dict[str, Any] = {"device": device, "stream": stream, "correlation": correlation}
+    return slice_event(category, name, start, end, pid=device, tid=stream, **_external(external), **place, **args)
+
+
+def memory(time: int, size: int, *, allocated: int = -1, device: int = -1, tid: int = PID) -> Event:
+    """An allocation of ``size`` bytes, or a release if negative, at a nanosecond; device -1 is the host."""
+    args = {"Addr": 4096, "Bytes": size, "Total Allocated": allocated, "Total Reserved": 0}
+    args |= {"Device Type": int(device >= 0), "Device Id": device}
+    event = {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": PID, "tid": tid}
+    return event | {"ts": time / 1000, "args": args}
+
+
+def flow(number: int, forward: Event, backward: Event) -> list[Event]:
+    """The link from a forward operator to the node of autograd that it made."""
+    ends = []
+    for phase, event in (("s", forward), ("f", backward)):
+        where = {key: event[key] for key in ("pid", "tid", "ts")}
+        ends.append({"ph": phase, "id": number, "cat": "fwdbwd", "name": "fwdbwd", "bp": "e", **where})
+    return ends
+
+
+def write_trace(path: str | os.PathLike[str], events: Iterable[Event], **metadata: object) -> Path:
+    """Write events as a trace in the layout of Kineto's own files; packed if the name ends in ``.gz``.
+
+    Args:
+        path: the file to write.
+        events: dictionaries, as the functions of this module make them.
+        metadata: keys beside ``traceEvents``; ``distributedInfo={"rank": 3}`` makes it a trace of rank 3.
+    """
+    head = {"schemaVersion": 1, "displayTimeUnit": "ms", "baseTimeNanoseconds": 1711964646000000000, **metadata}
+    text = "{\n" + "".join(f"  {json.dumps(key)}: {json.dumps(value)},\n" for key, value in head.items())
+    text += '  "traceEvents": [\n' + _joined(list(events)) + '\n  ],\n  "traceName": "test"\n}\n'
+    data = text.encode()
+    path = Path(path)
+    path.write_bytes(gzip.compress(data, 1) if path.suffix == ".gz" else data)
+    return path
+
+
+def _joined(events: Sequence[Event]) -> str:
+    return ",\n".join("  {\n    " + json.dumps(event)[1:-1] + "\n  }" for event in events)
+
+
+def _external(number: int) -> dict[str, Any]:
+    return {"External_id": number} if number else {}

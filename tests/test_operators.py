@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from perfhooks import testing
+from perfhooks.errors import OptionError
+from perfhooks.trace import operators, read, torch_rules
+
+
+def train(**options):
+    """Two epochs of a small conv net under torch's profiler: the profiler, not yet exported."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+    from torch.utils.data import DataLoader, TensorDataset
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(288, 10)
+    )
+    optimizer = torch.optim.AdamW(model.parameters())
+    loader = DataLoader(TensorDataset(torch.randn(32, 3, 8, 8), torch.randint(0, 10, (32,))), batch_size=8)
+    with profile(activities=[ProfilerActivity.CPU], **options) as prof:
+        kept = torch.empty(1000)
+        for _ in range(2):
+            for images, classes in loader:
+                with torch.profiler.record_function("forward"):
+                    loss = torch.nn.functional.cross_entropy(model(images), classes)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                prof.step()
+        del kept
+    return prof
+
+
+def flat(shapes):
+    """Shapes as torch shows them, which writes nothing for a list of tensors."""
+    return str([[] if any(isinstance(each, list) for each in shape) else shape for shape in json.loads(shapes)])
+
+
+def ours(table):
+    rows = {}
+    for row in table.iter_rows(named=True):
+        key = (row["name"], flat(row["input_shapes"]) if "input_shapes" in row else "")
+        values = [row[column] or 0 for column in ("count", "self_cpu_bytes", "cpu_bytes")]
+        times = [round(row[column] * 1e6) for column in ("self_cpu_ms", "cpu_ms")]
+        rows[key] = np.add(rows.get(key, 0), [*values, *times])
+    return {key: value.tolist() for key, value in rows.items()}
+
+
+def theirs(averages, grouped):
+    return {
+        (row.key, str(row.input_shapes) if grouped else ""): [
+            *(row.count, row.self_cpu_memory_usage, row.cpu_memory_usage),
+            *(round(row.self_cpu_time_total * 1e3), round(row.cpu_time_total * 1e3)),
+        ]
+        for row in averages
+    }
+
+
+@pytest.mark.parametrize("memory", [False, True])
+@pytest.mark.parametrize("shapes", [False, True])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_the_table_is_that_of_torch(tmp_path, shapes, memory, grouped):
+    """Names, counts and bytes are equal, and times to the nanosecond."""
+    prof = train(record_shapes=shapes, profile_memory=memory)
+    prof.export_chrome_trace(str(tmp_path / "t.json"))
+    found = ours(operators.table(read(tmp_path / "t.json"), by=("shapes",) if grouped else ()))
+    expected = theirs(prof.key_averages(group_by_input_shape=grouped), grouped)
+    assert found.keys() == expected.keys()
+    for key, values in expected.items():
+        assert found[key] == pytest.approx(values, abs=1), key
+        assert found[key][:3] == values[:3], key
+
+
+def test_stacks_leave_the_table_as_it_was(tmp_path):
+    """torch subtracts Python frames from the self time of labels; here they take nothing from it."""
+    prof = train(with_stack=True, profile_memory=True)
+    prof.export_chrome_trace(str(tmp_path / "t.json"))
+    trace = read(tmp_path / "t.json")
+    found = {row["name"]: row for row in operators.table(trace).iter_rows(named=True)}
+    expected = {row.key: row for row in prof.key_averages()}
+    for name, row in expected.items():
+        if name != torch_rules.MEMORY:
+            assert (found[name]["count"], found[name]["cpu_bytes"]) == (row.count, row.cpu_memory_usage), name
+    ops = {name: row for name, row in found.items() if row["kind"] == "op"}
+    assert all(row["self_cpu_ms"] <= row["cpu_ms"] for row in ops.values())
+    assert found["forward"]["self_cpu_ms"] > 0
+
+
+def table(tmp_path, events, **options):
+    rows = operators.table(read(testing.write_trace(tmp_path / "t.json", events)), **options)
+    return {row["name"]: row for row in rows.iter_rows(named=True)}
+
+
+def test_steps_are_one_row(tmp_path):
+    found = table(tmp_path, [testing.step_mark(1, 0, 10), testing.step_mark(2, 10, 20)])
+    assert found["ProfilerStep*"]["count"] == 2
+
+
+@pytest.mark.parametrize("name", sorted(torch_rules.HIDDEN))
+def test_hidden_names_are_as_if_they_had_never_been(tmp_path, name):
+    """What ran inside belongs to what ran around it."""
+    events = [testing.op("outer", 0, 100), testing.op(name, 10, 90), testing.op("inner", 20, 30)]
+    found = table(tmp_path, events)
+    assert set(found) == {"outer", "inner"}
+    assert found["outer"]["self_cpu_ms"] == pytest.approx(90e-6)
+
+
+def test_an_only_child_with_its_parents_name_is_the_same_call(tmp_path):
+    events = [testing.op("a", 0, 100), testing.op("a", 10, 90), testing.op("a", 20, 80), testing.op("b", 30, 40)]
+    found = table(tmp_path, events)
+    assert found["a"]["count"] == 1
+    assert found["a"]["cpu_ms"] == pytest.approx(100e-6)
+    assert found["a"]["self_cpu_ms"] == pytest.approx(90e-6)
+
+
+def test_one_of_two_children_with_its_parents_name_is_a_call_of_its_own(tmp_path):
+    events = [testing.op("a", 0, 100), testing.op("a", 10, 40), testing.op("b", 50, 60)]
+    assert table(tmp_path, events)["a"]["count"] == 2
+
+
+def test_memory_belongs_to_whatever_ran_then_on_any_thread(tmp_path):
+    """Both ends of a slice count as inside."""
+    events = [testing.op("a", 10, 20), testing.op("b", 20, 30, tid=7), testing.memory(20, 64), testing.memory(40, -16)]
+    found = table(tmp_path, events)
+    assert found["a"]["cpu_bytes"] == found["b"]["cpu_bytes"] == 64
+    assert (found["[memory]"]["count"], found["[memory]"]["self_cpu_bytes"]) == (1, -16)
+
+
+def test_memory_of_devices_is_told_apart(tmp_path):
+    found = table(tmp_path, [testing.op("a", 0, 20), testing.memory(5, 64), testing.memory(6, 128, device=0)])
+    assert (found["a"]["cpu_bytes"], found["a"]["device_bytes"]) == (64, 128)
+
+
+def test_device_time_goes_to_the_operator_that_the_work_names(tmp_path):
+    """Not to the runtime call, nor to whatever else ran then; the callers have it in their totals."""
+    events = [
+        testing.op("outer", 0, 100, external=1),
+        testing.op("mm", 10, 50, external=2),
+        testing.launch(7, 20, 30, external=2),
+        testing.kernel(7, 500, 600, external=2),
+        testing.slice_event("gpu_user_annotation", "outer", 500, 900, pid=0, tid=7, External_id=1),
+    ]
+    rows = operators.table(read(testing.write_trace(tmp_path / "t.json", events)))
+    found = {(row["name"], row["kind"]): row for row in rows.iter_rows(named=True)}
+    assert found["mm", "op"]["self_device_ms"] == pytest.approx(100e-6)
+    assert found["mm", "op"]["self_cpu_ms"] == pytest.approx(30e-6)
+    assert found["outer", "op"]["device_ms"] == pytest.approx(100e-6)
+    assert found["outer", "op"]["self_device_ms"] == 0
+    assert found["gemm", "kernel"]["self_device_ms"] == pytest.approx(100e-6)
+
+
+def test_work_without_an_external_id_belongs_to_where_it_was_launched(tmp_path):
+    events = [testing.op("mm", 10, 50), testing.launch(7, 20, 30), testing.kernel(7, 500, 600)]
+    assert table(tmp_path, events)["mm"]["self_device_ms"] == pytest.approx(100e-6)
+
+
+def test_what_a_trace_cannot_tell_is_null(tmp_path):
+    found = table(tmp_path, [testing.op("mm", 10, 50)])
+    assert [found["mm"][column] for column in ("device_ms", "cpu_bytes", "device_bytes")] == [None] * 3
+
+
+def test_rows_can_be_told_apart_by_step(tmp_path):
+    events = [testing.step_mark(3, 0, 10), testing.step_mark(4, 10, 20)]
+    events += [testing.op("mm", 1, 2), testing.op("mm", 11, 15), testing.op("mm", 16, 17), testing.op("mm", 30, 31)]
+    rows = operators.table(read(testing.write_trace(tmp_path / "t.json", events)), by="step")
+    assert {row["step"]: row["count"] for row in rows.iter_rows(named=True) if row["name"] == "mm"} == {
+        3: 1,
+        4: 2,
+        None: 1,
+    }
+
+
+def test_a_wrong_grouping_is_named():
+    with pytest.raises(OptionError, match="'colour'"):
+        operators.table(None, by=("colour",))

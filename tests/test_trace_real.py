@@ -1,0 +1,146 @@
+"""Everything, over traces that other people recorded on real machines."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from perfhooks import labels
+from perfhooks.trace import Kind, intervals, operators, read, stacks, steps
+from perfhooks.trace.kinds import HOST
+
+# name: slices, step marks, kernels + copies + sets
+TRACES = {
+    "a100-ddp2-train-3steps": (26933, [4, 5, 6], 3774),
+    "v100-resnet-train-5steps": (45420, [101, 102, 103, 104, 105], 6095),
+    "b200-eager-stacks-shapes": (22355, [None], 929),
+    "h100-bert-small": (2060, [6], 61),
+    "mi300-bert-small": (2133, [6], 61),
+    "mi250-minitoy-train": (113, [1, 2], 16),
+    "mi210-gpu-only": (1194, [None], 562),
+    "triton-compile": (115, [None], 12),
+    "alexnet-cuda-sync": (868, [None], 98),
+    "sampled-128ranks-rank0": (4811, [551, 552], 1204),
+    "sampled-128ranks-rank1": (4676, [551, 552], 1154),
+    "cpu-only-rank34": (16, [551], 0),
+    "odd-no-distributed-info": (2467, [1009], 0),
+}
+
+
+@pytest.fixture(params=TRACES)
+def name(request):
+    return request.param
+
+
+@pytest.fixture
+def trace(traces, name):
+    path = traces / f"{name}.json.gz"
+    if not path.exists():
+        pytest.skip(f"no {path}")
+    return read(path)
+
+
+def nanos(column):
+    """Milliseconds of a table as the whole nanoseconds they came from."""
+    return np.rint(column.to_numpy() * 1e6).astype(np.int64)
+
+
+def test_everything_is_read(trace, name):
+    slices, _, work = TRACES[name]
+    assert len(trace) == slices
+    assert len(trace.device_rows) == work
+    assert trace.doubts == []
+    assert Kind.OTHER not in trace.kind
+    assert (trace.launches >= 0).all()
+
+
+def test_columns_are_sorted(trace):
+    keys = list(
+        zip(trace.thread.tolist(), trace.start.tolist(), (-trace.end).tolist(), trace.order.tolist(), strict=True)
+    )
+    assert keys == sorted(keys)
+    assert (trace.end >= trace.start).all()
+
+
+def test_the_parts_of_a_step_sum_to_its_wall_time(trace, name):
+    table = steps.table(trace)
+    assert table["step"].to_list() == TRACES[name][1]
+    parts = [nanos(table[column].fill_null(0)) for column in (*(f"{part}_ms" for part in labels.PARTS), "other_ms")]
+    assert (sum(parts) == nanos(table["wall_ms"])).all()
+    assert all((part >= 0).all() for part in parts)
+
+
+def test_the_parts_of_the_device_sum_to_its_span(trace):
+    table = steps.table(trace)
+    columns = ("compute_ms", "exposed_comm_ms", "exposed_copy_ms", "idle_ms")
+    if not trace.is_device_traced:
+        assert table.select(columns).null_count().row(0) == (table.height,) * len(columns)
+        return
+    assert (sum(nanos(table[column]) for column in columns) == nanos(table["device_span_ms"])).all()
+    assert (nanos(table["busy_ms"]) + nanos(table["idle_ms"]) == nanos(table["device_span_ms"])).all()
+
+
+def test_every_kernel_is_counted_once(trace):
+    """In steps at most once, and in the operators exactly."""
+    kernels = int((trace.kind == Kind.KERNEL).sum())
+    assert (steps.table(trace)["kernels"].sum() or 0) <= kernels
+    table = operators.table(trace)
+    assert table.filter(table["kind"] == "kernel")["count"].sum() == kernels
+
+
+def test_device_time_of_operators_is_that_of_the_work_they_launched(trace, name):
+    table = operators.table(trace)
+    on_host = table.filter(table["kind"].is_in(["op", "annotation", "runtime", "overhead"]))
+    launched = nanos(on_host["self_device_ms"].fill_null(0)).sum()
+    spans = (trace.end - trace.start)[trace.device_rows]
+    # all of it, but for launches outside of any operator: two Triton kernels, and a trace without operators
+    missing = {"b200-eager-stacks-shapes": 5088, "mi210-gpu-only": int(spans.sum())}.get(name, 0)
+    assert launched == spans.sum() - missing
+
+
+@pytest.mark.parametrize("by", ["host", "device", "bytes"])
+def test_stacks_lose_nothing(trace, by):
+    rows = trace.rows(*HOST)
+    host = 0
+    for thread in np.unique(trace.thread[rows]):
+        mine = rows[trace.thread[rows] == thread]
+        host += intervals.total(intervals.union(trace.start[mine], trace.end[mine]))
+    sizes = trace.instants.size
+    work = (trace.end - trace.start)[trace.device_rows]
+    expected = {"host": host, "device": int(work.sum()), "bytes": int(sizes[sizes > 0].sum())}
+    assert sum(stacks.folded(trace, by).values()) == expected[by]
+
+
+@pytest.mark.parametrize("name", ["a100-ddp2-train-3steps", "v100-resnet-train-5steps"])
+def test_backward_is_seen_although_it_runs_on_a_thread_of_its_own(trace):
+    table = steps.table(trace)
+    nodes = trace.named(Kind.OP, prefix="autograd::engine::evaluate_function: ")
+    marks = trace.named(Kind.ANNOTATION, prefix=labels.STEP_MARK)
+    assert not set(trace.thread[nodes].tolist()) & set(trace.thread[marks].tolist())
+    assert (table["backward_ms"] > 10).all()
+    assert (table["optimizer_ms"] > 0).all()
+
+
+@pytest.mark.parametrize("name", ["sampled-128ranks-rank0"])
+def test_external_ids_that_are_correlations_are_forgotten(trace):
+    """In traces of torch before 2.1 they hit operators that have nothing to do with the launch."""
+    assert (trace.external[trace.rows(Kind.RUNTIME, Kind.KERNEL)] == -1).all()
+    assert (trace.external[trace.rows(Kind.OP)] > 0).all()
+
+
+@pytest.mark.parametrize("name", ["v100-resnet-train-5steps"])
+def test_absolute_times_are_exact(trace):
+    """Microseconds since 1970 with three decimals do not fit a double: the first slice says ...689.047."""
+    first = trace.start[trace.order.argmin()]
+    assert first == 1712195495519689047
+
+
+@pytest.mark.parametrize("name", ["a100-ddp2-train-3steps"])
+def test_spurious_flow_ends_do_no_harm(trace):
+    assert len(trace.flows.time) == 543
+    assert (trace.flows.backward_time >= trace.flows.time).all()
+
+
+def test_ranks_are_known(traces):
+    known = {"cpu-only-rank34": 34, "sampled-128ranks-rank1": 1, "odd-no-distributed-info": None}
+    assert {name: read(traces / f"{name}.json.gz").rank for name in known} == known
