@@ -60,7 +60,11 @@ def _finish(place: Place, capture: Capture) -> Capture:
             logger.warning("%s in %s", notes[-1], place.folder)
             logger.debug("handler %r failed", wanted["type"], exc_info=True)
     done = replace(
-        capture, state="done", artifacts=tuple(artifacts), notes=tuple(notes), headline=headline(step_rows(capture, trace))
+        capture,
+        state="done",
+        artifacts=tuple(artifacts),
+        notes=tuple(notes),
+        headline=headline(step_rows(capture, trace)),
     )
     place.save(done)
     with contextlib.suppress(FileNotFoundError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -18,7 +19,7 @@ from perfhooks.run import Run, check_out
 from perfhooks.schedule import FromStartToStop, Phase, Phases, Schedule
 from perfhooks.spool import HandlerLike, Spool
 from perfhooks.timeline import Timeline, clock
-from perfhooks.window import Window, check_recording, recorder_busy, region
+from perfhooks.window import Window, check_recording, metadata_json, recorder_busy, region
 
 if TYPE_CHECKING:
     import os
@@ -30,6 +31,7 @@ T = TypeVar("T")
 ScheduleLike = Schedule | str | Mapping[str, int] | Callable[[int], Any] | None
 
 NEVER: Final = sys.maxsize
+STOPPED: Final = "stopped before its last step"
 _NOTHING: Final = nullcontext()
 
 
@@ -71,7 +73,7 @@ class Profiler:
         self._metadata: dict[str, str] = {}
         self._run: Run | None = None
         self._started = False
-        self._step = 0
+        self._step = self._began = 0
         self._next = NEVER
         self._recording = False
         self._window: Window | None = None
@@ -96,6 +98,7 @@ class Profiler:
         self._started = True
         if step is not None:
             self._step = step
+        self._began = self._step
         if self._schedule is None:
             self._phases = FromStartToStop(self._step)
         with guard("starting to profile", self._on_error):
@@ -122,7 +125,7 @@ class Profiler:
         with guard("ending the profile", self._on_error):
             if self._window is not None:
                 whole = self._schedule is None and cause is None
-                self._close(self._step, None if whole else cause or "stopped before its last step")
+                self._close(self._step, None if whole else cause or STOPPED)
             elif self._last is None and self._schedule is not None and not self._spool.places:
                 logger.warning(self._why_nothing())
             self._write_timeline()
@@ -207,8 +210,6 @@ class Profiler:
             phase = self._phases.phase(step)
             self._timeline.enter(step, phase)
             self._recording = self._window is not None and phase is Phase.ACTIVE
-            if self._recording and self._last is not self._window:
-                self._drop_last()
             if step >= self._timeline.full_at:
                 self._write_timeline()
             change = step + 1 if self._window is not None else self._phases.next_change(step)
@@ -251,22 +252,21 @@ class Profiler:
         warming_up = self._phases.phase(window.step_num) is Phase.WARMUP
         window.close(reached, partial)
         if warming_up and partial is not None:
-            logger.warning("nothing was recorded: the window ended during its warm-up, at step %d (%s)", reached, partial)
+            logger.warning(
+                "nothing was recorded: the window ended during its warm-up, at step %d (%s)", reached, partial
+            )
 
     def _ready(self, window: Window) -> None:
         """Called by torch when a window has been recorded."""
-        self._spool.take(window, self._run, self._options["stage"])
-        if self._last is not window:
-            self._drop_last()
-        if self._options["keep_results"]:
-            self._last = window
-        else:
+        # a loop that ends with the step before a window leaves one that never saw a step
+        empty = window.partial == STOPPED and window.reached == window.first != self._began
+        self._spool.take(window, None if empty else self._run, self._options["stage"])
+        if not self._options["keep_results"] or (empty and self._last is not None):
             window.release()
-
-    def _drop_last(self) -> None:
-        if self._last is not None:
+            return
+        if self._last is not None and self._last is not window:
             self._last.release()
-            self._last = None
+        self._last = window
 
     def _open_run(self, job: Job, out: str | os.PathLike[str] | None, run: str | None) -> Run:
         facts = {
@@ -303,7 +303,7 @@ class Profiler:
 
     def events(self) -> Any:
         """torch's events of the last window."""
-        return self._results.events()
+        return self._results.events()  # type: ignore[no-untyped-call]
 
     def export_chrome_trace(self, path: str, *args: Any, **kwargs: Any) -> None:
         """Write the last window's trace; any number of times, compressed where the name ends in ``.gz``."""
@@ -319,17 +319,19 @@ class Profiler:
 
     def get_trace_id(self) -> Any:
         """The trace id of the window that records, else of the last one."""
-        return (self._window or self._results).get_trace_id()
+        return (self._window or self._results).get_trace_id()  # type: ignore[no-untyped-call]
 
     def add_metadata(self, key: str, value: str) -> None:
         """Add a string to the trace that is being recorded, or to the next one."""
-        if self._recording and self._window is not None:
-            self._window.add_metadata(key, value)
-        else:
-            self.preset_metadata_json(key, '"' + value.replace('"', '\\"') + '"')
+        self.add_metadata_json(key, json.dumps(value))
 
     def add_metadata_json(self, key: str, value: str) -> None:
-        """Add a JSON value to the trace that is being recorded, or to the next one."""
+        """Add a JSON value to the trace that is being recorded, or to the next one.
+
+        Raises:
+            OptionError: It is no JSON, and the trace would be none either.
+        """
+        value = metadata_json(value)
         if self._recording and self._window is not None:
             self._window.add_metadata_json(key, value)
         else:
@@ -337,7 +339,9 @@ class Profiler:
 
     def preset_metadata_json(self, key: str, value: str) -> None:
         """Add a JSON value to every trace from the next one on."""
-        self._metadata[key] = value
+        self._metadata[key] = value = metadata_json(value)
+        if self._window is not None:
+            self._window.preset_metadata_json(key, value)
 
     def toggle_collection_dynamic(self, enable: bool, activities: Iterable[Any]) -> None:
         """Switch the collection of some activities off or on while a window records; nothing happens otherwise."""

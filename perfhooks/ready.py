@@ -71,12 +71,15 @@ class _Foreign(Recorded):
         whole = ended > 0 and _action(profile, ended - 1) == "RECORD_AND_SAVE"
         self.reached = ended
         self.partial = None if whole or not profile.record_steps else "stopped before its last step"
-        self.device_stopped = getattr(profile.current_action, "name", "") == "DEVICE_STOPPED"
         last = ended - 1 if whole else ended
         self.first = last
         while self.first > 0 and _action(profile, self.first - 1) == "RECORD":
             self.first -= 1
         self.planned = Planned(self.first, self.first, last) if whole else None
+
+    @property
+    def device_stopped(self) -> bool:
+        return bool(self._profile.current_action.name == "DEVICE_STOPPED")
 
     def spool(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -36,8 +36,11 @@ class Recorded(Protocol):
     """Its steps as planned; None where that is not known."""
     stop_s: float = 0.0
     """Seconds the recorder took to stop."""
-    device_stopped: bool
-    """Whether torch gave up collecting from the device before the end."""
+
+    @property
+    def device_stopped(self) -> bool:
+        """Whether torch gave up collecting from the device before the end."""
+        ...
 
     def spool(self, path: Path) -> None:
         """Save the trace as JSON."""

@@ -6,11 +6,14 @@ The only module that imports torch.profiler.
 from __future__ import annotations
 
 import inspect
+import json
 import os
+import re
 import tempfile
 import time
+import weakref
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Final, Literal
 
 import torch
 import torch.profiler
@@ -21,23 +24,28 @@ from perfhooks.guard import logger
 from perfhooks.handlers.chrome import copy_stream
 from perfhooks.run import publish
 from perfhooks.schedule import Phase
+from perfhooks.trace import read, stacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from perfhooks.schedule import Phases
 
-__all__ = ["Window", "check_recording", "recorder_busy", "region"]
+__all__ = ["Window", "check_recording", "metadata_json", "recorder_busy", "region"]
 
 region = record_function
 """A labelled range of the trace."""
 
-_METRICS = {"self_cpu_time_total": "host", "self_cuda_time_total": "device", "self_device_time_total": "device"}
+_METRICS: Final[dict[str, Literal["host", "device", "bytes"]]] = {
+    "self_cpu_time_total": "host",
+    "self_cuda_time_total": "device",
+    "self_device_time_total": "device",
+}
 
 
 def recorder_busy() -> bool:
     """Whether somebody's profiler is recording in this process; a second one would empty the first."""
-    return bool(torch.autograd._profiler_enabled())
+    return bool(torch._C._autograd._profiler_enabled())  # noqa: SLF001 -- torch has no public way to ask
 
 
 def check_recording(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,6 +92,28 @@ def _activity(activity: Any) -> Any:
     return names[activity.lower()]
 
 
+def metadata_json(value: str) -> str:
+    """A JSON value as Kineto can write it: it turns every backslash into a slash, so nothing may need an escape.
+
+    Raises:
+        OptionError: ``value`` is no JSON, and the trace would be none either.
+    """
+    try:
+        return json.dumps(_without_escapes(json.loads(value)), ensure_ascii=False)
+    except ValueError as error:
+        raise OptionError(f"metadata must be JSON, got {value!r} ({error})") from None
+
+
+def _without_escapes(value: Any) -> Any:
+    if isinstance(value, str):
+        return re.sub(r"[\x00-\x1f\x7f]", " ", value.replace('"', "'").replace("\\", "/"))
+    if isinstance(value, list):
+        return [_without_escapes(item) for item in value]
+    if isinstance(value, dict):
+        return {_without_escapes(key): _without_escapes(item) for key, item in value.items()}
+    return value
+
+
 class Window(torch.profiler.profile):
     """A ``torch.profiler.profile`` for the steps of one window.
 
@@ -117,9 +147,7 @@ class Window(torch.profiler.profile):
         """Seconds the recorder took to stop."""
         self.ready = False
         """Whether there is something to read."""
-        super().__init__(
-            schedule=None if phases is None else self._action, on_trace_ready=on_trace_ready, **recording
-        )
+        super().__init__(schedule=None if phases is None else self._action, on_trace_ready=on_trace_ready, **recording)
         self.step_num = first
 
     def _action(self, step: int) -> ProfilerAction:
@@ -139,7 +167,8 @@ class Window(torch.profiler.profile):
         self.first = self.planned.active if self.planned else first
         self.partial = None
         # torch keeps the schedule's last answer in both; one of them is new in 2.13
-        self.current_action = self._prev_schedule_action = self._action(first)
+        action: Any = self._action(first)
+        self.current_action = self._prev_schedule_action = action
         self._forget_file()
 
     def close(self, reached: int, partial: str | None) -> None:
@@ -178,6 +207,7 @@ class Window(torch.profiler.profile):
         # an open file stays readable when the name is gone
         self._forget_file()
         self._saved = path.open("rb")
+        self._close_file = weakref.finalize(self, self._saved.close)
 
     def export_chrome_trace(self, path: str, *args: Any, **kwargs: Any) -> None:
         """Write the trace; any number of times, to any names, compressed where the name ends in ``.gz``."""
@@ -197,16 +227,13 @@ class Window(torch.profiler.profile):
         Raises:
             OptionError: Another metric.
         """
-        from perfhooks import trace
-        from perfhooks.trace import stacks
-
         if metric not in _METRICS:
             raise OptionError(f"metric must be one of {', '.join(_METRICS)}, got {metric!r}")
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder) / "trace.json"
             with copy.open("wb") as target:
                 copy_stream(self._file(), target, compress=False)
-            folded = stacks.folded(trace.read(copy), by=_METRICS[metric])
+            folded = stacks.folded(read(copy), by=_METRICS[metric])
         with publish(Path(path)) as target:
             stacks.write(folded, target)
 
@@ -239,5 +266,5 @@ class Window(torch.profiler.profile):
 
     def _forget_file(self) -> None:
         if self._saved is not None:
-            self._saved.close()
+            self._close_file()
             self._saved = None

@@ -20,7 +20,7 @@ from perfhooks.handlers.tables import OperatorTable, StepTable
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["NAMES", "Artifact", "ChromeTrace", "Handler", "OperatorTable", "StepTable", "Stacks", "build", "spec"]
+__all__ = ["NAMES", "Artifact", "ChromeTrace", "Handler", "OperatorTable", "Stacks", "StepTable", "build", "spec"]
 
 
 NAMES: Final[dict[str, Callable[..., Handler]]] = {

@@ -48,11 +48,11 @@ def copy_trace(source: Path, target: IO[bytes], *, compress: bool) -> None:
         target: An open binary file.
         compress: Whether the copy is to be gzip.
     """
-    with (gzip.open if source.name.endswith(".gz") else open)(source, "rb") as plain:
-        copy_stream(plain, target, compress=compress)
+    with source.open("rb") as file:
+        copy_stream(gzip.GzipFile(fileobj=file) if source.name.endswith(".gz") else file, target, compress=compress)
 
 
-def copy_stream(plain: IO[bytes], target: IO[bytes], *, compress: bool) -> None:
+def copy_stream(plain: IO[bytes] | gzip.GzipFile, target: IO[bytes], *, compress: bool) -> None:
     """Copy an open file into another, in chunks, compressed on request."""
     if not compress:
         shutil.copyfileobj(plain, target, _CHUNK)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Literal
 
 from perfhooks.errors import OptionError
 from perfhooks.handlers.artifact import Artifact
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from perfhooks.run import Capture
     from perfhooks.trace import Trace
 
-_MEASURES = ("host", "device", "bytes")
+_MEASURES: Final = ("host", "device", "bytes")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stacks:
     """Python stacks with the operator as leaf: ``rank0.stacks.folded``; ``with_stack`` records the Python part."""
 
-    by: tuple[str, ...] = ("host",)
+    by: tuple[Literal["host", "device", "bytes"], ...] = ("host",)
     """What is summed: ``"host"`` or ``"device"`` time, or ``"bytes"`` allocated; one file each."""
 
     def __post_init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ class StepTable:
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
         """One file."""
-        yield Artifact("steps.csv", step_rows(capture, trace).write_csv)
+        yield _csv("steps.csv", step_rows(capture, trace))
 
 
 def step_rows(capture: Capture, trace: Trace) -> pl.DataFrame:
@@ -56,4 +57,9 @@ class OperatorTable:
         from perfhooks.trace import operators
 
         table = operators.table(trace, by=self.by)
-        yield Artifact("operators.csv", (table if self.row_limit is None else table.head(self.row_limit)).write_csv)
+        yield _csv("operators.csv", table if self.row_limit is None else table.head(self.row_limit))
+
+
+def _csv(name: str, table: pl.DataFrame) -> Artifact:
+    """A table as CSV; milliseconds have six decimals, which is a nanosecond."""
+    return Artifact(name, functools.partial(table.write_csv, float_precision=6))

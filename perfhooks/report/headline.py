@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 if TYPE_CHECKING:
     import polars as pl
 
@@ -39,9 +41,10 @@ def headline(table: pl.DataFrame) -> str:
     parts = [f"{share:.0%} {phrase}" for share, phrase in named]
     if "busy_ms" in table.columns and table["busy_ms"].null_count() < table.height:
         parts.append(f"device busy {float(table['busy_ms'].sum()) / wall:.0%}")
-    first, last = steps.min(), steps.max()
+    first, last = min(steps), max(steps)
     span = f"step {first}" if first == last else f"steps {first}-{last}"
-    return ", ".join([f"{span}: {_milliseconds(float(table['wall_ms'].median()))}{'' if first == last else ' each'}", *parts])
+    each = "" if first == last else " each"
+    return ", ".join([f"{span}: {_milliseconds(float(np.median(table['wall_ms'])))}{each}", *parts])
 
 
 def _milliseconds(value: float) -> str:

@@ -1,0 +1,452 @@
+"""Profiler: torch's face without torch's defects, the schedule's windows, regions and steps."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+import perfhooks
+from perfhooks import Profiler
+
+torch.set_num_threads(1)
+MATRIX = torch.randn(16, 16)
+SCHEDULE = "wait=1 warmup=1 active=2 repeat=2"
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def loop(profiler, steps=10):
+    for _ in range(steps):
+        MATRIX @ MATRIX
+        profiler.step()
+
+
+def marks(path):
+    events = read_json(path)["traceEvents"]
+    return sorted(event["name"] for event in events if event["name"].startswith("ProfilerStep"))
+
+
+def read_json(path):
+    with (gzip.open if str(path).endswith(".gz") else open)(path, "rb") as file:
+        return json.load(file)
+
+
+def ignore(window):
+    """A handler that keeps the profiler from writing files."""
+
+
+def test_marks_are_the_steps_the_schedule_drew():
+    seen = []
+    with Profiler(
+        schedule=SCHEDULE, on_trace_ready=lambda w: (w.export_chrome_trace("t"), seen.append(marks("t")))
+    ) as p:
+        loop(p)
+    assert seen == [["ProfilerStep#2", "ProfilerStep#3"], ["ProfilerStep#6", "ProfilerStep#7"]]
+
+
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events")
+def test_callable_sees_the_same_as_under_torch():
+    """A handler written for torch.profiler.profile gets the same step number, events and isinstance."""
+
+    def run(make):
+        seen = []
+
+        def handler(prof):
+            matmuls = [event.name for event in prof.events() if event.name == "aten::mm"]
+            seen.append((prof.step_num, len(matmuls), isinstance(prof, profile)))
+
+        schedule = torch.profiler.schedule(wait=1, warmup=1, active=2, repeat=2)
+        with make(activities=[ProfilerActivity.CPU], schedule=schedule, on_trace_ready=handler) as prof:
+            loop(prof)
+        return seen
+
+    assert run(Profiler) == run(profile)
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.json.gz", "b.pt.trace.json.gz"])
+def test_a_trace_can_be_exported_again_and_again(name):
+    with Profiler(activities=["cpu"]) as prof:
+        MATRIX @ MATRIX
+    for copy in range(3):
+        prof.export_chrome_trace(f"{copy}{name}")
+    first, again = read_json(f"0{name}"), read_json(f"2{name}")
+    assert first == again
+    assert any(event["name"] == "aten::mm" for event in first["traceEvents"])
+
+
+def test_without_schedule_it_is_torch_with_no_file_and_no_mark(tmp_path):
+    with Profiler(activities=[ProfilerActivity.CPU]) as prof:
+        loop(prof, 3)
+    rows = {row.key: row.count for row in prof.key_averages()}
+    assert rows["aten::mm"] == 3
+    assert not any(key.startswith("ProfilerStep") for key in rows)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("ask", ["key_averages", "events"])
+def test_a_table_before_a_window_says_so(ask):
+    prof = Profiler(schedule="wait=100 warmup=1 active=2", on_trace_ready=ignore)
+    with pytest.raises(perfhooks.NothingRecordedError, match=r"no window has been recorded: 0 steps.*steps 101-102"):
+        getattr(prof, ask)()
+
+
+def test_a_table_during_a_window_says_so():
+    with Profiler(activities=["cpu"]) as prof, pytest.raises(perfhooks.NothingRecordedError, match="still recording"):
+        prof.key_averages()
+
+
+@pytest.mark.parametrize("steps", [4, 5, 6])
+def test_the_last_cycle_is_readable_after_the_loop_though_the_schedule_goes_on(steps):
+    """torch gives 0 events when the loop ends in the next cycle's wait or warm-up."""
+    with Profiler(schedule="wait=1 warmup=1 active=2", on_trace_ready=ignore) as prof:
+        loop(prof, steps)
+    assert {row.key: row.count for row in prof.key_averages()}["aten::mm"] == 2
+
+
+def test_events_add_up_over_windows_when_asked_to():
+    with Profiler(schedule=SCHEDULE, on_trace_ready=ignore, acc_events=True) as prof:
+        loop(prof)
+    assert {row.key: row.count for row in prof.key_averages()}["aten::mm"] == 4
+
+
+def test_metadata_reaches_the_trace_whenever_it_is_added():
+    """Before the start, while recording, and after a window (there it goes into the next one)."""
+    prof = Profiler(schedule=SCHEDULE, on_trace_ready=lambda w: w.export_chrome_trace(f"{w.step_num}.json"))
+    prof.preset_metadata_json("preset", '{"a": 1}')
+    prof.start()
+    for step in range(8):
+        if step == 2:
+            prof.add_metadata("during", 'a "quoted" word')
+            prof.add_metadata_json("number", "7")
+        if step == 5:
+            prof.add_metadata("later", 'another "one"')
+        MATRIX @ MATRIX
+        prof.step()
+    prof.stop()
+    first, second = (read_json(f"{step}.json") for step in (4, 8))
+    assert first["preset"] == second["preset"] == {"a": 1}
+    assert first["number"] == 7
+    assert first["during"] == "a 'quoted' word"  # Kineto cannot write an escape
+    assert second["later"] == "another 'one'"
+    assert "later" not in first
+
+
+def test_metadata_that_is_no_json_is_refused():
+    with pytest.raises(perfhooks.OptionError, match="metadata must be JSON"):
+        Profiler().add_metadata_json("key", "{broken")
+
+
+def test_collection_can_be_switched_off_and_on_inside_a_window():
+    with Profiler(activities=["cpu"]) as prof:
+        MATRIX @ MATRIX
+        prof.toggle_collection_dynamic(False, [ProfilerActivity.CPU])
+        MATRIX + MATRIX
+        prof.toggle_collection_dynamic(True, [ProfilerActivity.CPU])
+        MATRIX * MATRIX
+    names = {event.name for event in prof.events()}
+    assert {"aten::mm", "aten::mul"} <= names
+    assert "aten::add" not in names
+
+
+def test_execution_trace_observer_runs_with_the_window(tmp_path):
+    observer = torch.profiler.ExecutionTraceObserver()
+    observer.register_callback(str(tmp_path / "et.json"))
+    with Profiler(schedule=SCHEDULE, on_trace_ready=ignore, execution_trace_observer=observer) as prof:
+        loop(prof, 4)
+    nodes = json.loads((tmp_path / "et.json").read_text())["nodes"]
+    assert sum(node["name"] == "aten::mm" for node in nodes) == 2
+
+
+def test_stacks_are_folded_and_not_empty(tmp_path):
+    with Profiler(activities=["cpu"], with_stack=True) as prof:
+        for _ in range(3):
+            MATRIX @ MATRIX
+    prof.export_stacks("folded")
+    lines = (tmp_path / "folded").read_text().splitlines()
+    ours = [line for line in lines if "test_stacks_are_folded_and_not_empty" in line and "aten::mm" in line]
+    assert ours
+    assert len({line.rpartition(" ")[0] for line in lines}) == len(lines)
+
+
+def test_unknown_stack_metric_is_refused():
+    with Profiler(activities=["cpu"]) as prof:
+        MATRIX @ MATRIX
+    with pytest.raises(perfhooks.OptionError, match="self_cpu_time_total"):
+        prof.export_stacks("folded", metric="time")
+
+
+def test_tensorboard_handler_works_beside_ours(tmp_path):
+    handlers = [torch.profiler.tensorboard_trace_handler("tb", use_gzip=True), "steps", {"type": "trace"}]
+    with Profiler(schedule=SCHEDULE, on_trace_ready=handlers, out="runs", run="r") as prof:
+        loop(prof)
+    assert len(list((tmp_path / "tb").glob("*.pt.trace.json.gz"))) == 2
+    assert (tmp_path / "runs/r/train-000002-000003/rank0.steps.csv").exists()
+    assert marks(tmp_path / "runs/r/train-000006-000007/rank0.pt.trace.json.gz") == ["ProfilerStep#6", "ProfilerStep#7"]
+
+
+def test_callables_are_called_in_order():
+    order = []
+    calls = [lambda w: order.append(1), lambda w: order.append(2), lambda w: order.append(3)]
+    with Profiler(schedule=SCHEDULE, on_trace_ready=calls) as prof:
+        loop(prof)
+    assert order == [1, 2, 3] * 2
+
+
+def test_a_failing_handler_is_one_log_line_and_training_goes_on(caplog):
+    def bad(window):
+        raise RuntimeError("no luck")
+
+    after = []
+    with Profiler(schedule=SCHEDULE, on_trace_ready=[bad, after.append]) as prof:
+        loop(prof)
+    assert [record.message.count("no luck") for record in caplog.records if record.levelno >= logging.WARNING] == [1, 1]
+    assert len(after) == 2
+
+
+def test_errors_come_out_when_asked_for():
+    def bad(window):
+        raise RuntimeError("no luck")
+
+    with pytest.raises(RuntimeError, match="no luck"), Profiler(on_trace_ready=bad, on_error="raise"):
+        MATRIX @ MATRIX
+
+
+def test_between_windows_there_is_no_torch_profiler():
+    with Profiler(schedule="wait=3 warmup=1 active=1 repeat=1", on_trace_ready=ignore) as prof:
+        alive = []
+        for _ in range(8):
+            alive.append(prof._window is not None)
+            prof.step()
+    assert alive == [False, False, False, True, True, False, False, False]
+
+
+def test_resumed_inside_a_window_it_waits_for_the_next():
+    seen = []
+    prof = Profiler(schedule=SCHEDULE, on_trace_ready=lambda w: (w.export_chrome_trace("t"), seen.append(marks("t"))))
+    prof.start(step=2)
+    loop(prof)
+    prof.stop()
+    assert seen == [["ProfilerStep#6", "ProfilerStep#7"]]
+
+
+def test_start_and_stop_twice_do_no_harm_and_counting_goes_on():
+    seen = []
+    prof = Profiler(schedule=SCHEDULE, on_trace_ready=lambda w: seen.append(w.step_num))
+    prof.start()
+    prof.start()
+    loop(prof, 5)
+    prof.stop()
+    prof.stop()
+    prof.start()
+    assert prof.step_num == 5
+    loop(prof, 5)
+    prof.stop()
+    assert seen == [4, 8]
+
+
+def test_a_running_profiler_is_left_alone(caplog):
+    with profile(activities=[ProfilerActivity.CPU]) as outer:
+        with Profiler(activities=["cpu"], on_trace_ready=ignore) as prof:
+            MATRIX @ MATRIX
+        with pytest.raises(perfhooks.NothingRecordedError):
+            prof.events()
+    assert any(event.name == "aten::mm" for event in outer.events())
+    assert "another profiler is recording" in caplog.text
+
+
+def test_a_callable_schedule_drives_windows():
+    actions = {2: "WARMUP", 3: "RECORD", 4: "RECORD_AND_SAVE"}
+    asked, seen = [], []
+
+    def schedule(step):
+        asked.append(step)
+        return torch.profiler.ProfilerAction[actions.get(step, "NONE")]
+
+    with Profiler(
+        schedule=schedule, on_trace_ready=lambda w: (w.export_chrome_trace("t"), seen.append(marks("t")))
+    ) as p:
+        loop(p, 7)
+    assert seen == [["ProfilerStep#3", "ProfilerStep#4"]]
+    assert asked == list(range(8))
+
+
+def test_an_opaque_schedule_that_forgets_to_save_loses_nothing():
+    actions = {1: "RECORD", 2: "RECORD"}
+    seen = []
+    schedule = lambda step: torch.profiler.ProfilerAction[actions.get(step, "NONE")]  # noqa: E731
+    with Profiler(schedule=schedule, on_trace_ready=lambda w: seen.append((w.step_num, w.partial))) as prof:
+        loop(prof, 5)
+    assert [step for step, _ in seen] == [3]
+    assert "RECORD_AND_SAVE" in seen[0][1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"schedule": "wait=-1 warmup=1 active=1"}, "wait must be an integer >= 0, got -1"),
+        ({"schedule": {"wait": 1, "warmup": 1, "active": 0}}, "active must be an integer >= 1, got 0"),
+        ({"schedule": {"wait": 1.5, "warmup": 1, "active": 1}}, "wait must be an integer >= 0, got 1.5"),
+        ({"on_trace_ready": "stack"}, "did you mean 'stacks'"),
+        ({"on_trace_ready": {"type": "operators", "rows": 3}}, "does not take these options"),
+        ({"on_trace_ready": [3]}, "got 3"),
+        ({"on_trace_ready": "no.such.module:Handler"}, "cannot be imported"),
+        ({"out": "/proc/nowhere"}, "out must be a folder that can be written to"),
+        ({"activities": ["gpu"]}, "activities must be some of"),
+        ({"activities": []}, "at least one"),
+        ({"ranks": [-1]}, "ranks must be"),
+        ({"ranks": "first"}, "ranks must be"),
+        ({"record_shapes": "yes"}, "record_shapes must be true or false, got 'yes'"),
+        ({"on_error": "ignore"}, "on_error must be"),
+        ({"stage": ""}, "stage must be a name"),
+    ],
+)
+def test_a_wrong_argument_is_one_clear_error_at_construction(arguments, words):
+    with pytest.raises(perfhooks.OptionError) as caught:
+        Profiler(**arguments)
+    assert words in str(caught.value)
+
+
+def test_an_unknown_option_is_a_type_error_with_a_suggestion():
+    with pytest.raises(TypeError, match="did you mean 'with_stack'"):
+        Profiler(with_stacks=True)
+
+
+def test_out_on_a_file_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(perfhooks.OptionError, match="out must be a folder"):
+        Profiler(out=tmp_path / "file" / "runs")
+
+
+def test_a_loader_that_is_no_iterable_is_refused():
+    with pytest.raises(perfhooks.OptionError, match="got 5"):
+        Profiler().steps(5)
+
+
+def test_steps_has_the_loader_length_and_can_be_iterated_each_epoch():
+    seen = []
+    with Profiler(schedule=SCHEDULE, on_trace_ready=lambda w: seen.append(w.step_num)) as prof:
+        loader = prof.steps([1, 2, 3, 4])
+        assert len(loader) == 4
+        assert [list(loader), list(loader)] == [[1, 2, 3, 4]] * 2
+    assert prof.step_num == 8
+    assert seen == [4, 8]
+
+
+def test_steps_takes_generators_and_tqdm():
+    from tqdm import tqdm
+
+    with Profiler(schedule=SCHEDULE, on_trace_ready=ignore) as prof:
+        assert list(prof.steps(i for i in range(3))) == [0, 1, 2]
+        assert list(tqdm(prof.steps([1, 2]), disable=True)) == [1, 2]
+
+
+def test_wait_for_data_and_regions_are_labelled_only_while_recording():
+    with Profiler(schedule="wait=1 warmup=0 active=1", on_trace_ready=ignore) as prof:
+        for _ in prof.steps(range(4)):
+            with prof.region("forward"):
+                MATRIX @ MATRIX
+    prof.export_chrome_trace("t.json")
+    names = [event["name"] for event in read_json("t.json")["traceEvents"]]
+    assert names.count("forward") == 1
+    assert names.count("data") == 1
+
+
+def test_a_break_does_not_end_the_window():
+    seen = []
+    with Profiler(schedule="wait=0 warmup=0 active=4", on_trace_ready=lambda w: seen.append(w.partial)) as prof:
+        for _ in prof.steps(range(9)):
+            break
+        for _ in prof.steps(range(9)):
+            pass
+    assert seen[0] is None
+
+
+def test_ranks_decide_who_records(monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    jobs = []
+    for ranks, records in (([0], False), ([0, 1], True), ("all", True), (lambda job: jobs.append(job) or False, False)):
+        seen = []
+        with Profiler(schedule=SCHEDULE, on_trace_ready=seen.append, ranks=ranks) as prof:
+            loop(prof)
+        assert bool(seen) is records, ranks
+    assert (jobs[0].rank, jobs[0].world_size) == (1, 2)
+
+
+def test_it_records_in_a_thread_of_its_own():
+    seen = []
+
+    def work():
+        with Profiler(schedule=SCHEDULE, on_trace_ready=lambda w: seen.append(len(w.events()))) as prof:
+            loop(prof)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert len(seen) == 2
+    assert min(seen) > 0
+
+
+def test_no_window_is_a_message_that_says_why(caplog):
+    with Profiler(schedule="wait=100 warmup=1 active=2", on_trace_ready=ignore) as prof:
+        loop(prof, 3)
+    assert "no window has been recorded: 3 steps ended; the first window is steps 101-102" in caplog.text
+
+
+def test_a_window_that_ends_in_its_warmup_is_a_message(caplog):
+    with Profiler(schedule="wait=1 warmup=5 active=2", on_trace_ready=ignore) as prof:
+        loop(prof, 3)
+    assert "ended during its warm-up" in caplog.text
+
+
+def test_an_interpreter_that_exits_with_an_open_profiler_keeps_the_window(tmp_path):
+    """Plain torch dies of SIGSEGV there."""
+    script = """
+import torch, perfhooks
+prof = perfhooks.Profiler(schedule="wait=0 warmup=0 active=100", out="runs", run="r", on_trace_ready=["steps", "trace"])
+prof.start()
+for _ in range(3):
+    torch.ones(3) + 1
+    prof.step()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    facts = json.loads((tmp_path / "runs/r/train-000000-000099/rank0.capture.json").read_text())
+    assert facts["partial"] == "the interpreter exited"
+    assert facts["state"] == "done"
+
+
+def test_a_forked_child_does_nothing(tmp_path):
+    script = """
+import os, torch, perfhooks
+prof = perfhooks.Profiler(schedule="wait=0 warmup=0 active=4 repeat=1", out="runs", run="r", on_trace_ready="steps")
+prof.start()
+torch.ones(3) + 1
+prof.step()
+child = os.fork()
+for _ in range(4):
+    torch.ones(3) + 1
+    prof.step()
+prof.stop()
+if not child:
+    os._exit(0)  # as a data loader's worker ends
+print("child", os.waitpid(child, 0)[1])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "child 0\n"), done.stderr
+    assert (tmp_path / "runs/r/train-000000-000003/rank0.steps.csv").exists()
