@@ -73,6 +73,7 @@ class Profiler:
         self._metadata: dict[str, str] = {}
         self._run: Run | None = None
         self._started = False
+        self._ended = True
         self._step = self._began = 0
         self._next = NEVER
         self._recording = False
@@ -95,7 +96,7 @@ class Profiler:
         """
         if self._started:
             return
-        self._started = True
+        self._started, self._ended = True, False
         if step is not None:
             self._step = step
         self._began = self._step
@@ -104,6 +105,7 @@ class Profiler:
         with guard("starting to profile", self._on_error):
             job = Job.current()
             if not selected(self._options["ranks"], job):
+                self._ended = True
                 return
             if self._writes:
                 self._run = self._run or self._open_run(job, out, run)
@@ -117,6 +119,18 @@ class Profiler:
         Args:
             cause: Why, if something interrupted the training.
         """
+        closes = self._window is not None
+        self.pause(cause)
+        if not self._ended and not closes and self._schedule and self._last is None and not self._spool.places:
+            logger.warning(self._why_nothing())
+        self._ended = True
+
+    def pause(self, cause: str | None = None) -> None:
+        """Leave the loop for a while; as ``stop()``, but silent about windows that are still to come.
+
+        Args:
+            cause: Why; kept with a window that it cuts short.
+        """
         if not self._started:
             return
         self._started = False
@@ -126,13 +140,12 @@ class Profiler:
             if self._window is not None:
                 whole = self._schedule is None and cause is None
                 self._close(self._step, None if whole else cause or STOPPED)
-            elif self._last is None and self._schedule is not None and not self._spool.places:
-                logger.warning(self._why_nothing())
             self._write_timeline()
 
     def abandon(self) -> None:
         """Do nothing from now on, and touch nothing that was recorded: this process is a forked child."""
-        self._next, self._window, self._last, self._recording, self._started = NEVER, None, None, False, False
+        self._next, self._window, self._last, self._recording = NEVER, None, None, False
+        self._started, self._ended = False, True
 
     def __enter__(self) -> Self:
         self.start()
@@ -157,6 +170,11 @@ class Profiler:
     def step_num(self) -> int:
         """Number of the current step, from 0."""
         return self._step
+
+    @property
+    def in_window(self) -> bool:
+        """Whether the current step belongs to a window that is open, warm-up included."""
+        return self._window is not None
 
     def steps(self, loader: Iterable[T]) -> Steps[T]:
         """Iterate over ``loader``, label the wait for each batch and step after each.

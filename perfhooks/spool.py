@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from perfhooks import handlers
 from perfhooks.errors import OptionError
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from perfhooks.schedule import Planned
 
 HandlerLike = str | Mapping[str, Any] | Handler | Callable[..., object]
+
+DEFAULT: Final = "default"
+"""In a list of handlers: everything that was recorded for, as without ``on_trace_ready``."""
 
 _ALWAYS = ("trace", "steps", "operators")
 
@@ -51,7 +54,8 @@ class Spool:
 
     Args:
         wanted: What to make of each window: names, mappings, handlers of ours, which need only files; and plain
-            callables, which get the window itself, at once. None makes everything that was recorded for.
+            callables, which get the window itself, at once. None, or the name ``"default"`` among others, makes
+            everything that was recorded for.
         recorded: The recording options, kept with each capture.
         on_error: What a failure does.
 
@@ -62,7 +66,7 @@ class Spool:
     def __init__(
         self, wanted: HandlerLike | Sequence[HandlerLike] | None, recorded: Mapping[str, Any], on_error: OnError
     ) -> None:
-        self.recipes, self.calls = _sorted(_by_default(recorded) if wanted is None else wanted)
+        self.recipes, self.calls = _sorted(_listed(DEFAULT if wanted is None else wanted, recorded))
         self.places: list[Place] = []
         self.listeners: list[Callable[[Capture, Place], object]] = []
         self._recorded = {name: value for name, value in recorded.items() if isinstance(value, bool | int | str)}
@@ -130,13 +134,16 @@ def _by_default(recorded: Mapping[str, Any]) -> list[str]:
     return [*_ALWAYS, *(["stacks"] if recorded.get("with_stack") else [])]
 
 
-def _sorted(
-    wanted: HandlerLike | Sequence[HandlerLike],
-) -> tuple[tuple[dict[str, Any], ...], tuple[Callable[..., object], ...]]:
+def _listed(wanted: HandlerLike | Sequence[HandlerLike], recorded: Mapping[str, Any]) -> list[HandlerLike]:
+    listed = list(wanted) if isinstance(wanted, Sequence) and not isinstance(wanted, str) else [wanted]
+    default = _by_default(recorded)
+    return [one for each in listed for one in (default if isinstance(each, str) and each == DEFAULT else [each])]
+
+
+def _sorted(wanted: Sequence[HandlerLike]) -> tuple[tuple[dict[str, Any], ...], tuple[Callable[..., object], ...]]:
     """What is wanted, as recipes of handlers that need only files, and as callables that need the window."""
-    several = isinstance(wanted, Sequence) and not isinstance(wanted, str)
     recipes, calls = [], []
-    for one in wanted if several else [wanted]:  # type: ignore[union-attr]  # a sequence if several
+    for one in wanted:
         if isinstance(one, str | Mapping):
             recipes.append(handlers.spec(handlers.build(one)))
         elif isinstance(one, Handler) and not isinstance(one, type):
