@@ -19,7 +19,7 @@ class _Console(logging.StreamHandler):  # type: ignore[type-arg]  # generic only
     """Writes to the standard error of the moment, and only while nobody else shows the program's log."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not logging.getLogger().handlers:
+        if not logging.getLogger().handlers and logger.handlers == [self]:
             self.setStream(sys.stderr)
             super().emit(record)
 
