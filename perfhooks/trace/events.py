@@ -11,6 +11,8 @@ from typing import Any, Final
 import msgspec
 
 NOTHING: Final = msgspec.Raw(b"")
+_ATTEMPTS: Final = 8
+"""How often to go on behind something odd; each time costs the length of the text."""
 _MALFORMED: Final = (ValueError, RecursionError, msgspec.MsgspecError)
 
 # An escape that JSON does not know (a Windows path written as it is), and the literal that Kineto writes for "unknown".
@@ -106,20 +108,25 @@ def decode_object(text: bytes) -> dict[str, Any] | None:
     return found[0] if found is not None and isinstance(found[0], dict) else None
 
 
-def salvage(text: bytes) -> tuple[Event | None, bytes]:
-    """Read the first event of a text that typed decoding refused.
+def salvage(text: bytes) -> tuple[list[Event], int, bytes]:
+    """Read what can be read of a text that should be one event and is not.
 
     Returns:
-        The event, or None where there is none to be had, and what stands behind it.
+        The events, how many others were lost, and the end of the list with what follows it, if it ends in here.
     """
-    text = text.lstrip()
-    if text.startswith(b"]"):
-        return None, text
-    found = _loads(text)
-    if found is None:
-        return None, b""
-    event = _lenient(found[0]) if isinstance(found[0], dict) else None
-    return event, found[1].lstrip(", \r\n\t").encode()
+    events: list[Event] = []
+    lost = 0
+    for _ in range(_ATTEMPTS):
+        text = text.lstrip(b", \r\n\t")
+        if not text or text.startswith(b"]"):
+            return events, lost, text
+        found = _loads(text)
+        if found is None:
+            break
+        events += [_lenient(found[0])] if isinstance(found[0], dict) else []
+        lost += not isinstance(found[0], dict)
+        text = found[1].encode()
+    return events, lost + 1, b""
 
 
 def _loads(text: bytes) -> tuple[Any, str] | None:

@@ -7,7 +7,6 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import numpy as np
 
 from perfhooks.errors import TraceError
 from perfhooks.trace.columns import Columns
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 _CHUNK: Final = 8 << 20
-_HEAD_LIMIT: Final = 256 << 20
+_HEAD_LIMIT: Final = 64 << 20
 _TAIL_LIMIT: Final = 64 << 20
 _BROKEN: Final = (ValueError, RecursionError, msgspec.MsgspecError)
 
@@ -27,6 +26,7 @@ _EVENTS_BEGIN: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A(?:\xef\xbb\xbf)?\
 _FIRST_EVENT: Final = re.compile(rb"\s*\{")
 # A quote that a string contains is escaped, so outside of broken files no string can hold this text.
 _COMPACT_BOUNDARY: Final = re.compile(rb'\}\s*,(?=\s*\{\s*"(?:ph|name|cat|ts|pid|tid|dur|args|id|s)"\s*:)')
+_FRACTION: Final = re.compile(rb'"ts"\s*:\s*\d{13,}\.\d')
 # Above this many microseconds a double no longer tells one nanosecond from the next.
 _DOUBLE_LIMIT: Final = 2.0**43
 
@@ -86,7 +86,8 @@ class _Reader:
             searched = 0 if cut else len(buffer) - 256
             if cut:
                 self._add_chunk(bytes(buffer[: cut - 1]))
-                del buffer[:cut]
+                # the comma belongs to what follows the list, if the list ended in this chunk
+                del buffer[: cut if self._tail is None else cut - 1]
         self._read_rest(buffer)
 
     def _read_head(self, source: Iterator[bytes]) -> bytearray:
@@ -149,8 +150,8 @@ class _Reader:
     def _decode(self, text: bytes) -> Sequence[Event]:
         if not self._exact:
             plain = PLAIN.decode(text)
-            times = np.array([event.ts for event in plain], np.float64)
-            self._exact = bool(((np.abs(times) >= _DOUBLE_LIMIT) & (times % 1 != 0)).any())
+            late = any(event.ts >= _DOUBLE_LIMIT for event in plain)
+            self._exact = late and _FRACTION.search(text) is not None
             if not self._exact:
                 return plain
         return EXACT.decode(text)
@@ -165,10 +166,10 @@ class _Reader:
             try:
                 events += self._decode(b"[" + piece + b"]")
             except _BROKEN:
-                event, behind = salvage(piece)
-                self._lost += event is None
-                events += [event] if event else []
-                if behind.startswith(b"]"):
+                saved, lost, behind = salvage(piece)
+                self._lost += lost
+                events += saved
+                if behind:
                     self._tail = bytearray(behind[1:] + text[end:])
                     break
             begin = end + 1

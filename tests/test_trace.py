@@ -1,0 +1,348 @@
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import subprocess
+import sys
+
+import fsspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfhooks import testing
+from perfhooks.errors import TraceError
+from perfhooks.testing import kernel, launch, memory, op, write_trace
+from perfhooks.trace import Kind, read, reader, source
+from perfhooks.trace.kinds import classify
+
+EVENTS = [
+    *(op(f"aten::op{number}", 10 * number, 10 * number + 7, external=number + 1) for number in range(40)),
+    *(launch(number, 10 * number, 10 * number + 3, external=number) for number in range(1, 20)),
+    *(kernel(number, 1000 + number, 2000 + number, grid=[number, 1, 1], bytes=4) for number in range(1, 20)),
+    memory(15, 64, allocated=64),
+]
+
+
+def layouts(events):
+    """The same events as different writers lay them out: Kineto's C++, torch's Python, json with and without indent."""
+    lines = ",\n".join(json.dumps(event) for event in events)
+    head = {"schemaVersion": 1}
+    tail = {"distributedInfo": {"rank": 3}, "pg": [{"a": {"b": 1}}, {"a": {"b": 2}}]}
+    return {
+        "lines": '{"schemaVersion":1,"traceEvents":[\n' + lines + f'],\n"distributedInfo":{json.dumps({"rank": 3})}}}',
+        "compact": json.dumps({**head, "traceEvents": events, **tail}, separators=(",", ":")),
+        "spaced": json.dumps({**head, "traceEvents": events, **tail}),
+        "indented": json.dumps({**head, "traceEvents": events, **tail}, indent=4),
+        "events last": json.dumps({**head, **tail, "traceEvents": events}, indent=2),
+        "list": json.dumps(events),
+        "indented list": json.dumps(events, indent=1),
+        "open list": json.dumps(events, indent=1)[:-1].rstrip() + ",",
+    }
+
+
+def contents(trace):
+    """What a trace holds, independent of numbering."""
+    rows = zip(trace.name, trace.kind, trace.thread, trace.start, trace.end, trace.correlation, strict=True)
+    grids = [trace.text(each) for each in trace.argument("grid")]
+    return [
+        (trace.names[name], Kind(kind), trace.threads[thread][:3], int(start), int(end), int(number), grid)
+        for (name, kind, thread, start, end, number), grid in zip(rows, grids, strict=True)
+    ]
+
+
+@pytest.fixture
+def whole(tmp_path):
+    return contents(read(write_trace(tmp_path / "whole.json", EVENTS)))
+
+
+def test_columns_say_what_the_events_said(tmp_path):
+    trace = read(write_trace(tmp_path / "t.json", EVENTS, distributedInfo={"rank": 3}))
+    assert trace.rank == 3
+    assert trace.metadata["traceName"] == "test", "a key after the events"
+    row = trace.rows(Kind.KERNEL)[3]
+    assert trace.names[trace.name[row]] == "gemm"
+    assert (trace.start[row], trace.end[row], trace.correlation[row]) == (1004, 2004, 4)
+    assert (trace.argument("stream")[row], trace.argument("nbytes")[row]) == (7, 4)
+    assert trace.text(trace.argument("grid")[row]) == [4, 1, 1]
+    assert trace.argument("no such thing")[row] == -1
+    assert trace.launches.tolist() == trace.rows(Kind.RUNTIME).tolist()
+    assert trace.instants.size.tolist() == [64]
+
+
+@pytest.mark.parametrize("chunk", [1, 500, 8 << 20])
+@pytest.mark.parametrize("layout", layouts([]))
+def test_any_layout_reads_the_same_whatever_the_chunks(tmp_path, monkeypatch, whole, layout, chunk):
+    monkeypatch.setattr(reader, "_CHUNK", chunk)
+    monkeypatch.setattr(source, "_PACKED_BLOCK", 300)
+    monkeypatch.setattr(source, "BLOCK", 300)
+    (tmp_path / "t.json").write_text(layouts(EVENTS)[layout])
+    trace = read(tmp_path / "t.json")
+    assert contents(trace) == whole
+    assert trace.rank == (None if "list" in layout else 3)
+    assert [doubt.name for doubt in trace.doubts] == (["cut-off"] if layout == "open list" else [])
+
+
+@pytest.mark.parametrize("members", [1, 3, 50])
+def test_gzip_of_any_number_of_members_under_any_name(tmp_path, whole, members):
+    data = write_trace(tmp_path / "whole.json", EVENTS).read_bytes()
+    size = len(data) // members + 1
+    parts = [data[begin : begin + size] for begin in range(0, len(data), size)]
+    (tmp_path / "t.json").write_bytes(b"".join(gzip.compress(part) for part in parts) + b"\0" * 100)
+    trace = read(tmp_path / "t.json")
+    assert contents(trace) == whole
+    assert trace.doubts == []
+
+
+def test_a_url_is_read_through_fsspec(whole):
+    path = "memory://traces/t.json.gz"
+    with fsspec.open(path, "wb") as file:
+        file.write(gzip.compress(layouts(EVENTS)["compact"].encode()))
+    assert contents(read(path)) == whole
+
+
+@given(st.integers(0, 7_889_238_000_000_000_000 // 1000), st.integers(0, 10**9))
+def test_relative_times_are_exact_to_the_nanosecond(tmp_path_factory, start, span):
+    """Three decimals of microseconds since the start of the trimester: Kineto's time stamps since torch 2.4."""
+    text = f'{{"traceEvents":[{{"ph":"X","cat":"cpu_op","name":"a","ts":{start // 1000}.{start % 1000:03d},'
+    text += f'"dur":{span // 1000}.{span % 1000:03d},"pid":1,"tid":1}}]}}'
+    path = tmp_path_factory.mktemp("times") / "t.json"
+    path.write_text(text)
+    trace = read(path)
+    assert (trace.start[0], trace.end[0]) == (start, start + span)
+
+
+@given(st.integers(1_500_000_000_000_000_000, 2_000_000_000_000_000_000))
+def test_absolute_times_are_exact_to_the_nanosecond(tmp_path_factory, start):
+    path = tmp_path_factory.mktemp("times") / "t.json"
+    path.write_text(f'[{{"ph":"X","ts":{start // 1000}.{start % 1000:03d},"dur":1}}]')
+    assert read(path).start[0] == start
+
+
+def test_threads_and_streams_of_the_same_number_are_not_the_same(tmp_path):
+    """In a container a process may be number 0, and a string may be a number."""
+    events = [
+        testing.slice_event("cpu_op", "a", 0, 1, pid=0, tid=7),
+        testing.slice_event("kernel", "b", 0, 1, pid=0, tid=7),
+        testing.slice_event("kernel", "c", 0, 1, pid="0", tid="stream 7"),
+    ]
+    trace = read(write_trace(tmp_path / "t.json", events))
+    assert len(set(trace.thread.tolist())) == 3
+
+
+@pytest.mark.parametrize(
+    ("category", "kind"),
+    [
+        ("cpu_op", Kind.OP),
+        ("Operator", Kind.OP),
+        ("user_annotation", Kind.ANNOTATION),
+        ("gpu_user_annotation", Kind.DEVICE_ANNOTATION),
+        ("python_function", Kind.PYTHON),
+        ("cuda_runtime", Kind.RUNTIME),
+        ("cuda_driver", Kind.RUNTIME),
+        ("hip_runtime", Kind.RUNTIME),
+        ("xpu_runtime", Kind.RUNTIME),
+        ("privateuse1_runtime", Kind.RUNTIME),
+        ("Runtime", Kind.RUNTIME),
+        ("kernel", Kind.KERNEL),
+        ("Kernel", Kind.KERNEL),
+        ("gpu_memcpy", Kind.COPY),
+        ("Memcpy", Kind.COPY),
+        ("gpu_memset", Kind.SET),
+        ("Memset", Kind.SET),
+        ("cuda_sync", Kind.SYNC),
+        ("overhead", Kind.OVERHEAD),
+        ("Trace", Kind.SPAN),
+        ("what is this", Kind.OTHER),
+    ],
+)
+def test_categories_of_all_generations_are_known(category, kind):
+    assert classify(category) == kind
+
+
+def test_an_unknown_category_on_a_stream_is_work_of_a_device(tmp_path):
+    events = [kernel(1, 0, 5, category="npu_thing"), testing.slice_event("npu_host", "x", 0, 5)]
+    trace = read(write_trace(tmp_path / "t.json", events))
+    assert [Kind(kind) for kind in trace.kind[np.argsort(trace.order)]] == [Kind.KERNEL, Kind.OTHER]
+
+
+def test_external_ids_that_are_correlations_are_forgotten(tmp_path):
+    events = [op("a", 0, 9, external=3)] + [launch(number, number, number, external=number) for number in range(1, 9)]
+    trace = read(write_trace(tmp_path / "t.json", events))
+    assert set(trace.external[trace.rows(Kind.RUNTIME)]) == {-1}
+    assert set(trace.external[trace.rows(Kind.OP)]) == {3}
+
+
+def test_flows_from_forward_to_backward_are_paired(tmp_path):
+    forward, backward = op("aten::mul", 5, 8), op("MulBackward0", 50, 60, tid=7)
+    stray = testing.flow(9, forward, backward)[:1]
+    trace = read(write_trace(tmp_path / "t.json", [forward, backward, *testing.flow(1, forward, backward), *stray]))
+    assert (trace.flows.time.tolist(), trace.flows.backward_time.tolist()) == ([5], [50])
+    assert trace.thread[1] == trace.flows.backward_thread[0]
+
+
+# --- bad input
+
+GOOD = '{"ph":"X","cat":"cpu_op","name":"good","pid":1,"tid":1,"ts":5.001,"dur":1}'
+DEEP = '{"ph":"X","ts":1,"zzz":' + "[" * 100_000 + "]" * 100_000 + "}"
+
+
+@pytest.mark.parametrize(
+    ("event", "kept"),
+    [
+        ('{"ph":"X","name":"half","ts":1,"dur":2,"args":{"External id":"many","stream":7.5,"device":null}}', True),
+        ('{"ph":"X","name":"half","ts":1,"dur":2,"args":[1,2]}', True),
+        ('{"ph":"X","name":17,"ts":1,"dur":2}', True),
+        ('{"ph":"X","name":"half","ts":1,"pid":1.5,"tid":null}', True),
+        ('{"ph":"X","name":"half","ts":1,"args":{"correlation":123456789012345678901234567890}}', True),
+        ('{"ph":"X","name":"half","ts":1,"args":{"bytes":N/A,"stream":7}}', True),
+        (r'{"ph":"X","name":"C:\Users\nobody","ts":1}', True),
+        ('{"ph":"X","name":"tab\there","ts":1}', True),
+        (r'{"ph":"X","name":"\ud800","ts":1}', True),
+        ('{"ph":"X","name":"half","ts":NaN}', False),
+        ('{"ph":"X","name":"half","ts":1,"dur":Infinity}', False),
+        ('{"ph":"X","name":"half","ts":1e300}', False),
+        ('{"ph":"X","name":"half","ts":1e5000000}', False),
+        ('{"ph":"X","name":"half","ts":"5"}', False),
+        ('{"ph":"X","name":"half"}', False),
+        ("17", False),
+        ("{}", False),
+        ("{garbage}", False),
+        (DEEP, False),
+    ],
+)
+def test_a_bad_event_costs_only_itself(tmp_path, event, kept):
+    (tmp_path / "t.json").write_text(f'{{"traceEvents":[\n{GOOD},\n{event},\n{GOOD}\n],"rank":3}}')
+    trace = read(tmp_path / "t.json")
+    assert [trace.names[name] for name in trace.name].count("good") == 2
+    assert len(trace) == 2 + kept
+    assert [doubt.name for doubt in trace.doubts] == ([] if kept else ["dropped-events"])
+    assert trace.metadata == {"rank": 3}
+
+
+def test_bytes_that_are_no_text_are_replaced(tmp_path):
+    (tmp_path / "t.json").write_bytes(b"[" + GOOD.replace("good", "\0\xff").encode("latin-1") + b"]")
+    trace = read(tmp_path / "t.json")
+    assert [trace.names[name] for name in trace.name] == ["\0\N{REPLACEMENT CHARACTER}"]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "is empty"),
+        (b"  \n", "is empty"),
+        (b"hello", "no JSON"),
+        (b"\x1f\x8bnot really", "is empty"),
+        (b'{"a": 1}', "no list of traceEvents"),
+        (b'{"traceEvents": 5}', "no list of traceEvents"),
+        (b"17", "no list of traceEvents"),
+        (b"[]", "no event"),
+        (b"[1, 2, 3]", "no event"),
+        (b'{"traceEvents": []}', "no event"),
+        (b'[{"name": "x"}]', "no event"),
+        (b'{"traceEvents": [', "no event"),
+        (gzip.compress(b'{"a": 1}'), "no list of traceEvents"),
+    ],
+)
+def test_what_is_no_trace_is_refused_with_its_name_and_reason(tmp_path, data, message):
+    (tmp_path / "odd.json").write_bytes(data)
+    with pytest.raises(TraceError, match=message) as caught:
+        read(tmp_path / "odd.json")
+    assert "odd.json" in str(caught.value)
+
+
+def test_a_file_that_cannot_be_opened_is_an_error_of_ours(tmp_path):
+    for path in (tmp_path / "missing.json", tmp_path, "nosuchprotocol://x"):
+        with pytest.raises(TraceError, match="cannot"):
+            read(path)
+
+
+@pytest.mark.parametrize("layout", ["compact", "indented", "lines", "list"])
+def test_a_file_cut_off_anywhere_gives_what_is_whole(tmp_path, layout):
+    data = layouts(EVENTS)[layout].encode()
+    slices, path = 0, tmp_path / "t.json"
+    for cut in [*range(0, len(data), 97), len(data)]:
+        path.write_bytes(data[:cut])
+        try:
+            trace = read(path)
+        except TraceError:
+            assert not slices, "once something could be read, more of the file gives more"
+            continue
+        assert len(trace) >= slices
+        assert trace.doubts or cut == len(data) or len(trace) == 78
+        slices = len(trace)
+    assert slices == 78
+
+
+def test_a_cut_off_archive_gives_what_is_whole(tmp_path):
+    noise = random.Random(0)
+    events = [op(noise.randbytes(40).hex(), number, number + 1) for number in range(2000)]
+    data = gzip.compress(write_trace(tmp_path / "t.json", events).read_bytes())
+    (tmp_path / "t.json.gz").write_bytes(data[: len(data) // 2])
+    trace = read(tmp_path / "t.json.gz")
+    assert 500 < len(trace) < 1500
+    assert "cut off" in trace.doubts[0].text
+
+
+def test_mutated_files_never_break_the_reader(tmp_path):
+    """2,000 seeded cases: bytes changed, removed, doubled; a trace or a TraceError, and every column consistent."""
+    data = write_trace(tmp_path / "seed.json", EVENTS[:6] + EVENTS[-30:]).read_bytes()
+    packed = gzip.compress(data)
+    path, refused = tmp_path / "t.json", 0
+    for seed in range(2000):
+        path.write_bytes(mutated(packed if seed % 10 == 0 else data, random.Random(seed)))
+        try:
+            trace = read(path)
+        except TraceError:
+            refused += 1
+            continue
+        assert (trace.end >= trace.start).all()
+        assert len(trace.kind) == len(trace.correlation) == len(trace.argument("grid")) == len(trace)
+        assert trace.name.max(initial=-1) < len(trace.names)
+        assert trace.thread.max(initial=-1) < len(trace.threads)
+    assert refused < 400, "most mutations leave most of a file whole"
+
+
+def mutated(data, noise):
+    changed = bytearray(data)
+    for _ in range(noise.randint(1, 4)):
+        place = noise.randrange(len(changed))
+        what = noise.randrange(4)
+        if what == 0:
+            changed[place] = noise.randrange(256)
+        elif what == 1:
+            del changed[place : place + noise.randint(1, 200)]
+        elif what == 2:
+            changed[place:place] = noise.choice(
+                [b"9" * 400, b"{", b"]", b'"', b"\\", b"null", b"[[[[", b"NaN", b"},\n  {"]
+            )
+        else:
+            changed[place:place] = changed[max(0, place - 300) : place]
+        changed = changed or bytearray(b"x")
+    return bytes(changed)
+
+
+def test_a_bomb_does_not_explode(tmp_path):
+    """A few packed kilobytes that unpack to a gigabyte of nothing."""
+    (tmp_path / "t.json.gz").write_bytes(gzip.compress(b" " * (1 << 28), 9) * 4)
+    with pytest.raises(TraceError):
+        read(tmp_path / "t.json.gz")
+
+
+def test_reading_needs_neither_torch_nor_polars():
+    code = "import sys, perfhooks.trace; print({'torch', 'polars', 'fsspec'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "set()\n"
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 50), st.integers(0, 9)), min_size=1, max_size=40))
+def test_columns_are_sorted_so_that_a_slice_comes_before_what_it_holds(tmp_path_factory, rows):
+    events = [op(str(number), start, start + span, tid=tid) for number, (tid, start, span) in enumerate(rows)]
+    trace = read(write_trace(tmp_path_factory.mktemp("sorted") / "t.json", events))
+    keys = np.stack([trace.thread, trace.start, -trace.end, trace.order], axis=1).tolist()
+    assert keys == sorted(keys)
+    expected = sorted((str(number), start, start + span) for number, (_, start, span) in enumerate(rows))
+    assert (
+        sorted((trace.names[n], s, e) for n, s, e in zip(trace.name, trace.start, trace.end, strict=True)) == expected
+    )
