@@ -81,6 +81,7 @@ class Profiler:
         self._last: Window | None = None
         self._timeline = Timeline(self._options["stage"])
         self._end_step = self._timeline.end_step
+        self._data_arrived = self._timeline.data_arrived
         speak_up()
 
     def start(
@@ -165,6 +166,10 @@ class Profiler:
         self._step = step = self._step + 1
         if step >= self._next:
             self._advance(step)
+
+    def data_arrived(self) -> None:
+        """Say that the current step has its batch, so that its wait is in the timeline; ``steps()`` says it by itself."""
+        self._data_arrived(clock())
 
     @property
     def step_num(self) -> int:
