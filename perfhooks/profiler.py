@@ -168,7 +168,7 @@ class Profiler:
             self._advance(step)
 
     def data_arrived(self) -> None:
-        """Say that the current step has its batch, so that its wait is in the timeline; ``steps()`` says it by itself."""
+        """Say that the current step has its batch; its wait is then in the timeline. ``steps()`` says it by itself."""
         self._data_arrived(clock())
 
     @property
