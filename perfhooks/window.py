@@ -43,8 +43,14 @@ _METRICS: Final[dict[str, Literal["host", "device", "bytes"]]] = {
 }
 
 
+_open: weakref.WeakSet[Window] = weakref.WeakSet()
+"""Our windows that have begun: during a warm-up torch does not count as enabled, but a second profiler crashes it."""
+
+
 def recorder_busy() -> bool:
     """Whether somebody's profiler is recording in this process; a second one would empty the first."""
+    if _open:
+        return True
     return bool(torch._C._autograd._profiler_enabled())  # noqa: SLF001 -- torch has no public way to ask
 
 
@@ -181,6 +187,16 @@ class Window(torch.profiler.profile):
         self.step_num = self.reached = reached
         self.partial = partial
         self.stop()
+
+    def start(self) -> None:
+        """Begin, with the warm-up if there is one."""
+        super().start()
+        _open.add(self)
+
+    def stop(self) -> None:
+        """End, in whatever phase."""
+        _open.discard(self)
+        super().stop()
 
     def stop_trace(self) -> None:
         """Stop the recorder, and take the time it needs."""
