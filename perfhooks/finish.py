@@ -12,7 +12,7 @@ import perfhooks.trace
 from perfhooks import handlers
 from perfhooks.guard import logger
 from perfhooks.handlers.tables import step_rows
-from perfhooks.report.headline import headline
+from perfhooks.report.headline import headline, summary
 from perfhooks.run import Capture, Place, publish, replace
 
 if TYPE_CHECKING:
@@ -59,12 +59,14 @@ def _finish(place: Place, capture: Capture) -> Capture:
             notes.append(f"handler {wanted['type']!r} failed: {type(error).__name__}: {error}")
             logger.warning("%s in %s", notes[-1], place.folder)
             logger.debug("handler %r failed", wanted["type"], exc_info=True)
+    table = step_rows(capture, trace)
     done = replace(
         capture,
         state="done",
         artifacts=tuple(artifacts),
         notes=tuple(notes),
-        headline=headline(step_rows(capture, trace)),
+        headline=headline(table),
+        summary=summary(table),
     )
     place.save(done)
     with contextlib.suppress(FileNotFoundError):

@@ -89,6 +89,8 @@ class Capture:
     """The files that were made."""
     headline: str = ""
     """Where the step time went, in one line."""
+    summary: dict[str, float] = field(default_factory=dict)
+    """The step table as one number a column, for loggers."""
     notes: tuple[str, ...] = ()
     """What went wrong on our side, or is doubtful about the trace."""
     cost: Cost = field(default_factory=Cost)

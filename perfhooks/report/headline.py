@@ -1,4 +1,4 @@
-"""One line that says where the step time goes."""
+"""Where the step time goes: in one line, and in one number a column."""
 
 from __future__ import annotations
 
@@ -45,6 +45,23 @@ def headline(table: pl.DataFrame) -> str:
     span = f"step {first}" if first == last else f"steps {first}-{last}"
     each = "" if first == last else " each"
     return ", ".join([f"{span}: {_milliseconds(float(np.median(table['wall_ms'])))}{each}", *parts])
+
+
+def summary(table: pl.DataFrame) -> dict[str, float]:
+    """One number for each measured column of a step table: the mean over its steps.
+
+    Args:
+        table: A step table.
+
+    Returns:
+        The means, by column; ``busy_share`` is the share of the steps' time in which a device was busy.
+    """
+    measured = [name for name, kind in table.schema.items() if kind.is_numeric() and name not in ("rank", "step")]
+    means = {name: table[name].mean() for name in measured}
+    found = {name: float(mean) for name, mean in means.items() if mean is not None}
+    if "busy_ms" in found and found["wall_ms"] > 0:
+        found["busy_share"] = found["busy_ms"] / found["wall_ms"]
+    return found
 
 
 def _milliseconds(value: float) -> str:
