@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from perfhooks.trace.defects import forget_aliased_external_ids
 from perfhooks.trace.events import Args, Event, decode_object
-from perfhooks.trace.kinds import DEVICE_WORK, Kind, classify, lane
+from perfhooks.trace.kinds import DEVICE_WORK, Kind, Lane, classify, lane
 from perfhooks.trace.model import Column, Doubt, Flows, Instants, Ints, Thread, Trace
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Columns:
         self.events += len(events)
         self._add_slices(slices, np.array(places, np.int64))
         self._add_instants([event for event in events if event.ph == "i" and event.name == "[memory]"])
-        self._add_flows(event for event in events if event.cat == "fwdbwd" and event.ph in ("s", "f"))
+        self._add_flows([event for event in events if event.cat == "fwdbwd" and event.ph in ("s", "f")])
         self._add_labels(event for event in events if event.ph == "M" and event.name == "thread_name")
         self.dropped += sum(not event.ph for event in events)
 
@@ -118,10 +119,12 @@ class Columns:
             if not len(rows):
                 continue
             args = [slices[row].args or _ABSENT for row in rows.tolist()]
-            skipped = _COLLECTIVE if all(arg.collective is _ABSENT.collective for arg in args) else ()
+            skipped: tuple[str, ...] = ("old_external",) if args[0].old_external < 0 else ()
+            if all(arg.collective is _ABSENT.collective for arg in args):
+                skipped += _COLLECTIVE
             for name in names:
                 if name not in skipped:
-                    self._add_argument(name, rows + self._slices, [getattr(arg, name) for arg in args])
+                    self._add_argument(name, rows + self._slices, list(map(attrgetter(name), args)))
 
     def _add_argument(self, name: str, rows: Ints, values: list[Any]) -> None:
         column = self._column(name, values)
@@ -144,16 +147,16 @@ class Columns:
         time, good = nanoseconds([event.ts for event in events])
         self.dropped += int((~good).sum())
         args = [event.args or _ABSENT for event in events]
-        thread = [self._threads[lane(Kind.OP), event.pid, event.tid] for event in events]
+        thread = [self._threads[Lane.HOST, event.pid, event.tid] for event in events]
         fields = [_integers([getattr(arg, name) for arg in args]) for name in _INSTANT]
         self._instants.append(np.stack([np.array(thread, np.int64), time, *fields])[:, good])
 
-    def _add_flows(self, events: Iterable[Event]) -> None:
-        for event in events:
-            time, good = nanoseconds([event.ts])
-            if good[0]:
-                thread = self._threads[lane(Kind.OP), event.pid, event.tid]
-                self._flows[event.ph][event.id] = (thread, int(time[0]))
+    def _add_flows(self, events: list[Event]) -> None:
+        time, good = nanoseconds([event.ts for event in events])
+        for event, moment, fine in zip(events, time.tolist(), good.tolist(), strict=True):
+            if fine:
+                thread = self._threads[Lane.HOST, event.pid, event.tid]
+                self._flows[event.ph][event.id] = (thread, moment)
 
     def _add_labels(self, events: Iterable[Event]) -> None:
         for event in events:

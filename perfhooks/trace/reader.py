@@ -85,7 +85,9 @@ class _Reader:
             cut = self._last_boundary(buffer, searched)
             searched = 0 if cut else len(buffer) - 256
             if cut:
-                self._add_chunk(bytes(buffer[: cut - 1]))
+                with memoryview(buffer) as view, view[: cut - 1] as events:
+                    listed = b"".join((b"[", events, b"]"))
+                self._add_list(listed)
                 # the comma belongs to what follows the list, if the list ended in this chunk
                 del buffer[: cut if self._tail is None else cut - 1]
         self._read_rest(buffer)
@@ -140,12 +142,12 @@ class _Reader:
                 return last
             window *= 16
 
-    def _add_chunk(self, text: bytes) -> None:
-        """Read events that are separated by commas; with what follows their list, if it ends in here."""
+    def _add_list(self, text: bytes) -> None:
+        """Read a list of events; with what follows it, if it is longer than it was taken for."""
         try:
-            self._columns.add(self._decode(b"[" + text + b"]"))
+            self._columns.add(self._decode(text))
         except _BROKEN:
-            self._columns.add(self._pick(text))
+            self._columns.add(self._pick(text[1:-1]))
 
     def _decode(self, text: bytes) -> Sequence[Event]:
         if not self._exact:
@@ -190,7 +192,7 @@ class _Reader:
             events = bytes(rest.pop("traceEvents")).strip()
             self._metadata |= _values(rest)
             if events[1:-1].strip():
-                self._add_chunk(events[1:-1])
+                self._add_list(events)
         if self._tail is not None:
             self._grow_tail(buffer)
             tail = bytes(self._tail).strip().lstrip(b",")
