@@ -1,0 +1,41 @@
+"""Measure what profiling costs, the peers and perfhooks in one run.
+
+Examples: ``python benchmarks/run.py``, ``python benchmarks/run.py idle stall``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import warnings
+
+from comparison import machine
+
+GROUPS = {
+    "idle": ("idle", "a step while nothing is recorded"),
+    "operators": ("operator_table", "the operator table of a capture"),
+    "stall": ("stall", "how long the loop stands still when a window ends"),
+}
+
+
+def main() -> None:
+    """Print a table for each group that was asked for."""
+    described = "; ".join(f"{name}: {what}" for name, (_, what) in GROUPS.items())
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0], epilog=described)
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"some of {', '.join(GROUPS)} (default: all)")
+    groups = parser.parse_args().groups or list(GROUPS)
+    for unknown in set(groups) - set(GROUPS):
+        parser.error(f"no group is called {unknown!r}; there are {', '.join(GROUPS)}")
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # before torch is imported
+    logging.getLogger("perfhooks").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", message=".*Profiler clears events", category=UserWarning)
+    print(machine())
+    for group in groups:
+        for comparison in importlib.import_module(GROUPS[group][0]).measure():
+            print(f"\n{comparison}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
