@@ -1,40 +1,62 @@
-"""The hook: translates mmengine's hook points into start, step and stop of a profiler."""
+"""The hook: mmengine's hook points as start, step and stop of a profiler for each loop."""
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from mmengine.hooks import Hook
+from mmengine.optim import OptimWrapperDict
+from typing_extensions import Unpack
 
-import perfhooks
-from perfhooks import Profiler, Schedule
+from perfhooks import OptionError, Options, Profiler
+from perfhooks.guard import guard
+from perfhooks_mmengine import builtin, logs
+from perfhooks_mmengine.loops import STAGES, Loops
+from perfhooks_mmengine.stage import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from typing_extensions import Unpack
-
+    from perfhooks import Capture
     from perfhooks.profiler import ScheduleLike
+    from perfhooks.run import Place
     from perfhooks.spool import HandlerLike
 
-DEFAULT_SCHEDULE: Final = Schedule(skip_first=10, wait=0, warmup=2, active=3, repeat=1)
+SCHEDULE: Final = "skip_first=10 wait=0 warmup=2 active=3 repeat=1"
+"""One small window, soon after the start: what is profiled unless a schedule or mmengine's own arguments say more."""
+
+_STEPS: Final = "perfhooks"
+"""Where a checkpoint keeps the step of each loop, if the iteration does not say it."""
 
 
 class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
-    """Profiles the iterations of a training on a schedule; a step is an iteration, numbered by ``runner.iter``.
+    """Profiles the iterations of a Runner on a schedule, in place of mmengine's hook of this name.
 
-    In a config file: ``custom_hooks = [dict(type="perfhooks_mmengine.ProfilerHook", with_stack=True)]``.
+    In a config file: ``custom_hooks = [dict(type="perfhooks_mmengine.ProfilerHook", with_stack=True)]``. Files go to
+    ``perf`` in ``runner.log_dir`` unless ``out`` is given. A training step is an iteration, from the wait for its batch
+    to the end of its hooks, numbered by ``runner.iter``.
 
     Args:
         schedule: Which iterations to record: a mapping, a string like ``"wait=200 warmup=2 active=3 repeat=2"``, or
-            what :class:`perfhooks.Profiler` takes; None records iterations 12 to 14, after two of warm-up.
-        on_trace_ready: What to make of each window, as :class:`perfhooks.Profiler` takes it.
-        **options: See :class:`perfhooks.Options`. ``out`` defaults to the folder ``perf`` in ``runner.log_dir``,
-            ``run`` to ``runner.timestamp``, ``keep_results`` to False.
+            what else :class:`perfhooks.Profiler` takes; or a mapping of loops (``train``, ``val``, ``test``) to
+            schedules, where a loop that is not named is not profiled. None records one small window of the training.
+        on_trace_ready: What to make of each window, as for :class:`perfhooks.Profiler`; also mmengine's own
+            ``"log_trace"`` and ``"tb_trace"`` with their options. ``"default"`` stands for what is made without it.
+        step_unit: ``"batch"`` or ``"optimizer"``, one update of the optimizer, however many batches it accumulates.
+        by_epoch: mmengine's own argument: True profiles the first epoch, False the first ``profile_times`` iterations;
+            with a schedule, as much of it as falls into them. Without both, the schedule is good for all iterations.
+        profile_times: mmengine's own argument, see ``by_epoch``.
+        activity_with_cpu: mmengine's own argument: record the host. Without both, whatever torch supports is recorded.
+        activity_with_cuda: mmengine's own argument: record the device, whatever kind it is.
+        json_trace_path: mmengine's own argument: write the last window's trace to this file, too.
+        **options: See :class:`perfhooks.Options`. ``run`` is ``runner.timestamp`` unless given; ``keep_results`` is
+            False unless given or ``by_epoch`` or ``profile_times`` are.
 
     Raises:
-        OptionError: An argument has a value that it cannot have.
+        OptionError: An argument has a value that it cannot have; ``profile_times`` is compared with the length of the
+            training when it begins.
         TypeError: No option has this name.
     """
 
@@ -43,28 +65,184 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
     def __init__(
         self,
         *,
-        schedule: ScheduleLike = None,
+        schedule: ScheduleLike | Mapping[str, ScheduleLike] = None,
         on_trace_ready: HandlerLike | Sequence[HandlerLike] | None = None,
-        **options: Unpack[perfhooks.Options],
+        step_unit: Literal["batch", "optimizer"] = "batch",
+        by_epoch: bool | None = None,
+        profile_times: int | None = None,
+        activity_with_cpu: bool | None = None,
+        activity_with_cuda: bool | None = None,
+        json_trace_path: str | None = None,
+        **options: Unpack[Options],
     ) -> None:
-        options.setdefault("keep_results", False)
-        chosen = DEFAULT_SCHEDULE if schedule is None else schedule
-        self.profiler = Profiler(schedule=chosen, on_trace_ready=on_trace_ready, **options)
+        if step_unit not in ("batch", "optimizer"):
+            raise OptionError(f"step_unit must be 'batch' or 'optimizer', got {step_unit!r}")
+        self._has_schedule = schedule is not None
+        self._by_update = step_unit == "optimizer"
+        self._beginning = builtin.Beginning.of(by_epoch, profile_times)
+        self._on_error = options.get("on_error", "warn")
+        chosen = builtin.activities(activity_with_cpu, activity_with_cuda)
+        if chosen is not None:
+            if "activities" in options:
+                raise OptionError("activities must not be given beside activity_with_cpu and activity_with_cuda")
+            options["activities"] = chosen
+        options.setdefault("keep_results", self._beginning is not None)
+        wanted = builtin.handlers(on_trace_ready, json_trace_path, lambda: self._runner)
+        schedules = _by_stage(schedule, None if self._beginning else SCHEDULE)
+        if "stage" in options and len(schedules) > 1:
+            raise OptionError("stage must not be given where several loops are profiled: each has its own")
+        self._stages: dict[str, Stage] = {}
+        for name, one in schedules.items():
+            named: Options = {"stage": name, **options}
+            self._stages[name] = Stage(
+                name, Profiler(schedule=one, on_trace_ready=wanted, **named), named.get("on_error", "warn")
+            )
+        self._train = self._stages.get("train")
+        self.profiler = (self._train or next(iter(self._stages.values()))).profiler
+        """The profiler of the training, or else of the loop that is profiled."""
+        for stage in self._stages.values():
+            stage.profiler.when_finished(self._show)
+        self._closed = False
+        self._last_iter: int | None = None
+        self._iterations = 0
+        self._loaded: dict[str, int] = {}
+        self._resumed: dict[str, int] = {}
+        self._runner: Any = None
+        self._loops = Loops(self._around)
+
+    # -- what mmengine calls -----------------------------------------------------------------------------------------
+
+    def before_run(self, runner: Any) -> None:
+        """Watch the loops that are about to run: mmengine calls no hook when one of them fails."""
+        self._runner = runner
+        with guard("watching mmengine's loops", self._on_error):
+            self._loops.put(runner)
 
     def before_train(self, runner: Any) -> None:
         """Start, now that the model has its weights and a resumed training its iteration."""
-        self.profiler.start(step=runner.iter, out=os.path.join(runner.log_dir, "perf"), run=runner.timestamp)  # noqa: PTH118 -- log_dir may be a URL
+        self._resumed = self._loaded if runner.iter else {}
+        if self._train is None or self._closed:
+            return
+        if self._beginning is not None:
+            self._beginning.check(runner)
+            self._last_iter = self._beginning.last_iter(runner.iter)
+        step = self._resumed.pop("train", runner.iter) if self._by_update else runner.iter
+        self._train.start(runner, step)
 
     def after_train_iter(
         self,
-        runner: Any,  # noqa: ARG002 -- mmengine's form
-        batch_idx: int,  # noqa: ARG002
+        runner: Any,
+        batch_idx: int,  # noqa: ARG002 -- mmengine's form
         data_batch: Any = None,  # noqa: ARG002
         outputs: Any = None,  # noqa: ARG002
     ) -> None:
         """Step: what follows, the wait for the next batch first, belongs to the next iteration."""
-        self.profiler.step()
+        if self._train is None or self._closed:
+            return
+        if self._by_update:
+            self._iterations = runner.iter + 1
+            if not _updated(runner):
+                return
+        self._train.step(runner)
+        if self._last_iter is not None and runner.iter >= self._last_iter:
+            self._close()
 
-    def after_train(self, runner: Any) -> None:  # noqa: ARG002 -- mmengine's form
-        """Stop."""
-        self.profiler.stop()
+    def after_train_epoch(self, runner: Any) -> None:  # noqa: ARG002 -- mmengine's form
+        """The end of what ``by_epoch`` asks for."""
+        if self._beginning is not None and self._beginning.by_epoch and not self._closed:
+            self._close()
+
+    def before_val(self, runner: Any) -> None:
+        """A validation begins, inside the training or on its own."""
+        self._start("validate", runner)
+
+    def after_val_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:  # noqa: ARG002
+        """A step of the validation has ended."""
+        self._step("validate", runner)
+
+    def before_test(self, runner: Any) -> None:
+        """A test begins."""
+        self._start("test", runner)
+
+    def after_test_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:  # noqa: ARG002
+        """A step of the test has ended."""
+        self._step("test", runner)
+
+    def before_save_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:
+        """Keep the steps that the iteration does not say."""
+        steps = {name: stage.profiler.step_num for name, stage in self._stages.items()}
+        if not self._by_update:
+            steps.pop("train", None)
+        elif self._train is not None and checkpoint["meta"]["iter"] > self._iterations and _updated(runner):
+            steps["train"] += 1  # saved by a hook that comes before this one, when the update has been made
+        if steps:
+            checkpoint[_STEPS] = steps
+
+    def after_load_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:  # noqa: ARG002 -- mmengine's form
+        """Find the steps that a resumed training goes on from."""
+        self._loaded = dict(checkpoint.get(_STEPS, {}))
+
+    # -- how it is done ----------------------------------------------------------------------------------------------
+
+    def _start(self, name: str, runner: Any) -> None:
+        if name in self._stages:
+            self._stages[name].start(runner, self._resumed.pop(name, None))
+
+    def _step(self, name: str, runner: Any) -> None:
+        if name in self._stages:
+            self._stages[name].step(runner)
+
+    def _close(self) -> None:
+        """End what ``by_epoch`` and ``profile_times`` ask for; a window of a schedule may be cut short."""
+        self._closed = True
+        if self._train is not None:
+            self._train.end("by_epoch and profile_times end the profile here" if self._has_schedule else None)
+
+    def _export_chrome_trace(self, runner: Any) -> None:  # noqa: ARG002 -- mmengine's form
+        """What subclasses of mmengine's hook call to end the profile."""
+        self._close()
+
+    @contextmanager
+    def _around(self, name: str, outermost: bool) -> Iterator[None]:
+        """A loop runs: what ends it ends its profile, and with the outermost one all of them."""
+        cause = None
+        with ExitStack() as stack:
+            if outermost:
+                stack.enter_context(logs.in_log_of(self._runner))
+            elif self._train is not None and name == "validate":
+                stack.enter_context(self._train.regions.validation())
+            try:
+                yield
+            except BaseException as error:
+                cause = f"{type(error).__name__}: {error}".rstrip(": ")
+                raise
+            finally:
+                self._end(name, cause, outermost=outermost)
+
+    def _end(self, name: str, cause: str | None, *, outermost: bool) -> None:
+        if name in self._stages:
+            self._stages[name].end(cause, for_good=outermost)
+        if outermost:
+            for stage in self._stages.values():
+                stage.end()
+
+    def _show(self, capture: Capture, place: Place) -> None:
+        logs.show(self._runner, capture, place)
+
+
+def _by_stage(schedule: Any, default: str | None) -> dict[str, Any]:
+    """The schedule of each loop that is profiled."""
+    names = {**STAGES, "validate": "validate"}
+    if not isinstance(schedule, Mapping) or not schedule or not set(schedule) <= set(names):
+        return {"train": default if schedule is None else schedule}
+    chosen = {names[name]: one for name, one in schedule.items() if one is not None}
+    if not chosen:
+        raise OptionError(f"schedule must name a loop to profile, got {dict(schedule)!r}")
+    return chosen
+
+
+def _updated(runner: Any) -> bool:
+    """Whether the iteration that ends has updated the model; an optimizer that cannot tell has."""
+    wrapper = runner.optim_wrapper
+    several = wrapper.values() if isinstance(wrapper, OptimWrapperDict) else [wrapper]
+    return any(one.should_update() if hasattr(one, "should_update") else True for one in several)

@@ -1,0 +1,77 @@
+"""What mmengine's users read: the runner's log, its log line and the scalars of its visualizer."""
+
+from __future__ import annotations
+
+import csv
+import logging
+from contextlib import contextmanager
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Final
+
+from perfhooks import labels
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from perfhooks import Capture
+    from perfhooks.run import Place
+
+FILE: Final = "perfhooks.json"
+"""In the visualizer's folder: one line of JSON per recorded step."""
+
+_LOGGER: Final = logging.getLogger("perfhooks")
+_KEYS: Final = ("rank", "stage", "step")
+_SPLIT: Final = ("wall_ms", *(f"{part}_ms" for part in labels.PARTS), "other_ms", "busy_ms")
+"""The columns that a log line shows."""
+
+
+class _PassOn(logging.Handler):
+    """Gives what perfhooks logs to a runner's logger."""
+
+    def __init__(self, target: logging.Logger) -> None:
+        super().__init__()
+        self.target = target
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self.target.isEnabledFor(record.levelno):
+            self.target.handle(record)
+
+
+@contextmanager
+def in_log_of(runner: Any) -> Iterator[None]:
+    """Let what perfhooks logs meanwhile appear in the runner's log."""
+    known = (handler.target for handler in _LOGGER.handlers if isinstance(handler, _PassOn))
+    if runner.logger in known:
+        yield
+        return
+    handler = _PassOn(runner.logger)
+    _LOGGER.addHandler(handler)
+    try:
+        yield
+    finally:
+        _LOGGER.removeHandler(handler)
+
+
+def show(runner: Any, capture: Capture, place: Place) -> None:
+    """Hand the steps of a window to the visualizer, and their mean to the log line if they are training steps."""
+    rows = list(_steps(place.artifact("steps.csv")))
+    for step, row in rows:
+        scalars = {f"perf/{capture.stage}/{name}": value for name, value in row.items()}
+        runner.visualizer.add_scalars(scalars, step=step, file_path=FILE)
+    if capture.stage != "train":
+        return
+    for name in _SPLIT:
+        values = [row[name] for _, row in rows if name in row]
+        if values:
+            runner.message_hub.update_scalar(f"train/perf_{name}", fmean(values), resumed=False)
+
+
+def _steps(table: Path) -> Iterator[tuple[int, Mapping[str, float]]]:
+    """The numbered steps of a table, less what was not measured; nothing if there is no table."""
+    if not table.exists():
+        return
+    with table.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            if row["step"]:
+                yield int(row["step"]), {name: float(row[name]) for name in row if name not in _KEYS and row[name]}

@@ -1,0 +1,147 @@
+"""The parts of an iteration, labelled in the trace while a window is open; the model's own code stays as it is."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Final
+
+from mmengine.model import is_model_wrapper
+from mmengine.optim import OptimWrapperDict
+
+from perfhooks import labels
+from perfhooks_mmengine.standins import StandIns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
+    from perfhooks import Profiler
+
+Method = Callable[..., Any]
+
+_BEFORE_DATA: Final = {
+    "train": ("before_train_epoch", "after_train_iter"),
+    "validate": ("before_val_epoch", "after_val_iter"),
+    "test": ("before_test_epoch", "after_test_iter"),
+}
+"""The hook points after which a loop asks for its next batch."""
+
+
+class Regions:
+    """Labels the parts of one loop's iterations.
+
+    Args:
+        profiler: Whose windows are labelled.
+        stage: Its loop.
+    """
+
+    def __init__(self, profiler: Profiler, stage: str) -> None:
+        self._profiler = profiler
+        self._stage = stage
+        self._stand_ins = StandIns()
+        self._wait: AbstractContextManager[Any] | None = None
+        self._validating = False
+        self.on = False
+        """Whether stand-ins are in place."""
+
+    def put(self, runner: Any) -> None:
+        """Label what begins from now on."""
+        self.on = True
+        put = self._stand_ins.put
+        put(runner, "call_hook", self._around_hooks)
+        put(runner, "save_checkpoint", self._inside(labels.CHECKPOINT))
+        if runner.cfg.get("compile"):
+            return  # torch.compile would compile the step again, in the middle of the window
+        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        put(getattr(model, "data_preprocessor", None), "forward", self._inside(labels.TRANSFER))
+        if self._stage == "train":
+            self._put_update(runner.optim_wrapper)
+        else:
+            put(runner.model, "test_step" if self._stage == "test" else "val_step", self._inside(labels.FORWARD))
+
+    def take_back(self) -> None:
+        """Leave everything as it was."""
+        self.on = False
+        self._data_arrived()
+        self._stand_ins.take_back()
+
+    def wait_for_data(self) -> None:
+        """What follows, up to the next hook point or a validation, is the wait for the next batch."""
+        if self._wait is None:
+            self._wait = self._profiler.region(labels.DATA)
+            self._wait.__enter__()
+
+    @contextmanager
+    def validation(self) -> Iterator[None]:
+        """A validation that interrupts the loop: one part, whatever it does but save a checkpoint."""
+        if not self.on:
+            yield
+            return
+        waited = self._wait is not None
+        self._data_arrived()
+        self._validating = True
+        try:
+            with self._profiler.region(labels.VALIDATION):
+                yield
+        finally:
+            self._validating = False
+        if waited:
+            self.wait_for_data()
+
+    def _data_arrived(self) -> None:
+        if self._wait is not None:
+            self._wait.__exit__(None, None, None)
+            self._wait = None
+
+    def _put_update(self, optim_wrapper: Any) -> None:
+        several = isinstance(optim_wrapper, OptimWrapperDict)
+        for one in optim_wrapper.values() if several else [optim_wrapper]:
+            self._stand_ins.put(one, "optim_context", self._inside_context(labels.FORWARD))
+            self._stand_ins.put(one, "backward", self._inside(labels.BACKWARD))
+            self._stand_ins.put(one, "step", self._inside(labels.OPTIMIZER))
+            self._stand_ins.put(one, "zero_grad", self._inside(labels.OPTIMIZER))
+
+    def _region(self, part: str) -> AbstractContextManager[Any]:
+        hidden = not self.on or (self._validating and part != labels.CHECKPOINT)
+        return nullcontext() if hidden else self._profiler.region(part)
+
+    def _inside(self, part: str) -> Callable[[Method], Method]:
+        """Makes the stand-in of a method that is a part of the step."""
+
+        def stand_in(method: Method) -> Method:
+            @functools.wraps(method)
+            def labelled(*args: Any, **kwargs: Any) -> Any:
+                with self._region(part):
+                    return method(*args, **kwargs)
+
+            return labelled
+
+        return stand_in
+
+    def _inside_context(self, part: str) -> Callable[[Method], Method]:
+        """Makes the stand-in of a method that opens a context, which is a part of the step."""
+
+        def stand_in(method: Method) -> Method:
+            @contextmanager
+            @functools.wraps(method)
+            def labelled(*args: Any, **kwargs: Any) -> Iterator[Any]:
+                with self._region(part), method(*args, **kwargs) as value:
+                    yield value
+
+            return labelled
+
+        return stand_in
+
+    def _around_hooks(self, call_hook: Method) -> Method:
+        """The wait for data lies between hook points, whatever the hooks themselves do."""
+
+        @functools.wraps(call_hook)
+        def labelled(name: str, **arguments: Any) -> None:
+            self._data_arrived()
+            call_hook(name, **arguments)
+            if self.on and name in _BEFORE_DATA[self._stage]:
+                self.wait_for_data()
+
+        return labelled
