@@ -222,6 +222,15 @@ def test_a_bad_event_costs_only_itself(tmp_path, event, kept):
     assert trace.metadata == {"rank": 3}
 
 
+@pytest.mark.parametrize(("dims", "value"), [("[NaN]", "nan"), (r'["\W"]', r"\W"), ('["\xff"]', "\ufffd")])
+def test_odd_arguments_can_be_asked_for(tmp_path, dims, value):
+    """Arguments are decoded late, long after anything could be refused."""
+    text = f'[{GOOD[:-1]},"args":{{"Input Dims":{dims}}}}}]'
+    (tmp_path / "t.json").write_bytes(text.encode("latin-1"))
+    trace = read(tmp_path / "t.json")
+    assert [str(each) for each in trace.text(trace.argument("dims")[0])] == [value]
+
+
 def test_bytes_that_are_no_text_are_replaced(tmp_path):
     (tmp_path / "t.json").write_bytes(b"[" + GOOD.replace("good", "\0\xff").encode("latin-1") + b"]")
     trace = read(tmp_path / "t.json")

@@ -108,6 +108,15 @@ def decode_object(text: bytes) -> dict[str, Any] | None:
     return found[0] if found is not None and isinstance(found[0], dict) else None
 
 
+def decode_value(text: bytes) -> Any:
+    """Read any JSON value, even with the usual defects; where it is none, the text itself."""
+    try:
+        return msgspec.json.decode(text)
+    except _MALFORMED:
+        found = _loads(text)
+    return text.decode("utf-8", "replace") if found is None else found[0]
+
+
 def salvage(text: bytes) -> tuple[list[Event], int, bytes]:
     """Read what can be read of a text that should be one event and is not.
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-import msgspec
 import numpy as np
 
+from perfhooks.trace.events import decode_value
 from perfhooks.trace.kinds import DEVICE_WORK, Kind, Lane
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class Trace:
 
     def text(self, index: int) -> Any:
         """An entry of `texts`, decoded; None for -1."""
-        return msgspec.json.decode(self.texts[index]) if index >= 0 else None
+        return decode_value(self.texts[index]) if index >= 0 else None
 
     def rows(self, *kinds: Kind) -> Ints:
         """The slices of these kinds, ascending."""
