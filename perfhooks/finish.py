@@ -3,30 +3,43 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import logging
+import os
+import statistics
+import sys
+import threading
 import time
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final
 
 from filelock import FileLock, Timeout
 
 import perfhooks.trace
 from perfhooks import handlers
+from perfhooks.errors import PerfhooksError
 from perfhooks.guard import logger
 from perfhooks.handlers.tables import step_rows
 from perfhooks.report.headline import headline, summary
-from perfhooks.run import Capture, Place, publish, replace
+from perfhooks.run import Capture, Place, Run, publish
+from perfhooks.timeline import wall_times
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from perfhooks.trace import Trace
 
-_LOCK_TIMEOUT_S = 600
+_LOCK_TIMEOUT_S: Final = 600
+ORPHAN_TIMEOUT_S: Final = 900
+"""How long a worker whose training process is gone may go on, in seconds."""
 
 
 def finish(place: Place) -> Capture:
     """Turn a spooled capture into its artifacts; a finished one stays as it is.
 
-    A handler that fails leaves a note in the capture and the other handlers alone.
+    A handler that fails leaves a note in the capture and the other handlers alone; one that could not write its file
+    leaves the capture spooled, to be finished again when there is room.
 
     Args:
         place: Where the window's files are.
@@ -35,30 +48,38 @@ def finish(place: Place) -> Capture:
         The facts of the finished window.
 
     Raises:
-        PerfhooksError: There is no such capture, its trace cannot be read, or another process has been finishing this
-            rank's windows for ten minutes.
+        PerfhooksError: There is no such capture, or its trace cannot be read.
+        OSError: A file could not be written.
+        TimeoutError: Another process has been finishing this rank's windows for ten minutes.
     """
-    lock = place.folder.parent / f".rank{place.rank}.lock"
+    run = Run.of(place)
     try:
-        with FileLock(lock, timeout=_LOCK_TIMEOUT_S):
+        with FileLock(run.folder / f".rank{place.rank}.lock", timeout=_LOCK_TIMEOUT_S):
             capture = place.load()
-            return capture if capture.state == "done" else _finish(place, capture)
+            if capture.state == "spooled":
+                capture = _finish(place, capture, run)
     except Timeout as error:
-        raise TimeoutError(f"{lock} has been held for {_LOCK_TIMEOUT_S} s") from error
+        raise TimeoutError(f"rank {place.rank} of {run.folder} is being finished by another process") from error
+    run.upload(place, capture)
+    return capture
 
 
-def _finish(place: Place, capture: Capture) -> Capture:
-    began = time.perf_counter()
+def _finish(place: Place, capture: Capture, run: Run) -> Capture:
     trace = perfhooks.trace.read(place.spool)
     artifacts: list[str] = []
     notes = [*capture.notes, *(str(doubt) for doubt in trace.doubts)]
+    unwritten: OSError | None = None
     for wanted in capture.handlers:
         try:
             artifacts += _artifacts(place, capture, trace, wanted)
+        except OSError as error:
+            unwritten = error
         except Exception as error:  # noqa: BLE001 -- one handler must not cost the others their files
             notes.append(f"handler {wanted['type']!r} failed: {type(error).__name__}: {error}")
-            logger.warning("%s in %s", notes[-1], place.folder)
             logger.debug("handler %r failed", wanted["type"], exc_info=True)
+    if unwritten is not None:
+        raise unwritten
+    idle, recorded = wall_times(run.timeline(place.rank), capture.stage)
     table = step_rows(capture, trace)
     done = replace(
         capture,
@@ -67,12 +88,18 @@ def _finish(place: Place, capture: Capture) -> Capture:
         notes=tuple(notes),
         headline=headline(table),
         summary=summary(table),
+        cost=replace(capture.cost, events=len(trace), idle_step_ms=_median(idle), recorded_step_ms=_median(recorded)),
     )
     place.save(done)
     with contextlib.suppress(FileNotFoundError):
         place.spool.unlink()
-    logger.debug("finished %s in %.2f s", place.folder, time.perf_counter() - began)
+    run.note_window(place)
+    run.forget_old_windows(done)
     return done
+
+
+def _median(values: list[float]) -> float | None:
+    return statistics.median(values) if values else None
 
 
 def _artifacts(place: Place, capture: Capture, trace: Trace, wanted: Mapping[str, object]) -> list[str]:
@@ -83,3 +110,84 @@ def _artifacts(place: Place, capture: Capture, trace: Trace, wanted: Mapping[str
             write(file)
         names.append(path.name)
     return names
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one window that was looked at afterwards."""
+
+    place: Place
+    capture: Capture | None = None
+    finished_now: bool = False
+    problem: str = ""
+    """Why it is not finished."""
+
+
+def finish_all(folder: Path) -> Iterator[Outcome]:
+    """Finish whatever a dead worker or training process left behind in a run folder; what is finished stays as it is.
+
+    Args:
+        folder: A run folder.
+
+    Yields:
+        An outcome for each window of each rank, in the order of the folders' names; then one for each rank whose
+        process ended while it recorded.
+
+    Raises:
+        PerfhooksError: It is no run folder.
+    """
+    run = Run.existing(folder)
+    for place in run.places():
+        try:
+            place.adopt()
+            before = place.load().state
+            yield Outcome(place, finish(place), finished_now=before == "spooled")
+        except (PerfhooksError, OSError) as error:
+            yield Outcome(place, problem=f"{type(error).__name__}: {error}")
+    for rank, recording in run.died_recording():
+        yield Outcome(
+            Place(run.folder / recording, rank), problem="the process ended while it recorded: this window is lost"
+        )
+
+
+def serve(first: str) -> None:
+    """Finish one window per line of standard input, answer each on standard output, and end with the input.
+
+    Args:
+        first: The first line, which has been read already.
+    """
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)  # what a handler prints belongs in the log
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    threading.Thread(target=_mind, args=(os.getppid(),), daemon=True).start()
+    line = first
+    while line:
+        message = json.loads(line)
+        if "folder" in message:
+            _answer(answers, _serve(Place(Path(message["folder"]), message["rank"])))
+        line = sys.stdin.readline()
+
+
+def _serve(place: Place) -> dict[str, object]:
+    began = time.perf_counter()
+    answer: dict[str, object] = {"folder": str(place.folder)}
+    try:
+        finish(place)
+    except Exception as error:  # noqa: BLE001 -- the next window must be finished all the same
+        logger.exception("%s", place.folder)
+        answer["problem"] = f"{type(error).__name__}: {error}"
+    logger.info("%s: %.2f s", place.folder, time.perf_counter() - began)
+    return answer
+
+
+def _mind(parent: int) -> None:
+    """A handler that hangs must not leave a process behind for ever."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    time.sleep(ORPHAN_TIMEOUT_S)
+    os._exit(1)
+
+
+def _answer(answers: IO[bytes], answer: Mapping[str, object]) -> None:
+    with contextlib.suppress(OSError):  # the training may be gone; its windows are finished all the same
+        answers.write(json.dumps(answer).encode() + b"\n")

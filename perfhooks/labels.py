@@ -13,5 +13,8 @@ CHECKPOINT: Final = "checkpoint"
 PARTS: Final = (DATA, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, VALIDATION, CHECKPOINT)
 """The parts of a step, in the order of their columns. Any other label is shown in the trace and is no part."""
 
+DEVICE_STOPPED: Final = "torch stopped collecting from the device before the end of the window"
+"""A note in a capture."""
+
 STEP_MARK: Final = "ProfilerStep#"
 """What torch.profiler writes before the number of a step; steps count from 0."""

@@ -56,6 +56,14 @@ class Options(TypedDict, total=False):
     """Which ranks record: ``"all"``, a list, ``"first-of-node"``, or a callable of the job's facts."""
     stage: str
     """What the loop is called in file names and tables."""
+    background: bool
+    """Whether a child process makes the files; otherwise the training waits for them."""
+    exit_timeout: float
+    """How long the end of the process waits for files, in seconds; after that they are made without it."""
+    max_trace_mb: float | None
+    """Shorten the windows to come when one's trace, as plain JSON, is larger than this, in MB; None sets no limit."""
+    keep_windows: int | None
+    """How many windows of a stage a rank keeps, the latest ones; None keeps all."""
     on_error: OnError
     """``"warn"`` logs what fails on our side and lets training go on; ``"raise"`` is there for tests."""
     keep_results: bool
@@ -79,12 +87,29 @@ DEFAULTS: Final[Options] = {
     "run": None,
     "ranks": "all",
     "stage": "train",
+    "background": True,
+    "exit_timeout": 60.0,
+    "max_trace_mb": None,
+    "keep_windows": None,
     "on_error": "warn",
     "keep_results": True,
 }
 """What an option is when it is not given."""
 
-_OURS: Final = frozenset({"out", "run", "ranks", "stage", "on_error", "keep_results"})
+_OURS: Final = frozenset(DEFAULTS) - {
+    "activities",
+    "record_shapes",
+    "profile_memory",
+    "with_stack",
+    "with_flops",
+    "with_modules",
+    "experimental_config",
+    "execution_trace_observer",
+    "acc_events",
+    "use_cuda",
+    "custom_trace_id_callback",
+    "post_processing_timeout_s",
+}
 _BOOLEANS: Final = frozenset(name for name, value in DEFAULTS.items() if isinstance(value, bool))
 
 
@@ -111,6 +136,11 @@ def checked(options: Options) -> Options:
     if whole["out"] is not None and not isinstance(whole["out"], str | os.PathLike):
         raise OptionError(f"out must be a path, got {whole['out']!r}")
     _check_ranks(whole["ranks"])
+    _check_number("exit_timeout", whole["exit_timeout"], least=0)
+    if whole["max_trace_mb"] is not None:
+        _check_number("max_trace_mb", whole["max_trace_mb"], above=0)
+    if whole["keep_windows"] is not None and (type(whole["keep_windows"]) is not int or whole["keep_windows"] < 1):
+        raise OptionError(f"keep_windows must be an integer >= 1 or None, got {whole['keep_windows']!r}")
     return whole
 
 
@@ -131,6 +161,13 @@ def selected(ranks: Ranks, job: Job) -> bool:
 def _check_name(option: str, value: object) -> None:
     if not isinstance(value, str) or not value.strip():
         raise OptionError(f"{option} must be a name, got {value!r}")
+
+
+def _check_number(option: str, value: object, *, least: float | None = None, above: float | None = None) -> None:
+    rule = f">= {least}" if above is None else f"> {above}"
+    fine = isinstance(value, int | float) and not isinstance(value, bool)
+    if not fine or (least is not None and value < least) or (above is not None and value <= above):  # type: ignore[operator]
+        raise OptionError(f"{option} must be a number {rule}, got {value!r}")
 
 
 def _check_ranks(ranks: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from typing_extensions import Self, Unpack
 
-from perfhooks import labels, lifetime
+from perfhooks import labels, lifetime, remote
 from perfhooks.errors import NothingRecordedError, OptionError
 from perfhooks.guard import guard, logger, speak_up
 from perfhooks.job import Job
@@ -31,6 +32,8 @@ T = TypeVar("T")
 ScheduleLike = Schedule | str | Mapping[str, int] | Callable[[int], Any] | None
 
 NEVER: Final = sys.maxsize
+_POLL_STEPS: Final = 16
+"""While windows wait for their files, the worker is heard every so many steps."""
 STOPPED: Final = "stopped before its last step"
 _NOTHING: Final = nullcontext()
 
@@ -65,9 +68,18 @@ class Profiler:
         self._schedule = Schedule.of(schedule)
         self._on_error = self._options["on_error"]
         nothing = on_trace_ready is None and self._schedule is None and self._options["out"] is None
-        self._spool = Spool([] if nothing else on_trace_ready, self._recording_options, self._on_error)
-        if self._options["out"] is not None:
-            check_out(self._options["out"])
+        out = self._options["out"]
+        if out is not None:
+            check_out(out)
+        if self._options["max_trace_mb"] is not None and not isinstance(self._schedule, Schedule):
+            raise OptionError("max_trace_mb needs a schedule whose windows are known, so that they can be shortened")
+        self._spool = Spool(
+            [] if nothing else on_trace_ready,
+            self._recording_options,
+            background=self._options["background"] and not (out is not None and remote.in_this_process(out)),
+            keep_windows=self._options["keep_windows"],
+            on_error=self._on_error,
+        )
         self._writes = self._options["out"] is not None or bool(self._spool.recipes)
         self._phases: Phases = self._schedule or FromStartToStop(0)
         self._metadata: dict[str, str] = {}
@@ -103,13 +115,14 @@ class Profiler:
         self._began = self._step
         if self._schedule is None:
             self._phases = FromStartToStop(self._step)
-        with guard("starting to profile", self._on_error):
+        with lifetime.busy(), guard("starting to profile", self._on_error):
             job = Job.current()
             if not selected(self._options["ranks"], job):
                 self._ended = True
                 return
             if self._writes:
                 self._run = self._run or self._open_run(job, out, run)
+                self._spool.open(self._run)
             lifetime.opened(self)
             self._timeline.begin(self._step)
             self._advance(self._step)
@@ -136,16 +149,18 @@ class Profiler:
             return
         self._started = False
         self._next = NEVER
-        lifetime.closed(self)
-        with guard("ending the profile", self._on_error):
+        with lifetime.busy(), guard("ending the profile", self._on_error):
             if self._window is not None:
                 whole = self._schedule is None and cause is None
                 self._close(self._step, None if whole else cause or STOPPED)
             self._write_timeline()
+        self._spool.rest()
+        if not self._spool.pending:
+            lifetime.forget(self)
 
     def abandon(self) -> None:
         """Do nothing from now on, and touch nothing that was recorded: this process is a forked child."""
-        self._next, self._window, self._last, self._recording = NEVER, None, None, False
+        self._next, self._window, self._last, self._recording, self._run = NEVER, None, None, False, None
         self._started, self._ended = False, True
 
     def __enter__(self) -> Self:
@@ -208,24 +223,39 @@ class Profiler:
         """
         self._spool.listeners.append(listener)
 
-    def wait(self) -> None:
-        """Wait until every recorded window has its files."""
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until every recorded window has its files.
+
+        Args:
+            timeout: How long at most, in seconds; None waits for as long as it takes.
+
+        Returns:
+            Whether they have.
+        """
+        return self._spool.wait(timeout)
+
+    def leave(self) -> None:
+        """The process ends: stop, and wait for the files for at most ``exit_timeout`` seconds."""
+        self.stop("the interpreter exited")
+        self._spool.leave(self._options["exit_timeout"])
 
     def summary(self) -> str:
         """The step table of all windows so far, as text; waits for their files."""
-        from perfhooks.terminal import step_table
+        from perfhooks.terminal import cost_line, step_table
 
         self.wait()
         if not self._spool.places:
             return self._why_nothing()
-        return step_table([place.artifact("steps.csv") for place in self._spool.places])
+        captures = [place.load() for place in self._spool.places if place.capture_file.exists()]
+        table = step_table([place.artifact("steps.csv") for place in self._spool.places])
+        return "\n\n".join([table, *(line for line in [cost_line(captures)] if line)])
 
     # -- the course of windows ---------------------------------------------------------------------------------------
 
     def _advance(self, step: int) -> None:
         """Do what is due at the beginning of ``step``."""
         self._next = NEVER
-        with guard(f"profiling step {step}", self._on_error):
+        with lifetime.busy(), guard(f"profiling step {step}", self._on_error):
             if self._window is not None:
                 self._go_on(self._window, step)
             if self._window is None and self._phases.opens(step):
@@ -235,13 +265,23 @@ class Profiler:
             self._recording = self._window is not None and phase is Phase.ACTIVE
             if step >= self._timeline.full_at:
                 self._write_timeline()
-            change = step + 1 if self._window is not None else self._phases.next_change(step)
-            self._next = min(NEVER if change is None else change, self._timeline.full_at)
+            if self._spool.pending:
+                self._spool.poll()
+            self._next = self._due(step)
         self._timeline.begin(step)
+
+    def _due(self, step: int) -> int:
+        """The next step at which there is something to do."""
+        change = step + 1 if self._window is not None else self._phases.next_change(step)
+        heard = step + _POLL_STEPS if self._spool.pending else NEVER
+        return min(NEVER if change is None else change, self._timeline.full_at, heard)
 
     def _open(self, step: int) -> None:
         if recorder_busy():
             logger.warning("another profiler is recording: the window at step %d is left to it", step)
+            return
+        if self._spool.is_full:
+            logger.warning("too many windows wait for their files: the window at step %d is skipped", step)
             return
         if self._options["acc_events"] and self._last is not None:
             window = self._last
@@ -258,6 +298,11 @@ class Profiler:
             window.preset_metadata_json(key, value)
         window.start()
         self._window = window
+        self._spool.warm_up()
+        lifetime.watch(self)
+        if self._run is not None:
+            last = window.planned.last if window.planned else None
+            self._run.enter_window(self._run.place(self._options["stage"], window.first, last).folder.name)
 
     def _go_on(self, window: Window, step: int) -> None:
         """One more step in an open window, or its end."""
@@ -273,28 +318,55 @@ class Profiler:
         if window is None:
             return
         warming_up = self._phases.phase(window.step_num) is Phase.WARMUP
-        window.close(reached, partial)
-        if warming_up and partial is not None:
-            logger.warning(
-                "nothing was recorded: the window ended during its warm-up, at step %d (%s)", reached, partial
+        try:
+            window.close(reached, partial)
+        finally:
+            lifetime.unwatch(self)
+            if self._run is not None:
+                self._run.enter_window(None)
+        if partial is not None:
+            what = (
+                "nothing was recorded: the window ended during its warm-up,"
+                if warming_up
+                else "the window ended early,"
             )
+            level = logging.INFO if partial == STOPPED and not warming_up else logging.WARNING
+            logger.log(level, "%s at step %d (%s)", what, reached, partial)
 
     def _ready(self, window: Window) -> None:
         """Called by torch when a window has been recorded."""
         # a loop that ends with the step before a window leaves one that never saw a step
         empty = window.partial == STOPPED and window.reached == window.first != self._began
-        self._spool.take(window, None if empty else self._run, self._options["stage"])
-        if not self._options["keep_results"] or (empty and self._last is not None):
-            window.release()
+        keep = self._options["keep_results"] and not (empty and self._last is not None)
+        self._write_timeline()
+        size = self._spool.take(
+            window, self._options["stage"], write=not empty, release=None if keep else window.release
+        )
+        if size is not None and isinstance(self._schedule, Schedule):
+            self._keep_budget(size, self._schedule, window)
+        if keep:
+            if self._last is not None and self._last is not window:
+                self._last.release()
+            self._last = window
+
+    def _keep_budget(self, size: int, schedule: Schedule, window: Window) -> None:
+        """Shorten the windows to come where this one's trace is too large."""
+        budget = self._options["max_trace_mb"]
+        if budget is None or window.partial is not None or size <= budget * 1e6:
             return
-        if self._last is not None and self._last is not window:
-            self._last.release()
-        self._last = window
+        active = max(1, int(schedule.active * budget * 1e6 / size))
+        if active < schedule.active:
+            self._schedule = self._phases = schedule.shortened(active)
+            logger.warning(
+                "%d steps made a trace of %.0f MB, more than max_trace_mb=%g: windows have %d active steps from now on",
+                schedule.active, size / 1e6, budget, active,
+            )  # fmt: skip
 
     def _open_run(self, job: Job, out: str | os.PathLike[str] | None, run: str | None) -> Run:
         facts = {
             "schedule": self._schedule.to_dict() if isinstance(self._schedule, Schedule) else None,
             "handlers": self._spool.recipes,
+            "options": self._spool.recorded,
         }
         return Run.open(self._options["out"] or out or "perf", self._options["run"] or run, job, facts)
 
@@ -302,7 +374,7 @@ class Profiler:
         if self._run is None:
             self._timeline.take()
         else:
-            self._timeline.append_to(self._run.folder / f"rank{self._run.rank}.timeline.csv")
+            self._timeline.append_to(self._run.timeline(self._run.rank))
 
     def _why_nothing(self) -> str:
         if self._window is not None:

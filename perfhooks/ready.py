@@ -10,6 +10,7 @@ from perfhooks.errors import OptionError
 from perfhooks.guard import guard, speak_up
 from perfhooks.handlers import Handler
 from perfhooks.job import Job
+from perfhooks.labels import DEVICE_STOPPED
 from perfhooks.run import Run, check_out
 from perfhooks.schedule import Planned
 from perfhooks.spool import Recorded, Spool
@@ -51,8 +52,9 @@ def on_trace_ready(
         with guard("handling the trace"):
             if not runs:
                 runs.append(Run.open(out, run, Job.current(), {}))
-                spools.append(Spool(list(wanted) or None, _options(profile), "warn"))
-            spools[0].take(_Foreign(profile), runs[0], stage)
+                spools.append(Spool(list(wanted) or None, _options(profile)))
+                spools[0].open(runs[0])
+            spools[0].take(_Foreign(profile), stage, release=None)
 
     return handle
 
@@ -71,15 +73,13 @@ class _Foreign(Recorded):
         whole = ended > 0 and _action(profile, ended - 1) == "RECORD_AND_SAVE"
         self.reached = ended
         self.partial = None if whole or not profile.record_steps else "stopped before its last step"
+        stopped = profile.current_action.name == "DEVICE_STOPPED"
+        self.notes = [DEVICE_STOPPED] if stopped else []
         last = ended - 1 if whole else ended
         self.first = last
         while self.first > 0 and _action(profile, self.first - 1) == "RECORD":
             self.first -= 1
         self.planned = Planned(self.first, self.first, last) if whole else None
-
-    @property
-    def device_stopped(self) -> bool:
-        return bool(self._profile.current_action.name == "DEVICE_STOPPED")
 
     def spool(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -6,8 +6,8 @@ Every file is written under a temporary name and renamed, so that a file with it
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
+import platform
 import re
 import sys
 import time
@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 import msgspec
+from filelock import FileLock
 
 import perfhooks
+from perfhooks import remote
 from perfhooks.errors import OptionError, PerfhooksError
 
 if TYPE_CHECKING:
@@ -61,9 +63,15 @@ class Cost:
     save_s: float = 0.0
     """Seconds the one save of the trace took."""
     free_s: float = 0.0
-    """Seconds it took to free what the recorder held."""
+    """Seconds it took to free what the recorder held; 0 where its results were kept."""
     trace_bytes: int = 0
-    """Size of the saved trace."""
+    """Size of the saved trace, as plain JSON."""
+    events: int | None = None
+    """Number of slices in the trace."""
+    idle_step_ms: float | None = None
+    """Median wall time of the steps of this run so far that were not recorded."""
+    recorded_step_ms: float | None = None
+    """Median wall time of those that were."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +99,8 @@ class Capture:
     """Where the step time went, in one line."""
     summary: dict[str, float] = field(default_factory=dict)
     """The step table as one number a column, for loggers."""
+    keep_windows: int | None = None
+    """How many finished windows of this stage a rank keeps; None keeps all."""
     notes: tuple[str, ...] = ()
     """What went wrong on our side, or is doubtful about the trace."""
     cost: Cost = field(default_factory=Cost)
@@ -147,6 +157,26 @@ class Place:
         self.folder.mkdir(parents=True, exist_ok=True)
         publish_json(self.capture_file, capture)
 
+    def adopt(self) -> None:
+        """Write facts for a trace whose process ended between saving it and saying so."""
+        match = re.match(r"(.+)-(\d{6,})(?:-(\d{6,}))?$", self.folder.name)
+        if self.capture_file.exists() or not self.spool.exists() or match is None:
+            return
+        stage, first, last = match.groups()
+        self.save(
+            Capture(
+                rank=self.rank,
+                stage=stage,
+                first=int(first),
+                last=int(last) if last else None,
+                reached=int(last or first),
+                partial="the process ended while it saved the window",
+                state="spooled",
+                handlers=tuple(Run.of(self).manifest().get("handlers", ())),
+                time=self.spool.stat().st_mtime,
+            )
+        )
+
 
 @dataclass(frozen=True)
 class Run:
@@ -160,28 +190,152 @@ class Run:
         """Make the folder of a run and its ``run.json``.
 
         Args:
-            out: The folder that holds runs.
+            out: The folder that holds runs, or an fsspec URL: files are then finished in a local folder and copied.
             name: What the run is called, the same on all ranks; None takes the launcher's identity, else the time and
                 the process.
             job: Who this process is.
-            facts: What else ``run.json`` says: schedule, options, versions.
+            facts: What else ``run.json`` says: schedule, options, handlers.
         """
-        parent = Path(out)
+        parent = remote.local_folder(out) if remote.is_url(out) else Path(out)
         parent.mkdir(parents=True, exist_ok=True)
         shared = name or job.identity
         folder = _shared(parent / file_name(shared)) if shared else _unique(parent)
         run = cls(folder, job.rank)
-        if not (folder / "run.json").exists():
-            started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-            who = {"host": job.node, "pid": os.getpid(), "world_size": job.world_size, "command": sys.argv}
-            publish_json(folder / "run.json", {"format": FORMAT, "started": started, **who, **facts})
-        _point(parent / "latest", folder.name)
+        if not run._manifest.exists():
+            publish_json(run._manifest, _manifest(out, folder.name, job) | dict(facts))
+        if not remote.is_url(out):
+            _point(parent / "latest", folder.name)
         return run
+
+    @classmethod
+    def existing(cls, folder: Path) -> Run:
+        """A run folder that is there.
+
+        Raises:
+            PerfhooksError: There is none, or it was written by a newer perfhooks.
+        """
+        run = cls(folder)
+        if not run._manifest.exists():
+            raise PerfhooksError(f"{folder} is no run folder: it has no run.json")
+        if (found := run.manifest().get("format", 0)) > FORMAT:
+            raise PerfhooksError(f"{folder}/run.json: format {found} is newer than this perfhooks knows")
+        return run
+
+    @classmethod
+    def of(cls, place: Place) -> Run:
+        """The run that a window belongs to."""
+        return cls(place.folder.parent, place.rank)
+
+    @property
+    def _manifest(self) -> Path:
+        return self.folder / "run.json"
+
+    def manifest(self) -> dict[str, Any]:
+        """What ``run.json`` says.
+
+        Raises:
+            PerfhooksError: It is broken.
+        """
+        try:
+            return msgspec.json.decode(self._manifest.read_bytes(), type=dict[str, Any])
+        except FileNotFoundError:
+            return {}
+        except (OSError, msgspec.MsgspecError) as error:
+            raise PerfhooksError(f"{self._manifest}: cannot be read ({error})") from error
 
     def place(self, stage: str, first: int, last: int | None) -> Place:
         """Where a window goes: ``train-000012-000014``; ``train-000012`` where no last step was planned."""
         steps = f"{first:06d}" if last is None else f"{first:06d}-{last:06d}"
         return Place(self.folder / f"{file_name(stage)}-{steps}", self.rank)
+
+    def timeline(self, rank: int) -> Path:
+        """The wall times of all steps of a rank."""
+        return self.folder / f"rank{rank}.timeline.csv"
+
+    def places(self) -> list[Place]:
+        """Every window of every rank, finished or not, in the order of the folders' names."""
+        found = {
+            (path.parent, int(match[1])) for path in self.folder.glob("*/*rank*.json") if (match := _OF(path.name))
+        }
+        return [Place(folder, rank) for folder, rank in sorted(found)]
+
+    def enter_window(self, name: str | None) -> None:
+        """Leave a mark while a window is open, so that a later look can say what was lost with a killed process."""
+        mark = self.folder / f".rank{self.rank}.recording"
+        if name is None:
+            mark.unlink(missing_ok=True)
+        else:
+            mark.write_bytes(msgspec.json.encode({"window": name, "pid": os.getpid(), "host": platform.node()}))
+
+    def died_recording(self) -> list[tuple[int, str]]:
+        """The ranks whose process ended while a window was open, and that window."""
+        found = []
+        for path in sorted(self.folder.glob(".rank*.recording")):
+            with contextlib.suppress(OSError, msgspec.MsgspecError):
+                mark = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+                if mark["host"] != platform.node() or not _alive(mark["pid"]):
+                    found.append((int(path.name[len(".rank") : -len(".recording")]), str(mark["window"])))
+        return found
+
+    def note_window(self, place: Place) -> None:
+        """Add a finished window to ``run.json``."""
+        with FileLock(self.folder / ".run.lock", timeout=60):
+            manifest = self.manifest()
+            ranks = manifest.setdefault("windows", {}).setdefault(place.folder.name, [])
+            if place.rank not in ranks:
+                ranks.append(place.rank)
+                publish_json(self._manifest, manifest)
+
+    def forget_old_windows(self, capture: Capture) -> None:
+        """Delete this rank's oldest windows of a stage, as far as this run made them, beyond those to be kept."""
+        if capture.keep_windows is None:
+            return
+        ours = [
+            (place.load(), place) for place in self.places() if place.rank == self.rank and place.capture_file.exists()
+        ]
+        old = [(each.time, each, place) for each, place in ours if each.stage == capture.stage and each.state == "done"]
+        old.sort(key=lambda entry: entry[0])
+        for _, each, place in old[: -capture.keep_windows]:
+            for name in (*each.artifacts, place.capture_file.name):
+                (place.folder / name).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # another rank's files are still there
+                place.folder.rmdir()
+            remote.delete(self.manifest().get("remote"), place.folder.name, [*each.artifacts, place.capture_file.name])
+
+    def upload(self, place: Place, capture: Capture) -> None:
+        """Copy a finished window, and the run's own files, to where the run was asked to go, if that is a URL."""
+        target = self.manifest().get("remote")
+        if target is None:
+            return
+        remote.copy(place.folder, [*capture.artifacts, place.capture_file.name], f"{target}/{place.folder.name}")
+        remote.copy(self.folder, ["run.json", self.timeline(self.rank).name], target)
+
+
+_OF = re.compile(r"^\.?rank(\d+)\.(?:capture|spool)\.json$").match
+
+
+def _manifest(out: str | os.PathLike[str], name: str, job: Job) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "host": job.node,
+        "pid": os.getpid(),
+        "world_size": job.world_size,
+        "command": sys.argv,
+        "versions": versions(),
+        "remote": f"{str(out).rstrip('/')}/{name}" if remote.is_url(out) else None,
+        "windows": {},
+    }
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def file_name(text: str) -> str:
@@ -195,13 +349,16 @@ def check_out(out: str | os.PathLike[str]) -> None:
     Raises:
         OptionError: ``out`` cannot be made or written to.
     """
-    folder = Path(out)
-    probe = folder / f".probe.{os.getpid()}"
     try:
+        if remote.is_url(out):
+            remote.check(str(out))
+            return
+        folder = Path(out)
+        probe = folder / f".probe.{os.getpid()}"
         folder.mkdir(parents=True, exist_ok=True)
         probe.touch()
         probe.unlink()
-    except OSError as error:
+    except Exception as error:  # a remote file system has errors of its own
         raise OptionError(f"out must be a folder that can be written to, got {os.fspath(out)!r} ({error})") from error
 
 
@@ -213,11 +370,6 @@ def versions() -> dict[str, str]:
         if version is not None:
             found[name] = str(version)
     return found
-
-
-def replace(capture: Capture, **changes: Any) -> Capture:
-    """The same capture with some facts changed."""
-    return dataclasses.replace(capture, **changes)
 
 
 def _shared(folder: Path) -> Path:

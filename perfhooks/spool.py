@@ -12,6 +12,8 @@ from perfhooks.finish import finish
 from perfhooks.guard import OnError, guard, logger
 from perfhooks.handlers import Handler
 from perfhooks.run import Capture, Cost, Place, Run, versions
+from perfhooks.terminal import waiting
+from perfhooks.worker import Worker
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,6 +25,11 @@ HandlerLike = str | Mapping[str, Any] | Handler | Callable[..., object]
 DEFAULT: Final = "default"
 """In a list of handlers: everything that was recorded for, as without ``on_trace_ready``."""
 
+QUEUE: Final = 8
+"""So many windows may wait to be finished before further ones are skipped."""
+_POLL_S: Final = 0.2
+_FAREWELL_S: Final = 0.5
+_LATER: Final = "`perfhooks report` finishes what is left"
 _ALWAYS = ("trace", "steps", "operators")
 
 
@@ -40,23 +47,26 @@ class Recorded(Protocol):
     stop_s: float = 0.0
     """Seconds the recorder took to stop."""
 
-    @property
-    def device_stopped(self) -> bool:
-        """Whether torch gave up collecting from the device before the end."""
-        ...
+    notes: list[str]
+    """What is doubtful about it."""
 
     def spool(self, path: Path) -> None:
         """Save the trace as JSON."""
 
 
 class Spool:
-    """Takes recorded windows from a profiler.
+    """Takes recorded windows from a profiler, and sees to it that they are finished without the training waiting.
+
+    The queue is the run folder: a capture marked ``spooled``. A child process is told about each; what it does not get
+    to, ``perfhooks report`` does.
 
     Args:
         wanted: What to make of each window: names, mappings, handlers of ours, which need only files; and plain
             callables, which get the window itself, at once. None, or the name ``"default"`` among others, makes
             everything that was recorded for.
         recorded: The recording options, kept with each capture.
+        background: Whether a child process does it; otherwise it is done at once.
+        keep_windows: How many windows to keep; None keeps all.
         on_error: What a failure does.
 
     Raises:
@@ -64,64 +74,206 @@ class Spool:
     """
 
     def __init__(
-        self, wanted: HandlerLike | Sequence[HandlerLike] | None, recorded: Mapping[str, Any], on_error: OnError
+        self,
+        wanted: HandlerLike | Sequence[HandlerLike] | None,
+        recorded: Mapping[str, Any],
+        *,
+        background: bool = False,
+        keep_windows: int | None = None,
+        on_error: OnError = "warn",
     ) -> None:
         self.recipes, self.calls = _sorted(_listed(DEFAULT if wanted is None else wanted, recorded))
         self.places: list[Place] = []
+        """The windows that were saved, in the order of their end."""
         self.listeners: list[Callable[[Capture, Place], object]] = []
-        self._recorded = {name: value for name, value in recorded.items() if isinstance(value, bool | int | str)}
+        self.pending: dict[str, Place] = {}
+        """The windows that are not finished yet, by folder."""
+        self.recorded = {name: value for name, value in recorded.items() if isinstance(value, bool | int | str)}
+        self._background = background
+        self._keep_windows = keep_windows
         self._on_error = on_error
+        self._run: Run | None = None
+        self._worker: Worker | None = None
+        self._deaths = 0
 
-    def take(self, window: Recorded, run: Run | None, stage: str) -> None:
-        """Save a window that has just been recorded, call the callables and make the artifacts.
+    def open(self, run: Run | None) -> None:
+        """Be ready for windows.
+
+        Args:
+            run: Where their files go; None where no files are wanted.
+        """
+        self._run = run
+        if run is not None and self._background and self._worker is None:
+            self._start_worker(run)
+
+    def warm_up(self) -> None:
+        """A window is near: let the worker import what it needs."""
+        if self._worker is not None:
+            self._worker.send({})
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many windows wait to be finished that no other should be recorded."""
+        return len(self.pending) >= QUEUE
+
+    def take(
+        self, window: Recorded, stage: str, *, write: bool = True, release: Callable[[], None] | None
+    ) -> int | None:
+        """Save a window that has just been recorded, call the callables and hand it to the worker.
 
         Args:
             window: It has stopped and not been saved.
-            run: Where its files go; None where no files are wanted.
             stage: The loop it belongs to.
+            write: Whether it is worth files.
+            release: Frees what the recorder holds, when nobody is to ask the window any more.
+
+        Returns:
+            Size of the saved trace in bytes; None if nothing was saved.
         """
-        place = None
-        if run is not None:
-            place = run.place(stage, window.first, window.planned.last if window.planned else None)
-            with guard(f"saving the trace to {place.folder}", self._on_error):
-                self._save(window, place, stage)
+        run = self._run if write else None
+        place = None if run is None else run.place(stage, window.first, window.planned.last if window.planned else None)
+        saved_s = None
+        if place is not None:
+            with guard(f"saving the trace of {place.folder.name}", self._on_error):
+                saved_s = _timed(lambda: window.spool(place.spool))
         for call in self.calls:
             with guard(f"handler {getattr(call, '__qualname__', call)!r}", self._on_error):
                 call(window)
-        if place is not None and place.spool.exists():
-            with guard(f"finishing {place.folder}", self._on_error):
-                self._finish(place)
+        freed_s = _timed(release) if release is not None else 0.0
+        if place is None or saved_s is None:
+            return None
+        size = place.spool.stat().st_size
+        with guard(f"finishing {place.folder.name}", self._on_error):
+            cost = Cost(stop_s=window.stop_s, save_s=saved_s, free_s=freed_s, trace_bytes=size)
+            place.save(self._facts(window, place.rank, stage, cost))
+            self._hand_over(place)
+        return size
 
-    def _save(self, window: Recorded, place: Place, stage: str) -> None:
-        began = time.perf_counter()
-        window.spool(place.spool)
-        saved = time.perf_counter() - began
-        notes = ("torch stopped collecting from the device before the end of the window",)
-        place.save(
-            Capture(
-                rank=place.rank,
-                stage=stage,
-                first=window.first,
-                last=window.planned.last if window.planned else None,
-                reached=window.reached,
-                partial=window.partial,
-                state="spooled",
-                handlers=self.recipes,
-                notes=notes if window.device_stopped else (),
-                cost=Cost(stop_s=window.stop_s, save_s=saved, trace_bytes=place.spool.stat().st_size),
-                options=self._recorded,
-                versions=versions(),
-                time=time.time(),
-            )
+    def _facts(self, window: Recorded, rank: int, stage: str, cost: Cost) -> Capture:
+        return Capture(
+            rank=rank,
+            stage=stage,
+            first=window.first,
+            last=window.planned.last if window.planned else None,
+            reached=window.reached,
+            partial=window.partial,
+            state="spooled",
+            handlers=self.recipes,
+            keep_windows=self._keep_windows,
+            notes=tuple(window.notes),
+            cost=cost,
+            options=self.recorded,
+            versions=versions(),
+            time=time.time(),
         )
 
-    def _finish(self, place: Place) -> None:
-        capture = finish(place)
+    def _hand_over(self, place: Place) -> None:
         self.places.append(place)
+        self.pending[str(place.folder)] = place
+        if self._worker is not None:
+            self._worker.send(_message(place))
+        elif not self._background:
+            try:
+                self._finished(place, finish(place))
+            finally:
+                del self.pending[str(place.folder)]
+
+    def poll(self, timeout: float = 0.0) -> None:
+        """Hear what the worker has finished since the last call; start another one if it died.
+
+        Args:
+            timeout: How long to wait for news, in seconds.
+        """
+        if self._worker is None:
+            return
+        for answer in self._worker.answers(timeout):
+            place = self.pending.pop(answer["folder"])
+            with guard(f"reading what became of {place.folder.name}", self._on_error):
+                if "problem" in answer:
+                    logger.warning("%s is not finished (%s); %s", place.folder, answer["problem"], _LATER)
+                else:
+                    self._finished(place, place.load())
+        if self.pending and self._worker.exit_code is not None:
+            self._mourn(self._worker)
+
+    def _mourn(self, worker: Worker) -> None:
+        """The worker died with work to do: start another one, once."""
+        self._deaths += 1
+        self._worker = None
+        worker.leave()
+        if self._deaths == 1 and self._run is not None:
+            logger.info("the worker ended with code %s and was started again; nothing is lost", worker.exit_code)
+            self._start_worker(self._run)
+            for place in self.pending.values():
+                self._worker.send(_message(place))  # type: ignore[attr-defined]  # just started
+        else:
+            logger.warning("the worker died again; %d windows wait: %s", len(self.pending), _LATER)
+
+    def _start_worker(self, run: Run) -> None:
+        with guard("starting the worker", self._on_error):
+            self._worker = Worker(run.folder / f"rank{run.rank}.worker.log")
+
+    def _finished(self, place: Place, capture: Capture) -> None:
+        for note in capture.notes:
+            logger.warning("%s: %s", place.folder.name, note)
         logger.info("%s -> %s", capture.headline or _plainly(capture), place.folder)
         for listen in self.listeners:
             with guard(f"telling {getattr(listen, '__qualname__', listen)!r} about {place.folder}", self._on_error):
                 listen(capture, place)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until every window is finished, or nobody is left to do it.
+
+        Args:
+            timeout: How long at most, in seconds; None waits for ever.
+
+        Returns:
+            Whether all are finished.
+        """
+        began = time.monotonic()
+        with waiting() as show:
+            while self.pending and self._worker is not None:
+                passed = time.monotonic() - began
+                if timeout is not None and passed >= timeout:
+                    break
+                show(len(self.pending), passed)
+                self.poll(_POLL_S if timeout is None else min(_POLL_S, timeout - passed))
+        return not self.pending
+
+    def rest(self) -> None:
+        """No windows for now: a worker with nothing left to do ends."""
+        if self._worker is not None and not self.pending:
+            self._worker.leave(_FAREWELL_S)
+            self._worker = None
+
+    def leave(self, timeout: float) -> None:
+        """The process ends: wait for the worker for a while, then let it go on alone.
+
+        Args:
+            timeout: How long at most, in seconds.
+        """
+        if self._worker is not None:
+            self._worker.close()
+        if not self.wait(timeout) and self._worker is not None:
+            logger.warning(
+                "%d windows are not finished after %.0f s; the worker goes on alone, %s",
+                len(self.pending),
+                timeout,
+                _LATER,
+            )
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.leave(_FAREWELL_S if not self.pending else 0.0)
+
+
+def _message(place: Place) -> dict[str, object]:
+    return {"folder": str(place.folder), "rank": place.rank}
+
+
+def _timed(act: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    act()
+    return time.perf_counter() - began
 
 
 def _plainly(capture: Capture) -> str:

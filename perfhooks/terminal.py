@@ -3,13 +3,43 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     import polars as pl
+
+    from perfhooks.run import Capture
+
+
+@contextmanager
+def waiting() -> Iterator[Callable[[int, float], None]]:
+    """Show on a terminal, after a moment, that somebody is being waited for.
+
+    Yields:
+        Takes how many windows are waited for, and since how many seconds.
+    """
+    shown = False
+
+    def show(count: int, seconds: float) -> None:
+        nonlocal shown
+        if seconds >= _PATIENCE_S and sys.stderr.isatty():
+            shown = True
+            sys.stderr.write(f"\rperfhooks: finishing {count} window{'s' * (count > 1)}, {seconds:.0f} s \x1b[K")
+            sys.stderr.flush()
+
+    try:
+        yield show
+    finally:
+        if shown:
+            sys.stderr.write("\r\x1b[K")
+
+
+_PATIENCE_S: Final = 0.5
 
 
 def step_table(files: Sequence[Path]) -> str:
@@ -22,6 +52,22 @@ def step_table(files: Sequence[Path]) -> str:
 
     tables = [pl.read_csv(file, infer_schema_length=None) for file in files if file.exists()]
     return text(pl.concat(tables, how="diagonal_relaxed")) if tables else "no step table was written"
+
+
+def cost_line(captures: Sequence[Capture]) -> str:
+    """What recording cost, in one line; empty if that is not known.
+
+    Args:
+        captures: The facts of some windows.
+    """
+    stalls = [capture.cost.stop_s + capture.cost.save_s + capture.cost.free_s for capture in captures]
+    if not stalls:
+        return ""
+    line = f"recording kept the loop for {max(stalls) * 1e3:.0f} ms at the end of a window"
+    idle, recorded = captures[-1].cost.idle_step_ms, captures[-1].cost.recorded_step_ms
+    if idle and recorded:
+        line += f"; a step takes {idle:.2f} ms unrecorded, {recorded:.2f} ms recorded (medians)"
+    return line
 
 
 def text(table: pl.DataFrame, *, width: int = 160) -> str:

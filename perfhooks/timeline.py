@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import time
 from array import array
 from typing import TYPE_CHECKING
@@ -19,6 +20,29 @@ CAPACITY = 1 << 16
 """Steps kept in memory before they are appended to the file."""
 
 clock = time.perf_counter_ns
+
+
+def wall_times(path: Path, stage: str) -> tuple[list[float], list[float]]:
+    """What steps took without and with the recorder, from the last :data:`CAPACITY` steps that were written.
+
+    Args:
+        path: A timeline file; one that is not there has no steps.
+        stage: The loop.
+
+    Returns:
+        The wall times of idle and of active steps, in milliseconds. The first step of a loop is in neither: it starts
+        what is started once.
+    """
+    try:
+        with path.open(encoding="utf-8") as file:
+            rows = [line.split(",") for line in collections.deque(file, CAPACITY)]
+    except FileNotFoundError:
+        return [], []
+    times: dict[str, list[float]] = {"wait": [], "active": []}
+    for name, step, phase, wall, *_ in rows:
+        if name == stage and step != "0" and phase in times:
+            times[phase].append(float(wall))
+    return times["wait"], times["active"]
 
 
 class Timeline:

@@ -22,6 +22,7 @@ from torch.profiler import ProfilerAction, ProfilerActivity, record_function
 from perfhooks.errors import NothingRecordedError, OptionError, PerfhooksError
 from perfhooks.guard import logger
 from perfhooks.handlers.chrome import copy_stream
+from perfhooks.labels import DEVICE_STOPPED
 from perfhooks.run import publish
 from perfhooks.schedule import Phase
 from perfhooks.trace import read, stacks
@@ -49,8 +50,10 @@ _open: weakref.WeakSet[Window] = weakref.WeakSet()
 
 def recorder_busy() -> bool:
     """Whether somebody's profiler is recording in this process; a second one would empty the first."""
-    if _open:
-        return True
+    return bool(_open) or _recording()
+
+
+def _recording() -> bool:
     return bool(torch._C._autograd._profiler_enabled())  # noqa: SLF001 -- torch has no public way to ask
 
 
@@ -149,6 +152,8 @@ class Window(torch.profiler.profile):
         """The step during which, or before which, recording ended."""
         self.partial: str | None = None
         """Why the window ended before its last step; None for a whole window."""
+        self.notes: list[str] = []
+        """What is doubtful about it."""
         self.stop_s = 0.0
         """Seconds the recorder took to stop."""
         self.ready = False
@@ -200,15 +205,14 @@ class Window(torch.profiler.profile):
 
     def stop_trace(self) -> None:
         """Stop the recorder, and take the time it needs."""
+        if not _recording():
+            self.notes.append("another profiler ran during the window and took its events")
         began = time.perf_counter()
         super().stop_trace()
         self.stop_s = time.perf_counter() - began
         self.ready = True
-
-    @property
-    def device_stopped(self) -> bool:
-        """Whether torch gave up collecting from the device before the window's end."""
-        return self.current_action.name == "DEVICE_STOPPED"
+        if self.current_action.name == "DEVICE_STOPPED":
+            self.notes.append(DEVICE_STOPPED)
 
     def spool(self, path: Path) -> None:
         """Have Kineto write its JSON, once; every export is a copy of it.
@@ -219,6 +223,7 @@ class Window(torch.profiler.profile):
         path.parent.mkdir(parents=True, exist_ok=True)
         super().export_chrome_trace(os.fspath(path))
         if not path.exists():
+            Path(f"{path}.tmp").unlink(missing_ok=True)
             raise PerfhooksError(f"Kineto wrote no {path}: is the disk full?")
         # an open file stays readable when the name is gone
         self._forget_file()

@@ -1,0 +1,76 @@
+"""Runs that are kept elsewhere: anything that fsspec opens by URL."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def is_url(out: str | os.PathLike[str]) -> bool:
+    """Whether a place is a URL rather than a path."""
+    return "://" in os.fspath(out)
+
+
+def local_folder(url: str | os.PathLike[str]) -> Path:
+    """The local folder in which runs for ``url`` are finished before they are copied."""
+    digest = hashlib.sha256(os.fspath(url).encode()).hexdigest()[:12]
+    return Path(tempfile.gettempdir()) / f"perfhooks-{_user()}" / digest
+
+
+def check(url: str) -> None:
+    """Write a file there and delete it.
+
+    Raises:
+        OSError, ImportError, ValueError: That failed.
+    """
+    system, path = _open(url)
+    system.makedirs(path, exist_ok=True)
+    probe = f"{path}/.probe.{os.getpid()}"
+    system.pipe_file(probe, b"")
+    system.rm_file(probe)
+
+
+def in_this_process(url: str | os.PathLike[str]) -> bool:
+    """Whether a URL leads into the memory of the process, which a child process does not share."""
+    return os.fspath(url).startswith("memory://")
+
+
+def copy(folder: Path, names: Iterable[str], url: str) -> None:
+    """Copy files, as far as they are there."""
+    system, path = _open(url)
+    system.makedirs(path, exist_ok=True)
+    for name in names:
+        if (folder / name).exists():
+            system.put_file(str(folder / name), f"{path}/{name}")
+
+
+def delete(run: str | None, window: str, names: Iterable[str]) -> None:
+    """Delete files of a window, as far as they are there."""
+    if run is None:
+        return
+    system, path = _open(f"{run}/{window}")
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            system.rm_file(f"{path}/{name}")
+
+
+def _open(url: str) -> tuple[Any, str]:
+    from fsspec.core import url_to_fs
+
+    system, path = url_to_fs(url)
+    return system, path
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "user"
