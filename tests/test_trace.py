@@ -285,6 +285,13 @@ def test_a_file_cut_off_anywhere_gives_what_is_whole(tmp_path, layout):
     assert slices == 78
 
 
+def test_what_was_lost_before_the_cut_is_counted_too(tmp_path):
+    (tmp_path / "t.json").write_text(f"[\n{GOOD},\n{{garbage}},\n{GOOD},\n{GOOD[:20]}")
+    trace = read(tmp_path / "t.json")
+    assert len(trace) == 2
+    assert {doubt.name: doubt.count for doubt in trace.doubts} == {"cut-off": 1, "dropped-events": 1}
+
+
 def test_a_cut_off_archive_gives_what_is_whole(tmp_path):
     noise = random.Random(0)
     events = [op(noise.randbytes(40).hex(), number, number + 1) for number in range(2000)]

@@ -184,33 +184,35 @@ class _Reader:
 
     def _read_rest(self, buffer: bytearray) -> None:
         """Read what stands behind the last boundary: the last event, the end of the list, keys after it."""
-        if self._tail is None:
-            rest = _rest(bytes(buffer))
-            if rest is None:
-                self._read_torn(bytes(buffer))
-                return
-            events = bytes(rest.pop("traceEvents")).strip()
-            self._metadata |= _values(rest)
-            if events[1:-1].strip():
-                self._add_list(events)
         if self._tail is not None:
             self._grow_tail(buffer)
-            tail = bytes(self._tail).strip().lstrip(b",")
-            if tail:
-                self._metadata |= self._object(b"{" + tail)
+            self._read_tail()
+            return
+        rest = _rest(bytes(buffer))
+        if rest is None:
+            self._read_torn(bytes(buffer))
+            return
+        events = bytes(rest.pop("traceEvents")).strip()
+        self._metadata |= _values(rest)
+        if events[1:-1].strip():
+            self._add_list(events)
 
     def _read_torn(self, text: bytes) -> None:
-        if not text.strip():
-            return
         before = self._lost
-        self._columns.add(self._pick(text))
+        if text.strip():
+            self._columns.add(self._pick(text))
         if self._tail is not None:
-            self._read_rest(bytearray())
+            self._read_tail()
         elif self._lost > before:
-            self._lost = before
+            self._lost -= 1  # the one that the end of the file cut in two
             self.doubts.append(Doubt("cut-off", 1, "the file ends in the middle of an event"))
         else:
             self.doubts.append(Doubt("cut-off", 1, "the file ends before the list of its events does"))
+
+    def _read_tail(self) -> None:
+        tail = bytes(self._tail or b"").strip().lstrip(b",")
+        if tail:
+            self._metadata |= self._object(b"{" + tail)
 
     def _object(self, text: bytes) -> dict[str, Any]:
         found = decode_object(text)
