@@ -1,0 +1,50 @@
+"""The names of modules in the trace, while a window is open."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+
+class ModuleNames:
+    """Labels the forward pass of every module with its name, ``[module] encoder.layer1``.
+
+    Compiled code stays as it is: there, the hooks do nothing when they are traced and are not called afterwards.
+
+    Args:
+        root: The module whose descendants are labelled; one that is used twice has the first of its names.
+        region: Opens a label in the trace.
+    """
+
+    def __init__(self, root: torch.nn.Module, region: Callable[[str], AbstractContextManager[Any]]) -> None:
+        self._region = region
+        self._open: list[AbstractContextManager[Any]] = []
+        self._hooks = []
+        for name, module in root.named_modules():
+            if name and "_orig_mod" not in name.split("."):
+                self._hooks.append(module.register_forward_pre_hook(partial(self._enter, f"[module] {name}")))
+                # called after an exception, too
+                self._hooks.append(module.register_forward_hook(self._leave, always_call=True))
+
+    def _enter(self, label: str, *_: Any) -> None:
+        if not torch.compiler.is_compiling():
+            region = self._region(label)
+            region.__enter__()
+            self._open.append(region)
+
+    def _leave(self, *_: Any) -> None:
+        if self._open and not torch.compiler.is_compiling():
+            self._open.pop().__exit__(None, None, None)
+
+    def remove(self) -> None:
+        """Take all hooks away."""
+        for hook in self._hooks:
+            hook.remove()
+        while self._open:
+            self._open.pop().__exit__(None, None, None)

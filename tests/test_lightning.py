@@ -1,0 +1,316 @@
+"""The Lightning callback in real trainings: which steps it records, under which numbers, and how it ends."""
+
+import os
+import signal
+
+import pytest
+import torch
+from lightning_training import Tiny, batches, capture, events, fit, profiler, tables, trainer, windows
+
+import perfhooks
+from perfhooks_lightning import ProfilerCallback
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::lightning.fabric.utilities.warnings.PossibleUserWarning", "ignore:.*LeafSpec.*:FutureWarning"
+)
+
+TWO_WINDOWS = "skip_first=1 wait=1 warmup=1 active=2 repeat=2"
+"""Records steps 3 and 4, 7 and 8."""
+
+
+# --- arguments ---
+
+
+def test_wrong_options_raise_before_training():
+    with pytest.raises(perfhooks.ScheduleError, match="active"):
+        ProfilerCallback("wait=1 warmup=1 active=0")
+    with pytest.raises(perfhooks.OptionError, match="record_shapes"):
+        ProfilerCallback(record_shapes="yes")
+    with pytest.raises(TypeError, match="with_stack"):
+        ProfilerCallback(with_stacks=True)
+    with pytest.raises(perfhooks.OptionError, match="step_unit"):
+        ProfilerCallback(step_unit="epoch")
+    with pytest.raises(perfhooks.OptionError, match="stage"):
+        ProfilerCallback(stage="validate")
+    with pytest.raises(perfhooks.OptionError, match="'valid'"):
+        ProfilerCallback({"train": None, "valid": None})
+
+
+def test_out_of_the_box_it_records_one_small_window_into_the_log_folder(tmp_path):
+    callback = ProfilerCallback()
+    fit(tmp_path, callback, steps=20)
+    found = windows(callback, tmp_path, "latest")
+    assert found == {"train-000012-000014": [12, 13, 14]}
+    window = tmp_path / "perf" / "latest" / "train-000012-000014"
+    assert {"rank0.pt.trace.json.gz", "rank0.operators.csv"} <= {path.name for path in window.iterdir()}
+
+
+def test_files_go_to_the_folder_of_the_logger(tmp_path):
+    from lightning.pytorch.loggers import CSVLogger
+
+    callback = ProfilerCallback("wait=0 warmup=0 active=1 repeat=1", on_trace_ready="steps")
+    fit(tmp_path, callback, steps=3, logger=CSVLogger(tmp_path), log_every_n_steps=1)
+    callback.summary()
+    assert list(tmp_path.glob("lightning_logs/version_0/perf/latest/train-000000-000000/rank0.steps.csv"))
+
+
+def test_two_callbacks_of_one_process_do_not_share_a_run(tmp_path):
+    for _ in range(2):
+        callback = ProfilerCallback("wait=0 warmup=0 active=1 repeat=1", on_trace_ready="steps", out=tmp_path)
+        fit(tmp_path, callback, steps=2)
+        callback.summary()
+    assert len(list(tmp_path.glob("*/run.json"))) == 2 + 1, "two runs and the link to the latest"
+
+
+# --- which steps ---
+
+
+def test_a_training_is_profiled_at_the_steps_that_the_schedule_draws(tmp_path):
+    callback = profiler(tmp_path, TWO_WINDOWS)
+    fit(tmp_path, callback, steps=5, max_epochs=2)
+    assert windows(callback, tmp_path) == {"train-000003-000004": [3, 4], "train-000007-000008": [7, 8]}
+
+
+def test_a_second_fit_goes_on_counting(tmp_path):
+    callback = profiler(tmp_path, TWO_WINDOWS)
+    made = fit(tmp_path, callback, steps=5)
+    made.fit_loop.max_epochs = 2
+    made.fit(Tiny(), batches(5))
+    assert windows(callback, tmp_path) == {"train-000003-000004": [3, 4], "train-000007-000008": [7, 8]}
+
+
+def test_each_loop_has_its_own_schedule_numbers_and_files(tmp_path):
+    one = "wait=1 warmup=0 active=2 repeat=1"
+    callback = profiler(tmp_path, {"train": one, "validate": one, "test": one, "predict": one})
+    made = fit(tmp_path, callback, steps=3, val=4)
+    made.test(Tiny(), batches(4), verbose=False)
+    made.predict(Tiny(), batches(4))
+    made.validate(Tiny(), batches(4), verbose=False)
+    assert windows(callback, tmp_path) == {
+        f"{stage}-000001-000002": [1, 2] for stage in ("train", "validate", "test", "predict")
+    }
+    assert all(name.startswith(rows[0]["stage"]) for name, rows in tables(callback, tmp_path).items())
+
+
+def test_sanity_checking_is_neither_recorded_nor_counted(tmp_path):
+    callback = profiler(tmp_path, {"validate": "wait=0 warmup=0 active=1 repeat=1"})
+    made = fit(tmp_path, callback, steps=2, val=3, num_sanity_val_steps=2)
+    assert made.num_sanity_val_steps == 2
+    assert callback.profilers["validate"].step_num == 3
+
+
+def test_validation_counts_on_over_epochs_and_its_windows_hold_no_training(tmp_path):
+    callback = profiler(tmp_path, {"validate": "wait=3 warmup=0 active=4 repeat=1"}, on_trace_ready=["steps", "trace"])
+    fit(tmp_path, callback, steps=3, val=5, max_epochs=2)
+    assert windows(callback, tmp_path) == {"validate-000003-000006": [3, 4]}
+    assert capture(tmp_path, "validate-000003-000006")["partial"] == "validation ended"
+    names = {event.get("name") for event in events(tmp_path, "validate-000003-000006")}
+    assert "Optimizer.step#SGD.step" not in names
+
+
+def test_a_window_of_validation_that_begins_inside_one_of_training_is_left_out(tmp_path, caplog):
+    schedule = {"train": "wait=0 warmup=2 active=1 repeat=1", "validate": "wait=0 warmup=0 active=1 repeat=1"}
+    callback = profiler(tmp_path, schedule)
+    fit(tmp_path, callback, steps=4, val=1, val_check_interval=1, num_sanity_val_steps=0)
+    assert windows(callback, tmp_path) == {"train-000002-000002": [2]}
+    assert "another profiler is recording" in caplog.text
+
+
+def test_validation_inside_a_training_window_is_a_part_of_the_training_step(tmp_path):
+    callback = profiler(tmp_path, "wait=1 warmup=0 active=3 repeat=1")
+    fit(tmp_path, callback, steps=6, val=4, val_check_interval=2)
+    rows = tables(callback, tmp_path)["train-000001-000003"]
+    assert [int(row["step"]) for row in rows] == [1, 2, 3]
+    validating = [float(row["validation_ms"]) > 0 for row in rows]
+    assert validating == [False, True, False], "it ran after step 1 and before step 2 ended"
+    for row in rows:
+        parts = ("data", "transfer", "forward", "backward", "optimizer", "validation", "checkpoint", "other")
+        total = sum(float(row[f"{part}_ms"] or 0) for part in parts)
+        assert total == pytest.approx(float(row["wall_ms"]))
+        assert float(row["forward_ms"]) < float(rows[1]["wall_ms"]) / 2
+
+
+# --- the unit of a step ---
+
+
+def test_a_step_may_be_an_optimizer_update_of_several_batches(tmp_path):
+    callback = profiler(
+        tmp_path, "wait=1 warmup=0 active=2 repeat=1", step_unit="optimizer", on_trace_ready=["trace", "steps"]
+    )
+    fit(tmp_path, callback, steps=8, accumulate_grad_batches=2)
+    assert windows(callback, tmp_path) == {"train-000001-000002": [1, 2]}
+    assert callback.profilers["train"].step_num == 4
+    marks = [event["name"] for event in events(tmp_path, "train-000001-000002")]
+    assert marks.count("backward") == 4, "two batches in each of two steps"
+
+
+class TwoOptimizers(Tiny):
+    """As a GAN does it: manual optimization, two optimizers, one of them every other batch."""
+
+    automatic_optimization = False
+
+    def configure_optimizers(self):
+        return [torch.optim.SGD(self.parameters(), lr=1e-3), torch.optim.Adam(self.parameters(), lr=1e-3)]
+
+    def training_step(self, batch, batch_idx):
+        for optimizer in self.optimizers()[: 1 + batch_idx % 2]:
+            loss = self.loss(batch)
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            optimizer.step()
+
+
+@pytest.mark.parametrize("unit", ["batch", "optimizer"])
+def test_two_optimizers_make_one_step_of_a_batch(unit, tmp_path):
+    def automatic(self):
+        return False
+
+    module = type("Manual", (TwoOptimizers,), {"automatic_optimization": property(automatic)})()
+    callback = profiler(tmp_path, "wait=1 warmup=0 active=2 repeat=1", step_unit=unit)
+    fit(tmp_path, callback, steps=4, module=module)
+    rows = tables(callback, tmp_path)["train-000001-000002"]
+    assert callback.profilers["train"].step_num == 4
+    for row in rows:
+        assert all(float(row[f"{part}_ms"]) > 0 for part in ("data", "transfer", "forward", "backward", "optimizer"))
+
+
+# --- resume ---
+
+
+def checkpoint_at(folder, callback, steps, path):
+    made = fit(folder, callback, steps=steps)
+    made.save_checkpoint(path)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("stopped", "expected"),
+    [
+        (2, {"train-000003-000004": [3, 4], "train-000007-000008": [7, 8]}),
+        (3, {"train-000007-000008": [7, 8]}),
+        (4, {"train-000007-000008": [7, 8]}),
+        (6, {"train-000007-000008": [7, 8]}),
+        (9, {}),
+    ],
+)
+def test_a_resumed_training_goes_on_in_its_schedule(stopped, expected, tmp_path):
+    first = profiler(tmp_path, TWO_WINDOWS, run="first")
+    checkpoint_at(tmp_path, first, stopped, tmp_path / "half.ckpt")
+    again = profiler(tmp_path, TWO_WINDOWS, run="again")
+    fit(tmp_path, again, steps=10, max_epochs=2, ckpt_path=tmp_path / "half.ckpt")
+    assert windows(again, tmp_path, "again") == expected
+    assert again.profilers["train"].step_num == stopped + 10
+
+
+def test_a_resumed_training_whose_windows_are_over_says_so_and_ends_well(tmp_path, caplog):
+    first = profiler(tmp_path, "wait=0 warmup=0 active=1 repeat=1")
+    checkpoint_at(tmp_path, first, 4, tmp_path / "half.ckpt")
+    again = profiler(tmp_path, "wait=0 warmup=0 active=1 repeat=1", run="again")
+    fit(tmp_path, again, steps=4, max_epochs=2, ckpt_path=tmp_path / "half.ckpt")
+    assert "no window has been recorded" in caplog.text
+
+
+def test_a_checkpoint_without_our_state_starts_the_schedule_at_its_beginning(tmp_path):
+    made = trainer(tmp_path)
+    made.fit(Tiny(), batches(4))
+    made.save_checkpoint(tmp_path / "other.ckpt")
+    callback = profiler(tmp_path, TWO_WINDOWS)
+    fit(tmp_path, callback, steps=6, max_epochs=2, ckpt_path=tmp_path / "other.ckpt")
+    assert windows(callback, tmp_path) == {"train-000003-000004": [3, 4]}
+
+
+def test_testing_a_checkpoint_does_not_turn_the_count_of_training_back(tmp_path):
+    callback = profiler(tmp_path, TWO_WINDOWS)
+    made = checkpoint_at(tmp_path, callback, 4, tmp_path / "half.ckpt")
+    made.fit_loop.max_epochs = 2
+    made.fit(Tiny(), batches(4))
+    made.test(Tiny(), batches(2), ckpt_path=tmp_path / "half.ckpt", verbose=False)
+    assert callback.profilers["train"].step_num == 8
+
+
+# --- ends ---
+
+
+class TooHotError(RuntimeError):
+    pass
+
+
+def ends(how):
+    """Something that ends the training during step 4, the second of a window's three."""
+
+    def before_step(module, batch_idx):
+        if batch_idx != 4:
+            return
+        if how == "exception":
+            raise TooHotError("too hot")
+        if how == "ctrl-c":
+            raise KeyboardInterrupt
+        if how == "sigterm":
+            os.kill(os.getpid(), signal.SIGTERM)
+        if how == "should_stop":
+            module.trainer.should_stop = True
+
+    return before_step
+
+
+@pytest.fixture
+def _keep_signals():
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("_keep_signals")
+@pytest.mark.parametrize(
+    ("how", "raised", "cause", "steps"),
+    [
+        ("exception", TooHotError, "TooHotError: too hot", [3]),
+        ("ctrl-c", SystemExit, "KeyboardInterrupt", [3]),
+        ("sigterm", BaseException, "SIGTERMException", [3, 4]),
+        ("should_stop", None, "training ended early: should_stop was set", [3, 4]),
+    ],
+)
+def test_a_training_that_is_cut_short_keeps_what_was_recorded(how, raised, cause, steps, tmp_path):
+    callback = profiler(tmp_path, "wait=3 warmup=0 active=3 repeat=1")
+    if raised is None:
+        fit(tmp_path, callback, module=Tiny(ends(how)))
+    else:
+        with pytest.raises(raised) as error:
+            fit(tmp_path, callback, module=Tiny(ends(how)))
+        assert type(error.value).__name__ in {raised.__name__, cause}
+    assert windows(callback, tmp_path) == {"train-000003-000005": steps}
+    assert capture(tmp_path, "train-000003-000005")["partial"] == cause
+
+
+def test_max_time_ends_a_training_as_it_would_without_us(tmp_path):
+    callback = profiler(tmp_path, "wait=1 warmup=0 active=1000000 repeat=1")
+    made = fit(tmp_path, callback, steps=100_000, max_time={"seconds": 0.2}, max_epochs=-1)
+    assert made.should_stop
+    (facts,) = [capture(tmp_path, name) for name in windows(callback, tmp_path)]
+    assert facts["partial"] == "training ended early: should_stop was set"
+
+
+def test_early_stopping_keeps_the_window(tmp_path):
+    from lightning.pytorch.callbacks import EarlyStopping
+
+    class Logging(Tiny):
+        def validation_step(self, batch, batch_idx):
+            self.log("loss", torch.tensor(1.0), batch_size=2)
+
+    callback = profiler(tmp_path, "wait=4 warmup=0 active=8 repeat=1")
+    made = trainer(tmp_path, callback, EarlyStopping("loss", patience=1), max_epochs=9)
+    made.fit(Logging(), batches(3), batches(1))
+    assert made.current_epoch == 2
+    assert windows(callback, tmp_path) == {"train-000004-000011": [4, 5]}
+
+
+def test_an_error_in_validation_ends_both_profilers(tmp_path):
+    class Failing(Tiny):
+        def validation_step(self, batch, batch_idx):
+            raise TooHotError("no")
+
+    callback = profiler(tmp_path, {"train": "wait=0 warmup=0 active=9 repeat=1", "validate": None})
+    with pytest.raises(TooHotError):
+        fit(tmp_path, callback, steps=3, val=1, val_check_interval=2, module=Failing(), num_sanity_val_steps=0)
+    assert windows(callback, tmp_path) == {"train-000000-000008": [0, 1]}
