@@ -13,35 +13,33 @@ from torch.profiler import ProfilerActivity, profile
 from torchvision.models import resnet50
 
 import perfhooks
-from perfhooks.options import DEFAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-WINDOWS = 3
-"""How many windows each profiler records; the shortest stall counts."""
-FIELDS = {"wait": 1, "warmup": 1, "active": 5}
+ROUNDS = 3
+"""How many windows each profiler records, in turn; the shortest stall counts."""
+FIELDS = {"wait": 1, "warmup": 1, "active": 5, "repeat": 1}
 RECORDING: dict[str, Any] = {"activities": [ProfilerActivity.CPU], "record_shapes": True, "with_stack": True}
 
 
 def measure() -> list[Comparison]:
     """The stall at the end of five steps of ResNet-50, recorded with shapes and stacks."""
     train = training()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        rows = (
-            ("torch.profiler: table, stacks, trace.json.gz", stall(train, theirs(folder, everything))),
-            *((f"perfhooks{options}", stall(train, ours(folder, settings))) for options, settings in OURS.items()),
-            ("the floor: stop, one plain trace.json, free", stall(train, theirs(folder, save_and_free))),
-        )
+    makers: dict[str, Callable[[Path], Any]] = {
+        "torch.profiler: table, stacks, trace.json.gz": functools.partial(theirs, everything),
+        "perfhooks: the same and a step table": ours,
+        "perfhooks: the same, background=False": functools.partial(ours, background=False),
+        "the floor: stop, one plain trace.json, free": functools.partial(theirs, save_and_free),
+    }
+    times: dict[str, list[float]] = {name: [] for name in makers}
+    for count in range(ROUNDS):
+        say(f"the end of a window, {count + 1} of {ROUNDS}")
+        for name, make in makers.items():
+            with tempfile.TemporaryDirectory() as folder:
+                times[name].append(stall(train, make(Path(folder))))
     title = "step() at the end of a window: 5 steps of ResNet-50, shapes and stacks"
-    return [Comparison(title=title, unit="ms", rows=rows)]
-
-
-# the option comes with the worker; before that all files are made in the loop
-OURS: dict[str, dict[str, Any]] = {": the same and a step table": {}}
-if "background" in DEFAULTS:
-    OURS[": the same, background=False"] = {"background": False}
+    return [Comparison(title=title, unit="ms", rows=tuple((name, min(each) * 1e3) for name, each in times.items()))]
 
 
 def training() -> Callable[[], None]:
@@ -60,20 +58,17 @@ def training() -> Callable[[], None]:
 
 
 def stall(train: Callable[[], None], prof: Any) -> float:
-    """Milliseconds of the step() that ends a window, at best."""
-    say(f"the end of a window, {type(prof).__module__}")
-    times = []
-    cycle = sum(FIELDS.values())
+    """Seconds of the step() that ends the window."""
     with prof:
-        for step in range(1, WINDOWS * cycle + 1):
+        for _ in range(sum(FIELDS.values()) - FIELDS["repeat"]):
             train()
             taken = seconds(prof.step)
-            if step % cycle == 0:
-                times.append(taken)
-    return min(times) * 1e3
+    if isinstance(prof, perfhooks.Profiler):
+        prof.wait()
+    return taken
 
 
-def theirs(folder: Path, handler: Callable[[Path, Any], None]) -> Any:
+def theirs(handler: Callable[[Path, Any], None], folder: Path) -> Any:
     """torch's own profiler; its stacks are empty without ``verbose``."""
     options = dict(RECORDING)
     if handler is everything:
@@ -96,7 +91,7 @@ def save_and_free(folder: Path, prof: Any) -> None:
     vars(prof.profiler).clear()
 
 
-def ours(folder: Path, settings: dict[str, Any]) -> Any:
+def ours(folder: Path, **settings: Any) -> Any:
     """All that is made by default."""
     schedule = perfhooks.Schedule(**FIELDS)
     return perfhooks.Profiler(schedule=schedule, out=folder, keep_results=False, **RECORDING, **settings)
