@@ -1,14 +1,24 @@
 """A model, a dataset and a runner so small that a training takes a tenth of a second."""
 
+import csv
 import itertools
+import json
 import logging
+from pathlib import Path
 
 import torch
+from mmengine.evaluator import BaseMetric, Evaluator
+from mmengine.logging import MMLogger
 from mmengine.model import BaseModel
 from mmengine.runner import Runner
 from torch.utils.data import DataLoader, TensorDataset
 
 _NUMBERS = itertools.count()
+
+EPOCHS = {"by_epoch": True, "max_epochs": 2}
+"""Two epochs of eight iterations."""
+ITERATIONS = {"by_epoch": False, "max_iters": 16}
+"""The same number of iterations as one stretch."""
 
 
 class Tiny(BaseModel):
@@ -23,20 +33,26 @@ class Tiny(BaseModel):
         return {"loss": torch.nn.functional.cross_entropy(scores, labels)} if mode == "loss" else list(scores)
 
 
+class Count(BaseMetric):
+    """The number of samples."""
+
+    def process(self, data_batch, data_samples):
+        self.results += [1] * len(data_samples)
+
+    def compute_metrics(self, results):
+        return {"count": len(results)}
+
+
 def batches(count):
     """A loader of ``count`` batches."""
     return DataLoader(TensorDataset(torch.randn(2 * count, 4), torch.zeros(2 * count, dtype=torch.long)), batch_size=2)
 
 
-EPOCHS = {"by_epoch": True, "max_epochs": 2}
-"""Two epochs of eight iterations."""
-ITERATIONS = {"by_epoch": False, "max_iters": 16}
-"""The same number of iterations as one stretch."""
-
-
-def runner(work_dir, *hooks, train_cfg=EPOCHS, length=8, **more):
-    """A runner with some hooks, given as mmengine's ``custom_hooks`` takes them."""
-    settings = {
+def settings(work_dir, *hooks, train_cfg=EPOCHS, length=None, **more):
+    """What a runner takes, with some hooks as mmengine's ``custom_hooks`` takes them."""
+    # an iteration-based loop sleeps for two seconds where its data begin again
+    length = length or (8 if train_cfg["by_epoch"] else train_cfg["max_iters"])
+    return {
         "model": Tiny(),
         "work_dir": str(work_dir),
         "train_dataloader": batches(length),
@@ -48,13 +64,61 @@ def runner(work_dir, *hooks, train_cfg=EPOCHS, length=8, **more):
         "log_level": "WARNING",
         **more,
     }
-    return Runner(**settings)
+
+
+def validation(length=5):
+    """What a runner takes to validate."""
+    return {"val_dataloader": batches(length), "val_cfg": {}, "val_evaluator": Evaluator(Count())}
+
+
+def on_test(length=5):
+    """What a runner takes to test."""
+    return {"test_dataloader": batches(length), "test_cfg": {}, "test_evaluator": Evaluator(Count())}
+
+
+def runner(work_dir, *hooks, **more):
+    """A runner with some hooks."""
+    return Runner(**settings(work_dir, *hooks, **more))
+
+
+def trained(work_dir, *hooks, **more):
+    """A runner that has trained."""
+    made = runner(work_dir, *hooks, **more)
+    made.train()
+    return made
+
+
+def windows(runner, *, stage=""):
+    """The folders of the windows that a runner recorded, in order."""
+    run = Path(runner.log_dir) / "perf" / runner.timestamp
+    return sorted(folder for folder in run.iterdir() if folder.is_dir() and folder.name.startswith(stage))
+
+
+def names(runner, **more):
+    return [folder.name for folder in windows(runner, **more)]
+
+
+def rows(window, rank=0):
+    """The step table of a window, numbers as numbers."""
+    with (window / f"rank{rank}.steps.csv").open() as file:
+        return [
+            {name: float(value) if value and name != "stage" else value for name, value in row.items()}
+            for row in csv.DictReader(file)
+        ]
+
+
+def steps(runner, **more):
+    """The steps that all windows recorded."""
+    return [int(row["step"]) for window in windows(runner, **more) for row in rows(window)]
+
+
+def capture(window, rank=0):
+    """The facts of a window."""
+    return json.loads((window / f"rank{rank}.capture.json").read_text())
 
 
 def close_logs():
     """Close the files of mmengine's loggers, which it leaves open."""
-    from mmengine.logging import MMLogger
-
     for logger in list(MMLogger._instance_dict.values()):
         for handler in list(logger.handlers):
             if isinstance(handler, logging.FileHandler):

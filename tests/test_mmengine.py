@@ -1,36 +1,48 @@
-"""A normal training with mmengine: the hook in every form a config can give it, in both kinds of loop."""
+"""Trainings with mmengine: every form a config can give the hook, every loop, every part of a step."""
 
-import csv
+import functools
 import json
+import logging
+import time
 
 import pytest
 
 pytest.importorskip("mmengine")
 
+import torch
 from mmengine.config import Config
-from mmengine_training import EPOCHS, ITERATIONS, close_logs, runner
+from mmengine.hooks import Hook
+from mmengine.model import BaseDataPreprocessor
+from mmengine.optim import OptimWrapper, OptimWrapperDict
+from mmengine.runner import FlexibleRunner, Runner
+from mmengine_training import (
+    EPOCHS,
+    ITERATIONS,
+    Tiny,
+    capture,
+    close_logs,
+    names,
+    on_test,
+    rows,
+    runner,
+    settings,
+    steps,
+    trained,
+    validation,
+    windows,
+)
 
 from perfhooks import OptionError
 from perfhooks_mmengine import ProfilerHook
 
 SCHEDULE = "skip_first=2 wait=2 warmup=1 active=3 repeat=2"
+AT_ONCE = "wait=0 warmup=0 active=3 repeat=1"
 
 
 @pytest.fixture(autouse=True)
 def logs():
     yield
     close_logs()
-
-
-def windows(runner):
-    from pathlib import Path
-
-    return sorted(folder for folder in (Path(runner.log_dir) / "perf" / runner.timestamp).iterdir() if folder.is_dir())
-
-
-def rows(window, rank=0):
-    with (window / f"rank{rank}.steps.csv").open() as file:
-        return list(csv.DictReader(file))
 
 
 FORMS = {
@@ -42,6 +54,7 @@ FORMS = {
                 "hook": {
                     "type": "perfhooks_mmengine.ProfilerHook",
                     "schedule": {"skip_first": 2, "wait": 2, "warmup": 1, "active": 3, "repeat": 2},
+                    "on_trace_ready": ["default", {"type": "operators", "row_limit": 5}],
                 }
             }
         ).hook
@@ -52,33 +65,50 @@ FORMS = {
 @pytest.mark.parametrize("train_cfg", [EPOCHS, ITERATIONS], ids=["epochs", "iterations"])
 @pytest.mark.parametrize("form", FORMS)
 def test_the_schedule_says_which_iterations_are_recorded(tmp_path, form, train_cfg):
-    trained = runner(tmp_path, FORMS[form](), train_cfg=train_cfg)
-    trained.train()
-    found = windows(trained)
-    assert [window.name for window in found] == ["train-000005-000007", "train-000011-000013"]
-    assert [int(row["step"]) for window in found for row in rows(window)] == [5, 6, 7, 11, 12, 13]
-    for window in found:
-        assert json.loads((window / "rank0.capture.json").read_text())["partial"] is None
+    done = trained(tmp_path, FORMS[form](), train_cfg=train_cfg)
+    assert names(done) == ["train-000005-000007", "train-000011-000013"]
+    assert steps(done) == [5, 6, 7, 11, 12, 13]
+    assert [capture(window)["partial"] for window in windows(done)] == [None, None]
+
+
+def test_a_flexible_runner_is_profiled_like_the_other(tmp_path):
+    hook = ProfilerHook(schedule=SCHEDULE)
+    made = FlexibleRunner(
+        **settings(tmp_path, hook, env_cfg={}, randomness={"seed": None}), strategy={"type": "SingleDeviceStrategy"}
+    )
+    made.train()
+    assert steps(made) == [5, 6, 7, 11, 12, 13]
 
 
 def test_without_a_schedule_iterations_12_to_14_are_recorded(tmp_path):
-    trained = runner(tmp_path, {"type": "perfhooks_mmengine.ProfilerHook"})
-    trained.train()
-    assert [window.name for window in windows(trained)] == ["train-000012-000014"]
+    assert names(trained(tmp_path, {"type": "perfhooks_mmengine.ProfilerHook"})) == ["train-000012-000014"]
 
 
 def test_a_training_that_ends_inside_a_window_keeps_it_and_says_so(tmp_path):
-    trained = runner(tmp_path, ProfilerHook(schedule="wait=12 warmup=1 active=30"))
-    trained.train()
-    (window,) = windows(trained)
-    capture = json.loads((window / "rank0.capture.json").read_text())
-    assert capture["partial"]
-    assert capture["reached"] == 16
+    (window,) = windows(trained(tmp_path, ProfilerHook(schedule="wait=12 warmup=1 active=30")))
+    assert capture(window)["partial"]
+    assert [row["step"] for row in rows(window)] == [13, 14, 15], "the step that never was is left out"
+
+
+def test_a_training_without_a_window_says_why(tmp_path, caplog):
+    trained(tmp_path, ProfilerHook(schedule="wait=100 warmup=1 active=1"))
+    assert "no window has been recorded: 16 steps ended; the first window is steps 101-101" in caplog.text
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"schedule": "wait=1"}, {"schedule": {"wait": -1, "warmup": 1, "active": 1}}, {"on_trace_ready": "stakcs"}],
+    [
+        {"schedule": "wait=1"},
+        {"schedule": {"wait": -1, "warmup": 1, "active": 1}},
+        {"schedule": {"train": None}},
+        {"schedule": {"train": AT_ONCE, "val": "wait=1"}},
+        {"schedule": {"train": AT_ONCE, "val": AT_ONCE}, "stage": "both"},
+        {"on_trace_ready": "stakcs"},
+        {"on_trace_ready": {"type": "log_trace", "row_limt": 5}},
+        {"step_unit": "epoch"},
+        {"activities": ["cpu"], "activity_with_cpu": True},
+        {"json_trace_path": 3},
+    ],
     ids=str,
 )
 def test_a_wrong_option_is_an_error_at_construction(wrong):
@@ -89,3 +119,363 @@ def test_a_wrong_option_is_an_error_at_construction(wrong):
 def test_an_unknown_option_is_an_error_at_construction():
     with pytest.raises(TypeError, match="with_stack"):
         ProfilerHook(with_stak=True)
+
+
+# --- the parts of a step ---
+
+
+def parts(row):
+    return {
+        name.removesuffix("_ms")
+        for name in (
+            "data_ms",
+            "transfer_ms",
+            "forward_ms",
+            "backward_ms",
+            "optimizer_ms",
+            "validation_ms",
+            "checkpoint_ms",
+        )
+        if row[name]
+    }
+
+
+UPDATE = {"data", "transfer", "forward", "backward", "optimizer"}
+
+
+def sums(row):
+    """The parts of a step sum to its time."""
+    return sum(row[name] or 0 for name in row if name.endswith("_ms") and name != "wall_ms") == pytest.approx(
+        row["wall_ms"]
+    )
+
+
+@pytest.mark.parametrize("train_cfg", [EPOCHS, ITERATIONS], ids=["epochs", "iterations"])
+@pytest.mark.parametrize("schedule", [AT_ONCE, SCHEDULE])
+def test_the_parts_of_a_step_are_labelled_from_the_first_one_on(tmp_path, schedule, train_cfg):
+    done = trained(tmp_path, ProfilerHook(schedule=schedule), train_cfg=train_cfg)
+    for window in windows(done):
+        for row in rows(window):
+            assert parts(row) == UPDATE
+            assert sums(row)
+
+
+LEAST_MS = {"transfer": 20, "forward": 30, "backward": 40, "optimizer": 50}
+
+
+class SlowTransfer(BaseDataPreprocessor):
+    def forward(self, data, training=False):
+        time.sleep(0.020)
+        return super().forward(data, training)
+
+
+class Slow(Tiny):
+    """Each part of its step takes at least so many milliseconds."""
+
+    def __init__(self):
+        super().__init__()
+        self.data_preprocessor = SlowTransfer()
+        self.layer.register_forward_pre_hook(lambda *_: time.sleep(0.030))
+
+    def parse_losses(self, losses):
+        loss, log = super().parse_losses(losses)
+        loss.register_hook(lambda _: time.sleep(0.040))
+        return loss, log
+
+
+class SlowSGD(torch.optim.SGD):
+    def step(self, *args, **kwargs):
+        time.sleep(0.050)
+        return super().step(*args, **kwargs)
+
+
+class Snail(Hook):
+    """A hook of somebody's that takes its time."""
+
+    def before_train_iter(self, runner, **_):
+        time.sleep(0.060)
+
+
+def test_each_part_gets_the_time_that_was_spent_in_it(tmp_path):
+    model = Slow()
+    update = OptimWrapper(SlowSGD(model.parameters(), lr=0.01))
+    done = trained(
+        tmp_path,
+        ProfilerHook(schedule=AT_ONCE),
+        Snail(),
+        model=model,
+        optim_wrapper=update,
+        length=4,
+        train_cfg={"max_epochs": 1, "by_epoch": True},
+    )
+    for part, least in {**LEAST_MS, "other": 60}.items():
+        found = [row[f"{part}_ms"] for row in rows(windows(done)[0])]
+        assert min(found) >= least, (part, found)
+
+
+def test_labels_are_there_only_while_a_window_is_open_and_nothing_of_them_stays(tmp_path):
+    seen = {}
+
+    class Look(Hook):
+        priority = "LOWEST"
+
+        def after_train_iter(self, runner, **_):
+            owners = (runner, runner.optim_wrapper, runner.model.data_preprocessor)
+            mine = {"call_hook", "save_checkpoint", "optim_context", "backward", "step", "zero_grad", "forward"}
+            seen[runner.iter + 1] = {name for owner in owners for name in vars(owner) if name in mine}
+
+    trained(tmp_path, ProfilerHook(schedule="wait=4 warmup=1 active=3 repeat=1"), Look())
+    all_of_them = {"call_hook", "save_checkpoint", "optim_context", "backward", "step", "zero_grad", "forward"}
+    assert seen == {step: all_of_them if 4 <= step <= 7 else set() for step in range(1, 17)}
+
+
+def test_loops_run_as_before_when_a_training_is_over(tmp_path):
+    done = trained(tmp_path, ProfilerHook(schedule=SCHEDULE), **validation())
+    assert "run" not in vars(done.train_loop)
+    assert "run" not in vars(done.val_loop)
+
+
+def test_a_stand_in_that_somebody_covered_stays_and_does_nothing(tmp_path):
+    class Cover(Hook):
+        priority = "LOWEST"
+
+        def after_train_iter(self, runner, **_):
+            if runner.iter == 4:
+                runner.optim_wrapper.step = functools.partial(runner.optim_wrapper.step)
+
+    done = trained(tmp_path, ProfilerHook(schedule="wait=4 warmup=1 active=2 repeat=2"), Cover())
+    assert steps(done) == [5, 6, 12, 13]
+
+
+def test_validation_between_iterations_is_a_part_of_the_step_it_falls_into(tmp_path):
+    loop = {"by_epoch": False, "max_iters": 10, "val_interval": 4}
+    done = trained(tmp_path, ProfilerHook(schedule="wait=2 warmup=0 active=6 repeat=1"), train_cfg=loop, **validation())
+    (window,) = windows(done)
+    found = {int(row["step"]): parts(row) for row in rows(window)}
+    # the validation after four iterations falls into what follows the fourth
+    assert found == {step: UPDATE | ({"validation"} if step == 4 else set()) for step in range(2, 8)}
+    assert all(map(sums, rows(window)))
+
+
+def test_a_checkpoint_is_a_part_of_the_step_it_falls_into(tmp_path):
+    checkpoint = {"checkpoint": {"type": "CheckpointHook", "interval": 4, "by_epoch": False}}
+    done = trained(tmp_path, ProfilerHook(schedule="wait=2 warmup=0 active=4 repeat=1"), default_hooks=checkpoint)
+    assert [int(row["step"]) for row in rows(windows(done)[0]) if "checkpoint" in parts(row)] == [3]
+
+
+class Adversarial(Tiny):
+    """Two optimizers, one after the other, in a ``train_step`` of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.other = torch.nn.Linear(4, 2)
+
+    def train_step(self, data, optim_wrapper):
+        inputs, labels = self.data_preprocessor(data, True)
+        for name, layer in (("one", self.layer), ("two", self.other)):
+            with optim_wrapper[name].optim_context(self):
+                loss = torch.nn.functional.cross_entropy(layer(inputs), labels)
+            optim_wrapper[name].update_params(loss)
+        return {"loss": loss}
+
+
+def test_several_optimizers_are_labelled_each(tmp_path):
+    model = Adversarial()
+    layers = {"one": model.layer, "two": model.other}
+    update = OptimWrapperDict(
+        **{name: OptimWrapper(torch.optim.SGD(layer.parameters(), lr=0.01)) for name, layer in layers.items()}
+    )
+    done = trained(tmp_path, ProfilerHook(schedule=AT_ONCE), model=model, optim_wrapper=update)
+    assert [parts(row) for row in rows(windows(done)[0])] == [UPDATE] * 3
+
+
+def test_a_compiled_step_is_not_touched(tmp_path, recwarn):
+    cfg = settings(tmp_path, cfg={"compile": {"backend": "eager"}})
+    hook = ProfilerHook(schedule="wait=1 warmup=1 active=2 repeat=1")
+    made = Runner(**{**cfg, "custom_hooks": [hook]})
+    made.train()
+    assert steps(made) == [2, 3]
+    assert parts(rows(windows(made)[0])[0]) >= {"data", "backward"}
+    assert not [one for one in recwarn if "record_function" in str(one.message)]
+
+
+# --- accumulated gradients, resuming ---
+
+ACCUMULATE = {"optimizer": {"type": "SGD", "lr": 0.01}, "accumulative_counts": 3}
+
+
+def test_a_step_is_an_iteration_also_where_gradients_are_accumulated(tmp_path):
+    done = trained(tmp_path, ProfilerHook(schedule="wait=1 warmup=0 active=6 repeat=1"), optim_wrapper=ACCUMULATE)
+    found = rows(windows(done)[0])
+    assert [int(row["step"]) for row in found if "optimizer" in parts(row)] == [2, 5]
+
+
+def test_a_step_can_be_an_update_of_the_optimizer(tmp_path):
+    hook = ProfilerHook(schedule="wait=1 warmup=1 active=2 repeat=1", step_unit="optimizer")
+    done = trained(tmp_path, hook, optim_wrapper=ACCUMULATE)
+    assert steps(done) == [2, 3]
+    # 16 iterations: an update after every third, and after the last
+    assert hook.profiler.step_num == 6
+
+
+mmengine_checkpoints = pytest.mark.filterwarnings("ignore:.*TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD.*:UserWarning")
+
+
+def resumed(tmp_path, make_hook, monkeypatch, *, interval, **more):
+    """Train to a checkpoint, then on from there; gives the two runners."""
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")  # for mmengine's own checkpoints on torch 2.6 and later
+    checkpoint = {"checkpoint": {"type": "CheckpointHook", "interval": interval, "by_epoch": False}}
+    more = {"default_hooks": checkpoint, "train_cfg": ITERATIONS, **more}
+    first = runner(tmp_path, make_hook(), **{**more, "train_cfg": {**more["train_cfg"], "max_iters": interval}})
+    first.train()
+    time.sleep(1.1)  # mmengine names log folders by the second
+    second = runner(tmp_path, make_hook(), resume=True, **more)
+    second.train()
+    return first, second
+
+
+@mmengine_checkpoints
+def test_a_resumed_training_goes_on_where_its_schedule_was(tmp_path, monkeypatch):
+    first, second = resumed(tmp_path, lambda: ProfilerHook(schedule=SCHEDULE), monkeypatch, interval=8)
+    assert steps(first) == [5, 6, 7]
+    assert steps(second) == [11, 12, 13]
+
+
+@mmengine_checkpoints
+def test_resumed_inside_a_window_it_waits_for_the_next(tmp_path, monkeypatch):
+    first, second = resumed(tmp_path, lambda: ProfilerHook(schedule=SCHEDULE), monkeypatch, interval=6)
+    assert steps(first) == [5]
+    assert steps(second) == [11, 12, 13]
+
+
+@mmengine_checkpoints
+def test_updates_and_validations_are_counted_on_from_the_checkpoint(tmp_path, monkeypatch):
+    schedule = {"train": "wait=3 warmup=0 active=2", "val": "wait=6 warmup=0 active=2 repeat=1"}
+    first, second = resumed(
+        tmp_path,
+        lambda: ProfilerHook(schedule=schedule, step_unit="optimizer"),
+        monkeypatch,
+        interval=9,
+        optim_wrapper=ACCUMULATE,
+        train_cfg={**ITERATIONS, "val_interval": 4},
+        **validation(),
+    )
+    # nine iterations are three updates, and hold three validations of five
+    assert steps(first, stage="validate") == [6, 7]
+    assert names(first, stage="train") == []
+    assert steps(second, stage="train") == [3, 4]
+    assert names(second, stage="validate") == []
+
+
+@mmengine_checkpoints
+def test_weights_alone_resume_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+    checkpoint = {"checkpoint": {"type": "CheckpointHook", "interval": 6, "by_epoch": False}}
+    make = {"step_unit": "optimizer", "schedule": AT_ONCE}
+    trained(tmp_path / "first", ProfilerHook(**make), default_hooks=checkpoint)
+    second = trained(tmp_path / "second", ProfilerHook(**make), load_from=str(tmp_path / "first" / "iter_6.pth"))
+    assert steps(second) == [0, 1, 2]
+
+
+# --- validation and test as loops of their own ---
+
+
+def test_each_loop_has_its_own_schedule_numbers_and_windows(tmp_path):
+    schedule = {
+        "train": "wait=1 warmup=0 active=2 repeat=1",
+        "val": "wait=6 warmup=1 active=2 repeat=1",
+        "test": AT_ONCE,
+    }
+    made = runner(tmp_path, ProfilerHook(schedule=schedule), **validation(), **on_test())
+    made.train()
+    made.test()
+    # two validations of five iterations are steps 0 to 9
+    assert names(made) == ["test-000000-000002", "train-000001-000002", "validate-000007-000008"]
+    for window in windows(made):
+        assert {row["stage"] for row in rows(window)} == {window.name.split("-")[0]}
+        assert parts(rows(window)[-1]) >= {"data", "transfer", "forward"}
+
+
+def test_a_window_that_the_end_of_a_validation_cuts_short_is_partial(tmp_path):
+    made = trained(tmp_path, ProfilerHook(schedule={"val": "wait=3 warmup=0 active=5 repeat=1"}), **validation())
+    (window,) = windows(made)
+    assert window.name == "validate-000003-000007"
+    assert capture(window)["partial"]
+    assert steps(made) == [3, 4]
+
+
+def test_a_validation_inside_a_training_window_is_left_to_it(tmp_path, caplog):
+    loop = {"by_epoch": False, "max_iters": 10, "val_interval": 4}
+    schedule = {"train": "wait=2 warmup=0 active=6 repeat=1", "val": AT_ONCE}
+    made = trained(tmp_path, ProfilerHook(schedule=schedule), train_cfg=loop, **validation())
+    assert names(made) == ["train-000002-000007"]
+    assert "another profiler is recording" in caplog.text
+
+
+def test_runner_val_and_runner_test_alone_are_profiled(tmp_path):
+    made = runner(tmp_path, ProfilerHook(schedule={"val": AT_ONCE, "test": AT_ONCE}), **validation(), **on_test())
+    made.val()
+    made.test()
+    assert names(made) == ["test-000000-000002", "validate-000000-000002"]
+
+
+# --- where mmengine's users look ---
+
+
+def test_the_split_of_a_step_is_in_the_log_line_and_every_step_in_the_visualizer(tmp_path):
+    hook = ProfilerHook(schedule="wait=1 warmup=1 active=3 repeat=1")
+    default_hooks = {"checkpoint": None, "logger": {"type": "LoggerHook", "interval": 1}}
+    made = trained(tmp_path, hook, default_hooks=default_hooks, log_level="INFO")
+    (log,) = (tmp_path / made.timestamp).glob("*.log")
+    text = log.read_text()
+    assert "perfhooks - INFO - steps 2-4: " in text
+    assert str(windows(made)[0]) in text
+    assert "perf_wall_ms: " in text
+    assert "perf_forward_ms: " in text
+    lines = (tmp_path / made.timestamp / "vis_data" / "perfhooks.json").read_text().splitlines()
+    found = [json.loads(line) for line in lines]
+    assert [row["step"] for row in found] == [2, 3, 4]
+    for ours, row in zip(found, rows(windows(made)[0]), strict=True):
+        assert ours["perf/train/wall_ms"] == row["wall_ms"]
+
+
+def test_the_log_has_each_line_once_also_with_two_hooks(tmp_path, caplog, capfd):
+    hooks = [
+        ProfilerHook(schedule="wait=1 warmup=0 active=2 repeat=1"),
+        ProfilerHook(schedule="wait=5 warmup=0 active=2 repeat=1"),
+    ]
+    made = trained(tmp_path, *hooks, log_level="INFO")
+    (log,) = (tmp_path / made.timestamp).glob("*.log")
+    assert log.read_text().count("steps 1-2: ") == 1
+    assert log.read_text().count("steps 5-6: ") == 1
+    assert not [handler for handler in logging.getLogger("perfhooks").handlers if type(handler).__name__ == "_PassOn"]
+
+
+def test_what_fails_on_our_side_is_a_line_in_the_log_and_training_goes_on(tmp_path, monkeypatch):
+    made = runner(tmp_path, ProfilerHook(schedule=AT_ONCE), log_level="INFO")
+    add_scalars = made.visualizer.add_scalars
+
+    def fail(*args, file_path, **kwargs):
+        if file_path == "perfhooks.json":
+            raise OSError("no space left")
+        add_scalars(*args, file_path=file_path, **kwargs)
+
+    monkeypatch.setattr(made.visualizer, "add_scalars", fail)
+    made.train()
+    (log,) = (tmp_path / made.timestamp).glob("*.log")
+    assert "training goes on" in log.read_text()
+    assert made.iter == 16
+
+
+def test_an_idle_iteration_costs_little(tmp_path):
+    hook = ProfilerHook(schedule="wait=1000000 warmup=1 active=1")
+    made = trained(tmp_path, hook)
+    hook.before_train(made)
+    call, best = hook.after_train_iter, float("inf")
+    for _ in range(5):
+        began = time.perf_counter()
+        for index in range(20_000):
+            call(made, index, data_batch=None, outputs=None)
+        best = min(best, (time.perf_counter() - began) / 20_000)
+    hook.profiler.stop()
+    assert best <= 4e-6, "2 us on a machine that does nothing else"

@@ -16,6 +16,7 @@ from torch.autograd.profiler_util import EventList
 from torch.profiler import ProfilerActivity
 
 from perfhooks import OptionError
+from perfhooks.guard import logger
 
 if TYPE_CHECKING:
     from perfhooks.spool import HandlerLike
@@ -84,7 +85,9 @@ def activities(with_cpu: bool | None, with_cuda: bool | None) -> list[ProfilerAc
     devices = supported - {ProfilerActivity.CPU}
     chosen = [] if with_cpu is False else [ProfilerActivity.CPU]
     if with_cuda:
-        chosen += sorted(devices, key=str) or [ProfilerActivity.CUDA]
+        chosen += sorted(devices, key=str)
+        if not devices:
+            logger.warning("activity_with_cuda: torch can record no device here")
     return chosen or None
 
 

@@ -17,7 +17,7 @@ from perfhooks_mmengine.loops import STAGES, Loops
 from perfhooks_mmengine.stage import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from perfhooks import Capture
     from perfhooks.profiler import ScheduleLike
@@ -105,6 +105,7 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
         self._closed = False
         self._last_iter: int | None = None
         self._iterations = 0
+        self._answers: list[Callable[[], bool]] = []
         self._loaded: dict[str, int] = {}
         self._resumed: dict[str, int] = {}
         self._runner: Any = None
@@ -126,6 +127,8 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
         if self._beginning is not None:
             self._beginning.check(runner)
             self._last_iter = self._beginning.last_iter(runner.iter)
+        self._iterations = runner.iter
+        self._answers = _update_answers(runner.optim_wrapper)
         step = self._resumed.pop("train", runner.iter) if self._by_update else runner.iter
         self._train.start(runner, step)
 
@@ -140,8 +143,8 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
         if self._train is None or self._closed:
             return
         if self._by_update:
-            self._iterations = runner.iter + 1
-            if not _updated(runner):
+            self._iterations += 1
+            if not self._updated():
                 return
         self._train.step(runner)
         if self._last_iter is not None and runner.iter >= self._last_iter:
@@ -168,12 +171,12 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
         """A step of the test has ended."""
         self._step("test", runner)
 
-    def before_save_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:
+    def before_save_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:  # noqa: ARG002 -- mmengine's form
         """Keep the steps that the iteration does not say."""
         steps = {name: stage.profiler.step_num for name, stage in self._stages.items()}
         if not self._by_update:
             steps.pop("train", None)
-        elif self._train is not None and checkpoint["meta"]["iter"] > self._iterations and _updated(runner):
+        elif self._train is not None and checkpoint["meta"]["iter"] > self._iterations and self._updated():
             steps["train"] += 1  # saved by a hook that comes before this one, when the update has been made
         if steps:
             checkpoint[_STEPS] = steps
@@ -183,6 +186,10 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
         self._loaded = dict(checkpoint.get(_STEPS, {}))
 
     # -- how it is done ----------------------------------------------------------------------------------------------
+
+    def _updated(self) -> bool:
+        """Whether the iteration that ends has updated the model."""
+        return any(answer() for answer in self._answers)
 
     def _start(self, name: str, runner: Any) -> None:
         if name in self._stages:
@@ -241,8 +248,7 @@ def _by_stage(schedule: Any, default: str | None) -> dict[str, Any]:
     return chosen
 
 
-def _updated(runner: Any) -> bool:
-    """Whether the iteration that ends has updated the model; an optimizer that cannot tell has."""
-    wrapper = runner.optim_wrapper
-    several = wrapper.values() if isinstance(wrapper, OptimWrapperDict) else [wrapper]
-    return any(one.should_update() if hasattr(one, "should_update") else True for one in several)
+def _update_answers(optim_wrapper: Any) -> list[Callable[[], bool]]:
+    """What tells at the end of an iteration whether it has updated the model; who cannot tell always has."""
+    several = optim_wrapper.values() if isinstance(optim_wrapper, OptimWrapperDict) else [optim_wrapper]
+    return [getattr(one, "should_update", lambda: True) for one in several]

@@ -45,12 +45,15 @@ def in_log_of(runner: Any) -> Iterator[None]:
     if runner.logger in known:
         yield
         return
-    handler = _PassOn(runner.logger)
+    handler, level = _PassOn(runner.logger), _LOGGER.level
     _LOGGER.addHandler(handler)
+    if level == logging.NOTSET:
+        _LOGGER.setLevel(logging.INFO)  # the runner's log has a level of its own
     try:
         yield
     finally:
         _LOGGER.removeHandler(handler)
+        _LOGGER.setLevel(level)
 
 
 def show(runner: Any, capture: Capture, place: Place) -> None:
