@@ -86,12 +86,14 @@ class Profiler:
         self._run: Run | None = None
         self._started = False
         self._ended = True
+        self._opened = False
         self._step = self._began = 0
         self._next = NEVER
         self._recording = False
         self._window: Window | None = None
         self._last: Window | None = None
         self._timeline = Timeline(self._options["stage"])
+        self._keeps_time = True
         self._end_step = self._timeline.end_step
         self._data_arrived = self._timeline.data_arrived
         speak_up()
@@ -135,9 +137,12 @@ class Profiler:
         """
         closes = self._window is not None
         self.pause(cause)
-        if not self._ended and not closes and self._schedule and self._last is None and not self._spool.places:
+        if not self._ended and not closes and self._schedule is not None and not self._opened:
             logger.warning(self._why_nothing())
         self._ended = True
+        self._spool.rest()
+        if not self._spool.pending:
+            lifetime.forget(self)
 
     def pause(self, cause: str | None = None) -> None:
         """Leave the loop for a while; as ``stop()``, but silent about windows that are still to come.
@@ -154,9 +159,7 @@ class Profiler:
                 whole = self._schedule is None and cause is None
                 self._close(self._step, None if whole else cause or STOPPED)
             self._write_timeline()
-        self._spool.rest()
-        if not self._spool.pending:
-            lifetime.forget(self)
+        self._spool.poll()
 
     def abandon(self) -> None:
         """Do nothing from now on, and touch nothing that was recorded: this process is a forked child."""
@@ -298,6 +301,7 @@ class Profiler:
             window.preset_metadata_json(key, value)
         window.start()
         self._window = window
+        self._opened = True
         self._spool.warm_up()
         lifetime.watch(self)
         if self._run is not None:
@@ -371,10 +375,13 @@ class Profiler:
         return Run.open(self._options["out"] or out or "perf", self._options["run"] or run, job, facts)
 
     def _write_timeline(self) -> None:
-        if self._run is None:
+        if self._run is None or not self._keeps_time:
             self._timeline.take()
-        else:
+            return
+        self._keeps_time = False
+        with guard("writing the timeline", self._on_error):
             self._timeline.append_to(self._run.timeline(self._run.rank))
+            self._keeps_time = True
 
     def _why_nothing(self) -> str:
         if self._window is not None:
