@@ -17,7 +17,7 @@ import perfhooks
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ROUNDS = 3
+ROUNDS = 5
 """How many windows each profiler records, in turn; the shortest stall counts."""
 FIELDS = {"wait": 1, "warmup": 1, "active": 5, "repeat": 1}
 RECORDING: dict[str, Any] = {"activities": [ProfilerActivity.CPU], "record_shapes": True, "with_stack": True}
