@@ -67,7 +67,7 @@ def finish(place: Place) -> Capture:
 def _finish(place: Place, capture: Capture, run: Run) -> Capture:
     trace = perfhooks.trace.read(place.spool)
     artifacts: list[str] = []
-    notes = [*capture.notes, *(str(doubt) for doubt in trace.doubts)]
+    notes = [*capture.notes, *(doubt.text for doubt in trace.doubts)]
     unwritten: OSError | None = None
     for wanted in capture.handlers:
         try:
@@ -144,10 +144,8 @@ def finish_all(folder: Path) -> Iterator[Outcome]:
             yield Outcome(place, finish(place), finished_now=before == "spooled")
         except (PerfhooksError, OSError) as error:
             yield Outcome(place, problem=f"{type(error).__name__}: {error}")
-    for rank, recording in run.died_recording():
-        yield Outcome(
-            Place(run.folder / recording, rank), problem="the process ended while it recorded: this window is lost"
-        )
+    for place in run.died_recording():
+        yield Outcome(place, problem="the process ended while it recorded: this window is lost")
 
 
 def serve(first: str) -> None:

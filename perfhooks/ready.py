@@ -68,6 +68,7 @@ class _Foreign(Recorded):
 
     def __init__(self, profile: Any) -> None:
         self._profile = profile
+        self.ready = True
         ended = profile.step_num
         # torch counts on before it calls the handler, except at the end of the `with`
         whole = ended > 0 and _action(profile, ended - 1) == "RECORD_AND_SAVE"

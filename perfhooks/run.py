@@ -262,19 +262,22 @@ class Run:
     def enter_window(self, name: str | None) -> None:
         """Leave a mark while a window is open, so that a later look can say what was lost with a killed process."""
         mark = self.folder / f".rank{self.rank}.recording"
-        if name is None:
-            mark.unlink(missing_ok=True)
-        else:
-            mark.write_bytes(msgspec.json.encode({"window": name, "pid": os.getpid(), "host": platform.node()}))
+        with contextlib.suppress(OSError):  # it is worth no trouble; saving the window will say what is wrong
+            if name is None:
+                mark.unlink(missing_ok=True)
+            else:
+                mark.write_bytes(msgspec.json.encode({"window": name, "pid": os.getpid(), "host": platform.node()}))
 
-    def died_recording(self) -> list[tuple[int, str]]:
+    def died_recording(self) -> list[Place]:
         """The ranks whose process ended while a window was open, and that window."""
         found = []
         for path in sorted(self.folder.glob(".rank*.recording")):
             with contextlib.suppress(OSError, msgspec.MsgspecError):
                 mark = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-                if mark["host"] != platform.node() or not _alive(mark["pid"]):
-                    found.append((int(path.name[len(".rank") : -len(".recording")]), str(mark["window"])))
+                place = Place(self.folder / str(mark["window"]), int(path.name[len(".rank") : -len(".recording")]))
+                gone = mark["host"] != platform.node() or not _alive(mark["pid"])
+                if gone and not place.capture_file.exists():
+                    found.append(place)
         return found
 
     def note_window(self, place: Place) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from perfhooks import handlers
@@ -49,6 +50,8 @@ class Recorded(Protocol):
 
     notes: list[str]
     """What is doubtful about it."""
+    ready: bool
+    """Whether there is a trace to save."""
 
     def spool(self, path: Path) -> None:
         """Save the trace as JSON."""
@@ -133,6 +136,9 @@ class Spool:
         run = self._run if write else None
         place = None if run is None else run.place(stage, window.first, window.planned.last if window.planned else None)
         saved_s = None
+        if place is not None and not window.ready:
+            self._note(window, place, stage)
+            return None
         if place is not None:
             with guard(f"saving the trace of {place.folder.name}", self._on_error):
                 saved_s = _timed(lambda: window.spool(place.spool))
@@ -148,6 +154,12 @@ class Spool:
             place.save(self._facts(window, place.rank, stage, cost))
             self._hand_over(place)
         return size
+
+    def _note(self, window: Recorded, place: Place, stage: str) -> None:
+        """A window of which there is nothing but what went wrong."""
+        logger.warning("%s has no trace: %s", place.folder.name, "; ".join(window.notes))
+        with guard(f"noting what became of {place.folder.name}", self._on_error):
+            place.save(replace(self._facts(window, place.rank, stage, Cost()), state="done"))
 
     def _facts(self, window: Recorded, rank: int, stage: str, cost: Cost) -> Capture:
         return Capture(

@@ -121,6 +121,7 @@ class Timeline:
                 numbers.tolist(), self._phases(numbers), walls.tolist(), waits.tolist(), strict=True
             )
         ]
+        path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
             file.write(("" if file.tell() else HEADER) + "".join(rows))
 

@@ -101,6 +101,16 @@ def _activity(activity: Any) -> Any:
     return names[activity.lower()]
 
 
+def _is_whole(path: Path) -> bool:
+    """Whether Kineto wrote all of its file; it says nothing when the disk is full, and may leave a part."""
+    try:
+        with path.open("rb") as file:
+            file.seek(-min(64, path.stat().st_size), os.SEEK_END)
+            return file.read().rstrip().endswith(b"}")
+    except OSError:
+        return False
+
+
 def metadata_json(value: str) -> str:
     """A JSON value as Kineto can write it: it turns every backslash into a slash, so nothing may need an escape.
 
@@ -206,7 +216,11 @@ class Window(torch.profiler.profile):
     def stop_trace(self) -> None:
         """Stop the recorder, and take the time it needs."""
         if not _recording():
+            # torch crashes when a recorder is stopped that is none any more
             self.notes.append("another profiler ran during the window and took its events")
+            if self.execution_trace_observer is not None:
+                self.execution_trace_observer.stop()  # type: ignore[no-untyped-call]
+            return
         began = time.perf_counter()
         super().stop_trace()
         self.stop_s = time.perf_counter() - began
@@ -222,9 +236,10 @@ class Window(torch.profiler.profile):
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         super().export_chrome_trace(os.fspath(path))
-        if not path.exists():
-            Path(f"{path}.tmp").unlink(missing_ok=True)
-            raise PerfhooksError(f"Kineto wrote no {path}: is the disk full?")
+        if not _is_whole(path):
+            for left in (path, Path(f"{path}.tmp")):
+                left.unlink(missing_ok=True)
+            raise PerfhooksError(f"Kineto wrote no whole {path.name}: is the disk full?")
         # an open file stays readable when the name is gone
         self._forget_file()
         self._saved = path.open("rb")

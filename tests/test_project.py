@@ -14,11 +14,11 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "perfhooks"
 
 LAYERS = (
-    ("errors", "labels", "schedule", "guard", "job", "trace"),
+    ("errors", "labels", "schedule", "guard", "job", "remote", "timeline", "trace"),
     ("run",),
     ("handlers", "report", "terminal"),
     ("finish",),
-    ("options", "window", "timeline", "lifetime", "spool", "worker"),
+    ("options", "window", "lifetime", "spool", "worker"),
     ("profiler", "ready"),
     ("testing", "cli", "__main__"),
 )
@@ -29,7 +29,7 @@ FLOORS = {name: floor for floor, names in enumerate(LAYERS) for name in names}
 ROOF = len(LAYERS)
 """Where the package itself stands, with its public names."""
 
-LAPTOP = ("errors", "labels", "schedule", "guard", "job", "trace", "run", "handlers", "report", "finish", "cli")
+LAPTOP = ("errors", "labels", "schedule", "guard", "job", "remote", "timeline", "trace", "run", "handlers", "report", "finish", "cli")
 """What must work on a machine without torch."""
 
 FRAMEWORKS = ("lightning", "pytorch_lightning", "mmengine")

@@ -57,8 +57,8 @@ def summary(table: pl.DataFrame) -> dict[str, float]:
         The means, by column; ``busy_share`` is the share of the steps' time in which a device was busy.
     """
     measured = [name for name, kind in table.schema.items() if kind.is_numeric() and name not in ("rank", "step")]
-    means = {name: table[name].mean() for name in measured}
-    found = {name: float(mean) for name, mean in means.items() if mean is not None}
+    known = [name for name in measured if table[name].null_count() < table.height]
+    found = {name: float(np.mean(table[name].drop_nulls())) for name in known}
     if "busy_ms" in found and found["wall_ms"] > 0:
         found["busy_share"] = found["busy_ms"] / found["wall_ms"]
     return found

@@ -1,0 +1,5 @@
+"""``python -m perfhooks``."""
+
+from perfhooks.cli import main
+
+main()
