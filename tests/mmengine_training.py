@@ -6,12 +6,16 @@ import json
 import logging
 from pathlib import Path
 
+import pytest
 import torch
 from mmengine.evaluator import BaseMetric, Evaluator
 from mmengine.logging import MMLogger
 from mmengine.model import BaseModel
 from mmengine.runner import Runner
 from torch.utils.data import DataLoader, TensorDataset
+
+from perfhooks import options
+from perfhooks_mmengine import ProfilerHook
 
 _NUMBERS = itertools.count()
 
@@ -91,6 +95,9 @@ def trained(work_dir, *hooks, **more):
 def windows(runner, *, stage=""):
     """The folders of the windows that a runner recorded, in order."""
     run = Path(runner.log_dir) / "perf" / runner.timestamp
+    for hook in runner.hooks:
+        for profiler in hook.profilers.values() if isinstance(hook, ProfilerHook) else ():
+            assert profiler.wait(60)
     return sorted(folder for folder in run.iterdir() if folder.is_dir() and folder.name.startswith(stage))
 
 
@@ -117,8 +124,11 @@ def capture(window, rank=0):
     return json.loads((window / f"rank{rank}.capture.json").read_text())
 
 
-def close_logs():
-    """Close the files of mmengine's loggers, which it leaves open."""
+@pytest.fixture
+def tidy(monkeypatch):
+    """Files are made at once, and mmengine's loggers, which leave their files open, are closed."""
+    monkeypatch.setitem(options.DEFAULTS, "background", False)
+    yield
     for logger in list(MMLogger._instance_dict.values()):
         for handler in list(logger.handlers):
             if isinstance(handler, logging.FileHandler):

@@ -20,13 +20,13 @@ from mmengine_training import (
     ITERATIONS,
     Tiny,
     capture,
-    close_logs,
     names,
     on_test,
     rows,
     runner,
     settings,
     steps,
+    tidy,
     trained,
     validation,
     windows,
@@ -38,11 +38,7 @@ from perfhooks_mmengine import ProfilerHook
 SCHEDULE = "skip_first=2 wait=2 warmup=1 active=3 repeat=2"
 AT_ONCE = "wait=0 warmup=0 active=3 repeat=1"
 
-
-@pytest.fixture(autouse=True)
-def logs():
-    yield
-    close_logs()
+pytestmark = pytest.mark.usefixtures(tidy.__name__)
 
 
 FORMS = {
@@ -100,9 +96,9 @@ def test_a_training_without_a_window_says_why(tmp_path, caplog):
     [
         {"schedule": "wait=1"},
         {"schedule": {"wait": -1, "warmup": 1, "active": 1}},
-        {"schedule": {"train": None}},
+        {"schedule": {"train": AT_ONCE, "vla": AT_ONCE}},
         {"schedule": {"train": AT_ONCE, "val": "wait=1"}},
-        {"schedule": {"train": AT_ONCE, "val": AT_ONCE}, "stage": "both"},
+        {"stage": "pretraining"},
         {"on_trace_ready": "stakcs"},
         {"on_trace_ready": {"type": "log_trace", "row_limt": 5}},
         {"step_unit": "epoch"},

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from mmengine.hooks import Hook
-from mmengine.optim import OptimWrapperDict
 from typing_extensions import Unpack
 
 from perfhooks import OptionError, Options, Profiler
@@ -15,9 +14,10 @@ from perfhooks.guard import guard
 from perfhooks_mmengine import builtin, logs
 from perfhooks_mmengine.loops import STAGES, Loops
 from perfhooks_mmengine.stage import Stage
+from perfhooks_mmengine.updates import Updates
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from perfhooks import Capture
     from perfhooks.profiler import ScheduleLike
@@ -41,7 +41,8 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
     Args:
         schedule: Which iterations to record: a mapping, a string like ``"wait=200 warmup=2 active=3 repeat=2"``, or
             what else :class:`perfhooks.Profiler` takes; or a mapping of loops (``train``, ``val``, ``test``) to
-            schedules, where a loop that is not named is not profiled. None records one small window of the training.
+            schedules, where a loop that is not named is not profiled. None records one small window of the training,
+            and None for a loop one of that loop.
         on_trace_ready: What to make of each window, as for :class:`perfhooks.Profiler`; also mmengine's own
             ``"log_trace"`` and ``"tb_trace"`` with their options. ``"default"`` stands for what is made without it.
         step_unit: ``"batch"`` or ``"optimizer"``, one update of the optimizer, however many batches it accumulates.
@@ -75,10 +76,12 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
         json_trace_path: str | None = None,
         **options: Unpack[Options],
     ) -> None:
+        if "stage" in options:
+            raise OptionError(f"stage is what mmengine runs: give a schedule for {options['stage']!r} instead")
         if step_unit not in ("batch", "optimizer"):
             raise OptionError(f"step_unit must be 'batch' or 'optimizer', got {step_unit!r}")
         self._has_schedule = schedule is not None
-        self._by_update = step_unit == "optimizer"
+        self._updates = Updates() if step_unit == "optimizer" else None
         self._beginning = builtin.Beginning.of(by_epoch, profile_times)
         self._on_error = options.get("on_error", "warn")
         chosen = builtin.activities(activity_with_cpu, activity_with_cuda)
@@ -89,27 +92,31 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
         options.setdefault("keep_results", self._beginning is not None)
         wanted = builtin.handlers(on_trace_ready, json_trace_path, lambda: self._runner)
         schedules = _by_stage(schedule, None if self._beginning else SCHEDULE)
-        if "stage" in options and len(schedules) > 1:
-            raise OptionError("stage must not be given where several loops are profiled: each has its own")
         self._stages: dict[str, Stage] = {}
         for name, one in schedules.items():
-            named: Options = {"stage": name, **options}
-            self._stages[name] = Stage(
-                name, Profiler(schedule=one, on_trace_ready=wanted, **named), named.get("on_error", "warn")
-            )
+            named: Options = {**options, "stage": name}
+            profiler = Profiler(schedule=one, on_trace_ready=wanted, **named)
+            profiler.when_finished(self._show)
+            self._stages[name] = Stage(name, profiler, self._on_error)
         self._train = self._stages.get("train")
         self.profiler = (self._train or next(iter(self._stages.values()))).profiler
-        """The profiler of the training, or else of the loop that is profiled."""
-        for stage in self._stages.values():
-            stage.profiler.when_finished(self._show)
+        """The profiler of the training, or else of a loop that is profiled."""
         self._closed = False
         self._last_iter: int | None = None
-        self._iterations = 0
-        self._answers: list[Callable[[], bool]] = []
         self._loaded: dict[str, int] = {}
         self._resumed: dict[str, int] = {}
         self._runner: Any = None
         self._loops = Loops(self._around)
+        self._log = logs.RunnerLog()
+
+    @property
+    def profilers(self) -> dict[str, Profiler]:
+        """The profiler of each loop that has a schedule."""
+        return {name: stage.profiler for name, stage in self._stages.items()}
+
+    def summary(self) -> str:
+        """The step tables of all windows so far, as text; waits for their files."""
+        return "\n\n".join(profiler.summary() for profiler in self.profilers.values())
 
     # -- what mmengine calls -----------------------------------------------------------------------------------------
 
@@ -127,10 +134,16 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
         if self._beginning is not None:
             self._beginning.check(runner)
             self._last_iter = self._beginning.last_iter(runner.iter)
-        self._iterations = runner.iter
-        self._answers = _update_answers(runner.optim_wrapper)
-        step = self._resumed.pop("train", runner.iter) if self._by_update else runner.iter
+        step = runner.iter
+        if self._updates is not None:
+            self._updates.start(runner)
+            step = self._resumed.pop("train", step)
         self._train.start(runner, step)
+
+    def before_train_iter(self, runner: Any, batch_idx: int, data_batch: Any = None) -> None:  # noqa: ARG002
+        """The batch is here."""
+        if self._train is not None and self._updates is None:
+            self._train.data_arrived()
 
     def after_train_iter(
         self,
@@ -142,11 +155,8 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
         """Step: what follows, the wait for the next batch first, belongs to the next iteration."""
         if self._train is None or self._closed:
             return
-        if self._by_update:
-            self._iterations += 1
-            if not self._updated():
-                return
-        self._train.step(runner)
+        if self._updates is None or self._updates.end_iteration():
+            self._train.step(runner)
         if self._last_iter is not None and runner.iter >= self._last_iter:
             self._close()
 
@@ -159,6 +169,10 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
         """A validation begins, inside the training or on its own."""
         self._start("validate", runner)
 
+    def before_val_iter(self, runner: Any, batch_idx: int, data_batch: Any = None) -> None:  # noqa: ARG002
+        """The batch is here."""
+        self._data_arrived("validate")
+
     def after_val_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:  # noqa: ARG002
         """A step of the validation has ended."""
         self._step("validate", runner)
@@ -167,17 +181,21 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
         """A test begins."""
         self._start("test", runner)
 
+    def before_test_iter(self, runner: Any, batch_idx: int, data_batch: Any = None) -> None:  # noqa: ARG002
+        """The batch is here."""
+        self._data_arrived("test")
+
     def after_test_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:  # noqa: ARG002
         """A step of the test has ended."""
         self._step("test", runner)
 
     def before_save_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:  # noqa: ARG002 -- mmengine's form
         """Keep the steps that the iteration does not say."""
-        steps = {name: stage.profiler.step_num for name, stage in self._stages.items()}
-        if not self._by_update:
+        steps = {name: profiler.step_num for name, profiler in self.profilers.items()}
+        if self._updates is None:
             steps.pop("train", None)
-        elif self._train is not None and checkpoint["meta"]["iter"] > self._iterations and self._updated():
-            steps["train"] += 1  # saved by a hook that comes before this one, when the update has been made
+        elif "train" in steps and self._updates.before_end(checkpoint):
+            steps["train"] += 1
         if steps:
             checkpoint[_STEPS] = steps
 
@@ -187,13 +205,13 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
 
     # -- how it is done ----------------------------------------------------------------------------------------------
 
-    def _updated(self) -> bool:
-        """Whether the iteration that ends has updated the model."""
-        return any(answer() for answer in self._answers)
-
     def _start(self, name: str, runner: Any) -> None:
         if name in self._stages:
             self._stages[name].start(runner, self._resumed.pop(name, None))
+
+    def _data_arrived(self, name: str) -> None:
+        if name in self._stages:
+            self._stages[name].data_arrived()
 
     def _step(self, name: str, runner: Any) -> None:
         if name in self._stages:
@@ -212,19 +230,18 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
     @contextmanager
     def _around(self, name: str, outermost: bool) -> Iterator[None]:
         """A loop runs: what ends it ends its profile, and with the outermost one all of them."""
+        if outermost:
+            self._log.join(self._runner)
+        training = self._train if name == "validate" and not outermost else None
         cause = None
-        with ExitStack() as stack:
-            if outermost:
-                stack.enter_context(logs.in_log_of(self._runner))
-            elif self._train is not None and name == "validate":
-                stack.enter_context(self._train.regions.validation())
-            try:
+        try:
+            with nullcontext() if training is None else training.regions.validation():
                 yield
-            except BaseException as error:
-                cause = f"{type(error).__name__}: {error}".rstrip(": ")
-                raise
-            finally:
-                self._end(name, cause, outermost=outermost)
+        except BaseException as error:
+            cause = f"{type(error).__name__}: {error}".rstrip(": ")
+            raise
+        finally:
+            self._end(name, cause, outermost=outermost)
 
     def _end(self, name: str, cause: str | None, *, outermost: bool) -> None:
         if name in self._stages:
@@ -232,23 +249,23 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
         if outermost:
             for stage in self._stages.values():
                 stage.end()
+            if all(profiler.wait(0) for profiler in self.profilers.values()):
+                self._log.leave()
 
     def _show(self, capture: Capture, place: Place) -> None:
         logs.show(self._runner, capture, place)
 
 
 def _by_stage(schedule: Any, default: str | None) -> dict[str, Any]:
-    """The schedule of each loop that is profiled."""
+    """The schedule of each loop that is profiled.
+
+    Raises:
+        OptionError: Some keys are loops, and others are not.
+    """
     names = {**STAGES, "validate": "validate"}
-    if not isinstance(schedule, Mapping) or not schedule or not set(schedule) <= set(names):
+    if not isinstance(schedule, Mapping) or not any(name in schedule for name in names):
         return {"train": default if schedule is None else schedule}
-    chosen = {names[name]: one for name, one in schedule.items() if one is not None}
-    if not chosen:
-        raise OptionError(f"schedule must name a loop to profile, got {dict(schedule)!r}")
-    return chosen
-
-
-def _update_answers(optim_wrapper: Any) -> list[Callable[[], bool]]:
-    """What tells at the end of an iteration whether it has updated the model; who cannot tell always has."""
-    several = optim_wrapper.values() if isinstance(optim_wrapper, OptimWrapperDict) else [optim_wrapper]
-    return [getattr(one, "should_update", lambda: True) for one in several]
+    unknown = [name for name in schedule if name not in names]
+    if unknown:
+        raise OptionError(f"schedule must name loops, {', '.join(STAGES)}, and nothing else, got {unknown[0]!r}")
+    return {names[name]: SCHEDULE if one is None else one for name, one in schedule.items()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import logging
-from contextlib import contextmanager
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,22 +37,27 @@ class _PassOn(logging.Handler):
             self.target.handle(record)
 
 
-@contextmanager
-def in_log_of(runner: Any) -> Iterator[None]:
-    """Let what perfhooks logs meanwhile appear in the runner's log."""
-    known = (handler.target for handler in _LOGGER.handlers if isinstance(handler, _PassOn))
-    if runner.logger in known:
-        yield
-        return
-    handler, level = _PassOn(runner.logger), _LOGGER.level
-    _LOGGER.addHandler(handler)
-    if level == logging.NOTSET:
-        _LOGGER.setLevel(logging.INFO)  # the runner's log has a level of its own
-    try:
-        yield
-    finally:
-        _LOGGER.removeHandler(handler)
-        _LOGGER.setLevel(level)
+class RunnerLog:
+    """Lets what perfhooks logs appear in the log of a runner."""
+
+    def __init__(self) -> None:
+        self._mine: _PassOn | None = None
+
+    def join(self, runner: Any) -> None:
+        """Pass on what is logged from now on; nothing happens if somebody does it already."""
+        self.leave()
+        if any(isinstance(handler, _PassOn) and handler.target is runner.logger for handler in _LOGGER.handlers):
+            return
+        self._mine = _PassOn(runner.logger)
+        _LOGGER.addHandler(self._mine)
+        if _LOGGER.level == logging.NOTSET:
+            _LOGGER.setLevel(logging.INFO)  # the runner's log has a level of its own
+
+    def leave(self) -> None:
+        """Pass on nothing more."""
+        if self._mine is not None:
+            _LOGGER.removeHandler(self._mine)
+            self._mine = None
 
 
 def show(runner: Any, capture: Capture, place: Place) -> None:

@@ -39,6 +39,10 @@ class Stage:
             if self.profiler.in_window:
                 self.regions.put(runner)
 
+    def data_arrived(self) -> None:
+        """The current step has its batch."""
+        self.profiler.data_arrived()
+
     def step(self, runner: Any) -> None:
         """A step ends, and the next one begins with its wait for data."""
         self.profiler.step()
