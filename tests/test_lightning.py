@@ -103,7 +103,7 @@ def test_validation_counts_on_over_epochs_and_its_windows_hold_no_training(tmp_p
     callback = profiler(tmp_path, {"validate": "wait=3 warmup=0 active=4 repeat=1"}, on_trace_ready=["steps", "trace"])
     fit(tmp_path, callback, steps=3, val=5, max_epochs=2)
     assert windows(callback, tmp_path) == {"validate-000003-000006": [3, 4]}
-    assert capture(tmp_path, "validate-000003-000006")["partial"] == "validation ended"
+    assert capture(tmp_path, "validate-000003-000006")["partial"] == "stopped before its last step"
     names = {event.get("name") for event in events(tmp_path, "validate-000003-000006")}
     assert "Optimizer.step#SGD.step" not in names
 
@@ -268,7 +268,7 @@ def _keep_signals():
         ("exception", TooHotError, "TooHotError: too hot", [3]),
         ("ctrl-c", SystemExit, "KeyboardInterrupt", [3]),
         ("sigterm", BaseException, "SIGTERMException", [3, 4]),
-        ("should_stop", None, "training ended early: should_stop was set", [3, 4]),
+        ("should_stop", None, "stopped before its last step", [3, 4]),
     ],
 )
 def test_a_training_that_is_cut_short_keeps_what_was_recorded(how, raised, cause, steps, tmp_path):
@@ -288,7 +288,7 @@ def test_max_time_ends_a_training_as_it_would_without_us(tmp_path):
     made = fit(tmp_path, callback, steps=100_000, max_time={"seconds": 0.2}, max_epochs=-1)
     assert made.should_stop
     (facts,) = [capture(tmp_path, name) for name in windows(callback, tmp_path)]
-    assert facts["partial"] == "training ended early: should_stop was set"
+    assert facts["partial"] == "stopped before its last step"
 
 
 def test_early_stopping_keeps_the_window(tmp_path):

@@ -159,7 +159,7 @@ class ProfilerCallback(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
         """Training ended, early or not."""
         if self._train is not None:
-            self._train.end(trainer, "training ended" + (" early: should_stop was set" if trainer.should_stop else ""))
+            self._train.end(trainer)
 
     def _updated(self, trainer: Trainer) -> bool:
         """Whether an optimizer has made a step since the last call; how many did is not told by their count."""
@@ -179,7 +179,7 @@ class ProfilerCallback(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
         """Validation ended."""
-        self._end_evaluation(trainer, "validation ended")
+        self._end_evaluation(trainer)
         if self._train is not None:
             self._train.leave(labels.VALIDATION)
 
@@ -189,7 +189,7 @@ class ProfilerCallback(Callback):
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
         """Testing ended."""
-        self._end_evaluation(trainer, "testing ended")
+        self._end_evaluation(trainer)
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
         """Prediction begins."""
@@ -197,7 +197,7 @@ class ProfilerCallback(Callback):
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
         """Prediction ended."""
-        self._end_evaluation(trainer, "prediction ended")
+        self._end_evaluation(trainer)
 
     def on_validation_batch_start(self, *_: Any) -> None:
         """The batch is here, on its device."""
@@ -236,10 +236,10 @@ class ProfilerCallback(Callback):
         if self._evaluation is not None:
             self._begin(trainer, self._evaluation, step)
 
-    def _end_evaluation(self, trainer: Trainer, cause: str) -> None:
+    def _end_evaluation(self, trainer: Trainer) -> None:
         evaluation, self._evaluation = self._evaluation, None
         if evaluation is not None:
-            evaluation.end(trainer, cause)
+            evaluation.end(trainer)
 
     # -- all loops ---------------------------------------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ class ProfilerCallback(Callback):
     def _stop(self, trainer: Trainer, cause: str | None) -> None:
         self._evaluation = None
         for loop in self._loops.values():
-            loop.end(trainer, cause or "the trainer ended")
+            loop.end(trainer, cause)
             loop.profiler.stop(cause)
         self._trainer = None
 

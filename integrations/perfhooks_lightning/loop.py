@@ -50,8 +50,8 @@ class Loop:
         if self.profiler.in_window or self._regions is not None:
             self._go_on(trainer)
 
-    def end(self, trainer: Trainer, cause: str) -> None:
-        """The loop ended, for now or for good; what is being recorded is kept."""
+    def end(self, trainer: Trainer, cause: str | None = None) -> None:
+        """The loop ended, for now or for good, or something cut it short; what is being recorded is kept."""
         self._unlabel(trainer)
         self.profiler.pause(cause)
 

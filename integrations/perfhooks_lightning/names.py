@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 class ModuleNames:
     """Labels the forward pass of every module with its name, ``[module] encoder.layer1``.
 
-    Compiled code stays as it is: there, the hooks do nothing when they are traced and are not called afterwards.
+    Compiled code stays as it is: torch.compile neither calls hooks that came after it nor keeps those that it finds,
+    which do nothing there. Code that is first compiled while they are in place is compiled once more without them.
 
     Args:
         root: The module whose descendants are labelled; one that is used twice has the first of its names.
