@@ -18,7 +18,6 @@ from filelock import FileLock, Timeout
 
 import perfhooks.trace
 from perfhooks import handlers
-from perfhooks.errors import PerfhooksError
 from perfhooks.guard import logger
 from perfhooks.handlers.tables import step_rows
 from perfhooks.report.headline import headline, summary
@@ -142,7 +141,7 @@ def finish_all(folder: Path) -> Iterator[Outcome]:
             place.adopt()
             before = place.load().state
             yield Outcome(place, finish(place), finished_now=before == "spooled")
-        except (PerfhooksError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 -- one broken window must not hide the others
             yield Outcome(place, problem=f"{type(error).__name__}: {error}")
     for place in run.died_recording():
         yield Outcome(place, problem="the process ended while it recorded: this window is lost")

@@ -29,7 +29,7 @@ FLOORS = {name: floor for floor, names in enumerate(LAYERS) for name in names}
 ROOF = len(LAYERS)
 """Where the package itself stands, with its public names."""
 
-LAPTOP = ("errors", "labels", "schedule", "guard", "job", "remote", "timeline", "trace", "run", "handlers", "report", "finish", "cli")
+LAPTOP = (*LAYERS[0], "run", "handlers", "report", "finish", "cli")
 """What must work on a machine without torch."""
 
 FRAMEWORKS = ("lightning", "pytorch_lightning", "mmengine")

@@ -58,7 +58,7 @@ def summary(table: pl.DataFrame) -> dict[str, float]:
     """
     measured = [name for name, kind in table.schema.items() if kind.is_numeric() and name not in ("rank", "step")]
     known = [name for name in measured if table[name].null_count() < table.height]
-    found = {name: float(np.mean(table[name].drop_nulls())) for name in known}
+    found = {name: float(np.mean(table[name].drop_nulls().to_numpy())) for name in known}
     if "busy_ms" in found and found["wall_ms"] > 0:
         found["busy_share"] = found["busy_ms"] / found["wall_ms"]
     return found
