@@ -1,0 +1,240 @@
+"""The tree of modules: what each ``nn.Module`` cost, forward and backward, on the host and on devices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from perfhooks.trace import host
+from perfhooks.trace.kinds import Kind
+
+if TYPE_CHECKING:
+    from perfhooks.trace.intervals import Flags
+    from perfhooks.trace.model import Column, Ints, Trace
+
+_MS: Final = 1e-6  # milliseconds in a nanosecond
+_MODULE: Final = "nn.Module: "
+_NODE: Final = "autograd::engine::evaluate_function: "
+_LEAF_NODE: Final = f"{_NODE}torch::autograd::AccumulateGrad"
+
+_FORWARD: Final = ("forward_ms", "forward_self_ms", "forward_device_ms")
+_BACKWARD: Final = ("backward_ms", "backward_device_ms")
+_SCHEMA: Final = {
+    "path": pl.String,
+    "name": pl.String,
+    **dict.fromkeys(("depth", "calls"), pl.Int64),
+    **dict.fromkeys((*_FORWARD, *_BACKWARD), pl.Float64),
+}
+
+
+class Modules(NamedTuple):
+    """The modules of a trace as nodes of a tree, and which of them each entry of `host.tree` belongs to."""
+
+    parents: list[int]
+    names: list[str]
+    paths: list[str]
+    call: Flags
+    """Which entries are calls of modules."""
+    forward: Ints
+    """The innermost module in whose forward pass an entry lies, or -1."""
+    backward: Ints
+    """The module whose backward pass it belongs to, or -1."""
+    node: Ints
+    """The innermost autograd node that belongs to a module and holds the entry, or is it; an entry, or -1."""
+
+
+def table(trace: Trace) -> pl.DataFrame:
+    """Say what each module cost, the modules that it called included: one row for each place in the tree of modules.
+
+    Modules are the ``nn.Module: Linear_3`` frames that ``with_stack=True`` records; without them there are no rows. Rows
+    are in the order of the tree, modules that one module calls by their first call. ``path`` names all modules from the
+    outermost (``Net_0/Block_1/Linear_3``), ``depth`` counts those around it, ``calls`` counts its calls.
+
+    ``forward_ms`` is the time of its calls on the host and ``forward_self_ms`` what is left without the modules that it
+    called, so that the self times of a module and of all below it sum to its ``forward_ms``, to the nanosecond;
+    ``forward_device_ms`` sums the durations of the device work that was launched in them.
+
+    ``backward_ms`` sums the time of the autograd nodes that its forward operators made, on whatever thread they ran,
+    and ``backward_device_ms`` the device work they launched. A node belongs to the module in which its forward operator
+    ran: by the forward-backward link of the trace, else by its sequence number (the last operator before it that has
+    the same, as Kineto does). ``AccumulateGrad`` has neither; autograd runs it straight after the node that made the
+    gradient, so it belongs where that node does, with the hooks of DDP in it. Time between nodes, and nodes whose
+    operator ran in no module (the loss), belong to none: over the outermost modules the sum is at most autograd's time.
+
+    A module that runs inside the backward pass is recomputed there (activation checkpoints): that is no call, but part
+    of the backward time of the module that asked for it.
+
+    Backward columns are null if no autograd node was recorded, device columns if the trace shows no device.
+    """
+    found = find(trace)
+    count = len(found.names)
+    columns: dict[str, object] = {"path": found.paths, "name": found.names, "depth": _depths(found.parents)}
+    columns |= {name: values * _MS for name, values in _times(trace, found, count).items()}
+    columns["calls"] = np.bincount(found.forward[found.call], minlength=count)
+    absent = [None] * count
+    if not _named(trace, _NODE).any():
+        columns |= dict.fromkeys(_BACKWARD, absent)
+    if not trace.is_device_traced:
+        columns |= {"forward_device_ms": absent, "backward_device_ms": absent}
+    order = _in_tree_order(found.parents, _first_calls(trace, found, count))
+    return pl.DataFrame({name: columns[name] for name in _SCHEMA}, schema=_SCHEMA)[order]
+
+
+def find(trace: Trace) -> Modules:
+    """The modules of a trace."""
+    tree = host.tree(trace)
+    parent = tree.nesting.parent
+    names, entries = trace.name[tree.row], np.arange(len(tree.row))
+    nodes = _named(trace, _NODE)[names] & (trace.kind[tree.row] == Kind.OP)
+    inside = host.inherited(parent, np.where(nodes, entries, -1))
+    call = _named(trace, _MODULE)[names] & (trace.kind[tree.row] == Kind.PYTHON) & (inside < 0)
+    found = host.paths(tree.nesting, names, ~call)
+    forward = np.where(inside < 0, found.node, -1)
+    owner = _owners(trace, nodes, inside, forward)
+    node = host.inherited(parent, np.where(owner >= 0, entries, -1))
+    shown = [name.removeprefix(_MODULE) for name in trace.names]
+    return Modules(
+        found.parents,
+        [shown[frame] for frame in found.frames],
+        host.joined(found, shown, "/"),
+        call,
+        forward,
+        np.append(owner, -1)[node],
+        node,
+    )
+
+
+def of_slices(trace: Trace) -> tuple[list[str], Ints]:
+    """The paths of all modules, and for each slice the place among them of the module it belongs to, or -1.
+
+    Forward or backward; device work belongs where it was launched.
+    """
+    found, tree = find(trace), host.tree(trace)
+    both = np.append(np.where(found.backward >= 0, found.backward, found.forward), -1)
+    place = np.full(len(trace), -1, np.int64)
+    place[tree.row] = both[:-1]
+    place[trace.device_rows] = both[host.launchers(trace)]
+    return found.paths, place
+
+
+def _named(trace: Trace, prefix: str) -> Flags:
+    return np.array([name.startswith(prefix) for name in trace.names] or [False], np.bool_)
+
+
+def _owners(trace: Trace, nodes: Flags, inside: Ints, forward: Ints) -> Ints:
+    """The module of each autograd node, one value for each entry; -1 for nodes of no module and for other entries."""
+    # a node of which the operator is known, but ran in no module, is not to be looked for again
+    source = _linked(trace, inside)
+    numbered = np.flatnonzero(nodes & (source < 0))
+    source[numbered] = _of_same_number(trace, numbered, inside)
+    owner: Ints = np.append(forward, -1)[source]
+    place = np.flatnonzero(nodes)
+    leaf = _named(trace, _LEAF_NODE)[trace.name[host.tree(trace).row[place]]]
+    before = np.maximum.accumulate(np.where(leaf, -1, np.arange(len(place)))) if len(place) else place
+    thread = host.tree(trace).thread[place]
+    follows = leaf & (before >= 0) & (thread == thread[before])
+    owner[place[follows]] = owner[place[before[follows]]]
+    return owner
+
+
+def _linked(trace: Trace, inside: Ints) -> Ints:
+    """The forward operator of each autograd node by the links of the trace, as an entry for each entry, or -1."""
+    source = np.full(len(inside), -1, np.int64)
+    flows = trace.flows
+    operator = host.innermost(trace, flows.thread, flows.time)
+    node = np.append(inside, -1)[host.innermost(trace, flows.backward_thread, flows.backward_time)]
+    known = (operator >= 0) & (node >= 0)
+    source[node[known]] = operator[known]
+    return source
+
+
+def _of_same_number(trace: Trace, nodes: Ints, inside: Ints) -> Ints:
+    """For some autograd nodes, the last operator before each that bears its sequence number, or -1; entries."""
+    tree = host.tree(trace)
+    number = trace.argument("sequence")[tree.row]
+    in_forward = trace.argument("forward_thread")[tree.row] <= 0
+    operators = np.flatnonzero((number >= 0) & in_forward & (inside < 0))
+    both = np.concatenate([operators, nodes])
+    order = np.lexsort((trace.start[tree.row[both]], number[both]))
+    asks = order >= len(operators)
+    last = np.maximum.accumulate(np.where(asks, -1, np.arange(len(order)))) if len(order) else order
+    found = np.where(last >= 0, both[order[last]], -1) if len(order) else order
+    found = np.where((found >= 0) & (number[found] == number[both[order]]), found, -1)
+    answer = np.full(len(both), -1, np.int64)
+    answer[order] = found
+    return np.where(number[nodes] >= 0, answer[len(operators) :], -1)
+
+
+def _times(trace: Trace, found: Modules, count: int) -> dict[str, Ints]:
+    """The time columns, in nanoseconds."""
+    tree = host.tree(trace)
+    span = tree.nesting.end - trace.start[tree.row]
+    total = _summed(found.forward[found.call], span[found.call], count)
+    own = total.copy()
+    for child, parent in enumerate(found.parents):
+        if parent >= 0:
+            own[parent] -= total[child]
+    launcher = host.launchers(trace)
+    work = (trace.end - trace.start)[trace.device_rows]
+    backward = np.append(found.backward, -1)[launcher]
+    forward = np.where(backward >= 0, -1, np.append(found.forward, -1)[launcher])
+    spent = _summed(found.backward, _node_times(found, tree.nesting.parent, span), count)
+    return {
+        "forward_ms": total,
+        "forward_self_ms": own,
+        "forward_device_ms": _with_children(_summed(forward, work, count), found.parents),
+        "backward_ms": _with_children(spent, found.parents),
+        "backward_device_ms": _with_children(_summed(backward, work, count), found.parents),
+    }
+
+
+def _node_times(found: Modules, parent: Ints, span: Ints) -> Ints:
+    """The time of each autograd node of a module without other such nodes inside; 0 for all other entries."""
+    nodes = np.flatnonzero(found.node == np.arange(len(span)))
+    own = np.zeros(len(span) + 1, np.int64)
+    own[nodes] = span[nodes]
+    around = np.append(found.node, -1)[parent[nodes]]
+    np.subtract.at(own, around, span[nodes])
+    return own[:-1]
+
+
+def _summed(module: Column, value: Ints, count: int) -> Ints:
+    total = np.zeros(count + 1, np.int64)  # the last is what belongs to none
+    np.add.at(total, module, value)
+    return total[:-1]
+
+
+def _with_children(own: Ints, parents: list[int]) -> Ints:
+    total = own.tolist()
+    for child in range(len(parents) - 1, -1, -1):
+        if parents[child] >= 0:
+            total[parents[child]] += total[child]
+    return np.array(total, np.int64)
+
+
+def _depths(parents: list[int]) -> list[int]:
+    depths: list[int] = []
+    for parent in parents:
+        depths.append(depths[parent] + 1 if parent >= 0 else 0)
+    return depths
+
+
+def _first_calls(trace: Trace, found: Modules, count: int) -> Ints:
+    first = np.full(count, np.iinfo(np.int64).max)
+    np.minimum.at(first, found.forward[found.call], trace.start[host.tree(trace).row[found.call]])
+    return first
+
+
+def _in_tree_order(parents: list[int], first: Ints) -> list[int]:
+    """The nodes, each before those below it, siblings by their first call."""
+    children: dict[int, list[int]] = {}
+    for node in np.argsort(first, kind="stable").tolist():
+        children.setdefault(parents[node], []).append(node)
+    order: list[int] = []
+    waiting = children.get(-1, [])[::-1]
+    while waiting:
+        order.append(waiting.pop())
+        waiting += children.get(order[-1], [])[::-1]
+    return order
