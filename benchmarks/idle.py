@@ -68,6 +68,7 @@ def waiting(files: dict[str, Any]) -> Iterator[perfhooks.Profiler]:
     prof.start()
     yield prof
     prof.pause()
+    prof.abandon()  # or it tells at exit that no window came
 
 
 def ignore(window: object) -> None:

@@ -1,0 +1,127 @@
+"""What the README shows works: its Python blocks run, its commands exist, its tree is what a run leaves."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from perfhooks import Schedule, handlers
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+ADDED = {
+    # a config file only names its hooks: make them, as a Runner would
+    "custom_hooks": "\nfrom mmengine.registry import HOOKS\nfor hook in custom_hooks:\n    HOOKS.build(hook)\n",
+}
+
+
+class Block(NamedTuple):
+    line: int
+    language: str
+    text: str
+
+
+def blocks(language):
+    found = re.finditer(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    every = [Block(README.count("\n", 0, match.start()) + 1, match[1], match[2]) for match in found]
+    assert {block.language for block in every} <= {"python", "sh", "text"}, "each block says what it is"
+    return [block for block in every if block.language == language]
+
+
+def run(block, here):
+    added = "".join(code for words, code in ADDED.items() if words in block.text)
+    environment = os.environ | {"TMPDIR": str(here)}
+    return subprocess.run(
+        [sys.executable, "-c", block.text + added],
+        cwd=here,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """All Python blocks, run one after the other in one folder, as a reader would."""
+    here = tmp_path_factory.mktemp("readme")
+    return here, {block: run(block, here) for block in blocks("python")}
+
+
+def test_every_python_block_runs(done):
+    for block, result in done[1].items():
+        assert result.returncode == 0, f"line {block.line}: {result.stderr}"
+        assert "Traceback" not in result.stderr, f"line {block.line}: {result.stderr}"
+        assert "WARNING perfhooks" not in result.stderr, f"line {block.line}: {result.stderr}"
+
+
+def test_the_tree_is_what_the_first_block_leaves(done):
+    (tree,) = [block.text for block in blocks("text") if block.text.startswith("perf/latest/")]
+    told = set(re.findall(r"^ +(\S+)", tree, re.MULTILINE))
+    run = min((done[0] / "perf").glob("[0-9]*"))
+    left = {f"{path.name}/" if path.is_dir() else path.name for path in run.rglob("*") if path.name[0] != "."}
+    assert told == left
+
+
+def test_the_schedule_is_drawn_as_the_block_above_it_draws_it(done):
+    outputs = [result.stdout for block, result in done[1].items() if "Schedule.parse" in block.text]
+    assert outputs
+    assert all(output in README for output in outputs)
+
+
+def test_every_handler_it_names_is_there():
+    rows = re.findall(r'^\| `"(\w+)"` \|', README, re.MULTILINE)
+    assert rows
+    assert set(rows) <= handlers.NAMES.keys()
+
+
+def test_the_schedules_it_names_are_schedules():
+    for words in re.findall(r'schedule="([^"]+)"', README):
+        Schedule.parse(words)
+
+
+def commands():
+    return [line for block in blocks("sh") for line in block.text.splitlines() if line]
+
+
+def targets():
+    return re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def extras():
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    section = project.partition("[project.optional-dependencies]")[2].partition("\n[")[0]
+    return re.findall(r"^(\w+) = ", section, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_command_is_one_that_exists(command):
+    """Those that install or take minutes are not run here; examples and tests have tests of their own."""
+    program, *arguments = shlex.split(command)
+    if program == "make":
+        assert set(arguments) <= set(targets())
+    elif program == "pip":
+        assert arguments[0] == "install"
+        assert set(re.findall(r"\w+", arguments[1])) <= set(extras())
+    else:
+        assert program == "python"
+        assert (ROOT / arguments[0]).is_file()
+
+
+def test_every_make_target_and_extra_in_its_text_exists():
+    assert set(re.findall(r"`make ([\w-]+)`", README)) <= set(targets())
+    told = README.partition("The extras are")[2].partition("Without any")[0]
+    assert set(re.findall(r"`(\w+)`", told)) == set(extras())
+
+
+def test_every_file_it_links_to_exists():
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", README) if "://" not in link]
+    assert [link for link in links if not (ROOT / link).exists()] == []
