@@ -196,7 +196,7 @@ class Run:
             job: Who this process is.
             facts: What else ``run.json`` says: schedule, options, handlers.
         """
-        parent = remote.local_folder(out) if remote.is_url(out) else Path(out)
+        parent = remote.local_folder(out) if remote.is_url(out) else Path(out).absolute()
         parent.mkdir(parents=True, exist_ok=True)
         shared = name or job.identity
         folder = _shared(parent / file_name(shared)) if shared else _unique(parent)
@@ -339,6 +339,12 @@ def _alive(pid: int) -> bool:
     except OSError:
         pass
     return True
+
+
+def shown(path: Path) -> Path:
+    """A path as a person would type it: relative to the working directory if it is in there."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def file_name(text: str) -> str:

@@ -12,7 +12,7 @@ from perfhooks.errors import OptionError
 from perfhooks.finish import finish
 from perfhooks.guard import OnError, guard, logger
 from perfhooks.handlers import Handler
-from perfhooks.run import Capture, Cost, Place, Run, versions
+from perfhooks.run import Capture, Cost, Place, Run, shown, versions
 from perfhooks.terminal import waiting
 from perfhooks.worker import Worker
 
@@ -202,7 +202,7 @@ class Spool:
             place = self.pending.pop(answer["folder"])
             with guard(f"reading what became of {place.folder.name}", self._on_error):
                 if "problem" in answer:
-                    logger.warning("%s is not finished (%s); %s", place.folder, answer["problem"], _LATER)
+                    logger.warning("%s is not finished (%s); %s", shown(place.folder), answer["problem"], _LATER)
                 else:
                     self._finished(place, place.load())
         if self.pending and self._worker.exit_code is not None:
@@ -228,7 +228,7 @@ class Spool:
     def _finished(self, place: Place, capture: Capture) -> None:
         for note in capture.notes:
             logger.warning("%s: %s", place.folder.name, note)
-        logger.info("%s -> %s", capture.headline or _plainly(capture), place.folder)
+        logger.info("%s -> %s", capture.headline or _plainly(capture), shown(place.folder))
         for listen in self.listeners:
             with guard(f"telling {getattr(listen, '__qualname__', listen)!r} about {place.folder}", self._on_error):
                 listen(capture, place)

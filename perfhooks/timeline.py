@@ -94,7 +94,7 @@ class Timeline:
                 begins[step - self._first] = begin
         waits = np.full(len(ends), -1, dtype=np.int64)
         arrivals = np.array(self._arrivals, dtype=np.int64)
-        owner = np.searchsorted(ends, arrivals, side="left")
+        owner = np.searchsorted(ends, arrivals, side="right")
         inside = owner < len(ends)
         waits[owner[inside]] = arrivals[inside] - begins[owner[inside]]
         self._restart(int(ends[-1]) if len(ends) else None, arrivals[~inside])

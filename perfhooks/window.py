@@ -287,6 +287,7 @@ class Window(torch.profiler.profile):
             vars(recorder).clear()
         self.action_map.clear()
         self.on_trace_ready = None
+        self.schedule: Any = None
         self._phases = None
 
     def _file(self) -> IO[bytes]:

@@ -1,0 +1,261 @@
+"""From a recorded window to files: the budget, the cost, remote places, and memory that does not grow."""
+
+from __future__ import annotations
+
+import csv
+import gc
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import perfhooks
+from perfhooks import Profiler
+
+torch.set_num_threads(1)
+X = torch.ones(16, 16)
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def loop(prof, steps):
+    for _ in range(steps):
+        X @ X
+        prof.step()
+
+
+def facts(window, run="r", out="runs"):
+    return json.loads(Path(out, run, window, "rank0.capture.json").read_text())
+
+
+@pytest.mark.parametrize("background", [True, False])
+def test_the_same_files_come_out_of_the_worker_and_inline(background):
+    with Profiler(schedule="wait=1 warmup=1 active=2 repeat=2", with_stack=True, out="runs", run="r",
+                  background=background) as prof:  # fmt: skip
+        loop(prof, 9)
+    assert prof.wait(60)
+    for window in ("train-000002-000003", "train-000006-000007"):
+        names = {path.name for path in Path("runs/r", window).iterdir()}
+        assert {"rank0.pt.trace.json.gz", "rank0.steps.csv", "rank0.operators.csv", "rank0.stacks.folded"} <= names
+        assert not [name for name in names if name.startswith(".")]
+        assert {*facts(window)["artifacts"], "rank0.capture.json"} == names
+    assert json.loads(Path("runs/r/run.json").read_text())["windows"] == {
+        "train-000002-000003": [0], "train-000006-000007": [0],
+    }  # fmt: skip
+
+
+def test_inline_means_that_the_files_are_there_when_step_returns():
+    with Profiler(schedule="wait=0 warmup=0 active=1", out="runs", run="r", background=False) as prof:
+        loop(prof, 1)
+        assert Path("runs/r/train-000000-000000/rank0.steps.csv").exists()
+
+
+def test_what_recording_cost_is_kept_and_shown():
+    with Profiler(schedule="wait=3 warmup=1 active=3 repeat=2", out="runs", run="r", background=False) as prof:
+        loop(prof, 16)
+    cost = facts("train-000011-000013")["cost"]
+    assert cost["stop_s"] > 0
+    assert cost["save_s"] > 0
+    assert cost["events"] >= 3
+    assert cost["trace_bytes"] > 1000
+    with Path("runs/r/rank0.timeline.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    active = sorted(float(row["wall_ms"]) for row in rows if row["phase"] == "active")
+    assert min(active) <= cost["recorded_step_ms"] <= max(active)
+    assert "recording kept the loop for" in prof.summary()
+    assert "unrecorded" in prof.summary()
+
+
+def test_the_timeline_has_every_step_once_with_its_phase():
+    with Profiler(schedule="wait=2 warmup=1 active=2 repeat=2", out="runs", run="r") as prof:
+        for _ in prof.steps(range(13)):
+            X @ X
+    with Path("runs/r/rank0.timeline.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["step"]) for row in rows] == list(range(13))
+    phases = ["wait", "wait", "warmup", "active", "active"]
+    assert [row["phase"] for row in rows] == [*phases, *phases, "wait", "wait", "wait"]
+    assert all(0 <= float(row["data_ms"]) <= float(row["wall_ms"]) for row in rows)
+
+
+def test_too_large_a_trace_shortens_the_windows_to_come(caplog):
+    with Profiler(schedule="wait=1 warmup=1 active=4 repeat=3", out="runs", run="r", background=False,
+                  max_trace_mb=0.02) as prof:  # fmt: skip
+        for _ in range(20):
+            for _ in range(20):
+                X @ X
+            prof.step()
+    windows = sorted(path.name for path in Path("runs/r").glob("train-*"))
+    assert windows[0] == "train-000002-000005"
+    # the later ones begin at the same steps, and are shorter
+    assert [name[:12] for name in windows] == ["train-000002", "train-000008", "train-000014"]
+    assert windows[1] in ("train-000008-000008", "train-000008-000009", "train-000008-000010")
+    lines = [record.message for record in caplog.records if "max_trace_mb" in record.message]
+    assert lines[0].startswith("4 steps made a trace of")
+
+
+@pytest.mark.parametrize("schedule", [None, lambda step: None])
+def test_a_budget_needs_windows_that_are_known(schedule):
+    with pytest.raises(perfhooks.OptionError, match="max_trace_mb needs a schedule"):
+        Profiler(schedule=schedule, max_trace_mb=1)
+
+
+def test_only_the_last_windows_of_this_run_are_kept():
+    theirs = Path("runs/r/train-000001-000001/notes.txt")
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("not ours")
+    with Profiler(schedule="wait=1 warmup=0 active=1", out="runs", run="r", background=False, keep_windows=2) as prof:
+        loop(prof, 10)
+    kept = sorted(path.name for path in Path("runs/r").glob("train-*/rank0.steps.csv") for path in [path.parent])
+    assert kept == ["train-000007-000007", "train-000009-000009"]
+    assert theirs.read_text() == "not ours"
+    assert [path.name for path in theirs.parent.iterdir()] == ["notes.txt"]
+
+
+def test_a_full_queue_skips_a_window_and_says_so(caplog, monkeypatch):
+    monkeypatch.setattr("perfhooks.spool.QUEUE", 0)
+    with Profiler(schedule="wait=1 warmup=0 active=1 repeat=1", out="runs", run="r") as prof:
+        loop(prof, 3)
+    assert "the window at step 1 is skipped" in caplog.text
+    assert not list(Path("runs/r").glob("train-*"))
+
+
+def test_listeners_hear_of_every_window_on_the_training_thread():
+    heard = []
+    prof = Profiler(schedule="wait=1 warmup=0 active=1 repeat=3", out="runs", run="r")
+    prof.when_finished(lambda capture, place: heard.append((capture.first, place.artifact("steps.csv").exists())))
+    with prof:
+        loop(prof, 8)
+    assert prof.wait(60)
+    assert heard == [(1, True), (3, True), (5, True)]
+
+
+def test_wait_gives_up_in_time(tmp_path, monkeypatch):
+    (tmp_path / "slow.py").write_text(
+        "import time\nfrom dataclasses import dataclass\n@dataclass(frozen=True)\nclass Slow:\n"
+        "    def artifacts(self, capture, trace):\n        time.sleep(60)\n        return []\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with Profiler(schedule="wait=0 warmup=0 active=1 repeat=1", on_trace_ready="slow:Slow", exit_timeout=0) as prof:
+        loop(prof, 2)
+    assert prof.wait(0.3) is False
+    os.kill(prof._spool._worker.pid, 9)
+    prof._spool._deaths = 1
+    prof.leave()
+
+
+def test_two_hundred_windows_leave_no_garbage_and_no_memory():
+    """What a window held is freed when it ends: the collector finds nothing, and the process does not grow."""
+    prof = Profiler(
+        schedule="wait=0 warmup=1 active=1", record_shapes=True, with_stack=True, profile_memory=True,
+        on_trace_ready=lambda window: None, keep_results=False,
+    )  # fmt: skip
+    sizes = []
+    with prof:
+        loop(prof, 40)
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(20):
+                loop(prof, 20)
+                sizes.append(int(Path("/proc/self/statm").read_text().split()[1]) * 4096)
+            found = gc.collect()
+        finally:
+            gc.enable()
+    assert found < 50, "objects of 200 windows were left to the collector"
+    assert sizes[-1] - sizes[5] < 3e6
+
+
+def test_out_may_be_a_url_into_memory():
+    import fsspec
+
+    with Profiler(schedule="wait=1 warmup=0 active=1 repeat=1", out="memory://bucket/runs", run="r") as prof:
+        loop(prof, 3)
+    files = fsspec.filesystem("memory").find("/bucket/runs/r")
+    assert "/bucket/runs/r/train-000001-000001/rank0.pt.trace.json.gz" in files
+    assert "/bucket/runs/r/run.json" in files
+    assert "train" in prof.summary()
+
+
+@pytest.fixture
+def s3(monkeypatch):
+    pytest.importorskip("s3fs")
+    pytest.importorskip("moto.server")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    code = f"from moto.server import main; main(['-H', '127.0.0.1', '-p', '{port}'])"
+    server = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    for line in server.stderr:
+        if "Running on" in line:
+            break
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    yield "s3://bucket/runs"
+    server.kill()
+    server.communicate()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_out_may_be_an_s3_bucket(s3):
+    """The worker process copies what it finished."""
+    import s3fs
+
+    system = s3fs.S3FileSystem(skip_instance_cache=True)
+    system.mkdir("bucket")
+    with Profiler(schedule="wait=1 warmup=0 active=1 repeat=1", out=s3, run="r") as prof:
+        loop(prof, 3)
+    assert prof.wait(120)
+    system.invalidate_cache()
+    names = {name.removeprefix("bucket/runs/r/") for name in system.find("bucket/runs/r")}
+    assert {"run.json", "rank0.timeline.csv", "train-000001-000001/rank0.steps.csv"} <= names
+
+
+def test_progress_is_shown_on_a_terminal_only(monkeypatch, capsys):
+    from perfhooks.terminal import waiting
+
+    with waiting() as show:
+        show(1, 5.0)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with waiting() as show:
+        show(2, 5.0)
+    assert "finishing 2 windows, 5 s" in capsys.readouterr().err
+
+
+def test_info_reaches_a_program_that_never_configured_logging():
+    script = (
+        "import torch, perfhooks\n"
+        "with perfhooks.Profiler(schedule='wait=0 warmup=0 active=1 repeat=1', run='r') as prof:\n"
+        "    for _ in prof.steps(range(3)): torch.ones(3) + 1\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("INFO perfhooks: step 0: ")]
+    assert len(lines) == 1
+    assert lines[0].endswith("-> perf/r/train-000000-000000")
+
+
+def test_logging_that_the_program_configured_is_left_alone():
+    script = (
+        "import logging; logging.basicConfig(level=logging.ERROR)\n"
+        "import torch, perfhooks\n"
+        "with perfhooks.Profiler(schedule='wait=0 warmup=0 active=1 repeat=1', run='r') as prof:\n"
+        "    for _ in prof.steps(range(3)): torch.ones(3) + 1\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    assert "perfhooks" not in done.stderr
+    assert logging.getLogger("perfhooks")

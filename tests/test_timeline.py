@@ -1,0 +1,86 @@
+"""Timeline: every step's wall time and wait, from raw clock readings."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfhooks.schedule import Phase
+from perfhooks.timeline import Timeline, wall_times
+
+
+@given(
+    durations=st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), min_size=1, max_size=40),
+    first=st.integers(0, 10**9),
+    cuts=st.sets(st.integers(0, 40)),
+)
+def test_steps_are_as_long_as_they_were_however_often_they_are_taken(durations, first, cuts):
+    """Each step is a wait and a rest; taking the readings in between loses and moves nothing."""
+    line = Timeline("train")
+    line.begin(first)
+    now = line._begins[first] = 1000
+    numbers, walls, waits = [], [], []
+    for index, (wait, rest) in enumerate(durations):
+        line.data_arrived(now + wait)
+        now += wait + rest
+        line.end_step(now)
+        if index in cuts:
+            for into, column in zip((numbers, walls, waits), line.take(), strict=True):
+                into.extend(column.tolist())
+    for into, column in zip((numbers, walls, waits), line.take(), strict=True):
+        into.extend(column.tolist())
+    assert numbers == list(range(first, first + len(durations)))
+    assert walls == [wait + rest for wait, rest in durations]
+    total = dict.fromkeys(numbers, -1)
+    assert len(waits) == len(total)
+    if all(rest > 0 for _, rest in durations):
+        assert waits == [wait for wait, _ in durations]
+
+
+def test_time_that_we_took_between_two_steps_belongs_to_neither():
+    line = Timeline("train")
+    line.begin(0)
+    line._begins[0] = 0
+    line.end_step(10)
+    line.begin(1)
+    line._begins[1] = 50
+    line.end_step(60)
+    assert line.take()[1].tolist() == [10, 10]
+
+
+def test_a_wait_nobody_measured_is_empty_and_not_zero(tmp_path):
+    line = Timeline("train")
+    line.begin(0)
+    line._begins[0] = 0
+    line.end_step(1_500_000)
+    line.append_to(tmp_path / "t.csv")
+    assert (tmp_path / "t.csv").read_text() == "stage,step,phase,wall_ms,data_ms\ntrain,0,wait,1.500000,\n"
+
+
+def test_the_file_is_appended_to_with_one_header(tmp_path):
+    line = Timeline("train")
+    line.begin(0)
+    began = line._begins[0]
+    for step in range(6):
+        line.enter(step, Phase.ACTIVE if step % 2 else Phase.WAIT)
+        line.end_step(began + (step + 1) * 1_000_000)
+        if step == 3:
+            line.append_to(tmp_path / "t.csv")
+    line.append_to(tmp_path / "t.csv")
+    lines = (tmp_path / "t.csv").read_text().splitlines()
+    assert len(lines) == 7
+    assert [row.split(",")[2] for row in lines[1:]] == ["wait", "active"] * 3
+    idle, active = wall_times(tmp_path / "t.csv", "train")
+    assert (idle, active) == (pytest.approx([1.0, 1.0]), pytest.approx([1.0] * 3))
+    assert wall_times(tmp_path / "t.csv", "validate") == ([], [])
+
+
+def test_no_file_has_no_steps(tmp_path):
+    assert wall_times(tmp_path / "none.csv", "train") == ([], [])
+
+
+def test_nothing_to_take_is_nothing():
+    assert [column.tolist() for column in Timeline("train").take()] == [[], [], []]
+    assert np.array(Timeline("train").take()).shape == (3, 0)
