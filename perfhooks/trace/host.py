@@ -65,7 +65,8 @@ def inherited(parent: Ints, own: Ints) -> Ints:
     while True:
         further = source[source]
         if np.array_equal(further, source):
-            return value[source[:-1]]
+            found: Ints = value[source[:-1]]
+            return found
         source = further
 
 

@@ -48,9 +48,9 @@ class Modules(NamedTuple):
 def table(trace: Trace) -> pl.DataFrame:
     """Say what each module cost, the modules that it called included: one row for each place in the tree of modules.
 
-    Modules are the ``nn.Module: Linear_3`` frames that ``with_stack=True`` records; without them there are no rows. Rows
-    are in the order of the tree, modules that one module calls by their first call. ``path`` names all modules from the
-    outermost (``Net_0/Block_1/Linear_3``), ``depth`` counts those around it, ``calls`` counts its calls.
+    Modules are the ``nn.Module: Linear_3`` frames that ``with_stack=True`` records; without them there are no rows.
+    Rows are in the order of the tree, modules that one module calls by their first call. ``path`` names all modules
+    from the outermost (``Net_0/Block_1/Linear_3``), ``depth`` counts those around it, ``calls`` counts its calls.
 
     ``forward_ms`` is the time of its calls on the host and ``forward_self_ms`` what is left without the modules that it
     called, so that the self times of a module and of all below it sum to its ``forward_ms``, to the nanosecond;

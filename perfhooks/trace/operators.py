@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from perfhooks.errors import OptionError
-from perfhooks.trace import steps, torch_rules
+from perfhooks.trace import flops, modules, stacks, steps, torch_rules
 from perfhooks.trace.kinds import DEVICE_WORK, Kind
 from perfhooks.trace.nesting import nest
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 _MS: Final = 1e-6  # milliseconds in a nanosecond
 _HOST: Final = (Kind.OP, Kind.ANNOTATION, Kind.RUNTIME, Kind.OVERHEAD)
 _DEVICE: Final = (*DEVICE_WORK, Kind.DEVICE_ANNOTATION)
-_GROUPS: Final = ("shapes", "step")
+GROUPS: Final = ("shapes", "stack", "module", "step")
+"""What rows can be told apart by, besides the name."""
 _TIMES: Final = ("self_cpu_ms", "cpu_ms", "self_device_ms", "device_ms")
 _SIZES: Final = ("self_cpu_bytes", "cpu_bytes", "self_device_bytes", "device_bytes")
 
@@ -38,13 +39,14 @@ class Calls(NamedTuple):
     depth: Ints
 
 
-def table(trace: Trace, by: Iterable[str] = ()) -> pl.DataFrame:
+def table(trace: Trace, by: Iterable[str] = (), *, stack_depth: int = 5, all_flops: bool = False) -> pl.DataFrame:
     """Say what each operator cost: the rows of ``torch.profiler.profile.key_averages()`` for the same capture.
 
     One row for each name (kernels, copies and device-side labels have theirs), ``kind``, and whatever else is asked
     for: ``count``; ``self_cpu_ms``, ``cpu_ms`` without and with what it called; ``self_device_ms``, ``device_ms``, the
     work that it, or it and what it called, put on a device; ``self_cpu_bytes`` ... ``device_bytes``, memory allocated
-    less memory released meanwhile. Device columns are null if the trace shows no device, memory if it has none.
+    less memory released meanwhile; ``flops``, floating point operations. Device columns are null if the trace shows no
+    device, memory if it has none, and ``flops`` for operators of which no formula is known or no shapes were recorded.
 
     torch's rules are those of `perfhooks.trace.torch_rules`. Where torch is wrong we are not:
 
@@ -60,22 +62,26 @@ def table(trace: Trace, by: Iterable[str] = ()) -> pl.DataFrame:
     Args:
         trace: any trace.
         by: ``"shapes"`` to tell input shapes apart (column ``input_shapes``; lists of tensors are told apart too, which
-            torch does not), ``"step"`` to tell steps apart (column ``step``).
+            torch does not), ``"stack"`` the innermost Python frames (``stack``, as in folded stacks; null without
+            any), ``"module"`` the modules, forward and backward (``module``, a path of `modules.table`; null outside of
+            all), ``"step"`` the steps (``step``; null outside of all). Device work has those of its launch.
+        stack_depth: how many Python frames ``"stack"`` keeps.
+        all_flops: count what torch forgets as well: `flops.MISSED_BY_TORCH`.
 
     Raises:
         OptionError: ``by`` names something else.
     """
     wanted = (by,) if isinstance(by, str) else tuple(by)
     for each in wanted:
-        if each not in _GROUPS:
-            raise OptionError(f"by must be of {', '.join(map(repr, _GROUPS))}, got {each!r}")
-    rows = pl.concat([_host_rows(trace), _device_rows(trace)])
+        if each not in GROUPS:
+            raise OptionError(f"by must be of {', '.join(map(repr, GROUPS))}, got {each!r}")
+    rows = pl.concat([_host_rows(trace, all_flops=all_flops), _device_rows(trace)])
     memory = _memory_row(trace)
-    keys = _keys(trace, wanted, rows)
+    keys = _keys(trace, wanted, rows["row"].to_numpy(), stack_depth)
     grouped = (
         rows.with_columns(**keys)
         .group_by("place", "group", *keys, maintain_order=True)
-        .agg(pl.col("kind").first(), pl.len().alias("count"), pl.col(*_TIMES, *_SIZES).sum())
+        .agg(pl.col("kind").first(), pl.len().alias("count"), pl.col(*_TIMES, *_SIZES).sum(), _known_sum("flops"))
     )
     return _finished(trace, grouped, memory, tuple(keys))
 
@@ -109,7 +115,7 @@ def device_time(trace: Trace, tree: Calls) -> Ints:
     return time
 
 
-def _host_rows(trace: Trace) -> pl.DataFrame:
+def _host_rows(trace: Trace, *, all_flops: bool) -> pl.DataFrame:
     tree = calls(trace)
     start, end = trace.start[tree.row], trace.end[tree.row]
     on_device = device_time(trace, tree)
@@ -124,22 +130,37 @@ def _host_rows(trace: Trace) -> pl.DataFrame:
         "cpu_bytes": host_bytes,
         "self_device_bytes": _own(device_bytes, tree),
         "device_bytes": device_bytes,
+        "flops": _flops(trace, tree, everything=all_flops),
     }
     return _frame(trace, tree.row[counted], {name: column[counted] for name, column in columns.items()})
+
+
+def _flops(trace: Trace, tree: Calls, *, everything: bool) -> Ints:
+    """The floating point operations of each call, or -1."""
+    found = flops.per_call(trace, tree.row, flops.BY_TORCH)
+    if everything:
+        found = np.where(found > 0, found, np.maximum(found, flops.missed_per_call(trace, tree.row, tree.parent)))
+    return found
+
+
+def _known_sum(name: str) -> pl.Expr:
+    """The sum of what is known, null if nothing is."""
+    known = pl.col(name).filter(pl.col(name) >= 0)
+    return pl.when(known.len() > 0).then(known.sum())
 
 
 def _device_rows(trace: Trace) -> pl.DataFrame:
     rows = trace.rows(*_DEVICE)
     span = trace.end[rows] - trace.start[rows]
     nothing = np.zeros(len(rows), np.int64)
-    return _frame(trace, rows, {"self_device_ms": span, "device_ms": span}, nothing)
+    return _frame(trace, rows, {"self_device_ms": span, "device_ms": span, "flops": nothing - 1}, nothing)
 
 
 def _frame(trace: Trace, rows: Ints, columns: dict[str, Ints], missing: Ints | None = None) -> pl.DataFrame:
     kind = trace.kind[rows]
     _, place = torch_rules.shown_names(trace.names)
     group = 2 * np.isin(kind, _DEVICE) + np.isin(kind, (Kind.ANNOTATION, Kind.DEVICE_ANNOTATION))
-    values = {name: columns.get(name, missing) for name in (*_TIMES, *_SIZES)}
+    values = {name: columns.get(name, missing) for name in (*_TIMES, *_SIZES, "flops")}
     return pl.DataFrame({"row": rows, "place": place[trace.name[rows]], "group": group, "kind": kind, **values})
 
 
@@ -164,17 +185,25 @@ def _total(values: Ints, tree: Calls) -> Ints:
     return total
 
 
-def _keys(trace: Trace, by: tuple[str, ...], rows: pl.DataFrame) -> dict[str, pl.Series]:
+def _keys(trace: Trace, by: tuple[str, ...], row: Ints, stack_depth: int) -> dict[str, pl.Series]:
     found: dict[str, pl.Series] = {}
-    row = rows["row"].to_numpy()
     if "shapes" in by:
         found["input_shapes"] = _shapes(trace, row)
+    if "stack" in by:
+        texts, place = stacks.by_depth(trace, stack_depth)
+        found["stack"] = _chosen(pl.Series(texts, dtype=pl.String), place[row])
+    if "module" in by:
+        texts, place = modules.of_slices(trace)
+        found["module"] = _chosen(pl.Series(texts, dtype=pl.String), place[row])
     if "step" in by:
         every = steps.find(trace)
-        place = steps.step_of(every, trace.start[row])
-        numbers = pl.Series("step", [*every.number, None], dtype=pl.Int64)
-        found["step"] = numbers.gather(pl.Series(np.where(place >= 0, place, len(every.number))))
+        found["step"] = _chosen(pl.Series(every.number, dtype=pl.Int64), steps.step_of(every, trace.start[row]))
     return found
+
+
+def _chosen(values: pl.Series, place: Ints) -> pl.Series:
+    """The value at each place; null for -1."""
+    return values.extend_constant(None, 1).gather(pl.Series(np.where(place >= 0, place, len(values))))
 
 
 def _shapes(trace: Trace, rows: Ints) -> pl.Series:
@@ -211,7 +240,7 @@ def _finished(trace: Trace, grouped: pl.DataFrame, memory: pl.DataFrame | None, 
     return (
         shown.with_columns(pl.col("count").cast(pl.Int64), pl.col(*_TIMES) * _MS)
         .with_columns(pl.lit(None, shown.schema[name] if name in _SIZES else pl.Float64).alias(name) for name in absent)
-        .select("name", "kind", *keys, "count", *_TIMES, *_SIZES)
+        .select("name", "kind", *keys, "count", *_TIMES, *_SIZES, "flops")
         .sort("self_cpu_ms", "name", descending=[True, False], maintain_order=True)
     )
 

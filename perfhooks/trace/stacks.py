@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-from itertools import pairwise
 from typing import IO, TYPE_CHECKING, Final, Literal, NamedTuple
 
+import msgspec
 import numpy as np
 
-from perfhooks.trace import torch_rules
-from perfhooks.trace.kinds import HOST
-from perfhooks.trace.nesting import Nesting, nest
+from perfhooks.trace import host, torch_rules
+from perfhooks.trace.kinds import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from perfhooks.trace.model import Column, Ints, Trace
+    from perfhooks.trace.model import Ints, Trace
 
 UNINTERESTING: Final = (
     r"(?:^|/)runpy\.py\(|<frozen runpy>|<frozen importlib|(?:^|/)importlib/"
@@ -31,17 +30,7 @@ UNKNOWN: Final = "(unknown)"
 OUTSIDE: Final = "(outside)"
 """The stack of memory that was allocated while no recorded code ran."""
 
-
-class _Tree(NamedTuple):
-    """The slices of the host and the stack of each; a stack is a node with a parent node and a frame."""
-
-    row: Ints
-    thread: Column
-    nesting: Nesting
-    node: Ints
-    """The node of each slice; -1 where all its frames are skipped."""
-    parents: list[int]
-    frames: list[str]
+_PLACE: Final = re.compile(r"(.+)\((\d+)\): .+")
 
 
 def folded(
@@ -63,14 +52,14 @@ def folded(
     Returns:
         The stacks and their values, greatest first.
     """
-    tree = _tree(trace, skip)
-    found: dict[str, int] = {}
-    texts = _texts(tree)
-    for node, leaf, value in {"host": _host, "device": _device, "bytes": _bytes}[by](trace, tree):
+    found = _paths(trace, skip)
+    texts = host.joined(found.paths, found.names, ";")
+    summed: dict[str, int] = {}
+    for node, leaf, value in {"host": _host, "device": _device, "bytes": _bytes}[by](trace, found.paths.node):
         stack = texts[node] if node >= 0 else {-1: SKIPPED, -2: UNKNOWN, -3: OUTSIDE}[node]
         stack = f"{stack};{leaf}" if leaf else stack
-        found[stack] = found.get(stack, 0) + value
-    return dict(sorted(((stack, value) for stack, value in found.items() if value), key=lambda item: -item[1]))
+        summed[stack] = summed.get(stack, 0) + value
+    return dict(sorted(((stack, value) for stack, value in summed.items() if value), key=lambda item: -item[1]))
 
 
 def write(stacks: Mapping[str, int], file: IO[bytes]) -> None:
@@ -79,17 +68,79 @@ def write(stacks: Mapping[str, int], file: IO[bytes]) -> None:
         file.write(f"{stack} {value}\n".encode())
 
 
-def _tree(trace: Trace, skip: str | None) -> _Tree:
-    rows = trace.rows(*HOST)
-    thread = trace.thread[rows]
-    nesting = nest(thread, trace.start[rows], trace.end[rows])
+def write_speedscope(stacks: Mapping[str, int], file: IO[bytes], *, name: str, unit: str = "nanoseconds") -> None:
+    """Write stacks as a sampled profile for speedscope: each stack is one sample, whose weight is its value.
+
+    The format is that of https://www.speedscope.app/file-format-schema.json. Frames that name their place, as
+    ``file.py(12): function`` does, have it as ``file`` and ``line``.
+
+    Args:
+        stacks: what `folded` gives.
+        file: an open binary file.
+        name: what the profile is called.
+        unit: ``"nanoseconds"`` or ``"bytes"``.
+    """
+    places: dict[str, int] = {}
+    samples = [[places.setdefault(frame, len(places)) for frame in stack.split(";")] for stack in stacks]
+    profile = {"type": "sampled", "name": name, "unit": unit, "startValue": 0, "endValue": sum(stacks.values())}
+    document = {
+        "$schema": "https://www.speedscope.app/file-format-schema.json",
+        "exporter": "perfhooks",
+        "name": name,
+        "activeProfileIndex": 0,
+        "shared": {"frames": [_frame(frame) for frame in places]},
+        "profiles": [profile | {"samples": samples, "weights": list(stacks.values())}],
+    }
+    file.write(msgspec.json.encode(document))
+
+
+def _frame(name: str) -> dict[str, str | int]:
+    place = _PLACE.fullmatch(name)
+    # the schema has no bounds for a line, but what reads it may
+    return {"name": name} | ({"file": place[1], "line": int(place[2])} if place and len(place[2]) < 10 else {})  # noqa: PLR2004 - digits
+
+
+def by_depth(trace: Trace, depth: int) -> tuple[list[str], Ints]:
+    """The distinct stacks of Python frames cut to the innermost ones, and for each slice the place of its own, or -1.
+
+    Stacks are written as in `folded`, outermost first; device work has the stack that launched it.
+
+    Args:
+        trace: any trace; without Python frames there are no stacks.
+        depth: how many frames to keep.
+    """
+    tree = host.tree(trace)
+    frame = trace.name[tree.row]
+    found = host.paths(tree.nesting, frame, trace.kind[tree.row] != Kind.PYTHON)
+    parents, frames = (np.array([*values, -1], np.int64) for values in (found.parents, found.frames))
+    node = np.arange(len(frames) - 1)
+    cut = np.empty((len(node), depth), np.int64)
+    for column in range(depth - 1, -1, -1):
+        cut[:, column] = frames[node]
+        node = parents[node]
+    distinct, place = np.unique(cut, axis=0, return_inverse=True)
+    texts = [";".join(_escape(trace.names[each]) for each in row if each >= 0) for row in distinct.tolist()]
+    mine = np.append(place.ravel(), -1)[np.append(found.node, -1)]
+    of_slice = np.full(len(trace), -1, np.int64)
+    of_slice[tree.row] = mine[:-1]
+    of_slice[trace.device_rows] = mine[host.launchers(trace)]
+    return texts, of_slice
+
+
+class _Named(NamedTuple):
+    """The stacks of a trace, with the names of their frames."""
+
+    paths: host.Paths
+    names: list[str]
+
+
+def _paths(trace: Trace, skip: str | None) -> _Named:
+    tree = host.tree(trace)
     names, place = torch_rules.shown_names(trace.names)
-    frame = place[trace.name[rows]]
+    frame = place[trace.name[tree.row]]
     pattern = re.compile(skip) if skip else None
     dull = np.array([bool(pattern and pattern.search(name)) for name in names] or [False])[frame]
-    node, parents, frames = _nodes(nesting, frame, dull, len(names))
-    escaped = [_escape(name) for name in names]
-    return _Tree(rows, thread, nesting, node, parents, [escaped[each] for each in frames])
+    return _Named(host.paths(tree.nesting, frame, dull), [_escape(name) for name in names])
 
 
 def _escape(name: str) -> str:
@@ -97,34 +148,8 @@ def _escape(name: str) -> str:
     return " ".join(name.replace(";", ":").split()) or "?"
 
 
-def _nodes(nesting: Nesting, frame: Ints, dull: Column, count: int) -> tuple[Ints, list[int], list[int]]:
-    """Number the distinct stacks, from the outermost slices inwards."""
-    node = np.full(len(frame) + 1, -1, np.int64)  # the last entry is the parent of slices that have none
-    parents: list[int] = []
-    frames: list[int] = []
-    by_depth = np.argsort(nesting.depth, kind="stable")
-    edges = np.searchsorted(nesting.depth[by_depth], np.arange(int(nesting.depth.max(initial=0)) + 2))
-    for first, last in pairwise(edges.tolist()):
-        level = by_depth[first:last]
-        above = node[nesting.parent[level]]
-        node[level[dull[level]]] = above[dull[level]]
-        level, above = level[~dull[level]], above[~dull[level]]
-        keys, place = np.unique((above + 1) * count + frame[level], return_inverse=True)
-        node[level] = place + len(parents)
-        parents += (keys // max(count, 1) - 1).tolist()
-        frames += (keys % max(count, 1)).tolist()
-    return node[:-1], parents, frames
-
-
-def _texts(tree: _Tree) -> list[str]:
-    texts: list[str] = []
-    for parent, frame in zip(tree.parents, tree.frames, strict=True):
-        texts.append(f"{texts[parent]};{frame}" if parent >= 0 else frame)
-    return texts
-
-
-def _host(trace: Trace, tree: _Tree) -> list[tuple[int, str, int]]:  # noqa: ARG001 - one signature for all three
-    return _summed(tree.node, tree.nesting.own)
+def _host(trace: Trace, node: Ints) -> list[tuple[int, str, int]]:
+    return _summed(node, host.tree(trace).nesting.own)
 
 
 def _summed(node: Ints, value: Ints) -> list[tuple[int, str, int]]:
@@ -134,41 +159,21 @@ def _summed(node: Ints, value: Ints) -> list[tuple[int, str, int]]:
     return [(key, "", each) for key, each in zip(keys.tolist(), total.tolist(), strict=True)]
 
 
-def _device(trace: Trace, tree: _Tree) -> list[tuple[int, str, int]]:
+def _device(trace: Trace, node: Ints) -> list[tuple[int, str, int]]:
     """Device work by the stack of the call that launched it, else of the operator it names."""
-    node_of = np.full(len(trace) + 1, -2, np.int64)
-    node_of[tree.row] = tree.node
     work = trace.device_rows
-    owner = np.where(trace.launches >= 0, trace.launches, torch_rules.named_operator(trace, work))
+    stack = np.append(node, -2)[host.launchers(trace)]
     spans = (trace.end - trace.start)[work].tolist()
     leaves = [_escape(trace.names[name]) for name in trace.name[work].tolist()]
-    return list(zip(node_of[owner].tolist(), leaves, spans, strict=True))
+    return list(zip(stack.tolist(), leaves, spans, strict=True))
 
 
-def _bytes(trace: Trace, tree: _Tree) -> list[tuple[int, str, int]]:
+def _bytes(trace: Trace, node: Ints) -> list[tuple[int, str, int]]:
     """Allocations by the innermost slice that was open on their thread."""
     events = trace.instants
     grown = events.size > 0
-    thread, time, size = events.thread[grown], events.time[grown], events.size[grown]
-    node = np.full(len(time), -3, np.int64)
-    for each in np.unique(thread):
-        mine = np.flatnonzero(tree.thread == each)
-        here = thread == each
-        if len(mine):
-            node[here] = _open_node(trace, tree, mine, time[here])
-    return _summed(node, size)
+    open_then = host.innermost(trace, events.thread[grown], events.time[grown])
+    return _summed(np.append(node, -3)[open_then], events.size[grown])
 
 
-def _open_node(trace: Trace, tree: _Tree, mine: Ints, time: Ints) -> Ints:
-    place = np.searchsorted(trace.start[tree.row[mine]], time, "right") - 1
-    current = np.where(place >= 0, mine[np.maximum(place, 0)], -1)
-    while True:
-        over = (current >= 0) & (tree.nesting.end[current] < time)
-        if not over.any():
-            break
-        current = np.where(over, tree.nesting.parent[current], current)
-    found: Ints = np.where(current >= 0, tree.node[current], -3)
-    return found
-
-
-__all__ = ["OUTSIDE", "SKIPPED", "UNINTERESTING", "UNKNOWN", "folded", "write"]
+__all__ = ["OUTSIDE", "SKIPPED", "UNINTERESTING", "UNKNOWN", "by_depth", "folded", "write", "write_speedscope"]

@@ -1,0 +1,209 @@
+"""Memory over time, and who had allocated what was alive at the peak."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from perfhooks.trace import host, steps
+from perfhooks.trace.kinds import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from perfhooks.trace.model import Ints, Trace
+
+BEFORE: Final = "before the recording"
+"""The row of what was allocated at the peak, but not while the trace was recorded."""
+OUTSIDE: Final = "(outside)"
+"""The operator of what was allocated while none ran."""
+
+_MS: Final = 1e-6  # milliseconds in a nanosecond
+# c10's DeviceType, in the words of torch.device
+_DEVICE_TYPES: Final = (
+    *("cpu", "cuda", "mkldnn", "opengl", "opencl", "ideep", "hip", "fpga", "maia", "xla", "vulkan", "metal", "xpu"),
+    *("mps", "meta", "hpu", "ve", "lazy", "ipu", "mtia", "privateuseone"),
+)
+# What only hands out memory: whoever called it is more worth knowing.
+_ALLOCATORS: Final = re.compile(r"aten::(?:new_)?empty(?:_strided|_like|_permuted|_quantized)?|aten::resize_(?:as_)?")
+_FOREIGN: Final = re.compile(r"^<|^nn\.Module: |(?:^|/)torch/|(?:^|/)site-packages/|(?:^|/)perfhooks/")
+
+_OVER_TIME: Final = {
+    "time_ms": pl.Float64,
+    "device": pl.String,
+    "allocated_bytes": pl.Int64,
+    "reserved_bytes": pl.Int64,
+}
+_PEAK: Final = {
+    "device": pl.String,
+    "time_ms": pl.Float64,
+    "step": pl.Int64,
+    "allocated_bytes": pl.Int64,
+    "reserved_bytes": pl.Int64,
+}
+_ALIVE: Final = {
+    "device": pl.String,
+    "operator": pl.String,
+    "source": pl.String,
+    "count": pl.Int64,
+    "bytes": pl.Int64,
+}
+
+
+class _Usage(NamedTuple):
+    """The memory events of one device, by time."""
+
+    device: str
+    is_host: bool
+    event: Ints
+    """Which of `Trace.instants`."""
+    allocated: Ints
+    """Bytes allocated after each."""
+
+
+def over_time(trace: Trace) -> pl.DataFrame:
+    """Give the memory of each device after every allocation and release, by device and time.
+
+    ``time_ms`` counts from the first event of the trace, ``device`` is torch's name (``cpu``, ``cuda:0``),
+    ``allocated_bytes`` is what its allocator has handed out and ``reserved_bytes`` what it holds (null for the host,
+    where torch does not count it). Both are the allocator's own totals, so on a device they include what was allocated
+    before the recording; torch's allocator of the host counts only while it is recorded. In traces without totals (of
+    torch before 1.10), ``allocated_bytes`` is the sum since the recording began.
+    """
+    frames = [pl.DataFrame(schema=_OVER_TIME)]
+    for usage in _usages(trace):
+        columns = {
+            "time_ms": _since_start(trace, trace.instants.time[usage.event]),
+            "device": pl.Series([usage.device], dtype=pl.String).gather([0] * len(usage.event)),
+            "allocated_bytes": usage.allocated,
+            "reserved_bytes": None if usage.is_host else trace.instants.reserved[usage.event],
+        }
+        frames.append(pl.DataFrame(columns, schema=_OVER_TIME))
+    return pl.concat(frames)
+
+
+def thinned(table: pl.DataFrame, rows: int = 2000) -> pl.DataFrame:
+    """Keep about so many rows of `over_time` a device: of every stretch the first, the least and the greatest, exactly.
+
+    So a drawing of the rest looks the same, and the peak is in it.
+
+    Args:
+        table: what `over_time` gives.
+        rows: how many rows to keep for each device, at least; three for each stretch.
+    """
+    place, count = pl.int_range(pl.len()).over("device"), pl.len().over("device")
+    keyed = table.with_columns(place.alias("_place"), (place * max(rows // 3, 1) // count).alias("_stretch"))
+    place, level = pl.col("_place"), pl.col("allocated_bytes")
+    chosen = (place.first(), place.get(level.arg_max()), place.get(level.arg_min()))
+    kept = [place == each.over("device", "_stretch") for each in chosen]
+    kept += [place == place.max().over("device"), count <= rows]
+    return keyed.filter(pl.any_horizontal(kept)).drop("_place", "_stretch")
+
+
+def peak(trace: Trace) -> pl.DataFrame:
+    """Say for each device when its allocated memory was highest, and how high: one row for each.
+
+    ``time_ms`` counts from the first event of the trace, ``step`` is the step in which it was (null outside of any),
+    ``allocated_bytes`` the peak, the first of several equal ones, and ``reserved_bytes`` what the allocator held at
+    most (null for the host); as in `over_time`.
+    """
+    rows = []
+    every = steps.find(trace)
+    for usage in _usages(trace):
+        top = int(usage.allocated.argmax())
+        time = trace.instants.time[usage.event[top : top + 1]]
+        step = int(steps.step_of(every, time)[0])
+        reserved = None if usage.is_host else int(trace.instants.reserved[usage.event].max())
+        number = every.number[step] if step >= 0 else None
+        rows.append((usage.device, _since_start(trace, time)[0], number, int(usage.allocated[top]), reserved))
+    return pl.DataFrame(rows, schema=_PEAK, orient="row")
+
+
+def alive_at_peak(trace: Trace) -> pl.DataFrame:
+    """Say for each device who had allocated the memory that was alive at its peak, most bytes first.
+
+    One row for each ``operator`` and, where Python frames were recorded, ``source``: ``count`` allocations of
+    ``bytes`` together that were not released before the peak. The operator is the innermost that ran on the thread of
+    the allocation, but for those that only hand out memory (``aten::empty`` and its like) the one that called them;
+    what was allocated while no operator ran is ``(outside)``. The source is the innermost Python function outside of
+    torch and installed packages, as ``file.py(12): function`` with its first line; else the innermost.
+
+    What was allocated at the peak and not by these, a row ``before the recording`` has (with ``count`` null), so that
+    the bytes of a device sum to the peak of `peak`, exactly.
+    """
+    frames = [pl.DataFrame(schema=_ALIVE)]
+    for usage in _usages(trace):
+        top = int(usage.allocated.argmax())
+        events = _not_released(trace, usage.event[: top + 1])
+        operator, source = _makers(trace, events)
+        sizes = {"operator": operator, "source": source, "bytes": trace.instants.size[events]}
+        grouped = (
+            pl.DataFrame(sizes, schema={name: _ALIVE[name] for name in sizes})
+            .group_by("operator", "source")
+            .agg(pl.len().cast(pl.Int64).alias("count"), pl.col("bytes").sum())
+        )
+        rest = int(usage.allocated[top]) - int(grouped["bytes"].sum())
+        before = pl.DataFrame({"operator": [BEFORE], "bytes": [rest]}).head(bool(rest))
+        table = pl.concat([grouped, before], how="diagonal").select(
+            pl.lit(usage.device).alias("device"), *list(_ALIVE)[1:]
+        )
+        frames.append(table.sort("bytes", "operator", "source", descending=[True, False, False]))
+    return pl.concat(frames)
+
+
+def _usages(trace: Trace) -> Iterator[_Usage]:
+    events = trace.instants
+    devices = np.unique(np.stack([events.device_type, events.device]), axis=1)
+    for kind, number in devices.T.tolist():
+        mine = np.flatnonzero((events.device_type == kind) & (events.device == number))
+        known = mine[events.allocated[mine] >= 0]
+        name = _DEVICE_TYPES[kind] if 0 <= kind < len(_DEVICE_TYPES) else f"device-{kind}"
+        name = name if number < 0 else f"{name}:{number}"
+        if len(known):
+            yield _Usage(name, kind == 0, known, events.allocated[known])
+        else:
+            yield _Usage(name, kind == 0, mine, np.cumsum(events.size[mine]))
+
+
+def _since_start(trace: Trace, time: Ints) -> Ints:
+    first = min(each.min() for each in (trace.start, trace.instants.time) if len(each))
+    since: Ints = (time - first) * _MS
+    return since
+
+
+def _not_released(trace: Trace, events: Ints) -> Ints:
+    """Those of some events of one device that are the last of their address, and allocations."""
+    address = trace.instants.address[events]
+    order = np.argsort(address, kind="stable")
+    last = np.append(address[order][1:] != address[order][:-1], True)[: len(order)]
+    ends = np.sort(events[order[last]])
+    found: Ints = ends[trace.instants.size[ends] > 0]
+    return found
+
+
+def _makers(trace: Trace, events: Ints) -> tuple[list[str], list[str | None]]:
+    """The operator and the source of each allocation."""
+    tree = host.tree(trace)
+    parent, kind, name = tree.nesting.parent, trace.kind[tree.row], trace.name[tree.row]
+    entry = host.innermost(trace, trace.instants.thread[events], trace.instants.time[events])
+    hands_out, foreign = (
+        np.array([bool(pattern.search(each)) for each in trace.names] or [False])[name]
+        for pattern in (_ALLOCATORS, _FOREIGN)
+    )
+    is_op, is_frame = kind == Kind.OP, kind == Kind.PYTHON
+    operator = _nearest(parent, entry, name, (is_op & ~hands_out, is_op))
+    source = _nearest(parent, entry, name, (is_frame & ~foreign, is_frame))
+    names = [*trace.names, None]
+    return [names[each] or OUTSIDE for each in operator], [names[each] for each in source]
+
+
+def _nearest(parent: Ints, entry: Ints, name: Ints, choices: tuple[np.ndarray, ...]) -> list[int]:
+    """The name of the innermost entry of the first choice that is open around each entry, else of the next, else -1."""
+    found = np.full(len(entry), -1, np.int64)
+    for wanted in choices:
+        named = np.append(host.inherited(parent, np.where(wanted, name, -1)), -1)[entry]
+        found = np.where(found >= 0, found, named)
+    return [int(each) for each in found]
