@@ -1,0 +1,146 @@
+"""What a window says reaches the trainer's loggers, at the trainer's own step, when its files are there."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning_training import Tiny, batches, fit, profiler, read, tables, trainer
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::lightning.fabric.utilities.warnings.PossibleUserWarning", "ignore:.*LeafSpec.*:FutureWarning"
+)
+
+WINDOWS = "wait=1 warmup=1 active=2 repeat=2"
+"""Records steps 2 and 3, 6 and 7."""
+
+
+class Logging(Tiny):
+    """Logs the number of each training batch under its own name."""
+
+    def training_step(self, batch, batch_idx):
+        self.log("batch", float(batch_idx))
+        return super().training_step(batch, batch_idx)
+
+
+def logged(logger, name):
+    """The values of a metric of a CSVLogger, by step."""
+    rows = read(Path(logger.log_dir) / "metrics.csv")
+    return {int(row["step"]): float(row[name]) for row in rows if row.get(name)}
+
+
+def test_a_window_is_logged_at_the_trainers_step_of_its_last_step(tmp_path):
+    logger = CSVLogger(tmp_path)
+    callback = profiler(tmp_path, WINDOWS, background=False)
+    fit(tmp_path, callback, steps=10, module=Logging(), logger=logger, log_every_n_steps=1)
+    walls = logged(logger, "perf/train/wall_ms")
+    means = [sum(float(row["wall_ms"]) for row in rows) / len(rows) for rows in tables(callback, tmp_path).values()]
+    assert list(walls) == [3, 7]
+    assert list(walls.values()) == pytest.approx(means)
+    assert logged(logger, "batch") == {step: float(step) for step in range(10)}, "the trainer's own are as before"
+
+
+def test_with_gradient_accumulation_it_is_still_the_trainers_step(tmp_path):
+    logger = CSVLogger(tmp_path)
+    callback = profiler(tmp_path, WINDOWS, background=False)
+    fit(tmp_path, callback, steps=10, logger=logger, log_every_n_steps=1, accumulate_grad_batches=2)
+    assert list(logged(logger, "perf/train/wall_ms")) == [1, 3], "batches 3 and 7 are the second of an update"
+
+
+def test_a_window_that_is_cut_short_is_logged_at_the_step_that_it_reached(tmp_path):
+    logger = CSVLogger(tmp_path)
+    callback = profiler(tmp_path, "wait=1 warmup=1 active=9 repeat=1", background=False)
+    fit(tmp_path, callback, steps=5, logger=logger, log_every_n_steps=1)
+    assert list(logged(logger, "perf/train/wall_ms")) == [5]
+
+
+def test_results_come_without_waiting_for_them(tmp_path):
+    logger = CSVLogger(tmp_path)
+    callback = profiler(tmp_path, "wait=1 warmup=1 active=2 repeat=1")
+
+    def slowly(module, batch_idx):
+        time.sleep(0.01)
+        if any("perf/train/wall_ms" in row for row in logger.experiment.metrics):
+            module.trainer.should_stop = True
+
+    made = fit(tmp_path, callback, steps=2000, module=Tiny(slowly), logger=logger, log_every_n_steps=1)
+    assert made.global_step < 2000, "the worker was heard while training went on"
+    assert list(logged(logger, "perf/train/wall_ms")) == [3], "and what it said is logged where the window was"
+
+
+def test_validation_has_names_of_its_own(tmp_path):
+    logger = CSVLogger(tmp_path)
+    callback = profiler(tmp_path, {"validate": "wait=0 warmup=0 active=2 repeat=1"}, background=False)
+    fit(tmp_path, callback, steps=4, val=3, logger=logger, log_every_n_steps=1)
+    assert list(logged(logger, "perf/validate/wall_ms")) == [4]
+
+
+def test_tensorboard_gets_scalars_and_the_table_as_text(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    logger = TensorBoardLogger(tmp_path)
+    callback = profiler(tmp_path, WINDOWS, background=False)
+    fit(tmp_path, callback, steps=10, logger=logger, log_every_n_steps=1)
+    found = EventAccumulator(logger.log_dir).Reload()
+    assert [event.step for event in found.Scalars("perf/train/forward_ms")] == [3, 7]
+    (first, _) = found.Tensors("perf/train/text_summary")
+    text = first.tensor_proto.string_val[0].decode()
+    assert text.startswith("**steps 2-3: ")
+    assert "| rank | stage | step | wall_ms |" in text
+    assert str(tmp_path / "perf" / "run" / "train-000002-000003") in text
+
+
+def test_it_can_be_switched_off(tmp_path):
+    logger = CSVLogger(tmp_path)
+    callback = profiler(tmp_path, WINDOWS, background=False, log_results=False)
+    fit(tmp_path, callback, steps=10, module=Logging(), logger=logger, log_every_n_steps=1)
+    assert not any(
+        key.startswith("perf") for row in read(tmp_path / "lightning_logs/version_0/metrics.csv") for key in row
+    )
+
+
+def test_a_logger_that_fails_does_not_stop_the_training(tmp_path, caplog):
+    class Failing(CSVLogger):
+        def log_metrics(self, metrics, step=None):
+            if any(name.startswith("perf") for name in metrics):
+                raise OSError("no space left")
+
+    callback = profiler(tmp_path, WINDOWS, background=False)
+    made = fit(tmp_path, callback, steps=10, logger=Failing(tmp_path), log_every_n_steps=1)
+    assert made.global_step == 10
+    assert "no space left" in caplog.text
+
+
+def test_weights_and_biases_gets_the_files_on_request(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    from lightning.pytorch.loggers import WandbLogger
+
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    callback = profiler(tmp_path, WINDOWS, background=False, log_files=True)
+    logger = WandbLogger(save_dir=tmp_path, offline=True)
+    fit(tmp_path, callback, steps=10, logger=logger, log_every_n_steps=1)
+    logger.experiment.finish()
+    (sent,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    assert b"train-000002-000003" in sent.read_bytes()
+
+
+def test_mlflow_gets_the_files_on_request(tmp_path, monkeypatch):
+    pytest.importorskip("mlflow")
+    from lightning.pytorch.loggers import MLFlowLogger
+
+    monkeypatch.setitem(os.environ, "MLFLOW_ALLOW_FILE_STORE", "true")
+    callback = profiler(tmp_path, WINDOWS, background=False, log_files=True)
+    logger = MLFlowLogger(tracking_uri=f"file:{tmp_path}/mlruns")
+    fit(tmp_path, callback, steps=10, logger=logger, log_every_n_steps=1)
+    assert len(list(tmp_path.glob("mlruns/*/*/artifacts/perf/train-*/rank0.steps.csv"))) == 2
+
+
+def test_files_that_come_after_the_training_are_not_logged(tmp_path):
+    logger = CSVLogger(tmp_path)
+    callback = profiler(tmp_path, "wait=1 warmup=1 active=2 repeat=1")
+    made = trainer(tmp_path, callback, logger=logger, log_every_n_steps=1)
+    made.fit(Tiny(), batches(5))
+    before = len(logger.experiment.metrics)
+    tables(callback, tmp_path)
+    assert len(logger.experiment.metrics) == before
