@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from perfhooks import trace
     from perfhooks.errors import NothingRecordedError, OptionError, PerfhooksError, ScheduleError, TraceError
-    from perfhooks.handlers import Artifact, ChromeTrace, OperatorTable, Stacks, StepTable
+    from perfhooks.handlers import Artifact, ChromeTrace, Memory, Modules, OperatorTable, Stacks, StepTable, TensorBoard
     from perfhooks.options import Options
     from perfhooks.profiler import Profiler
     from perfhooks.ready import on_trace_ready
@@ -21,6 +21,8 @@ __all__ = [
     "Artifact",
     "Capture",
     "ChromeTrace",
+    "Memory",
+    "Modules",
     "NothingRecordedError",
     "OperatorTable",
     "OptionError",
@@ -32,13 +34,14 @@ __all__ = [
     "ScheduleError",
     "Stacks",
     "StepTable",
+    "TensorBoard",
     "TraceError",
     "on_trace_ready",
     "trace",
 ]
 
 _HOMES = {
-    "handlers": ("Artifact", "ChromeTrace", "OperatorTable", "StepTable", "Stacks"),
+    "handlers": ("Artifact", "ChromeTrace", "Memory", "Modules", "OperatorTable", "Stacks", "StepTable", "TensorBoard"),
     "run": ("Capture",),
     "errors": ("NothingRecordedError", "OptionError", "PerfhooksError", "ScheduleError", "TraceError"),
     "options": ("Options",),

@@ -295,7 +295,8 @@ def _plainly(capture: Capture) -> str:
 
 def _by_default(recorded: Mapping[str, Any]) -> list[str]:
     """Everything that was recorded for."""
-    return [*_ALWAYS, *(["stacks"] if recorded.get("with_stack") else [])]
+    with_stack = ["stacks", "modules"] if recorded.get("with_stack") else []
+    return [*_ALWAYS, *with_stack, *(["memory"] if recorded.get("profile_memory") else [])]
 
 
 def _listed(wanted: HandlerLike | Sequence[HandlerLike], recorded: Mapping[str, Any]) -> list[HandlerLike]:

@@ -149,7 +149,7 @@ def test_a_handler_of_ones_own_gets_its_files_among_ours(own, tmp_path, monkeypa
         for _ in range(3):
             torch.ones(3).sum()
             prof.step()
-    prof.summary()  # waits for the files
+    prof.wait()
     folder = tmp_path / "runs/r/train-000000-000001"
     assert (folder / "rank0.count.txt").read_text().endswith(" events")
     assert (folder / "rank0.steps.csv").exists()
@@ -255,7 +255,7 @@ def test_stacks_are_one_file_for_each_measure(trace):
 
 
 @pytest.mark.xfail(reason="by is only looked at when the table is made", strict=False)
-@pytest.mark.parametrize(("by", "told"), [(("shapes", "colour"), "colour"), ("module", "module")])
-def test_a_wrong_grouping_of_operators_is_found_at_construction(by, told):
-    with pytest.raises(OptionError, match=told):
+@pytest.mark.parametrize("by", ["colour", ("shapes", "colour")])
+def test_a_wrong_grouping_of_operators_is_found_at_construction(by):
+    with pytest.raises(OptionError, match="'colour'"):
         OperatorTable(by=by)

@@ -52,6 +52,7 @@ def test_tensorboard_reads_the_trace_and_finds_the_steps_that_the_schedule_drew(
     with perfhooks.Profiler(schedule=SCHEDULE, out="perf", run="r", activities=["cpu"], **options) as prof:
         for _ in train(14):
             prof.step()
+    prof.wait()
     drawn = [list(range(active, last + 1)) for _, active, last in SCHEDULE.windows()]
     assert (list(WINDOWS.values()), windows("r").keys()) == (drawn, WINDOWS.keys())
     for name, steps in WINDOWS.items():
@@ -109,7 +110,7 @@ def test_a_plain_profile_that_stops_inside_a_window_keeps_what_it_has():
 def test_what_was_recorded_for_is_made_when_nothing_is_named():
     plain(steps=7, with_stack=True)
     ((_, folder),) = windows("r").items()
-    kinds = {"pt.trace.json.gz", "steps.csv", "operators.csv", "stacks.folded", "capture.json"}
+    kinds = {"pt.trace.json.gz", "steps.csv", "operators.csv", "stacks.folded", "modules.csv", "capture.json"}
     assert {path.name.removeprefix("rank0.") for path in folder.iterdir() if path.name.startswith("rank0")} == kinds
 
 

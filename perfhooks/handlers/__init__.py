@@ -14,13 +14,29 @@ from typing import TYPE_CHECKING, Any, Final
 from perfhooks.errors import OptionError
 from perfhooks.handlers.artifact import Artifact, Handler
 from perfhooks.handlers.chrome import ChromeTrace
+from perfhooks.handlers.memory import Memory
+from perfhooks.handlers.modules import Modules
 from perfhooks.handlers.stacks import Stacks
 from perfhooks.handlers.tables import OperatorTable, StepTable
+from perfhooks.handlers.tensorboard import TensorBoard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["NAMES", "Artifact", "ChromeTrace", "Handler", "OperatorTable", "Stacks", "StepTable", "build", "spec"]
+__all__ = [
+    "NAMES",
+    "Artifact",
+    "ChromeTrace",
+    "Handler",
+    "Memory",
+    "Modules",
+    "OperatorTable",
+    "Stacks",
+    "StepTable",
+    "TensorBoard",
+    "build",
+    "spec",
+]
 
 
 NAMES: Final[dict[str, Callable[..., Handler]]] = {
@@ -28,6 +44,9 @@ NAMES: Final[dict[str, Callable[..., Handler]]] = {
     "steps": StepTable,
     "operators": OperatorTable,
     "stacks": Stacks,
+    "modules": Modules,
+    "memory": Memory,
+    "tensorboard": TensorBoard,
 }
 """What config files and the command line call the handlers."""
 

@@ -1,4 +1,4 @@
-"""Folded stacks, the input of every flame graph tool."""
+"""Stacks, the input of flame graph tools."""
 
 from __future__ import annotations
 
@@ -16,11 +16,15 @@ if TYPE_CHECKING:
     from perfhooks.trace import Trace
 
 _MEASURES: Final = ("host", "device", "bytes")
+_ENDINGS: Final = {"folded": "folded", "speedscope": "speedscope.json"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stacks:
     """Python stacks with the operator as leaf: ``rank0.stacks.folded``; ``with_stack`` records the Python part."""
+
+    format: Literal["folded", "speedscope"] = "folded"
+    """Folded lines, which every flame graph tool reads, or ``rank0.stacks.speedscope.json`` for speedscope."""
 
     by: tuple[Literal["host", "device", "bytes"], ...] = ("host",)
     """What is summed: ``"host"`` or ``"device"`` time, or ``"bytes"`` allocated; one file each."""
@@ -30,11 +34,19 @@ class Stacks:
         unknown = [measure for measure in self.by if measure not in _MEASURES]
         if unknown or not self.by:
             raise OptionError(f"by must name some of {', '.join(_MEASURES)}, got {self.by!r}")
+        if self.format not in _ENDINGS:
+            raise OptionError(f"format must be {' or '.join(map(repr, _ENDINGS))}, got {self.format!r}")
 
-    def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:  # noqa: ARG002 -- the form of a handler
+    def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
         """One file per measure."""
         from perfhooks.trace import stacks
 
         for measure in self.by:
-            name = "stacks.folded" if measure == "host" else f"stacks.{measure}.folded"
-            yield Artifact(name, functools.partial(stacks.write, stacks.folded(trace, by=measure)))
+            found = stacks.folded(trace, by=measure)
+            name = ".".join(["stacks", *([] if measure == "host" else [measure]), _ENDINGS[self.format]])
+            if self.format == "folded":
+                yield Artifact(name, functools.partial(stacks.write, found))
+            else:
+                title = f"{capture.stage} from step {capture.first}, rank {capture.rank}: {measure}"
+                unit = "bytes" if measure == "bytes" else "nanoseconds"
+                yield Artifact(name, functools.partial(stacks.write_speedscope, found, name=title, unit=unit))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from perfhooks.errors import OptionError
 from perfhooks.handlers.artifact import Artifact
@@ -18,13 +18,16 @@ if TYPE_CHECKING:
     from perfhooks.trace import Trace
 
 
+_GROUPS: Final = ("shapes", "stack", "module", "step")
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepTable:
     """Where the time of each step went: ``rank0.steps.csv``, one row per step."""
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
         """One file."""
-        yield _csv("steps.csv", step_rows(capture, trace))
+        yield csv("steps.csv", step_rows(capture, trace))
 
 
 def step_rows(capture: Capture, trace: Trace) -> pl.DataFrame:
@@ -43,23 +46,31 @@ class OperatorTable:
     """The rows of ``key_averages()``: ``rank0.operators.csv``."""
 
     by: tuple[str, ...] = ()
-    """What to tell apart besides the name: ``"shapes"``."""
+    """What to tell apart besides the name: ``"shapes"``, ``"stack"``, ``"module"``, ``"step"``."""
+    stack_depth: int = 5
+    """How many Python frames, the innermost ones, tell one ``"stack"`` from another."""
+    all_flops: bool = False
+    """Count the operations of attention, of every convolution and of its backward pass too, which torch's table lacks."""
     row_limit: int | None = None
     """Keep this many rows, those with the most self CPU time; None keeps all."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by", (self.by,) if isinstance(self.by, str) else tuple(self.by))
+        for unknown in (each for each in self.by if each not in _GROUPS):
+            raise OptionError(f"by must be of {', '.join(map(repr, _GROUPS))}, got {unknown!r}")
         if self.row_limit is not None and (not isinstance(self.row_limit, int) or self.row_limit < 1):
             raise OptionError(f"row_limit must be an integer >= 1 or None, got {self.row_limit!r}")
+        if not isinstance(self.stack_depth, int) or self.stack_depth < 1:
+            raise OptionError(f"stack_depth must be an integer >= 1, got {self.stack_depth!r}")
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:  # noqa: ARG002 -- the form of a handler
         """One file, most self CPU time first."""
         from perfhooks.trace import operators
 
-        table = operators.table(trace, by=self.by)
-        yield _csv("operators.csv", table if self.row_limit is None else table.head(self.row_limit))
+        table = operators.table(trace, self.by, stack_depth=self.stack_depth, all_flops=self.all_flops)
+        yield csv("operators.csv", table if self.row_limit is None else table.head(self.row_limit))
 
 
-def _csv(name: str, table: pl.DataFrame) -> Artifact:
+def csv(name: str, table: pl.DataFrame) -> Artifact:
     """A table as CSV; milliseconds have six decimals, which is a nanosecond."""
     return Artifact(name, functools.partial(table.write_csv, float_precision=6))

@@ -1,0 +1,26 @@
+"""The modules of one window, as CSV."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from perfhooks.handlers.tables import csv
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from perfhooks.handlers.artifact import Artifact
+    from perfhooks.run import Capture
+    from perfhooks.trace import Trace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Modules:
+    """What each ``nn.Module`` cost, forward and backward: ``rank0.modules.csv``; it needs ``with_stack``."""
+
+    def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:  # noqa: ARG002 -- the form of a handler
+        """One file, in the order of the tree of modules."""
+        from perfhooks.trace import modules
+
+        yield csv("modules.csv", modules.table(trace))

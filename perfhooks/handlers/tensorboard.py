@@ -1,0 +1,89 @@
+"""The trace in the words that TensorBoard's profiler plugin understands."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final
+
+from perfhooks.errors import OptionError
+from perfhooks.handlers.artifact import Artifact
+from perfhooks.handlers.chrome import LEVEL
+from perfhooks.run import file_name, publish
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator
+
+    from perfhooks.run import Capture
+    from perfhooks.trace import Trace
+
+_CHUNK: Final = 1 << 20
+# The plugin (torch-tb-profiler 0.4.3, its last release) knows the categories of 2021. Today's calls into the runtime it
+# drops, with them every link from a kernel to its operator; and labels, with them the wait for data. The shadows of
+# step marks on streams it takes for steps.
+_CATEGORY: Final = re.compile(rb'("cat"\s*:\s*")([^"\\]*)"')
+_RUNTIME: Final = re.compile(rb"\w+_(?:runtime|driver)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorBoard:
+    """The trace for TensorBoard's profiler plugin, which misreads what today's torch writes.
+
+    Categories are put as the plugin knows them, so that it finds the steps, the wait for data, and the operators of
+    kernels; nothing else is changed.
+    """
+
+    folder: str | os.PathLike[str] | None = None
+    """Where ``tensorboard --logdir`` looks: one run for each stage, in it one worker for each rank and one span for each
+    window, named by its first step. None puts ``rank0.tensorboard.pt.trace.json.gz`` beside the window's other files."""
+
+    def __post_init__(self) -> None:
+        if self.folder is None:
+            return
+        if not isinstance(self.folder, (str, Path)) or "://" in str(self.folder):
+            raise OptionError(f"folder must be a local folder or None, got {self.folder!r}")
+        # the files are made by another process, and perhaps later
+        object.__setattr__(self, "folder", str(Path(self.folder).absolute()))
+
+    def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
+        """One file, or none beside the others."""
+        write = functools.partial(translate, Path(trace.path))
+        if self.folder is None:
+            yield Artifact("tensorboard.pt.trace.json.gz", write)
+            return
+        run = Path(self.folder) / file_name(capture.stage)
+        run.mkdir(parents=True, exist_ok=True)
+        with publish(run / f"rank{capture.rank}.{capture.first}.pt.trace.json.gz") as file:
+            write(file)
+
+
+def translate(source: Path, target: IO[bytes]) -> None:
+    """Copy a saved trace as gzip, with its categories as the plugin knows them.
+
+    Args:
+        source: The saved trace: JSON, or gzip of it by its name.
+        target: An open binary file.
+    """
+    with source.open("rb") as file, gzip.GzipFile("", "wb", LEVEL, target, mtime=0) as packed:
+        plain = gzip.GzipFile(fileobj=file) if source.name.endswith(".gz") else file
+        rest = b""
+        while chunk := plain.read(_CHUNK):
+            # what is looked for holds no comma, so no comma cuts it in two
+            whole, comma, rest = (rest + chunk).rpartition(b",")
+            packed.write(_CATEGORY.sub(_translated, whole) + comma)
+        packed.write(_CATEGORY.sub(_translated, rest))
+
+
+def _translated(match: re.Match[bytes]) -> bytes:
+    category = match[2]
+    if category == b"user_annotation":
+        category = b"cpu_op"
+    elif category == b"gpu_user_annotation":
+        category = b"gpu_annotation"
+    elif _RUNTIME.fullmatch(category):
+        category = b"runtime"
+    return match[1] + category + b'"'
