@@ -17,7 +17,7 @@ def modules() -> list[Any]:
     Raises:
         ModuleNotFoundError: There is none.
     """
-    names = [name for name in PACKAGES if name in sys.modules]
+    names = [name for name in PACKAGES if sys.modules.get(name) is not None]
     names = names or [name for name, package in PACKAGES.items() if importlib.util.find_spec(package)][:1]
     if not names:
         raise ModuleNotFoundError("perfhooks_lightning needs Lightning: pip install 'perfhooks[lightning]'")

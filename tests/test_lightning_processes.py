@@ -1,0 +1,110 @@
+"""What needs processes of its own: either Lightning, none at all, and two ranks."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from lightning_training import read
+
+HERE = Path(__file__).parent
+
+
+def run(code, folder, *launcher):
+    """Run some code as a script in a folder, beside our test modules."""
+    script = folder / "train.py"
+    script.write_text(code, encoding="utf-8")
+    return subprocess.run(
+        [sys.executable, *launcher, str(script)],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+
+
+FIT = """\
+import importlib, sys
+import torch
+pl = importlib.import_module("{framework}")
+from perfhooks_lightning import ProfilerCallback
+
+class Tiny(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 2)
+    def training_step(self, batch, batch_idx):
+        return self.layer(batch).square().mean()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+callback = ProfilerCallback("wait=1 warmup=0 active=2 repeat=1", out="perf", run="run", on_trace_ready="steps")
+trainer = pl.Trainer(
+    max_epochs=1, accelerator="cpu", callbacks=[callback], logger=False, enable_checkpointing=False, profiler="simple"
+)
+assert isinstance(callback, pl.Callback)
+trainer.fit(Tiny(), torch.utils.data.DataLoader(torch.ones(12, 4), batch_size=2))
+print(callback.summary())
+print("other Lightning:", "{other}" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("framework", "other"), [("lightning.pytorch", "pytorch_lightning"), ("pytorch_lightning", "lightning.pytorch")]
+)
+def test_it_works_with_either_lightning_and_does_not_import_the_other(framework, other, tmp_path):
+    done = run(FIT.format(framework=framework, other=other), tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "other Lightning: False" in done.stdout
+    rows = read(tmp_path / "perf" / "run" / "train-000001-000002" / "rank0.steps.csv")
+    assert [int(row["step"]) for row in rows] == [1, 2]
+    assert all(float(row[f"{part}_ms"]) > 0 for row in rows for part in ("data", "forward", "backward", "optimizer"))
+
+
+def test_without_lightning_it_says_what_to_install(tmp_path):
+    code = "import sys\nsys.modules['lightning'] = sys.modules['pytorch_lightning'] = None\nimport perfhooks_lightning"
+    done = run(code, tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "ModuleNotFoundError: perfhooks_lightning needs Lightning: pip install 'perfhooks[lightning]'"
+    )
+
+
+TWO_RANKS = """\
+import sys
+import lightning.pytorch as pl
+from lightning_training import ProfilerCallback, QUIET, Tiny, batches
+
+WINDOW = "wait=1 warmup=0 active=2 repeat=1"
+for folder, options in {"all": {}, "one": {"ranks": [0]}}.items():
+    callback = ProfilerCallback(
+        {"train": WINDOW, "validate": WINDOW}, on_trace_ready=["steps", "trace"], log_results=False, **options
+    )
+    trainer = pl.Trainer(
+        **QUIET | {"devices": 2}, strategy="ddp", max_epochs=1, callbacks=[callback], default_root_dir=folder,
+        logger=False, enable_checkpointing=False,
+    )
+    trainer.fit(Tiny(), batches(8), batches(8))
+    print(trainer.global_rank, callback.profilers["train"].step_num, callback.profilers["validate"].step_num)
+"""
+
+
+def test_two_ranks_meet_in_one_folder_and_may_be_chosen(tmp_path):
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0", "--rdzv-backend=c10d")
+    done = run(TWO_RANKS, tmp_path, *launcher)
+    assert done.returncode == 0, done.stderr[-4000:]
+    windows = ("train-000001-000002", "validate-000001-000002")
+    for folder, ranks in {"all": {0, 1}, "one": {0}}.items():
+        (manifest,) = {path.resolve() for path in (tmp_path / folder).glob("perf/*/run.json")}
+        assert json.loads(manifest.read_text(encoding="utf-8"))["world_size"] == 2
+        for window in windows:
+            found = {path.name for path in (manifest.parent / window).iterdir()}
+            for name in ("steps.csv", "pt.trace.json.gz", "capture.json"):
+                assert {file for file in found if file.endswith(name)} == {f"rank{rank}.{name}" for rank in ranks}
+            for rank in ranks:
+                rows = read(manifest.parent / window / f"rank{rank}.steps.csv")
+                assert [(int(row["rank"]), int(row["step"])) for row in rows] == [(rank, 1), (rank, 2)]
