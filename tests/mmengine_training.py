@@ -12,7 +12,7 @@ from mmengine.evaluator import BaseMetric, Evaluator
 from mmengine.logging import MMLogger
 from mmengine.model import BaseModel
 from mmengine.runner import Runner
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from perfhooks import options
 from perfhooks_mmengine import ProfilerHook
@@ -37,6 +37,16 @@ class Tiny(BaseModel):
         return {"loss": torch.nn.functional.cross_entropy(scores, labels)} if mode == "loss" else list(scores)
 
 
+class Samples(Dataset):
+    """Sixteen samples."""
+
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, index):
+        return torch.full((4,), float(index)), index % 2
+
+
 class Count(BaseMetric):
     """The number of samples."""
 
@@ -47,9 +57,10 @@ class Count(BaseMetric):
         return {"count": len(results)}
 
 
-def batches(count):
+def batches(count, *, dataset=None, **more):
     """A loader of ``count`` batches."""
-    return DataLoader(TensorDataset(torch.randn(2 * count, 4), torch.zeros(2 * count, dtype=torch.long)), batch_size=2)
+    samples = TensorDataset(torch.randn(2 * count, 4), torch.zeros(2 * count, dtype=torch.long))
+    return DataLoader(dataset or samples, batch_size=2, **more)
 
 
 def settings(work_dir, *hooks, train_cfg=EPOCHS, length=None, **more):

@@ -1,0 +1,152 @@
+"""However a training with mmengine ends, its window is kept, and the process ends as it would have without us."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("mmengine")
+
+import mmengine_ends
+from mmengine.hooks import Hook
+from mmengine_training import capture, rows, runner, steps, tidy, validation, windows
+
+from perfhooks_mmengine import ProfilerHook
+
+HERE = Path(__file__).parent
+
+if not hasattr(os, "fork"):
+    pytest.skip("needs fork", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """The folder of all cases, and their exit codes."""
+    folder = tmp_path_factory.mktemp("ends")
+    paths = [str(HERE), str(HERE.parent / "integrations"), str(HERE.parent)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, HERE / "mmengine_ends.py", folder]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder, json.loads(done.stdout)
+
+
+def traceback(text):
+    """What Python said of an exception, less our own frames, and without addresses."""
+    start = text.find("Traceback (most recent call last)")
+    lines = text[start:].splitlines() if start >= 0 else []
+    kept, ours = [], False
+    for line in lines:
+        if line.startswith("  File "):
+            ours = "perfhooks_mmengine" in line or "perfhooks/" in line or "contextlib.py" in line
+        if not (ours and line.startswith("  ")):
+            kept.append(line)
+    return re.sub(r"0x[0-9a-f]+", "0x", "\n".join(kept))
+
+
+def kept(folder, case):
+    """The capture and the table of the one window of a case."""
+    (window,) = (path.parent for path in (folder / case).rglob("rank0.capture.json"))
+    return capture(window), rows(window)
+
+
+CODES = {
+    **dict.fromkeys(mmengine_ends.CASES, 0),
+    **dict.fromkeys([case for case in mmengine_ends.CASES if "exception" in case], 1),
+    "background": 1,
+    "resume": 1,
+    "ctrl-c": -2,
+    "sigterm": -15,
+    "exit": 3,
+}
+
+
+@pytest.mark.parametrize("case", mmengine_ends.CASES)
+def test_the_exit_code_is_what_it_is_without_us(ended, case):
+    folder, codes = ended
+    assert codes[case] == CODES[case], (folder / f"{case}.txt").read_text()
+    assert codes.get(f"{case}, without", codes[case]) == codes[case]
+
+
+@pytest.mark.parametrize("case", mmengine_ends.COMPARED)
+def test_the_traceback_is_what_it_is_without_us(ended, case):
+    folder, _ = ended
+    found, expected = (traceback((folder / f"{name}.txt").read_text()) for name in (case, f"{case}, without"))
+    assert found == expected
+    assert "During handling" not in found
+
+
+CAUSES = {
+    **{case: "RuntimeError: out of luck" for case in mmengine_ends.COMPARED if "exception" in case},
+    "ctrl-c": "KeyboardInterrupt",
+    "sigterm": "SIGTERM",
+    "exit": "SystemExit: 3",
+    "exit 0": "SystemExit: 0",
+    "background": "RuntimeError: out of luck",
+    "caught": "RuntimeError: out of luck",
+}
+
+
+@pytest.mark.parametrize("case", CAUSES)
+def test_what_was_recorded_is_kept_and_says_why_it_is_short(ended, case):
+    facts, table = kept(ended[0], case)
+    assert facts["partial"].startswith(CAUSES[case])
+    assert facts["state"] == "done"
+    whole = mmengine_ends.ITERATION + (case == "exception in validation")  # which comes after the iteration
+    assert [row["step"] for row in table] == list(range(2, whole))
+
+
+@pytest.mark.parametrize("case", ["train twice", "train, test", "two hooks", "workers"])
+def test_what_leaves_mmengines_hook_open_leaves_ours_closed(ended, case):
+    _, table = kept(ended[0], case)
+    assert [row["step"] for row in table] == [2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("case", ["test", "val", "resume"])
+def test_where_nothing_is_trained_nothing_is_recorded(ended, case):
+    assert not list((ended[0] / case).rglob("*.capture.json"))
+
+
+@pytest.mark.usefixtures(tidy.__name__)
+def test_an_exception_that_somebody_catches_leaves_no_profiler_running(tmp_path):
+    class Fail(Hook):
+        def before_train_iter(self, runner, **_):
+            if runner.iter == 4:
+                raise RuntimeError("once")
+
+    hook = ProfilerHook(schedule="wait=2 warmup=0 active=9")
+    made = runner(tmp_path, hook, Fail())
+    with pytest.raises(RuntimeError, match="once"):
+        made.train()
+    assert not hook.profiler.in_window
+    assert not {"call_hook", "save_checkpoint"} & set(vars(made))
+    assert not {"forward"} & set(vars(made.model.data_preprocessor))
+    assert steps(made) == [2, 3]
+
+
+@pytest.mark.usefixtures(tidy.__name__)
+def test_a_validation_that_fails_ends_its_own_window_only(tmp_path):
+    """Somebody's loop may catch the error and go on training."""
+
+    class Fail(Hook):
+        def before_val_iter(self, runner, batch_idx, **_):
+            if batch_idx == 3:
+                raise RuntimeError("no score")
+
+    hook = ProfilerHook(schedule={"train": "wait=9 warmup=0 active=2 repeat=1", "val": "wait=1 warmup=0 active=9"})
+    made = runner(tmp_path, hook, Fail(), **validation())
+    run = made.val_loop.run
+
+    def forgiving():
+        with pytest.raises(RuntimeError):
+            run()
+
+    made.val_loop.run = forgiving
+    made.train()
+    partial = {window.name: capture(window)["partial"] for window in windows(made)}
+    assert partial["train-000009-000010"] is None
+    assert len(partial) == 2
