@@ -254,7 +254,6 @@ def test_stacks_are_one_file_for_each_measure(trace):
     }
 
 
-@pytest.mark.xfail(reason="by is only looked at when the table is made", strict=False)
 @pytest.mark.parametrize("by", ["colour", ("shapes", "colour")])
 def test_a_wrong_grouping_of_operators_is_found_at_construction(by):
     with pytest.raises(OptionError, match="'colour'"):
