@@ -64,7 +64,7 @@ def finish(place: Place) -> Capture:
 
 
 def _finish(place: Place, capture: Capture, run: Run) -> Capture:
-    trace = perfhooks.trace.read(place.spool)
+    trace = perfhooks.trace.read(place.saved(capture))
     artifacts: list[str] = []
     notes = [*capture.notes, *(doubt.text for doubt in trace.doubts)]
     unwritten: OSError | None = None
@@ -91,7 +91,7 @@ def _finish(place: Place, capture: Capture, run: Run) -> Capture:
     )
     place.save(done)
     with contextlib.suppress(FileNotFoundError):
-        place.spool.unlink()
+        place.saved(capture).unlink()
     run.note_window(place)
     run.forget_old_windows(done)
     return done

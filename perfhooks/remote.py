@@ -25,6 +25,26 @@ def local_folder(url: str | os.PathLike[str]) -> Path:
     return Path(tempfile.gettempdir()) / f"perfhooks-{_user()}" / digest
 
 
+_NETWORK_DISKS = ("nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs", "9p")
+
+
+def is_network_disk(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:
+    """Whether a folder is on a disk of another machine, as far as the system says.
+
+    Args:
+        folder: An absolute path.
+        mounts: The table of mounted file systems; where there is none, every disk counts as local.
+    """
+    try:
+        rows = [line.split(" ") for line in mounts.read_text(encoding="utf-8", errors="replace").splitlines()]
+    except OSError:
+        return False
+    around = [(row[1].replace("\\040", " "), row[2]) for row in rows if len(row) > 2]  # noqa: PLR2004 -- device, place, kind
+    holding = [(len(place), kind) for place, kind in around if folder.is_relative_to(place)]
+    kind = max(holding, default=(0, ""))[1]
+    return kind in _NETWORK_DISKS or kind.startswith("fuse.")
+
+
 def check(url: str) -> None:
     """Write a file there and delete it.
 

@@ -9,6 +9,7 @@ import contextlib
 import os
 import platform
 import re
+import secrets
 import sys
 import time
 from contextlib import contextmanager
@@ -37,7 +38,7 @@ State = Literal["spooled", "done"]
 @contextmanager
 def publish(path: Path) -> Iterator[IO[bytes]]:
     """Open a file that gets its name when it is whole, and vanishes when writing it fails."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    draft = _draft(path)
     try:
         with draft.open("wb") as file:
             yield file
@@ -46,6 +47,11 @@ def publish(path: Path) -> Iterator[IO[bytes]]:
         with contextlib.suppress(OSError):
             draft.unlink()
         raise
+
+
+def _draft(path: Path) -> Path:
+    """A name nobody else takes: nodes that share a folder may have equal host names and process numbers."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
 
 
 def publish_json(path: Path, data: object) -> None:
@@ -91,6 +97,8 @@ class Capture:
     """Why the window ended before its last step; None for a whole window."""
     state: State = "done"
     """``spooled`` until the artifacts are made from the saved trace."""
+    spool: str | None = None
+    """Where the saved trace is until it is finished, if not beside the artifacts but on a disk of the node."""
     handlers: tuple[dict[str, Any], ...] = ()
     """What to make of it: handlers by name, with their options."""
     artifacts: tuple[str, ...] = ()
@@ -133,6 +141,10 @@ class Place:
     def spool(self) -> Path:
         """The trace as the recorder saved it, until it is finished."""
         return self.folder / f".rank{self.rank}.spool.json"
+
+    def saved(self, capture: Capture) -> Path:
+        """The trace as the recorder saved it."""
+        return self.spool if capture.spool is None else Path(capture.spool)
 
     def artifact(self, name: str) -> Path:
         """Path of ``name`` (``steps.csv``) of this rank."""
@@ -247,6 +259,12 @@ class Run:
         """Where a window goes: ``train-000012-000014``; ``train-000012`` where no last step was planned."""
         steps = f"{first:06d}" if last is None else f"{first:06d}-{last:06d}"
         return Place(self.folder / f"{file_name(stage)}-{steps}", self.rank)
+
+    def spool_for(self, place: Place) -> Path:
+        """Where to save a window's trace: a disk of this node, as others may not be there when they are needed."""
+        if not remote.is_network_disk(self.folder):
+            return place.spool
+        return remote.local_folder(self.folder) / self.folder.name / place.folder.name / place.spool.name
 
     def timeline(self, rank: int) -> Path:
         """The wall times of all steps of a rank."""
@@ -398,7 +416,7 @@ def _unique(parent: Path) -> Path:
 
 def _point(link: Path, target: str) -> None:
     """Let ``latest`` lead to this run; file systems without links do without."""
-    draft = link.with_name(f".{link.name}.{os.getpid()}.tmp")
+    draft = _draft(link)
     try:
         draft.symlink_to(target, target_is_directory=True)
         draft.replace(link)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from perfhooks import handlers
 from perfhooks.errors import OptionError
@@ -31,7 +31,7 @@ QUEUE: Final = 8
 _POLL_S: Final = 0.2
 _FAREWELL_S: Final = 0.5
 _LATER: Final = "`perfhooks report` finishes what is left"
-_ALWAYS = ("trace", "steps", "operators")
+_ALWAYS = ("trace", "steps", "operators", "kernels")
 
 
 class Recorded(Protocol):
@@ -55,6 +55,12 @@ class Recorded(Protocol):
 
     def spool(self, path: Path) -> None:
         """Save the trace as JSON."""
+
+
+class _Saved(NamedTuple):
+    path: Path
+    seconds: float
+    bytes: int
 
 
 class Spool:
@@ -135,25 +141,28 @@ class Spool:
         """
         run = self._run if write else None
         place = None if run is None else run.place(stage, window.first, window.planned.last if window.planned else None)
-        saved_s = None
         if place is not None and not window.ready:
             self._note(window, place, stage)
             return None
-        if place is not None:
-            with guard(f"saving the trace of {place.folder.name}", self._on_error):
-                saved_s = _timed(lambda: window.spool(place.spool))
+        saved = None if run is None or place is None else self._save(window, place, run.spool_for(place))
         for call in self.calls:
             with guard(f"handler {getattr(call, '__qualname__', call)!r}", self._on_error):
                 call(window)
         freed_s = _timed(release) if release is not None else 0.0
-        if place is None or saved_s is None:
+        if place is None or saved is None:
             return None
-        size = place.spool.stat().st_size
         with guard(f"finishing {place.folder.name}", self._on_error):
-            cost = Cost(stop_s=window.stop_s, save_s=saved_s, free_s=freed_s, trace_bytes=size)
-            place.save(self._facts(window, place.rank, stage, cost))
+            cost = Cost(stop_s=window.stop_s, save_s=saved.seconds, free_s=freed_s, trace_bytes=saved.bytes)
+            facts = self._facts(window, place.rank, stage, cost)
+            place.save(facts if saved.path == place.spool else replace(facts, spool=str(saved.path)))
             self._hand_over(place)
-        return size
+        return saved.bytes
+
+    def _save(self, window: Recorded, place: Place, path: Path) -> _Saved | None:
+        with guard(f"saving the trace of {place.folder.name}", self._on_error):
+            seconds = _timed(lambda: window.spool(path))
+            return _Saved(path, seconds, path.stat().st_size)
+        return None
 
     def _note(self, window: Recorded, place: Place, stage: str) -> None:
         """A window of which there is nothing but what went wrong."""

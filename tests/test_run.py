@@ -6,12 +6,14 @@ import json
 import os
 import platform
 import re
+from pathlib import Path
 
 import pytest
 
 from perfhooks.errors import OptionError, PerfhooksError
 from perfhooks.finish import finish_all
 from perfhooks.job import Job
+from perfhooks.remote import is_network_disk
 from perfhooks.run import FORMAT, Capture, Place, Run, check_out, file_name, publish
 
 ALONE = Job(node="here")
@@ -105,6 +107,33 @@ def test_latest_is_left_out_where_there_are_no_links(tmp_path, monkeypatch):
     monkeypatch.setattr("pathlib.Path.symlink_to", refuse)
     Run.open(tmp_path, "a", ALONE, {})
     assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
+
+
+MOUNTS = """\
+/dev/vda / ext4 rw 0 0
+server:/home /home nfs4 rw 0 0
+/dev/vdb /home/local\\040disk xfs rw 0 0
+bucket /mnt/bucket fuse.s3fs rw 0 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "network"),
+    [("/tmp/x", False), ("/home/me/runs", True), ("/home/local disk/runs", False), ("/mnt/bucket/r", True)],
+)
+def test_a_network_disk_is_known_by_its_mount(tmp_path, folder, network):
+    mounts = tmp_path / "mounts"
+    mounts.write_text(MOUNTS)
+    assert is_network_disk(Path(folder), mounts) is network
+    assert is_network_disk(Path(folder), tmp_path / "none") is False
+
+
+def test_traces_are_saved_on_a_local_disk_where_the_run_is_on_a_network_one(tmp_path, monkeypatch):
+    run = Run.open(tmp_path / "runs", "r", ALONE, {})
+    place = run.place("train", 1, 2)
+    assert run.spool_for(place) == place.spool
+    monkeypatch.setattr("perfhooks.remote.is_network_disk", lambda folder: True)
+    assert not run.spool_for(place).is_relative_to(tmp_path / "runs")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

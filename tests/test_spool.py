@@ -53,6 +53,18 @@ def test_the_same_files_come_out_of_the_worker_and_inline(background):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("background", [True, False])
+def test_a_run_on_a_network_disk_is_finished_from_a_local_one(background, monkeypatch):
+    monkeypatch.setattr("perfhooks.remote.is_network_disk", lambda folder: True)
+    with Profiler(schedule="wait=1 warmup=0 active=1 repeat=1", out="runs", run="r", background=background) as prof:
+        loop(prof, 3)
+    assert prof.wait(60)
+    spool = Path(facts("train-000001-000001")["spool"])
+    assert not spool.exists()
+    assert not spool.is_relative_to(Path.cwd())
+    assert Path("runs/r/train-000001-000001/rank0.pt.trace.json.gz").exists()
+
+
 def test_inline_means_that_the_files_are_there_when_step_returns():
     with Profiler(schedule="wait=0 warmup=0 active=1", out="runs", run="r", background=False) as prof:
         loop(prof, 1)
