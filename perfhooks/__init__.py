@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from perfhooks import trace
     from perfhooks.errors import NothingRecordedError, OptionError, PerfhooksError, ScheduleError, TraceError
-    from perfhooks.handlers import Artifact, ChromeTrace, Memory, Modules, OperatorTable, Stacks, StepTable, TensorBoard
+    from perfhooks.handlers import (
+        Artifact,
+        ChromeTrace,
+        KernelTable,
+        Memory,
+        Modules,
+        OperatorTable,
+        Stacks,
+        StepTable,
+        TensorBoard,
+    )
     from perfhooks.options import Options
     from perfhooks.profiler import Profiler
     from perfhooks.ready import on_trace_ready
@@ -21,6 +31,7 @@ __all__ = [
     "Artifact",
     "Capture",
     "ChromeTrace",
+    "KernelTable",
     "Memory",
     "Modules",
     "NothingRecordedError",
@@ -41,7 +52,10 @@ __all__ = [
 ]
 
 _HOMES = {
-    "handlers": ("Artifact", "ChromeTrace", "Memory", "Modules", "OperatorTable", "Stacks", "StepTable", "TensorBoard"),
+    "handlers": (
+        *("Artifact", "ChromeTrace", "KernelTable", "Memory", "Modules", "OperatorTable"),
+        *("Stacks", "StepTable", "TensorBoard"),
+    ),
     "run": ("Capture",),
     "errors": ("NothingRecordedError", "OptionError", "PerfhooksError", "ScheduleError", "TraceError"),
     "options": ("Options",),

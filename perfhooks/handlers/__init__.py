@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from perfhooks.errors import OptionError
 from perfhooks.handlers.artifact import Artifact, Handler
 from perfhooks.handlers.chrome import ChromeTrace
+from perfhooks.handlers.kernels import KernelTable
 from perfhooks.handlers.memory import Memory
 from perfhooks.handlers.modules import Modules
 from perfhooks.handlers.stacks import Stacks
@@ -28,6 +29,7 @@ __all__ = [
     "Artifact",
     "ChromeTrace",
     "Handler",
+    "KernelTable",
     "Memory",
     "Modules",
     "OperatorTable",
@@ -43,6 +45,7 @@ NAMES: Final[dict[str, Callable[..., Handler]]] = {
     "trace": ChromeTrace,
     "steps": StepTable,
     "operators": OperatorTable,
+    "kernels": KernelTable,
     "stacks": Stacks,
     "modules": Modules,
     "memory": Memory,

@@ -7,11 +7,16 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from perfhooks.trace import torch_rules
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.nesting import nest
 
 if TYPE_CHECKING:
     from perfhooks.trace.intervals import Flags
-    from perfhooks.trace.model import Ints, Trace
+    from perfhooks.trace.model import Column, Ints, Trace
+
+CLASSES: Final = ("compute", "communication", "copy", "set")
+"""What work of a device can be."""
 
 _COMMUNICATION: Final = re.compile(
     # the libraries of the vendors, then the kernels of torch's own symmetric memory
@@ -30,6 +35,55 @@ def communicates(trace: Trace) -> Flags:
     named = _matching(trace, _COMMUNICATION)[trace.name[rows]]
     collective: Flags = trace.argument("collective")[rows] >= 0
     found: Flags = (trace.kind[rows] == Kind.KERNEL) & (named | collective)
+    return found
+
+
+def classes(trace: Trace) -> Column:
+    """For each of `Trace.device_rows`, its place in `CLASSES`."""
+    kind = trace.kind[trace.device_rows]
+    found: Column = np.select(
+        [kind == Kind.COPY, kind == Kind.SET, communicates(trace)],
+        [CLASSES.index("copy"), CLASSES.index("set"), CLASSES.index("communication")],
+        CLASSES.index("compute"),
+    )
+    return found
+
+
+def devices(trace: Trace, rows: Ints) -> Ints:
+    """The number of the device on which each slice lies: what it says itself, else its process; -1 for a name."""
+    pids = [thread.pid if isinstance(thread.pid, int) else -1 for thread in trace.threads]
+    said = trace.argument("device")[rows]
+    found: Ints = np.where(said >= 0, said, np.array([*pids, -1], np.int64)[trace.thread[rows]])
+    return found
+
+
+def owners(trace: Trace) -> Ints:
+    """For each of `Trace.device_rows`, the operator or label that launched it, or -1.
+
+    It is the one whose external id the work bears, else the innermost in which its launch lies.
+    """
+    owner = torch_rules.named_operator(trace, trace.device_rows)
+    lost = (owner < 0) & (trace.launches >= 0)
+    if lost.any():
+        owner[lost] = holders(trace, trace.launches[lost], trace.rows(Kind.OP, Kind.ANNOTATION))
+    return owner
+
+
+def holders(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
+    """For each of some slices of the host, the innermost of the candidates that holds it on its thread, or -1.
+
+    Args:
+        trace: any trace.
+        rows: slices, in any order.
+        candidates: slices of the host, each once, ascending; one that is among ``rows`` as well does not hold itself.
+    """
+    every = np.union1d(rows, candidates)
+    parent = nest(trace.thread[every], trace.start[every], trace.end[every]).parent
+    holds = np.append(np.isin(every, candidates), True)  # the last stands for nobody
+    place = parent[np.searchsorted(every, rows)]
+    while not holds[place].all():
+        place = np.where(holds[place], place, parent[place])
+    found: Ints = np.append(every, -1)[place]
     return found
 
 
