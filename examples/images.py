@@ -46,6 +46,11 @@ def loader(args: argparse.Namespace) -> DataLoader[tuple[torch.Tensor, int]]:
     return DataLoader(images, batch_size=args.batch_size, shuffle=True, drop_last=True)
 
 
+def validation_loader(args: argparse.Namespace) -> DataLoader[tuple[torch.Tensor, int]]:
+    """A few batches of noise to validate on."""
+    return DataLoader(SyntheticImages(4 * args.batch_size), batch_size=args.batch_size)
+
+
 def device() -> torch.device:
     """The accelerator, if there is one."""
     if not hasattr(torch, "accelerator"):  # new in torch 2.6

@@ -26,14 +26,20 @@ KINDS = {
 """What every example leaves of a window, whatever runs its loop."""
 
 
-def run_example(name, here):
+def run_example(name, here, *arguments):
     """Run an example in a folder; give what it printed and the run folder it left."""
-    command = [sys.executable, EXAMPLES / f"{name}.py", *COMMANDS[name]]
+    here.mkdir(exist_ok=True)
+    command = [sys.executable, EXAMPLES / f"{name}.py", *arguments]
     environment = os.environ | {"TMPDIR": str(here)}
     done = subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     (run,) = {path.resolve().parent for path in here.rglob("run.json")}
     return done, run
+
+
+def windows(run):
+    """The steps of each window."""
+    return {path.name: steps(path / "rank0.steps.csv") for path in run.iterdir() if path.is_dir()}
 
 
 def steps(table):
@@ -47,10 +53,23 @@ def shown(folder):
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if (EXAMPLES / f"{name}.py").exists()])
 def test_every_example_leaves_the_same_files_with_the_step_numbers_that_the_schedule_draws(name, tmp_path):
-    done, run = run_example(name, tmp_path)
-    folders = [path for path in run.iterdir() if path.is_dir()]
-    assert {folder.name: steps(folder / "rank0.steps.csv") for folder in folders} == WINDOWS
-    assert all(shown(folder) >= KINDS for folder in folders)
+    done, run = run_example(name, tmp_path, *COMMANDS[name])
+    assert windows(run) == WINDOWS
+    assert all(shown(run / folder) >= KINDS for folder in WINDOWS)
     assert "wall" in done.stdout, "it ends with the step table"
     assert "rank0.pt.trace.json.gz" in done.stdout, "and with the files it wrote"
     assert "Traceback" not in done.stderr
+
+
+def test_the_lightning_example_goes_on_from_a_checkpoint_without_repeating_a_window(tmp_path):
+    arguments = ("--batch-size", "2", "--checkpoint", str(tmp_path / "half.ckpt"))
+    _, first = run_example("lightning_resnet18", tmp_path / "first", *arguments, "--steps", "9")
+    _, again = run_example("lightning_resnet18", tmp_path / "again", *arguments, "--steps", "16")
+    found = [windows(first), windows(again)]
+    assert found == [{name: numbers} for name, numbers in WINDOWS.items()]
+
+
+def test_the_configuration_file_says_what_the_lightning_example_says(tmp_path):
+    config = EXAMPLES / "lightning_resnet18.yaml"
+    _, run = run_example("lightning_cli", tmp_path, "fit", "--config", str(config), "--data.batch_size", "2")
+    assert windows(run) == WINDOWS | {"validate-000002-000003": [2, 3]}
