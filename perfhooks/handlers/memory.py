@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Memory over time, ``rank0.memory.csv``, and who had allocated what was alive at the peak, ``rank0.memory.peak.csv``.
+    """Memory over time, ``rank0.memory.csv``, and who had allocated what lived at the peak, ``rank0.memory.peak.csv``.
 
-    It needs ``profile_memory``; with ``with_stack`` the second file tells the source lines. Where no memory was
-    recorded, there are no files.
+    It needs ``profile_memory``, without which there are no files; with ``with_stack`` the second one tells the source.
     """
 
     rows: int = 2000

@@ -50,7 +50,7 @@ class OperatorTable:
     stack_depth: int = 5
     """How many Python frames, the innermost ones, tell one ``"stack"`` from another."""
     all_flops: bool = False
-    """Count the operations of attention, of every convolution and of its backward pass too, which torch's table lacks."""
+    """Count attention, every kind of convolution and its backward pass too, which torch's table lacks."""
     row_limit: int | None = None
     """Keep this many rows, those with the most self CPU time; None keeps all."""
 

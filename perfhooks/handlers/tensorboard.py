@@ -38,8 +38,8 @@ class TensorBoard:
     """
 
     folder: str | os.PathLike[str] | None = None
-    """Where ``tensorboard --logdir`` looks: one run for each stage, in it one worker for each rank and one span for each
-    window, named by its first step. None puts ``rank0.tensorboard.pt.trace.json.gz`` beside the window's other files."""
+    """Where ``tensorboard --logdir`` looks: each stage is a run there, each rank a worker, each window a span that is
+    named by its first step. None puts ``rank0.tensorboard.pt.trace.json.gz`` beside the other files of the window."""
 
     def __post_init__(self) -> None:
         if self.folder is None:
@@ -57,7 +57,8 @@ class TensorBoard:
             return
         run = Path(self.folder) / file_name(capture.stage)
         run.mkdir(parents=True, exist_ok=True)
-        with publish(run / f"rank{capture.rank}.{capture.first}.pt.trace.json.gz") as file:
+        # the plugin sorts spans as text
+        with publish(run / f"rank{capture.rank}.{capture.first:06d}.pt.trace.json.gz") as file:
             write(file)
 
 

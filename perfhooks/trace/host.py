@@ -13,6 +13,8 @@ from perfhooks.trace.kinds import HOST
 from perfhooks.trace.nesting import Nesting, nest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from perfhooks.trace.intervals import Flags
     from perfhooks.trace.model import Column, Ints, Trace
 
@@ -72,23 +74,33 @@ def inherited(parent: Ints, own: Ints) -> Ints:
 
 def paths(nesting: Nesting, frame: Ints, skipped: Flags) -> Paths:
     """Number the distinct paths, from the outermost entries inwards; skipped entries have the path of their parent."""
+    kept = np.flatnonzero(~skipped)
+    nearest = np.append(inherited(nesting.parent, np.where(skipped, -1, np.arange(len(frame)))), -1)
+    around = nearest[nesting.parent[kept]]
     count = int(frame.max(initial=0)) + 1
     node = np.full(len(frame) + 1, -1, np.int64)  # the last entry is the parent of those that have none
     parents: list[int] = []
     frames: list[int] = []
-    by_depth = np.argsort(nesting.depth, kind="stable")
-    edges = np.searchsorted(nesting.depth[by_depth], np.arange(int(nesting.depth.max(initial=0)) + 2))
-    for first, last in pairwise(edges.tolist()):
-        level = by_depth[first:last]
-        above = node[nesting.parent[level]]
-        dull = skipped[level]
-        node[level[dull]] = above[dull]
-        level, above = level[~dull], above[~dull]
-        keys, place = np.unique((above + 1) * count + frame[level], return_inverse=True)
-        node[level] = place + len(parents)
+    for level in _levels(around, kept):
+        keys, place = np.unique((node[around[level]] + 1) * count + frame[kept[level]], return_inverse=True)
+        node[kept[level]] = place + len(parents)
         parents += (keys // count - 1).tolist()
         frames += (keys % count).tolist()
-    return Paths(node[:-1], parents, frames)
+    return Paths(node[nearest[:-1]], parents, frames)
+
+
+def _levels(around: Ints, kept: Ints) -> Iterator[Ints]:
+    """The places of kept entries in groups, each after the one in which the entries around them are."""
+    place = np.full(int(kept.max(initial=-1)) + 2, -1, np.int64)
+    place[kept] = np.arange(len(kept))
+    depth, higher = (around >= 0).astype(np.int64), place[around]
+    while (higher >= 0).any():  # each round looks twice as far up as the one before
+        depth += np.append(depth, 0)[higher]
+        higher = np.append(higher, -1)[higher]
+    by_depth = np.argsort(depth, kind="stable")
+    edges = np.searchsorted(depth[by_depth], np.arange(int(depth.max(initial=0)) + 2))
+    for first, last in pairwise(edges.tolist()):
+        yield by_depth[first:last]
 
 
 def joined(found: Paths, names: list[str], separator: str) -> list[str]:

@@ -21,7 +21,7 @@ BEFORE: Final = "before the recording"
 OUTSIDE: Final = "(outside)"
 """The operator of what was allocated while none ran."""
 
-_MS: Final = 1e-6  # milliseconds in a nanosecond
+_MS: Final = 1_000_000  # nanoseconds in a millisecond
 # c10's DeviceType, in the words of torch.device
 _DEVICE_TYPES: Final = (
     *("cpu", "cuda", "mkldnn", "opengl", "opencl", "ideep", "hip", "fpga", "maia", "xla", "vulkan", "metal", "xpu"),
@@ -170,7 +170,7 @@ def _usages(trace: Trace) -> Iterator[_Usage]:
 
 def _since_start(trace: Trace, time: Ints) -> Ints:
     first = min(each.min() for each in (trace.start, trace.instants.time) if len(each))
-    since: Ints = (time - first) * _MS
+    since: Ints = (time - first) / _MS
     return since
 
 

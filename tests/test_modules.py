@@ -1,0 +1,228 @@
+"""The tree of modules: planted times on two threads, a real net, and traces of real machines."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfhooks import Capture, Modules, testing
+from perfhooks.trace import Kind, host, intervals, modules, read
+from perfhooks.trace.nesting import nest
+
+NODE = "autograd::engine::evaluate_function: "
+AUTOGRAD = 999
+"""The thread of autograd, as on GPUs."""
+
+
+def module(name, start, end, **args):
+    return testing.python_frame(f"nn.Module: {name}", start, end, Python_module_id=0, **args)
+
+
+def table(tmp_path, events):
+    return modules.table(read(testing.write_trace(tmp_path / "t.json", events)))
+
+
+def times(found, *columns):
+    """Nanoseconds by path."""
+    return {row["path"]: tuple(round(row[each] * 1e6) for each in columns) for row in found.iter_rows(named=True)}
+
+
+def planted(*, linked):
+    """Two layers of a net called twice; their backward pass on a thread of its own, one node of it the loss's."""
+    events, forward, backward = [], [], []
+    for call, begin in enumerate((0, 1000)):
+        events += [module("Net_0", begin, begin + 400), module("A_0", begin + 10, begin + 110)]
+        events += [module("B_0", begin + 200, begin + 350)]
+        number = 10 * call
+        forward += [
+            testing.op("aten::a", begin + 20, begin + 60, external=number + 1, Sequence_number=number + 1),
+            testing.op("aten::b", begin + 210, begin + 300, external=number + 2, Sequence_number=number + 2),
+            testing.op("aten::loss", begin + 450, begin + 480, Sequence_number=number + 3),
+        ]
+        events += [
+            testing.launch(number + 1, begin + 30, begin + 35, external=number + 1),
+            testing.kernel(number + 1, begin + 500, begin + 507, external=number + 1),
+            testing.launch(number + 2, begin + 220, begin + 225, external=number + 2),
+            testing.kernel(number + 2, begin + 510, begin + 523, external=number + 2),
+        ]
+        for place, (name, start, end) in enumerate((("LossBackward0", 500, 520), ("B", 530, 600), ("A", 650, 700))):
+            args = {"Sequence_number": number + 3 - place, "Fwd_thread_id": 1}
+            backward.append(testing.op(NODE + name, begin + start, begin + end, tid=AUTOGRAD, **args))
+        leaf = f"{NODE}torch::autograd::AccumulateGrad"
+        events += [testing.op(leaf, begin + 600, begin + 630, tid=AUTOGRAD)]
+        events += [testing.launch(number + 3, begin + 540, begin + 545, tid=AUTOGRAD)]
+        events += [testing.kernel(number + 3, begin + 800, begin + 817)]
+        events += [testing.launch(number + 4, begin + 610, begin + 612, tid=AUTOGRAD)]
+        events += [testing.kernel(number + 4, begin + 820, begin + 823)]
+    if linked:
+        pairs = [(forward[place], backward[3 * (place // 3) + 2 - place % 3]) for place in range(6)]
+        events += [end for number, pair in enumerate(pairs) for end in testing.flow(number, *pair)]
+    return events + forward + backward
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_planted_times_come_out_exactly(linked, tmp_path):
+    """By the links of the trace, or without them by sequence numbers."""
+    found = table(tmp_path, planted(linked=linked))
+    assert found["path"].to_list() == ["Net_0", "Net_0/A_0", "Net_0/B_0"]
+    assert found.select("name", "depth", "calls").rows() == [("Net_0", 0, 2), ("A_0", 1, 2), ("B_0", 1, 2)]
+    assert times(found, "forward_ms", "forward_self_ms", "forward_device_ms") == {
+        "Net_0": (800, 300, 40),
+        "Net_0/A_0": (200, 200, 14),
+        "Net_0/B_0": (300, 300, 26),
+    }
+    # B's node and the AccumulateGrad behind it; the node of the loss belongs to no module
+    assert times(found, "backward_ms", "backward_device_ms") == {
+        "Net_0": (300, 40),
+        "Net_0/A_0": (100, 0),
+        "Net_0/B_0": (200, 40),
+    }
+
+
+def test_a_link_counts_more_than_a_sequence_number(tmp_path):
+    """Numbers are used again by operators that make no node."""
+    first, last = (testing.op("aten::a", start, start + 5, Sequence_number=1) for start in (10, 60))
+    node = testing.op(f"{NODE}X", 200, 230, Sequence_number=1, Fwd_thread_id=1)
+    events = [module("A_0", 0, 50), module("B_0", 50, 100), first, last, node]
+    assert times(table(tmp_path, [*events, *testing.flow(1, first, node)]), "backward_ms") == {
+        "A_0": (30,),
+        "B_0": (0,),
+    }
+    assert times(table(tmp_path, events), "backward_ms") == {"A_0": (0,), "B_0": (30,)}
+
+
+def test_the_time_of_a_node_inside_another_is_its_own(tmp_path):
+    outer, inner = testing.op("aten::a", 10, 20), testing.op("aten::b", 60, 70)
+    nodes = [testing.op(f"{NODE}A", 200, 300), testing.op(f"{NODE}B", 220, 250)]
+    links = [*testing.flow(1, outer, nodes[0]), *testing.flow(2, inner, nodes[1])]
+    found = table(tmp_path, [module("A_0", 0, 50), module("B_0", 50, 100), outer, inner, *nodes, *links])
+    assert times(found, "backward_ms") == {"A_0": (70,), "B_0": (30,)}
+
+
+def test_recomputation_is_part_of_the_backward_pass(tmp_path):
+    operator, node = testing.op("aten::a", 10, 20), testing.op(f"{NODE}A", 200, 300)
+    again = [module("A_0", 210, 260), testing.op("aten::a", 220, 230)]
+    found = table(tmp_path, [module("A_0", 0, 50), operator, node, *again, *testing.flow(1, operator, node)])
+    assert found.select("path", "calls").rows() == [("A_0", 1)]
+    assert times(found, "forward_ms", "backward_ms") == {"A_0": (50, 100)}
+
+
+def test_a_module_of_two_modules_has_a_place_in_each(tmp_path):
+    events = [module("A_0", 0, 50), module("Shared_0", 10, 20), module("B_0", 50, 100), module("Shared_0", 60, 80)]
+    found = times(table(tmp_path, events), "forward_ms")
+    assert found == {"A_0": (50,), "A_0/Shared_0": (10,), "B_0": (50,), "B_0/Shared_0": (20,)}
+
+
+def test_a_module_is_one_however_deep_in_python_it_is_called(tmp_path):
+    events = [module("A_0", 0, 50), module("A_0", 100, 150), testing.python_frame("f.py(1): f", 90, 200)]
+    assert table(tmp_path, events).select("path", "calls").rows() == [("A_0", 2)]
+
+
+def test_what_a_trace_cannot_tell_is_null(tmp_path):
+    found = table(tmp_path, [module("A_0", 0, 50)])
+    columns = ("forward_device_ms", "backward_ms", "backward_device_ms")
+    assert found.select(columns).row(0) == (None,) * 3
+    assert table(tmp_path, [testing.op("aten::a", 0, 5)]).rows() == []
+    assert found.schema == table(tmp_path, [testing.op("aten::a", 0, 5)]).schema
+
+
+def check_sums(found):
+    """The self times of a module and of all below it sum to its own time, to the nanosecond."""
+    own = times(found, "forward_self_ms", "forward_ms")
+    for path, (_, total) in own.items():
+        assert total == sum(self for other, (self, _) in own.items() if other == path or other.startswith(f"{path}/"))
+    assert all(self >= 0 for self, _ in own.values())
+
+
+def test_a_real_net_has_its_modules_and_no_more_backward_time_than_autograd(tmp_path):
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    net = torch.nn.Sequential(
+        torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU()),
+        torch.nn.Sequential(torch.nn.Conv2d(8, 8, 3), torch.nn.ReLU()),
+        torch.nn.Flatten(),
+        torch.nn.Linear(8 * 12 * 12, 10),
+    )
+    with profile(activities=[ProfilerActivity.CPU], with_stack=True) as prof:
+        for _ in range(3):
+            net(torch.randn(4, 3, 16, 16)).square().mean().backward()
+    prof.export_chrome_trace(str(tmp_path / "t.json"))
+    trace = read(tmp_path / "t.json")
+    found = modules.table(trace)
+    paths = found["path"].to_list()
+    tails = ["Sequential_1", "Sequential_1/Conv2d_0", "Sequential_1/BatchNorm2d_0", "Sequential_1/ReLU_0"]
+    tails += ["Sequential_2", "Sequential_2/Conv2d_1", "Sequential_2/ReLU_1", "Flatten_0", "Linear_0"]
+    assert paths == ["Sequential_0", *(f"Sequential_0/{tail}" for tail in tails)]
+    assert set(found["calls"]) == {3}
+    check_sums(found)
+    nodes = trace.named(Kind.OP, prefix=NODE)
+    autograd = intervals.total(intervals.union(trace.start[nodes], trace.end[nodes])) * 1e-6
+    backward = dict(found.select("path", "backward_ms").iter_rows())
+    assert 0.5 * autograd < backward["Sequential_0"] <= autograd
+    assert backward["Sequential_0/Sequential_1/Conv2d_0"] > backward["Sequential_0/Flatten_0"] > 0
+
+
+@pytest.mark.parametrize("name", ["b200-eager-stacks-shapes", "h100-bert-small", "mi300-bert-small"])
+def test_modules_of_real_gpus_launch_work(name, traces):
+    trace = read(traces / f"{name}.json.gz")
+    found = modules.table(trace)
+    check_sums(found)
+    spans = (trace.end - trace.start)[trace.device_rows].sum() * 1e-6
+    assert 0.5 * spans < found.filter(found["depth"] == 0)["forward_device_ms"].sum() <= spans + 1e-9
+    assert found["backward_ms"].null_count() == found.height  # none of them trains
+
+
+kinds = st.sampled_from(["nn.Module: A_0", "nn.Module: B_0", "f.py(1): f", f"{NODE}X", "aten::mm"])
+spans = st.tuples(kinds, st.integers(0, 40), st.integers(0, 30), st.integers(1, 2), st.integers(0, 3))
+
+
+@given(st.lists(spans, min_size=1, max_size=25))
+def test_sums_hold_for_any_trace(tmp_path_factory, rows):
+    events = []
+    for name, start, span, tid, number in rows:
+        python = name.startswith(("nn.", "f.py"))
+        make = testing.python_frame if python else testing.op
+        args = {} if python else {"Sequence_number": number, "Fwd_thread_id": int(name.startswith(NODE))}
+        events.append(make(name, start, start + span, tid=tid, **args))
+    folder = tmp_path_factory.mktemp("fuzz")
+    trace = read(testing.write_trace(folder / "t.json", events))
+    found = modules.table(trace)
+    check_sums(found)
+    nodes = trace.named(Kind.OP, prefix=NODE)
+    most = sum((trace.end - trace.start)[nodes].tolist())
+    assert sum(value for (value,) in times(found.drop_nulls("backward_ms"), "backward_ms").values()) <= most * 25
+
+
+# --- the tree that stacks, modules and memory share ---
+
+
+def climb(parent, own, entry):
+    """`host.inherited` for one entry, the obvious way."""
+    while entry >= 0 and own[entry] < 0:
+        entry = parent[entry]
+    return own[entry] if entry >= 0 else -1
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 30), st.integers(-1, 3)), max_size=30))
+def test_a_value_is_inherited_from_the_innermost_that_has_one(rows):
+    rows.sort(key=lambda row: (row[0], -row[1]))
+    start, span, own = (np.array([row[column] for row in rows], np.int64) for column in range(3))
+    parent = nest(np.zeros(len(rows), np.int64), start, start + span).parent
+    expected = [climb(parent.tolist(), own.tolist(), entry) for entry in range(len(rows))]
+    assert host.inherited(parent, own).tolist() == expected
+
+
+def test_the_tree_is_made_once_and_goes_with_its_trace(tmp_path):
+    trace = read(testing.write_trace(tmp_path / "t.json", [testing.op("a", 0, 5)]))
+    assert host.tree(trace) is host.tree(trace)
+    before = len(host._TREES)
+    del trace
+    assert len(host._TREES) == before - 1
+
+
+def test_the_handler_writes_one_file(tmp_path):
+    trace = read(testing.write_trace(tmp_path / "t.json", planted(linked=True)))
+    assert [artifact.name for artifact in Modules().artifacts(Capture(), trace)] == ["modules.csv"]
