@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from mmengine.model import BaseModel
 from mmengine.runner import Runner
-from torch.nn.functional import cross_entropy
 from torchvision.models import resnet18
 
 from images import CLASSES, arguments, list_files, loader
@@ -25,7 +24,7 @@ class Classifier(BaseModel):  # type: ignore[misc]  # mmengine ships no types
     def forward(self, images: torch.Tensor, labels: torch.Tensor, mode: str) -> Any:
         """The loss of one batch, or its scores."""
         scores = self.model(images)
-        return {"loss": cross_entropy(scores, labels)} if mode == "loss" else scores
+        return {"loss": torch.nn.functional.cross_entropy(scores, labels)} if mode == "loss" else scores
 
 
 def main() -> None:

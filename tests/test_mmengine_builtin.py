@@ -271,6 +271,17 @@ def test_one_line_adds_it_to_an_unmodified_script_and_config(tmp_path):
     assert {path.name for path in window.iterdir()} >= {"rank0.steps.csv", "rank0.stacks.folded"}
 
 
+def test_the_recipe_of_a_vendors_guide_runs(tmp_path):
+    recipe = Path(__file__).parents[1] / "examples" / "mmengine_recipe.py"
+    command = [sys.executable, recipe, "--batch-size", "2", "--steps", "12"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr
+    (path,) = tmp_path.glob("work_dirs/resnet18/*/trace.json")
+    assert set(marks(path)) >= set(range(10))
+    (table,) = tmp_path.glob("work_dirs/resnet18/*/perf/2*/train-000000/rank0.steps.csv")
+    assert [row["step"] for row in rows(table.parent)] == list(range(10))
+
+
 # --- mmengine's defects, by number ---
 
 

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("mmengine")
 
 import mmengine_ends
+from filelock import FileLock
 from mmengine.hooks import Hook
 from mmengine_training import capture, rows, runner, steps, tidy, validation, windows
 
@@ -25,14 +26,20 @@ if not hasattr(os, "fork"):
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory):
-    """The folder of all cases, and their exit codes."""
-    folder = tmp_path_factory.mktemp("ends")
-    paths = [str(HERE), str(HERE.parent / "integrations"), str(HERE.parent)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, HERE / "mmengine_ends.py", folder]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    return folder, json.loads(done.stdout)
+    """The folder of all cases, and their exit codes; made once, also where several processes share the tests."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "ends"
+    codes = folder / "codes.json"
+    with FileLock(f"{folder}.lock"):
+        if not codes.exists():
+            folder.mkdir()
+            paths = [str(HERE), str(HERE.parent / "integrations"), str(HERE.parent)]
+            environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+            command = [sys.executable, HERE / "mmengine_ends.py", folder]
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+            assert done.returncode == 0, done.stderr
+            codes.write_text(done.stdout)
+    return folder, json.loads(codes.read_text())
 
 
 def traceback(text):
