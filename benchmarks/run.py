@@ -15,6 +15,7 @@ from comparison import machine
 
 GROUPS = {
     "idle": ("idle", "a step while nothing is recorded"),
+    "lightning": ("lightning_fit", "a step of a Lightning fit while nothing is recorded"),
     "operators": ("operator_table", "the operator table of a capture"),
     "stall": ("stall", "how long the loop stands still when a window ends"),
 }
