@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -54,6 +55,7 @@ class Regions(Profiler):
         self._region = region
         self._own = own
         self._open: list[tuple[str, AbstractContextManager[Any]]] = []
+        self._thread = threading.get_ident()
 
     @classmethod
     def before(cls, trainer: Any, region: Callable[[str], AbstractContextManager[Any]], own: str) -> Regions:
@@ -95,6 +97,8 @@ class Regions(Profiler):
         return key
 
     def _enter(self, action: str) -> None:
+        if threading.get_ident() != self._thread:
+            return
         if action == _EPOCH:
             # up to the first fetch nothing happens but the start of the workers
             self.begin(labels.DATA, key=action)
@@ -105,7 +109,7 @@ class Regions(Profiler):
             self.begin(part or action, key=part if action.endswith(_LASTS) else action)
 
     def _leave(self, action: str) -> None:
-        if not action.endswith(_LASTS):
+        if threading.get_ident() == self._thread and not action.endswith(_LASTS):
             self.end(action)
 
     def _part(self, action: str) -> str | None:
