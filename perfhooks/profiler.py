@@ -447,8 +447,12 @@ class Profiler:
 
     def toggle_collection_dynamic(self, enable: bool, activities: Iterable[Any]) -> None:
         """Switch the collection of some activities off or on while a window records; nothing happens otherwise."""
-        if self._recording and self._window is not None:
+        if not self._recording or self._window is None:
+            return
+        if hasattr(self._window, "toggle_collection_dynamic"):
             self._window.toggle_collection_dynamic(enable, activities)
+        else:
+            logger.warning("this torch cannot switch collection off and on; it came with torch 2.5")
 
 
 class Steps(Generic[T]):
