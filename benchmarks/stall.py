@@ -28,8 +28,8 @@ def measure() -> list[Comparison]:
     train = training()
     makers: dict[str, Callable[[Path], Any]] = {
         "torch.profiler: table, stacks, trace.json.gz": functools.partial(theirs, everything),
-        "perfhooks: the same and a step table": ours,
-        "perfhooks: the same, background=False": functools.partial(ours, background=False),
+        "perfhooks: the same and more tables": ours,
+        "perfhooks: likewise, background=False": functools.partial(ours, background=False),
         "the floor: stop, one plain trace.json, free": functools.partial(theirs, save_and_free),
     }
     times: dict[str, list[float]] = {name: [] for name in makers}
