@@ -62,6 +62,18 @@ def test_two_callbacks_of_one_process_do_not_share_a_run(tmp_path):
     assert len(list(tmp_path.glob("*/run.json"))) == 2 + 1, "two runs and the link to the latest"
 
 
+def test_a_trainer_that_records_with_torch_itself_is_left_alone(tmp_path, caplog):
+    from lightning.pytorch.profilers import PyTorchProfiler
+
+    callback = profiler(tmp_path, "wait=0 warmup=1 active=3 repeat=2")
+    own = PyTorchProfiler(tmp_path, "own")
+    made = fit(tmp_path, callback, steps=12, profiler=own)
+    assert made.global_step == 12
+    assert windows(callback, tmp_path) == {}
+    assert "PyTorchProfiler" in caplog.text
+    assert list(tmp_path.glob("*.pt.trace.json"))
+
+
 # --- which steps ---
 
 

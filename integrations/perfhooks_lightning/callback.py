@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from typing_extensions import Unpack
 
 from perfhooks import OptionError, Options, Profiler, labels
-from perfhooks.guard import guard
+from perfhooks.guard import guard, logger
 from perfhooks_lightning import framework, results
 from perfhooks_lightning.loop import PREDICT, STAGES, TEST, TRAIN, VALIDATE, Loop
 
@@ -243,7 +243,12 @@ class ProfilerCallback(Callback):
 
     # -- all loops ---------------------------------------------------------------------------------------------------
 
-    def _begin(self, trainer: Trainer, loop: Loop, step: int | None = None) -> None:
+    def _begin(self, trainer: Any, loop: Loop, step: int | None = None) -> None:
+        if framework.is_a(trainer.profiler, "PyTorchProfiler"):
+            logger.warning(
+                "the trainer has a PyTorchProfiler, which another profiler would break: nothing is recorded"
+            )
+            return
         loop.begin(trainer, step=step, out=self._out, run=self._run)
 
     def _stop(self, trainer: Trainer, cause: str | None) -> None:
@@ -262,11 +267,11 @@ class ProfilerCallback(Callback):
             del steps[number]
         if trainer is None or not trainer.is_global_zero or not self._log_results:
             return
-        for logger in trainer.loggers:
-            with guard(f"logging the results to {type(logger).__name__}"):
-                results.log_summary(logger, capture, place, trainer.global_step if step is None else step)
+        for each in trainer.loggers:
+            with guard(f"logging the results to {type(each).__name__}"):
+                results.log_summary(each, capture, place, trainer.global_step if step is None else step)
                 if self._log_files:
-                    results.log_files(logger, capture, place)
+                    results.log_files(each, capture, place)
 
 
 def _by_stage(schedule: ScheduleLike | Mapping[str, ScheduleLike]) -> dict[str, ScheduleLike]:

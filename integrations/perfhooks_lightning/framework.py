@@ -11,6 +11,11 @@ PACKAGES: Final = {"lightning.pytorch": "lightning", "pytorch_lightning": "pytor
 """The modules with the base classes, and the package that each is part of."""
 
 
+def is_a(thing: object, name: str) -> bool:
+    """Whether something is of a class of this name, in whichever Lightning."""
+    return any(kind.__name__ == name for kind in type(thing).__mro__)
+
+
 def modules() -> list[Any]:
     """The Lightnings of this program: those it has imported, else the first one that is installed.
 

@@ -6,6 +6,8 @@ import csv
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from perfhooks_lightning.framework import is_a
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -26,7 +28,7 @@ def log_summary(logger: Logger, capture: Capture, place: Place, step: int) -> No
     """
     prefix = f"perf/{capture.stage}"
     logger.log_metrics({f"{prefix}/{name}": value for name, value in capture.summary.items()}, step=step)
-    if _is_a(logger, "TensorBoardLogger"):
+    if is_a(logger, "TensorBoardLogger"):
         _text(logger, prefix, _markdown(capture, place), step)
 
 
@@ -39,17 +41,12 @@ def log_files(logger: Logger, capture: Capture, place: Place) -> None:
         place: Where its files are.
     """
     for name, upload in _UPLOADS.items():
-        if _is_a(logger, name):
+        if is_a(logger, name):
             upload(logger, capture, place)
 
 
 def _text(logger: Any, tag: str, text: str, step: int) -> None:
     logger.experiment.add_text(tag, text, global_step=step)
-
-
-def _is_a(logger: Logger, name: str) -> bool:
-    """Whether a logger is of a class of this name, in whichever Lightning."""
-    return any(kind.__name__ == name for kind in type(logger).__mro__)
 
 
 def _to_wandb(logger: Any, capture: Capture, place: Place) -> None:
