@@ -32,6 +32,7 @@ from mmengine_training import (
     windows,
 )
 
+import perfhooks.options
 from perfhooks import OptionError
 from perfhooks_mmengine import ProfilerHook
 
@@ -112,9 +113,13 @@ def test_a_wrong_option_is_an_error_at_construction(wrong):
         ProfilerHook(**wrong)
 
 
-def test_an_unknown_option_is_an_error_at_construction():
-    with pytest.raises(TypeError, match="with_stack"):
-        ProfilerHook(with_stak=True)
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [("with_stak", "with_stack"), ("profile_iters", "profile_times"), ("json_path", "json_trace_path")],
+)
+def test_an_unknown_option_is_an_error_at_construction(wrong, right):
+    with pytest.raises(TypeError, match=right):
+        ProfilerHook(**{wrong: True})
 
 
 # --- the parts of a step ---
@@ -433,6 +438,28 @@ def test_the_split_of_a_step_is_in_the_log_line_and_every_step_in_the_visualizer
     assert [row["step"] for row in found] == [2, 3, 4]
     for ours, row in zip(found, rows(windows(made)[0]), strict=True):
         assert ours["perf/train/wall_ms"] == row["wall_ms"]
+
+
+def test_tensorboard_has_the_steps_at_their_numbers(tmp_path):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    visualizer = {"type": "Visualizer", "vis_backends": [{"type": "TensorboardVisBackend"}]}
+    made = trained(tmp_path, ProfilerHook(schedule=SCHEDULE), visualizer=visualizer)
+    (events,) = tmp_path.rglob("events.out.tfevents.*")
+    found = accumulator.EventAccumulator(str(events)).Reload().Scalars("perf/train/wall_ms")
+    assert [(one.step, one.value) for one in found] == [
+        (row["step"], pytest.approx(row["wall_ms"])) for window in windows(made) for row in rows(window)
+    ]
+
+
+def test_a_window_that_is_finished_after_the_training_is_shown_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setitem(perfhooks.options.DEFAULTS, "background", True)
+    hook = ProfilerHook(schedule="wait=12 warmup=1 active=2 repeat=1")
+    made = trained(tmp_path, hook, log_level="INFO")
+    assert hook.profiler.wait(60)
+    (log,) = (tmp_path / made.timestamp).glob("*.log")
+    assert "perfhooks - INFO - steps 13-14: " in log.read_text()
+    lines = (tmp_path / made.timestamp / "vis_data" / "perfhooks.json").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [13, 14]
 
 
 def test_the_log_has_each_line_once_also_with_two_hooks(tmp_path, caplog, capfd):

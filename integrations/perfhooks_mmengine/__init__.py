@@ -1,5 +1,10 @@
 """perfhooks for mmengine: ``dict(type="perfhooks_mmengine.ProfilerHook", ...)`` in any config."""
 
+import importlib.util
+
+if importlib.util.find_spec("mmengine") is None:
+    raise ModuleNotFoundError("perfhooks_mmengine needs mmengine: pip install 'perfhooks[mmengine]'")
+
 from perfhooks_mmengine.builtin import replace_builtin
 from perfhooks_mmengine.hook import ProfilerHook
 

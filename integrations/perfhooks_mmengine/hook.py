@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 from collections.abc import Mapping
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -76,6 +78,7 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
         json_trace_path: str | None = None,
         **options: Unpack[Options],
     ) -> None:
+        _check_names(options)
         if "stage" in options:
             raise OptionError(f"stage is what mmengine runs: give a schedule for {options['stage']!r} instead")
         if step_unit not in ("batch", "optimizer"):
@@ -106,6 +109,7 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
         self._loaded: dict[str, int] = {}
         self._resumed: dict[str, int] = {}
         self._runner: Any = None
+        self._running = False
         self._loops = Loops(self._around)
         self._log = logs.RunnerLog()
 
@@ -191,17 +195,19 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
 
     def before_save_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:  # noqa: ARG002 -- mmengine's form
         """Keep the steps that the iteration does not say."""
-        steps = {name: profiler.step_num for name, profiler in self.profilers.items()}
-        if self._updates is None:
-            steps.pop("train", None)
-        elif "train" in steps and self._updates.before_end(checkpoint):
-            steps["train"] += 1
-        if steps:
-            checkpoint[_STEPS] = steps
+        with guard("keeping the steps in the checkpoint", self._on_error):
+            steps = {name: profiler.step_num for name, profiler in self.profilers.items()}
+            if self._updates is None:
+                steps.pop("train", None)
+            elif "train" in steps and self._updates.before_end(checkpoint):
+                steps["train"] += 1
+            if steps:
+                checkpoint[_STEPS] = steps
 
     def after_load_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:  # noqa: ARG002 -- mmengine's form
         """Find the steps that a resumed training goes on from."""
-        self._loaded = dict(checkpoint.get(_STEPS, {}))
+        with guard("reading the steps from the checkpoint", self._on_error):
+            self._loaded = dict(checkpoint.get(_STEPS, {}))
 
     # -- how it is done ----------------------------------------------------------------------------------------------
 
@@ -231,6 +237,7 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
     def _around(self, name: str, outermost: bool) -> Iterator[None]:
         """A loop runs: what ends it ends its profile, and with the outermost one all of them."""
         if outermost:
+            self._running = True
             self._log.join(self._runner)
         training = self._train if name == "validate" and not outermost else None
         cause = None
@@ -249,11 +256,30 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
         if outermost:
             for stage in self._stages.values():
                 stage.end()
-            if all(profiler.wait(0) for profiler in self.profilers.values()):
-                self._log.leave()
+            self._running = False
+            self._leave_log()
 
     def _show(self, capture: Capture, place: Place) -> None:
+        """A window has its files, perhaps only after the run."""
         logs.show(self._runner, capture, place)
+        self._leave_log()
+
+    def _leave_log(self) -> None:
+        if not self._running and all(profiler.wait(0) for profiler in self.profilers.values()):
+            self._log.leave()
+
+
+def _check_names(options: Mapping[str, Any]) -> None:
+    """Point from a wrong name to the right one, mmengine's own among them.
+
+    Raises:
+        TypeError: No option has this name.
+    """
+    own = inspect.signature(ProfilerHook).parameters
+    for name in options:
+        if name not in Options.__annotations__:
+            close = difflib.get_close_matches(name, [*own, *Options.__annotations__], n=1)
+            raise TypeError(f"unexpected option {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
 
 
 def _by_stage(schedule: Any, default: str | None) -> dict[str, Any]:

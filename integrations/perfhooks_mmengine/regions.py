@@ -138,10 +138,10 @@ class Regions:
         """The wait for data lies between hook points, whatever the hooks themselves do."""
 
         @functools.wraps(call_hook)
-        def labelled(name: str, **arguments: Any) -> None:
+        def labelled(fn_name: str, **arguments: Any) -> None:
             self._data_arrived()
-            call_hook(name, **arguments)
-            if self.on and name in _BEFORE_DATA[self._stage]:
+            call_hook(fn_name, **arguments)
+            if self.on and fn_name in _BEFORE_DATA[self._stage]:
                 self.wait_for_data()
 
         return labelled
