@@ -7,6 +7,7 @@ happens when a process ends is in test_mmengine_ends.py, several ranks are in te
 import gzip
 import inspect
 import json
+import re
 import subprocess
 import sys
 import time
@@ -253,6 +254,22 @@ train_cfg = dict(by_epoch=True, max_epochs=2)
 optim_wrapper = dict(optimizer=dict(type="SGD", lr=0.01))
 default_hooks = dict(checkpoint=None)
 """
+
+
+PAGE = (Path(perfhooks_mmengine.__file__).parent / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("block", re.findall(r"```python\n(custom_hooks = .*?)```", PAGE, re.DOTALL))
+def test_the_configs_of_the_page_are_taken(block):
+    for config in Config.fromstring(block, ".py").custom_hooks:
+        assert isinstance(HOOKS.build(config), ProfilerHook)
+
+
+def test_the_options_of_the_pages_command_line_are_taken():
+    options = dict(word.split("=", 1) for word in PAGE.split() if word.startswith("default_hooks."))
+    cfg = Config({"default_hooks": {}})
+    cfg.merge_from_dict({name: int(value) if value.isdigit() else value for name, value in options.items()})
+    assert isinstance(HOOKS.build(cfg.default_hooks.profiler), ProfilerHook)
 
 
 def test_one_line_adds_it_to_an_unmodified_script_and_config(tmp_path):
