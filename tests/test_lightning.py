@@ -231,13 +231,31 @@ def test_a_checkpoint_without_our_state_starts_the_schedule_at_its_beginning(tmp
     assert windows(callback, tmp_path) == {"train-000003-000004": [3, 4]}
 
 
-def test_testing_a_checkpoint_does_not_turn_the_count_of_training_back(tmp_path):
-    callback = profiler(tmp_path, TWO_WINDOWS)
+def test_testing_a_checkpoint_does_not_turn_the_counts_back(tmp_path):
+    callback = profiler(tmp_path, {"train": TWO_WINDOWS, "validate": "wait=100 warmup=0 active=1"})
     made = checkpoint_at(tmp_path, callback, 4, tmp_path / "half.ckpt")
     made.fit_loop.max_epochs = 2
-    made.fit(Tiny(), batches(4))
+    made.fit(Tiny(), batches(4), batches(3))
     made.test(Tiny(), batches(2), ckpt_path=tmp_path / "half.ckpt", verbose=False)
-    assert callback.profilers["train"].step_num == 8
+    made.validate(Tiny(), batches(2), ckpt_path=tmp_path / "half.ckpt", verbose=False)
+    assert {stage: each.step_num for stage, each in callback.profilers.items()} == {"train": 8, "validate": 5}
+
+
+def test_a_checkpoint_before_the_first_validation_keeps_its_count(tmp_path):
+    schedule = {"validate": "wait=4 warmup=0 active=1 repeat=1"}
+    first = profiler(tmp_path, schedule, run="first")
+    made = fit(tmp_path, first, steps=2, val=3)
+    made.save_checkpoint(tmp_path / "one.ckpt")
+
+    def save(module, batch_idx):
+        module.trainer.save_checkpoint(tmp_path / "two.ckpt")
+
+    second = profiler(tmp_path, schedule, run="second")
+    fit(tmp_path, second, steps=1, val=1, module=Tiny(save), max_epochs=2, ckpt_path=tmp_path / "one.ckpt")
+    third = profiler(tmp_path, schedule, run="third")
+    fit(tmp_path, third, steps=4, val=3, max_epochs=2, ckpt_path=tmp_path / "two.ckpt")
+    assert windows(second, tmp_path, "second") == {}
+    assert windows(third, tmp_path, "third") == {"validate-000004-000004": [4]}
 
 
 # --- ends ---

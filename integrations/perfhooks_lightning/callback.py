@@ -91,6 +91,7 @@ class ProfilerCallback(Callback):
         self._evaluation: Loop | None = None
         self._trainer: Trainer | None = None
         self._global_step = 0
+        self._fits = self._recorded_otherwise = False
         self._restored: dict[str, int] = {}
         self._out = ""
         count = next(_runs)
@@ -107,18 +108,23 @@ class ProfilerCallback(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """For the checkpoint: how many steps each loop has done."""
-        return {"steps": {stage: profiler.step_num for stage, profiler in self.profilers.items()}}
+        return {"steps": {stage: profiler.step_num for stage, profiler in self.profilers.items()} | self._restored}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """From the checkpoint; training and validation go on there."""
-        self._restored = dict(state_dict.get("steps", {}))
+        """From the checkpoint; the loops of a ``fit`` go on there."""
+        if self._fits:
+            self._restored = dict(state_dict.get("steps", {}))
 
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:  # noqa: ARG002 -- Lightning's form
+    def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:  # noqa: ARG002 -- Lightning's form
         """Agree with the other ranks on where the files go; Lightning's log_dir is the same on all of them."""
         self._trainer = trainer
+        self._fits = stage == "fit"
         self._restored = {}
         self._out = os.path.join(trainer.log_dir or trainer.default_root_dir, "perf")  # noqa: PTH118 -- may be a URL
         self._run = trainer.strategy.broadcast(self._run)
+        self._recorded_otherwise = framework.is_a(trainer.profiler, "PyTorchProfiler")
+        if self._recorded_otherwise:
+            logger.warning("the trainer has a PyTorchProfiler, which a second one would break: nothing is recorded")
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:  # noqa: ARG002 -- as above
         """All is done."""
@@ -243,13 +249,9 @@ class ProfilerCallback(Callback):
 
     # -- all loops ---------------------------------------------------------------------------------------------------
 
-    def _begin(self, trainer: Any, loop: Loop, step: int | None = None) -> None:
-        if framework.is_a(trainer.profiler, "PyTorchProfiler"):
-            logger.warning(
-                "the trainer has a PyTorchProfiler, which another profiler would break: nothing is recorded"
-            )
-            return
-        loop.begin(trainer, step=step, out=self._out, run=self._run)
+    def _begin(self, trainer: Trainer, loop: Loop, step: int | None = None) -> None:
+        if not self._recorded_otherwise:
+            loop.begin(trainer, step=step, out=self._out, run=self._run)
 
     def _stop(self, trainer: Trainer, cause: str | None) -> None:
         self._evaluation = None
