@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import sys
 
@@ -8,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfhooks import testing
-from perfhooks.trace import intervals, read, stacks
+from perfhooks import Capture, OptionError, Stacks, testing
+from perfhooks.trace import Kind, intervals, read, stacks
 from perfhooks.trace.kinds import HOST
 
 SCRIPT = """
@@ -109,6 +110,88 @@ def test_names_cannot_break_the_format(tmp_path):
     file = io.BytesIO()
     stacks.write(found, file)
     assert file.getvalue() == b"a:b c 1 5\n? 1\n"
+
+
+def speedscope(found, **options):
+    file = io.BytesIO()
+    stacks.write_speedscope(found, file, name="rank 0", **options)
+    return json.loads(file.getvalue())
+
+
+def check_speedscope(document):
+    """What speedscope's own schema and its reader of sampled profiles ask for."""
+    assert document["$schema"] == "https://www.speedscope.app/file-format-schema.json"
+    frames = document["shared"]["frames"]
+    assert all(isinstance(frame["name"], str) and set(frame) <= {"name", "file", "line", "col"} for frame in frames)
+    assert 0 <= document["activeProfileIndex"] < len(document["profiles"])
+    for profile in document["profiles"]:
+        assert set(profile) == {"type", "name", "unit", "startValue", "endValue", "samples", "weights"}
+        assert profile["type"] == "sampled"
+        assert profile["unit"] in {"none", "nanoseconds", "microseconds", "milliseconds", "seconds", "bytes"}
+        assert len(profile["samples"]) == len(profile["weights"])
+        assert profile["endValue"] - profile["startValue"] == sum(profile["weights"])
+        assert all(0 <= frame < len(frames) for sample in profile["samples"] for frame in sample)
+
+
+def test_speedscope_gets_the_same_stacks(argwhere):
+    found = stacks.folded(argwhere)
+    document = speedscope(found)
+    check_speedscope(document)
+    (profile,) = document["profiles"]
+    names = [frame["name"] for frame in document["shared"]["frames"]]
+    texts = [";".join(names[frame] for frame in sample) for sample in profile["samples"]]
+    assert dict(zip(texts, profile["weights"], strict=True)) == found
+    assert len(set(names)) == len(names)
+
+
+def test_speedscope_gets_file_and_line():
+    document = speedscope({"a/b.py(12): f;<built-in function g>;odd(99999999999999999999): h": 5}, unit="bytes")
+    check_speedscope(document)
+    assert document["profiles"][0]["unit"] == "bytes"
+    assert document["shared"]["frames"] == [
+        {"name": "a/b.py(12): f", "file": "a/b.py", "line": 12},
+        {"name": "<built-in function g>"},
+        {"name": "odd(99999999999999999999): h"},
+    ]
+
+
+def test_speedscope_opens_a_profile_without_stacks():
+    check_speedscope(speedscope({}))
+
+
+@pytest.mark.parametrize(("by", "unit"), [("host", "nanoseconds"), ("device", "nanoseconds"), ("bytes", "bytes")])
+def test_the_handler_writes_speedscope_on_request(by, unit, tmp_path):
+    trace = read(testing.write_trace(tmp_path / "t.json", [testing.op("aten::mm", 0, 5), testing.memory(3, 64)]))
+    ((name, write),) = Stacks(by=by, format="speedscope").artifacts(Capture(first=7), trace)
+    assert name == ("stacks.speedscope.json" if by == "host" else f"stacks.{by}.speedscope.json")
+    file = io.BytesIO()
+    write(file)
+    document = json.loads(file.getvalue())
+    check_speedscope(document)
+    assert document["profiles"][0]["unit"] == unit
+    assert document["name"] == f"train from step 7, rank 0: {by}"
+
+
+def test_an_unknown_format_is_refused():
+    with pytest.raises(OptionError, match="format must be 'folded' or 'speedscope', got 'svg'"):
+        Stacks(format="svg")
+
+
+def test_the_innermost_frames_are_kept(tmp_path):
+    events = [testing.python_frame(f"a.py({line}): f", line, 100 - line) for line in range(1, 5)]
+    events += [testing.op("aten::mm", 10, 20), testing.launch(1, 11, 12), testing.kernel(1, 500, 600)]
+    events += [testing.op("aten::mm", 200, 210)]
+    trace = read(testing.write_trace(tmp_path / "t.json", events))
+    for depth, expected in (
+        (1, "a.py(4): f"),
+        (2, "a.py(3): f;a.py(4): f"),
+        (9, ";".join(f"a.py({n}): f" for n in range(1, 5))),
+    ):
+        texts, place = stacks.by_depth(trace, depth)
+        named = trace.named(Kind.OP, names=["aten::mm"]).tolist()
+        inside, outside = (place[row] for row in named)
+        assert texts[inside] == texts[place[trace.device_rows[0]]] == expected
+        assert outside == -1
 
 
 def test_steps_share_their_stacks(tmp_path):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from perfhooks.trace import host
+from perfhooks.trace import autograd, host
 from perfhooks.trace.kinds import Kind
 
 if TYPE_CHECKING:
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 _MS: Final = 1e-6  # milliseconds in a nanosecond
 _MODULE: Final = "nn.Module: "
-_NODE: Final = "autograd::engine::evaluate_function: "
-_LEAF_NODE: Final = f"{_NODE}torch::autograd::AccumulateGrad"
 
 _FORWARD: Final = ("forward_ms", "forward_self_ms", "forward_device_ms")
 _BACKWARD: Final = ("backward_ms", "backward_device_ms")
@@ -74,7 +72,7 @@ def table(trace: Trace) -> pl.DataFrame:
     columns |= {name: values * _MS for name, values in _times(trace, found, count).items()}
     columns["calls"] = np.bincount(found.forward[found.call], minlength=count)
     absent = [None] * count
-    if not _named(trace, _NODE).any():
+    if not autograd.named(trace, autograd.NODE).any():
         columns |= dict.fromkeys(_BACKWARD, absent)
     if not trace.is_device_traced:
         columns |= {"forward_device_ms": absent, "backward_device_ms": absent}
@@ -84,16 +82,13 @@ def table(trace: Trace) -> pl.DataFrame:
 
 def find(trace: Trace) -> Modules:
     """The modules of a trace."""
-    tree = host.tree(trace)
-    parent = tree.nesting.parent
-    names, entries = trace.name[tree.row], np.arange(len(tree.row))
-    nodes = _named(trace, _NODE)[names] & (trace.kind[tree.row] == Kind.OP)
-    inside = host.inherited(parent, np.where(nodes, entries, -1))
-    call = _named(trace, _MODULE)[names] & (trace.kind[tree.row] == Kind.PYTHON) & (inside < 0)
+    tree, nodes = host.tree(trace), autograd.find(trace)
+    names = trace.name[tree.row]
+    call = autograd.named(trace, _MODULE)[names] & (trace.kind[tree.row] == Kind.PYTHON) & (nodes.inside < 0)
     found = host.paths(tree.nesting, names, ~call)
-    forward = np.where(inside < 0, found.node, -1)
-    owner = _owners(trace, nodes, inside, forward)
-    node = host.inherited(parent, np.where(owner >= 0, entries, -1))
+    forward = np.where(nodes.inside < 0, found.node, -1)
+    owner = _owners(trace, nodes, forward)
+    node = host.inherited(tree.nesting.parent, np.where(owner >= 0, np.arange(len(owner)), -1))
     shown = [name.removeprefix(_MODULE) for name in trace.names]
     return Modules(
         found.parents,
@@ -119,52 +114,17 @@ def of_slices(trace: Trace) -> tuple[list[str], Ints]:
     return found.paths, place
 
 
-def _named(trace: Trace, prefix: str) -> Flags:
-    return np.array([name.startswith(prefix) for name in trace.names] or [False], np.bool_)
-
-
-def _owners(trace: Trace, nodes: Flags, inside: Ints, forward: Ints) -> Ints:
+def _owners(trace: Trace, nodes: autograd.Nodes, forward: Ints) -> Ints:
     """The module of each autograd node, one value for each entry; -1 for nodes of no module and for other entries."""
-    # a node of which the operator is known, but ran in no module, is not to be looked for again
-    source = _linked(trace, inside)
-    numbered = np.flatnonzero(nodes & (source < 0))
-    source[numbered] = _of_same_number(trace, numbered, inside)
-    owner: Ints = np.append(forward, -1)[source]
-    place = np.flatnonzero(nodes)
-    leaf = _named(trace, _LEAF_NODE)[trace.name[host.tree(trace).row[place]]]
-    before = np.maximum.accumulate(np.where(leaf, -1, np.arange(len(place)))) if len(place) else place
-    thread = host.tree(trace).thread[place]
-    follows = leaf & (before >= 0) & (thread == thread[before])
-    owner[place[follows]] = owner[place[before[follows]]]
+    owner: Ints = np.append(forward, -1)[nodes.source]
+    tree, entry = host.tree(trace), nodes.entry
+    if not len(entry):
+        return owner
+    leaf = autograd.named(trace, autograd.LEAF)[trace.name[tree.row[entry]]]
+    before = np.maximum.accumulate(np.where(leaf, -1, np.arange(len(entry))))
+    follows = leaf & (before >= 0) & (tree.thread[entry] == tree.thread[entry[before]])
+    owner[entry[follows]] = owner[entry[before[follows]]]
     return owner
-
-
-def _linked(trace: Trace, inside: Ints) -> Ints:
-    """The forward operator of each autograd node by the links of the trace, as an entry for each entry, or -1."""
-    source = np.full(len(inside), -1, np.int64)
-    flows = trace.flows
-    operator = host.innermost(trace, flows.thread, flows.time)
-    node = np.append(inside, -1)[host.innermost(trace, flows.backward_thread, flows.backward_time)]
-    known = (operator >= 0) & (node >= 0)
-    source[node[known]] = operator[known]
-    return source
-
-
-def _of_same_number(trace: Trace, nodes: Ints, inside: Ints) -> Ints:
-    """For some autograd nodes, the last operator before each that bears its sequence number, or -1; entries."""
-    tree = host.tree(trace)
-    number = trace.argument("sequence")[tree.row]
-    in_forward = trace.argument("forward_thread")[tree.row] <= 0
-    operators = np.flatnonzero((number >= 0) & in_forward & (inside < 0))
-    both = np.concatenate([operators, nodes])
-    order = np.lexsort((trace.start[tree.row[both]], number[both]))
-    asks = order >= len(operators)
-    last = np.maximum.accumulate(np.where(asks, -1, np.arange(len(order)))) if len(order) else order
-    found = np.where(last >= 0, both[order[last]], -1) if len(order) else order
-    found = np.where((found >= 0) & (number[found] == number[both[order]]), found, -1)
-    answer = np.full(len(both), -1, np.int64)
-    answer[order] = found
-    return np.where(number[nodes] >= 0, answer[len(operators) :], -1)
 
 
 def _times(trace: Trace, found: Modules, count: int) -> dict[str, Ints]:

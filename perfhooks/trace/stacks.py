@@ -8,7 +8,7 @@ from typing import IO, TYPE_CHECKING, Final, Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from perfhooks.trace import host, torch_rules
+from perfhooks.trace import autograd, host, torch_rules
 from perfhooks.trace.kinds import Kind
 
 if TYPE_CHECKING:
@@ -103,7 +103,8 @@ def _frame(name: str) -> dict[str, str | int]:
 def by_depth(trace: Trace, depth: int) -> tuple[list[str], Ints]:
     """The distinct stacks of Python frames cut to the innermost ones, and for each slice the place of its own, or -1.
 
-    Stacks are written as in `folded`, outermost first; device work has the stack that launched it.
+    Stacks are written as in `folded`, outermost first. Device work has the stack that launched it, and work of the
+    backward pass, as in torch, that of the operator which made its node; unless none is known.
 
     Args:
         trace: any trace; without Python frames there are no stacks.
@@ -120,7 +121,10 @@ def by_depth(trace: Trace, depth: int) -> tuple[list[str], Ints]:
         node = parents[node]
     distinct, place = np.unique(cut, axis=0, return_inverse=True)
     texts = [";".join(_escape(trace.names[each]) for each in row if each >= 0) for row in distinct.tolist()]
-    mine = np.append(place.ravel(), -1)[np.append(found.node, -1)]
+    nodes = autograd.find(trace)
+    made = host.inherited(tree.nesting.parent, nodes.source)
+    stack = np.where((made >= 0) & (nodes.inside >= 0), np.append(found.node, -1)[made], found.node)
+    mine = np.append(place.ravel(), -1)[np.append(stack, -1)]
     of_slice = np.full(len(trace), -1, np.int64)
     of_slice[tree.row] = mine[:-1]
     of_slice[trace.device_rows] = mine[host.launchers(trace)]

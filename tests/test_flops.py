@@ -1,0 +1,172 @@
+"""Floating point operations: torch's own count, and what it forgets as torch's other counter counts it."""
+
+from __future__ import annotations
+
+import pytest
+
+from perfhooks import OperatorTable, testing
+from perfhooks.trace import operators, read
+
+
+def work():
+    """Every operator that torch counts, with the arguments that change the count or prevent it."""
+    import torch
+    from torch.nn import functional
+
+    torch.manual_seed(0)
+    a, b = torch.randn(4, 5, 6), torch.randn(4, 6, 7)
+    torch.mm(a[0], b[0])
+    torch.addmm(torch.randn(5, 7), a[0], b[0])
+    torch.bmm(a, b)
+    torch.baddbmm(torch.randn(4, 5, 7), a, b)
+    torch.mm(torch.randn(3, 0), torch.randn(0, 3))
+    for tensor in (a * 2, a + 1, a + a, torch.tensor(2.0) * a, a.mul(3), 3 * a):
+        tensor.mul_(1)
+    image = torch.randn(2, 4, 16, 16, requires_grad=True)
+    for options in ({}, {"stride": 2, "padding": (1, 0)}, {"dilation": 2}, {"padding": "same"}):
+        functional.conv2d(image, torch.randn(8, 4, 3, 3, requires_grad=True), **options).sum().backward()
+    functional.conv2d(image, torch.randn(8, 2, 3, 3), groups=2)
+    functional.conv2d(image[0], torch.randn(8, 4, 3, 3))
+
+
+def forgotten():
+    """What torch's profiler does not count: other convolutions, backward passes, attention."""
+    import torch
+    from torch.nn import functional
+
+    image = torch.randn(2, 4, 9, 9, requires_grad=True)
+    functional.conv2d(image, torch.randn(8, 4, 3, 3, requires_grad=True)).sum().backward()
+    functional.conv2d(image.detach(), torch.randn(8, 4, 3, 3, requires_grad=True), padding="same").sum().backward()
+    functional.conv_transpose2d(image, torch.randn(4, 3, 3, 3, requires_grad=True), stride=2).sum().backward()
+    functional.conv1d(image[0], torch.randn(3, 9, 3), padding=1)
+    functional.conv3d(torch.randn(1, 2, 6, 6, 6), torch.randn(3, 2, 3, 3, 3), stride=2)
+    query, key = torch.randn(2, 4, 16, 8, requires_grad=True), torch.randn(2, 4, 12, 8, requires_grad=True)
+    functional.scaled_dot_product_attention(query, key, key).sum().backward()
+    functional.scaled_dot_product_attention(query, query, query, is_causal=True)
+    functional.scaled_dot_product_attention(query, key, key, attn_mask=torch.ones(16, 12, dtype=torch.bool))
+
+
+def recorded(job, path, **options):
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True, **options) as prof:
+        job()
+    prof.export_chrome_trace(str(path))
+    return prof
+
+
+def by_name(table):
+    return {row["name"]: row["flops"] for row in table.iter_rows(named=True) if row["flops"]}
+
+
+@pytest.mark.parametrize("job", [work, forgotten])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_the_count_is_that_of_torch(tmp_path, job, grouped):
+    prof = recorded(job, tmp_path / "t.json", with_flops=True)
+    table = operators.table(read(tmp_path / "t.json"), by="shapes" if grouped else ())
+    keys = ["name", "input_shapes"][: 1 + grouped]
+    ours = {tuple(map(str, row[:-1])): row[-1] for row in table.select(*keys, "flops").iter_rows() if row[-1]}
+    theirs = {
+        (row.key, str(row.input_shapes))[: 1 + grouped]: row.flops
+        for row in prof.key_averages(group_by_input_shape=grouped)
+        if row.flops
+    }
+    assert ours == theirs
+    assert ours
+
+
+def test_what_torch_forgets_is_what_its_other_counter_counts(tmp_path):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    recorded(forgotten, tmp_path / "t.json")
+    with FlopCounterMode(display=False) as counter:
+        forgotten()
+    theirs = {f"aten::{op.__name__}": flops for op, flops in counter.get_flop_counts()["Global"].items()}
+    ours = by_name(operators.table(read(tmp_path / "t.json"), all_flops=True))
+    # the profiler sees a convolution where it is called, the other counter where it is computed
+    ours["aten::convolution"] += ours.pop("aten::conv2d")
+    assert {name: flops for name, flops in ours.items() if name in theirs} == theirs
+    assert set(ours) - set(theirs) <= {"aten::mul", "aten::add"}
+
+
+def test_without_the_flag_nothing_is_added_to_the_count_of_torch(tmp_path):
+    recorded(forgotten, tmp_path / "t.json")
+    assert set(by_name(operators.table(read(tmp_path / "t.json")))) <= {"aten::conv2d", "aten::mul", "aten::add"}
+
+
+def table(tmp_path, *events, **options):
+    rows = operators.table(read(testing.write_trace(tmp_path / "t.json", events)), **options)
+    return {row["name"]: row["flops"] for row in rows.iter_rows(named=True)}
+
+
+CONVOLUTION = {
+    "Input_Dims": [[2, 4, 8, 8], [6, 2, 3, 3], [], [], [], [], [], [], []],
+    "Concrete_Inputs": ["", "", "", "[1, 1]", "[0, 0]", "[1, 1]", "False", "[0, 0]", "2"],
+}
+BACKWARD = {
+    "Input_Dims": [[2, 6, 6, 6], [2, 4, 8, 8], [6, 2, 3, 3], [], [], [], [], [], [], [], []],
+    "Concrete_Inputs": ["", "", "", "[6]", "[1, 1]", "[0, 0]", "[1, 1]", "False", "[0, 0]", "2", "[True, True, False]"],
+}
+FORWARD_FLOPS = 2 * 2 * 6 * 2 * 9 * 36
+
+
+def test_a_grouped_convolution_costs_twice_as_much_backward(tmp_path):
+    """Unlike in torch's counter, which does not divide the gradient of the weight by the number of groups."""
+    events = [testing.op("aten::convolution", 0, 10, **CONVOLUTION)]
+    events += [testing.op("aten::convolution_backward", 20, 30, **BACKWARD)]
+    assert table(tmp_path, *events, all_flops=True) == {
+        "aten::convolution": FORWARD_FLOPS,
+        "aten::convolution_backward": 2 * FORWARD_FLOPS,
+    }
+
+
+@pytest.mark.parametrize(
+    ("mask", "gradients"), [("[True, False, True]", 1), ("[False, False, True]", 0), ("[1, 1, 0]", 2)]
+)
+def test_only_the_gradients_that_were_asked_for_count(mask, gradients, tmp_path):
+    args = BACKWARD | {"Concrete_Inputs": [*BACKWARD["Concrete_Inputs"][:-1], mask]}
+    found = table(tmp_path, testing.op("aten::convolution_backward", 0, 10, **args), all_flops=True)
+    assert found == {"aten::convolution_backward": gradients * FORWARD_FLOPS}
+
+
+def test_nothing_is_counted_twice(tmp_path):
+    """Neither inside a call that torch counts, nor inside one that only we count."""
+    events = [
+        testing.op("aten::_scaled_dot_product_flash_attention", 0, 100, Input_Dims=[[2, 3, 5, 8]] * 3),
+        testing.op("aten::_flash_attention_forward", 10, 90, Input_Dims=[[2, 5, 3, 8]] * 3),
+        testing.op("aten::_flash_attention_forward", 200, 290, Input_Dims=[[2, 5, 3, 8]] * 3),
+    ]
+    flops = 4 * 2 * 3 * 5 * 5 * 8
+    found = table(tmp_path, *events, all_flops=True)
+    assert found == {"aten::_scaled_dot_product_flash_attention": flops, "aten::_flash_attention_forward": flops}
+
+
+def test_packed_sequences_are_not_guessed(tmp_path):
+    dims = [[50, 3, 8]] * 3 + [[5], [5]]
+    found = table(tmp_path, testing.op("aten::_flash_attention_forward", 0, 10, Input_Dims=dims), all_flops=True)
+    assert found == {"aten::_flash_attention_forward": None}
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {},
+        {"Input_Dims": []},
+        {"Input_Dims": "torn"},
+        {"Input_Dims": [[2, 3], "x"]},
+        {"Input_Dims": [[2, -3], [-3, 4]]},
+        {"Input_Dims": [[2**40, 2], [2, 2**40]]},
+        {"Input_Dims": [[[2, 3], [2, 3]], [3, 4]]},
+    ],
+)
+def test_shapes_that_tell_nothing_count_nothing(args, tmp_path):
+    assert table(tmp_path, testing.op("aten::mm", 0, 10, **args), all_flops=True) == {"aten::mm": None}
+
+
+def test_operators_without_a_formula_have_no_count(tmp_path):
+    events = [testing.op("aten::relu", 0, 10, Input_Dims=[[2, 3]]), testing.kernel(1, 0, 5)]
+    assert table(tmp_path, *events) == {"aten::relu": None, "gemm": None}
+
+
+def test_the_handler_hands_the_flag_on():
+    assert OperatorTable(all_flops=True) != OperatorTable()
