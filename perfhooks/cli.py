@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path  # noqa: TC003 -- typer reads the annotations
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -16,6 +16,16 @@ if TYPE_CHECKING:
 app = typer.Typer(
     add_completion=True, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="markdown"
 )
+
+
+_SHOW_EXAMPLES: Final = """Examples:
+
+- `perfhooks show trace.json.gz`
+- `perfhooks show perf/latest --table steps`
+- `perfhooks show trace.json.gz -t operators --by shapes --limit 50`
+- `perfhooks show trace.json.gz -t kernels --csv > kernels.csv`
+- `perfhooks show trace.json.gz --json | jq '.steps[].wall_ms'`
+"""
 
 
 @app.callback()
@@ -41,6 +51,50 @@ def report(
         typer.echo(f"{run}: no window was recorded")
     if any(outcome.problem for outcome in outcomes):
         raise typer.Exit(1)
+
+
+@app.command(epilog=_SHOW_EXAMPLES)
+def show(
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="A Kineto trace (.json, .json.gz, a URL), or the folder of a run, of a window, or of traces.",
+            show_default=False,
+        ),
+    ],
+    *,
+    table: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--table",
+            "-t",
+            help="steps, operators, kernels, collectives, copies, syncs, modules, memory, stacks or checks; "
+            "may be given several times. Without it an overview.",
+            show_default=False,
+        ),
+    ] = None,
+    by: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--by",
+            help="Split operators by shapes, stack, module, step; kernels by operator; take stacks by device or bytes.",
+            show_default=False,
+        ),
+    ] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="CSV, as in a pipe.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="JSON: a list of rows, or an object of such lists.")] = False,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", "-n", help="So many rows; 0 shows all. All in CSV and JSON.", show_default=False),
+    ] = None,
+) -> None:
+    """Show where the time went in a trace: tables on a terminal, CSV in a pipe.
+
+    Any trace of torch.profiler will do, whoever recorded it. Times are milliseconds.
+    """
+    from perfhooks import show as shown
+
+    shown.show(target, table or (), by or (), form=shown.form(csv=csv, json=json), limit=limit)
 
 
 def _line(outcome: Outcome) -> str:

@@ -12,7 +12,7 @@ import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from filelock import FileLock, Timeout
 
@@ -22,7 +22,7 @@ from perfhooks.guard import logger
 from perfhooks.handlers.tables import step_rows
 from perfhooks.report.headline import headline, summary
 from perfhooks.run import Capture, Place, Run, publish
-from perfhooks.timeline import wall_times
+from perfhooks.timeline import Rows, wall_times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -136,6 +136,8 @@ def finish_all(folder: Path) -> Iterator[Outcome]:
         PerfhooksError: It is no run folder.
     """
     run = Run.existing(folder)
+    for raw, timeline in run.left_steps():
+        _write_steps(raw, timeline)
     for place in run.places():
         try:
             place.adopt()
@@ -160,21 +162,28 @@ def serve(first: str) -> None:
     line = first
     while line:
         message = json.loads(line)
-        if "folder" in message:
-            _answer(answers, _serve(Place(Path(message["folder"]), message["rank"])))
+        if "task" in message:
+            _answer(answers, {"task": message["task"], **_serve(message)})
         line = sys.stdin.readline()
 
 
-def _serve(place: Place) -> dict[str, object]:
+def _serve(message: Mapping[str, Any]) -> dict[str, object]:
     began = time.perf_counter()
-    answer: dict[str, object] = {"folder": str(place.folder)}
     try:
-        finish(place)
-    except Exception as error:  # noqa: BLE001 -- the next window must be finished all the same
-        logger.exception("%s", place.folder)
-        answer["problem"] = f"{type(error).__name__}: {error}"
-    logger.info("%s: %.2f s", place.folder, time.perf_counter() - began)
-    return answer
+        if "folder" in message:
+            finish(Place(Path(message["folder"]), message["rank"]))
+        else:
+            _write_steps(Path(message["steps"]), Path(message["timeline"]))
+    except Exception as error:  # noqa: BLE001 -- the next one must be served all the same
+        logger.exception("%s", message["task"])
+        return {"problem": f"{type(error).__name__}: {error}"}
+    logger.info("%s: %.2f s", message["task"], time.perf_counter() - began)
+    return {}
+
+
+def _write_steps(raw: Path, timeline: Path) -> None:
+    Rows.load(raw).append_to(timeline)
+    raw.unlink()
 
 
 def _mind(parent: int) -> None:

@@ -125,23 +125,47 @@ def checked(options: Options) -> Options:
             close = difflib.get_close_matches(name, DEFAULTS, n=1)
             raise TypeError(f"unexpected option {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
     whole: Options = {**DEFAULTS, **options}
-    for name in _BOOLEANS:
-        if not isinstance(whole[name], bool):  # type: ignore[literal-required]
-            raise OptionError(f"{name} must be true or false, got {whole[name]!r}")  # type: ignore[literal-required]
-    if whole["on_error"] not in ("warn", "raise"):
-        raise OptionError(f"on_error must be 'warn' or 'raise', got {whole['on_error']!r}")
-    _check_name("stage", whole["stage"])
-    if whole["run"] is not None:
-        _check_name("run", whole["run"])
-    if whole["out"] is not None and not isinstance(whole["out"], str | os.PathLike):
-        raise OptionError(f"out must be a path, got {whole['out']!r}")
+    _check_plain(whole)
+    _check_numbers(whole)
     _check_ranks(whole["ranks"])
-    _check_number("exit_timeout", whole["exit_timeout"], least=0)
-    if whole["max_trace_mb"] is not None:
-        _check_number("max_trace_mb", whole["max_trace_mb"], above=0)
-    if whole["keep_windows"] is not None and (type(whole["keep_windows"]) is not int or whole["keep_windows"] < 1):
-        raise OptionError(f"keep_windows must be an integer >= 1 or None, got {whole['keep_windows']!r}")
     return whole
+
+
+def _check_plain(options: Options) -> None:
+    for name in _BOOLEANS:
+        if not isinstance(options[name], bool):  # type: ignore[literal-required]
+            raise OptionError(f"{name} must be true or false, got {options[name]!r}")  # type: ignore[literal-required]
+    if options["on_error"] not in ("warn", "raise"):
+        raise OptionError(f"on_error must be 'warn' or 'raise', got {options['on_error']!r}")
+    _check_name("stage", options["stage"])
+    if options["run"] is not None:
+        _check_name("run", options["run"])
+    out = options["out"]
+    if out is not None and (not isinstance(out, str | os.PathLike) or not os.fspath(out)):
+        raise OptionError(f"out must be a path, got {out!r}")
+    config = options["experimental_config"]
+    if config is not None and not hasattr(config, "verbose"):
+        raise OptionError(f"experimental_config must be torch's _ExperimentalConfig, got {config!r}")
+
+
+def _check_numbers(options: Options) -> None:
+    _check_number("exit_timeout", options["exit_timeout"], least=0)
+    if options["max_trace_mb"] is not None:
+        _check_number("max_trace_mb", options["max_trace_mb"], above=0)
+    if options["keep_windows"] is not None and (
+        type(options["keep_windows"]) is not int or options["keep_windows"] < 1
+    ):
+        raise OptionError(f"keep_windows must be an integer >= 1 or None, got {options['keep_windows']!r}")
+
+
+def check_step(step: object) -> None:
+    """Whether something is the number of a step.
+
+    Raises:
+        OptionError: It is not.
+    """
+    if not isinstance(step, int) or isinstance(step, bool) or step < 0:
+        raise OptionError(f"step must be an integer >= 0, got {step!r}")
 
 
 def recording(options: Options) -> dict[str, Any]:
@@ -173,8 +197,8 @@ def _check_number(option: str, value: object, *, least: float | None = None, abo
 def _check_ranks(ranks: object) -> None:
     if callable(ranks) or (isinstance(ranks, str) and ranks in ("all", "first-of-node")):
         return
-    rule = "ranks must be 'all', 'first-of-node', a list of integers >= 0 or a callable"
+    rule = "ranks must be 'all', 'first-of-node', a list of one or more integers >= 0 or a callable"
     if isinstance(ranks, str) or not isinstance(ranks, Sequence):
         raise OptionError(f"{rule}, got {ranks!r}")
-    if not all(isinstance(rank, int) and rank >= 0 for rank in ranks):
+    if not ranks or not all(isinstance(rank, int) and rank >= 0 for rank in ranks):
         raise OptionError(f"{rule}, got {list(ranks)!r}")

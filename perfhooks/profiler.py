@@ -15,8 +15,8 @@ from perfhooks import labels, lifetime, remote
 from perfhooks.errors import NothingRecordedError, OptionError
 from perfhooks.guard import guard, logger, speak_up
 from perfhooks.job import Job
-from perfhooks.options import Options, checked, recording, selected
-from perfhooks.run import Run, check_out
+from perfhooks.options import Options, check_step, checked, recording, selected
+from perfhooks.run import Run, check_out, step_range
 from perfhooks.schedule import FromStartToStop, Phase, Phases, Schedule
 from perfhooks.spool import HandlerLike, Spool
 from perfhooks.timeline import Timeline, clock
@@ -108,9 +108,14 @@ class Profiler:
                 Inside a window's warm-up or active steps it waits for the next window.
             out: The folder that holds runs, if the option was not given.
             run: Name of the run, if the option was not given.
+
+        Raises:
+            OptionError: ``step`` is no integer, or negative.
         """
         if self._started:
             return
+        if step is not None:
+            check_step(step)
         self._started, self._ended = True, False
         if step is not None:
             self._step = step
@@ -216,7 +221,7 @@ class Profiler:
         Args:
             name: One of :data:`perfhooks.labels.PARTS` counts in the step table; any other shows in the trace.
         """
-        return region(name) if self._recording else _NOTHING
+        return region(str(name)) if self._recording else _NOTHING
 
     def when_finished(self, listener: Callable[[Capture, Place], object]) -> None:
         """Have ``listener`` called on the training thread, at the end of some later step, when a window has its files.
@@ -239,7 +244,8 @@ class Profiler:
 
     def leave(self) -> None:
         """The process ends: stop, and wait for the files for at most ``exit_timeout`` seconds."""
-        self.stop("the interpreter exited")
+        if self._started:
+            self.stop("the interpreter exited")
         self._spool.leave(self._options["exit_timeout"])
 
     def summary(self) -> str:
@@ -375,19 +381,20 @@ class Profiler:
         return Run.open(self._options["out"] or out or "perf", self._options["run"] or run, job, facts)
 
     def _write_timeline(self) -> None:
-        if self._run is None or not self._keeps_time:
-            self._timeline.take()
-            return
-        self._keeps_time = False
-        with guard("writing the timeline", self._on_error):
-            self._timeline.append_to(self._run.timeline(self._run.rank))
-            self._keeps_time = True
+        rows = self._timeline.rows()
+        if self._keeps_time:
+            self._keeps_time = False
+            with guard("writing the timeline", self._on_error):
+                self._spool.keep_time(rows)
+                self._keeps_time = True
 
     def _why_nothing(self) -> str:
         if self._window is not None:
             return f"nothing to show yet: the window of step {self._step} is still recording"
+        if self._last is not None:
+            return "a window has been recorded, but no files were asked for; key_averages() and events() show it"
         planned = self._phases.next_window(0)
-        first = f"; the first window is steps {planned.active}-{planned.last}" if planned else ""
+        first = f"; the first window is {step_range(planned.active, planned.last)}" if planned else ""
         reached = f"{self._step} step{'' if self._step == 1 else 's'} ended"
         return f"no window has been recorded: {reached}{first}"
 

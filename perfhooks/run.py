@@ -266,6 +266,15 @@ class Run:
             return place.spool
         return remote.local_folder(self.folder) / self.folder.name / place.folder.name / place.spool.name
 
+    def raw_steps(self, rank: int, first: int) -> Path:
+        """Steps as the loop left them, until they are in the timeline."""
+        return self.folder / f".rank{rank}.steps.{first:012d}.npz"
+
+    def left_steps(self) -> list[tuple[Path, Path]]:
+        """Such files that nobody has taken care of, and the timelines that they belong to."""
+        found = sorted(self.folder.glob(".rank*.steps.*.npz"))
+        return [(path, self.folder / f"{path.name.split('.')[1]}.timeline.csv") for path in found]
+
     def timeline(self, rank: int) -> Path:
         """The wall times of all steps of a rank."""
         return self.folder / f"rank{rank}.timeline.csv"
@@ -359,6 +368,11 @@ def _alive(pid: int) -> bool:
     return True
 
 
+def step_range(first: int, last: int) -> str:
+    """Steps as a person would say them."""
+    return f"step {first}" if first == last else f"steps {first}-{last}"
+
+
 def shown(path: Path) -> Path:
     """A path as a person would type it: relative to the working directory if it is in there."""
     here = Path.cwd()
@@ -377,16 +391,17 @@ def check_out(out: str | os.PathLike[str]) -> None:
         OptionError: ``out`` cannot be made or written to.
     """
     try:
-        if remote.is_url(out):
-            remote.check(str(out))
-            return
-        folder = Path(out)
-        probe = folder / f".probe.{os.getpid()}"
-        folder.mkdir(parents=True, exist_ok=True)
-        probe.touch()
-        probe.unlink()
+        (remote.check if remote.is_url(out) else _check_folder)(os.fspath(out))
     except Exception as error:  # a remote file system has errors of its own
-        raise OptionError(f"out must be a folder that can be written to, got {os.fspath(out)!r} ({error})") from error
+        why = "it is a file" if isinstance(error, FileExistsError) else error
+        raise OptionError(f"out must be a folder that can be written to, got {os.fspath(out)!r} ({why})") from error
+
+
+def _check_folder(out: str) -> None:
+    probe = Path(out) / f".probe.{os.getpid()}"
+    probe.parent.mkdir(parents=True, exist_ok=True)
+    probe.touch()
+    probe.unlink()
 
 
 def versions() -> dict[str, str]:

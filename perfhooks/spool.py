@@ -12,7 +12,7 @@ from perfhooks.errors import OptionError
 from perfhooks.finish import finish
 from perfhooks.guard import OnError, guard, logger
 from perfhooks.handlers import Handler
-from perfhooks.run import Capture, Cost, Place, Run, shown, versions
+from perfhooks.run import Capture, Cost, Place, Run, publish, shown, versions
 from perfhooks.terminal import waiting
 from perfhooks.worker import Worker
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perfhooks.schedule import Planned
+    from perfhooks.timeline import Rows
 
 HandlerLike = str | Mapping[str, Any] | Handler | Callable[..., object]
 
@@ -29,6 +30,8 @@ DEFAULT: Final = "default"
 QUEUE: Final = 8
 """So many windows may wait to be finished before further ones are skipped."""
 _POLL_S: Final = 0.2
+_FEW_STEPS: Final = 2048
+"""So many rows are written by the training itself, in about a millisecond."""
 _FAREWELL_S: Final = 0.5
 _LATER: Final = "`perfhooks report` finishes what is left"
 _ALWAYS = ("trace", "steps", "operators", "kernels")
@@ -95,8 +98,9 @@ class Spool:
         self.places: list[Place] = []
         """The windows that were saved, in the order of their end."""
         self.listeners: list[Callable[[Capture, Place], object]] = []
-        self.pending: dict[str, Place] = {}
-        """The windows that are not finished yet, by folder."""
+        self.pending: dict[str, Place | None] = {}
+        """What the worker has not done yet: windows by folder, and raw steps by file."""
+        self._messages: dict[str, dict[str, object]] = {}
         self.recorded = {name: value for name, value in recorded.items() if isinstance(value, bool | int | str)}
         self._background = background
         self._keep_windows = keep_windows
@@ -123,7 +127,7 @@ class Spool:
     @property
     def is_full(self) -> bool:
         """Whether so many windows wait to be finished that no other should be recorded."""
-        return len(self.pending) >= QUEUE
+        return self._windows_left >= QUEUE
 
     def take(
         self, window: Recorded, stage: str, *, write: bool = True, release: Callable[[], None] | None
@@ -190,14 +194,35 @@ class Spool:
 
     def _hand_over(self, place: Place) -> None:
         self.places.append(place)
-        self.pending[str(place.folder)] = place
+        if self._background:
+            self._tell(str(place.folder), {"folder": str(place.folder), "rank": place.rank}, place)
+        else:
+            self._finished(place, finish(place))
+
+    def _tell(self, task: str, message: dict[str, object], place: Place | None) -> None:
+        self.pending[task] = place
+        self._messages[task] = message | {"task": task}
         if self._worker is not None:
-            self._worker.send(_message(place))
-        elif not self._background:
-            try:
-                self._finished(place, finish(place))
-            finally:
-                del self.pending[str(place.folder)]
+            self._worker.send(self._messages[task])
+
+    def keep_time(self, rows: Rows) -> None:
+        """Append steps to the run's timeline; many of them are left to the worker, as text takes its time.
+
+        Args:
+            rows: They have ended.
+        """
+        run = self._run
+        if run is None or not len(rows.numbers):
+            return
+        timeline = run.timeline(run.rank)
+        waiting = any(place is None for place in self.pending.values())
+        if self._worker is None or (len(rows.numbers) <= _FEW_STEPS and not waiting):
+            rows.append_to(timeline)
+            return
+        raw = run.raw_steps(run.rank, int(rows.numbers[0]))
+        with publish(raw) as file:
+            rows.save(file)
+        self._tell(str(raw), {"steps": str(raw), "timeline": str(timeline)}, None)
 
     def poll(self, timeout: float = 0.0) -> None:
         """Hear what the worker has finished since the last call; start another one if it died.
@@ -208,7 +233,10 @@ class Spool:
         if self._worker is None:
             return
         for answer in self._worker.answers(timeout):
-            place = self.pending.pop(answer["folder"])
+            place = self.pending.pop(answer["task"], None)
+            self._messages.pop(answer["task"], None)
+            if place is None:
+                continue
             with guard(f"reading what became of {place.folder.name}", self._on_error):
                 if "problem" in answer:
                     logger.warning("%s is not finished (%s); %s", shown(place.folder), answer["problem"], _LATER)
@@ -225,10 +253,14 @@ class Spool:
         if self._deaths == 1 and self._run is not None:
             logger.info("the worker ended with code %s and was started again; nothing is lost", worker.exit_code)
             self._start_worker(self._run)
-            for place in self.pending.values():
-                self._worker.send(_message(place))  # type: ignore[attr-defined]  # just started
+            for message in self._messages.values():
+                self._worker.send(message)  # type: ignore[attr-defined]  # just started
         else:
-            logger.warning("the worker died again; %d windows wait: %s", len(self.pending), _LATER)
+            logger.warning("the worker died again with %d windows to finish: %s", self._windows_left, _LATER)
+
+    @property
+    def _windows_left(self) -> int:
+        return sum(place is not None for place in self.pending.values())
 
     def _start_worker(self, run: Run) -> None:
         with guard("starting the worker", self._on_error):
@@ -285,10 +317,6 @@ class Spool:
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.leave(_FAREWELL_S if not self.pending else 0.0)
-
-
-def _message(place: Place) -> dict[str, object]:
-    return {"folder": str(place.folder), "rank": place.rank}
 
 
 def _timed(act: Callable[[], object]) -> float:

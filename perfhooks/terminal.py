@@ -51,7 +51,9 @@ def step_table(files: Sequence[Path]) -> str:
     import polars as pl
 
     tables = [pl.read_csv(file, infer_schema_length=None) for file in files if file.exists()]
-    return text(pl.concat(tables, how="diagonal_relaxed")) if tables else "no step table was written"
+    if not tables:
+        return "no step table was written"
+    return f"{text(pl.concat(tables, how='diagonal_relaxed'))}\n(times in ms)"
 
 
 def cost_line(captures: Sequence[Capture]) -> str:

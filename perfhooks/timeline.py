@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import collections
 import time
 from array import array
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -19,6 +18,9 @@ HEADER = "stage,step,phase,wall_ms,data_ms\n"
 CAPACITY = 1 << 16
 """Steps kept in memory before they are appended to the file."""
 
+_ROW_BYTES = 48
+_FIRST_STEPS = 3
+
 clock = time.perf_counter_ns
 
 
@@ -30,17 +32,19 @@ def wall_times(path: Path, stage: str) -> tuple[list[float], list[float]]:
         stage: The loop.
 
     Returns:
-        The wall times of idle and of active steps, in milliseconds. The first step of a loop is in neither: it starts
-        what is started once.
+        The wall times of idle and of active steps, in milliseconds. The first steps of a training are in neither: they
+        start what is started once.
     """
     try:
-        with path.open(encoding="utf-8") as file:
-            rows = [line.split(",") for line in collections.deque(file, CAPACITY)]
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - CAPACITY * _ROW_BYTES))
+            # the first row may have lost its beginning, or be the header
+            rows = [line.split(",") for line in file.read().decode("utf-8", "replace").splitlines()[1:]]
     except FileNotFoundError:
         return [], []
     times: dict[str, list[float]] = {"wait": [], "active": []}
     for name, step, phase, wall, *_ in rows:
-        if name == stage and step != "0" and phase in times:
+        if name == stage and phase in times and int(step) >= _FIRST_STEPS:
             times[phase].append(float(wall))
     return times["wait"], times["active"]
 
@@ -110,28 +114,54 @@ class Timeline:
         del self._ends[:]
         self._arrivals[:] = array("q", arrivals.tolist())
 
-    def append_to(self, path: Path) -> None:
-        """Append the steps that have ended to a CSV file: stage, step, phase, wall time and wait for data in ms."""
+    def rows(self) -> Rows:
+        """Forget the steps that have ended and return them, ready to be written."""
         numbers, walls, waits = self.take()
-        if not len(numbers):
-            return
-        rows = [
-            f"{self._stage},{step},{phase},{wall / 1e6:.6f},{_ms(wait)}\n"
-            for step, phase, wall, wait in zip(
-                numbers.tolist(), self._phases(numbers), walls.tolist(), waits.tolist(), strict=True
-            )
-        ]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(("" if file.tell() else HEADER) + "".join(rows))
+        return Rows(self._stage, numbers, self._phases(numbers), walls, waits)
 
     def _phases(self, numbers: np.ndarray) -> list[str]:
         """The phase of each step; of the changes, only the last is needed later."""
+        if not len(numbers):
+            return []
         steps = [step for step, _ in self._changes]
         found = np.searchsorted(steps, numbers, side="right") - 1
         names = [self._changes[index][1] for index in found.tolist()]
         self._changes = self._changes[found[-1] :]
         return names
+
+
+class Rows(NamedTuple):
+    """Steps that have ended, as they go into the file."""
+
+    stage: str
+    numbers: np.ndarray
+    phases: list[str]
+    walls: np.ndarray
+    """Nanoseconds."""
+    waits: np.ndarray
+    """Nanoseconds; -1 where nobody measured."""
+
+    def append_to(self, path: Path) -> None:
+        """Append to a CSV file: stage, step, phase, wall time and wait for data in ms."""
+        columns = (self.numbers.tolist(), self.phases, self.walls.tolist(), self.waits.tolist())
+        lines = [
+            f"{self.stage},{step},{phase},{wall / 1e6:.6f},{_ms(wait)}\n"
+            for step, phase, wall, wait in zip(*columns, strict=True)
+        ]
+        if lines:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a", encoding="utf-8") as file:
+                file.write(("" if file.tell() else HEADER) + "".join(lines))
+
+    def save(self, file: IO[bytes]) -> None:
+        """Write as they are: fifty times as fast as text, for somebody else to :meth:`load`."""
+        np.savez(file, stage=self.stage, numbers=self.numbers, phases=self.phases, walls=self.walls, waits=self.waits)
+
+    @classmethod
+    def load(cls, path: Path) -> Rows:
+        """Read what was saved."""
+        with np.load(path) as saved:
+            return cls(str(saved["stage"]), saved["numbers"], saved["phases"].tolist(), saved["walls"], saved["waits"])
 
 
 def _ms(nanoseconds: int) -> str:

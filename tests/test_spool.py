@@ -17,6 +17,7 @@ import torch
 
 import perfhooks
 from perfhooks import Profiler
+from perfhooks.finish import finish_all
 
 torch.set_num_threads(1)
 X = torch.ones(16, 16)
@@ -97,6 +98,30 @@ def test_the_timeline_has_every_step_once_with_its_phase():
     phases = ["wait", "wait", "warmup", "active", "active"]
     assert [row["phase"] for row in rows] == [*phases, *phases, "wait", "wait", "wait"]
     assert all(0 <= float(row["data_ms"]) <= float(row["wall_ms"]) for row in rows)
+
+
+def test_many_steps_are_written_by_the_worker_and_none_is_lost(monkeypatch):
+    monkeypatch.setattr("perfhooks.timeline.CAPACITY", 5000)
+    with Profiler(schedule="wait=7000 warmup=0 active=1 repeat=1", out="runs", run="r") as prof:
+        for _ in range(12_345):
+            prof.step()
+    assert prof.wait(60)
+    with Path("runs/r/rank0.timeline.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["step"]) for row in rows] == list(range(12_345))
+    assert [int(row["step"]) for row in rows if row["phase"] == "active"] == [7000]
+    assert not list(Path("runs/r").glob(".rank0.steps*"))
+
+
+def test_steps_that_a_killed_worker_left_are_written_by_report(monkeypatch):
+    monkeypatch.setattr("perfhooks.worker.Worker.send", lambda self, message: None)
+    with Profiler(schedule="wait=9999 warmup=0 active=1", out="runs", run="r", exit_timeout=0) as prof:
+        for _ in range(3000):
+            prof.step()
+    prof.leave()
+    assert list(Path("runs/r").glob(".rank0.steps*"))
+    assert list(finish_all(Path("runs/r"))) == []
+    assert len(Path("runs/r/rank0.timeline.csv").read_text().splitlines()) == 3001
 
 
 def test_too_large_a_trace_shortens_the_windows_to_come(caplog):

@@ -58,7 +58,7 @@ class OperatorTable:
         object.__setattr__(self, "by", (self.by,) if isinstance(self.by, str) else tuple(self.by))
         for unknown in (each for each in self.by if each not in _GROUPS):
             raise OptionError(f"by must be of {', '.join(map(repr, _GROUPS))}, got {unknown!r}")
-        if self.row_limit is not None and (not isinstance(self.row_limit, int) or self.row_limit < 1):
+        if self.row_limit is not None and (type(self.row_limit) is not int or self.row_limit < 1):
             raise OptionError(f"row_limit must be an integer >= 1 or None, got {self.row_limit!r}")
         if not isinstance(self.stack_depth, int) or self.stack_depth < 1:
             raise OptionError(f"stack_depth must be an integer >= 1, got {self.stack_depth!r}")
