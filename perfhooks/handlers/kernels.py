@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from perfhooks.errors import OptionError
-from perfhooks.handlers.artifact import Artifact
+from perfhooks.handlers.tables import csv
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from perfhooks.handlers.artifact import Artifact
     from perfhooks.run import Capture
     from perfhooks.trace import Trace
 
@@ -37,5 +37,4 @@ class KernelTable:
 
         if trace.is_device_traced:
             table = kernels.by_launch(trace) if self.by_launch else kernels.table(trace)
-            shown = table if self.row_limit is None else table.head(self.row_limit)
-            yield Artifact("kernels.csv", functools.partial(shown.write_csv, float_precision=6))
+            yield csv("kernels.csv", table if self.row_limit is None else table.head(self.row_limit))

@@ -1,0 +1,365 @@
+"""`perfhooks show`: every table of any trace, as a table, as CSV and as JSON; and an error in one line."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import pty
+import resource
+import shutil
+import subprocess
+import sys
+
+import polars as pl
+import pytest
+from rich.console import Console
+from test_trace_real import TRACES
+
+from perfhooks import cli, drawing, show, testing
+from perfhooks.run import Capture, Place, publish_json
+from perfhooks.testing import annotation, kernel, launch, memory, op, python_frame, step_mark
+
+EVENTS = [
+    *(step_mark(3, 0, 1000), step_mark(4, 1000, 2000)),
+    *(op("aten::mm", 0, 500, external=1), op("aten::item", 1200, 1400)),
+    *(launch(1, 10, 20), kernel(1, 300, 700, external=1), launch(2, 1300, 1350, name="cudaStreamSynchronize")),
+    *(
+        launch(3, 30, 40, name="cudaMemcpyAsync"),
+        kernel(3, 710, 720, name="Memcpy HtoD (Pinned -> Device)", category="gpu_memcpy"),
+    ),
+    *(launch(5, 1010, 1020), kernel(5, 1030, 1040), launch(6, 1050, 1060), kernel(6, 1070, 1080)),
+    *(launch(4, 50, 60), kernel(4, 730, 800, name="ncclDevKernel_AllReduce", stream=9)),
+    *(annotation("forward", 0, 400), memory(5, 64, allocated=64)),
+    *(python_frame("train.py(3): main", 0, 2000), python_frame("nn.Module: Linear_0", 10, 600, Python_module_id=0)),
+]
+
+
+@pytest.fixture
+def trace(tmp_path):
+    return testing.write_trace(tmp_path / "tiny.json.gz", EVENTS)
+
+
+@pytest.fixture
+def run(monkeypatch, capfdbinary):
+    """Runs the command line in this process: exit code, standard output, standard error."""
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["perfhooks", "show", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capfdbinary.readouterr()
+        return ended.value.code or 0, out.decode(), err.decode()
+
+    return call
+
+
+def as_csv(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+# --- what is written
+
+
+@pytest.mark.parametrize("name", show.TABLES)
+def test_every_table_as_csv_and_json(run, trace, name):
+    code, text, errors = run(trace, "--table", name)
+    assert (code, errors) == (0, "")
+    rows = as_csv(text)
+    assert (rows == []) == (name == "checks")
+    code, text, errors = run(trace, "-t", name, "--json")
+    assert (code, errors) == (0, "")
+    assert [list(row) for row in json.loads(text)] == [list(row) for row in rows]
+
+
+def test_in_a_pipe_the_steps_are_shown(run, trace):
+    _, text, _ = run(trace)
+    assert [(row["step"], row["wall_ms"]) for row in as_csv(text)] == [("3", "0.001000"), ("4", "0.001000")]
+
+
+def test_json_of_everything_has_the_tables_by_name(run, trace):
+    _, text, _ = run(trace, "--json")
+    found = json.loads(text)
+    assert list(found) == list(show.OVERVIEW)
+    assert found["kernels"][0]["name"] == "gemm"
+    _, text, _ = run(trace, "--json", "-t", "copies", "-t", "syncs")
+    assert list(json.loads(text)) == ["copies", "syncs"]
+
+
+def test_a_limit_is_kept(run, trace):
+    assert len(as_csv(run(trace, "-t", "operators", "--limit", "2")[1])) == 2
+    assert len(as_csv(run(trace, "-t", "operators", "--limit", "0")[1])) > 2
+
+
+@pytest.mark.parametrize(
+    ("table", "by", "column"),
+    [
+        ("operators", "shapes", "input_shapes"),
+        ("operators", "step", "step"),
+        ("kernels", "operator", "operator"),
+        ("stacks", "bytes", "bytes"),
+        ("stacks", "device", "self_ms"),
+    ],
+)
+def test_tables_can_be_split(run, trace, table, by, column):
+    assert column in as_csv(run(trace, "-t", table, "--by", by)[1])[0]
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_every_table_of_every_real_trace(run, traces, name):
+    arguments = [argument for table in show.TABLES for argument in ("-t", table)]
+    code, text, errors = run(traces / f"{name}.json.gz", *arguments, "--json")
+    assert (code, errors) == (0, "")
+    found = json.loads(text)
+    assert list(found) == list(show.TABLES)
+    assert found["steps"]
+
+
+# --- where it is read from
+
+
+def place(folder, rank=0, **facts):
+    facts = {"first": 12, "last": 14, "reached": 15, "artifacts": ("pt.trace.json.gz",)} | facts
+    made = Place(folder, rank)
+    made.save(Capture(rank=rank, **facts))
+    return made
+
+
+@pytest.fixture
+def run_folder(tmp_path, trace):
+    """Two windows of two ranks."""
+    folder = tmp_path / "perf" / "run-1"
+    for window, moment in (("train-000012-000014", 1.0), ("train-000112-000114", 2.0)):
+        for rank in (0, 1):
+            made = place(folder / window, rank, time=moment)
+            shutil.copy(trace, made.artifact("pt.trace.json.gz"))
+    publish_json(folder / "run.json", {"format": 1})
+    (tmp_path / "perf" / "latest").symlink_to("run-1")
+    return folder
+
+
+def test_a_run_shows_the_steps_of_all_windows_and_ranks(run, run_folder):
+    rows = as_csv(run(run_folder)[1])
+    assert len(rows) == 8
+    assert {(row["window"], row["rank"]) for row in rows} == {
+        (f"train-000{first}12-000{first}14", rank) for first in (0, 1) for rank in "01"
+    }
+
+
+def test_other_tables_of_a_run_are_those_of_its_last_window(run, run_folder):
+    rows = as_csv(run(run_folder, "-t", "kernels")[1])
+    assert {(row["window"], row["rank"]) for row in rows} == {("train-000112-000114", rank) for rank in "01"}
+
+
+def test_one_window_needs_no_column_for_it(run, run_folder):
+    rows = as_csv(run(run_folder / "train-000012-000014", "-t", "kernels")[1])
+    assert {row["rank"] for row in rows} == {"0", "1"}
+    assert "window" not in rows[0]
+
+
+def test_a_folder_of_runs_shows_the_latest(run, run_folder):
+    assert len(as_csv(run(run_folder.parent)[1])) == 8
+
+
+def test_an_unfinished_window_is_read_from_its_spool(run, tmp_path):
+    made = place(tmp_path / "train-000012-000014", state="spooled")
+    testing.write_trace(made.spool, EVENTS)
+    assert [row["step"] for row in as_csv(run(made.folder)[1])] == ["3", "4"]
+
+
+def test_a_step_that_was_cut_short_is_left_out(run, tmp_path):
+    made = place(tmp_path / "train-000003-000005", first=3, last=5, reached=4, partial="KeyboardInterrupt")
+    testing.write_trace(made.artifact("pt.trace.json.gz"), EVENTS)
+    assert [row["step"] for row in as_csv(run(made.folder)[1])] == ["3"]
+
+
+def test_a_folder_of_torchs_own_handler_is_read(run, tmp_path):
+    """tensorboard_trace_handler writes host_pid.time.pt.trace.json."""
+    for rank in (0, 1):
+        testing.write_trace(tmp_path / f"host_{rank}.17.pt.trace.json", EVENTS, distributedInfo={"rank": rank})
+    rows = as_csv(run(tmp_path)[1])
+    assert {(row["window"], row["rank"]) for row in rows} == {
+        (f"host_{rank}.17.pt.trace.json", str(rank)) for rank in (0, 1)
+    }
+
+
+# --- errors: one line and exit code 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["missing.json"], "missing.json does not exist"),
+        (["file://missing.json"], "cannot open the trace"),
+        (["{folder}"], "has no trace to show"),
+        (["{folder}/text.json"], "is no trace"),
+        (["{folder}/empty.json"], "is empty"),
+        (["{trace}", "-t", "stepz"], "got 'stepz'; did you mean 'steps'?"),
+        (["{trace}", "-t", "steps", "--by", "shapes"], "by is of no use for the table 'steps'"),
+        (["{trace}", "-t", "stacks", "--by", "host", "--by", "device"], "stacks are by one of"),
+        (["{trace}", "--csv", "--json"], "choose one of --csv and --json"),
+        (["{trace}", "--csv", "-t", "steps", "-t", "copies"], "CSV holds one table"),
+        (["{trace}", "--limit", "-1"], "limit must be an integer >= 0"),
+    ],
+)
+def test_errors_are_one_line(run, tmp_path, trace, arguments, message):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "text.json").write_text("no trace\nat all")
+    (folder / "empty.json").write_text("")
+    code, text, errors = run(*(each.format(folder=folder, trace=trace) for each in arguments))
+    assert (code, text) == (2, "")
+    assert message in errors
+    assert errors.startswith("perfhooks: ")
+    assert errors.count("\n") == 1
+
+
+def test_a_run_without_traces_says_so(run, tmp_path):
+    place(tmp_path / "train-000012-000014")
+    code, _, errors = run(tmp_path / "train-000012-000014")
+    assert (code, "its windows kept no trace" in errors) == (2, True)
+
+
+def test_a_run_of_a_newer_perfhooks_says_so(run, tmp_path):
+    publish_json(tmp_path / "run.json", {"format": 99})
+    code, _, errors = run(tmp_path)
+    assert (code, "newer" in errors) == (2, True)
+
+
+def test_a_torn_trace_is_shown_with_its_doubt(run, tmp_path, trace):
+    torn = tmp_path / "torn.json.gz"
+    torn.write_bytes(trace.read_bytes()[:-30])
+    code, text, _ = run(torn, "-t", "checks")
+    assert (code, as_csv(text)[0]["name"]) == (0, "cut-off")
+
+
+# --- as a person sees it
+
+
+def drawn(tables, width=100, limit=None):
+    page = io.StringIO()
+    drawing.draw(tables, limit, Console(file=page, width=width, color_system=None, highlight=False))
+    return page.getvalue()
+
+
+def test_numbers_are_left_out_before_a_line_is_broken():
+    frame = pl.DataFrame({"name": ["x" * 80, "y"], "a_ms": [1.5, 20000.0], "b_ms": [None, 2.0], "c": [3, 4]})
+    wide, narrow, tiny = (drawn({"kernels": frame}, width) for width in (120, 40, 34))
+    assert "no room" not in wide
+    assert f"{'x' * 80}  1.500" in wide
+    assert "20000" in wide
+    assert "…" in narrow
+    assert "no room for c:" in narrow
+    assert "no room for b_ms, c:" in tiny
+    for text in (wide, narrow):
+        assert len(text.splitlines()[1]) <= 120
+
+
+def test_a_wide_table_of_few_steps_is_turned():
+    frame = pl.DataFrame({f"part_{place}_ms": [1.0, 2.0] for place in range(20)})
+    lines = drawn({"steps": frame}, 60).splitlines()
+    assert lines[0] == "steps 2 rows, times in ms"
+    assert lines[1].split() == ["part", "0", "1.000", "2.000"]
+    assert len(lines) == 21
+
+
+def test_the_end_of_a_stack_is_what_is_shown():
+    text = drawn({"stacks": pl.DataFrame({"self_ms": [1.0], "stack": ["a;" * 100 + "leaf"]})}, 40)
+    assert "leaf" in text
+    assert "…" in text
+
+
+def test_what_is_left_out_is_said():
+    frame = pl.DataFrame({"name": [str(number) for number in range(100)]})
+    assert "80 more rows: --limit 0 shows all" in drawn({"operators": frame})
+    assert "90 more rows" in drawn({"operators": frame, "kernels": frame})
+    assert "97 more rows" in drawn({"operators": frame}, limit=3)
+    assert "more rows" not in drawn({"operators": frame}, limit=0)
+
+
+def test_nothing_is_said_as_such():
+    assert drawn({"copies": pl.DataFrame({"name": []})}) == "copies: none in this trace\n"
+    assert drawn({"checks": pl.DataFrame({"name": []})}) == "checks: no doubts\n"
+
+
+def test_doubts_are_sentences():
+    row = {"severity": ["error"], "name": ["cut-off"], "count": [1], "text": ["it [ends]"], "first": ["1 ms: x"]}
+    assert drawn({"checks": pl.DataFrame(row)}).splitlines()[1] == "error cut-off: it [ends] (1 ms: x)"
+
+
+@pytest.mark.parametrize("name", TRACES)
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_real_traces_fit_the_terminal(traces, name, width):
+    found = show.tables(str(traces / f"{name}.json.gz"), show.TABLES)
+    lines = drawn(found, width).splitlines()
+    assert max(map(len, lines)) <= width
+
+
+def test_on_a_terminal_there_is_an_overview(trace):
+    main, side = pty.openpty()
+    environment = os.environ | {"COLUMNS": "120", "TERM": "xterm", "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "perfhooks", "show", str(trace)]
+    subprocess.run(command, stdin=side, stdout=side, stderr=side, check=True, env=environment, timeout=60)
+    os.close(side)
+    text = b""
+    while True:
+        try:
+            text += os.read(main, 1 << 16)
+        except OSError:
+            break
+    os.close(main)
+    for word in (b"steps", b"operators", b"aten::mm", b"kernels", b"checks", b"no doubts", b"reading"):
+        assert word in text
+
+
+# --- as a command
+
+
+def command(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "perfhooks", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        **options,
+    )
+
+
+def test_help_comes_at_once_and_has_examples():
+    """Importing polars, numpy or torch would show."""
+    assert "perfhooks show trace.json.gz" in command("show", "--help").stdout
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert command("--help").returncode == 0
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert (
+        after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.4
+    )  # of the processor: others may be busy
+    imports = "import sys, perfhooks.cli, perfhooks.show; print({'torch', 'polars', 'numpy'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", imports], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_a_reader_that_goes_away_is_no_error(traces):
+    shell = (
+        f"{sys.executable} -m perfhooks show {traces}/v100-resnet-train-5steps.json.gz -t stacks --limit 0 | head -1"
+    )
+    done = subprocess.run(shell, shell=True, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "self_ms,stack\n"
+    assert "Traceback" not in done.stderr
+
+
+def test_showing_imports_no_torch(trace):
+    script = f"import sys; sys.argv = ['perfhooks', 'show', {str(trace)!r}]\n"
+    script += "from perfhooks.cli import main\ntry:\n    main()\n"
+    script += "finally:\n    assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_names_that_the_terminal_cannot_show_are_no_error(tmp_path):
+    path = testing.write_trace(tmp_path / "t.json", [op("aten::ü™", 0, 10)])
+    done = command("show", path, "-t", "operators", env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "aten::ü™" in done.stdout
