@@ -83,7 +83,7 @@ def measure() -> list[Comparison]:
 
 
 def ours(folder: str) -> ProfilerCallback:
-    return ProfilerCallback({**WINDOW, "repeat": 1}, out=folder, on_trace_ready="steps")
+    return ProfilerCallback({**WINDOW, "repeat": 1}, out=folder, on_trace_ready="steps", background=False)
 
 
 def fit(folder: str, name: str, callbacks: list[pl.Callback] | None = None, **options: Any) -> float:
