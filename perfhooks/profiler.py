@@ -282,7 +282,7 @@ class Profiler:
     def _due(self, step: int) -> int:
         """The next step at which there is something to do."""
         change = step + 1 if self._window is not None else self._phases.next_change(step)
-        heard = step + _POLL_STEPS if self._spool.pending else NEVER
+        heard = step + _POLL_STEPS if self._spool.windows_left else NEVER
         return min(NEVER if change is None else change, self._timeline.full_at, heard)
 
     def _open(self, step: int) -> None:

@@ -34,7 +34,7 @@ _FEW_STEPS: Final = 2048
 """So many rows are written by the training itself, in about a millisecond."""
 _FAREWELL_S: Final = 0.5
 _LATER: Final = "`perfhooks report` finishes what is left"
-_ALWAYS = ("trace", "steps", "operators", "kernels")
+_ALWAYS = ("trace", "steps", "operators", "kernels", "collectives")
 
 
 class Recorded(Protocol):
@@ -127,7 +127,7 @@ class Spool:
     @property
     def is_full(self) -> bool:
         """Whether so many windows wait to be finished that no other should be recorded."""
-        return self._windows_left >= QUEUE
+        return self.windows_left >= QUEUE
 
     def take(
         self, window: Recorded, stage: str, *, write: bool = True, release: Callable[[], None] | None
@@ -256,10 +256,11 @@ class Spool:
             for message in self._messages.values():
                 self._worker.send(message)  # type: ignore[attr-defined]  # just started
         else:
-            logger.warning("the worker died again with %d windows to finish: %s", self._windows_left, _LATER)
+            logger.warning("the worker died again with %d windows to finish: %s", self.windows_left, _LATER)
 
     @property
-    def _windows_left(self) -> int:
+    def windows_left(self) -> int:
+        """How many windows the worker has not finished yet."""
         return sum(place is not None for place in self.pending.values())
 
     def _start_worker(self, run: Run) -> None:
@@ -332,8 +333,8 @@ def _plainly(capture: Capture) -> str:
 
 def _by_default(recorded: Mapping[str, Any]) -> list[str]:
     """Everything that was recorded for."""
-    with_stack = ["stacks", "modules"] if recorded.get("with_stack") else []
-    return [*_ALWAYS, *with_stack, *(["memory"] if recorded.get("profile_memory") else [])]
+    with_stack = ["stacks", "flame", "modules"] if recorded.get("with_stack") else []
+    return [*_ALWAYS, *with_stack, *(["memory"] if recorded.get("profile_memory") else []), "page"]
 
 
 def _listed(wanted: HandlerLike | Sequence[HandlerLike], recorded: Mapping[str, Any]) -> list[HandlerLike]:

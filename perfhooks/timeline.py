@@ -59,7 +59,7 @@ class Timeline:
     def __init__(self, stage: str) -> None:
         self._stage = stage
         self._first = 0
-        self._changes: list[tuple[int, str]] = [(0, Phase.WAIT.name.lower())]
+        self._changes: list[tuple[int, Phase]] = [(0, Phase.WAIT)]
         self._ends = array("q")
         self._arrivals = array("q")
         self._begins: dict[int, int] = {}
@@ -76,8 +76,8 @@ class Timeline:
 
     def enter(self, step: int, phase: Phase) -> None:
         """Say that ``phase`` begins with ``step``."""
-        if self._changes[-1][1] != phase.name.lower():
-            self._changes.append((step, phase.name.lower()))
+        if self._changes[-1][1] is not phase:
+            self._changes.append((step, phase))
 
     @property
     def full_at(self) -> int:
@@ -119,15 +119,14 @@ class Timeline:
         numbers, walls, waits = self.take()
         return Rows(self._stage, numbers, self._phases(numbers), walls, waits)
 
-    def _phases(self, numbers: np.ndarray) -> list[str]:
+    def _phases(self, numbers: np.ndarray) -> np.ndarray:
         """The phase of each step; of the changes, only the last is needed later."""
         if not len(numbers):
-            return []
-        steps = [step for step, _ in self._changes]
+            return np.empty(0, np.int8)
+        steps, phases = zip(*self._changes, strict=True)
         found = np.searchsorted(steps, numbers, side="right") - 1
-        names = [self._changes[index][1] for index in found.tolist()]
-        self._changes = self._changes[found[-1] :]
-        return names
+        self._changes = self._changes[int(found[-1]) :]
+        return np.array([list(Phase).index(phase) for phase in phases], np.int8)[found]
 
 
 class Rows(NamedTuple):
@@ -135,7 +134,8 @@ class Rows(NamedTuple):
 
     stage: str
     numbers: np.ndarray
-    phases: list[str]
+    phases: np.ndarray
+    """Indices into the members of :class:`Phase`."""
     walls: np.ndarray
     """Nanoseconds."""
     waits: np.ndarray
@@ -143,9 +143,9 @@ class Rows(NamedTuple):
 
     def append_to(self, path: Path) -> None:
         """Append to a CSV file: stage, step, phase, wall time and wait for data in ms."""
-        columns = (self.numbers.tolist(), self.phases, self.walls.tolist(), self.waits.tolist())
+        columns = (self.numbers.tolist(), self.phases.tolist(), self.walls.tolist(), self.waits.tolist())
         lines = [
-            f"{self.stage},{step},{phase},{wall / 1e6:.6f},{_ms(wait)}\n"
+            f"{self.stage},{step},{_PHASES[phase]},{wall / 1e6:.6f},{_ms(wait)}\n"
             for step, phase, wall, wait in zip(*columns, strict=True)
         ]
         if lines:
@@ -161,7 +161,10 @@ class Rows(NamedTuple):
     def load(cls, path: Path) -> Rows:
         """Read what was saved."""
         with np.load(path) as saved:
-            return cls(str(saved["stage"]), saved["numbers"], saved["phases"].tolist(), saved["walls"], saved["waits"])
+            return cls(str(saved["stage"]), saved["numbers"], saved["phases"], saved["walls"], saved["waits"])
+
+
+_PHASES = tuple(phase.name.lower() for phase in Phase)
 
 
 def _ms(nanoseconds: int) -> str:
