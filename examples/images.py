@@ -26,12 +26,26 @@ class SyntheticImages(Dataset[tuple[torch.Tensor, int]]):
         return torch.randn(3, 32, 32, generator=torch.Generator().manual_seed(index)), index % CLASSES
 
 
+def count(text: str) -> int:
+    """A number of things on the command line."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be an integer >= 1, got {text!r}")
+    return int(text)
+
+
+def folder(text: str) -> Path:
+    """A folder that is there."""
+    if not Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"no such folder: {text}")
+    return Path(text)
+
+
 def arguments(description: str | None) -> argparse.ArgumentParser:
     """The command line of an example."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--steps", type=int, default=16, help="training steps (default: %(default)s)")
-    parser.add_argument("--batch-size", type=int, default=16, help="images in a batch (default: %(default)s)")
-    parser.add_argument("--data", type=Path, help="a folder with CIFAR-10 as torchvision stores it; default: noise")
+    parser.add_argument("--steps", type=count, default=16, help="training steps (default: %(default)s)")
+    parser.add_argument("--batch-size", type=count, default=16, help="images in a batch (default: %(default)s)")
+    parser.add_argument("--data", type=folder, help="a folder with CIFAR-10 as torchvision stores it; default: noise")
     parser.add_argument("--out", type=Path, help="the folder that holds runs (default: perf, in the framework's logs)")
     return parser
 
