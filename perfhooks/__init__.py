@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from perfhooks.handlers import (
         Artifact,
         ChromeTrace,
+        CollectiveTable,
         KernelTable,
         Memory,
         Modules,
@@ -31,6 +32,7 @@ __all__ = [
     "Artifact",
     "Capture",
     "ChromeTrace",
+    "CollectiveTable",
     "KernelTable",
     "Memory",
     "Modules",
@@ -53,8 +55,8 @@ __all__ = [
 
 _HOMES = {
     "handlers": (
-        *("Artifact", "ChromeTrace", "KernelTable", "Memory", "Modules", "OperatorTable"),
-        *("Stacks", "StepTable", "TensorBoard"),
+        *("Artifact", "ChromeTrace", "CollectiveTable", "KernelTable", "Memory", "Modules"),
+        *("OperatorTable", "Stacks", "StepTable", "TensorBoard"),
     ),
     "run": ("Capture",),
     "errors": ("NothingRecordedError", "OptionError", "PerfhooksError", "ScheduleError", "TraceError"),

@@ -124,7 +124,7 @@ def _launch() -> str | None:
 
 
 def _of_torchrun() -> str | None:
-    """The random part of torchrun's folder for logs, which it keeps over restarts: ``id_ab12cd/attempt_0/3/error.json``.
+    """The random part of torchrun's folder of logs, kept over restarts: ``id_ab12cd/attempt_0/3/error.json``.
 
     Ranks may have parents of their own, if torchrun starts a script that starts them.
     """

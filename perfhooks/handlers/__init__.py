@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from perfhooks.errors import OptionError
 from perfhooks.handlers.artifact import Artifact, Handler
 from perfhooks.handlers.chrome import ChromeTrace
+from perfhooks.handlers.collectives import CollectiveTable
 from perfhooks.handlers.kernels import KernelTable
 from perfhooks.handlers.memory import Memory
 from perfhooks.handlers.modules import Modules
@@ -28,6 +29,7 @@ __all__ = [
     "NAMES",
     "Artifact",
     "ChromeTrace",
+    "CollectiveTable",
     "Handler",
     "KernelTable",
     "Memory",
@@ -46,6 +48,7 @@ NAMES: Final[dict[str, Callable[..., Handler]]] = {
     "steps": StepTable,
     "operators": OperatorTable,
     "kernels": KernelTable,
+    "collectives": CollectiveTable,
     "stacks": Stacks,
     "modules": Modules,
     "memory": Memory,
