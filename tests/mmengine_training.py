@@ -24,6 +24,12 @@ EPOCHS = {"by_epoch": True, "max_epochs": 2}
 ITERATIONS = {"by_epoch": False, "max_iters": 16}
 """The same number of iterations as one stretch."""
 
+LOADING = (
+    "ignore:.*TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD.*:UserWarning",
+    "ignore:.*torch.load.*weights_only=False.*:FutureWarning",
+)
+"""What torch says when mmengine loads its own checkpoints."""
+
 
 class Tiny(BaseModel):
     """One linear layer."""

@@ -25,6 +25,9 @@ class Stage:
         self.profiler = profiler
         self.regions = Regions(profiler, name)
         """The labels of its parts."""
+        self.data_arrived = profiler.data_arrived
+        """Says that the current step has its batch."""
+        self._step = profiler.step
         self._on_error = on_error
 
     def start(self, runner: Any, step: int | None = None) -> None:
@@ -39,13 +42,9 @@ class Stage:
             if self.profiler.in_window:
                 self.regions.put(runner)
 
-    def data_arrived(self) -> None:
-        """The current step has its batch."""
-        self.profiler.data_arrived()
-
     def step(self, runner: Any) -> None:
         """A step ends, and the next one begins with its wait for data."""
-        self.profiler.step()
+        self._step()
         if self.profiler.in_window is not self.regions.on:
             self._follow(runner)
 
