@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from filelock import FileLock, Timeout
 
 import perfhooks.trace
-from perfhooks import handlers
+from perfhooks import handlers, report
 from perfhooks.guard import logger
 from perfhooks.handlers.tables import step_rows
 from perfhooks.report.headline import headline, summary
@@ -55,12 +55,25 @@ def finish(place: Place) -> Capture:
     try:
         with FileLock(run.folder / f".rank{place.rank}.lock", timeout=_LOCK_TIMEOUT_S):
             capture = place.load()
-            if capture.state == "spooled":
+            unfinished = capture.state == "spooled"
+            if unfinished:
                 capture = _finish(place, capture, run)
     except Timeout as error:
         raise TimeoutError(f"rank {place.rank} of {run.folder} is being finished by another process") from error
     run.upload(place, capture)
+    if unfinished:
+        _turn_page(place, run)
     return capture
+
+
+def _turn_page(place: Place, run: Run) -> None:
+    """Bring the page of the run up to date, if it is this rank's turn; the window is whole without it."""
+    try:
+        if report.is_due(place):
+            report.write(run.folder)
+    except Exception as error:  # noqa: BLE001 -- the page can be made again at any time
+        logger.warning("%s/%s is not up to date: %s: %s", run.folder, report.PAGE, type(error).__name__, error)
+        logger.debug("the page failed", exc_info=True)
 
 
 def _finish(place: Place, capture: Capture, run: Run) -> Capture:

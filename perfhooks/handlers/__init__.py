@@ -15,9 +15,11 @@ from perfhooks.errors import OptionError
 from perfhooks.handlers.artifact import Artifact, Handler
 from perfhooks.handlers.chrome import ChromeTrace
 from perfhooks.handlers.collectives import CollectiveTable
+from perfhooks.handlers.flame import Flame
 from perfhooks.handlers.kernels import KernelTable
 from perfhooks.handlers.memory import Memory
 from perfhooks.handlers.modules import Modules
+from perfhooks.handlers.page import PageData
 from perfhooks.handlers.stacks import Stacks
 from perfhooks.handlers.tables import OperatorTable, StepTable
 from perfhooks.handlers.tensorboard import TensorBoard
@@ -30,11 +32,13 @@ __all__ = [
     "Artifact",
     "ChromeTrace",
     "CollectiveTable",
+    "Flame",
     "Handler",
     "KernelTable",
     "Memory",
     "Modules",
     "OperatorTable",
+    "PageData",
     "Stacks",
     "StepTable",
     "TensorBoard",
@@ -50,9 +54,11 @@ NAMES: Final[dict[str, Callable[..., Handler]]] = {
     "kernels": KernelTable,
     "collectives": CollectiveTable,
     "stacks": Stacks,
+    "flame": Flame,
     "modules": Modules,
     "memory": Memory,
     "tensorboard": TensorBoard,
+    "page": PageData,
 }
 """What config files and the command line call the handlers."""
 

@@ -1,1 +1,63 @@
-"""What a whole run becomes."""
+"""What a whole run becomes: one page over all its windows and ranks, and the data it was made from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from perfhooks import remote
+from perfhooks.run import Run, publish
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from perfhooks.run import Place
+
+PAGE: Final = "report.html"
+DATA: Final = "report.json"
+
+PART: Final = "page.json"
+"""What a window's share of the page's data is called, after its rank."""
+
+
+def write(folder: Path) -> Path:
+    """Bring the page of a run up to date: ``report.html``, and beside it its data, ``report.json``.
+
+    Args:
+        folder: A run folder.
+
+    Returns:
+        The page.
+
+    Raises:
+        PerfhooksError: It is no run folder.
+        OSError: A file could not be written.
+    """
+    import msgspec
+
+    from perfhooks.report.data import gather
+    from perfhooks.report.page import render
+
+    data = gather(folder)
+    for name, content in ((DATA, msgspec.json.encode(data)), (PAGE, render(data).encode())):
+        with publish(folder / name) as file:
+            file.write(content)
+    target = Run(folder).manifest().get("remote")
+    if target is not None:
+        remote.copy(folder, [DATA, PAGE], target)
+    return folder / PAGE
+
+
+def is_due(place: Place) -> bool:
+    """Whether whoever has just finished a window should bring the page up to date: one rank for all.
+
+    That is the lowest rank that has a share in the page; and the rank that finishes a window last, of all that have
+    recorded it so far, so that no rank's share is missing in the end.
+
+    Args:
+        place: The window that was finished.
+    """
+    if not place.artifact(PART).exists():
+        return False
+    ranks = [int(path.name[len("rank") : -len(PART) - 1]) for path in place.folder.parent.glob(f"*/rank*.{PART}")]
+    recorded, shared = (len(list(place.folder.glob(f"rank*.{name}"))) for name in ("capture.json", PART))
+    return place.rank == min(ranks) or recorded == shared

@@ -1,0 +1,51 @@
+"""A flame graph of one window, as a picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Final, Literal
+
+from perfhooks.errors import OptionError
+from perfhooks.handlers.artifact import Artifact
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from perfhooks.run import Capture
+    from perfhooks.trace import Trace
+
+_MEASURES: Final = ("host", "device", "bytes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flame:
+    """A flame graph that any browser opens: ``rank0.flame.svg``; ``with_stack`` records the lines of Python in it."""
+
+    by: Literal["host", "device", "bytes"] = "host"
+    """What its widths are: ``"host"`` or ``"device"`` time, or ``"bytes"`` allocated."""
+    share: float = 0.001
+    """What is a smaller part of the whole than this is drawn as one frame ``(other)``."""
+
+    def __post_init__(self) -> None:
+        if self.by not in _MEASURES:
+            raise OptionError(f"by must be one of {', '.join(_MEASURES)}, got {self.by!r}")
+        if not isinstance(self.share, float | int) or not 0 <= self.share < 1:
+            raise OptionError(f"share must be a number from 0 to below 1, got {self.share!r}")
+
+    def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
+        """One file, or none where there is nothing to draw."""
+        from perfhooks.report import svg, tree
+        from perfhooks.trace import stacks
+
+        found = tree.tree(
+            stacks.folded(trace, self.by), share=self.share, nodes=5000, leaves="kernel" if self.by == "device" else ""
+        )
+        if not found["value"][0]:
+            return
+        last = capture.reached if capture.last is None else capture.last
+        title = f"{capture.stage}, steps {capture.first} to {last}, rank {capture.rank}: {svg.MEASURES[self.by]}"
+
+        def write(file: IO[bytes]) -> None:
+            file.write(svg.flame(found, title=title, unit="bytes" if self.by == "bytes" else "nanoseconds").encode())
+
+        yield Artifact("flame.svg" if self.by == "host" else f"flame.{self.by}.svg", write)

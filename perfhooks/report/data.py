@@ -1,0 +1,196 @@
+"""The data of a whole run: what its windows and ranks left behind, merged into what one page shows."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import polars as pl
+
+import perfhooks.trace
+from perfhooks.errors import PerfhooksError
+from perfhooks.report import PART, plain, window
+from perfhooks.run import Capture, Place, Run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+FORMAT: Final = 1
+"""Of report.json. 1: the first."""
+
+_BUDGET: Final = 3 << 20
+"""So many bytes of windows' data go into a page; what does not fit is there as a row of numbers."""
+_SAMPLES: Final = 400
+"""Points of the clock of all steps, for each stage."""
+_COST: Final = ("stop_s", "save_s", "free_s", "trace_bytes", "idle_step_ms", "recorded_step_ms")
+
+_log = logging.getLogger("perfhooks")
+
+
+@dataclass(frozen=True)
+class _Finished:
+    """One rank's window, as far as it was read."""
+
+    place: Place
+    capture: Capture
+
+    @property
+    def part(self) -> Path:
+        return self.place.artifact(PART)
+
+
+def gather(folder: Path) -> dict[str, Any]:
+    """Merge what a run's windows and ranks left behind.
+
+    Args:
+        folder: A run folder.
+
+    Returns:
+        Plain data: ``run`` (who, when, where), ``windows`` in the order of their end, each with its ``ranks`` (facts
+        and means of every rank) and ``details`` (what `window.reduce` made, by rank, as far as there is room: of each
+        window the lowest and the slowest rank first, late windows before early ones), and ``timeline``.
+
+    Raises:
+        PerfhooksError: It is no run folder.
+    """
+    run = Run.existing(folder)
+    finished = list(_read(run.places()))
+    windows: dict[str, list[_Finished]] = {}
+    for each in sorted(finished, key=lambda each: each.capture.time):
+        windows.setdefault(each.place.folder.name, []).append(each)
+    shown = _chosen(windows)
+    lowest = min((each.place.rank for each in finished), default=0)
+    return {
+        "format": FORMAT,
+        "title": folder.name,
+        "run": _run_facts(run.manifest()),
+        "windows": [_window(name, ranks, shown) for name, ranks in windows.items()],
+        "lost": [f"{place.folder.name} of rank {place.rank}" for place in run.died_recording()],
+        "timeline": _timeline(run.timeline(lowest)),
+    }
+
+
+def from_trace(path: Path) -> dict[str, Any]:
+    """The same of one trace file, wherever it came from.
+
+    Args:
+        path: A Kineto trace, packed or not.
+
+    Returns:
+        What `gather` gives, of one window.
+
+    Raises:
+        TraceError: It is no trace.
+    """
+    trace = perfhooks.trace.read(path)
+    details = window.reduce(Capture(rank=trace.rank or 0, stage="trace"), trace)
+    numbers = [step for step in details.get("steps", {}).get("rows", {}).get("step", []) if step is not None]
+    first, last = min(numbers, default=0), max(numbers, default=0)
+    capture = Capture(rank=trace.rank or 0, stage="trace", first=first, last=last, reached=last)
+    mean = details.get("steps", {}).get("mean", {})
+    ranks = [_rank(capture, mean)]
+    return {
+        "format": FORMAT,
+        "title": path.name,
+        "run": {},
+        "windows": [_facts(path.name, capture) | {"ranks": ranks, "details": {str(capture.rank): details}}],
+        "lost": [],
+        "timeline": {},
+    }
+
+
+def _read(places: Iterable[Place]) -> Iterator[_Finished]:
+    for place in places:
+        try:
+            capture = place.load()
+        except PerfhooksError as error:
+            _log.debug("%s is not on the page: %s", place.folder, error)
+            continue
+        if capture.state == "done":
+            yield _Finished(place, capture)
+
+
+def _chosen(windows: dict[str, list[_Finished]]) -> dict[Place, dict[str, Any]]:
+    """The parts that go into the page: in each round one rank of each window, late windows first, until it is full."""
+    queues = [_by_interest(ranks) for ranks in reversed(windows.values())]
+    found: dict[Place, dict[str, Any]] = {}
+    left = _BUDGET
+    for turn in range(max(map(len, queues), default=0)):
+        for each in [queue[turn] for queue in queues if turn < len(queue)]:
+            try:
+                size = each.part.stat().st_size
+                if size <= left:
+                    found[each.place] = msgspec.json.decode(each.part.read_bytes(), type=dict[str, Any])
+                    left -= size
+            except (OSError, msgspec.MsgspecError) as error:
+                _log.debug("%s cannot be shown: %s", each.part, error)
+    return found
+
+
+def _by_interest(ranks: list[_Finished]) -> list[_Finished]:
+    """The lowest rank, the slowest, then all others."""
+    ordered = sorted(ranks, key=lambda each: each.place.rank)
+    slowest = max(ordered, key=lambda each: each.capture.summary.get("wall_ms", 0.0))
+    first = [ordered[0], *([slowest] if slowest is not ordered[0] else [])]
+    return first + [each for each in ordered if each not in first]
+
+
+def _window(name: str, finished: list[_Finished], shown: dict[Place, dict[str, Any]]) -> dict[str, Any]:
+    ordered = sorted(finished, key=lambda each: each.place.rank)
+    details = {str(each.place.rank): shown[each.place] for each in ordered if each.place in shown}
+    ranks = [_rank(each.capture, each.capture.summary) for each in ordered]
+    return _facts(name, ordered[0].capture) | {"ranks": ranks, "details": details}
+
+
+def _facts(name: str, capture: Capture) -> dict[str, Any]:
+    """What all ranks of a window have in common."""
+    last = capture.reached if capture.last is None else capture.last
+    return {"name": name, "stage": capture.stage, "first": capture.first, "last": last, "time": capture.time}
+
+
+def _rank(capture: Capture, mean: dict[str, float]) -> dict[str, Any]:
+    """What one rank says of a window: its facts, and the means of its step table."""
+    cost = {name: getattr(capture.cost, name) for name in _COST}
+    return {
+        "rank": capture.rank,
+        "mean": {name: float(f"{value:.7g}") for name, value in mean.items()},
+        **plain.facts(
+            {
+                "headline": capture.headline,
+                "partial": capture.partial,
+                "notes": [plain.text(note, 1000) for note in capture.notes],
+                "cost": plain.facts(cost),
+                "options": capture.options,
+                "versions": capture.versions,
+                "artifacts": list(capture.artifacts),
+            }
+        ),
+    }
+
+
+def _run_facts(manifest: dict[str, Any]) -> dict[str, Any]:
+    wanted = ("started", "host", "world_size", "command", "versions", "schedule", "options")
+    return plain.facts({name: manifest.get(name) for name in wanted})
+
+
+def _timeline(path: Path) -> dict[str, plain.Columns]:
+    """The median wall time of stretches of all steps of a rank, by stage; recorded steps apart from others."""
+    try:
+        table = pl.read_csv(path, schema_overrides={"wall_ms": pl.Float64, "data_ms": pl.Float64})
+    except (OSError, pl.exceptions.PolarsError):
+        return {}
+    found = {}
+    for (stage,), rows in table.filter(pl.col("step") > 0).group_by("stage", maintain_order=True):
+        width = max(-(-rows.height // _SAMPLES), 1)
+        recorded = pl.col("phase") == "active"
+        thinned = (
+            rows.with_columns((pl.col("step") // width * width).alias("from"), recorded.alias("recorded"))
+            .group_by("from", "recorded")
+            .agg(pl.col("wall_ms").median(), pl.col("data_ms").median())
+            .sort("from")
+        )
+        found[str(stage)] = plain.columns(thinned.rename({"from": "step"}))
+    return found

@@ -1,0 +1,48 @@
+"""The page: a run's data in one HTML file that needs nothing else, neither a network nor another file."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import gzip
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from perfhooks.report.definitions import DEFINITIONS
+from perfhooks.report.template import filled
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def render(data: Mapping[str, Any]) -> str:
+    """Make the page of a run.
+
+    All that comes from a trace enters as JSON in one element that is no markup, with ``<`` written as an escape, and
+    the page's own script puts it into the document as text.
+
+    Args:
+        data: What `data.gather` or `data.from_trace` gave.
+
+    Returns:
+        An HTML document.
+    """
+    return filled("page.html.j2", data=_inert(data), definitions=_inert(DEFINITIONS), plotly=_packed_plotly())
+
+
+def _inert(data: Any) -> str:
+    """JSON that cannot end the element it stands in."""
+    text = msgspec.json.encode(data).decode()
+    # inside of strings only, where alone these can be; the last two end a line in old JavaScript
+    for mark in "<>&\u2028\u2029":
+        text = text.replace(mark, f"\\u{ord(mark):04x}")
+    return text
+
+
+@functools.cache
+def _packed_plotly() -> str:
+    """plotly.js from the installed plotly, packed: a third of its size, and browsers unpack it when it is needed."""
+    from plotly.offline import get_plotlyjs
+
+    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), 9, mtime=0)).decode()

@@ -1,0 +1,107 @@
+// Elements and numbers. Whatever comes from a trace becomes a text node, never markup.
+
+const DATA = JSON.parse(document.getElementById("data").textContent);
+const DEFINITIONS = JSON.parse(document.getElementById("definitions").textContent);
+
+function el(tag, attributes, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name === "on") for (const [event, act] of Object.entries(value)) element.addEventListener(event, act);
+    else if (name === "style") for (const [property, each] of Object.entries(value)) element.style.setProperty(property, each);
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  for (const child of children.flat(Infinity)) {
+    if (child === null || child === undefined || child === false) continue;
+    element.append(child instanceof Node ? child : document.createTextNode(String(child)));
+  }
+  return element;
+}
+
+// plotly reads a little markup in labels; a trace's own texts shall have none
+const literal = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+
+const known = (value) => value !== null && value !== undefined;
+const column = (table, name) => (table && table[name]) || null;
+const height = (table) => (table && Object.values(table)[0] ? Object.values(table)[0].length : 0);
+
+function rowsOf(table) {
+  const names = Object.keys(table || {});
+  return Array.from({ length: height(table) }, (_, i) => Object.fromEntries(names.map((name) => [name, table[name][i]])));
+}
+
+function grouped(number, decimals) {
+  return number.toLocaleString("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
+}
+
+function ms(value) {
+  if (!known(value)) return "–";
+  if (value >= 10000) return `${grouped(value / 1000, value >= 100000 ? 0 : 1)} s`;
+  if (value === 0) return "0 ms";
+  if (value < 0.01) return `${(value * 1000).toPrecision(2)} µs`;
+  return `${value >= 100 ? grouped(value, 0) : value >= 10 ? value.toFixed(1) : value.toPrecision(2)} ms`;
+}
+
+function percent(share) {
+  if (!known(share) || !isFinite(share)) return "–";
+  const value = share * 100;
+  if (value > 0 && value < 0.1) return "<0.1%";
+  return `${value >= 10 || value === 0 ? value.toFixed(0) : value.toFixed(1)}%`;
+}
+
+function bytes(value) {
+  if (!known(value)) return "–";
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let size = Math.abs(value), unit = 0;
+  while (size >= 1024 && unit < units.length - 1) { size /= 1024; unit += 1; }
+  const shown = unit === 0 ? String(size) : size >= 100 ? size.toFixed(0) : size.toFixed(1);
+  return `${value < 0 ? "−" : ""}${shown} ${units[unit]}`;
+}
+
+function large(value) {
+  const units = ["", "k", "M", "G", "T", "P"];
+  let size = value, unit = 0;
+  while (size >= 1000 && unit < units.length - 1) { size /= 1000; unit += 1; }
+  return `${unit === 0 ? size : size.toFixed(1)}${units[unit] ? " " + units[unit] : ""}`;
+}
+
+function plural(count, word, many) {
+  return `${grouped(count, 0)} ${count === 1 ? word : many || word + "s"}`;
+}
+
+const STAGES = { train: "Training", validate: "Validation", test: "Test", predict: "Prediction", trace: "Trace" };
+const stageName = (stage) => STAGES[stage] || stage;
+
+function stepRange(first, last) {
+  return first === last ? `step ${first}` : `steps ${first}–${last}`;
+}
+
+// a Python frame, file.py(12): function, with what one looks for first
+function frameName(name) {
+  const match = /^(.+)\((\d+)\): (.+)$/.exec(name);
+  if (!match) return name;
+  const parts = match[1].split("/");
+  return `${match[3]}  ${parts[parts.length - 1]}:${match[2]}`;
+}
+
+// C++ names say much that every kernel has
+function kernelName(name) {
+  return name.replace(/^void /, "").replace(/\b(?:at::native::|\(anonymous namespace\)::)/g, "");
+}
+
+function section(id, title, lead, ...children) {
+  return el("section", { id, "aria-labelledby": `${id}-title`, class: "block" },
+    el("h2", { id: `${id}-title` }, title), lead ? el("p", { class: "lead" }, lead) : null, ...children);
+}
+
+function segmented(label, choices, chosen, choose) {
+  const group = el("div", { class: "segmented", role: "group", "aria-label": label });
+  for (const [key, text] of choices) {
+    group.append(el("button", { type: "button", "data-key": key, "aria-pressed": key === chosen, on: { click: () => {
+      for (const each of group.children) each.setAttribute("aria-pressed", String(each.dataset.key === key));
+      choose(key);
+    } } }, text));
+  }
+  for (const each of group.children) each.setAttribute("aria-pressed", String(each.dataset.key === chosen));
+  return group;
+}

@@ -1,0 +1,166 @@
+// Figures: plotly, unpacked when the first one comes into sight, in the colours of the page.
+
+const PARTS = [
+  ["data_ms", "data"], ["transfer_ms", "transfer"], ["forward_ms", "forward"], ["backward_ms", "backward"],
+  ["optimizer_ms", "optimizer"], ["validation_ms", "validation"], ["checkpoint_ms", "checkpoint"], ["other_ms", "other"],
+];
+const ON_DEVICE = [
+  ["compute_ms", "compute"], ["exposed_comm_ms", "exposed communication"], ["exposed_copy_ms", "exposed copies"], ["idle_ms", "idle"],
+];
+const HORIZONTAL = 14; // as many bars as can lie one below the other
+
+let loading = null;
+const figures = new Map();
+
+function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}
+
+async function plotly() {
+  if (loading === null) loading = unpack(document.getElementById("plotly").textContent);
+  await loading;
+  return window.Plotly;
+}
+
+async function unpack(text) {
+  const packed = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const script = document.createElement("script");
+  script.textContent = await new Response(stream).text();
+  document.head.append(script);
+}
+
+// make() gives {traces, layout}; called again when colours change
+function figure(label, heightPx, make) {
+  const box = el("div", { class: "figure", role: "img", "aria-label": label, style: { height: `${heightPx}px` } });
+  figures.set(box, make);
+  return box;
+}
+
+async function drawFigures() {
+  for (const box of [...figures.keys()]) if (!box.isConnected) figures.delete(box);
+  if (!figures.size) return;
+  let library;
+  try {
+    library = await plotly();
+  } catch (error) {
+    for (const box of figures.keys()) box.replaceChildren(el("p", { class: "muted" }, "This browser is too old to unpack the figures."));
+    return;
+  }
+  for (const [box, make] of figures) {
+    if (!box.isConnected) continue;
+    const { traces, layout } = make();
+    const font = { family: "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", size: 12, color: colour("muted") };
+    const base = {
+      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font, showlegend: false, dragmode: false, bargap: 0.28,
+      margin: { l: 8, r: 16, t: 6, b: 30 }, hoverlabel: { bgcolor: colour("card"), bordercolor: colour("line"), font: { ...font, color: colour("ink") } },
+    };
+    await library.react(box, traces, { ...base, ...layout }, { displayModeBar: false, responsive: true, showTips: false });
+  }
+}
+
+function axis(more) {
+  return { gridcolor: colour("line"), zerolinecolor: colour("line"), linecolor: colour("line"), fixedrange: true, automargin: true, ...more };
+}
+
+const stepLabel = (step) => (known(step) ? `step ${step}` : "whole trace");
+
+function presentParts(rows, parts) {
+  return parts.filter(([key]) => rows.some((row) => row[key] > 0));
+}
+
+function stacked(rows, parts, across, yaxis) {
+  return presentParts(rows, parts).map(([key, label]) => {
+    const values = rows.map((row) => row[key] || 0);
+    const whole = rows.map((row) => parts.reduce((sum, [each]) => sum + (row[each] || 0), 0));
+    const labels = rows.map((row) => (across ? stepLabel(row.step) : row.step));
+    const text = values.map((value, i) => (across && value / whole[i] >= 0.09 ? percent(value / whole[i]) : ""));
+    return {
+      type: "bar", name: label, orientation: across ? "h" : "v", x: across ? values : labels, y: across ? labels : values, yaxis,
+      marker: { color: colour(`part-${key.replace("_ms", "").replace(/_/g, "-")}`), line: { width: 0 } }, text, textposition: "inside", insidetextanchor: "middle",
+      textangle: 0, constraintext: "both", textfont: { color: colour(key === "idle_ms" || key === "other_ms" ? "ink" : "on-part"), size: 11 },
+      hovertemplate: values.map((value, i) => `${label}<br><b>${ms(value)}</b>, ${percent(value / whole[i])}<extra>${stepLabel(rows[i].step)}</extra>`),
+    };
+  });
+}
+
+function stepsFigure(rows, baseline) {
+  const host = presentParts(rows, PARTS).length > 0;
+  const device = presentParts(rows, ON_DEVICE.slice(0, 3)).length > 0;
+  const across = rows.length <= HORIZONTAL;
+  const idle = known(baseline) ? 1 : 0;
+  const bars = (host ? rows.length + idle : 0) + (device ? rows.length : 0);
+  const size = across ? 46 + 24 * bars + (host && device ? 18 : 0) : host && device ? 330 : 200;
+  const cut = host && device ? (across ? rows.length / bars : 0.45) : host ? 0 : 1;
+  const gap = host && device ? (across ? 9 / size : 0.04) : 0;
+  const make = () => ({ traces: stepTraces(rows, across, baseline, host, device), layout: stepLayout(rows, across, baseline, host, device, cut, gap) });
+  return figure("Where the time of each step goes, on the host and on devices; the tables beside it have the numbers", size, make);
+}
+
+function stepTraces(rows, across, baseline, host, device) {
+  const traces = [];
+  if (host) traces.push(...stacked(rows, PARTS, across, "y"));
+  if (host && across && known(baseline)) {
+    traces.push({ type: "bar", orientation: "h", name: "not recorded", x: [baseline], y: ["not recorded"], yaxis: "y",
+      marker: { color: colour("baseline"), line: { color: colour("faint"), width: 1 } }, text: [ms(baseline)], textposition: "inside", insidetextanchor: "middle",
+      textfont: { color: colour("muted"), size: 11 }, hovertemplate: `median step while the recorder was off<br><b>${ms(baseline)}</b><extra></extra>` });
+  }
+  if (device) traces.push(...stacked(rows, ON_DEVICE, across, "y2"));
+  return traces;
+}
+
+function stepLayout(rows, across, baseline, host, device, cut, gap) {
+  const labels = rows.map((row) => stepLabel(row.step));
+  const time = axis({ ticksuffix: " ms", rangemode: "tozero", anchor: across && device ? "y2" : undefined });
+  const category = (values) => axis({ type: "category", categoryorder: "array", categoryarray: [...values].reverse(), showgrid: false, ticklabelstandoff: 6 });
+  const layout = { barmode: "stack" };
+  if (across) {
+    layout.xaxis = time;
+    layout.yaxis = { ...category(known(baseline) ? ["not recorded", ...labels] : labels), domain: [cut + gap, 1], visible: host };
+    if (device) layout.yaxis2 = { ...category(labels), domain: [0, Math.max(cut - gap, 0)], anchor: "x", ticklabelstandoff: 6 };
+  } else {
+    layout.xaxis = axis({ showgrid: false, tickformat: "d", anchor: device ? "y2" : "y", title: { text: "step", standoff: 4 } });
+    layout.yaxis = { ...axis({ ticksuffix: " ms", rangemode: "tozero" }), domain: [cut + gap, 1], visible: host };
+    if (device) layout.yaxis2 = { ...axis({ ticksuffix: " ms", rangemode: "tozero" }), domain: [0, cut - gap], anchor: "x" };
+  }
+  if (known(baseline) && host) {
+    const place = across ? { x0: baseline, x1: baseline, y0: 0, y1: 1, yref: "y domain" } : { y0: baseline, y1: baseline, x0: 0, x1: 1, xref: "x domain" };
+    layout.shapes = [{ type: "line", ...place, line: { color: colour("faint"), width: 1, dash: "dot" } }];
+  }
+  return layout;
+}
+
+function timelineFigure(rows) {
+  const make = () => {
+    const part = (recorded) => rows.filter((row) => row.recorded === recorded);
+    const trace = (some, name, tone, size) => ({
+      type: "scatter", mode: some.length > 60 && size < 6 ? "lines" : "markers", name, x: some.map((row) => row.step), y: some.map((row) => row.wall_ms),
+      line: { color: tone, width: 1.25 }, marker: { color: tone, size }, hovertemplate: `step %{x}<br><b>%{y:.4~g} ms</b><extra>${name}</extra>`,
+    });
+    return {
+      traces: [trace(part(false), "not recorded", colour("faint"), 4), trace(part(true), "recorded", colour("accent"), 7)],
+      layout: { xaxis: axis({ showgrid: false, tickformat: "d", title: { text: "step", standoff: 4 } }), yaxis: axis({ ticksuffix: " ms", rangemode: "tozero" }),
+        showlegend: true, legend: { orientation: "h", x: 1, xanchor: "right", y: 1.02, yanchor: "bottom" }, margin: { l: 8, r: 16, t: 24, b: 40 } },
+    };
+  };
+  return figure("Wall time of every step of the run", 230, make);
+}
+
+function memoryFigure(device, levels, peak) {
+  const times = column(levels, "time_ms");
+  const unit = Math.max(...levels.allocated_bytes, ...(levels.reserved_bytes || [0])) >= 2 ** 30 ? ["GiB", 2 ** 30] : ["MiB", 2 ** 20];
+  const make = () => {
+    const line = (key, name, tone, more) => ({
+      type: "scatter", mode: "lines", name, x: times, y: levels[key].map((value) => value / unit[1]),
+      line: { shape: "hv", color: tone, width: 1.5 }, hovertemplate: `%{x:.4~g} ms<br><b>%{y:.4~g} ${unit[0]}</b><extra>${name}</extra>`, ...more,
+    });
+    const traces = [];
+    if (levels.reserved_bytes) traces.push(line("reserved_bytes", "reserved", colour("faint"), { line: { shape: "hv", color: colour("faint"), width: 1.25, dash: "dot" } }));
+    traces.push(line("allocated_bytes", "allocated", colour("accent"), { fill: "tozeroy", fillcolor: colour("accent-soft") }));
+    const notes = peak ? [{ x: peak.time_ms, y: peak.allocated_bytes / unit[1], text: `peak ${bytes(peak.allocated_bytes)}`, showarrow: true, arrowhead: 0,
+      arrowcolor: colour("faint"), ax: 0, ay: -22, font: { color: colour("ink"), size: 12 } }] : [];
+    return { traces, layout: { annotations: notes, xaxis: axis({ ticksuffix: " ms", showgrid: false }), yaxis: axis({ ticksuffix: ` ${unit[0]}`, rangemode: "tozero" }),
+      margin: { l: 8, r: 16, t: 30, b: 30 }, showlegend: Boolean(levels.reserved_bytes), legend: { orientation: "h", x: 1, xanchor: "right", y: 1.02, yanchor: "bottom" } } };
+  };
+  return figure(`Memory of ${device} over time`, 280, make);
+}

@@ -1,0 +1,115 @@
+// Flame graphs: columns of nodes, drawn from the frame one looks at downwards.
+
+const FRAME_KINDS = ["code", "library", "module", "operator", "runtime", "label", "kernel", "other"];
+const KIND_NAMES = { code: "your code", library: "installed code", module: "module", operator: "operator", runtime: "device runtime", label: "label", kernel: "kernel", other: "other" };
+const ROW = 21;
+
+function flameTree(flame) {
+  const nodes = flame.parent.map((parent, i) => ({
+    parent, name: flame.names[flame.frame[i]], kind: FRAME_KINDS[flame.kinds[flame.frame[i]]], value: flame.value[i], children: [],
+  }));
+  nodes.forEach((node, i) => { if (node.parent >= 0) nodes[node.parent].children.push(i); });
+  return nodes;
+}
+
+// what every stack has in common is no news: begin where the graph branches
+function firstBranch(nodes) {
+  let place = 0;
+  while (nodes[place].children.length && nodes[nodes[place].children[0]].value >= 0.97 * nodes[place].value) place = nodes[place].children[0];
+  return place === 0 ? 0 : nodes[place].children.length ? place : nodes[place].parent;
+}
+
+function flameGraph(flames) {
+  let which = Object.keys(flames)[0];
+  let nodes, root, focus, words = "";
+  const crumbs = el("nav", { class: "crumbs", "aria-label": "Frames around" });
+  const canvas = el("div", { class: "flame", tabindex: "0", role: "application", "aria-label": "Flame graph; arrow keys move, Enter zooms in, Escape zooms out" });
+  const detail = el("p", { class: "flame-detail", role: "status" });
+  const matched = el("span", { class: "muted" });
+
+  const time = (node) => `${ms(node.value / 1e6)}, ${percent(node.value / nodes[0].value)}`;
+  const describe = (node) => {
+    detail.replaceChildren(el("span", { class: "mono" }, node.name), el("span", { class: "muted" }, ` ${time(node)}`));
+  };
+  const hits = (node) => words !== "" && node.name.toLowerCase().includes(words);
+
+  function load(key) {
+    which = key;
+    nodes = flameTree(flames[key]);
+    zoom(firstBranch(nodes));
+  }
+  function zoom(place) {
+    root = focus = place;
+    draw();
+  }
+  function draw() {
+    const drawn = [];
+    let deepest = 0;
+    const least = nodes[root].value * 0.0008;
+    (function lay(place, left, depth) {
+      const node = nodes[place];
+      drawn.push([place, left, depth]);
+      deepest = Math.max(deepest, depth);
+      let offset = left;
+      for (const child of node.children) {
+        if (nodes[child].value >= least) lay(child, offset, depth + 1);
+        offset += nodes[child].value;
+      }
+    })(root, 0, 0);
+    canvas.replaceChildren(...drawn.map(([place, left, depth]) => frame(place, left, depth)));
+    canvas.style.height = `${(deepest + 1) * ROW}px`;
+    drawCrumbs();
+    describe(nodes[focus]);
+    matched.textContent = words ? `${percent(share(0) / nodes[0].value)} of the time` : "";
+  }
+  function frame(place, left, depth) {
+    const node = nodes[place];
+    const dim = words !== "" && !hits(node);
+    const width = (node.value / nodes[root].value) * 100;
+    return el("div", { class: `frame k-${node.kind}${dim ? " dim" : ""}${place === focus ? " focus" : ""}`, "data-place": place,
+      style: { left: `${(left / nodes[root].value) * 100}%`, width: `${width}%`, top: `${depth * ROW}px` },
+      on: { click: () => zoom(place === root && node.parent >= 0 ? node.parent : place), mouseenter: () => describe(node) } }, width > 2 ? frameName(node.name) : "");
+  }
+  // time in frames that match, each moment once
+  function share(place) {
+    return hits(nodes[place]) ? nodes[place].value : nodes[place].children.reduce((sum, child) => sum + share(child), 0);
+  }
+  function drawCrumbs() {
+    const path = [];
+    for (let place = nodes[root].parent; place >= 0; place = nodes[place].parent) path.unshift(place);
+    const shown = path.length > 7 ? [...path.slice(0, 2), null, ...path.slice(-4)] : path;
+    crumbs.replaceChildren(...shown.map((place) => (place === null ? el("span", { class: "muted" }, "…")
+      : el("button", { type: "button", class: "plain", title: nodes[place].name, on: { click: () => zoom(place) } }, frameName(nodes[place].name)))));
+    crumbs.hidden = !path.length;
+  }
+  function move(key) {
+    const node = nodes[focus];
+    if (key === "ArrowDown" && node.children.length) focus = node.children[0];
+    else if (key === "ArrowUp" && focus !== root) focus = node.parent;
+    else if ((key === "ArrowLeft" || key === "ArrowRight") && focus !== root) {
+      const row = nodes[node.parent].children;
+      focus = row[Math.min(Math.max(row.indexOf(focus) + (key === "ArrowRight" ? 1 : -1), 0), row.length - 1)];
+    } else return false;
+    return true;
+  }
+  canvas.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") zoom(focus);
+    else if (event.key === "Escape" && nodes[root].parent >= 0) zoom(nodes[root].parent);
+    else if (!move(event.key)) return;
+    event.preventDefault();
+    draw();
+    const current = canvas.querySelector(".focus");
+    if (current) current.scrollIntoView({ block: "nearest" });
+  });
+
+  const names = { host: "Host time", device: "Device time" };
+  const tools = el("div", { class: "tools" },
+    el("input", { type: "search", placeholder: "Search frames", "aria-label": "Search frames", spellcheck: "false",
+      on: { input: (event) => { words = event.target.value.trim().toLowerCase(); draw(); } } }), matched,
+    Object.keys(flames).length > 1 ? segmented("Time of", Object.keys(flames).map((key) => [key, names[key]]), which, load) : null,
+    el("button", { type: "button", class: "plain", on: { click: () => zoom(0) } }, "Show all"));
+  load(which);
+  const kinds = new Set(Object.values(flames).flatMap((flame) => flame.kinds.map((kind) => FRAME_KINDS[kind])));
+  const legend = el("p", { class: "legend" }, FRAME_KINDS.filter((kind) => kinds.has(kind)).map((kind) => el("span", null, el("i", { class: `chip k-${kind}` }), KIND_NAMES[kind])));
+  return el("div", { class: "flame-box" }, tools, crumbs, el("div", { class: "flame-scroll" }, canvas), detail, legend);
+}

@@ -1,0 +1,99 @@
+// The first screen: what was profiled, what a step takes, where it goes, and what to do about it.
+
+function sharesTable(title, rows, parts, whole, note) {
+  const mean = (key) => rows.reduce((sum, row) => sum + (row[key] || 0), 0) / rows.length;
+  const lines = presentParts(rows, parts).map(([key, label]) => el("tr", null,
+    el("th", { scope: "row" }, el("i", { class: "chip", style: { background: `var(--part-${key.replace("_ms", "").replace(/_/g, "-")})` } }), label),
+    el("td", { class: "num" }, mean(key).toFixed(decimals([whole]) - 1)), el("td", { class: "num share" }, percent(mean(key) / whole))));
+  return el("table", { class: "shares" }, el("caption", null, title, note ? el("span", { class: "muted" }, ` ${note}`) : null),
+    el("thead", { class: "hidden" }, el("tr", null, ["part", "ms a step", "share"].map((each) => el("th", { scope: "col" }, each)))), el("tbody", null, lines));
+}
+
+function stat(value, label, title) {
+  return el("div", { class: "stat", title }, el("strong", null, value), el("span", null, label));
+}
+
+function stats(details, rank) {
+  const { mean = {}, median_ms: median, spread_ms: spread = [], count = 0 } = details.steps || {};
+  const found = [];
+  if (known(median)) found.push(stat(ms(median), count > 1 ? `a step, median of ${count} (${ms(spread[0])} to ${ms(spread[1])})` : "the step"));
+  const named = PARTS.filter(([key]) => key !== "other_ms" && known(mean[key])).sort((a, b) => mean[b[0]] - mean[a[0]])[0];
+  const verbs = { data: "of it waiting for data", transfer: "of it in transfers", checkpoint: "of it writing checkpoints" };
+  if (named && mean[named[0]] > 0) found.push(stat(percent(mean[named[0]] / mean.wall_ms), verbs[named[1]] || `of it in ${named[1]}`));
+  if (known(mean.busy_share)) found.push(stat(percent(mean.busy_ms / mean.wall_ms), "device busy, of the step’s time"));
+  const cost = rank.cost || {};
+  if (known(cost.idle_step_ms) && known(median)) {
+    const added = median / cost.idle_step_ms - 1;
+    found.push(stat(ms(cost.idle_step_ms), Math.abs(added) < 0.01 ? "when not recorded: recording cost less than 1%"
+      : added > 0 ? `when not recorded: recording added ${percent(added)}` : "when not recorded"));
+  }
+  return el("div", { class: "stats" }, found);
+}
+
+function heading(window_, details, rank) {
+  const subject = details.subject || {};
+  const what = [subject.model, subject.device_traced ? subject.device || "a device" : null].filter(Boolean).join(" on ");
+  const versions = rank.versions || DATA.run.versions || {};
+  const command = (DATA.run.command || []).join(" ");
+  const count = (details.steps || {}).count;
+  const pieces = [
+    `${stageName(window_.stage)}${window_.stage === "trace" ? "" : `, ${stepRange(window_.first, window_.last)}`}`,
+    rank.partial ? `cut short: ${rank.partial}` : null,
+    subject.world_size > 1 || DATA.run.world_size > 1 ? `rank ${rank.rank} of ${DATA.run.world_size || subject.world_size}` : null,
+    window_.time ? new Date(window_.time * 1000).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" }) : null,
+    ...Object.entries(versions).map(([name, version]) => `${name} ${version}`),
+  ];
+  return el("div", { class: "heading" }, el("h1", null, what || (known(count) ? `${plural(count, "step")} of ${DATA.title}` : DATA.title)),
+    el("p", { class: "meta" }, pieces.filter(Boolean).map((each) => el("span", null, each))),
+    command ? el("p", { class: "command mono", title: command }, command) : null);
+}
+
+function gain(finding) {
+  const parts = [];
+  if (known(finding.gain_ms)) parts.push(el("strong", null, ms(finding.gain_ms)), ` a step${known(finding.gain_percent) ? `, ${percent(finding.gain_percent / 100)}` : ""}`);
+  return parts.length ? el("p", { class: "gain", title: finding.estimate }, "Could gain up to ", parts) : null;
+}
+
+function findingItem(finding, open) {
+  return el("li", { class: "finding" }, el("h3", null, finding.title), gain(finding),
+    el("ul", { class: "evidence" }, (finding.evidence || []).map((line) => el("li", null, line))),
+    el("details", { open }, el("summary", null, "What to do"), el("p", null, finding.advice),
+      finding.code ? el("pre", { tabindex: "0" }, finding.code) : null,
+      finding.estimate ? el("p", { class: "muted" }, `How the gain was estimated: ${finding.estimate}`) : null));
+}
+
+function findings(details) {
+  const found = (details.findings || {}).rows || [];
+  if (!found.length) {
+    const text = details.findings ? "Nothing wrong was found. Every rule looked at this window, and none has evidence against it." : "The rules that look for problems did not run on this window.";
+    return el("div", { class: "findings" }, el("h2", null, "What to do first"), el("p", { class: "good" }, text));
+  }
+  const rest = found.slice(3);
+  return el("div", { class: "findings" }, el("h2", null, "What to do first"),
+    el("ol", null, found.slice(0, 3).map((each) => findingItem(each, false))),
+    rest.length ? el("details", { class: "rest" }, el("summary", null, plural(rest.length, "more finding")), el("ol", { start: 4 }, rest.map((each) => findingItem(each, false)))) : null);
+}
+
+function overview(window_, details, rank) {
+  const steps = details.steps || {};
+  const rows = rowsOf(steps.rows);
+  const box = el("section", { id: "overview", class: "overview", "aria-label": "Overview" }, heading(window_, details, rank));
+  if (!rows.length) {
+    box.append(el("p", { class: "good" }, "This window has no steps and no work that could be shown."));
+    return box;
+  }
+  box.append(stats(details, rank));
+  const whole = rows.reduce((sum, row) => sum + row.wall_ms, 0) / rows.length;
+  const span = rows.reduce((sum, row) => sum + (row.device_span_ms || 0), 0) / rows.length;
+  const hosted = presentParts(rows, PARTS).length > 0;
+  const traced = presentParts(rows, ON_DEVICE.slice(0, 3)).length > 0;
+  const cost = rank.cost || {};
+  const left = el("div", { class: "where-time" }, el("h2", null, "Where the step goes"),
+    hosted || traced ? stepsFigure(rows, hosted ? cost.idle_step_ms : null) : null,
+    el("div", { class: "pair" }, hosted ? sharesTable("Host", rows, PARTS, whole, "ms a step") : null,
+      traced ? sharesTable("Device", rows, ON_DEVICE, span, `ms a step, of ${ms(span)} from first to last work`) : null));
+  box.append(el("div", { class: "split" }, left, findings(details)));
+  const doubts = rowsOf((details.checks || {}).rows).filter((each) => each.severity !== "info").length + (details.problems || []).length;
+  if (doubts) box.append(el("p", { class: "doubt" }, `${plural(doubts, "thing makes", "things make")} these numbers doubtful: `, el("a", { href: "#checks" }, "see how far they can be trusted"), "."));
+  return box;
+}

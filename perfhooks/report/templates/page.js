@@ -1,0 +1,64 @@
+// Which window and rank is shown, and drawing it.
+
+const LABELS = { overview: "Overview", timeline: "All steps", windows: "Windows", operators: "Operators", kernels: "Kernels", flame: "Flame graph",
+  modules: "Modules", memory: "Memory", communication: "Communication", ranks: "Ranks", checks: "Trust", footnotes: "Definitions" };
+const chosen = { window: DATA.windows.length - 1, rank: null };
+
+function pick(place, rank) {
+  if (place !== null) chosen.window = place;
+  chosen.rank = rank;
+  show();
+  window.scrollTo({ top: 0 });
+}
+
+function currentRank(window_) {
+  const shown = Object.keys(window_.details).map(Number);
+  const wanted = chosen.rank !== null ? chosen.rank : shown.length ? Math.min(...shown) : window_.ranks[0].rank;
+  return window_.ranks.find((each) => each.rank === wanted) || window_.ranks[0];
+}
+
+function picker(label, options, value, choose) {
+  if (options.length < 2) return null;
+  const select = el("select", { "aria-label": label, on: { change: (event) => choose(Number(event.target.value)) } },
+    options.map(([key, text]) => el("option", { value: key, selected: key === value }, text)));
+  return el("label", null, el("span", { class: "hidden" }, label), select);
+}
+
+function drawPickers(window_, rank) {
+  const windows = DATA.windows.map((each, place) => [place, `${stageName(each.stage)}, ${stepRange(each.first, each.last)}`]);
+  const ranks = window_.ranks.map((each) => [each.rank, `Rank ${each.rank}`]);
+  document.getElementById("pickers").replaceChildren(...[
+    picker("Window", windows, chosen.window, (place) => pick(place, chosen.rank)), picker("Rank", ranks, rank.rank, (number) => pick(null, number)),
+  ].filter(Boolean));
+}
+
+function absent(window_, rank) {
+  return el("section", { id: "overview", class: "overview", "aria-label": "Overview" }, heading(window_, {}, rank),
+    el("p", { class: "good" }, rank.headline || ""),
+    el("p", { class: "muted" }, `The details of this rank are not in this page, to keep it small. They are in the files ${window_.name}/rank${rank.rank}.*`));
+}
+
+function show() {
+  const main = document.getElementById("main");
+  if (!DATA.windows.length) {
+    main.replaceChildren(el("section", { id: "overview", class: "overview" }, el("h1", null, DATA.title), el("p", { class: "good" }, "No window of this run has been finished yet."),
+      (DATA.lost || []).map((each) => el("p", { class: "doubt" }, `The process ended while it recorded ${each}; that window is lost.`))));
+    return;
+  }
+  const window_ = DATA.windows[chosen.window];
+  const rank = currentRank(window_);
+  const details = window_.details[String(rank.rank)];
+  const lost = (DATA.lost || []).map((each) => el("p", { class: "doubt" }, `The process ended while it recorded ${each}; that window is lost.`));
+  const parts = details
+    ? [overview(window_, details, rank), ...lost, windowsSection(window_), ranksSection(window_, rank), timelineSection(window_), operatorsSection(details), kernelsSection(details), flameSection(details), modulesSection(details),
+      memorySection(details), communicationSection(details), checksSection(details, rank), footnotesSection()]
+    : [absent(window_, rank), ...lost, windowsSection(window_), ranksSection(window_, rank), timelineSection(window_), footnotesSection()];
+  main.replaceChildren(...parts.filter(Boolean));
+  drawPickers(window_, rank);
+  document.getElementById("nav").replaceChildren(...[...main.querySelectorAll("section[id]")].map((each) => el("a", { href: `#${each.id}` }, LABELS[each.id] || each.id)));
+  document.title = `${DATA.title} · perfhooks`;
+  drawFigures().then(() => { document.body.dataset.ready = "yes"; });
+}
+
+for (const query of ["(prefers-color-scheme: dark)", "print"]) window.matchMedia(query).addEventListener("change", drawFigures);
+show();
