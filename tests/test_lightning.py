@@ -8,6 +8,7 @@ import torch
 from lightning_training import Tiny, batches, capture, events, fit, profiler, tables, trainer, windows
 
 import perfhooks
+from perfhooks.options import DEFAULTS
 from perfhooks_lightning import ProfilerCallback
 
 pytestmark = pytest.mark.filterwarnings(
@@ -34,6 +35,11 @@ def test_wrong_options_raise_before_training():
         ProfilerCallback(stage="validate")
     with pytest.raises(perfhooks.OptionError, match="'valid'"):
         ProfilerCallback({"train": None, "valid": None})
+
+
+def test_it_takes_every_option_of_the_profiler_but_the_stage():
+    callback = ProfilerCallback(**{name: value for name, value in DEFAULTS.items() if name != "stage"})
+    assert callback.profilers["train"]._options == DEFAULTS
 
 
 def test_out_of_the_box_it_records_one_small_window_into_the_log_folder(tmp_path):
