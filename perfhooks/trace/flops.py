@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
@@ -21,7 +21,7 @@ Formula: TypeAlias = "Callable[[Sequence[Shape], Sequence[str]], int | None]"
 
 _LIMIT: Final = 2**56
 """No operator does more; shapes that say so are damaged."""
-_MALFORMED: Final = (IndexError, TypeError, ValueError, ZeroDivisionError, OverflowError)
+_MALFORMED: Final = (IndexError, ValueError, ZeroDivisionError, OverflowError)
 _INTEGER: Final = re.compile(r"-?\d+")
 
 
@@ -65,17 +65,23 @@ def _evaluated(trace: Trace, formulas: Mapping[str, Formula], name: int, dims: i
     shapes, arguments = trace.text(dims), trace.text(inputs)
     if not isinstance(shapes, list):
         return -1
+    texts = [each if isinstance(each, str) else "" for each in arguments] if isinstance(arguments, list) else []
     try:
-        value = formulas[trace.names[name]](shapes, arguments if isinstance(arguments, list) else [])
+        value = formulas[trace.names[name]](_Shapes(shapes), texts)
     except _MALFORMED:
         return -1
     return value if value is not None and 0 <= value < _LIMIT else -1
 
 
-def _product(shape: Shape) -> int:
-    if min(shape, default=0) < 0:
-        raise ValueError(f"a size is negative: {shape!r}")
-    return math.prod(shape)
+class _Shapes(list[Any]):
+    """The shapes of a call's arguments, looked at when they are needed: only tensors must have one."""
+
+    def __getitem__(self, place: Any) -> Any:
+        found = super().__getitem__(place)
+        for shape in found if isinstance(place, slice) else [found]:
+            if not isinstance(shape, list) or any(type(size) is not int or size < 0 for size in shape):
+                raise ValueError(f"no shape of a tensor: {shape!r}")
+        return found
 
 
 def _numbers(argument: str, count: int) -> list[int]:
@@ -85,15 +91,15 @@ def _numbers(argument: str, count: int) -> list[int]:
 
 
 def _elementwise(shapes: Sequence[Shape], _: Sequence[str]) -> int:
-    return _product(shapes[0])
+    return math.prod(shapes[0])
 
 
 def _matmul(a: Shape, b: Shape) -> int:
-    return 2 * _product(a) // a[-1] * _product(b) if a and a[-1] else 0
+    return 2 * math.prod(a) // a[-1] * math.prod(b) if a and a[-1] else 0
 
 
 def _batched_matmul(a: Shape, b: Shape) -> int:
-    return 2 * _product(a) // a[-1] // a[0] * _product(b) if a and a[-1] and a[0] else 0
+    return 2 * math.prod(a) // a[-1] // a[0] * math.prod(b) if a and a[-1] and a[0] else 0
 
 
 def _conv2d(shapes: Sequence[Shape], arguments: Sequence[str]) -> int | None:
@@ -105,7 +111,7 @@ def _conv2d(shapes: Sequence[Shape], arguments: Sequence[str]) -> int | None:
         (size + 2 * int(pad) - int(gap) * (kernel - 1) - 1) // int(step) + 1
         for size, kernel, step, pad, gap in zip(image[2:], weight[2:], stride, padding, dilation, strict=True)
     ]
-    return 2 * image[0] * _product(out) * _product(weight[2:]) * image[1] * weight[0] // int(arguments[6])
+    return 2 * image[0] * math.prod(out) * math.prod(weight[2:]) * image[1] * weight[0] // int(arguments[6])
 
 
 BY_TORCH: Final[Mapping[str, Formula]] = {
@@ -135,7 +141,7 @@ def _convolution(shapes: Sequence[Shape], arguments: Sequence[str]) -> int:
             (size + 2 * pad - gap * (kernel - 1) - 1) // step + 1
             for size, kernel, step, pad, gap in zip(space, weight[2:], *options, strict=True)
         ]
-    return 2 * image[0] * _product(weight) * _product(space)
+    return 2 * image[0] * math.prod(weight) * math.prod(space)
 
 
 def _convolution_backward(shapes: Sequence[Shape], arguments: Sequence[str]) -> int:
@@ -143,13 +149,13 @@ def _convolution_backward(shapes: Sequence[Shape], arguments: Sequence[str]) -> 
     gradient, image, weight = shapes[0], shapes[1], shapes[2]
     space = image if arguments[7] == "True" else gradient
     wanted = [each.strip() in ("True", "1") for each in arguments[10].strip("[]").split(",")]
-    return 2 * image[0] * _product(weight) * _product(space[2:]) * sum(wanted[:2])
+    return 2 * image[0] * math.prod(weight) * math.prod(space[2:]) * sum(wanted[:2])
 
 
 def _attention(query: Shape, key: Shape, value: Shape, products: tuple[int, int]) -> int:
     """Products over queries, keys and the size of keys (first), and of values (second); 2 operations an element."""
     batch, heads, queries, size = query
-    return 2 * _product([batch, heads, queries, key[2]]) * (products[0] * size + products[1] * value[3])
+    return 2 * math.prod([batch, heads, queries, key[2]]) * (products[0] * size + products[1] * value[3])
 
 
 def _attention_forward(shapes: Sequence[Shape], _: Sequence[str]) -> int:

@@ -145,8 +145,9 @@ def alive_at_peak(trace: Trace) -> pl.DataFrame:
             .group_by("operator", "source")
             .agg(pl.len().cast(pl.Int64).alias("count"), pl.col("bytes").sum())
         )
-        rest = int(usage.allocated[top]) - int(grouped["bytes"].sum())
-        before = pl.DataFrame({"operator": [BEFORE], "bytes": [rest]}).head(bool(rest))
+        # as arrays, for which damaged sizes beyond 63 bits are no error
+        rest = usage.allocated[top : top + 1] - np.array([grouped["bytes"].sum()])
+        before = pl.DataFrame({"operator": [BEFORE], "bytes": rest}).head(int(rest.any()))
         table = pl.concat([grouped, before], how="diagonal").select(
             pl.lit(usage.device).alias("device"), *list(_ALIVE)[1:]
         )
