@@ -125,3 +125,10 @@ def test_every_make_target_and_extra_in_its_text_exists():
 def test_every_file_it_links_to_exists():
     links = [link for link in re.findall(r"\]\(([^)]+)\)", README) if "://" not in link]
     assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_every_fault_it_lists_has_its_test():
+    named = set(re.findall(r"`(test_\w+)`", README))
+    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").glob("test_*.py"))
+    assert named
+    assert {name for name in named if f"def {name}(" not in tests} == set()
