@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 # processes that share the tests
 WORKERS ?= 2
+# damaged traces in `make fuzz`, about a hundred a second
+CASES ?= 200000
 # for `make test-oldest`: torch 2.4 has no builds for Python 3.13 and later
 PYTHON_OLDEST ?= $(shell python3.10 --version >/dev/null 2>&1 && echo python3.10 || echo $(PYTHON))
 
@@ -12,7 +14,7 @@ OLDEST := .venv-oldest
 READY := .perfhooks-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test demo lint types bench test-oldest clean distclean
+.PHONY: help setup test demo lint types bench fuzz test-oldest clean distclean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -35,6 +37,9 @@ types: setup  ## check types
 
 bench: setup  ## measure what profiling costs, beside the peers
 	$(BIN)/python benchmarks/run.py
+
+fuzz: setup  ## damage traces in CASES ways: reading them never fails but with a TraceError
+	$(BIN)/python benchmarks/fuzz.py --cases $(CASES)
 
 test-oldest: $(OLDEST)/$(READY)  ## run the tests with the oldest torch that is supported
 	$(OLDEST)/bin/python -m pytest -n $(WORKERS) --dist worksteal

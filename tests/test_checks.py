@@ -187,6 +187,11 @@ def test_an_odd_log_says_nothing_wrong(tmp_path, log):
     assert {row["name"] for row in found(tmp_path, sound(), INFO=log)} <= {"records-dropped"}
 
 
+def test_a_log_that_no_file_can_hold_is_told_all_the_same(tmp_path):
+    row = only(tmp_path, sound(), WARNING=["lone \ud800 surrogate"])
+    assert row["first"] == "lone ? surrogate"
+
+
 def overhead(start, end, name="Activity Buffer Request"):
     return slice_event("overhead", name, start, end, pid=-1, tid=0)
 

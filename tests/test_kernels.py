@@ -129,6 +129,11 @@ def test_a_device_with_a_name_instead_of_a_number_is_null(tmp_path):
     assert row["device"] is None
 
 
+def test_a_number_that_counts_no_device_is_null(tmp_path):
+    (row,) = rows(tmp_path, [slice_event("kernel", "add", 0, 10, pid=2**64, tid=3)])
+    assert row["device"] is None
+
+
 def test_without_device_work_the_tables_are_empty(tmp_path):
     trace = trace_of(tmp_path, [op("a", 0, 10)])
     assert kernels.table(trace).is_empty()

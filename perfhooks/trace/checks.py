@@ -10,6 +10,7 @@ import polars as pl
 
 from perfhooks.trace import device, intervals, steps
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.messages import word
 from perfhooks.trace.moments import MS, since_start
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ _DROPPED: Final = {
 
 def _lines(log: object) -> list[str]:
     """The lines that Kineto keeps in a trace, as a list or, in some builds, as one text."""
-    return [line for line in (log if isinstance(log, list) else [log]) if isinstance(line, str)]
+    return [text for line in (log if isinstance(log, list) else [log]) if (text := word(line))]
 
 
 def _launches(trace: Trace) -> Iterator[Check]:

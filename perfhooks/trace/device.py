@@ -24,6 +24,7 @@ _COMMUNICATION: Final = re.compile(
     r"|(?:multimem|one_shot|two_shot)_all_reduce|multimem_all_gather",
     re.IGNORECASE,
 )
+_LIMIT: Final = 2**31  # what counts devices fits; a process's number may be anything
 _LAUNCH: Final = re.compile(r"launch(?!hostfunc)", re.IGNORECASE)
 # Plain cudaMemcpy waits for the device, and so does what ROCm's torch calls for item().
 _WAIT: Final = re.compile(r"synchronize|^(?:cuda|hip)Memcpy(?:WithStream)?$", re.IGNORECASE)
@@ -51,7 +52,7 @@ def classes(trace: Trace) -> Column:
 
 def devices(trace: Trace, rows: Ints) -> Ints:
     """The number of the device on which each slice lies: what it says itself, else its process; -1 for a name."""
-    pids = [thread.pid if isinstance(thread.pid, int) else -1 for thread in trace.threads]
+    pids = [pid if isinstance(pid, int) and 0 <= pid < _LIMIT else -1 for _, pid, _, _ in trace.threads]
     said = trace.argument("device")[rows]
     found: Ints = np.where(said >= 0, said, np.array([*pids, -1], np.int64)[trace.thread[rows]])
     return found

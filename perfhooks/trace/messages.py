@@ -75,9 +75,9 @@ def messages(trace: Trace, rows: Ints, record: Ints, label: Ints) -> list[Messag
     found = []
     for place, (row, match, (dims, types)) in enumerate(zip(rows.tolist(), labels, inputs, strict=True)):
         name = trace.names[trace.name[row]]
-        group = _word(texts["group_name"][place]) or only
+        group = word(texts["group_name"][place]) or only
         stored = known.get(group or "", Group(None, None))
-        dtype = _word(texts["dtype"][place])
+        dtype = word(texts["dtype"][place])
         size = counts["group_size"][place] if counts["group_size"][place] > 0 else stored.size
         operation = _first_operation(texts["collective"][place], match[2] if match else None, name)
         elements = max(counts["in_elements"][place], counts["out_elements"][place])
@@ -103,10 +103,11 @@ def groups(trace: Trace) -> dict[str, Group]:
     listed = info.get("pg_config") if isinstance(info, dict) else None
     found = {}
     for each in listed if isinstance(listed, list) else ():
-        if isinstance(each, dict) and _word(each.get("pg_name")):
-            description, size = _word(each.get("pg_desc")), each.get("pg_size")
+        name = word(each.get("pg_name")) if isinstance(each, dict) else None
+        if name is not None:
+            description, size = word(each.get("pg_desc")), each.get("pg_size")
             size = size if type(size) is int and 0 < size < _LIMIT else None
-            found[each["pg_name"]] = Group(None if description == "undefined" else description, size)
+            found[name] = Group(None if description == "undefined" else description, size)
     return found
 
 
@@ -128,7 +129,7 @@ def _backend(trace: Trace, name: str) -> str | None:
     info = trace.metadata.get("distributedInfo")
     # kernels of torch itself (symmetric memory) are of no backend; what asks for some is of the job's
     usual = info.get("backend") if isinstance(info, dict) and name == RECORD else None
-    return match[1].lower() if match else _word(usual)
+    return match[1].lower() if match else word(usual)
 
 
 def _bytes(elements: int, dtype: str | None) -> int | None:
@@ -146,7 +147,7 @@ def _input_bytes(dims: object, types: object, operation: str | None, size: int |
         return None
     total = 0
     for shape, dtype in zip(dims, types, strict=False):
-        width = _width(_word(dtype))
+        width = _width(word(dtype))
         if width and isinstance(shape, list) and all(type(each) is int and 0 <= each < _LIMIT for each in shape):
             total += math.prod(shape[:16]) * width
     if not total or (operation == "all_gather" and size is None):
@@ -155,12 +156,13 @@ def _input_bytes(dims: object, types: object, operation: str | None, size: int |
 
 
 def _input_type(types: object) -> str | None:
-    known = [each for each in types if _width(_word(each))] if isinstance(types, list) else []
+    known = [each for each in types if _width(word(each))] if isinstance(types, list) else []
     return known[0] if known else None
 
 
-def _word(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
+def word(value: object) -> str | None:
+    """A text that can be written to a file, where JSON can spell some that cannot; None for anything else."""
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) and value else None
 
 
 def _texts(trace: Trace, name: str, rows: Ints) -> list[Any]:

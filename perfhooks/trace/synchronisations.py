@@ -10,6 +10,7 @@ import polars as pl
 
 from perfhooks.trace import device, stacks, torch_rules
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.messages import word
 from perfhooks.trace.moments import MS, since_start, step_numbers
 from perfhooks.trace.nesting import nest, outermost
 
@@ -64,7 +65,7 @@ def table(trace: Trace) -> pl.DataFrame:
         "step": step_numbers(trace, trace.start[call]),
         "start_ms": since_start(trace, trace.start[call]),
         "call": _names(trace, call),
-        "kind": [trace.text(index) for index in np.append(trace.argument("sync_kind"), -1)[twin]],
+        "kind": [word(trace.text(index)) for index in np.append(trace.argument("sync_kind"), -1)[twin]],
         "host_ms": [*((trace.end - trace.start)[calls] * MS).tolist(), *(None for _ in own)],
         "device_ms": [each * MS if row >= 0 else None for row, each in zip(twin, _span(trace, twin), strict=True)],
         "operator": _names(trace, operator),

@@ -1,0 +1,303 @@
+"""Damage real traces in every way we can think of: reading them and all tables give numbers, or a TraceError.
+
+    python benchmarks/fuzz.py --cases 200000
+
+Each case is a piece of a recorded trace (of the folder in PERFHOOKS_TRACES, or ../shared/traces, or of what this
+repository can write itself), with fields, events, keys or bytes changed. A case fails on any other exception, on a
+table that cannot be written, on more than ten seconds, or on memory out of proportion to its size. Failing cases are
+kept beside the report, and the same numbers give the same cases again: --seed 7 --first 4711 --cases 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import gzip
+import json
+import os
+import random
+import resource
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+os.environ["POLARS_MAX_THREADS"] = "1"  # cases are small, and there may be several of us
+
+ROOT = Path(__file__).parents[1]
+LIMIT_S = 10
+SPACE = 3 << 30
+"""Address space beyond what is used at the start, in bytes; traces of these sizes need none of it."""
+GROWTH = 200 << 20
+"""How much one case may add to the memory that was ever used, in bytes."""
+KEPT = 20
+"""So many different failures are enough."""
+
+NASTY = (
+    *(0, -1, 1, 2**31, 2**53 + 1, 2**63 - 1, 2**63, -(2**63), 2**64, 10**30, 1e300, -1e300, 0.1, 1e-9, True, None),
+    *("", "0", "-1", "0x7f", "nan", "[memory]", "ProfilerStep#1", "ProfilerStep#", "ProfilerStep#99999999999999999999"),
+    *("é\u2028\ud800", "a;b\n\t", "x" * 5000, "nccl:all_reduce", "record_param_comms", "nn.Module: A_0", "[0, 1]"),
+    *([], [[]], [[[[]]]], [2**70], ["a", None], [[1, -1]], {}, {"a": {"b": []}}, [[0] * 50]),
+)
+LITERALS = (
+    b"NaN",
+    b"Infinity",
+    b"-Infinity",
+    b"N/A",
+    b"1e999",
+    b"0x10",
+    b"'a'",
+    b"{",
+    b"]",
+    b'"',
+    b"\\",
+    b"\xff",
+    b"\x00",
+)
+FIELDS = ("ph", "cat", "name", "pid", "tid", "ts", "dur", "args", "id", "s", "bp")
+ARGUMENTS = (
+    *("External id", "Sequence number", "Fwd thread id", "Python parent id", "Python id", "Python module id"),
+    *("Concrete Inputs", "Input type", "Input Dims", "Call stack", "device", "stream", "correlation", "bytes"),
+    *("est. achieved occupancy %", "grid", "graph id", "Collective name", "dtype", "In msg nelems", "Out msg nelems"),
+    *("Group size", "Process Group Name", "cuda_sync_kind", "Addr", "Bytes", "Total Allocated", "Total Reserved"),
+    *("Device Type", "Device Id", "name"),
+)
+KEYS = ("distributedInfo", "INFO", "WARNING", "deviceProperties", "baseTimeNanoseconds", "traceEvents", "schemaVersion")
+CATEGORIES = (
+    *("cpu_op", "user_annotation", "python_function", "cuda_runtime", "kernel", "gpu_memcpy", "gpu_memset"),
+    *("gpu_user_annotation", "cuda_sync", "overhead", "cpu_instant_event", "fwdbwd", "ac2g", "Trace", "", "new_kind"),
+)
+
+
+class SlowError(Exception):
+    """A case took too long."""
+
+
+class GreedyError(Exception):
+    """A case took too much memory."""
+
+
+class UnwritableError(Exception):
+    """A table cannot be written."""
+
+
+def sources() -> list[dict[str, Any]]:
+    """The recorded traces as objects, with their events by time."""
+    folder = Path(os.environ.get("PERFHOOKS_TRACES", ROOT.parent / "shared" / "traces"))
+    found = [json.loads(gzip.decompress(path.read_bytes())) for path in sorted(folder.glob("*.json.gz"))]
+    for trace in [*found, *([] if found else [written()])]:
+        trace["traceEvents"].sort(key=lambda event: event.get("ts", 0))
+    return found or [written()]
+
+
+def written() -> dict[str, Any]:
+    """A trace with something of everything, where no recorded ones are at hand."""
+    from perfhooks import testing
+
+    events: list[dict[str, Any]] = []
+    for number in range(60):
+        start, end = 1000 * number, 1000 * number + 900
+        forward = testing.op("aten::mm", start, start + 100, external=2 * number + 1, Input_Dims=[[2, 3], [3, 4]])
+        backward = testing.op("autograd::engine::evaluate_function: MmBackward0", start + 200, start + 300, tid=7)
+        events += [testing.step_mark(number, start, end), forward, backward, *testing.flow(number, forward, backward)]
+        events += [testing.launch(number + 1, start + 10, start + 20), testing.memory(start + 30, 64, allocated=64)]
+        events += [testing.kernel(number + 1, start + 100, start + 400, external=2 * number + 1)]
+        events += [
+            testing.python_frame("train.py(3): main", start, end),
+            testing.annotation("gloo:all_reduce", start, end),
+        ]
+    return {"schemaVersion": 1, "distributedInfo": {"rank": 0, "pg_config": [{"pg_name": "0"}]}, "traceEvents": events}
+
+
+class Case:
+    """One damaged piece of a trace, the same for the same numbers."""
+
+    def __init__(self, traces: list[dict[str, Any]], seed: int, number: int) -> None:
+        self.dice = random.Random(f"{seed}:{number}")
+        trace = self.dice.choice(traces)
+        every = trace["traceEvents"]
+        size = self.dice.choice((1, 5, 20, 60, 200))
+        first = self.dice.randrange(len(every))
+        chosen = every[first : first + size] + self.dice.sample(every, min(len(every), size // 4))
+        self.events = [dict(event) for event in chosen]
+        self.odd: Any = {}
+        self.keys = {key: value for key, value in trace.items() if key != "traceEvents"}
+
+    def text(self) -> bytes:
+        """The file: perhaps packed, perhaps not even that."""
+        for _ in range(self.dice.choice((0, 1, 1, 2, 5, 20))):
+            self.dice.choice((self._field, self._argument, self._key, self._event, self._category, self._time))()
+        indent = self.dice.choice((None, 2))
+        data = json.dumps(self._whole(), indent=indent).encode("utf-8", "surrogatepass")
+        if self.dice.random() < 0.4:
+            data = self._bytes(data)
+        if self.dice.random() < 0.1:
+            data = gzip.compress(data, 1)
+            data = self._bytes(data) if self.dice.random() < 0.5 else data
+        return data
+
+    def _whole(self) -> object:
+        events: list[Any] = self.events
+        if self.odd != {}:
+            place = self.dice.randrange(len(events) + 1)
+            events = [*events[:place], self.odd, *events[place:]]
+        if self.dice.random() < 0.05:
+            return events
+        parts = [*self.keys.items(), ("traceEvents", events)]
+        if self.dice.random() < 0.3:
+            self.dice.shuffle(parts)
+        return dict(parts)
+
+    def _one(self) -> dict[str, Any]:
+        return self.dice.choice(self.events) if self.events else {}
+
+    def _field(self) -> None:
+        event, name = self._one(), self.dice.choice(FIELDS)
+        if self.dice.random() < 0.2:
+            event.pop(name, None)
+        else:
+            event[name] = self.dice.choice(NASTY)
+
+    def _argument(self) -> None:
+        event = self._one()
+        args = event.get("args")
+        names = [*ARGUMENTS, *(args if isinstance(args, dict) else ())]
+        event["args"] = (args if isinstance(args, dict) else {}) | {self.dice.choice(names): self.dice.choice(NASTY)}
+
+    def _key(self) -> None:
+        self.keys[self.dice.choice(KEYS)] = self.dice.choice(NASTY)
+
+    def _event(self) -> None:
+        place = self.dice.randrange(len(self.events) + 1)
+        what = self.dice.random()
+        if what < 0.4 and self.events:
+            self.events.insert(place, dict(self._one()))
+        elif what < 0.7 and self.events:
+            self.events.remove(self._one())
+        else:
+            self.odd = self.dice.choice(NASTY)
+
+    def _category(self) -> None:
+        self._one()["cat"] = self.dice.choice(CATEGORIES)
+
+    def _time(self) -> None:
+        event, other = self._one(), self._one()
+        event["ts"] = other.get("ts", 0)
+        event["dur"] = self.dice.choice((0, 0.001, other.get("dur", 1), 10**6))
+
+    def _bytes(self, data: bytes) -> bytes:
+        text = bytearray(data)
+        for _ in range(self.dice.choice((1, 1, 3, 10))):
+            first = self.dice.randrange(len(text) + 1)
+            last = min(len(text), first + self.dice.choice((1, 1, 10, 100, 1000)))
+            what = self.dice.randrange(5)
+            if what == 0:
+                del text[first:last]
+            elif what == 1:
+                text[first:first] = text[first:last]
+            elif what == 2:
+                text[first:last] = self.dice.choice(LITERALS)
+            elif what == 3:
+                text[first:last] = bytes(self.dice.randrange(256) for _ in range(last - first))
+            else:
+                del text[first:]
+        return bytes(text)
+
+
+def examine(path: Path, dice: random.Random) -> str:
+    """Read a trace and make every table of it; say what became of it."""
+    from perfhooks import show
+    from perfhooks.errors import TraceError
+    from perfhooks.trace import collectives, read
+
+    try:
+        trace = read(path)
+    except TraceError as error:
+        if "\n" in str(error):
+            raise UnwritableError(f"an error of several lines: {error}") from error
+        return "refused"
+    # all of them cost thirty times what reading does
+    for name in show.TABLES if dice.random() < 0.2 else dice.sample(show.TABLES, 3):
+        by = (dice.choice(show.GROUPS[name]),) if name in show.GROUPS and dice.random() < 0.3 else ()
+        table = show.compute(trace, name, by)
+        try:
+            table.write_csv(float_precision=6)
+            table.write_json()
+        except Exception as error:
+            raise UnwritableError(f"{name}: {error}") from error
+    if dice.random() < 0.1:
+        collectives.across([trace, trace])
+    return "doubtful" if trace.doubts else "read"
+
+
+def too_slow(_signal: int, _frame: object) -> None:
+    raise SlowError(f"more than {LIMIT_S} s")
+
+
+def examined(path: Path, dice: random.Random) -> str:
+    """Examine a case within its bounds of time and memory."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
+    try:
+        found = examine(path, dice)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
+    if grown > GROWTH:
+        raise GreedyError(f"{grown >> 20} MiB for a file of {path.stat().st_size >> 10} KiB")
+    return found
+
+
+def bound_memory() -> None:
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + SPACE, hard))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--cases", type=int, default=200_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0, help="number of the first case")
+    parser.add_argument("--keep", type=Path, default=Path(), help="folder for cases that fail")
+    options = parser.parse_args()
+    traces = sources()
+    signal.signal(signal.SIGALRM, too_slow)
+    outcomes: collections.Counter[str] = collections.Counter()
+    failures: dict[str, str] = {}
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
+        path = Path(folder, "case.json")
+        path.write_bytes(json.dumps(traces[0]).encode())
+        examine(path, random.Random(0))  # imports everything
+        if Path("/proc/self/statm").exists():
+            bound_memory()
+        for number in range(options.first, options.first + options.cases):
+            case = Case(traces, options.seed, number)
+            path.write_bytes(case.text())
+            try:
+                outcomes[examined(path, case.dice)] += 1
+            except Exception as error:  # noqa: BLE001 -- this is what we are looking for
+                outcomes["failed"] += 1
+                last = traceback.extract_tb(error.__traceback__)[-1]
+                place = f"{type(error).__name__} at {Path(last.filename).name}:{last.lineno}"
+                if place not in failures:
+                    failures[place] = f"case {number}: {traceback.format_exc(limit=-4)}"
+                    kept = options.keep / f"fuzz-{options.seed}-{number}.json"
+                    kept.write_bytes(path.read_bytes())
+                if len(failures) >= KEPT:
+                    break
+            if sum(outcomes.values()) % 1000 == 0:
+                rate = sum(outcomes.values()) / (time.perf_counter() - began)
+                print(f"{sum(outcomes.values())} cases, {rate:.0f} a second: {dict(outcomes)}", flush=True)
+    print(f"{sum(outcomes.values())} cases: {dict(outcomes)}")
+    for text in failures.values():
+        print(text)
+    sys.exit(bool(failures))
+
+
+if __name__ == "__main__":
+    main()
