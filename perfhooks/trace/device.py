@@ -78,13 +78,25 @@ def holders(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
         rows: slices, in any order.
         candidates: slices of the host, each once, ascending; one that is among ``rows`` as well does not hold itself.
     """
-    every = np.union1d(rows, candidates)
+    every = np.union1d(rows, around(trace, rows, candidates))
     parent = nest(trace.thread[every], trace.start[every], trace.end[every]).parent
     holds = np.append(np.isin(every, candidates), True)  # the last stands for nobody
     place = parent[np.searchsorted(every, rows)]
     while not holds[place].all():
         place = np.where(holds[place], place, parent[place])
     found: Ints = np.append(every, -1)[place]
+    return found
+
+
+def around(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
+    """Those of the candidates during which, on their thread, any of the rows begins; there are few where rows are."""
+    if not len(rows):
+        return rows
+    ordered = np.sort(rows)  # as all slices are: by thread and start
+    after = np.searchsorted(ordered, candidates, "right")
+    first = ordered[np.minimum(after, len(ordered) - 1)]
+    holds = (after < len(ordered)) & (trace.thread[first] == trace.thread[candidates])
+    found: Ints = candidates[holds & (trace.start[first] <= trace.end[candidates])]
     return found
 
 

@@ -109,6 +109,9 @@ def _operators(trace: Trace, calls: Ints) -> Ints:
     around &= (named >= 0) & (trace.end[named] >= trace.start[rows])
     inner = np.where(around, named, device.holders(trace, rows, ops))
     inner = np.where(trace.kind[rows] == Kind.OP, rows, inner)
+    ops = np.union1d(device.around(trace, inner[inner >= 0], ops), inner[inner >= 0])
+    if not len(ops):
+        return found
     root = outermost(nest(trace.thread[ops], trace.start[ops], trace.end[ops]))
     outer = ops[root[np.minimum(np.searchsorted(ops, inner), len(ops) - 1)]]
     found[known] = np.where(inner >= 0, outer, -1)
