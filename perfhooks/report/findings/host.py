@@ -140,7 +140,7 @@ def numpy_on_the_host(tables: Tables) -> Iterator[Finding]:
         gain,
         title=f"The host computes in NumPy for {ms(spent)} of a {tables.unit}.",
         estimate="All of that time: at most this is won if torch computes the same, on the device where there is one.",
-        evidence=[f"{tables.often(calls)} tensors become arrays in a {tables.unit}", *most(lines)],
+        evidence=[f"tensors that become arrays in a {tables.unit}: {tables.often(calls)}", *most(lines)],
         advice=(
             "Between numpy() and the next operator of torch one core computes while everything else waits. Write that "
             "part in torch: it runs on all cores or on the device, and autograd can follow it."
@@ -236,9 +236,16 @@ def _outside_torch(tables: Tables) -> tuple[Intervals, Ints]:
         return intervals.nothing(), calls
     parent = tree.nesting.parent[tree.entry[calls]]
     until = np.where(parent >= 0, tree.nesting.end[parent], trace.end[calls])
+    return tables.clipped(intervals.union(trace.end[calls], np.minimum(until, _next_operator(tables, calls)))), calls
+
+
+def _next_operator(tables: Tables, calls: Ints) -> Ints:
+    """When the next operator or label begins on the thread of each call, after it."""
+    trace = tables.trace
     ops = trace.rows(Kind.OP, Kind.ANNOTATION)
-    for place, row in enumerate(calls.tolist()):
-        mine = trace.start[ops[trace.thread[ops] == trace.thread[row]]]
-        next_op = np.searchsorted(mine, trace.end[row])
-        until[place] = min(until[place], mine[next_op]) if next_op < len(mine) else until[place]
-    return tables.clipped(intervals.union(trace.end[calls], until)), calls
+    found = np.full(len(calls), np.iinfo(np.int64).max)
+    for thread in np.unique(trace.thread[calls]).tolist():
+        here = trace.thread[calls] == thread
+        begun = np.append(trace.start[ops[trace.thread[ops] == thread]], np.iinfo(np.int64).max)
+        found[here] = begun[np.searchsorted(begun, trace.end[calls[here]])]
+    return found

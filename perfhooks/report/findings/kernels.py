@@ -27,9 +27,7 @@ TF32: Final = 8
 """The compute capability from which tensor cores take float32 as TF32 (Ampere)."""
 
 # Kernels of cuBLAS and cuDNN that multiply float32 on plain cores, and words of those that use tensor cores.
-_PLAIN: Final = (
-    r"sgemm|scudnn|simt_s|_f32f32_f32f32_f32|(?:dgrad|wgrad|conv2d_grouped_direct)\w*<float|implicit_convolve"
-)
+_PLAIN: Final = r"sgemm|scudnn|simt_s|_f32f32_f32f32_f32|(?:dgrad|wgrad)\w*<float|implicit_convolve"
 _TENSOR: Final = r"tf32|tensorop|wmma|tensor\d|[sh](?:884|1688|16816|161616)|[hsi]mma|bf16|_f16|half|fp16|16f"
 _FLOAT32: Final = rf"^(?!.*(?:{_TENSOR})).*(?:{_PLAIN})"
 

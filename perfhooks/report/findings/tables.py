@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -11,8 +12,7 @@ import polars as pl
 
 from perfhooks.report.findings.finding import Finding
 from perfhooks.trace import collectives as all_collectives
-from perfhooks.trace import copies as all_copies
-from perfhooks.trace import device, host, intervals, kernels, operators, stacks, steps
+from perfhooks.trace import device, host, intervals, operators, stacks, steps
 from perfhooks.trace import synchronisations as all_synchronisations
 from perfhooks.trace.kinds import Kind
 
@@ -194,9 +194,13 @@ class Tables:
         """How long some work of devices takes, in milliseconds a step; side by side it counts once."""
         return self.per_step(intervals.union(self.trace.start[rows], self.trace.end[rows]))
 
+    @cached_property
+    def _owners(self) -> Ints:
+        return device.owners(self.trace)
+
     def launched_by(self, rows: Ints) -> Ints:
         """The work of devices that some slices of the host, or what they called, launched; slices."""
-        owner = device.owners(self.trace)
+        owner = self._owners
         known = np.flatnonzero(owner >= 0)
         chosen = np.unique(rows)
         holder = device.holders(self.trace, owner[known], chosen) if len(chosen) else np.full(len(known), -1)
@@ -224,7 +228,7 @@ class Tables:
 
     @cached_property
     def _own_frames(self) -> Ints:
-        own = [bool(_LINE.search(name)) and not _LIBRARY.search(name) for name in self.trace.names]
+        own = [_is_own(name) for name in self.trace.names]
         frames = self.trace.rows(Kind.PYTHON)
         found: Ints = frames[np.array([*own, False])[self.trace.name[frames]]]
         return found
@@ -278,16 +282,6 @@ class Tables:
     def operators(self) -> pl.DataFrame:
         """The table of operators, by step."""
         return self._of_steps(operators.table(self.trace, ("step",)))
-
-    @cached_property
-    def kernels(self) -> pl.DataFrame:
-        """The table of kernels of the whole window."""
-        return kernels.table(self.trace)
-
-    @cached_property
-    def copies(self) -> pl.DataFrame:
-        """The table of copies."""
-        return self._of_steps(all_copies.table(self.trace))
 
     @cached_property
     def synchronisations(self) -> pl.DataFrame:
@@ -345,6 +339,12 @@ class Tables:
             advice=advice,
             code=code,
         )
+
+
+def _is_own(name: str) -> bool:
+    """Whether the name of a frame is a line of the user's own; files of the standard library have no folder."""
+    module = name.partition(".py(")[0].partition("/")[0]
+    return bool(_LINE.search(name)) and not _LIBRARY.search(name) and module not in sys.stdlib_module_names
 
 
 def ms(value: float) -> str:

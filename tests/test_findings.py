@@ -1,0 +1,212 @@
+"""Every rule finds what was planted for it in a real training, and says nothing about the same training done well."""
+
+import dataclasses
+import functools
+import importlib
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from perfhooks import testing
+from perfhooks.report import findings
+from perfhooks.report.findings import Finding, Tables, find
+from perfhooks.run import Capture, Cost, Place
+from perfhooks.testing import annotation, op, step_mark
+from perfhooks.trace import read
+
+BAD = Path(__file__).parents[1] / "examples" / "bad"
+NAMES = sorted(path.stem for path in BAD.glob("*.py"))
+WITH_STACKS = {"checkpoint_in_steps", "numpy_on_the_host", "waiting_for_data"}
+MS = 1_000_000
+"""Nanoseconds."""
+
+
+def rules(found):
+    return [finding.rule for finding in found]
+
+
+@functools.cache
+def training(name):
+    sys.path.insert(0, str(BAD))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(BAD))
+
+
+@pytest.fixture
+def one_thread():
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    torch.backends.mkldnn.enabled = True
+
+
+def recorded(name, out, *, good):
+    """What is found in a window of a training; what recording cost is of this machine, and has tests of its own."""
+    training(name).main(out, good=good)
+    (facts,) = {path.resolve() for path in out.glob("*/train-*/rank0.capture.json")}
+    place = Place(facts.parent)
+    capture = dataclasses.replace(place.load(), cost=Cost())
+    return capture, find(capture, read(place.artifact("pt.trace.json.gz")))
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("name", NAMES)
+def test_exactly_the_planted_problem_is_found(name, tmp_path):
+    _, found = recorded(name, tmp_path, good=False)
+    assert rules(found) == [name.replace("_", "-")]
+    (finding,) = found
+    assert finding.gain_ms > 0
+    assert 0 < finding.gain_percent <= 100
+    assert finding.evidence
+    assert all(isinstance(line, str) and line for line in finding.evidence)
+    assert finding.title.endswith(".")
+    if name in WITH_STACKS:
+        assert any(f"{name}.py(" in line for line in finding.evidence), "stacks tell the line"
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_is_found_in_the_same_training_done_well(name, tmp_path):
+    _, found = recorded(name, tmp_path, good=True)
+    assert found == []
+
+
+def test_there_is_a_planted_case_for_every_rule():
+    """Either a script in examples/bad or a synthetic trace in test_findings_devices.py."""
+    import test_findings_devices
+
+    planted = {name.replace("_", "-") for name in NAMES} | set(test_findings_devices.PLANTED) | {"profiler-overhead"}
+    assert len(planted) == len(findings.RULES)
+
+
+# --- what all findings have in common ---
+
+
+def waiting(wait, wall=100):
+    """Two steps that wait for data."""
+    loader = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    for number in (0, 1):
+        begin = number * wall * MS
+        yield step_mark(number, begin, begin + wall * MS)
+        yield annotation(loader, begin, begin + wait * MS)
+
+
+def trace_of(tmp_path, events, **metadata):
+    return read(testing.write_trace(tmp_path / "t.json", events, **metadata))
+
+
+WHOLE = Capture(first=0, last=1, reached=2)
+
+
+def test_the_best_comes_first(tmp_path):
+    events = [*waiting(10), *(annotation("validation", begin * MS, (begin + 60) * MS) for begin in (20, 120))]
+    found = find(WHOLE, trace_of(tmp_path, events))
+    assert rules(found) == ["validation-in-steps", "waiting-for-data"]
+    assert [finding.gain_ms for finding in found] == pytest.approx([30, 10])
+    assert [finding.gain_percent for finding in found] == pytest.approx([30, 10])
+
+
+def test_findings_are_plain_data(tmp_path):
+    (finding,) = find(WHOLE, trace_of(tmp_path, waiting(50)))
+    data = json.loads(json.dumps(dataclasses.asdict(finding)))
+    assert Finding(**data | {"evidence": tuple(data["evidence"])}) == finding
+
+
+def test_estimates_say_that_gains_overlap(tmp_path):
+    (finding,) = find(WHOLE, trace_of(tmp_path, waiting(50)))
+    assert "may overlap" in finding.estimate
+
+
+def test_a_rule_that_raises_costs_only_itself(tmp_path, monkeypatch, caplog):
+    def broken(_):
+        raise RuntimeError("a rule of the future")
+
+    monkeypatch.setattr(findings, "RULES", (broken, *findings.RULES))
+    with caplog.at_level(logging.DEBUG, "perfhooks"):
+        found = find(WHOLE, trace_of(tmp_path, waiting(50)))
+    assert rules(found) == ["waiting-for-data"]
+    assert [record.levelname for record in caplog.records if "broken" in record.getMessage()] == ["DEBUG"]
+
+
+@pytest.mark.parametrize("wait", [4, 0])
+def test_less_than_its_threshold_is_no_finding(wait, tmp_path):
+    assert find(WHOLE, trace_of(tmp_path, waiting(wait))) == []
+
+
+@pytest.mark.parametrize("events", [[op("aten::mm", 0, 10)], [step_mark(0, 5, 5)]], ids=["one", "no time"])
+def test_hardly_any_events_are_no_finding_and_no_failure(events, tmp_path, caplog):
+    with caplog.at_level(logging.DEBUG, "perfhooks"):
+        assert find(Capture(), trace_of(tmp_path, events)) == []
+    assert "failed" not in caplog.text
+
+
+def test_a_step_that_was_cut_short_does_not_count(tmp_path):
+    """Its wait would be half of it."""
+    events = [*waiting(0), step_mark(2, 200 * MS, 210 * MS), annotation("data", 200 * MS, 209 * MS)]
+    capture = Capture(first=0, last=3, reached=2, partial="stopped before its last step")
+    assert find(capture, trace_of(tmp_path, events)) == []
+    assert rules(find(dataclasses.replace(capture, partial=None), trace_of(tmp_path, events))) == []
+
+
+def test_a_mark_without_a_step_does_not_count(tmp_path):
+    """As an idle ``step()`` leaves one at the end of some recordings."""
+    events = [*waiting(50), step_mark(2, 200 * MS, 201 * MS)]
+    tables = Tables(Capture(first=0, last=2, reached=3), trace_of(tmp_path, events))
+    assert tables.steps["step"].to_list() == [0, 1]
+
+
+@pytest.mark.parametrize(("recorded_ms", "expected"), [(20.0, ["profiler-overhead"]), (14.0, []), (None, [])])
+def test_recording_that_takes_half_as_long_again_is_said_without_a_gain(recorded_ms, expected, tmp_path):
+    cost = Cost(idle_step_ms=10.0, recorded_step_ms=recorded_ms)
+    capture = dataclasses.replace(WHOLE, cost=cost, options={"with_stack": True, "record_shapes": False})
+    found = find(capture, trace_of(tmp_path, waiting(0)))
+    assert rules(found) == expected
+    for finding in found:
+        assert finding.gain_ms is finding.gain_percent is None
+        assert "recorded with with_stack" in finding.evidence
+
+
+# --- on traces of other people's trainings: what was looked at, one by one ---
+
+REAL = {
+    "a100-ddp2-train-3steps": ["host-bound"],
+    "alexnet-cuda-sync": [],
+    "b200-eager-stacks-shapes": ["host-bound"],
+    "cpu-only-rank34": [],
+    "h100-bert-small": ["host-bound"],
+    "mi210-gpu-only": ["layout-conversions"],
+    "mi250-minitoy-train": [],
+    "mi300-bert-small": ["host-bound"],
+    "odd-no-distributed-info": [],
+    "sampled-128ranks-rank0": ["exposed-communication"],
+    "sampled-128ranks-rank1": ["exposed-communication"],
+    "triton-compile": [],
+    "v100-resnet-train-5steps": ["float32-products"],
+}
+"""The A100, B200, H100 and MI300 idle for 60 to 90% of a step between small kernels; the V100 multiplies float32
+without tensor cores and is never idle; the MI210 transposes images around its convolutions for a seventh of the time;
+the ranks of the large job communicate for a quarter of the step while nothing computes."""
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_traces_have_the_findings_they_should(name, traces, caplog):
+    with caplog.at_level(logging.DEBUG, "perfhooks"):
+        found = find(Capture(), read(traces / f"{name}.json.gz"))
+    assert rules(found) == REAL[name]
+    assert "failed" not in caplog.text
+    for finding in found:
+        assert finding.gain_ms is None or finding.gain_percent <= 100
+
+
+def test_every_real_trace_is_looked_at(traces):
+    names = {path.name.removesuffix(".json.gz") for path in traces.glob("*.json.gz")}
+    assert names <= REAL.keys() or "PERFHOOKS_TRACES" in os.environ

@@ -1,0 +1,360 @@
+"""The rules about devices: planted in synthetic traces of a training that is otherwise well, and silent on that one."""
+
+import logging
+
+import pytest
+
+from perfhooks import testing
+from perfhooks.report.findings import Tables, find
+from perfhooks.run import Capture
+from perfhooks.testing import PID, annotation, kernel, launch, op, python_frame, slice_event, step_mark
+from perfhooks.trace import read
+
+US = 1000
+MS = 1_000_000
+STEP = 10 * MS
+STEPS = 3
+WHOLE = Capture(first=0, last=STEPS - 1, reached=STEPS)
+A100 = {"deviceProperties": [{"id": 0, "name": "NVIDIA A100", "computeMajor": 8}]}
+V100 = {"deviceProperties": [{"id": 0, "name": "Tesla V100", "computeMajor": 7}]}
+P100 = {"deviceProperties": [{"id": 0, "name": "Tesla P100", "computeMajor": 6}]}
+MI300 = {"deviceProperties": [{"id": 0, "name": "AMD Instinct MI300X", "computeMajor": 9}]}
+
+FAST = "cutlass_80_tensorop_s1688gemm_256x64_16x4_nt_align4"
+PLAIN = "ampere_sgemm_128x64_tn"
+
+
+class Training:
+    """Steps whose kernels follow each other without a gap; the host launches ahead until the queue is full."""
+
+    def __init__(self):
+        self.events = []
+        self._correlation = 0
+
+    def work(self, launched, start, end, *, call="cudaLaunchKernel", call_us=10, launch_args=(), **options):
+        """One piece of work with its launch."""
+        self._correlation += 1
+        self.events.append(launch(self._correlation, launched, launched + call_us * US, name=call, **dict(launch_args)))
+        self.events.append(kernel(self._correlation, start, end, **options))
+
+    def call(self, name, start, end):
+        """A call into the runtime that launches nothing."""
+        self._correlation += 1
+        self.events.append(launch(self._correlation, start, end, name=name))
+
+    def step(self, number, *, kernels=9, name=FAST, begin=60 * US, waits=True):
+        """A step whose kernels take it up, from a while after its begin; gives the time at which it began.
+
+        The queue is full after all but one of them, so that the host waits to launch the last.
+        """
+        at = number * STEP
+        self.events.append(step_mark(number, at, at + STEP))
+        span = (STEP - begin) // kernels
+        for place in range(kernels):
+            start = at + begin + place * span
+            launched = at + 40 * US + place * US
+            held = (start - launched) // US - 10 if waits and place == kernels - 1 else 1
+            self.work(launched, start, start + span, name=name, call_us=held)
+        return at
+
+
+def steps(plant=None, **options):
+    """A training, and what is planted in each of its steps."""
+    made = Training()
+    for number in range(STEPS):
+        at = made.step(number, **options)
+        if plant:
+            plant(made, at)
+    return made.events
+
+
+def pageable_copies(training, at, *, source="Pageable", size=20_000_000, stream=7):
+    """A batch copied from memory that is not pinned, before anything computes."""
+    name = f"Memcpy HtoD ({source} -> Device)"
+    place = {"category": "gpu_memcpy", "name": name, "bytes": size, "stream": stream}
+    start = at + 10 * US if stream == 7 else at + 3 * MS
+    training.work(at, start, start + 2 * MS, call="cudaMemcpyAsync", **place)
+
+
+def many_launches(training, at, *, ahead=False):
+    """A hundred kernels of 10 us, launched every 90 us."""
+    training.events.append(step_mark(at // STEP, at, at + STEP))
+    for place in range(100):
+        launched = at + place * (10 if ahead else 90) * US
+        start = max(at + 20 * US + place * (90 if ahead else 0) * US, launched + 15 * US)
+        training.work(launched, start, start + (88 if ahead else 10) * US, call_us=5, name=FAST)
+
+
+def reading_values(training, at, *, gap=3 * MS):
+    """``loss.item()`` in the middle of a step, and the host launches again only after a while."""
+    training.events.append(step_mark(at // STEP, at, at + STEP))
+    half = 3 * MS
+    training.events.append(python_frame("train.py(12): step", at, at + STEP - 1))
+    training.events.append(op("aten::item", at + 300 * US, at + half + 300 * US))
+    training.work(at + 50 * US, at + 100 * US, at + half, name=FAST)
+    training.call("cudaStreamSynchronize", at + 310 * US, at + half + 20 * US)
+    training.work(at + half + gap - 50 * US, at + half + gap, at + half + gap + half, name=FAST)
+
+
+def double_products(training, at, *, dtype="double", shape=(64, 64)):
+    """A product whose inputs are float64, with half of the step's kernels."""
+    inputs = {"Input_type": [dtype, dtype], "Input_Dims": [list(shape)] * 2}
+    training.events.append(op("aten::mm", at + 30 * US, at + STEP - 20 * US, **inputs))
+
+
+def unfolding(training, at, *, name="aten::_slow_conv2d_forward"):
+    """A convolution without cuDNN, with all of the step's kernels."""
+    inputs = {"Input_type": ["float"], "Input_Dims": [[8, 3, 32, 32]]}
+    training.events.append(op(name, at + 30 * US, at + STEP - 20 * US, **inputs))
+
+
+def allocations(training, at, *, name="cudaMalloc"):
+    """Memory asked of the device while it idles."""
+    training.call(name, at + 150 * US, at + 650 * US)
+
+
+def gathering(training, at, *, exposed=True, count=1, size=100_000_000):
+    """Collectives, alone or beside the kernels."""
+    each = 2 * MS // count
+    for place in range(count):
+        start = at + (200 * US if exposed else 3 * MS) + place * each
+        training.work(
+            at + 20 * US,
+            start,
+            start + each,
+            name="ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+            stream=20,
+            Collective_name="allreduce",
+            dtype="Float",
+            In_msg_nelems=size // 4,
+            Out_msg_nelems=size // 4,
+            Group_size=2,
+            Process_Group_Name="0",
+        )
+
+
+def one_process_for_all(training, at, *, devices=2):
+    """The model is sent to every device before the step computes."""
+    for place, name in enumerate(("Scatter", "Broadcast", "Gather")):
+        training.events.append(op(name, at + place * 400 * US, at + (place + 1) * 400 * US))
+    if devices > 1:
+        training.work(at + 100 * US, at + 2 * MS, at + 3 * MS, device=1, name=FAST)
+
+
+PLANTED = {
+    "blocking-copies": (lambda: steps(pageable_copies, begin=2100 * US), A100),
+    "host-bound": (lambda: made_of(many_launches), A100),
+    "synchronisation": (lambda: made_of(reading_values), A100),
+    "float32-products": (lambda: steps(name=PLAIN), A100),
+    "layout-conversions": (
+        lambda: steps(name="void cudnn::ops::nchwToNhwcKernel<float, float, float, false, true>"),
+        A100,
+    ),
+    "allocator-churn": (lambda: steps(allocations, begin=700 * US), A100),
+    "exposed-communication": (lambda: steps(gathering, begin=2200 * US), A100),
+    "small-collectives": (
+        lambda: steps(lambda made, at: gathering(made, at, count=40, size=1024), begin=2200 * US),
+        A100,
+    ),
+    "data-parallel": (lambda: steps(one_process_for_all, begin=1200 * US), A100),
+}
+"""Rules that need a device: a trace in which each finds something, with the properties of the device."""
+
+ALSO = {"small-collectives": {"exposed-communication"}, "data-parallel": set()}
+"""What else such a trace has: small collectives that take a fifth of the step are exposed communication as well."""
+
+
+def made_of(step):
+    made = Training()
+    for number in range(STEPS):
+        step(made, number * STEP)
+    return made.events
+
+
+def found_in(tmp_path, events, metadata=A100, capture=WHOLE):
+    return find(capture, read(testing.write_trace(tmp_path / "t.json", events, **metadata)))
+
+
+def rules(found):
+    return [finding.rule for finding in found]
+
+
+@pytest.fixture(autouse=True)
+def no_rule_fails(caplog):
+    with caplog.at_level(logging.DEBUG, "perfhooks"):
+        yield
+    assert "failed" not in caplog.text
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_exactly_the_planted_problem_is_found(name, tmp_path):
+    make, metadata = PLANTED[name]
+    found = found_in(tmp_path, make(), metadata)
+    assert set(rules(found)) == {name} | ALSO.get(name, set())
+    for finding in found:
+        assert 0 < finding.gain_ms <= STEP / MS
+        assert 0 < finding.gain_percent <= 100
+        assert finding.evidence
+
+
+@pytest.mark.parametrize("metadata", [A100, V100, MI300, {}], ids=["A100", "V100", "MI300", "unknown"])
+def test_nothing_is_found_where_nothing_is_wrong(metadata, tmp_path):
+    assert found_in(tmp_path, steps(), metadata) == []
+
+
+def test_what_the_device_did_not_wait_for_is_no_finding(tmp_path):
+    """Each of the planted problems in its harmless form: hidden, small, or of another device."""
+    harmless = [
+        steps(lambda made, at: pageable_copies(made, at, source="Pinned"), begin=2100 * US),
+        steps(lambda made, at: pageable_copies(made, at, size=64 * 1024), begin=2100 * US),
+        steps(lambda made, at: pageable_copies(made, at, stream=9)),
+        made_of(lambda made, at: many_launches(made, at, ahead=True)),
+        made_of(lambda made, at: reading_values(made, at, gap=60 * US)),
+        steps(lambda made, at: gathering(made, at, exposed=False)),
+        steps(lambda made, at: gathering(made, at, exposed=False, count=40, size=1024)),
+        steps(lambda made, at: allocations(made, at, name="cudaFuncGetAttributes"), begin=700 * US),
+        steps(lambda made, at: allocations(made, at + 2 * MS)),
+        steps(lambda made, at: one_process_for_all(made, at, devices=1), begin=1200 * US),
+        steps(lambda made, at: double_products(made, at, dtype="float")),
+        steps(lambda made, at: double_products(made, at, shape=())),
+        steps(lambda made, at: unfolding(made, at, name="aten::cudnn_convolution")),
+    ]
+    assert [rules(found_in(tmp_path, events)) for events in harmless] == [[]] * len(harmless)
+
+
+# --- rules that a CPU shows too, on a device ---
+
+
+def test_float64_on_a_device_costs_its_kernels_not_their_launches(tmp_path):
+    (finding,) = found_in(tmp_path, steps(double_products, name="cutlass_80_tensorop_d884gemm_64x64_16x3_nn_align1"))
+    assert finding.rule == "float64-products"
+    assert finding.gain_ms == pytest.approx(0.5 * 9.94, rel=0.01)
+
+
+def test_a_slow_convolution_on_a_device_is_cudnn_switched_off(tmp_path):
+    (finding,) = found_in(tmp_path, steps(unfolding, name="im2col_kernel<float>"))
+    assert finding.rule == "slow-convolution"
+    assert "cuDNN" in finding.title
+    assert "torch.backends.cudnn.enabled = True" in finding.code
+
+
+def test_waiting_for_data_that_the_device_does_not_notice_is_no_finding(tmp_path):
+    loader = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+
+    def plant(made, at):
+        made.events.append(annotation(loader, at + 500 * US, at + 990 * US + 4 * MS))
+
+    assert found_in(tmp_path, steps(plant)) == []
+
+
+def test_waiting_for_workers_asks_for_more_of_them_and_for_pinned_memory(tmp_path):
+    loader = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+    events = steps(lambda made, at: made.events.append(annotation(loader, at, at + 3 * MS)), begin=3100 * US)
+    (finding,) = found_in(tmp_path, events)
+    assert finding.rule == "waiting-for-data"
+    assert finding.gain_ms == pytest.approx(3.0, rel=0.05)
+    assert "prefetch_factor" in finding.code
+    assert "pin_memory=True" in finding.code
+
+
+# --- what the evidence and the estimates say ---
+
+
+def test_a_wait_names_the_line_that_asked_for_the_value(tmp_path):
+    (finding,) = found_in(tmp_path, made_of(reading_values))
+    assert any(line.startswith("train.py(12): step: ") for line in finding.evidence)
+    assert finding.gain_ms == pytest.approx(2.7, abs=0.03), "no more than the wait itself"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected", "code"),
+    [
+        (A100, ["float32-products"], "set_float32_matmul_precision"),
+        (V100, ["float32-products"], "torch.float16"),
+        (P100, [], ""),
+        (MI300, [], ""),
+        ({}, [], ""),
+        ({"deviceProperties": ["?"]}, [], ""),
+    ],
+)
+def test_float32_is_a_problem_only_where_there_are_tensor_cores(metadata, expected, code, tmp_path):
+    found = found_in(tmp_path, steps(name=PLAIN), metadata)
+    assert rules(found) == expected
+    assert all(code in finding.code for finding in found)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128_32x3_nn_align8",
+        "sm80_xmma_fprop_implicit_gemm_indexed_tf32f32_tf32f32_f32_nhwckrsc_nchw_tilesize128x128x16_g1_tensor16x8x8",
+        "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x64x64_warpgroupsize1x1x1",
+        "volta_fp16_s884gemm_fp16_128x128_ldg8_f2f_nn",
+        "volta_h884gemm_256x64_ldg8_nn",
+        "turing_fp16_s1688gemm_fp16_128x128_ldg8_f2f_tn",
+        "ampere_fp16_s16816gemm_fp16_64x64_ldg8_f2f_stages_64x5_nn",
+        "nvjet_tst_64x64_64x16_2x1_2cta_v_bz_bias_TNT",
+        "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4>>",
+        "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>",
+        "void cudnn::cnn::conv2d_grouped_direct_kernel<false, true, false, false, 0, 0, int, float, float>",
+        "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<float, float>>>",
+    ],
+)
+def test_kernels_on_tensor_cores_and_those_that_multiply_nothing_are_left_alone(name, tmp_path):
+    assert found_in(tmp_path, steps(name=name)) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "volta_sgemm_64x64_nt",
+        "cudnn_infer_volta_scudnn_128x64_relu_medium_nn_v1",
+        "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x64_8x5_nn_align1>",
+        "void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>(int, int, int)",
+        "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma_aligna4_alignc4",
+        "void implicit_convolve_sgemm<float, float, 128, 5, 5, 3, 3, 3, 1, true, false, true>(int, int, int)",
+    ],
+)
+def test_kernels_that_multiply_float32_on_plain_cores_are_known_by_their_names(name, tmp_path):
+    assert rules(found_in(tmp_path, steps(name=name), V100)) == ["float32-products"]
+
+
+def test_what_the_device_saves_is_no_gain_where_the_host_never_waits(tmp_path):
+    """Half of the kernels' time could go, and the step would be as long as before."""
+    assert found_in(tmp_path, steps(name=PLAIN, kernels=3, begin=7 * MS, waits=False)) == []
+
+
+def test_allocations_belong_to_the_start_of_a_program(tmp_path):
+    """A recording without marks may be just that."""
+    events = [event for event in steps(allocations, begin=700 * US) if not event["name"].startswith("ProfilerStep")]
+    assert rules(found_in(tmp_path, events)) == []
+
+
+def test_communication_of_which_the_gain_is_not_known_comes_last(tmp_path):
+    """The host is never seen waiting for the device: perhaps it is what is slow."""
+    events = steps(gathering, kernels=3, begin=5 * MS, waits=False)
+    (finding,) = found_in(tmp_path, events)
+    assert finding.rule == "exposed-communication"
+    assert finding.gain_ms is finding.gain_percent is None
+
+
+def test_recording_itself_is_not_the_host_being_slow(tmp_path):
+    from dataclasses import replace
+
+    from perfhooks.run import Cost
+
+    slowed = replace(WHOLE, cost=Cost(idle_step_ms=2.0, recorded_step_ms=10.0))
+    assert rules(found_in(tmp_path, made_of(many_launches), capture=slowed)) == ["profiler-overhead"]
+
+
+def test_no_gain_is_more_than_the_time_it_is_taken_from(tmp_path):
+    for make, metadata in PLANTED.values():
+        trace = read(testing.write_trace(tmp_path / "t.json", make(), **metadata))
+        tables = Tables(WHOLE, trace)
+        for finding in find(WHOLE, trace):
+            assert finding.gain_ms <= max(tables.host_limit_ms, tables.device_limit_ms) + 1e-6
+
+
+def test_other_threads_and_devices_of_odd_names_are_no_failure(tmp_path):
+    odd = slice_event("privateuse1_runtime", "aclrtSynchronizeStream", 0, 5 * MS, pid="NPU", tid="x")
+    assert found_in(tmp_path, [*steps(), odd, op("Scatter", 0, MS, tid=PID + 1)]) == []
