@@ -79,7 +79,7 @@ def _turn_page(place: Place, run: Run) -> None:
 def _finish(place: Place, capture: Capture, run: Run) -> Capture:
     trace = perfhooks.trace.read(place.saved(capture))
     artifacts: list[str] = []
-    notes = [*capture.notes, *(doubt.text for doubt in trace.doubts)]
+    notes = [*capture.notes, *_doubts(trace)]
     unwritten: OSError | None = None
     for wanted in capture.handlers:
         try:
@@ -108,6 +108,14 @@ def _finish(place: Place, capture: Capture, run: Run) -> Capture:
     run.note_window(place)
     run.forget_old_windows(done)
     return done
+
+
+def _doubts(trace: Trace) -> list[str]:
+    """What makes the trace itself doubtful; what is only worth knowing is on the page."""
+    from perfhooks.trace import checks
+
+    rows = checks.table(trace).iter_rows(named=True)
+    return [row["text"] for row in rows if row["severity"] in ("error", "warning")]
 
 
 def _median(values: list[float]) -> float | None:
