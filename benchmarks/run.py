@@ -17,6 +17,7 @@ GROUPS = {
     "idle": ("idle", "a step while nothing is recorded"),
     "lightning": ("lightning_fit", "a step of a Lightning fit while nothing is recorded"),
     "operators": ("operator_table", "the operator table of a capture"),
+    "trace": ("trace_engine", "reading a trace and making its tables: a window, a gigabyte, ten million events"),
     "stall": ("stall", "how long the loop stands still when a window ends"),
 }
 
