@@ -66,8 +66,9 @@ class Tiny(pl.LightningModule):
 
 
 def profiler(folder, schedule, **options):
-    """A callback that writes to a folder, only step tables unless told otherwise."""
-    return ProfilerCallback(schedule, **{"on_trace_ready": ["steps"], "out": folder / "perf", "run": "run", **options})
+    """A callback that writes to a folder, at once, and only step tables unless told otherwise."""
+    usual = {"on_trace_ready": ["steps"], "out": folder / "perf", "run": "run", "background": False}
+    return ProfilerCallback(schedule, **usual | options)
 
 
 def trainer(folder, *callbacks, **options):

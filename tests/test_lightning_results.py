@@ -32,7 +32,7 @@ def logged(logger, name):
 
 def test_a_window_is_logged_at_the_trainers_step_of_its_last_step(tmp_path):
     logger = CSVLogger(tmp_path)
-    callback = profiler(tmp_path, WINDOWS, background=False)
+    callback = profiler(tmp_path, WINDOWS)
     fit(tmp_path, callback, steps=10, module=Logging(), logger=logger, log_every_n_steps=1)
     walls = logged(logger, "perf/train/wall_ms")
     means = [sum(float(row["wall_ms"]) for row in rows) / len(rows) for rows in tables(callback, tmp_path).values()]
@@ -43,21 +43,21 @@ def test_a_window_is_logged_at_the_trainers_step_of_its_last_step(tmp_path):
 
 def test_with_gradient_accumulation_it_is_still_the_trainers_step(tmp_path):
     logger = CSVLogger(tmp_path)
-    callback = profiler(tmp_path, WINDOWS, background=False)
+    callback = profiler(tmp_path, WINDOWS)
     fit(tmp_path, callback, steps=10, logger=logger, log_every_n_steps=1, accumulate_grad_batches=2)
     assert list(logged(logger, "perf/train/wall_ms")) == [1, 3], "batches 3 and 7 are the second of an update"
 
 
 def test_a_window_that_is_cut_short_is_logged_at_the_step_that_it_reached(tmp_path):
     logger = CSVLogger(tmp_path)
-    callback = profiler(tmp_path, "wait=1 warmup=1 active=9 repeat=1", background=False)
+    callback = profiler(tmp_path, "wait=1 warmup=1 active=9 repeat=1")
     fit(tmp_path, callback, steps=5, logger=logger, log_every_n_steps=1)
     assert list(logged(logger, "perf/train/wall_ms")) == [5]
 
 
 def test_results_come_without_waiting_for_them(tmp_path):
     logger = CSVLogger(tmp_path)
-    callback = profiler(tmp_path, "wait=1 warmup=1 active=2 repeat=1")
+    callback = profiler(tmp_path, "wait=1 warmup=1 active=2 repeat=1", background=True)
 
     def slowly(module, batch_idx):
         time.sleep(0.01)
@@ -71,7 +71,7 @@ def test_results_come_without_waiting_for_them(tmp_path):
 
 def test_validation_has_names_of_its_own(tmp_path):
     logger = CSVLogger(tmp_path)
-    callback = profiler(tmp_path, {"validate": "wait=0 warmup=0 active=2 repeat=1"}, background=False)
+    callback = profiler(tmp_path, {"validate": "wait=0 warmup=0 active=2 repeat=1"})
     fit(tmp_path, callback, steps=4, val=3, logger=logger, log_every_n_steps=1)
     assert list(logged(logger, "perf/validate/wall_ms")) == [4]
 
@@ -80,7 +80,7 @@ def test_tensorboard_gets_scalars_and_the_table_as_text(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     logger = TensorBoardLogger(tmp_path)
-    callback = profiler(tmp_path, WINDOWS, background=False)
+    callback = profiler(tmp_path, WINDOWS)
     fit(tmp_path, callback, steps=10, logger=logger, log_every_n_steps=1)
     found = EventAccumulator(logger.log_dir).Reload()
     assert [event.step for event in found.Scalars("perf/train/forward_ms")] == [3, 7]
@@ -93,7 +93,7 @@ def test_tensorboard_gets_scalars_and_the_table_as_text(tmp_path):
 
 def test_it_can_be_switched_off(tmp_path):
     logger = CSVLogger(tmp_path)
-    callback = profiler(tmp_path, WINDOWS, background=False, log_results=False)
+    callback = profiler(tmp_path, WINDOWS, log_results=False)
     fit(tmp_path, callback, steps=10, module=Logging(), logger=logger, log_every_n_steps=1)
     assert not any(
         key.startswith("perf") for row in read(tmp_path / "lightning_logs/version_0/metrics.csv") for key in row
@@ -106,7 +106,7 @@ def test_a_logger_that_fails_does_not_stop_the_training(tmp_path, caplog):
             if any(name.startswith("perf") for name in metrics):
                 raise OSError("no space left")
 
-    callback = profiler(tmp_path, WINDOWS, background=False)
+    callback = profiler(tmp_path, WINDOWS)
     made = fit(tmp_path, callback, steps=10, logger=Failing(tmp_path), log_every_n_steps=1)
     assert made.global_step == 10
     assert "no space left" in caplog.text
@@ -117,7 +117,7 @@ def test_weights_and_biases_gets_the_files_on_request(tmp_path, monkeypatch):
     from lightning.pytorch.loggers import WandbLogger
 
     monkeypatch.setenv("WANDB_SILENT", "true")
-    callback = profiler(tmp_path, WINDOWS, background=False, log_files=True)
+    callback = profiler(tmp_path, WINDOWS, log_files=True)
     logger = WandbLogger(save_dir=tmp_path, offline=True)
     fit(tmp_path, callback, steps=10, logger=logger, log_every_n_steps=1)
     logger.experiment.finish()
@@ -130,7 +130,7 @@ def test_mlflow_gets_the_files_on_request(tmp_path, monkeypatch):
     from lightning.pytorch.loggers import MLFlowLogger
 
     monkeypatch.setitem(os.environ, "MLFLOW_ALLOW_FILE_STORE", "true")
-    callback = profiler(tmp_path, WINDOWS, background=False, log_files=True)
+    callback = profiler(tmp_path, WINDOWS, log_files=True)
     logger = MLFlowLogger(tracking_uri=f"file:{tmp_path}/mlruns")
     fit(tmp_path, callback, steps=10, logger=logger, log_every_n_steps=1)
     assert len(list(tmp_path.glob("mlruns/*/*/artifacts/perf/train-*/rank0.steps.csv"))) == 2
@@ -138,7 +138,7 @@ def test_mlflow_gets_the_files_on_request(tmp_path, monkeypatch):
 
 def test_files_that_come_after_the_training_are_not_logged(tmp_path):
     logger = CSVLogger(tmp_path)
-    callback = profiler(tmp_path, "wait=1 warmup=1 active=2 repeat=1")
+    callback = profiler(tmp_path, "wait=1 warmup=1 active=2 repeat=1", background=True)
     made = trainer(tmp_path, callback, logger=logger, log_every_n_steps=1)
     made.fit(Tiny(), batches(5))
     before = len(logger.experiment.metrics)
