@@ -41,10 +41,10 @@ PLACES = ("iteration", "data", "hook", "validation", "backward")
 RUNS = ("train twice", "train, test", "test", "val", "two hooks", "resume", "caught")
 """Runs that leave mmengine's own hook open."""
 
-COMPARED = (*ACTIONS, *(f"exception in {place}" for place in PLACES))
+COMPARED = ("exception", "ctrl-c", "sigterm", "exit", "exception in validation", "exception in backward")
 """Cases that are also run without our hook."""
 
-CASES = (*COMPARED, *RUNS, "workers", "background")
+CASES = (*ACTIONS, *(f"exception in {place}" for place in PLACES), *RUNS, "workers", "background")
 
 
 def settings(case, work, hooks):

@@ -84,7 +84,7 @@ def test_without_a_schedule_iterations_12_to_14_are_recorded(tmp_path):
 
 def test_a_training_that_ends_inside_a_window_keeps_it_and_says_so(tmp_path):
     (window,) = windows(trained(tmp_path, ProfilerHook(schedule="wait=12 warmup=1 active=30")))
-    assert capture(window)["partial"]
+    assert capture(window)["partial"] == "stopped before its last step"
     assert [row["step"] for row in rows(window)] == [13, 14, 15], "the step that never was is left out"
 
 
@@ -399,7 +399,7 @@ def test_a_window_that_the_end_of_a_validation_cuts_short_is_partial(tmp_path):
     made = trained(tmp_path, ProfilerHook(schedule={"val": "wait=3 warmup=0 active=5 repeat=1"}), **validation())
     (window,) = windows(made)
     assert window.name == "validate-000003-000007"
-    assert capture(window)["partial"]
+    assert capture(window)["partial"] == "stopped before its last step"
     assert steps(made) == [3, 4]
 
 

@@ -390,7 +390,7 @@ def test_9_a_window_cut_short_has_no_step_that_never_was(tmp_path):
     schedule = {"wait": 1, "warmup": 1, "active": 5}
     done = trained(tmp_path, ProfilerHook(by_epoch=False, profile_times=4, schedule=schedule))
     assert recorded(done) == [2, 3]
-    assert capture(windows(done)[0])["partial"] == "by_epoch and profile_times end the profile here"
+    assert capture(windows(done)[0])["partial"] == "stopped before its last step"
 
 
 @pytest.mark.filterwarnings(*LOADING)

@@ -88,7 +88,7 @@ def test_the_traceback_is_what_it_is_without_us(ended, case):
 
 
 CAUSES = {
-    **{case: "RuntimeError: out of luck" for case in mmengine_ends.COMPARED if "exception" in case},
+    **{case: "RuntimeError: out of luck" for case in mmengine_ends.CASES if "exception" in case},
     "ctrl-c": "KeyboardInterrupt",
     "sigterm": "SIGTERM",
     "exit": "SystemExit: 3",

@@ -83,7 +83,6 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
             raise OptionError(f"stage is what mmengine runs: give a schedule for {options['stage']!r} instead")
         if step_unit not in ("batch", "optimizer"):
             raise OptionError(f"step_unit must be 'batch' or 'optimizer', got {step_unit!r}")
-        self._has_schedule = schedule is not None
         self._updates = Updates() if step_unit == "optimizer" else None
         self._beginning = builtin.Beginning.of(by_epoch, profile_times)
         self._on_error = options.get("on_error", "warn")
@@ -146,7 +145,7 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
 
     def before_train_iter(self, runner: Any, batch_idx: int, data_batch: Any = None) -> None:  # noqa: ARG002
         """The batch is here."""
-        if self._train is not None and self._updates is None:
+        if self._train is not None and self._updates is None and not self._closed:
             self._train.data_arrived()
 
     def after_train_iter(
@@ -227,7 +226,7 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
         """End what ``by_epoch`` and ``profile_times`` ask for; a window of a schedule may be cut short."""
         self._closed = True
         if self._train is not None:
-            self._train.end("by_epoch and profile_times end the profile here" if self._has_schedule else None)
+            self._train.end()
 
     def _export_chrome_trace(self, runner: Any) -> None:  # noqa: ARG002 -- mmengine's form
         """What subclasses of mmengine's hook call to end the profile."""

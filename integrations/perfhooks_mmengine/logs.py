@@ -31,6 +31,7 @@ class _PassOn(logging.Handler):
     def __init__(self, target: logging.Logger) -> None:
         super().__init__()
         self.target = target
+        self.users = 0
 
     def emit(self, record: logging.LogRecord) -> None:
         if self.target.isEnabledFor(record.levelno):
@@ -38,26 +39,31 @@ class _PassOn(logging.Handler):
 
 
 class RunnerLog:
-    """Lets what perfhooks logs appear in the log of a runner."""
+    """Lets what perfhooks logs appear in the log of a runner, once, whatever the number of hooks that want it."""
 
     def __init__(self) -> None:
-        self._mine: _PassOn | None = None
+        self._handler: _PassOn | None = None
 
     def join(self, runner: Any) -> None:
-        """Pass on what is logged from now on; nothing happens if somebody does it already."""
+        """Pass on what is logged from now on."""
         self.leave()
-        if any(isinstance(handler, _PassOn) and handler.target is runner.logger for handler in _LOGGER.handlers):
-            return
-        self._mine = _PassOn(runner.logger)
-        _LOGGER.addHandler(self._mine)
+        known = (handler for handler in _LOGGER.handlers if isinstance(handler, _PassOn))
+        self._handler = next((handler for handler in known if handler.target is runner.logger), None)
+        if self._handler is None:
+            self._handler = _PassOn(runner.logger)
+            _LOGGER.addHandler(self._handler)
+        self._handler.users += 1
         if _LOGGER.level == logging.NOTSET:
             _LOGGER.setLevel(logging.INFO)  # the runner's log has a level of its own
 
     def leave(self) -> None:
         """Pass on nothing more."""
-        if self._mine is not None:
-            _LOGGER.removeHandler(self._mine)
-            self._mine = None
+        handler, self._handler = self._handler, None
+        if handler is None:
+            return
+        handler.users -= 1
+        if not handler.users:
+            _LOGGER.removeHandler(handler)
 
 
 def show(runner: Any, capture: Capture, place: Place) -> None:

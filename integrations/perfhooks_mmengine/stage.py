@@ -52,7 +52,7 @@ class Stage:
         """The loop ends.
 
         Args:
-            cause: Why, if it was interrupted.
+            cause: What interrupted it, if anything did.
             for_good: Whether it will not begin again.
         """
         with guard("ending the profile", self._on_error):
