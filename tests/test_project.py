@@ -16,8 +16,8 @@ PACKAGE = ROOT / "perfhooks"
 LAYERS = (
     ("errors", "labels", "schedule", "guard", "job", "remote", "timeline", "trace"),
     ("run",),
-    ("handlers", "report", "terminal", "drawing"),
-    ("finish", "show"),
+    ("handlers", "report", "ranks", "terminal", "drawing"),
+    ("finish", "show", "merge"),
     ("options", "window", "lifetime", "spool", "worker"),
     ("profiler", "ready"),
     ("testing", "cli", "__main__"),
@@ -29,7 +29,7 @@ FLOORS = {name: floor for floor, names in enumerate(LAYERS) for name in names}
 ROOF = len(LAYERS)
 """Where the package itself stands, with its public names."""
 
-LAPTOP = (*LAYERS[0], "run", "handlers", "report", "finish", "show", "drawing", "cli")
+LAPTOP = (*LAYERS[0], "run", "handlers", "report", "finish", "ranks", "merge", "show", "drawing", "cli")
 """What must work on a machine without torch."""
 
 FRAMEWORKS = ("lightning", "pytorch_lightning", "mmengine")

@@ -1,0 +1,168 @@
+"""What the ranks of a run say together: who is slow and in what, who waits for whom, how fast they communicate.
+
+It is read from the small files that each rank's worker left, never from a trace: so it takes seconds for any number of
+ranks. Nothing of this runs in a training, and no rank ever waits for another because of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from perfhooks.errors import PerfhooksError
+from perfhooks.ranks import missing
+from perfhooks.ranks.findings import findings
+from perfhooks.run import Run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import polars as pl
+
+    from perfhooks.ranks.clocks import Clocks
+    from perfhooks.ranks.files import Window
+
+__all__ = ["FORMAT", "clocks_of", "findings", "gather"]
+
+FORMAT: Final = 1
+"""Of what `gather` gives. 1: the first."""
+
+_STEPS: Final = 500
+_KINDS: Final = 60
+_WORST: Final = 40
+_CELLS: Final = 8192
+"""So many numbers may tell of single steps of single ranks."""
+_DIGITS: Final = 6
+
+
+def gather(run: Path) -> dict[str, Any]:
+    """Compare the ranks of a run.
+
+    Args:
+        run: A run folder. What waits to be finished counts as missing.
+
+    Returns:
+        Plain data, of which tables are columns:
+
+        * ``world_size`` (None where it is not known) and ``ranks``, those that recorded anything;
+        * ``windows`` by stage and step: ``name stage first last``, and
+
+          * ``ranks``: one row for each rank, see `steps.of_ranks`, and ``offset_ms`` of its clock;
+          * ``steps``: one row for each step, see `steps.of_steps`;
+          * ``own``: ``ranks``, ``steps`` and ``own_ms``, a row for each rank with the own work of each step, as long
+            as there are not too many;
+          * ``collectives``: one row for each kind, see `collectives.kinds`; ``worst``: those that were waited for
+            longest, see `collectives.each`; ``matched`` and ``unmatched``: how many rows of the ranks have partners;
+          * ``clocks``: ``error_ms``, ``error_95_ms`` and ``ranks``, the number of those that could be compared;
+
+        * ``missing``: ``window what ranks text``, for each thing that is not there.
+
+    Raises:
+        PerfhooksError: It is no run folder.
+    """
+    from perfhooks.ranks import files
+
+    folder = Run.existing(run)
+    names = files.names(folder.folder)
+    died: dict[str, set[int]] = {}
+    for place in folder.died_recording():
+        died.setdefault(place.folder.name, set()).add(place.rank)
+    began = files.began(folder.folder)
+    world_size = folder.manifest().get("world_size")
+    windows, lacks = [], []
+    stages: dict[str, tuple[str, int]] = {}
+    for name, ranks in names.items():
+        window = files.read(folder.folder / name, ranks)
+        stages[name] = _stage(window)
+        windows.append(_compared(window))
+        lacks += missing.of_window(window)
+    windows.sort(key=lambda window: (window["stage"], window["first"]))
+    return {
+        "format": FORMAT,
+        "world_size": world_size,
+        "ranks": sorted(set().union(*names.values())),
+        "windows": windows,
+        "missing": missing.of_run(names, stages, began, died, world_size) + lacks,
+    }
+
+
+def clocks_of(window: Path) -> Clocks:
+    """How the clocks of the ranks of one window differ, as far as they had collectives to be compared by.
+
+    Args:
+        window: A window's folder.
+
+    Raises:
+        PerfhooksError: It is no window.
+    """
+    from perfhooks.ranks import collectives, files
+
+    ranks = files.names(window.parent).get(window.name) if window.is_dir() else None
+    if ranks is None:
+        raise PerfhooksError(f"{window} is no window of a run: no rank left anything in it")
+    return collectives.match(files.read(window, ranks).collectives).clocks
+
+
+def _stage(window: Window) -> tuple[str, int]:
+    facts = next(iter(window.facts.values()), None)
+    return (window.name, 0) if facts is None else (facts.stage, facts.first)
+
+
+def _compared(window: Window) -> dict[str, Any]:
+    from perfhooks.ranks import collectives, steps
+
+    matched = collectives.match(window.collectives)
+    split = steps.parts(window.steps, collectives.of_steps(matched))
+    found = collectives.each(matched)
+    offsets = matched.clocks.offset_ms
+    stage, first = _stage(window)
+    last = max((fact.reached if fact.last is None else fact.last for fact in window.facts.values()), default=first)
+    return {
+        "name": window.name,
+        "stage": stage,
+        "first": first,
+        "last": last,
+        "ranks": _columns(_with_offsets(steps.of_ranks(split), offsets)),
+        "steps": _columns(steps.of_steps(split).head(_STEPS)),
+        "own": _own(split),
+        "collectives": _columns(collectives.kinds(found).head(_KINDS)),
+        "worst": _columns(found.sort("wait_ms", descending=True, nulls_last=True).head(_WORST)),
+        "matched": matched.rows.height,
+        "unmatched": matched.unmatched,
+        "clocks": {
+            "ranks": len(offsets),
+            "error_ms": _short(matched.clocks.error_ms),
+            "error_95_ms": _short(matched.clocks.error_95_ms),
+        },
+    }
+
+
+def _with_offsets(table: pl.DataFrame, offsets: Any) -> pl.DataFrame:
+    import polars as pl
+
+    known = pl.DataFrame(
+        {"rank": list(offsets), "offset_ms": list(offsets.values())}, schema={"rank": pl.Int64, "offset_ms": pl.Float64}
+    )
+    return table.join(known, on="rank", how="left", maintain_order="left")
+
+
+def _own(split: pl.DataFrame) -> dict[str, Any]:
+    """The own work of each rank in each step, as a table of both; None where a rank has no such step."""
+    wide = split.sort("step").pivot("step", index="rank", values="own_ms", aggregate_function="first").sort("rank")
+    numbers = [None if name == "null" else int(name) for name in wide.columns[1:]]
+    if not numbers or wide.height * len(numbers) > _CELLS:
+        return {}
+    rows = [[_short(value) for value in row] for row in wide.drop("rank").iter_rows()]
+    return {"ranks": wide["rank"].to_list(), "steps": numbers, "own_ms": rows}
+
+
+def _columns(table: pl.DataFrame) -> dict[str, list[Any]]:
+    """A table as lists, without columns in which nothing is known."""
+    import polars as pl
+
+    known = [name for name in table.columns if table[name].null_count() < table.height]
+    short = table.select(known).with_columns(pl.col(pl.Float64).round_sig_figs(_DIGITS))
+    return {name: short[name].to_list() for name in known}
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.{_DIGITS}g}")

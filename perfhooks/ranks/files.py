@@ -1,0 +1,166 @@
+"""What the ranks of a run wrote of a window: their small files, never a trace."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import numpy as np
+import polars as pl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+STEPS: Final[Mapping[str, pl.DataType]] = {
+    "rank": pl.Int64(),
+    "step": pl.Int64(),
+    **dict.fromkeys(("wall_ms", "data_ms"), pl.Float64()),
+    **dict.fromkeys(("busy_ms", "idle_ms", "compute_ms", "comm_ms", "exposed_comm_ms"), pl.Float64()),
+}
+"""The columns of a step table that are compared."""
+
+COLLECTIVES: Final[Mapping[str, pl.DataType]] = {
+    **dict.fromkeys(("rank", "step", "start_ns"), pl.Int64()),
+    **dict.fromkeys(("operation", "backend", "group"), pl.String()),
+    "group_size": pl.Int64(),
+    "dtype": pl.String(),
+    "bytes": pl.Int64(),
+    **dict.fromkeys(("duration_ms", "exposed_ms", "bus_gb_per_s"), pl.Float64()),
+    "device": pl.Int64(),
+}
+"""Those of a table of collectives."""
+
+_WINDOW_FILE: Final = re.compile(r"\.?rank(\d+)\.(?:capture|spool)\.json")
+_RANK_FILE: Final = re.compile(r"\.?rank(\d+)\.(?:timeline\.csv|worker\.log|recording)")
+
+
+class Facts(msgspec.Struct, gc=False):
+    """What a rank says of a window, as far as ranks are compared by it; see `perfhooks.run.Capture`."""
+
+    stage: str = "train"
+    first: int = 0
+    last: int | None = None
+    reached: int = 0
+    partial: str | None = None
+    state: str = "spooled"
+    notes: tuple[str, ...] = ()
+    time: float = 0.0
+
+
+_FACTS: Final = msgspec.json.Decoder(Facts)
+
+
+@dataclass(frozen=True)
+class Window:
+    """One window of all ranks."""
+
+    name: str
+    facts: dict[int, Facts]
+    """By rank; of those that left anything that can be read."""
+    steps: pl.DataFrame
+    collectives: pl.DataFrame
+    unreadable: dict[int, str] = field(default_factory=dict)
+    """Ranks of whom something cannot be read, and what."""
+
+
+def names(run: Path) -> dict[str, set[int]]:
+    """The windows of a run, and the ranks that left anything of each; in the order of their names."""
+    found: dict[str, set[int]] = {}
+    for entry in sorted(_entries(run), key=lambda entry: entry.name):
+        if entry.is_dir() and not entry.is_symlink():
+            ranks = _numbers(_WINDOW_FILE, (file.name for file in _entries(entry.path)))
+            found |= {entry.name: ranks} if ranks else {}
+    return found
+
+
+def began(run: Path) -> set[int]:
+    """The ranks that left any sign of having been asked to record."""
+    return _numbers(_RANK_FILE, (entry.name for entry in _entries(run)))
+
+
+def read(folder: Path, ranks: Iterable[int]) -> Window:
+    """Read one window.
+
+    Args:
+        folder: The window's.
+        ranks: Those that left anything in it.
+    """
+    facts: dict[int, Facts] = {}
+    problems: dict[int, str] = {}
+    texts: dict[str, dict[int, bytes]] = {"steps.csv": {}, "collectives.csv": {}}
+    for rank in sorted(ranks):
+        try:
+            facts[rank] = _facts(folder / f"rank{rank}.capture.json")
+            for name, found in texts.items():
+                with contextlib.suppress(FileNotFoundError):
+                    found[rank] = (folder / f"rank{rank}.{name}").read_bytes()
+        except (OSError, msgspec.MsgspecError) as error:
+            problems[rank] = _said(error)
+    steps = _tables(texts["steps.csv"], STEPS, problems)
+    return Window(folder.name, facts, steps, _tables(texts["collectives.csv"], COLLECTIVES, problems), problems)
+
+
+def _facts(path: Path) -> Facts:
+    try:
+        return _FACTS.decode(path.read_bytes())
+    except FileNotFoundError:
+        return Facts()  # its trace was saved, and not even that could be said
+
+
+def _tables(texts: Mapping[int, bytes], schema: Mapping[str, pl.DataType], problems: dict[int, str]) -> pl.DataFrame:
+    """The rows of all ranks; files of one header are read as one, which is ten times as fast."""
+    alike: dict[bytes, list[int]] = {}
+    for rank, text in texts.items():
+        alike.setdefault(text.partition(b"\n")[0], []).append(rank)
+    parts = []
+    for ranks in alike.values():
+        try:
+            parts.append(_parsed(texts, ranks))
+        except (ValueError, pl.exceptions.PolarsError):
+            parts += _one_by_one(texts, ranks, problems)
+    whole = pl.concat([pl.DataFrame(schema={"rank": pl.Int64}), *parts], how="diagonal")
+    return whole.select(
+        pl.col(name).cast(kind, strict=False) if name in whole.columns else pl.lit(None, kind).alias(name)
+        for name, kind in schema.items()
+    )
+
+
+def _one_by_one(texts: Mapping[int, bytes], ranks: Iterable[int], problems: dict[int, str]) -> Iterator[pl.DataFrame]:
+    for rank in ranks:
+        try:
+            yield _parsed(texts, [rank])
+        except (ValueError, pl.exceptions.PolarsError) as error:
+            problems[rank] = _said(error)
+
+
+def _parsed(texts: Mapping[int, bytes], ranks: Sequence[int]) -> pl.DataFrame:
+    """Rows of some ranks under one header, all of them text but the rank, which is that of the file's name.
+
+    Raises:
+        ValueError: A row is not a line.
+    """
+    header = texts[ranks[0]].partition(b"\n")[0]
+    bodies = [texts[rank].partition(b"\n")[2].rstrip(b"\n") for rank in ranks]
+    lines = [body.count(b"\n") + 1 if body else 0 for body in bodies]
+    table = pl.read_csv(b"\n".join([header, *filter(None, bodies)]), infer_schema=False)
+    if table.height != sum(lines):
+        raise ValueError(f"{sum(lines)} lines are {table.height} rows")
+    return table.with_columns(pl.Series("rank", np.repeat(ranks, lines), dtype=pl.Int64))
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
+
+
+def _entries(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        return list(entries)
+
+
+def _numbers(pattern: re.Pattern[str], names: Iterable[str]) -> set[int]:
+    return {int(match[1]) for name in names if (match := pattern.fullmatch(name))}

@@ -1,0 +1,131 @@
+"""What to do about ranks that the others wait for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from perfhooks.ranks.steps import PARTS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_MOST: Final = 75.0
+"""A rank is slow if it is so in this many of 100 steps."""
+_SHOWN: Final = 8
+
+_WORDS: Final = {
+    "data": "waits longer for its data",
+    "compute": "computes longer",
+    "communication": "communicates longer",
+    "other": "spends longer on its host",
+}
+_ADVICE: Final = {
+    "data": (
+        "Look at what this rank reads: its disk or mount, the size of its part of the data, the load of its node. More "
+        "loader workers on all ranks hide it if the disk allows."
+    ),
+    "compute": (
+        "Look at this rank's device and its share of the work: clocks and temperature, another process on the device, "
+        "longer sequences or larger batches than the others have."
+    ),
+    "communication": (
+        "Look at this rank's way to the others: its link, the switch between its node and theirs, the placement of its "
+        "group."
+    ),
+    "other": (
+        "Look at what this rank does beside the others: logging, checkpoints and evaluation on rank 0 only, garbage "
+        "collection, a busy CPU; compare the host threads of its trace with another rank's."
+    ),
+}
+
+
+def findings(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Name the ranks that the others wait for, and the part of the step that keeps them; nothing where none stands out.
+
+    A rank that waits in a collective is not slow, so ranks are judged by their own work: all of the step less the
+    waiting. A rank is named if that takes clearly longer than the others' (`steps.SLOW`, `steps.MANY`) in three of four
+    steps or more, in most of the windows it recorded; the part is the one that exceeds the others' by most.
+
+    Args:
+        data: what `gather` gives.
+
+    Returns:
+        One for each part in which ranks are slow, what gains most first: the fields of a finding of the page, and
+        ``rank`` (the slowest), ``ranks``, ``part`` and ``windows``.
+    """
+    seen: Counter[int] = Counter()
+    slow: dict[int, list[dict[str, Any]]] = {}
+    for window in data["windows"]:
+        rows = _rows(window)
+        seen.update(row["rank"] for row in rows)
+        for row in _slow(rows):
+            slow.setdefault(row["rank"], []).append(row | {"window": window["name"], "gain_ms": _gain(row, rows)})
+    named = [rows for rank, rows in slow.items() if 2 * len(rows) > seen[rank]]
+    found = [_finding(part, mine) for part in PARTS if (mine := [rows for rows in named if _part(rows) == part])]
+    return sorted(found, key=lambda finding: -finding["gain_ms"])
+
+
+def _rows(window: Mapping[str, Any]) -> list[dict[str, Any]]:
+    table = window["ranks"]
+    return [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
+
+
+def _slow(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    found = [row for row in rows if (row.get("slow_percent") or 0.0) >= _MOST and row["excess_ms"] > 0]
+    return found if 2 * len(found) <= len(rows) else []
+
+
+def _gain(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> float:
+    """What a step would be shorter if this rank, and those slower than it, were like the slowest of the rest."""
+    rest = [each["own_ms"] for each in rows if each["own_ms"] < row["own_ms"]]
+    return float(row["own_ms"] - max(rest) if rest else row["excess_ms"])
+
+
+def _part(rows: Sequence[Mapping[str, Any]]) -> str:
+    return max(PARTS, key=lambda part: sum(row.get(f"{part}_excess_ms") or 0.0 for row in rows))
+
+
+def _finding(part: str, named: list[list[dict[str, Any]]]) -> dict[str, Any]:
+    """One finding about all ranks that are slow in one part; the slowest speaks for them."""
+    named.sort(key=lambda rows: -_mean(rows, "excess_ms"))
+    worst = named[0]
+    ranks = [rows[0]["rank"] for rows in named]
+    excess, wall = _mean(worst, "excess_ms"), _mean(worst, "wall_ms")
+    gain = min(_mean(worst, "gain_ms"), excess) if len(named) == 1 else excess
+    more = f" (and {len(ranks) - 1} more)" if len(ranks) > 1 else ""
+    return {
+        "rule": "straggler",
+        "title": f"Rank {ranks[0]}{more} {_WORDS[part]}: the other ranks wait {excess:.3g} ms in a step for it.",
+        "gain_ms": round(gain, 6),
+        "gain_percent": round(100 * gain / wall, 2) if wall else None,
+        "estimate": "The rank's own work, less that of the slowest of the others: they end no sooner than that.",
+        "evidence": tuple(map(_evidence, worst[:_SHOWN]))
+        + ((f"slow in this are ranks {_listed(ranks)}",) if more else ()),
+        "advice": _ADVICE[part],
+        "code": "",
+        "rank": ranks[0],
+        "ranks": ranks,
+        "part": part,
+        "windows": [row["window"] for row in worst],
+    }
+
+
+def _evidence(row: Mapping[str, Any]) -> str:
+    parts = ", ".join(
+        f"{part} {row[f'{part}_ms']:.3g} ms ({row[f'{part}_excess_ms']:+.3g})"
+        for part in PARTS
+        if row.get(f"{part}_ms") is not None and row.get(f"{part}_excess_ms") is not None
+    )
+    return (
+        f"{row['window']}: {row['own_ms']:.3g} ms of its own in a step of {row['wall_ms']:.3g} ms, "
+        f"{row['excess_ms']:.3g} more than the others, in {row['slow_percent']:.0f}% of the steps: {parts}"
+    )
+
+
+def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float:
+    return float(sum(row[name] for row in rows) / len(rows))
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, sorted(ranks)[:_SHOWN])) + (" ..." if len(ranks) > _SHOWN else "")

@@ -1,0 +1,131 @@
+"""What is missing of a run, and why, as far as the files tell."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from perfhooks.ranks.files import Window
+
+_APART_S: Final = 60.0
+"""Ranks that end a window so far from each other did not record it together."""
+_SHOWN: Final = 12
+
+
+def of_window(window: Window) -> list[dict[str, Any]]:
+    """What ranks left incomplete of a window in which they left anything at all."""
+    facts = window.facts
+    steps = dict(window.steps.group_by("rank").agg("step").iter_rows())
+    whole = set().union(*steps.values()) if steps else set()
+    moment = statistics.median(fact.time for fact in facts.values()) if facts else 0.0
+    finished = {rank: fact for rank, fact in facts.items() if fact.state == "done"}
+    rules: list[tuple[str, Callable[[int], str | None]]] = [
+        ("unfinished", lambda rank: None if rank in finished else "is not finished: `perfhooks report` does that"),
+        ("partial", lambda rank: _partial(facts[rank].partial, facts[rank].reached)),
+        ("no-table", lambda rank: _no_table(rank, finished, steps)),
+        ("fewer-steps", lambda rank: _fewer(whole - set(steps.get(rank, whole)), facts[rank].partial)),
+        ("apart", lambda rank: _apart(facts[rank].time - moment)),
+    ]
+    found = [
+        entry for what, rule in rules for entry in _grouped(window.name, what, ((rank, rule(rank)) for rank in facts))
+    ]
+    return found + _grouped(
+        window.name, "unreadable", ((rank, f"cannot be read: {why}") for rank, why in window.unreadable.items())
+    )
+
+
+def _partial(cause: str | None, reached: int) -> str | None:
+    return None if cause is None else f"ended in step {reached}: {cause}"
+
+
+def _no_table(rank: int, finished: Mapping[int, Any], steps: Mapping[int, Any]) -> str | None:
+    if rank not in finished or rank in steps:
+        return None
+    return f"has no step table{': ' if finished[rank].notes else ''}{'; '.join(finished[rank].notes)}"
+
+
+def _fewer(lacking: set[int | None], partial: str | None) -> str | None:
+    numbers = sorted(each for each in lacking if each is not None)
+    if not numbers or partial is not None:
+        return None
+    return f"has no step {', '.join(map(str, numbers[:_SHOWN]))}{' ...' if len(numbers) > _SHOWN else ''}, others have"
+
+
+def _apart(seconds: float) -> str | None:
+    if abs(seconds) <= _APART_S:
+        return None
+    when = "after" if seconds > 0 else "before"
+    return f"ended it {abs(seconds):.0f} s {when} the others, as ranks of different attempts of a job do"
+
+
+def of_run(
+    windows: Mapping[str, set[int]],
+    stages: Mapping[str, tuple[str, int]],
+    began: set[int],
+    died: Mapping[str, set[int]],
+    world_size: int | None,
+) -> list[dict[str, Any]]:
+    """The ranks that left nothing at all of a window, or of the run.
+
+    Args:
+        windows: The ranks that left anything, for each window.
+        stages: Stage and first step of each window.
+        began: The ranks that were asked to record at any time.
+        died: The ranks that ended while they recorded a window, for each.
+        world_size: The number of ranks, where it is known.
+    """
+    expected = began.union(*windows.values(), *died.values())
+    found = []
+    for name in sorted({*windows, *died}, key=lambda name: stages.get(name, (name, 0))):
+        dead = died.get(name, set())
+        found += _grouped(name, "died", ((rank, "ended while it recorded: nothing of it is left") for rank in dead))
+        absent = expected - windows.get(name, set()) - dead
+        found += _absent(name, absent, windows, stages)
+    never = set(range(world_size or 0)) - expected
+    return found + _grouped(
+        None, "not-recorded", ((rank, "left nothing: not asked to record, or lost") for rank in never)
+    )
+
+
+def _absent(
+    name: str, ranks: set[int], windows: Mapping[str, set[int]], stages: Mapping[str, tuple[str, int]]
+) -> list[dict[str, Any]]:
+    stage, first = stages.get(name, ("", 0))
+    alike = {stages[each][1]: present for each, present in windows.items() if stages.get(each, ("",))[0] == stage}
+    before = set().union(*(present for begin, present in alike.items() if begin < first))
+    after = set().union(*(present for begin, present in alike.items() if begin > first))
+    late = (ranks - before) & after
+    left = (ranks & before) - after
+    return [
+        *_grouped(name, "joined-late", ((rank, "began to record later") for rank in late)),
+        *_grouped(name, "left", ((rank, "recorded before, and not any more") for rank in left)),
+        *_grouped(name, "absent", ((rank, "left nothing of it; its log may say why") for rank in ranks - late - left)),
+    ]
+
+
+def _grouped(window: str | None, what: str, told: Iterable[tuple[int, str | None]]) -> list[dict[str, Any]]:
+    """One entry for all ranks of which the same is to be said."""
+    ranks: dict[str, list[int]] = {}
+    for rank, text in told:
+        if text is not None:
+            ranks.setdefault(text, []).append(rank)
+    return [
+        {"window": window, "what": what, "ranks": sorted(mine), "text": f"{named(mine)} {text}"}
+        for text, mine in ranks.items()
+    ]
+
+
+def named(ranks: Iterable[int]) -> str:
+    """Ranks as a person would say them: ``ranks 0-3, 7``."""
+    numbers = sorted(ranks)
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][-1] + 1:
+            spans[-1][1:] = [number]
+        else:
+            spans.append([number])
+    shown = ", ".join("-".join(map(str, span)) for span in spans[:_SHOWN])
+    return f"rank{'s' * (len(numbers) > 1)} {shown}{' ...' * (len(spans) > _SHOWN)}"

@@ -1,0 +1,484 @@
+"""What the ranks of a run say together, from their small files alone."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import subprocess
+import sys
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from many_ranks import BEGAN_NS, ManyRanks
+
+import perfhooks.trace
+from perfhooks import ranks
+from perfhooks.errors import PerfhooksError
+from perfhooks.handlers.collectives import CollectiveTable, rows
+from perfhooks.ranks import collectives, files
+from perfhooks.ranks.clocks import align
+from perfhooks.ranks.missing import named
+from perfhooks.ranks.steps import beyond_others
+from perfhooks.run import Capture, Place
+from perfhooks.testing import kernel, launch, op, step_mark, write_trace
+
+FIRST, SECOND = "train-000010-000012", "train-000110-000112"
+
+
+@pytest.fixture
+def gathered(tmp_path):
+    """What the ranks of a run that was written for it say."""
+
+    def gather(**options):
+        return ranks.gather(ManyRanks(**options).write(tmp_path / f"run{len(list(tmp_path.iterdir()))}"))
+
+    return gather
+
+
+def of_rank(window, rank):
+    """The row of one rank."""
+    table = window["ranks"]
+    place = table["rank"].index(rank)
+    return {name: values[place] for name, values in table.items()}
+
+
+# --- steps
+
+
+def test_a_rank_that_waits_is_not_the_slow_one(gathered):
+    """Nobody's step is shorter than the slow one's; what tells them apart is what they do themselves."""
+    window = gathered(ranks=8, slow_compute={5: 20.0})["windows"][0]
+    assert len(set(window["ranks"]["wall_ms"])) == 1
+    slow, quick = of_rank(window, 5), of_rank(window, 0)
+    assert slow["wait_ms"] == 0
+    assert quick["wait_ms"] == pytest.approx(20.0)
+    assert slow["own_ms"] == pytest.approx(quick["own_ms"] + 20.0) == pytest.approx(1 + 4 * 10 + 20 + 4 * 2)
+    assert slow["excess_ms"] == slow["compute_excess_ms"] == pytest.approx(20.0)
+    assert (slow["slow_percent"], quick["slow_percent"]) == (100, 0)
+    assert (slow["data_excess_ms"], slow["communication_excess_ms"]) == (0, 0)
+
+
+@pytest.mark.parametrize(("where", "part"), [("slow_data", "data"), ("slow_compute", "compute")])
+@pytest.mark.parametrize(("count", "slow"), [(2, 1), (4, 0), (16, 11)])
+def test_the_straggler_is_named_with_its_part(gathered, where, part, count, slow):
+    data = gathered(ranks=count, node=2, **{where: {slow: 25.0}})
+    (finding,) = ranks.findings(data)
+    assert (finding["rank"], finding["ranks"], finding["part"]) == (slow, [slow], part)
+    assert finding["gain_ms"] == pytest.approx(25.0)
+    assert finding["windows"] == [FIRST, SECOND]
+    assert finding["title"].startswith(f"Rank {slow} ")
+    json.dumps(finding)
+
+
+def test_nobody_is_named_where_nobody_stands_out(gathered):
+    assert ranks.findings(gathered(ranks=4)) == []
+    assert ranks.findings(gathered(ranks=2, slow_data={0: 2.0}, slow_compute={1: 2.0})) == []
+    assert ranks.findings(gathered(ranks=1)) == []
+
+
+def test_half_of_the_ranks_are_no_stragglers(gathered):
+    assert ranks.findings(gathered(ranks=4, slow_data=dict.fromkeys((0, 1, 2), 30.0))) == []
+
+
+def test_ranks_that_are_slow_in_the_same_are_one_finding(gathered):
+    data = gathered(ranks=8, slow_data={1: 30.0, 6: 20.0}, slow_compute={3: 25.0})
+    first, second = ranks.findings(data)
+    assert (first["part"], first["rank"], first["ranks"]) == ("data", 1, [1, 6])
+    assert (second["part"], second["ranks"]) == ("compute", [3])
+
+
+def test_among_many_ranks_a_small_excess_is_enough(gathered):
+    (finding,) = ranks.findings(gathered(ranks=16, slow_compute={3: 2.0}))
+    assert (finding["rank"], finding["part"]) == (3, "compute")
+
+
+def test_the_parts_of_a_rank_are_its_own_work_to_the_nanosecond(gathered):
+    window = gathered(ranks=4, slow_data={2: 3.0})["windows"][0]
+    for rank in range(4):
+        row = of_rank(window, rank)
+        parts = sum(row[f"{part}_ms"] for part in ("data", "compute", "communication", "other"))
+        assert parts == pytest.approx(row["own_ms"], abs=1e-4)
+        assert row["own_ms"] + row["wait_ms"] == pytest.approx(row["wall_ms"], abs=1e-4)
+
+
+def test_every_step_says_who_had_most_to_do(gathered):
+    window = gathered(ranks=4, slow_data={2: 30.0})["windows"][0]
+    assert window["steps"]["step"] == [10, 11, 12]
+    assert window["steps"]["slowest_rank"] == [2, 2, 2]
+    assert window["steps"]["ranks"] == [4, 4, 4]
+    assert window["own"]["own_ms"][2] == [pytest.approx(1 + 40 + 8 + 30)] * 3
+
+
+@given(
+    st.lists(
+        st.lists(st.one_of(st.just(math.nan), st.floats(-1e3, 1e3)), min_size=3, max_size=3), min_size=1, max_size=7
+    )
+)
+def test_beyond_others_leaves_out_the_value_itself(lines):
+    values = np.array(lines)
+    found = beyond_others(values)
+    for column in range(3):
+        for row in range(len(values)):
+            others = [each for place, each in enumerate(values[:, column]) if place != row and not math.isnan(each)]
+            if math.isnan(values[row, column]) or not others:
+                assert math.isnan(found[row, column])
+            else:
+                assert found[row, column] == pytest.approx(values[row, column] - statistics.median(others), abs=1e-9)
+
+
+# --- collectives
+
+
+def table(*lines, **defaults):
+    """Collectives of some ranks: rank, start and duration in ms each, and what is not as usual."""
+    usual = {
+        "step": 0,
+        "operation": "all_reduce",
+        "backend": "nccl",
+        "group": "0",
+        "group_size": None,
+        "dtype": "float",
+    }
+    usual |= {"bytes": 1000, "exposed_ms": None, "bus_gb_per_s": None, "device": 0} | defaults
+    found = []
+    for rank, start, duration, *more in lines:
+        given_here = more[0] if more else {}
+        times = {"rank": rank, "start_ns": BEGAN_NS + round(start * 1e6), "duration_ms": float(duration)}
+        found.append(usual | times | {"exposed_ms": float(duration)} | given_here)
+    return pl.DataFrame(found, schema=dict(files.COLLECTIVES))
+
+
+def test_the_skew_of_a_collective_is_that_of_its_starts_and_its_waits():
+    found = collectives.match(table((0, 0, 10), (1, 6, 4), (2, 7, 3)))
+    (row,) = collectives.each(found).rows(named=True)
+    assert (row["ranks"], row["last_rank"], row["duration_ms"]) == (3, 2, 3)
+    assert (row["spread_ms"], row["wait_ms"]) == (pytest.approx(7), pytest.approx(7))
+    assert row["mean_wait_ms"] == pytest.approx((7 + 1) / 3)
+    assert found.rows["wait_ms"].to_list() == pytest.approx([7, 1, 0])
+
+
+def test_who_waits_for_whom_does_not_depend_on_clocks():
+    found = collectives.match(table((0, 0, 10), (1, 1006, 4), (0, 20, 5), (1, 1021, 4)))
+    assert found.rows.sort("rank", "index")["wait_ms"].to_list() == pytest.approx([6, 1, 0, 0])
+    assert found.clocks.offset_ms == {0: 0.0, 1: pytest.approx(-1000)}
+    assert collectives.each(found)["spread_ms"].to_list() == pytest.approx([6, 1])
+
+
+@pytest.mark.parametrize(
+    ("field", "one", "other"),
+    [
+        ("step", 1, 2),
+        ("group", "0", "1"),
+        ("operation", "all_reduce", "all_gather"),
+        ("bytes", 8, 16),
+        ("dtype", "a", "b"),
+    ],
+)
+def test_collectives_that_differ_are_not_the_same(field, one, other):
+    found = collectives.match(table((0, 0, 5, {field: one}), (1, 0, 5, {field: other})))
+    assert (found.rows.height, found.unmatched) == (0, 2)
+
+
+def test_what_goes_from_all_to_all_may_be_of_many_sizes():
+    found = collectives.match(table((0, 0, 5, {"bytes": 8}), (1, 0, 5, {"bytes": 16}), operation="all_to_all"))
+    assert collectives.each(found)["bytes"].to_list() == [16]
+
+
+def test_where_some_were_not_recorded_nothing_is_guessed():
+    """Rank 2 lacks one of two: which, nobody knows; the others are compared."""
+    found = collectives.match(table((0, 0, 5), (0, 10, 5), (1, 0, 5), (1, 10, 5), (2, 0, 5)))
+    assert (found.rows["rank"].unique().sort().to_list(), found.unmatched) == ([0, 1], 1)
+
+
+def test_ranks_that_missed_each_other_were_not_in_the_same():
+    together = [(rank, 10 * number, 5) for number in range(6) for rank in (0, 1)]
+    found = collectives.match(table(*together, (0, 100, 2, {"bytes": 7}), (1, 150, 2, {"bytes": 7})))
+    assert (found.rows.height, found.unmatched) == (12, 2)
+
+
+def test_two_groups_without_a_name_are_not_one():
+    found = collectives.match(table(*((rank, 0, 5) for rank in range(4)), group=None, group_size=2))
+    assert (found.rows.height, found.unmatched) == (0, 4)
+
+
+def test_ranges_that_only_ask_for_a_collective_are_none():
+    found = collectives.match(table((0, 0, 5), (1, 0, 5), device=None))
+    assert (found.rows.height, found.unmatched) == (0, 0)
+    found = collectives.match(table((0, 0, 5), (1, 0, 5), device=None, backend="gloo"))
+    assert found.rows.height == 2
+
+
+def test_waiting_in_two_collectives_at_once_counts_once():
+    lines = [(0, 0, 10), (0, 2, 9, {"bytes": 7}), (1, 9, 1), (1, 9, 2, {"bytes": 7})]
+    waits = collectives.of_steps(collectives.match(table(*lines)))
+    assert waits["wait_ms"].to_list() == pytest.approx([9, 0])
+
+
+def test_waiting_that_computation_hides_costs_nothing():
+    waits = collectives.of_steps(collectives.match(table((0, 0, 10, {"exposed_ms": 1.5}), (1, 9, 1))))
+    assert waits["wait_ms"].to_list() == pytest.approx([1.5, 0])
+
+
+def test_bandwidth_is_that_without_the_wait(gathered):
+    window = gathered(ranks=8, slow_compute={3: 10.0})["windows"][0]
+    kinds = [
+        dict(zip(window["collectives"], row, strict=True)) for row in zip(*window["collectives"].values(), strict=True)
+    ]
+    whole, part = sorted(kinds, key=lambda kind: -kind["group_size"])
+    assert (whole["groups"], part["groups"]) == (1, 2)
+    assert whole["bus_gb_per_s"] == pytest.approx((25 << 20) / 2e6 * 2 * 7 / 8, rel=1e-4)
+    assert (whole["last_rank"], whole["last_percent"]) == (3, 100)
+
+
+# --- clocks
+
+
+def test_clocks_are_brought_together(gathered):
+    clock = {1: 3.5, 2: -250.0, 5: 0.02}
+    window = gathered(ranks=6, node=2, slow_data={3: 5.0}, clock_ms=clock)["windows"][0]
+    offsets = dict(zip(window["ranks"]["rank"], window["ranks"]["offset_ms"], strict=True))
+    assert offsets == {rank: pytest.approx(-clock.get(rank, 0.0), abs=1e-3) for rank in range(6)}
+    assert window["clocks"] == {"ranks": 6, "error_ms": 0.0, "error_95_ms": pytest.approx(0, abs=1e-3)}
+    assert window["unmatched"] == 0
+
+
+def ends(*lines):
+    return pl.DataFrame(lines, schema={"match": pl.UInt64, "rank": pl.Int64, "end_ms": pl.Float64}, orient="row")
+
+
+def test_clocks_are_compared_over_others():
+    """Ranks 0 and 2 share no collective; 5 and 6 share one with nobody else."""
+    found = align(ends((1, 0, 10), (1, 1, 13), (2, 1, 23), (2, 2, 27), (3, 5, 0), (3, 6, 1)))
+    assert found.offset_ms == {
+        rank: pytest.approx(offset, abs=1e-3) for rank, offset in ((0, 0), (1, -3), (2, -7), (5, 0), (6, -1))
+    }
+
+
+def test_a_few_odd_ends_move_no_clock():
+    regular = [(number, rank, 10.0 * number + 2 * rank) for number in range(20) for rank in range(3)]
+    found = align(ends(*regular, (99, 0, 0), (99, 1, 500), (99, 2, -500)))
+    assert found.offset_ms == {0: 0, 1: pytest.approx(-2), 2: pytest.approx(-4)}
+    assert found.error_ms == pytest.approx(0, abs=1e-6)
+
+
+def test_an_offset_within_its_error_is_none():
+    noise = [0.3, -0.4, 0.5, -0.2, 0.4, -0.5, 0.1]
+    found = align(ends(*((n, rank, 10.0 * n + rank * each) for n, each in enumerate(noise) for rank in (0, 1))))
+    assert found.offset_ms == {0: 0.0, 1: 0.0}
+    assert 0 < found.error_ms <= found.error_95_ms
+
+
+def test_ranks_without_collectives_have_no_clock_to_compare():
+    assert align(ends()).offset_ms == {}
+    assert align(ends()).error_ms is None
+
+
+# --- what is missing
+
+
+def lacks(data):
+    return {(entry["window"], entry["what"], tuple(entry["ranks"])): entry["text"] for entry in data["missing"]}
+
+
+def change(run, window, rank, **facts):
+    path = run / window / f"rank{rank}.capture.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | facts))
+
+
+def remove(run, window, *wanted):
+    for rank in wanted:
+        for path in (run / window).glob(f"rank{rank}.*"):
+            path.unlink()
+
+
+@pytest.fixture
+def run(tmp_path):
+    return ManyRanks(ranks=4, windows=3).write(tmp_path / "run")
+
+
+def test_of_a_whole_run_nothing_is_missing(run):
+    data = ranks.gather(run)
+    assert data["missing"] == []
+    assert (data["world_size"], data["ranks"]) == (4, [0, 1, 2, 3])
+
+
+def test_a_rank_that_died_while_it_recorded_is_missed_and_the_others_are_compared(run):
+    remove(run, SECOND, 2)
+    remove(run, "train-000210-000212", 2)
+    mark = {"window": SECOND, "pid": 2**22 + 1, "host": "elsewhere"}
+    (run / ".rank2.recording").write_text(json.dumps(mark))
+    data = ranks.gather(run)
+    assert {key: text for key, text in lacks(data).items() if key[1] == "died"} == {
+        (SECOND, "died", (2,)): "rank 2 ended while it recorded: nothing of it is left"
+    }
+    assert ("train-000210-000212", "left", (2,)) in lacks(data)
+    assert data["windows"][1]["ranks"]["rank"] == [0, 1, 3]
+    assert data["windows"][1]["matched"] > 0
+
+
+def test_a_rank_that_began_late_is_told_from_one_that_lost_a_window(run):
+    remove(run, FIRST, 1, 3)
+    remove(run, SECOND, 2)
+    assert lacks(ranks.gather(run)) == {
+        (FIRST, "joined-late", (1, 3)): "ranks 1, 3 began to record later",
+        (SECOND, "absent", (2,)): "rank 2 left nothing of it; its log may say why",
+    }
+
+
+def test_a_rank_whose_disk_was_full_is_missed_though_it_left_no_window_at_all(run):
+    for window in (FIRST, SECOND, "train-000210-000212"):
+        remove(run, window, 3)
+    data = ranks.gather(run)
+    assert {key[1:] for key in lacks(data)} == {("absent", (3,))}
+    assert data["ranks"] == [0, 1, 2]
+
+
+def test_ranks_that_were_never_seen_are_counted_once(run):
+    manifest = json.loads((run / "run.json").read_text()) | {"world_size": 16}
+    (run / "run.json").write_text(json.dumps(manifest))
+    assert lacks(ranks.gather(run)) == {
+        (None, "not-recorded", tuple(range(4, 16))): "ranks 4-15 left nothing: not asked to record, or lost"
+    }
+
+
+def test_ranks_that_end_at_different_steps_say_where_and_why(run):
+    change(run, FIRST, 1, partial="ValueError: gone", reached=11)
+    path = run / FIRST / "rank1.steps.csv"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
+    data = ranks.gather(run)
+    assert lacks(data) == {(FIRST, "partial", (1,)): "rank 1 ended in step 11: ValueError: gone"}
+    assert data["windows"][0]["steps"]["ranks"] == [4, 3, 3]
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
+    change(run, FIRST, 1, partial=None)
+    assert lacks(ranks.gather(run)) == {(FIRST, "fewer-steps", (1,)): "rank 1 has no step 11, 12, others have"}
+
+
+def test_what_waits_to_be_finished_is_missing(run):
+    change(run, FIRST, 0, state="spooled")
+    remove(run, SECOND, 0)
+    (run / SECOND / ".rank0.spool.json").write_text("{}")
+    found = lacks(ranks.gather(run))
+    assert {key for key in found if key[1] == "unfinished"} == {
+        (FIRST, "unfinished", (0,)),
+        (SECOND, "unfinished", (0,)),
+    }
+
+
+def test_a_window_of_which_nothing_was_recorded_says_why(run):
+    (run / FIRST / "rank2.steps.csv").unlink()
+    change(run, FIRST, 2, notes=["another profiler was recording"])
+    found = lacks(ranks.gather(run))
+    assert found[FIRST, "no-table", (2,)] == "rank 2 has no step table: another profiler was recording"
+
+
+def test_attempts_of_a_job_are_told_apart(run):
+    change(run, FIRST, 3, time=BEGAN_NS / 1e9 + 200)
+    ((key, text),) = lacks(ranks.gather(run)).items()
+    assert key == (FIRST, "apart", (3,))
+    assert "190 s after the others" in text
+
+
+@pytest.mark.parametrize("name", ["capture.json", "steps.csv", "collectives.csv"])
+def test_a_broken_file_hides_no_other_rank(run, name):
+    (run / FIRST / f"rank1.{name}").write_bytes(b'rank,step\n"\xff{,,,\n')
+    data = ranks.gather(run)
+    unreadable = [key for key in lacks(data) if key[1] == "unreadable"]
+    assert unreadable == [(FIRST, "unreadable", (1,))]
+    assert {0, 2, 3} <= set(data["windows"][0]["ranks"]["rank"])
+
+
+def test_tables_of_another_version_are_read_as_far_as_they_go(run):
+    path = run / FIRST / "rank1.steps.csv"
+    path.write_text("stage,wall_ms,step,more\ntrain,60.5,10,x\n")
+    (run / FIRST / "rank2.collectives.csv").write_text("rank,step,start_ns\n")
+    window = ranks.gather(run)["windows"][0]
+    assert of_rank(window, 1)["wall_ms"] == 60.5
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path):
+    with pytest.raises(PerfhooksError, match=r"no run\.json"):
+        ranks.gather(tmp_path)
+    with pytest.raises(PerfhooksError, match="no window of a run"):
+        ranks.clocks_of(tmp_path)
+
+
+def test_a_run_without_windows_has_none(tmp_path):
+    data = ranks.gather(ManyRanks(ranks=2, windows=0).write(tmp_path / "run"))
+    assert (data["windows"], ranks.findings(data)) == ([], [])
+
+
+def test_ranks_are_named_as_a_person_would():
+    assert named([3]) == "rank 3"
+    assert named([0, 1, 2, 7, 9, 8]) == "ranks 0-2, 7-9"
+    assert named(range(0, 100, 2)).endswith("...")
+
+
+# --- size
+
+
+@pytest.mark.parametrize("count", [96])
+def test_many_ranks_are_gathered_in_little_time_and_memory(tmp_path, count):
+    """The whole size, 1,024 ranks, is in the benchmarks."""
+    run = ManyRanks(ranks=count, windows=3, node=8, collectives=20, slow_data={70: 60.0}).write(tmp_path / "run")
+    script = (
+        "import json, resource, sys, time; began = time.perf_counter()\n"
+        "from pathlib import Path; from perfhooks import ranks\n"
+        "data = ranks.gather(Path(sys.argv[1])); found = ranks.findings(data)\n"
+        "took = time.perf_counter() - began\n"
+        "used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024\n"
+        "print(json.dumps([took, used, len(json.dumps(data)), found[0]['rank'], 'torch' in sys.modules]))"
+    )
+    done = subprocess.run([sys.executable, "-c", script, run], capture_output=True, text=True, check=True)
+    took, used, size, rank, torch = json.loads(done.stdout)
+    assert took < 20
+    assert used < 500
+    assert size < 300_000
+    assert (rank, torch) == (70, False)
+
+
+# --- the handler
+
+
+def test_a_window_leaves_a_table_by_the_clock_of_the_host(tmp_path):
+    events = [
+        step_mark(4, 0, 900),
+        op("mm", 5, 10),
+        launch(1, 20, 30),
+        kernel(1, 100, 400, name="ncclDevKernel_AllReduce"),
+    ]
+    trace = perfhooks.trace.read(write_trace(tmp_path / "t.json", events, baseTimeNanoseconds=7 * 10**18))
+    found = rows(Capture(rank=3), trace)
+    assert found["start_ns"].to_list() == [7 * 10**18 + 100]
+    assert (found["rank"].to_list(), found["step"].to_list()) == ([3], [4])
+    (artifact,) = CollectiveTable().artifacts(Capture(rank=3), trace)
+    assert artifact.name == "collectives.csv"
+    path = tmp_path / "rank3.collectives.csv"
+    with path.open("wb") as file:
+        artifact.write(file)
+    Place(tmp_path, 3).save(Capture(rank=3, state="done"))
+    assert files.read(tmp_path, [3]).collectives["duration_ms"].to_list() == [0.0003]
+
+
+def test_a_window_without_collectives_leaves_none(tmp_path):
+    trace = perfhooks.trace.read(write_trace(tmp_path / "t.json", [step_mark(0, 0, 9), op("mm", 1, 2)]))
+    assert list(CollectiveTable().artifacts(Capture(), trace)) == []
+
+
+def test_two_ranks_of_a_real_job_meet_in_their_collectives(traces):
+    """Of 128, two were published, and of their events a sample: what can be told is told, the rest is not guessed."""
+    read = [perfhooks.trace.read(traces / f"sampled-128ranks-rank{rank}.json.gz") for rank in (0, 1)]
+    found = collectives.match(pl.concat([rows(Capture(rank=rank), trace) for rank, trace in enumerate(read)]))
+    kept = collectives.each(found)
+    assert sorted(kept["operation"].to_list()) == [
+        *("all_gather", "all_gather", "all_reduce", "all_reduce", "all_to_all")
+    ]
+    assert kept.filter(pl.col("operation") == "all_reduce")["bytes"].to_list() == [78473228, 22866616]
+    assert found.clocks.error_95_ms < 1
+    assert abs(found.clocks.offset_ms[1]) < 1
+    # starts by aligned clocks and durations tell the same
+    alike = kept.filter(pl.col("operation") != "all_to_all")
+    assert (alike["spread_ms"] - alike["wait_ms"]).abs().max() < 1
