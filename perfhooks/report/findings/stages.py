@@ -39,13 +39,12 @@ def validation(tables: Tables) -> Iterator[Finding]:
     if tables.capture.stage != "train":
         return
     spent = tables.mean("validation_ms")
-    gain = min(LESS_OFTEN * spent, tables.host_limit_ms if not tables.trace.is_device_traced else spent)
     if tables.share(spent) < VALIDATING:
         return
     hit = tables.steps.filter(pl.col("validation_ms") > 0)
     yield tables.finding(
         "validation-in-steps",
-        gain,
+        LESS_OFTEN * spent,
         title=f"Validation takes {tables.share(spent):.0%} of the recorded steps.",
         estimate="Half of it, by validating half as often; over the whole run, if these steps are like the others.",
         evidence=[
