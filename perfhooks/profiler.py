@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from typing_extensions import Self, Unpack
@@ -36,6 +37,10 @@ _POLL_STEPS: Final = 16
 """While windows wait for their files, the worker is heard every so many steps."""
 STOPPED: Final = "stopped before its last step"
 _NOTHING: Final = nullcontext()
+
+
+def _ignore(_: int) -> None:
+    """Takes the clock where nobody keeps the time."""
 
 
 class Profiler:
@@ -94,8 +99,8 @@ class Profiler:
         self._last: Window | None = None
         self._timeline = Timeline(self._options["stage"])
         self._keeps_time = True
-        self._end_step = self._timeline.end_step
-        self._data_arrived = self._timeline.data_arrived
+        self._end_step: Callable[[int], None] = _ignore
+        self._data_arrived: Callable[[int], None] = _ignore
         speak_up()
 
     def start(
@@ -124,9 +129,13 @@ class Profiler:
             self._phases = FromStartToStop(self._step)
         with lifetime.busy(), guard("starting to profile", self._on_error):
             job = Job.current()
-            if not selected(self._options["ranks"], job):
+            ranks = self._options["ranks"]
+            if not selected(ranks, job):
                 self._ended = True
                 return
+            # one rank speaks for all that record
+            self._spool.is_loud = job.rank == 0 or not selected(ranks, replace(job, rank=0, local_rank=0))
+            self._end_step, self._data_arrived = self._timeline.end_step, self._timeline.data_arrived
             if self._writes:
                 self._run = self._run or self._open_run(job, out, run)
                 self._spool.open(self._run)
@@ -159,6 +168,7 @@ class Profiler:
             return
         self._started = False
         self._next = NEVER
+        self._end_step = self._data_arrived = _ignore
         with lifetime.busy(), guard("ending the profile", self._on_error):
             if self._window is not None:
                 whole = self._schedule is None and cause is None
@@ -479,7 +489,7 @@ class Steps(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         profiler = self._profiler
-        arrived, step = profiler._timeline.data_arrived, profiler.step  # noqa: SLF001 -- the other half of the profiler
+        arrived, step = profiler._data_arrived, profiler.step  # noqa: SLF001 -- the other half of the profiler
         with profiler.region(labels.DATA):
             items = iter(self._loader)
         end: Any = object()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from perfhooks import handlers
+from perfhooks import handlers, report
 from perfhooks.errors import OptionError
 from perfhooks.finish import finish
 from perfhooks.guard import OnError, guard, logger
@@ -108,6 +109,8 @@ class Spool:
         self._run: Run | None = None
         self._worker: Worker | None = None
         self._deaths = 0
+        self.is_loud = True
+        """Whether finished windows are worth an INFO line: of several ranks that record, one says it."""
 
     def open(self, run: Run | None) -> None:
         """Be ready for windows.
@@ -270,7 +273,11 @@ class Spool:
     def _finished(self, place: Place, capture: Capture) -> None:
         for note in capture.notes:
             logger.warning("%s: %s", place.folder.name, note)
-        logger.info("%s -> %s", capture.headline or _plainly(capture), shown(place.folder))
+        page = place.folder.parent / report.PAGE
+        level = logging.INFO if self.is_loud else logging.DEBUG
+        logger.log(
+            level, "%s -> %s", capture.headline or _plainly(capture), shown(page if page.exists() else place.folder)
+        )
         for listen in self.listeners:
             with guard(f"telling {getattr(listen, '__qualname__', listen)!r} about {place.folder}", self._on_error):
                 listen(capture, place)

@@ -63,10 +63,16 @@ class Timeline:
         self._ends = array("q")
         self._arrivals = array("q")
         self._begins: dict[int, int] = {}
-        self.end_step: Callable[[int], None] = self._ends.append
+
+    @property
+    def end_step(self) -> Callable[[int], None]:
         """Takes the clock at the end of a step."""
-        self.data_arrived: Callable[[int], None] = self._arrivals.append
+        return self._ends.append
+
+    @property
+    def data_arrived(self) -> Callable[[int], None]:
         """Takes the clock when a step has its batch."""
+        return self._arrivals.append
 
     def begin(self, step: int) -> None:
         """Say that ``step`` begins now: at the start, and after we kept the loop waiting."""

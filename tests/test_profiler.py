@@ -8,6 +8,8 @@ import logging
 import subprocess
 import sys
 import threading
+from copy import deepcopy
+from pathlib import Path
 
 import pytest
 import torch
@@ -395,6 +397,23 @@ def test_ranks_decide_who_records(monkeypatch):
             loop(prof)
         assert bool(seen) is records, ranks
     assert (jobs[0].rank, jobs[0].world_size) == (1, 2)
+
+
+def test_a_rank_that_does_not_record_keeps_nothing():
+    with Profiler(schedule=SCHEDULE, out="runs", run="r", ranks=[3]) as prof:
+        for _ in prof.steps(range(1000)):
+            pass
+    assert len(prof._timeline._ends) == len(prof._timeline._arrivals) == 0
+    assert not list(Path("runs").glob("*"))
+    assert prof.step_num == 1000
+
+
+def test_a_copy_keeps_its_own_time():
+    prof = Profiler(schedule=SCHEDULE, on_trace_ready=ignore)
+    twin = deepcopy(prof)
+    with twin:
+        loop(twin, 3)
+        assert (len(twin._timeline._ends), len(prof._timeline._ends)) == (3, 0)
 
 
 def test_it_records_in_a_thread_of_its_own():

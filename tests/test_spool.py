@@ -285,7 +285,7 @@ def test_info_reaches_a_program_that_never_configured_logging():
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
     lines = [line for line in done.stderr.splitlines() if line.startswith("INFO perfhooks: step 0: ")]
     assert len(lines) == 1
-    assert lines[0].endswith("-> perf/r/train-000000-000000")
+    assert lines[0].endswith("-> perf/r/report.html")
 
 
 def test_logging_that_the_program_configured_is_left_alone():
