@@ -18,7 +18,13 @@ FLAGS = (
     *("--disable-extensions", "--disable-default-apps", "--no-default-browser-check", "--force-color-profile=srgb"),
 )
 # the browser reads from file descriptor 3 and writes to 4
-START = "import os, sys; os.dup2(int(sys.argv[1]), 63); os.dup2(int(sys.argv[2]), 4); os.dup2(63, 3); os.execvp(sys.argv[3], sys.argv[3:])"
+START = """
+import os, sys
+reads, writes, *command = sys.argv[1:]
+os.dup2(int(reads), 3)
+os.dup2(int(writes), 4)
+os.execvp(command[0], command)
+"""
 
 
 def find():
@@ -85,7 +91,7 @@ class Browser:
             raise RuntimeError(json.dumps(answer["exceptionDetails"])[:2000])
         return answer["result"].get("value")
 
-    def wait(self, script, timeout=30.0):
+    def wait(self, script, timeout=60.0):
         """Wait until an expression holds in the page."""
         end = time.monotonic() + timeout
         while not self.run(f"Boolean({script})"):
@@ -104,10 +110,11 @@ class Browser:
         more = {}
         if whole:
             size = self._call("Page.getLayoutMetrics")["cssContentSize"]
-            more = {"captureBeyondViewport": True, "clip": {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}}
+            more = {"captureBeyondViewport": True, "clip": {**size, "scale": 1}}
         if of:
-            box = self.run(f"(r => ({{x: r.x + scrollX, y: r.y + scrollY, width: r.width, height: r.height}}))(document.querySelector({json.dumps(of)}).getBoundingClientRect())")
-            more = {"captureBeyondViewport": True, "clip": {**box, "scale": 1}}
+            box = f"document.querySelector({json.dumps(of)}).getBoundingClientRect()"
+            clip = self.run(f"(r => ({{x: r.x + scrollX, y: r.y + scrollY, width: r.width, height: r.height}}))({box})")
+            more = {"captureBeyondViewport": True, "clip": {**clip, "scale": 1}}
         path.write_bytes(base64.b64decode(self._call("Page.captureScreenshot", format="png", **more)["data"]))
 
     def _call(self, method, timeout=30.0, **parameters):

@@ -86,17 +86,18 @@ def from_trace(path: Path) -> dict[str, Any]:
         TraceError: It is no trace.
     """
     trace = perfhooks.trace.read(path)
-    details = window.reduce(Capture(rank=trace.rank or 0, stage="trace"), trace)
+    # last, whatever it is, says that no step was cut short
+    details = window.reduce(Capture(rank=trace.rank or 0, stage="trace", last=0), trace)
     numbers = [step for step in details.get("steps", {}).get("rows", {}).get("step", []) if step is not None]
     first, last = min(numbers, default=0), max(numbers, default=0)
     capture = Capture(rank=trace.rank or 0, stage="trace", first=first, last=last, reached=last)
     mean = details.get("steps", {}).get("mean", {})
-    ranks = [_rank(capture, mean)]
+    shown = {"ranks": [_rank(capture, mean)], "details": {str(capture.rank): details}}
     return {
         "format": FORMAT,
         "title": path.name,
         "run": {},
-        "windows": [_facts(path.name, capture) | {"ranks": ranks, "details": {str(capture.rank): details}}],
+        "windows": [_facts(path.name, capture) | ({} if numbers else {"first": None, "last": None}) | shown],
         "lost": [],
         "timeline": {},
     }
@@ -156,7 +157,7 @@ def _rank(capture: Capture, mean: dict[str, float]) -> dict[str, Any]:
     cost = {name: getattr(capture.cost, name) for name in _COST}
     return {
         "rank": capture.rank,
-        "mean": {name: float(f"{value:.7g}") for name, value in mean.items()},
+        "mean": {name: plain.number(value) for name, value in mean.items()},
         **plain.facts(
             {
                 "headline": capture.headline,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -38,10 +39,17 @@ def text(value: str, longest: int = _LONGEST) -> str:
     return whole if len(whole) <= longest else f"{whole[:half]} … {whole[-half:]}"
 
 
+def number(value: Any) -> Any:
+    """A number in seven digits; what is not finite, or no number, is not known."""
+    if not isinstance(value, float | int) or not math.isfinite(value):
+        return None
+    short = float(f"{value:.{_DIGITS}g}")
+    return int(short) if short.is_integer() else short
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, float):
-        short = float(f"{value:.{_DIGITS}g}")
-        return int(short) if short.is_integer() else short
+        return number(value)
     return text(value) if isinstance(value, str) else value
 
 

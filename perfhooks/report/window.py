@@ -9,12 +9,12 @@ import msgspec
 import polars as pl
 
 from perfhooks.handlers.tables import step_rows
-from perfhooks.report import plain, tree
+from perfhooks.report import findings, plain, tree
 from perfhooks.report.headline import headline, summary
 from perfhooks.trace import checks, collectives, copies, kernels, memory, modules, operators, stacks, synchronisations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from perfhooks.run import Capture
     from perfhooks.trace import Trace
@@ -77,9 +77,9 @@ def _steps(capture: Capture, trace: Trace) -> dict[str, Any]:
     return {
         "rows": plain.columns(table.drop("rank", "stage"), _STEPS),
         "count": table.height,
-        "mean": {name: float(f"{value:.7g}") for name, value in summary(table).items()},
-        "median_ms": table["wall_ms"].median(),
-        "spread_ms": [table["wall_ms"].min(), table["wall_ms"].max()],
+        "mean": {name: plain.number(value) for name, value in summary(table).items()},
+        "median_ms": plain.number(table["wall_ms"].median()),
+        "spread_ms": [plain.number(table["wall_ms"].min()), plain.number(table["wall_ms"].max())],
         "headline": headline(table),
     }
 
@@ -188,14 +188,7 @@ def _checks(_: Capture, trace: Trace) -> dict[str, Any]:
 
 
 def _findings(capture: Capture, trace: Trace) -> dict[str, Any]:
-    from perfhooks.report import findings
-
-    return {"rows": list(_as_data(findings.find(capture, trace)))}
-
-
-def _as_data(found: Any) -> Iterator[Any]:
-    for each in found:
-        yield msgspec.to_builtins(each)
+    return {"rows": msgspec.json.decode(msgspec.json.encode(findings.find(capture, trace)))}
 
 
 _PARTS: Final[dict[str, Callable[[Capture, Trace], Any]]] = {

@@ -76,6 +76,10 @@ function stepRange(first, last) {
   return first === last ? `step ${first}` : `steps ${first}–${last}`;
 }
 
+function windowName(window_) {
+  return known(window_.first) ? `${stageName(window_.stage)}, ${stepRange(window_.first, window_.last)}` : `${stageName(window_.stage)} without steps`;
+}
+
 // a Python frame, file.py(12): function, with what one looks for first
 function frameName(name) {
   const match = /^(.+)\((\d+)\): (.+)$/.exec(name);

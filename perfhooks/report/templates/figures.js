@@ -60,7 +60,7 @@ async function drawFigures() {
 }
 
 function axis(more) {
-  return { gridcolor: colour("line"), zerolinecolor: colour("line"), linecolor: colour("line"), fixedrange: true, automargin: true, ...more };
+  return { gridcolor: colour("line"), zeroline: false, linecolor: colour("line"), fixedrange: true, automargin: true, ...more };
 }
 
 const stepLabel = (step) => (known(step) ? `step ${step}` : "whole trace");
@@ -90,9 +90,9 @@ function stepsFigure(rows, baseline) {
   const across = rows.length <= HORIZONTAL;
   const idle = known(baseline) ? 1 : 0;
   const bars = (host ? rows.length + idle : 0) + (device ? rows.length : 0);
-  const size = across ? 46 + 24 * bars + (host && device ? 18 : 0) : host && device ? 330 : 200;
+  const size = across ? 46 + 24 * bars + (host && device ? 38 : 0) : host && device ? 330 : 200;
   const cut = host && device ? (across ? rows.length / bars : 0.45) : host ? 0 : 1;
-  const gap = host && device ? (across ? 9 / size : 0.04) : 0;
+  const gap = host && device ? (across ? 10 / size : 0.05) : 0;
   const make = () => ({ traces: stepTraces(rows, across, baseline, host, device), layout: stepLayout(rows, across, baseline, host, device, cut, gap) });
   return figure("Where the time of each step goes, on the host and on devices; the tables beside it have the numbers", size, make);
 }
@@ -114,6 +114,11 @@ function stepLayout(rows, across, baseline, host, device, cut, gap) {
   const time = axis({ ticksuffix: " ms", rangemode: "tozero", anchor: across && device ? "y2" : undefined });
   const category = (values) => axis({ type: "category", categoryorder: "array", categoryarray: [...values].reverse(), showgrid: false, ticklabelstandoff: 6 });
   const layout = { barmode: "stack" };
+  if (host && device) {
+    const title = (text, yref) => ({ text, x: across ? -8 / 600 : 0, xref: "paper", xanchor: across ? "right" : "left", y: 1, yref, yanchor: "bottom", showarrow: false, font: { size: 11, color: colour("ink") } });
+    layout.annotations = [title("<b>Host</b>", "y domain"), title("<b>Device</b>", "y2 domain")];
+    layout.margin = { l: 8, r: 16, t: 20, b: 30 };
+  }
   if (across) {
     layout.xaxis = time;
     layout.yaxis = { ...category(known(baseline) ? ["not recorded", ...labels] : labels), domain: [cut + gap, 1], visible: host };

@@ -4,7 +4,7 @@ function sharesTable(title, rows, parts, whole, note) {
   const mean = (key) => rows.reduce((sum, row) => sum + (row[key] || 0), 0) / rows.length;
   const lines = presentParts(rows, parts).map(([key, label]) => el("tr", null,
     el("th", { scope: "row" }, el("i", { class: "chip", style: { background: `var(--part-${key.replace("_ms", "").replace(/_/g, "-")})` } }), label),
-    el("td", { class: "num" }, mean(key).toFixed(decimals([whole]) - 1)), el("td", { class: "num share" }, percent(mean(key) / whole))));
+    el("td", { class: "num" }, mean(key).toFixed(Math.max(decimals([whole]) - (whole >= 100 ? 0 : 1), 1))), el("td", { class: "num share" }, percent(mean(key) / whole))));
   return el("table", { class: "shares" }, el("caption", null, title, note ? el("span", { class: "muted" }, ` ${note}`) : null),
     el("thead", { class: "hidden" }, el("tr", null, ["part", "ms a step", "share"].map((each) => el("th", { scope: "col" }, each)))), el("tbody", null, lines));
 }
@@ -16,7 +16,7 @@ function stat(value, label, title) {
 function stats(details, rank) {
   const { mean = {}, median_ms: median, spread_ms: spread = [], count = 0 } = details.steps || {};
   const found = [];
-  if (known(median)) found.push(stat(ms(median), count > 1 ? `a step, median of ${count} (${ms(spread[0])} to ${ms(spread[1])})` : "the step"));
+  if (known(median)) found.push(stat(ms(median), count > 1 ? `a step: the median of ${count}, ${ms(spread[0])} to ${ms(spread[1])}` : "the step"));
   const named = PARTS.filter(([key]) => key !== "other_ms" && known(mean[key])).sort((a, b) => mean[b[0]] - mean[a[0]])[0];
   const verbs = { data: "of it waiting for data", transfer: "of it in transfers", checkpoint: "of it writing checkpoints" };
   if (named && mean[named[0]] > 0) found.push(stat(percent(mean[named[0]] / mean.wall_ms), verbs[named[1]] || `of it in ${named[1]}`));
@@ -32,12 +32,13 @@ function stats(details, rank) {
 
 function heading(window_, details, rank) {
   const subject = details.subject || {};
-  const what = [subject.model, subject.device_traced ? subject.device || "a device" : null].filter(Boolean).join(" on ");
+  const place = subject.device_traced ? subject.device || "a device" : subject.model ? "CPU" : null;
+  const what = [subject.model, place].filter(Boolean).join(" on ");
   const versions = rank.versions || DATA.run.versions || {};
-  const command = (DATA.run.command || []).join(" ");
+  const command = (DATA.run.command || [DATA.title]).join(" ");
   const count = (details.steps || {}).count;
   const pieces = [
-    `${stageName(window_.stage)}${window_.stage === "trace" ? "" : `, ${stepRange(window_.first, window_.last)}`}`,
+    windowName(window_),
     rank.partial ? `cut short: ${rank.partial}` : null,
     subject.world_size > 1 || DATA.run.world_size > 1 ? `rank ${rank.rank} of ${DATA.run.world_size || subject.world_size}` : null,
     window_.time ? new Date(window_.time * 1000).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" }) : null,

@@ -1,7 +1,7 @@
 // Which window and rank is shown, and drawing it.
 
 const LABELS = { overview: "Overview", timeline: "All steps", windows: "Windows", operators: "Operators", kernels: "Kernels", flame: "Flame graph",
-  modules: "Modules", memory: "Memory", communication: "Communication", ranks: "Ranks", checks: "Trust", footnotes: "Definitions" };
+  modules: "Modules", memory: "Memory", communication: "Communication", ranks: "Ranks", checks: "Checks", footnotes: "Definitions" };
 const chosen = { window: DATA.windows.length - 1, rank: null };
 
 function pick(place, rank) {
@@ -25,17 +25,27 @@ function picker(label, options, value, choose) {
 }
 
 function drawPickers(window_, rank) {
-  const windows = DATA.windows.map((each, place) => [place, `${stageName(each.stage)}, ${stepRange(each.first, each.last)}`]);
+  const windows = DATA.windows.map((each, place) => [place, windowName(each)]);
   const ranks = window_.ranks.map((each) => [each.rank, `Rank ${each.rank}`]);
   document.getElementById("pickers").replaceChildren(...[
     picker("Window", windows, chosen.window, (place) => pick(place, chosen.rank)), picker("Rank", ranks, rank.rank, (number) => pick(null, number)),
   ].filter(Boolean));
 }
 
-function absent(window_, rank) {
+function absent(window_, _, rank) {
   return el("section", { id: "overview", class: "overview", "aria-label": "Overview" }, heading(window_, {}, rank),
     el("p", { class: "good" }, rank.headline || ""),
     el("p", { class: "muted" }, `The details of this rank are not in this page, to keep it small. They are in the files ${window_.name}/rank${rank.rank}.*`));
+}
+
+// one section that cannot be drawn must not cost the others
+function attempt(make, ...given) {
+  try {
+    return make(...given);
+  } catch (error) {
+    console.error(error);
+    return el("p", { class: "doubt" }, `A part of this page could not be drawn: ${error}`);
+  }
 }
 
 function show() {
@@ -49,10 +59,10 @@ function show() {
   const rank = currentRank(window_);
   const details = window_.details[String(rank.rank)];
   const lost = (DATA.lost || []).map((each) => el("p", { class: "doubt" }, `The process ended while it recorded ${each}; that window is lost.`));
-  const parts = details
-    ? [overview(window_, details, rank), ...lost, windowsSection(window_), ranksSection(window_, rank), timelineSection(window_), operatorsSection(details), kernelsSection(details), flameSection(details), modulesSection(details),
-      memorySection(details), communicationSection(details), checksSection(details, rank), footnotesSection()]
-    : [absent(window_, rank), ...lost, windowsSection(window_), ranksSection(window_, rank), timelineSection(window_), footnotesSection()];
+  const first = attempt(details ? overview : absent, window_, details || {}, rank);
+  const ofRun = [windowsSection, ranksSection, timelineSection].map((make) => attempt(make, window_, rank));
+  const ofWindow = [operatorsSection, kernelsSection, flameSection, modulesSection, memorySection, communicationSection, checksSection];
+  const parts = [first, ...lost, ...ofRun, ...(details ? ofWindow.map((make) => attempt(make, details, rank)) : []), attempt(footnotesSection)];
   main.replaceChildren(...parts.filter(Boolean));
   drawPickers(window_, rank);
   document.getElementById("nav").replaceChildren(...[...main.querySelectorAll("section[id]")].map((each) => el("a", { href: `#${each.id}` }, LABELS[each.id] || each.id)));

@@ -29,7 +29,7 @@ function kernelsSection(details) {
   if (!details.kernels) return null;
   const of = (term) => meaning("Kernels", term);
   const columns = [
-    { key: "name", label: "Kernel", kind: "name", show: kernelName }, { key: "class", label: "Class", kind: "text", title: of("class") }, { key: "count", label: "Count", kind: "count" },
+    { key: "name", label: "Kernel", kind: "name", show: kernelName }, { key: "class", word: true, label: "Class", kind: "text", title: of("class") }, { key: "count", label: "Count", kind: "count" },
     { key: "total_ms", label: "Total, ms", kind: "ms", bar: true, title: of("total") }, { key: "mean_ms", label: "Mean, ms", kind: "ms" }, { key: "max_ms", label: "Max, ms", kind: "ms" },
     { key: "occupancy_percent", label: "Occupancy, %", kind: "percent", title: of("occupancy") }, { key: "gap_before_ms", label: "Gap before, ms", kind: "ms", title: of("gap before") },
     { key: "operators", label: "Launched by", kind: "text", title: of("launched by") },
@@ -68,7 +68,7 @@ function memorySection(details) {
   peaks.sort((a, b) => (a.device.startsWith("cpu") ? 1 : 0) - (b.device.startsWith("cpu") ? 1 : 0) || b.allocated_bytes - a.allocated_bytes);
   const place = el("div");
   const columns = [
-    { key: "operator", label: "Allocated by", kind: "name" }, { key: "source", label: "Line", kind: "name", show: frameName }, { key: "count", label: "Allocations", kind: "count" },
+    { key: "operator", label: "Allocated by", kind: "name" }, { key: "source", word: true, label: "Line", kind: "name", show: frameName }, { key: "count", label: "Allocations", kind: "count" },
     { key: "bytes", label: "Bytes", kind: "bytes", bar: true },
   ];
   function show(device) {
@@ -92,13 +92,13 @@ function communicationSection(details) {
     if (height(table)) made.push(el("h3", null, title), dataTable({ caption: title, columns, rows: rowsOf(table), sort: { key, descending: true }, limit: 10 }));
   };
   add("Collectives", details.collectives, [
-    { key: "operation", label: "Operation", kind: "name" }, { key: "backend", label: "Backend", kind: "text" }, { key: "group_description", label: "Group", kind: "text" },
-    { key: "group_size", label: "Ranks", kind: "count" }, { key: "dtype", label: "Type", kind: "text" }, { key: "count", label: "Count", kind: "count" },
+    { key: "operation", label: "Operation", kind: "name" }, { key: "backend", word: true, label: "Backend", kind: "text" }, { key: "group_description", word: true, label: "Group", kind: "text" },
+    { key: "group_size", label: "Ranks", kind: "count" }, { key: "dtype", word: true, label: "Type", kind: "text" }, { key: "count", label: "Count", kind: "count" },
     { key: "total_ms", label: "Total, ms", kind: "ms", bar: true }, { key: "exposed_ms", label: "Exposed, ms", kind: "ms" }, { key: "bytes", label: "Bytes", kind: "bytes" },
     { key: "median_bytes", label: "Message, median", kind: "bytes", title: of("message") }, { key: "bus_gb_per_s", label: "Bus, GB/s", kind: "number", title: of("bus bandwidth") },
   ], "total_ms");
   add("Copies", details.copies, [
-    { key: "kind", label: "Copy", kind: "name" }, { key: "source", label: "From", kind: "text" }, { key: "target", label: "To", kind: "text" }, { key: "blocking", label: "Blocking", kind: "text", title: of("blocking") },
+    { key: "kind", label: "Copy", kind: "name" }, { key: "source", word: true, label: "From", kind: "text" }, { key: "target", word: true, label: "To", kind: "text" }, { key: "blocking", word: true, label: "Blocking", kind: "text", title: of("blocking") },
     { key: "count", label: "Count", kind: "count" }, { key: "total_ms", label: "Total, ms", kind: "ms", bar: true }, { key: "bytes", label: "Bytes", kind: "bytes" }, { key: "gb_per_s", label: "GB/s", kind: "number" },
     { key: "operator", label: "Launched by", kind: "name" },
   ], "total_ms");
@@ -117,8 +117,8 @@ function meansColumns(first) {
 
 function windowsSection(current) {
   if (DATA.windows.length < 2) return null;
-  const rows = DATA.windows.map((each, place) => ({ $place: place, $current: each === current, name: `${stageName(each.stage)}, ${stepRange(each.first, each.last)}`,
-    ranks: each.ranks.length, ...each.ranks[0].mean }));
+  const rows = DATA.windows.map((each, place) => ({ $place: place, $current: each === current, name: windowName(each),
+    ranks: each.ranks.length > 1 ? each.ranks.length : null, ...each.ranks[0].mean }));
   const columns = meansColumns([{ key: "name", label: "Window", kind: "name", node: (value, row) => el("button", { type: "button", class: "plain", on: { click: () => pick(row.$place, null) } }, value) },
     { key: "ranks", label: "Ranks", kind: "count" }]);
   return section("windows", "Windows", "Means over the steps of each window, of its lowest rank.", dataTable({ caption: "Windows", columns, rows, limit: 20 }));
@@ -146,7 +146,7 @@ function checksSection(details, rank) {
   const lines = found.map((each) => line(each.severity, each.text, each.first ? `First: ${each.first}.` : ""));
   lines.push(...(rank.notes || []).map((note) => line("warning", note)), ...(details.problems || []).map((problem) => line("warning", `not on this page: ${problem}`)));
   const cost = rank.cost || {};
-  const spent = known(cost.stop_s) ? ` Ending this window held the training for ${ms((cost.stop_s + (cost.save_s || 0) + (cost.free_s || 0)) * 1000)}, for a trace of ${bytes(cost.trace_bytes)}.` : "";
+  const spent = cost.trace_bytes ? ` Ending this window held the training for ${ms((cost.stop_s + (cost.save_s || 0) + (cost.free_s || 0)) * 1000)}, for a trace of ${bytes(cost.trace_bytes)}.` : "";
   const lead = `${found.some((each) => each.severity === "error") ? "Some of these numbers are wrong or missing." : lines.length ? "What to keep in mind when reading these numbers." : details.checks ? "Nothing makes this trace doubtful." : "The trace was not checked."} It has ${plural(details.events || 0, "event")}.${spent}`;
   return section("checks", "How far this can be trusted", lead, lines.length ? el("ul", { class: "checks" }, lines) : null);
 }

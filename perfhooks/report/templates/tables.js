@@ -14,7 +14,7 @@ const NUMERIC = new Set(["ms", "count", "number", "percent", "bytes", "flops"]);
 
 function decimals(values) {
   const most = values.reduce((top, value) => (known(value) && Math.abs(value) > top ? Math.abs(value) : top), 0);
-  return most >= 1000 ? 1 : most >= 10 ? 2 : 3;
+  return most >= 100 ? 1 : most >= 10 ? 2 : 3;
 }
 
 function compare(a, b, descending) {
@@ -30,13 +30,14 @@ function cell(spec, value, row, scale, top) {
   if (!NUMERIC.has(spec.kind)) {
     const shown = spec.show ? spec.show(value, row) : text;
     const title = shown !== text || text.length > 40 ? text : null;
-    return spec.kind === "name" ? el("td", { class: "name", title }, el("span", { class: "clamp" }, shown)) : el("td", { class: "txt", title }, shown);
+    if (spec.kind !== "name") return el("td", { class: spec.word ? "txt word" : "txt", title }, shown);
+    return el("td", { class: "name", title }, el("span", { class: "clamp" }, shown));
   }
-  const bar = spec.bar && top > 0 ? el("i", { class: "meter", style: { width: `${(Math.max(value, 0) / top) * 100}%` } }) : null;
-  return el("td", { class: value === 0 ? "num zero" : "num" }, text, bar);
+  const bar = spec.bar && top > 0 ? el("i", { class: "track" }, value > 0 && el("i", { class: "meter", style: { width: `${(Math.max(value, 0) / top) * 100}%` } })) : null;
+  return el("td", { class: value === 0 ? "num zero" : "num" }, bar, bar ? el("span", { class: "beside" }, text) : text);
 }
 
-// columns: [{key, label, kind, title, bar, show, node}]; those without any value are left out
+// columns: [{key, label, kind, title, bar, word, show, node}]; those without any value, or number but 0, are left out
 function dataTable({ caption, columns, rows, sort, limit = 12, search, total, groups, group }) {
   let current = { sort: { ...sort }, text: "", all: false, group };
   const box = el("div", { class: "table" });
@@ -73,7 +74,7 @@ function dataTable({ caption, columns, rows, sort, limit = 12, search, total, gr
   }
   function draw() {
     const { columns: specs, rows: every } = source();
-    const shown = specs.filter((spec) => every.some((row) => known(row[spec.key])));
+    const shown = specs.filter((spec) => every.some((row) => known(row[spec.key]) && !(spec.kind !== "count" && row[spec.key] === 0)));
     const found = matching();
     if (current.sort) found.sort((a, b) => compare(a[current.sort.key], b[current.sort.key], current.sort.descending));
     const visible = current.all ? found : found.slice(0, limit);

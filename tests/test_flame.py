@@ -1,0 +1,63 @@
+"""The flame graph as a picture: whole, escaped, and nothing where there is nothing."""
+
+import io
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from perfhooks.errors import OptionError
+from perfhooks.handlers import Flame
+from perfhooks.run import Capture
+from perfhooks.testing import kernel, launch, op, python_frame, step_mark, write_trace
+from perfhooks.trace import read
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def drawn(handler, trace):
+    found = {}
+    for artifact in handler.artifacts(Capture(first=1, last=2), trace):
+        file = io.BytesIO()
+        artifact.write(file)
+        found[artifact.name] = ET.fromstring(file.getvalue())
+    return found
+
+
+def frames(root):
+    groups = [group for group in root.iter(f"{SVG}g") if group.get("data-x")]
+    return {group.find(f"{SVG}title").text.splitlines()[0]: group for group in groups}
+
+
+@pytest.fixture
+def trace(tmp_path):
+    events = [
+        step_mark(1, 0, 1000),
+        python_frame("train.py(1): <module>", 0, 1000),
+        op("aten::mm", 0, 250, external=1),
+        launch(1, 10, 20),
+        kernel(1, 300, 700, external=1),
+    ]
+    return read(write_trace(tmp_path / "t.json", events))
+
+
+def test_frames_are_as_wide_as_their_time(trace):
+    root = drawn(Flame(), trace)["flame.svg"]
+    found = frames(root)
+    assert float(found["aten::mm"].get("data-w")) == pytest.approx(0.25)
+    assert "0.000 ms, 25.0%" in found["aten::mm"].find(f"{SVG}title").text
+    assert int(found["aten::mm"].get("data-d")) > int(found["train.py(1): <module>"].get("data-d"))
+
+
+def test_device_time_has_kernels_as_leaves(trace):
+    root = drawn(Flame(by="device"), trace)["flame.device.svg"]
+    assert frames(root)["gemm"].find(f"{SVG}rect").get("class") == "kernel"
+
+
+def test_there_is_no_picture_of_nothing(trace):
+    assert drawn(Flame(by="bytes"), trace) == {}
+
+
+@pytest.mark.parametrize("options", [{"by": "gpu"}, {"share": 1}, {"share": -0.1}, {"share": "x"}])
+def test_wrong_options_are_refused(options):
+    with pytest.raises(OptionError, match=next(iter(options))):
+        Flame(**options)

@@ -1,0 +1,214 @@
+"""The page in a real browser: it draws itself, answers to hands and keys, and asks nobody for anything."""
+
+import subprocess
+import sys
+
+import browser
+import pytest
+
+from perfhooks.report import data, page, svg, tree
+from perfhooks.testing import annotation, memory, op, python_frame, step_mark, write_trace
+from perfhooks.trace import read, stacks
+
+pytestmark = pytest.mark.skipif(browser.find() is None, reason="no Chromium here; Debian has it as chromium")
+
+HOSTILE = '</script><img src=x onerror="document.body.dataset.taken=1">'
+
+LOOP = """
+import sys
+import torch
+import perfhooks
+
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+batches = [torch.randn(16, 64) for _ in range(12)]
+with perfhooks.Profiler(
+    schedule="wait=2 warmup=1 active=2 repeat=2", out=sys.argv[1], run="r", with_stack=True, profile_memory=True
+) as prof:
+    for batch in prof.steps(batches):
+        with prof.region("forward"):
+            loss = model(batch).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with browser.Browser() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """The folder of a small real run, with two windows."""
+    out = tmp_path_factory.mktemp("out")
+    (out / "loop.py").write_text(LOOP)
+    done = subprocess.run(
+        [sys.executable, out / "loop.py", out], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return out / "r"
+
+
+def of_trace(path, folder):
+    made = folder / "report.html"
+    made.write_text(page.render(data.from_trace(path)), encoding="utf-8")
+    return made
+
+
+def texts(chromium, selector):
+    return chromium.run(f"[...document.querySelectorAll({selector!r})].map(each => each.textContent)")
+
+
+def sections(chromium):
+    return chromium.run("[...document.querySelectorAll('main section')].map(each => each.id)")
+
+
+def assert_quiet(chromium):
+    assert chromium.complaints == []
+    assert [url for url in chromium.requests if not url.startswith(("file:", "data:", "blob:"))] == []
+    assert len([url for url in chromium.requests if url.startswith("file:")]) == 1
+
+
+def search(chromium, section, words):
+    chromium.run(
+        f"(input => {{ input.value = {words!r}; input.dispatchEvent(new Event('input')); }})"
+        f"(document.querySelector('#{section} input[type=search]'))"
+    )
+
+
+def test_the_page_of_a_run_draws_itself(chromium, recorded):
+    chromium.open(recorded / "report.html")
+    assert_quiet(chromium)
+    assert sections(chromium) == [
+        *("overview", "windows", "timeline", "operators", "flame", "modules", "memory", "checks", "footnotes"),
+    ]
+    assert texts(chromium, "h1") == ["Sequential on CPU"]
+    assert chromium.run("document.querySelectorAll('.figure .main-svg').length") >= 6
+    assert "forward" in texts(chromium, ".shares th[scope=row]")
+    assert chromium.run("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("name", ["a100-ddp2-train-3steps", "b200-eager-stacks-shapes", "h100-bert-small"])
+@pytest.mark.parametrize("width", [1440, 400])
+def test_pages_of_real_devices_draw_themselves(chromium, traces, tmp_path, name, width):
+    chromium.open(of_trace(traces / f"{name}.json.gz", tmp_path), width=width, dark=width < 1000)
+    assert_quiet(chromium)
+    assert {"operators", "kernels", "flame", "checks"} <= set(sections(chromium))
+    assert "compute" in texts(chromium, ".shares th[scope=row]")
+    assert chromium.run("document.documentElement.scrollWidth <= innerWidth"), "the page itself never scrolls sideways"
+
+
+def test_operators_are_searched_sorted_and_grouped(chromium, traces, tmp_path):
+    chromium.open(of_trace(traces / "h100-bert-small.json.gz", tmp_path))
+    rows = "#operators tbody tr td:first-child"
+    search(chromium, "operators", "aten add")
+    found = texts(chromium, rows)
+    assert found
+    assert all("aten" in name and "add" in name for name in found)
+    search(chromium, "operators", "")
+    chromium.run("document.querySelector('#operators button[data-key=name]').click()")
+    names = texts(chromium, rows)
+    assert names == sorted(names, key=lambda name: name.replace("_", "").lower()) or names[0] < names[-1]
+    chromium.run("document.querySelector('#operators button[data-key=count]').click()")
+    counts = [int(each.replace(",", "")) for each in texts(chromium, "#operators tbody tr td:nth-child(2)")]
+    assert counts == sorted(counts, reverse=True)
+    assert texts(chromium, "#operators th[aria-sort=descending]") == ["Count"]
+    chromium.run("document.querySelector('#operators [data-key=shapes]').click()")
+    assert "Input shapes" in texts(chromium, "#operators th")
+
+
+def test_the_flame_graph_zooms_by_hand_and_by_key_and_is_searched(chromium, traces, tmp_path):
+    chromium.open(of_trace(traces / "h100-bert-small.json.gz", tmp_path))
+    show_all = "[...document.querySelectorAll('#flame button')].find(each => each.textContent === 'Show all').click()"
+    chromium.run(show_all)
+    whole = chromium.run("document.querySelectorAll('#flame .frame').length")
+    chromium.run("document.querySelector('#flame .frame:nth-child(4)').click()")
+    assert chromium.run("document.querySelectorAll('#flame .frame').length") < whole
+    assert texts(chromium, "#flame .crumbs button")[0] == "all"
+    chromium.run(show_all)
+    chromium.run("document.querySelector('#flame .flame').focus()")
+    for key in ("ArrowDown", "Enter", "ArrowDown", "Enter"):
+        chromium.press(key)
+    assert len(texts(chromium, "#flame .crumbs button")) == 2
+    chromium.press("Escape")
+    assert texts(chromium, "#flame .crumbs button") == ["all"]
+    search(chromium, "flame", "aten::")
+    assert chromium.run("document.querySelectorAll('#flame .frame.dim').length") > 0
+    assert "of the time" in chromium.run("document.querySelector('#flame .tools').textContent")
+    chromium.run("document.querySelector('#flame button[data-key=device]').click()")
+    assert chromium.run("document.querySelectorAll('#flame .frame.k-kernel').length") > 0
+    assert_quiet(chromium)
+
+
+def test_another_window_is_chosen(chromium, recorded):
+    chromium.open(recorded / "report.html")
+    assert "steps 8\N{EN DASH}9" in chromium.run("document.querySelector('.meta').textContent")
+    chromium.run(
+        "(s => { s.value = '0'; s.dispatchEvent(new Event('change')); })(document.querySelector('#pickers select'))"
+    )
+    assert "steps 3\N{EN DASH}4" in chromium.run("document.querySelector('.meta').textContent")
+    assert_quiet(chromium)
+
+
+def test_names_from_a_trace_stay_text_everywhere(chromium, tmp_path):
+    events = [
+        step_mark(0, 0, 10_000_000),
+        python_frame(f"{HOSTILE}.py(3): {HOSTILE}", 0, 10_000_000),
+        python_frame(f"nn.Module: {HOSTILE}_0", 0, 9_000_000),
+        annotation(HOSTILE, 0, 8_000_000),
+        op(HOSTILE, 0, 8_000_000, Input_Dims=[[1]]),
+        memory(1_000_000, 4096, allocated=4096),
+    ]
+    path = write_trace(tmp_path / "hostile.json", events, deviceProperties=[{"name": HOSTILE}])
+    chromium.open(of_trace(path, tmp_path))
+    assert_quiet(chromium)
+    assert chromium.run("document.querySelectorAll('img').length") == 0
+    assert chromium.run("document.body.dataset.taken") is None
+    assert HOSTILE in texts(chromium, "#operators tbody td.name")
+    assert any(HOSTILE in name for name in texts(chromium, "#flame .frame"))
+
+
+def test_a_trace_with_nothing_in_it_has_a_page(chromium, tmp_path):
+    chromium.open(of_trace(write_trace(tmp_path / "empty.json", [memory(0, 4096)]), tmp_path))
+    assert_quiet(chromium)
+    assert sections(chromium)[0] == "overview"
+
+
+def test_many_steps_are_drawn_upright(chromium, tmp_path):
+    events = [step_mark(number, number * 1000, number * 1000 + 900) for number in range(60)]
+    events += [annotation("forward", number * 1000, number * 1000 + 500) for number in range(60)]
+    chromium.open(of_trace(write_trace(tmp_path / "long.json", events), tmp_path))
+    assert_quiet(chromium)
+    assert chromium.run("document.querySelectorAll('#overview .bars .point').length") == 120
+
+
+def test_a_window_without_details_says_where_they_are(chromium, tmp_path):
+    given = data.from_trace(write_trace(tmp_path / "t.json", [op("aten::add", 0, 1000)]))
+    given["windows"][0]["details"] = {}
+    (tmp_path / "report.html").write_text(page.render(given), encoding="utf-8")
+    chromium.open(tmp_path / "report.html")
+    assert_quiet(chromium)
+    assert "rank0" in chromium.run("document.querySelector('main').textContent")
+
+
+def test_a_run_without_a_window_says_so(chromium, tmp_path):
+    given = {"format": 1, "title": "r", "run": {}, "windows": [], "lost": ["w of rank 0"], "timeline": {}}
+    (tmp_path / "report.html").write_text(page.render(given), encoding="utf-8")
+    chromium.open(tmp_path / "report.html", ready="document.querySelector('h1')")
+    assert_quiet(chromium)
+    assert "lost" in chromium.run("document.querySelector('main').textContent")
+
+
+def test_the_picture_of_a_flame_graph_zooms(chromium, traces, tmp_path):
+    found = tree.tree(stacks.folded(read(traces / "h100-bert-small.json.gz")))
+    (tmp_path / "flame.svg").write_text(svg.flame(found, title=HOSTILE), encoding="utf-8")
+    chromium.open(tmp_path / "flame.svg", ready="document.querySelector('.frame')")
+    assert_quiet(chromium)
+    assert chromium.run("document.querySelector('.heading').textContent") == HOSTILE
+    chromium.run("document.querySelectorAll('.frame')[3].dispatchEvent(new MouseEvent('click', {bubbles: true}))")
+    assert chromium.run("document.querySelectorAll('.frame.gone').length") > 0
+    chromium.run("document.getElementById('back').dispatchEvent(new MouseEvent('click', {bubbles: true}))")
+    assert chromium.run("document.querySelectorAll('.frame.gone').length") == 0

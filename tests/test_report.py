@@ -1,0 +1,311 @@
+"""The data of the page, and the files of a run it comes from, without a browser."""
+
+import json
+import re
+
+import msgspec
+import polars as pl
+import pytest
+
+from perfhooks import handlers, report
+from perfhooks.errors import PerfhooksError
+from perfhooks.report import data, page, plain, svg, tree, window
+from perfhooks.run import Capture, Cost, Place, publish_json
+from perfhooks.testing import annotation, kernel, launch, memory, op, python_frame, step_mark, write_trace
+from perfhooks.trace import read, stacks
+
+HOSTILE = '</script><img src=x onerror="alert(1)">'
+
+
+def events():
+    """Two steps that load data, compute on a device and use memory."""
+    found = []
+    for number, start in ((4, 0), (5, 1000_000)):
+        found += [
+            step_mark(number, start, start + 900_000),
+            annotation("data", start, start + 300_000),
+            python_frame("train.py(3): main", start, start + 900_000),
+            op("aten::mm", start + 300_000, start + 500_000, external=number),
+            launch(number, start + 310_000, start + 320_000),
+            kernel(number, start + 400_000, start + 700_000, external=number),
+            memory(start + 350_000, 1 << 20, allocated=2 << 20),
+        ]
+    return found
+
+
+@pytest.fixture
+def trace(tmp_path):
+    return read(write_trace(tmp_path / "trace.json", events()))
+
+
+def window_of(folder, name="train-000004-000005", rank=0, *, trace=None, **facts):
+    """A finished window in a run folder, with its share of the page."""
+    facts = {"stage": "train", "first": 4, "last": 5, "reached": 5, "summary": {"wall_ms": 0.9}} | facts
+    place = Place(folder / name, rank)
+    capture = Capture(rank=rank, **facts)
+    place.save(capture)
+    if trace is not None:
+        publish_json(place.artifact(report.PART), window.reduce(capture, trace))
+    return place
+
+
+@pytest.fixture
+def run(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    publish_json(folder / "run.json", {"format": 1, "command": ["train.py"], "host": "here", "windows": {}})
+    return folder
+
+
+# --- one window ---
+
+
+def test_a_window_is_reduced_to_plain_data(trace):
+    made = window.reduce(Capture(first=4, last=5, reached=5), trace)
+    assert "problems" not in made
+    assert msgspec.json.decode(msgspec.json.encode(made)) == made
+    assert made["steps"]["rows"]["step"] == [4, 5]
+    assert made["steps"]["rows"]["data_ms"] == [0.3, 0.3]
+    assert made["steps"]["median_ms"] == 0.9
+    assert made["kernels"]["rows"]["name"] == ["gemm"]
+    assert made["kernels"]["classes"] == {"class": ["compute"], "total_ms": [0.6], "count": [2]}
+    assert made["memory"]["alive"]["bytes"][0] == 1 << 20
+    assert set(made["operators"]) >= {"name", "step"}
+    assert made["checks"] is not None
+
+
+def test_what_a_trace_does_not_show_is_absent(tmp_path):
+    made = window.reduce(Capture(), read(write_trace(tmp_path / "t.json", [op("aten::add", 0, 10)])))
+    assert not {"kernels", "memory", "modules", "problems"} & set(made)
+
+
+def test_a_part_that_fails_is_named_and_costs_no_other(trace, monkeypatch):
+    def fail(*_):
+        raise ValueError("no such luck")
+
+    monkeypatch.setitem(window._PARTS, "kernels", fail)
+    made = window.reduce(Capture(), trace)
+    assert made["problems"] == ["kernels: ValueError: no such luck"]
+    assert "kernels" not in made
+    assert "steps" in made
+
+
+@pytest.mark.parametrize("name", ["a100-ddp2-train-3steps", "b200-eager-stacks-shapes", "mi210-gpu-only"])
+def test_real_windows_are_small_and_whole(traces, name):
+    made = window.reduce(Capture(), read(traces / f"{name}.json.gz"))
+    assert "problems" not in made
+    assert len(msgspec.json.encode(made)) < 150_000
+
+
+def test_columns_leave_out_what_is_not_known():
+    table = pl.DataFrame({"a": [1.23456789123, None], "b": [None, None], "c": ["x" * 500, "y"], "d": [2.0, 0.5]})
+    made = plain.columns(table)
+    assert made["a"] == [1.234568, None]
+    assert "b" not in made
+    assert len(made["c"][0]) < 260
+    assert made["d"] == [2, 0.5]
+
+
+def test_names_that_no_reader_of_json_takes_are_mended():
+    assert msgspec.json.encode(plain.text("a\ud800b")) == b'"a?b"'
+
+
+# --- flame graphs ---
+
+
+def children(flame):
+    """The sum of each node's children."""
+    sums = [0] * len(flame["value"])
+    for parent, value in zip(flame["parent"], flame["value"], strict=True):
+        if parent >= 0:
+            sums[parent] += value
+    return sums
+
+
+def test_a_flame_graph_loses_no_time(traces):
+    for by in ("host", "device"):
+        folded = stacks.folded(read(traces / "a100-ddp2-train-3steps.json.gz"), by)
+        flame = tree.tree(folded)
+        assert flame["value"][0] == sum(folded.values())
+        assert all(inner <= value for inner, value in zip(children(flame), flame["value"], strict=True))
+        assert len(flame["value"]) <= 1500
+
+
+def test_small_frames_are_summed_into_one_of_their_parent():
+    flame = tree.tree({"a;b": 9000, "a;c": 3, "a;d": 4, "e": 1})
+    names = [flame["names"][frame] for frame in flame["frame"]]
+    assert list(zip(names, flame["parent"], flame["value"], strict=True)) == [
+        ("all", -1, 9008),
+        ("a", 0, 9007),
+        ("b", 1, 9000),
+        (tree.OTHER, 1, 7),
+        (tree.OTHER, 0, 1),
+    ]
+
+
+def test_a_flame_graph_has_no_more_nodes_than_asked_for():
+    flame = tree.tree({f"f{number};g": 1 for number in range(500)}, nodes=50)
+    assert len(flame["value"]) <= 50
+    assert flame["value"][0] == 500
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("train.py(12): main", "code"),
+        ("/usr/lib/python3.11/site-packages/torch/nn/modules/module.py(1): _call_impl", "library"),
+        ("<built-in function next>", "library"),
+        ("nn.Module: Linear_0", "module"),
+        ("aten::mm", "operator"),
+        ("ConvolutionBackward0", "operator"),
+        ("cudaLaunchKernel", "runtime"),
+        ("hipMemcpyAsync", "runtime"),
+        ("forward", "label"),
+        ("cute", "label"),
+        ("(other)", "other"),
+    ],
+)
+def test_frames_are_told_apart_by_their_names(name, kind):
+    assert tree.kind(name) == kind
+
+
+def test_nothing_in_a_picture_is_markup_but_its_own(tmp_path):
+    import xml.etree.ElementTree as ET
+
+    made = svg.flame(tree.tree({f"{HOSTILE};\x00]]>": 5, "b": 5}), title=f"a & {HOSTILE}")
+    root = ET.fromstring(made)
+    assert HOSTILE in root.find(".//{*}title").text
+    titles = [each.text.splitlines()[0] for each in root.iter("{http://www.w3.org/2000/svg}title")]
+    assert HOSTILE in titles
+    assert "�]]>" in titles
+    assert not list(root.iter("{http://www.w3.org/2000/svg}img"))
+
+
+# --- the run ---
+
+
+def test_windows_are_in_the_order_of_their_end(run, trace):
+    window_of(run, "train-000010-000011", time=20.0, trace=trace, first=10, last=11)
+    window_of(run, "train-000004-000005", time=10.0, trace=trace)
+    made = data.gather(run)
+    assert [each["name"] for each in made["windows"]] == ["train-000004-000005", "train-000010-000011"]
+    assert made["windows"][0]["details"]["0"]["steps"]["count"] == 2
+    assert made["run"]["command"] == ["train.py"]
+
+
+def test_windows_that_are_not_finished_or_broken_are_left_out(run, trace):
+    window_of(run, trace=trace)
+    window_of(run, "train-000010-000011", state="spooled")
+    window_of(run, "train-000020-000021").capture_file.write_text("{")
+    assert [each["name"] for each in data.gather(run)["windows"]] == ["train-000004-000005"]
+
+
+def test_a_window_whose_share_is_broken_is_there_with_its_numbers(run):
+    window_of(run).artifact(report.PART).write_text("{")
+    made = data.gather(run)["windows"][0]
+    assert made["details"] == {}
+    assert made["ranks"][0]["mean"] == {"wall_ms": 0.9}
+
+
+def test_of_many_ranks_the_lowest_and_the_slowest_come_first(run, trace, monkeypatch):
+    for rank in range(6):
+        window_of(run, rank=rank, trace=trace, summary={"wall_ms": 9.0 if rank == 4 else 1.0})
+    size = max(path.stat().st_size for path in run.glob(f"*/*{report.PART}"))
+    monkeypatch.setattr(data, "_BUDGET", int(2.5 * size))
+    made = data.gather(run)["windows"][0]
+    assert list(made["details"]) == ["0", "4"]
+    assert [each["rank"] for each in made["ranks"]] == list(range(6))
+
+
+def test_late_windows_have_room_before_early_ones(run, trace, monkeypatch):
+    for number in range(4):
+        window_of(run, f"train-{number:06d}-{number:06d}", time=float(number), trace=trace)
+    size = max(path.stat().st_size for path in run.glob(f"*/*{report.PART}"))
+    monkeypatch.setattr(data, "_BUDGET", int(2.5 * size))
+    assert [bool(each["details"]) for each in data.gather(run)["windows"]] == [False, False, True, True]
+
+
+def test_the_clock_of_all_steps_is_thinned_by_medians(run):
+    window_of(run)
+    rows = "".join(f"train,{step},wait,{step % 3}.0,\n" for step in range(4000))
+    (run / "rank0.timeline.csv").write_text("stage,step,phase,wall_ms,data_ms\n" + rows)
+    made = data.gather(run)["timeline"]["train"]
+    assert len(made["step"]) <= 400
+    assert set(made["wall_ms"]) == {1}
+
+
+def test_a_folder_without_a_run_is_an_error(tmp_path):
+    with pytest.raises(PerfhooksError, match=r"run\.json"):
+        data.gather(tmp_path)
+
+
+def test_a_bare_trace_has_all_its_steps(tmp_path):
+    made = data.from_trace(write_trace(tmp_path / "t.json", [step_mark(0, 0, 10), step_mark(1, 10, 20)]))
+    assert made["windows"][0]["details"]["0"]["steps"]["rows"]["step"] == [0, 1]
+
+
+def test_what_recording_cost_is_the_captures(run):
+    window_of(run, cost=Cost(stop_s=0.5, idle_step_ms=7.0))
+    assert data.gather(run)["windows"][0]["ranks"][0]["cost"]["idle_step_ms"] == 7.0
+
+
+def test_a_bare_trace_has_a_page_of_its_own(tmp_path):
+    made = data.from_trace(write_trace(tmp_path / "t.json", events(), distributedInfo={"rank": 3, "world_size": 4}))
+    (only,) = made["windows"]
+    assert (only["first"], only["last"]) == (4, 5)
+    assert only["ranks"][0]["rank"] == 3
+    assert only["details"]["3"]["subject"]["world_size"] == 4
+
+
+# --- the page ---
+
+
+def embedded(html, name):
+    return re.search(rf'<script type="application/json" id="{name}">(.*?)</script>', html, re.DOTALL)[1]
+
+
+def test_the_page_holds_its_data_and_no_markup_of_others(tmp_path):
+    given = data.from_trace(write_trace(tmp_path / "t.json", [op(HOSTILE, 0, 1000)]))
+    html = page.render(given)
+    assert HOSTILE not in html
+    assert json.loads(embedded(html, "data"))["windows"][0]["details"]["0"]["operators"]["name"]["name"] == [HOSTILE]
+    assert "<" not in embedded(html, "data")
+
+
+def test_the_page_needs_nothing_else(run, trace):
+    window_of(run, trace=trace)
+    html = report.write(run).read_text(encoding="utf-8")
+    assert "default-src 'none'" in html
+    assert not re.findall(r'(?:src|href)="(?!data:|#)', html)
+    assert json.loads((run / report.DATA).read_text()) == json.loads(embedded(html, "data"))
+
+
+def test_the_page_of_ten_real_windows_is_small(run, traces):
+    real = read(traces / "b200-eager-stacks-shapes.json.gz")
+    for number in range(10):
+        window_of(run, f"train-{number:06d}-{number:06d}", time=float(number), trace=real)
+    assert report.write(run).stat().st_size < 6_000_000
+
+
+def test_one_rank_writes_the_page_for_all(run, trace):
+    first, second = (window_of(run, rank=rank, trace=trace) for rank in (0, 1))
+    third = window_of(run, rank=2)
+    assert report.is_due(first)
+    assert not report.is_due(second), "the third has not finished, and is the one to write"
+    publish_json(third.artifact(report.PART), {})
+    assert report.is_due(third)
+
+
+def test_a_window_that_was_not_asked_for_a_page_makes_none(run):
+    assert not report.is_due(window_of(run))
+
+
+# --- handlers ---
+
+
+def test_the_page_handler_writes_what_the_page_is_made_of(trace, tmp_path):
+    (made,) = handlers.PageData().artifacts(Capture(), trace)
+    assert made.name == report.PART
+    with (tmp_path / "p").open("wb") as file:
+        made.write(file)
+    assert json.loads((tmp_path / "p").read_text())["format"] == 1
