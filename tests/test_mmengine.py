@@ -428,7 +428,7 @@ def test_the_split_of_a_step_is_in_the_log_line_and_every_step_in_the_visualizer
     (log,) = (tmp_path / made.timestamp).glob("*.log")
     text = log.read_text()
     assert "perfhooks - INFO - steps 2-4: " in text
-    assert str(windows(made)[0]) in text
+    assert str(windows(made)[0].parent) in text
     assert "perf_wall_ms: " in text
     assert "perf_forward_ms: " in text
     lines = (tmp_path / made.timestamp / "vis_data" / "perfhooks.json").read_text().splitlines()
