@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 from pathlib import Path  # noqa: TC003 -- typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -11,6 +12,8 @@ import typer
 from perfhooks.errors import PerfhooksError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from perfhooks.finish import Outcome
 
 app = typer.Typer(
@@ -95,6 +98,57 @@ def show(
     from perfhooks import show as shown
 
     shown.show(target, table or (), by or (), form=shown.form(csv=csv, json=json), limit=limit)
+
+
+@app.command(
+    epilog="Examples: `perfhooks merge perf/latest`; `perfhooks merge perf/latest/train-000012-000014 --ranks 0,4-7`"
+)
+def merge(
+    target: Annotated[
+        Path, typer.Argument(help="A window's folder, or a run's: then its latest window.", show_default=False)
+    ],
+    *,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="The file to write; beside the traces if not given.", show_default=False),
+    ] = None,
+    ranks: Annotated[
+        str | None, typer.Option("--ranks", help="Only these, such as 0,4-7; all if not given.", show_default=False)
+    ] = None,
+) -> None:
+    """Put the traces of all ranks of a window side by side into one, for Perfetto (https://ui.perfetto.dev).
+
+    Clocks are brought together where ranks met in a collective.
+    """
+    from perfhooks import merge as merging
+
+    wanted = None if ranks is None else merging.rank_set(ranks)
+    try:
+        with progress("merging rank") as tell:
+            merged = merging.merge(target, out, ranks=wanted, tell=tell)
+    except OSError as error:
+        raise PerfhooksError(f"the merged trace cannot be written: {error}") from error
+    for problem in merged.problems:
+        typer.echo(f"perfhooks: {problem}", err=True)
+    typer.echo(merged)
+    if merged.problems:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Say on a terminal how far a long piece of work has come."""
+    shown = sys.stderr.isatty()
+
+    def tell(done: int, total: int) -> None:
+        if shown:
+            typer.echo(f"\r{what} {done + 1} of {total}\x1b[K", err=True, nl=False)
+
+    try:
+        yield tell
+    finally:
+        if shown:
+            typer.echo("\r\x1b[K", err=True, nl=False)
 
 
 def _line(outcome: Outcome) -> str:

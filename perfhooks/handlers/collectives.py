@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from perfhooks.handlers.tables import csv
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import polars as pl
 
@@ -50,7 +50,7 @@ def rows(capture: Capture, trace: Trace) -> pl.DataFrame:
     return table.select(pl.lit(capture.rank, pl.Int64).alias("rank"), "step", pl.Series("start_ns", start), *_KEPT)
 
 
-def epoch(metadata: dict[str, object]) -> int:
+def epoch(metadata: Mapping[str, Any]) -> int:
     """What a trace counts its nanoseconds from, since 1970: since torch 2.4 they are small numbers from a base."""
     base = metadata.get("baseTimeNanoseconds")
     return base if type(base) is int else 0

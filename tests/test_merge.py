@@ -1,0 +1,273 @@
+"""One trace of all ranks: nobody's events lost or mixed, clocks together, whole blocks at a time."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from many_ranks import ManyRanks
+
+import perfhooks.trace
+from perfhooks.errors import OptionError, PerfhooksError
+from perfhooks.merge import NAME, _later, _Source, merge, rank_set
+from perfhooks.testing import PID, flow, kernel, launch, op, slice_event, step_mark, write_trace
+from perfhooks.trace import operators, steps
+
+WINDOW = "train-000010-000012"
+
+
+def meta(kind, pid, value, tid=0):
+    key = {"process_name": "name", "thread_name": "name", "process_labels": "labels"}.get(kind, "sort_index")
+    return {"ph": "M", "name": kind, "ts": 1.5, "pid": pid, "tid": tid, "args": {key: value}}
+
+
+def events(rank):
+    """A trace as Kineto writes it: host, a device, its own marks, links, and the names of all of them."""
+    forward, backward = op("linear", 10, 20), op("autograd::engine::evaluate_function: X", 40, 50)
+    return [
+        meta("process_name", PID, "python3"),
+        meta("process_labels", PID, "CPU"),
+        meta("process_sort_index", PID, PID),
+        *(meta("process_labels", device, f"GPU {device}") for device in (0, 1)),
+        meta("process_sort_index", 0, 1 << 24),
+        meta("thread_name", PID, "thread 100 (python)", tid=PID),
+        meta("thread_name", 1, "stream 7", tid=7),
+        step_mark(rank, 0, 100),
+        *(forward, backward, *flow(1, forward, backward)),
+        launch(1, 12, 15),
+        kernel(1, 30, 60, name='odd "}, {" name'),
+        slice_event("Trace", "PyTorch Profiler (0)", 0, 100, pid="Spans", tid="PyTorch Profiler"),
+        {"ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "", "ts": 0.1},
+    ]
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run of three ranks; the clock of rank 1 is 2 ms ahead, and rank 2 counts from another base."""
+    folder = ManyRanks(ranks=3, node=3, windows=1, clock_ms={1: 2.0}).write(tmp_path / "run")
+    base = 1_790_857_026 * 10**9
+    for rank in range(3):
+        moved = [dict(event) for event in events(rank)]
+        for event in moved:
+            event["ts"] = round(event["ts"] + (2000 if rank == 1 else 0) - (5 if rank == 2 else 0) + 1000, 3)
+        name = f"rank{rank}.pt.trace.json" + (".gz" if rank else "")
+        info = {"backend": "nccl", "rank": rank, "world_size": 3}
+        write_trace(
+            folder / WINDOW / name,
+            moved,
+            baseTimeNanoseconds=base + (5000 if rank == 2 else 0),
+            distributedInfo=info,
+        )
+    return folder
+
+
+def merged(result):
+    opener = gzip.open if result.path.suffix == ".gz" else open
+    with opener(result.path, "rt") as file:
+        return json.load(file)
+
+
+def test_ranks_stand_side_by_side_under_their_names(run):
+    result = merge(run)
+    assert result.path == run / WINDOW / NAME
+    assert (result.ranks, result.aligned, result.problems) == ((0, 1, 2), True, ())
+    found = merged(result)["traceEvents"]
+    names = {event["pid"]: event["args"]["name"] for event in found if event["name"] == "process_name"}
+    wanted = [f"rank {rank}{what}" for rank in range(3) for what in ("", " GPU 0", " marks", " Spans")]
+    assert sorted(names.values()) == sorted(wanted), "and no device that did nothing"
+    assert {event["pid"] for event in found} == set(names)
+    order = {event["pid"]: event["args"]["sort_index"] for event in found if event["name"] == "process_sort_index"}
+    sort = [names[pid] for pid in sorted(names, key=order.get)]
+    assert [name for name in sort if name.endswith(("0", "1", "2"))] == [
+        name for rank in range(3) for name in (f"rank {rank}", f"rank {rank} GPU 0")
+    ]
+    assert 0 not in names, "a viewer takes process 0 for something else"
+    threads = [event["args"]["name"] for event in found if event["name"] == "thread_name"]
+    assert threads == ["thread 100 (python)"] * 3
+
+
+def test_no_event_is_lost_or_changed_but_for_its_place_and_time(run):
+    found = [event for event in merged(merge(run))["traceEvents"] if event["ph"] != "M"]
+    for rank in range(3):
+        given_here = [event for event in events(rank) if event["ph"] != "M"]
+        mine = [event for event in found if event["pid"] // 1000 == rank + 1]
+        assert [event["name"] for event in mine] == [event["name"] for event in given_here]
+        for event, wanted in zip(mine, given_here, strict=True):
+            changed = {"pid", "ts", "id"}
+            assert {k: v for k, v in event.items() if k not in changed} == {
+                k: v for k, v in wanted.items() if k not in changed
+            }
+
+
+def test_clocks_and_bases_are_brought_together(run):
+    """To the nanosecond: rank 1's clock is 2 ms ahead, and rank 2 counts from 5 us later."""
+    found = merged(merge(run))
+    starts = {event["args"]["Ev"] if "Ev" in event.get("args", {}) else event["name"]: event["ts"]
+              for event in found["traceEvents"] if event["name"].startswith("ProfilerStep#")}  # fmt: skip
+    assert starts == {f"ProfilerStep#{rank}": pytest.approx(1000.0, abs=1e-4) for rank in range(3)}
+    assert found["perfhooks"]["clock_offset_ms"]["1"] == pytest.approx(-2, abs=1e-6)
+    assert found["distributedInfo"] == {"backend": "nccl", "world_size": 3}
+
+
+def test_links_of_different_ranks_stay_apart(run):
+    found = merged(merge(run))["traceEvents"]
+    ids = [(event["ph"], event["id"]) for event in found if event["ph"] in ("s", "f")]
+    assert len(set(ids)) == 6
+    assert {one for phase, one in ids if phase == "s"} == {one for phase, one in ids if phase == "f"}
+
+
+def test_our_own_reader_takes_it(run):
+    trace = perfhooks.trace.read(merge(run).path)
+    assert trace.doubts == []
+    assert len(trace) == 3 * 6
+    assert len(trace.flows.time) == 3
+    assert steps.table(trace)["step"].to_list() == [0, 1, 2]
+    assert operators.table(trace).height > 0
+
+
+PLUGIN = """
+import sys
+from torch_tb_profiler.io.cache import Cache
+from torch_tb_profiler.profiler.data import RunProfileData
+print(len(RunProfileData.parse("worker", "0", sys.argv[1], Cache()).events))
+"""
+
+
+def test_real_traces_open_in_the_plugin_of_tensorboard(traces, tmp_path):
+    run = ManyRanks(ranks=2, node=2, windows=1).write(tmp_path / "run")
+    for rank in range(2):
+        source = traces / "a100-ddp2-train-3steps.json.gz"
+        (run / WINDOW / f"rank{rank}.pt.trace.json.gz").write_bytes(source.read_bytes())
+    path = merge(run).path
+    one, two = perfhooks.trace.read(source), perfhooks.trace.read(path)
+    assert (len(two), two.doubts) == (2 * len(one), [])
+    assert len(two.flows.time) == 2 * len(one.flows.time) > 0
+    command = [sys.executable, "-W", "ignore", "-c", PLUGIN, path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[-1]) > len(one)
+
+
+def test_ranks_can_be_chosen_and_the_file_named(run, tmp_path):
+    result = merge(run / WINDOW, tmp_path / "two.json", ranks=rank_set("0,2"))
+    assert result.path == tmp_path / "two.json"
+    assert result.ranks == (0, 2)
+    assert "ranks 0, 2" in str(result)
+    assert len({event["pid"] // 1000 for event in merged(result)["traceEvents"]}) == 2
+
+
+def test_of_a_run_the_latest_window_is_merged(run):
+    late = run / "train-000110-000112"
+    late.mkdir()
+    for path in (run / WINDOW).glob("rank0.*"):
+        (late / path.name).write_bytes(path.read_bytes())
+    facts = json.loads((late / "rank0.capture.json").read_text())
+    (late / "rank0.capture.json").write_text(json.dumps(facts | {"time": facts["time"] + 60}))
+    assert merge(run).path.parent == late
+
+
+def test_a_broken_trace_costs_only_its_own_rank(run):
+    path = run / WINDOW / "rank1.pt.trace.json.gz"
+    path.write_bytes(path.read_bytes()[:-40])
+    (run / WINDOW / "rank0.pt.trace.json").write_text('{"no": "events"}')
+    result = merge(run)
+    assert [problem.split(" is")[0] for problem in result.problems] == ["rank 0", "rank 1"]
+    assert {event["pid"] // 1000 for event in merged(result)["traceEvents"]} >= {3}
+
+
+def test_without_collectives_each_rank_keeps_its_clock(run):
+    for path in (run / WINDOW).glob("*.collectives.csv"):
+        path.unlink()
+    result = merge(run)
+    assert not result.aligned
+    assert "clock of each rank's host" in str(result)
+
+
+@pytest.mark.parametrize("what", ["nothing", "window"])
+def test_where_there_is_no_trace_it_says_so(tmp_path, what):
+    run = ManyRanks(ranks=2).write(tmp_path / "run")
+    target = run / WINDOW if what == "window" else run
+    with pytest.raises(PerfhooksError, match=r"has no (trace|window)"):
+        merge(target)
+    with pytest.raises(PerfhooksError, match="no folder"):
+        merge(tmp_path / "else")
+
+
+def test_events_are_cut_where_they_end_whatever_is_in_them(tmp_path, monkeypatch):
+    """Blocks of a few bytes: cuts fall into names, lists and objects that look like the end of an event."""
+    monkeypatch.setattr("perfhooks.merge.BLOCK", 400)
+    monkeypatch.setattr("perfhooks.trace.source._PACKED_BLOCK", 50)
+    draw = random.Random(7)
+    odd = ["}, {", '"', "\\", "}]}", ', "traceEvents": [', "ü"]
+    wanted = [
+        {"ph": "X", "name": "".join(draw.choices(odd, k=3)), "pid": 1, "tid": 1, "ts": n / 8, "dur": 1,
+         "args": {"list": [{"a": n}, {"b": [n, {"c": "}, {"}]}]}}
+        for n in range(200)
+    ]  # fmt: skip
+    found = []
+    path = write_trace(tmp_path / "t.json", wanted)
+    for events_of_block in _Source(path).lists():
+        found += [
+            json.loads(json.dumps({k: json.loads(bytes(v)) for k, v in each.items()})) for each in events_of_block
+        ]
+    assert found == wanted
+
+
+@given(st.integers(0, 8 * 10**15), st.integers(-(10**10), 10**10))
+def test_times_are_moved_to_the_nanosecond(nanos, shift):
+    text = f"{nanos // 1000}.{nanos % 1000:03d}".encode()
+    whole, _, rest = _later(text, shift).decode().lstrip("-").partition(".")
+    assert int(whole) * 1000 + int(rest) == abs(nanos + shift)
+    assert _later(text, shift).startswith(b"-") == (nanos + shift < 0)
+
+
+@pytest.mark.parametrize("text", ["12", "12.5", "12.500", "1.25e1", '"12.5"', "12.50000"])
+def test_times_are_read_however_they_are_written(text):
+    assert _later(text.encode(), 1000) in (b"13.000", b"13.500")
+
+
+def test_ranks_are_written_as_numbers_and_ranges():
+    assert rank_set("0,4-6, 9") == {0, 4, 5, 6, 9}
+    for wrong in ("", "a", "1-", "-1", "1,,2"):
+        with pytest.raises(OptionError, match="like 0,4-7"):
+            rank_set(wrong)
+
+
+def perfhooks_merge(*arguments):
+    command = [sys.executable, "-m", "perfhooks", "merge", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_verb_says_what_it_wrote(run, tmp_path):
+    done = perfhooks_merge(run, "-o", tmp_path / "m.json.gz", "--ranks", "0-1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "m.json.gz: ranks 0-1, clocks brought together to" in done.stdout
+    assert (tmp_path / "m.json.gz").exists()
+
+
+def test_the_verb_refuses_in_one_line(run, tmp_path):
+    for arguments in ((tmp_path / "none",), (run, "--ranks", "x"), (run, "-o", tmp_path / "no" / "where.json")):
+        done = perfhooks_merge(*arguments)
+        assert done.returncode == 2
+        assert done.stderr.startswith("perfhooks: ")
+        assert done.stderr.count("\n") == 1
+
+
+def test_memory_does_not_grow_with_the_traces(tmp_path):
+    run = ManyRanks(ranks=2, windows=1, node=2).write(tmp_path / "run")
+    many = [op(f"aten::op{number % 50}", number * 10, number * 10 + 5, external=number) for number in range(300_000)]
+    path = write_trace(run / WINDOW / "rank0.pt.trace.json.gz", many)
+    (run / WINDOW / "rank1.pt.trace.json.gz").write_bytes(path.read_bytes())
+    script = (
+        "import resource, sys; from pathlib import Path; from perfhooks.merge import merge, _Source\n"
+        "used = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10\n"
+        "import polars; before = used(); merge(Path(sys.argv[1])); print(used() - before)"
+    )
+    done = subprocess.run([sys.executable, "-c", script, run], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 250
