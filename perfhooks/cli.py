@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from pathlib import Path  # noqa: TC003 -- typer reads the annotations
+from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -36,24 +37,142 @@ def perfhooks() -> None:
     """Profiles of PyTorch training: look at them, and finish what a killed process left behind."""
 
 
-@app.command(epilog="Example: perfhooks report perf/latest")
+@app.command(epilog="Examples: `perfhooks report perf/latest --open`, `perfhooks report trace.json.gz -o page.html`")
 def report(
-    run: Annotated[Path, typer.Argument(help="A run folder, such as perf/latest.", show_default=False)],
+    target: Annotated[Path, typer.Argument(help="A run folder, such as perf/latest, or any Kineto trace.")],
+    *,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Where the page of a trace goes; - is standard output.")
+    ] = None,
+    show_it: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
-    """Finish whatever a dead worker or training left behind in a run folder, and say what there is.
+    """Finish whatever a dead worker or training left behind in a run, and bring its page up to date.
 
-    What is finished already stays as it is.
+    What is finished already stays as it is. Of a bare trace it makes a page beside it.
     """
+    page, whole = _trace_page(target, out) if target.is_file() else _run_page(target)
+    if page is not None:
+        typer.echo(page)
+        if show_it:
+            typer.launch(page.absolute().as_uri())
+    if not whole:
+        raise typer.Exit(1)
+
+
+def _run_page(run: Path) -> tuple[Path | None, bool]:
+    """Finish a run; its page, and whether all of it is whole."""
+    from perfhooks import report
     from perfhooks.finish import finish_all
+    from perfhooks.terminal import working
 
     outcomes = []
-    for outcome in finish_all(run):
-        outcomes.append(outcome)
-        typer.echo(_line(outcome), err=bool(outcome.problem))
+    with working(f"finishing {run}"):
+        for outcome in finish_all(run):
+            outcomes.append(outcome)
+            typer.echo(_line(outcome), err=bool(outcome.problem))
     if not outcomes:
         typer.echo(f"{run}: no window was recorded")
-    if any(outcome.problem for outcome in outcomes):
+        return None, True
+    with working(f"making the page of {run}"):
+        page = report.write(run)
+    return page, not any(outcome.problem for outcome in outcomes)
+
+
+def _trace_page(trace: Path, out: Path | None) -> tuple[Path | None, bool]:
+    from perfhooks.report.data import from_trace
+    from perfhooks.report.page import render
+    from perfhooks.run import publish
+    from perfhooks.terminal import working
+
+    with working(f"reading {trace}"):
+        content = render(from_trace(trace)).encode()
+    if str(out) == "-":
+        sys.stdout.buffer.write(content)
+        return None, True
+    page = trace.with_name(f"{trace.name.split('.json')[0]}.report.html") if out is None else out
+    with publish(page) as file:
+        file.write(content)
+    return page, True
+
+
+class Measure(str, Enum):
+    """What the widths of a flame graph are."""
+
+    host = "host"
+    device = "device"
+    bytes = "bytes"
+
+
+class Form(str, Enum):
+    """What a flame graph is written as."""
+
+    svg = "svg"
+    folded = "folded"
+    speedscope = "speedscope"
+
+
+@app.command(epilog="Examples: `perfhooks flame trace.json.gz`, `perfhooks flame trace.json -f folded -o - | sort`")
+def flame(
+    trace: Annotated[Path, typer.Argument(help="A Kineto trace.", show_default=False)],
+    *,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The file; - is standard output.")] = None,
+    by: Annotated[Measure, typer.Option("--by", help="Host time, device time, or bytes allocated.")] = Measure.host,
+    form: Annotated[Form, typer.Option("--format", "-f", help="A picture, folded stacks, or speedscope.")] = Form.svg,
+) -> None:
+    """Draw the flame graph of a trace, or write what other tools draw it from."""
+    from perfhooks.flame import drawn
+    from perfhooks.run import publish
+    from perfhooks.terminal import working
+
+    with working(f"reading {trace}"):
+        content = drawn(trace, by=by.value, form=form.value)
+    if str(out) == "-":
+        sys.stdout.buffer.write(content)
+        return
+    ending = {"svg": "flame.svg", "folded": "stacks.folded", "speedscope": "speedscope.json"}[form.value]
+    path = trace.with_name(f"{trace.name.split('.json')[0]}.{ending}") if out is None else out
+    with publish(path) as file:
+        file.write(content)
+    typer.echo(path)
+
+
+@app.command(epilog='Example: `perfhooks schedule "wait=10 warmup=2 active=3 repeat=2"`')
+def schedule(
+    words: Annotated[list[str], typer.Argument(help='As in "wait=1 warmup=1 active=3".', show_default=False)],
+) -> None:
+    """Draw a schedule: which steps wait, warm up and are recorded."""
+    from perfhooks.schedule import Schedule
+
+    typer.echo(Schedule.parse(" ".join(words)))
+
+
+@app.command(epilog="Example: perfhooks doctor --out /shared/perf")
+def doctor(out: Annotated[Path, typer.Option("--out", help="The folder that is to hold runs.")] = Path("perf")) -> None:
+    """Try whether this installation can record what you want, here."""
+    from perfhooks.doctor import examine
+
+    healthy = True
+    for diagnosis in examine(out):
+        healthy = healthy and diagnosis.state != "problem"
+        typer.echo(f"{diagnosis.state:8} {diagnosis.subject:12} {diagnosis.text}")
+    if not healthy:
         raise typer.Exit(1)
+
+
+@app.command(epilog="Example: perfhooks demo --open")
+def demo(
+    *,
+    out: Annotated[Path, typer.Option("--out", help="The folder that holds runs.")] = Path("perf"),
+    show_it: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+) -> None:
+    """Profile a small training on this machine, and show what comes of it."""
+    from perfhooks.demo import run
+
+    table, page = run(out)
+    typer.echo(table)
+    typer.echo(page)
+    if show_it:
+        typer.launch(page.absolute().as_uri())
 
 
 @app.command(epilog=_SHOW_EXAMPLES)

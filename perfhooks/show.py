@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from perfhooks.errors import OptionError, PerfhooksError, TraceError
 from perfhooks.run import Capture, Place, Run
+from perfhooks.terminal import working
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     import polars as pl
 
@@ -194,7 +195,7 @@ def tables(target: str, names: Sequence[str], by: Sequence[str] = ()) -> dict[st
     wanted = [source for source in sources if source.window == last or set(names) & set(_OF_ALL_WINDOWS)]
     found: dict[str, list[pl.DataFrame]] = {name: [] for name in names}
     for source in wanted:
-        with _busy(f"reading {source.path}"):
+        with working(f"reading {source.path}"):
             read = trace.read(source.path)
             for name in names:
                 if source.window == last or name in _OF_ALL_WINDOWS:
@@ -217,18 +218,6 @@ def _told_apart(table: pl.DataFrame, source: Source, others: Sequence[Source]) -
     if len({each.rank for each in others}) > 1 and "rank" not in table.columns:
         first.append(pl.lit(source.rank, pl.Int64).alias("rank"))
     return table.select(*first, pl.all())
-
-
-@contextlib.contextmanager
-def _busy(text: str) -> Iterator[None]:
-    """Show on a terminal that something goes on."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(text):
-        yield
 
 
 def form(*, csv: bool, json: bool) -> Form:

@@ -17,6 +17,18 @@ if TYPE_CHECKING:
 
 
 @contextmanager
+def working(text: str) -> Iterator[None]:
+    """Show on a terminal that something goes on."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text):
+        yield
+
+
+@contextmanager
 def waiting() -> Iterator[Callable[[int, float], None]]:
     """Show on a terminal, after a moment, that somebody is being waited for.
 

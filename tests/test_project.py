@@ -17,9 +17,10 @@ LAYERS = (
     ("errors", "labels", "schedule", "guard", "job", "remote", "timeline", "trace"),
     ("run",),
     ("handlers", "report", "ranks", "terminal", "drawing"),
-    ("finish", "show", "merge"),
+    ("finish", "show", "merge", "flame"),
     ("options", "window", "lifetime", "spool", "worker"),
     ("profiler", "ready"),
+    ("demo", "doctor"),
     ("testing", "cli", "__main__"),
 )
 """The house, ground floor first; a module may import from its own floor and from those below. What only those who

@@ -110,7 +110,8 @@ def test_a_plain_profile_that_stops_inside_a_window_keeps_what_it_has():
 def test_what_was_recorded_for_is_made_when_nothing_is_named():
     plain(steps=7, with_stack=True)
     ((_, folder),) = windows("r").items()
-    kinds = {"pt.trace.json.gz", "steps.csv", "operators.csv", "stacks.folded", "modules.csv", "capture.json"}
+    kinds = {"pt.trace.json.gz", "steps.csv", "operators.csv", "stacks.folded", "flame.svg", "modules.csv", "page.json"}
+    kinds.add("capture.json")
     assert {path.name.removeprefix("rank0.") for path in folder.iterdir() if path.name.startswith("rank0")} == kinds
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from filelock import FileLock
+
 from perfhooks import remote
 from perfhooks.run import Run, publish
 
@@ -18,6 +20,8 @@ DATA: Final = "report.json"
 PART: Final = "page.json"
 """What a window's share of the page's data is called, after its rank."""
 
+_LOCK_TIMEOUT_S: Final = 120
+
 
 def write(folder: Path) -> Path:
     """Bring the page of a run up to date: ``report.html``, and beside it its data, ``report.json``.
@@ -30,17 +34,19 @@ def write(folder: Path) -> Path:
 
     Raises:
         PerfhooksError: It is no run folder.
-        OSError: A file could not be written.
+        OSError: A file could not be written, or another process has been writing the page for two minutes.
     """
     import msgspec
 
     from perfhooks.report.data import gather
     from perfhooks.report.page import render
 
-    data = gather(folder)
-    for name, content in ((DATA, msgspec.json.encode(data)), (PAGE, render(data).encode())):
-        with publish(folder / name) as file:
-            file.write(content)
+    # whoever comes second gathers after the first has written, so the last page has everything
+    with FileLock(folder / ".page.lock", timeout=_LOCK_TIMEOUT_S):
+        data = gather(folder)
+        for name, content in ((DATA, msgspec.json.encode(data)), (PAGE, render(data).encode())):
+            with publish(folder / name) as file:
+                file.write(content)
     target = Run(folder).manifest().get("remote")
     if target is not None:
         remote.copy(folder, [DATA, PAGE], target)

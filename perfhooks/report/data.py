@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FORMAT: Final = 1
 """Of report.json. 1: the first."""
 
-_BUDGET: Final = 3 << 20
+_BUDGET: Final = 5 << 19
 """So many bytes of windows' data go into a page; what does not fit is there as a row of numbers."""
 _SAMPLES: Final = 400
 """Points of the clock of all steps, for each stage."""
@@ -142,7 +142,7 @@ def _by_interest(ranks: list[_Finished]) -> list[_Finished]:
 def _window(name: str, finished: list[_Finished], shown: dict[Place, dict[str, Any]]) -> dict[str, Any]:
     ordered = sorted(finished, key=lambda each: each.place.rank)
     details = {str(each.place.rank): shown[each.place] for each in ordered if each.place in shown}
-    ranks = [_rank(each.capture, each.capture.summary) for each in ordered]
+    ranks = [_rank(each.capture, each.capture.summary, brief=each.place not in shown) for each in ordered]
     return _facts(name, ordered[0].capture) | {"ranks": ranks, "details": details}
 
 
@@ -152,9 +152,9 @@ def _facts(name: str, capture: Capture) -> dict[str, Any]:
     return {"name": name, "stage": capture.stage, "first": capture.first, "last": last, "time": capture.time}
 
 
-def _rank(capture: Capture, mean: dict[str, float]) -> dict[str, Any]:
-    """What one rank says of a window: its facts, and the means of its step table."""
-    cost = {name: getattr(capture.cost, name) for name in _COST}
+def _rank(capture: Capture, mean: dict[str, float], *, brief: bool = False) -> dict[str, Any]:
+    """What one rank says of a window: its facts, and the means of its step table; ranks can be thousands."""
+    cost = {} if brief else {name: getattr(capture.cost, name) for name in _COST}
     return {
         "rank": capture.rank,
         "mean": {name: plain.number(value) for name, value in mean.items()},
@@ -164,9 +164,8 @@ def _rank(capture: Capture, mean: dict[str, float]) -> dict[str, Any]:
                 "partial": capture.partial,
                 "notes": [plain.text(note, 1000) for note in capture.notes],
                 "cost": plain.facts(cost),
-                "options": capture.options,
-                "versions": capture.versions,
-                "artifacts": list(capture.artifacts),
+                "options": {} if brief else capture.options,
+                "versions": {} if brief else capture.versions,
             }
         ),
     }

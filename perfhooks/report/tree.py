@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,10 +19,48 @@ KINDS: Final = ("code", "library", "module", "operator", "runtime", "label", "ke
 """What a frame can be: one's own Python code, installed Python code, an ``nn.Module``, an operator, a call into the
 runtime of a device, a label, work of a device."""
 
+_INSTALLED: Final = frozenset(sys.stdlib_module_names) | {
+    *("torch", "torchvision", "torchaudio", "torchtext", "torchmetrics", "functorch", "triton", "perfhooks"),
+    *(
+        "lightning",
+        "pytorch_lightning",
+        "lightning_fabric",
+        "lightning_utilities",
+        "jsonargparse",
+        "perfhooks_lightning",
+    ),
+    *(
+        "mmengine",
+        "mmcv",
+        "mmdet",
+        "mmpretrain",
+        "mmseg",
+        "perfhooks_mmengine",
+        "transformers",
+        "accelerate",
+        "datasets",
+    ),
+    *("deepspeed", "timm", "apex", "xformers", "vllm", "numpy", "scipy", "pandas", "PIL", "cv2", "albumentations"),
+    *(
+        "tqdm",
+        "rich",
+        "tensorboard",
+        "tensorboardX",
+        "wandb",
+        "mlflow",
+        "fsspec",
+        "huggingface_hub",
+        "typing_extensions",
+    ),
+}
+"""Packages that nobody profiles as their own: the recorder cuts the folder they are installed in off their paths."""
+
+_PLACE: Final = re.compile(r"(\w+)[/.].*\(\d+\): ")
+
 _KIND_OF: Final = (
     ("other", re.compile(r"\((?:other|skipped|unknown|outside)\)$")),
     ("module", re.compile(r"nn\.Module: ")),
-    ("library", re.compile(r"<|(?:.*/)?(?:torch|torchvision|site-packages|dist-packages|python3\.\d+)/")),
+    ("library", re.compile(r"<|(?:.*/)?(?:site-packages|dist-packages|python3\.\d+)/")),
     ("code", re.compile(r".+\(\d+\): ")),
     ("runtime", re.compile(r"(?:cuda|hip|cu|hsa_|ze|musa|mu|cnrt|acl|rt)[A-Z_]\w*$")),
     ("operator", re.compile(r"\w+::|.*Backward\d*$|Optimizer\.")),
@@ -37,6 +76,9 @@ class _Node:
 
 def kind(name: str) -> str:
     """What a frame is, by its name; a name that tells nothing is a label's."""
+    place = _PLACE.match(name)
+    if place and place[1] in _INSTALLED:
+        return "library"
     return next((found for found, pattern in _KIND_OF if pattern.match(name)), "label")
 
 

@@ -78,7 +78,7 @@ function stacked(rows, parts, across, yaxis) {
     return {
       type: "bar", name: label, orientation: across ? "h" : "v", x: across ? values : labels, y: across ? labels : values, yaxis,
       marker: { color: colour(`part-${key.replace("_ms", "").replace(/_/g, "-")}`), line: { width: 0 } }, text, textposition: "inside", insidetextanchor: "middle",
-      textangle: 0, constraintext: "both", textfont: { color: colour(key === "idle_ms" || key === "other_ms" ? "ink" : "on-part"), size: 11 },
+      textangle: 0, constraintext: "inside", textfont: { color: colour(key === "idle_ms" || key === "other_ms" ? "ink" : "on-part"), size: 11 },
       hovertemplate: values.map((value, i) => `${label}<br><b>${ms(value)}</b>, ${percent(value / whole[i])}<extra>${stepLabel(rows[i].step)}</extra>`),
     };
   });
@@ -113,7 +113,7 @@ function stepLayout(rows, across, baseline, host, device, cut, gap) {
   const labels = rows.map((row) => stepLabel(row.step));
   const time = axis({ ticksuffix: " ms", rangemode: "tozero", anchor: across && device ? "y2" : undefined });
   const category = (values) => axis({ type: "category", categoryorder: "array", categoryarray: [...values].reverse(), showgrid: false, ticklabelstandoff: 6 });
-  const layout = { barmode: "stack" };
+  const layout = { barmode: "stack", uniformtext: { mode: "hide", minsize: 10 } };
   if (host && device) {
     const title = (text, yref) => ({ text, x: across ? -8 / 600 : 0, xref: "paper", xanchor: across ? "right" : "left", y: 1, yref, yanchor: "bottom", showarrow: false, font: { size: 11, color: colour("ink") } });
     layout.annotations = [title("<b>Host</b>", "y domain"), title("<b>Device</b>", "y2 domain")];

@@ -12,9 +12,17 @@ function flameTree(flame) {
   return nodes;
 }
 
+// the thread of the steps, if it is one of several: others mostly wait
+function stepThread(nodes) {
+  const holds = nodes.map((node) => /^ProfilerStep[#*]/.test(node.name));
+  for (let i = nodes.length - 1; i > 0; i -= 1) if (holds[i]) holds[nodes[i].parent] = true;
+  const threads = nodes[0].children.filter((child) => holds[child]);
+  return threads.length === 1 && !/^ProfilerStep/.test(nodes[threads[0]].name) ? threads[0] : 0;
+}
+
 // what every stack has in common is no news: begin where the graph branches
 function firstBranch(nodes) {
-  let place = 0;
+  let place = stepThread(nodes);
   while (nodes[place].children.length && nodes[nodes[place].children[0]].value >= 0.97 * nodes[place].value) place = nodes[place].children[0];
   return place === 0 ? 0 : nodes[place].children.length ? place : nodes[place].parent;
 }

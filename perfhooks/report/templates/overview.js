@@ -32,7 +32,7 @@ function stats(details, rank) {
 
 function heading(window_, details, rank) {
   const subject = details.subject || {};
-  const place = subject.device_traced ? subject.device || "a device" : subject.model ? "CPU" : null;
+  const place = subject.device_traced ? subject.device || (subject.model ? "a device" : null) : subject.model ? "CPU" : null;
   const what = [subject.model, place].filter(Boolean).join(" on ");
   const versions = rank.versions || DATA.run.versions || {};
   const command = (DATA.run.command || [DATA.title]).join(" ");

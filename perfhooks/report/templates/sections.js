@@ -130,7 +130,7 @@ function ranksSection(window_, rank) {
   const walls = rows.map((row) => row.wall_ms).filter(known).sort((a, b) => a - b);
   const slowest = rows.reduce((top, row) => ((row.wall_ms || 0) > (top.wall_ms || 0) ? row : top), rows[0]);
   const lead = walls.length > 1 ? `A step takes ${ms(walls[0])} to ${ms(walls[walls.length - 1])}; rank ${slowest.rank} is the slowest.` : null;
-  const columns = meansColumns([{ key: "rank", label: "Rank", kind: "count", node: (value) => el("button", { type: "button", class: "plain", on: { click: () => pick(null, value) } }, value) }]);
+  const columns = meansColumns([{ key: "rank", label: "Rank", kind: "text", node: (value) => el("button", { type: "button", class: "plain", on: { click: () => pick(null, value) } }, value) }]);
   return section("ranks", "Ranks", lead, dataTable({ caption: "Ranks", columns, rows, sort: { key: "wall_ms", descending: true }, limit: 16 }));
 }
 

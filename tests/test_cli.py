@@ -1,0 +1,110 @@
+"""The command line: each verb, its files, and what it says when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from perfhooks import testing
+
+
+@pytest.fixture
+def trace(tmp_path):
+    events = [
+        testing.step_mark(1, 0, 100),
+        testing.op("aten::mm", 10, 60),
+        testing.python_frame("train.py(3): f", 5, 80),
+    ]
+    return testing.write_trace(tmp_path / "t.json", events)
+
+
+def run(*words, folder, stdin=subprocess.DEVNULL):
+    command = [sys.executable, "-m", "perfhooks", *map(str, words)]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False, stdin=stdin)
+
+
+def test_help_fits_a_screen_and_names_every_verb(tmp_path):
+    done = run("--help", folder=tmp_path)
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) <= 40
+    for verb in ("report", "show", "flame", "schedule", "doctor", "demo", "merge"):
+        assert verb in done.stdout
+
+
+def test_a_schedule_is_drawn(tmp_path):
+    done = run("schedule", "wait=1 warmup=1", "active=3", "repeat=2", folder=tmp_path)
+    assert done.returncode == 0
+    assert done.stdout.startswith("wait=1 warmup=1 active=3 repeat=2\n")
+    assert "███" in done.stdout
+
+
+def test_a_page_of_a_trace_is_written_beside_it(trace):
+    done = run("report", trace.name, folder=trace.parent)
+    assert (done.returncode, done.stdout) == (0, "t.report.html\n")
+    assert "aten::mm" in (trace.parent / "t.report.html").read_text()
+    assert run("report", trace.name, "-o", "-", folder=trace.parent).stdout.startswith("<!")
+
+
+def test_a_flame_graph_is_a_picture_folded_or_for_speedscope(trace):
+    assert run("flame", trace.name, folder=trace.parent).stdout == "t.flame.svg\n"
+    assert "<svg" in (trace.parent / "t.flame.svg").read_text()
+    assert "train.py(3): f" in run("flame", trace.name, "-f", "folded", "-o", "-", folder=trace.parent).stdout
+    assert run("flame", trace.name, "-f", "speedscope", "-o", "x.json", folder=trace.parent).returncode == 0
+    assert "shared" in json.loads((trace.parent / "x.json").read_text())
+
+
+def test_the_doctor_records_a_window_and_says_what_works_here(tmp_path):
+    done = run("doctor", folder=tmp_path)
+    assert done.returncode == 0, done.stdout
+    rows = {line.split()[1]: line.split()[0] for line in done.stdout.splitlines() if line[:1].islower()}
+    assert rows["recorder"] == rows["torch"] == rows["files"] == "ok"
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_doctor_finds_a_place_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    done = run("doctor", "--out", "file", folder=tmp_path)
+    assert done.returncode == 1
+    assert "problem  files" in done.stdout
+
+
+def test_the_demo_leaves_a_page(tmp_path):
+    done = run("demo", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "forward" in done.stdout
+    assert (tmp_path / done.stdout.splitlines()[-1]).exists()
+    assert run("report", "perf/latest", folder=tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("report", "nowhere"),
+        ("report", "broken.json"),
+        ("flame", "nowhere.json"),
+        ("flame", "broken.json"),
+        ("show", "nowhere"),
+        ("schedule", "wait=-1 warmup=1 active=1"),
+        ("schedule", "wait"),
+        ("merge", "nowhere"),
+    ],
+)
+def test_an_error_is_one_line_and_exit_code_2(tmp_path, words):
+    (tmp_path / "broken.json").write_text("{")
+    done = run(*words, folder=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("perfhooks: ")
+    assert len(done.stderr.splitlines()) == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_only_demo_and_doctor_import_torch(trace):
+    code = (
+        "import sys; from perfhooks.cli import app; from typer.testing import CliRunner;"
+        f"print(CliRunner().invoke(app, ['report', {str(trace)!r}]).exit_code, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "0 False\n"
