@@ -1,0 +1,163 @@
+"""Real trainings on several ranks of this machine: who is slow is named, and what a rank loses costs no other."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import perfhooks.trace
+from perfhooks import ranks
+from perfhooks.finish import finish_all
+from perfhooks.merge import merge
+
+HERE = Path(__file__).parent
+SCRIPT = HERE / "gloo_training.py"
+EXAMPLE = HERE.parent / "examples" / "torchrun_ddp.py"
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+WINDOWS = ["train-000003-000006", "train-000008-000011"]
+TIMEOUT = 240
+
+
+def environment(folder, **more):
+    quiet = {name: value for name, value in os.environ.items() if not name.startswith(("TORCHELASTIC", "SLURM"))}
+    return quiet | {"OMP_NUM_THREADS": "1", "TMPDIR": str(folder), **more}
+
+
+def the_run(out):
+    """The one run folder of all ranks."""
+    (found,) = {path.parent.resolve() for path in out.glob("*/run.json")}
+    return found
+
+
+def started(out, world, *arguments):
+    """As many processes as ranks, as any launcher starts them."""
+    common = [sys.executable, SCRIPT, "--out", out, "--meeting", out.parent / "meeting", *arguments]
+    return [
+        subprocess.Popen(
+            list(map(str, common)),
+            env=environment(out.parent, RANK=str(rank), WORLD_SIZE=str(world)),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+
+
+def ended(processes):
+    try:
+        return [(process.communicate(timeout=TIMEOUT)[1], process.returncode) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def test_a_rank_that_sleeps_in_its_loader_is_named(tmp_path):
+    """Two ranks under torchrun, as a user starts them; each took equally long for its steps."""
+    command = [*TORCHRUN, SCRIPT, "--out", tmp_path / "perf", "--slow-data", "1"]
+    done = subprocess.run(
+        list(map(str, command)), env=environment(tmp_path), capture_output=True, text=True, timeout=TIMEOUT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    run = the_run(tmp_path / "perf")
+    assert run.name.startswith("torchrun-")
+    data = ranks.gather(run)
+    assert [window["name"] for window in data["windows"]] == WINDOWS
+    assert data["missing"] == []
+    (finding,) = ranks.findings(data)
+    assert (finding["rank"], finding["part"]) == (1, "data")
+    assert 20 < finding["gain_ms"] < 80
+    for window in data["windows"]:
+        walls = window["ranks"]["wall_ms"]
+        assert max(walls) < 1.5 * min(walls), "nobody's step is much longer than the other's"
+        assert (window["unmatched"], window["clocks"]["ranks"]) == (0, 2)
+        assert window["worst"]["last_rank"][0] == 1
+        assert window["worst"]["wait_ms"][0] > 20
+    result = merge(run)
+    trace = perfhooks.trace.read(result.path)
+    assert {thread.pid for thread in trace.threads} >= {1000, 2000}
+
+
+@pytest.mark.parametrize("slow", [2])
+def test_a_rank_that_computes_longer_is_named_among_four(tmp_path, slow):
+    """Started by hand, without any launcher: they meet in one folder all the same."""
+    out = tmp_path / "perf"
+    results = ended(started(out, 4, "--slow-compute", slow, "--seconds", 0.08))
+    assert [code for _, code in results] == [0] * 4, results
+    data = ranks.gather(the_run(out))
+    assert data["ranks"] == [0, 1, 2, 3]
+    (finding,) = ranks.findings(data)
+    assert (finding["rank"], finding["part"]) == (slow, "compute")
+
+
+KILLED = """
+import os, signal, sys
+sys.argv[1:] = {arguments!r}
+sys.path.insert(0, {here!r})
+import gloo_training as training, torch.distributed as dist
+given = training.arguments()
+if os.environ["RANK"] == "1":
+    read = training.Slow.__getitem__
+    def fail(self, index):
+        if {what!r} == "killed" and self.count == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.count += 1
+        return read(self, index)
+    training.Slow.count = 0
+    training.Slow.__getitem__ = fail
+    if {what!r} == "full":
+        import resource
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+training.join(given.meeting)
+training.train(given)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("what", ["killed", "full"])
+def test_what_befalls_one_rank_costs_no_other_its_files(tmp_path, what):
+    """Killed inside a window; or nothing of it fits on its disk, while it goes on training."""
+    out = tmp_path / "perf"
+    arguments = ["--out", str(out), "--meeting", str(tmp_path / "meeting"), "--steps", "8"]
+    code = KILLED.format(arguments=arguments, here=str(HERE), what=what)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            env=environment(tmp_path, RANK=str(rank), WORLD_SIZE="2"),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    results = ended(processes)
+    assert [code for _, code in results] == ([1, -9] if what == "killed" else [0, 0]), results
+    run = the_run(out)
+    list(finish_all(run))
+    data = ranks.gather(run)
+    assert 0 in data["windows"][0]["ranks"]["rank"]
+    with (run / WINDOWS[0] / "rank0.steps.csv").open() as file:
+        steps = [int(row["step"]) for row in csv.DictReader(file)]
+    assert steps == ([3, 4, 5, 6] if what == "full" else [3, 4])
+    said = {(entry["what"], tuple(entry["ranks"])) for entry in data["missing"] if entry["window"] == WINDOWS[0]}
+    assert ("died", (1,)) in said if what == "killed" else said & {("absent", (1,)), ("unfinished", (1,))}
+    facts = json.loads((run / WINDOWS[0] / "rank0.capture.json").read_text())
+    assert (facts["partial"] is not None) == (what == "killed")
+    assert (("partial", (0,)) in said) == (what == "killed")
+
+
+def test_the_example_runs_under_torchrun(tmp_path):
+    command = [*TORCHRUN, EXAMPLE, "--batch-size", "2", "--out", tmp_path / "perf"]
+    done = subprocess.run(
+        list(map(str, command)), env=environment(tmp_path), capture_output=True, text=True, timeout=TIMEOUT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "wall" in done.stdout
+    for window in ("train-000005-000007", "train-000011-000013"):
+        assert all(f"{window}/rank{rank}.collectives.csv" in done.stdout for rank in (0, 1))
+    assert ranks.gather(the_run(tmp_path / "perf"))["missing"] == []
