@@ -105,7 +105,7 @@ class Browser:
         for kind in ("rawKeyDown", "keyUp"):
             self._call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=codes[key])
 
-    def picture(self, path, *, whole=False, of=None):
+    def picture(self, path, *, whole=False, of=None, margin=0):
         """Save what is seen as PNG: the window, the whole page, or one element by its selector."""
         more = {}
         if whole:
@@ -114,6 +114,9 @@ class Browser:
         if of:
             box = f"document.querySelector({json.dumps(of)}).getBoundingClientRect()"
             clip = self.run(f"(r => ({{x: r.x + scrollX, y: r.y + scrollY, width: r.width, height: r.height}}))({box})")
+            clip = {
+                name: value + (2 * margin if name in ("width", "height") else -margin) for name, value in clip.items()
+            }
             more = {"captureBeyondViewport": True, "clip": {**clip, "scale": 1}}
         path.write_bytes(base64.b64decode(self._call("Page.captureScreenshot", format="png", **more)["data"]))
 

@@ -155,6 +155,10 @@ def test_a_flame_graph_has_no_more_nodes_than_asked_for():
         ("train.py(12): main", "code"),
         ("/usr/lib/python3.11/site-packages/torch/nn/modules/module.py(1): _call_impl", "library"),
         ("<built-in function next>", "library"),
+        ("threading.py(331): wait", "library"),
+        ("lightning/pytorch/loops/fit_loop.py(217): run", "library"),
+        ("lightning_resnet18.py(63): <module>", "code"),
+        ("project/models/net.py(7): forward", "code"),
         ("nn.Module: Linear_0", "module"),
         ("aten::mm", "operator"),
         ("ConvolutionBackward0", "operator"),
@@ -244,8 +248,8 @@ def test_a_bare_trace_has_all_its_steps(tmp_path):
     assert made["windows"][0]["details"]["0"]["steps"]["rows"]["step"] == [0, 1]
 
 
-def test_what_recording_cost_is_the_captures(run):
-    window_of(run, cost=Cost(stop_s=0.5, idle_step_ms=7.0))
+def test_what_recording_cost_is_the_captures(run, trace):
+    window_of(run, cost=Cost(stop_s=0.5, idle_step_ms=7.0), trace=trace)
     assert data.gather(run)["windows"][0]["ranks"][0]["cost"]["idle_step_ms"] == 7.0
 
 
@@ -285,6 +289,18 @@ def test_the_page_of_ten_real_windows_is_small(run, traces):
     for number in range(10):
         window_of(run, f"train-{number:06d}-{number:06d}", time=float(number), trace=real)
     assert report.write(run).stat().st_size < 6_000_000
+
+
+def test_the_page_of_a_thousand_ranks_is_small(run, traces):
+    real = read(traces / "sampled-128ranks-rank0.json.gz")
+    share = msgspec.json.encode(window.reduce(Capture(), real))
+    mean = msgspec.json.decode(share)["steps"]["mean"]
+    for rank in range(1024):
+        window_of(run, rank=rank, summary=mean).artifact(report.PART).write_bytes(share)
+    assert report.write(run).stat().st_size < 6_000_000
+    made = json.loads((run / report.DATA).read_text())["windows"][0]
+    assert len(made["ranks"]) == 1024
+    assert len(made["details"]) > 10
 
 
 def test_one_rank_writes_the_page_for_all(run, trace):

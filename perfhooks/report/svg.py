@@ -21,6 +21,7 @@ _LETTER: Final = 6.7
 _PADDING: Final = 8
 _TOP: Final = 58
 _BOTTOM: Final = 44
+_PLACE: Final = re.compile(r"(?:.*/)?([^/]+)\((\d+)\): (.+)")
 # what XML has no way to write
 _UNWRITABLE: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -69,7 +70,8 @@ def _placed(tree: Mapping[str, Any], unit: str) -> list[dict[str, Any]]:
         frames.append(
             {
                 "name": name,
-                "short": _short(name, _WIDTH * value / whole),
+                "label": (label := _label(name)),
+                "short": _short(label, _WIDTH * value / whole),
                 "kind": KINDS[tree["kinds"][frame]],
                 "value": _shown(value, unit),
                 "share": f"{value / whole:.1%}",
@@ -83,6 +85,12 @@ def _placed(tree: Mapping[str, Any], unit: str) -> list[dict[str, Any]]:
 
 def _writable(text: str) -> str:
     return _UNWRITABLE.sub("�", text)
+
+
+def _label(name: str) -> str:
+    """A frame with what one looks for first: the function, then its file."""
+    place = _PLACE.fullmatch(name)
+    return f"{place[3]}  {place[1]}:{place[2]}" if place else name
 
 
 def _short(name: str, width: float) -> str:
