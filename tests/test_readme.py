@@ -111,9 +111,19 @@ def test_every_command_is_one_that_exists(command):
     elif program == "pip":
         assert arguments[0] == "install"
         assert set(re.findall(r"\w+", arguments[1])) <= set(extras())
-    else:
-        assert program == "python"
+    elif program == "python":
         assert (ROOT / arguments[0]).is_file()
+    else:
+        assert program == "perfhooks", "and those are run below"
+
+
+def test_every_line_of_our_own_command_works(done):
+    for command in commands():
+        program, *arguments = shlex.split(command)
+        if program == "perfhooks":
+            words = [sys.executable, "-m", program, *arguments]
+            result = subprocess.run(words, cwd=done[0], capture_output=True, text=True, timeout=240, check=False)
+            assert (result.returncode, "Traceback" in result.stderr) == (0, False), f"{command}: {result.stderr}"
 
 
 def test_every_make_target_and_extra_in_its_text_exists():
