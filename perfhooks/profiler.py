@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from typing_extensions import Self, Unpack
 
-from perfhooks import labels, lifetime, remote
+from perfhooks import lifetime, remote
 from perfhooks.errors import NothingRecordedError, OptionError
 from perfhooks.guard import guard, logger, speak_up
 from perfhooks.job import Job
@@ -20,6 +20,7 @@ from perfhooks.options import Options, check_step, checked, recording, selected
 from perfhooks.run import Run, check_out, step_range
 from perfhooks.schedule import FromStartToStop, Phase, Phases, Schedule
 from perfhooks.spool import HandlerLike, Spool
+from perfhooks.steps import Steps
 from perfhooks.timeline import Timeline, clock
 from perfhooks.window import Window, check_recording, metadata_json, recorder_busy, region
 
@@ -470,37 +471,3 @@ class Profiler:
             self._window.toggle_collection_dynamic(enable, activities)
         else:
             logger.warning("this torch cannot switch collection off and on; it came with torch 2.5")
-
-
-class Steps(Generic[T]):
-    """An iterable that steps a profiler after each item, and labels the wait for the next.
-
-    It never ends a window: a ``break`` and an exception look alike from in here.
-    """
-
-    def __init__(self, profiler: Profiler, loader: Iterable[T]) -> None:
-        if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
-            raise OptionError(f"steps() needs something to iterate over, got {loader!r}")
-        self._profiler = profiler
-        self._loader = loader
-
-    def __len__(self) -> int:
-        return len(self._loader)  # type: ignore[arg-type]  # a loader without a length says so itself
-
-    def __iter__(self) -> Iterator[T]:
-        profiler = self._profiler
-        arrived, step = profiler._data_arrived, profiler.step  # noqa: SLF001 -- the other half of the profiler
-        with profiler.region(labels.DATA):
-            items = iter(self._loader)
-        end: Any = object()
-        while True:
-            if profiler._recording:  # noqa: SLF001 -- as above
-                with region(labels.DATA):
-                    item = next(items, end)
-            else:
-                item = next(items, end)
-            if item is end:
-                return
-            arrived(clock())
-            yield item
-            step()

@@ -19,7 +19,7 @@ LAYERS = (
     ("handlers", "report", "ranks", "terminal", "drawing"),
     ("finish", "show", "merge", "flame"),
     ("options", "window", "lifetime", "spool", "worker"),
-    ("profiler", "ready"),
+    ("profiler", "steps", "ready"),
     ("demo", "doctor"),
     ("testing", "cli", "__main__"),
 )
