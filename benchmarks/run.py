@@ -18,6 +18,7 @@ GROUPS = {
     "lightning": ("lightning_fit", "a step of a Lightning fit while nothing is recorded"),
     "operators": ("operator_table", "the operator table of a capture"),
     "trace": ("trace_engine", "reading a trace and making its tables: a window, a gigabyte, ten million events"),
+    "ranks": ("ranks", "many ranks: a step of one that does not record, a report over 1,024"),
     "stall": ("stall", "how long the loop stands still when a window ends"),
 }
 

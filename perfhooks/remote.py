@@ -6,6 +6,7 @@ import contextlib
 import getpass
 import hashlib
 import os
+import secrets
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,7 +54,7 @@ def check(url: str) -> None:
     """
     system, path = _open(url)
     system.makedirs(path, exist_ok=True)
-    probe = f"{path}/.probe.{os.getpid()}"
+    probe = f"{path}/.probe.{secrets.token_hex(6)}"
     system.pipe_file(probe, b"")
     system.rm_file(probe)
 

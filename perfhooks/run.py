@@ -398,7 +398,7 @@ def check_out(out: str | os.PathLike[str]) -> None:
 
 
 def _check_folder(out: str) -> None:
-    probe = Path(out) / f".probe.{os.getpid()}"
+    probe = _draft(Path(out) / "probe")
     probe.parent.mkdir(parents=True, exist_ok=True)
     probe.touch()
     probe.unlink()

@@ -17,6 +17,7 @@ COLLECTIVES_HEADER = (
     "rank,step,start_ns,operation,backend,group,group_size,dtype,bytes,duration_ms,exposed_ms,bus_gb_per_s,device,"
     "stream"
 )
+TIMELINE = "stage,step,phase,wall_ms,data_ms\n" + "".join(f"train,{step},wait,50.0,1.0\n" for step in range(10))
 BYTES = 25 << 20
 
 
@@ -53,7 +54,7 @@ class ManyRanks:
         manifest = {"format": 1, "world_size": self.ranks, "windows": dict.fromkeys(names, everyone)}
         (run / "run.json").write_text(json.dumps(manifest))
         for rank in everyone:
-            (run / f"rank{rank}.timeline.csv").write_text("stage,step,phase,wall_ms,data_ms\n")
+            (run / f"rank{rank}.timeline.csv").write_text(TIMELINE)
         for name, first in zip(names, self.firsts, strict=True):
             self._write_window(run / name, first)
         return run

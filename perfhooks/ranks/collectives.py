@@ -47,13 +47,13 @@ def match(table: pl.DataFrame) -> Matched:
     same collective: the last to come waits for nobody. No two clocks are compared for that.
 
     Args:
-        table: ``collectives.csv`` of all ranks, one below the other.
+        table: ``collectives.csv`` of all ranks, one below the other, each in the order of time.
     """
     moving = table.filter(
         (pl.col("device").is_not_null() | pl.col("backend").is_in(_ON_HOST))
         & pl.col("operation").is_not_null()
         & ~pl.col("operation").is_in(_BETWEEN_TWO)
-    )
+    ).drop("backend")
     rows = _numbered(moving)
     rows = _met(rows, align(_ends(rows)))
     clocks = align(_ends(rows))
@@ -66,16 +66,16 @@ def _numbered(moving: pl.DataFrame) -> pl.DataFrame:
     size = pl.when(pl.col("operation").is_in(_OF_ONE_SIZE)).then("bytes")
     # one number stands for the whole key: keys are compared many times
     key = pl.struct("step", "group", "group_size", "operation", "dtype", size.alias("size")).hash()
-    rows = moving.sort("rank", "start_ns", maintain_order=True).with_columns(key=key)
+    start = (pl.col("start_ns") - pl.col("start_ns").min()) * _NS
+    rows = moving.select(pl.exclude("start_ns"), start_ms=start, key=key)
     rows = rows.with_columns(index=pl.int_range(pl.len()).over("rank", "key"), count=pl.len().over("rank", "key"))
     rows = rows.filter(pl.col("count") == pl.col("count").mode().max().over("key"))
     rows = rows.with_columns(match=pl.struct("key", "index").hash())
     rows = rows.with_columns(ranks=pl.len().over("match").cast(pl.Int64))
-    start = (pl.col("start_ns") - pl.col("start_ns").min()) * _NS
     # more ranks than a group has: several groups that do not tell their names
     return rows.filter(
         (pl.col("ranks") > 1) & (pl.col("ranks") <= pl.col("group_size").fill_null(pl.col("ranks")))
-    ).select(pl.exclude("key", "count"), start_ms=start)
+    ).drop("key", "count")
 
 
 def _ends(rows: pl.DataFrame) -> pl.DataFrame:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from dataclasses import dataclass, field
@@ -37,6 +36,10 @@ COLLECTIVES: Final[Mapping[str, pl.DataType]] = {
 
 _WINDOW_FILE: Final = re.compile(r"\.?rank(\d+)\.(?:capture|spool)\.json")
 _RANK_FILE: Final = re.compile(r"\.?rank(\d+)\.(?:timeline\.csv|worker\.log|recording)")
+
+
+_BATCH: Final = 8 << 20
+"""So many bytes of tables are text at once."""
 
 
 class Facts(msgspec.Struct, gc=False):
@@ -92,17 +95,16 @@ def read(folder: Path, ranks: Iterable[int]) -> Window:
     """
     facts: dict[int, Facts] = {}
     problems: dict[int, str] = {}
-    texts: dict[str, dict[int, bytes]] = {"steps.csv": {}, "collectives.csv": {}}
     for rank in sorted(ranks):
         try:
             facts[rank] = _facts(folder / f"rank{rank}.capture.json")
-            for name, found in texts.items():
-                with contextlib.suppress(FileNotFoundError):
-                    found[rank] = (folder / f"rank{rank}.{name}").read_bytes()
         except (OSError, msgspec.MsgspecError) as error:
             problems[rank] = _said(error)
-    steps = _tables(texts["steps.csv"], STEPS, problems)
-    return Window(folder.name, facts, steps, _tables(texts["collectives.csv"], COLLECTIVES, problems), problems)
+    steps, collectives = (
+        _table(folder, name, list(facts), schema, problems)
+        for name, schema in (("steps.csv", STEPS), ("collectives.csv", COLLECTIVES))
+    )
+    return Window(folder.name, facts, steps, collectives, problems)
 
 
 def _facts(path: Path) -> Facts:
@@ -112,22 +114,42 @@ def _facts(path: Path) -> Facts:
         return Facts()  # its trace was saved, and not even that could be said
 
 
-def _tables(texts: Mapping[int, bytes], schema: Mapping[str, pl.DataType], problems: dict[int, str]) -> pl.DataFrame:
-    """The rows of all ranks; files of one header are read as one, which is ten times as fast."""
+def _table(
+    folder: Path, name: str, ranks: Iterable[int], schema: Mapping[str, pl.DataType], problems: dict[int, str]
+) -> pl.DataFrame:
+    """The rows of all ranks, one rank's below the other's."""
+    parts = [pl.DataFrame(schema=dict(schema))]
+    texts: dict[int, bytes] = {}
+    for rank in ranks:
+        try:
+            texts[rank] = (folder / f"rank{rank}.{name}").read_bytes()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            problems[rank] = _said(error)
+        if sum(map(len, texts.values())) >= _BATCH:
+            parts += _typed(texts, schema, problems)
+            texts.clear()
+    return pl.concat([*parts, *_typed(texts, schema, problems)])
+
+
+def _typed(
+    texts: Mapping[int, bytes], schema: Mapping[str, pl.DataType], problems: dict[int, str]
+) -> Iterator[pl.DataFrame]:
+    """The tables of some ranks; files of one header are read as one, which is ten times as fast."""
     alike: dict[bytes, list[int]] = {}
     for rank, text in texts.items():
         alike.setdefault(text.partition(b"\n")[0], []).append(rank)
-    parts = []
     for ranks in alike.values():
         try:
-            parts.append(_parsed(texts, ranks))
+            parts = [_parsed(texts, ranks)]
         except (ValueError, pl.exceptions.PolarsError):
-            parts += _one_by_one(texts, ranks, problems)
-    whole = pl.concat([pl.DataFrame(schema={"rank": pl.Int64}), *parts], how="diagonal")
-    return whole.select(
-        pl.col(name).cast(kind, strict=False) if name in whole.columns else pl.lit(None, kind).alias(name)
-        for name, kind in schema.items()
-    )
+            parts = list(_one_by_one(texts, ranks, problems))
+        for part in parts:
+            yield part.select(
+                pl.col(name).cast(kind, strict=False) if name in part.columns else pl.lit(None, kind).alias(name)
+                for name, kind in schema.items()
+            )
 
 
 def _one_by_one(texts: Mapping[int, bytes], ranks: Iterable[int], problems: dict[int, str]) -> Iterator[pl.DataFrame]:
