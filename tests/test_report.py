@@ -284,6 +284,11 @@ def test_the_page_needs_nothing_else(run, trace):
     assert json.loads((run / report.DATA).read_text()) == json.loads(embedded(html, "data"))
 
 
+def test_a_trace_has_a_page_wherever_one_likes(tmp_path):
+    made = report.write_trace(write_trace(tmp_path / "t.json", events()), tmp_path / "p.html")
+    assert "aten::mm" in embedded(made.read_text(encoding="utf-8"), "data")
+
+
 def test_the_page_of_ten_real_windows_is_small(run, traces):
     real = read(traces / "b200-eager-stacks-shapes.json.gz")
     for number in range(10):

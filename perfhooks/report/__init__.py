@@ -53,6 +53,29 @@ def write(folder: Path) -> Path:
     return folder / PAGE
 
 
+def write_trace(trace: Path, page: Path) -> Path:
+    """Make a page of one trace, whoever recorded it.
+
+    Args:
+        trace: A Kineto trace, packed or not.
+        page: The file to write.
+
+    Returns:
+        The page.
+
+    Raises:
+        TraceError: It is no trace.
+        OSError: The page could not be written.
+    """
+    from perfhooks.report.data import from_trace
+    from perfhooks.report.page import render
+
+    made = render(from_trace(trace)).encode()
+    with publish(page) as file:
+        file.write(made)
+    return page
+
+
 def is_due(place: Place) -> bool:
     """Whether whoever has just finished a window should bring the page up to date: one rank for all.
 

@@ -16,7 +16,8 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         ),
         "not recorded": (
             "The median wall time of this run's steps while the recorder was off, by the clock of the training "
-            "process; the first step of a loop is left out. The difference is what recording added."
+            "process; the first step of a loop is left out. What recording added is said only where the recorded "
+            "steps differ less among themselves than from these."
         ),
         "host parts": (
             "The time of the step's own thread, without overlap: data, transfer, forward, backward, optimizer, "

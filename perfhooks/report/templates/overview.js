@@ -24,8 +24,10 @@ function stats(details, rank) {
   const cost = rank.cost || {};
   if (known(cost.idle_step_ms) && known(median)) {
     const added = median / cost.idle_step_ms - 1;
-    found.push(stat(ms(cost.idle_step_ms), Math.abs(added) < 0.01 ? "when not recorded: recording cost less than 1%"
-      : added > 0 ? `when not recorded: recording added ${percent(added)}` : "when not recorded"));
+    // steps that differ more among themselves than from the others prove nothing
+    const certain = spread[1] - spread[0] < Math.max(median - cost.idle_step_ms, 0.1 * median);
+    found.push(stat(ms(cost.idle_step_ms), certain && Math.abs(added) < 0.01 ? "when not recorded: recording cost less than 1%"
+      : certain && added > 0 ? `when not recorded: recording added ${percent(added)}` : "when not recorded, the median"));
   }
   return el("div", { class: "stats" }, found);
 }
