@@ -302,7 +302,9 @@ class Run:
             with contextlib.suppress(OSError, msgspec.MsgspecError):
                 mark = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
                 place = Place(self.folder / str(mark["window"]), int(path.name[len(".rank") : -len(".recording")]))
-                gone = mark["host"] != platform.node() or not _alive(mark["pid"])
+                here = mark["host"] == platform.node()
+                # nobody can be asked about a process elsewhere; but no window lasts that long
+                gone = not _alive(mark["pid"]) if here else time.time() - path.stat().st_mtime > _LONGEST_WINDOW_S
                 if gone and not place.capture_file.exists():
                     found.append(place)
         return found
@@ -341,6 +343,7 @@ class Run:
         remote.copy(self.folder, ["run.json", self.timeline(self.rank).name], target)
 
 
+_LONGEST_WINDOW_S = 3600
 _OF = re.compile(r"^\.?rank(\d+)\.(?:capture|spool)\.json$").match
 
 

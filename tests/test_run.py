@@ -155,5 +155,9 @@ def test_a_killed_recording_is_told_from_one_that_goes_on(tmp_path):
     mark = run.folder / ".rank0.recording"
     mark.write_text(json.dumps({"window": "train-000001-000002", "pid": 2**22 + 1, "host": platform.node()}))
     assert [place.folder.name for place in run.died_recording()] == ["train-000001-000002"]
+    mark.write_text(json.dumps({"window": "train-000001-000002", "pid": 1, "host": "another"}))
+    assert run.died_recording() == []
+    os.utime(mark, (0, 0))
+    assert [place.folder.name for place in run.died_recording()] == ["train-000001-000002"]
     run.enter_window(None)
     assert run.died_recording() == []
