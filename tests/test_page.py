@@ -5,7 +5,9 @@ import sys
 
 import browser
 import pytest
+from many_ranks import ManyRanks
 
+from perfhooks import report
 from perfhooks.report import data, page, svg, tree
 from perfhooks.testing import annotation, memory, op, python_frame, step_mark, write_trace
 from perfhooks.trace import read, stacks
@@ -83,6 +85,7 @@ def test_the_page_of_a_run_draws_itself(chromium, recorded):
     chromium.open(recorded / "report.html")
     assert_quiet(chromium)
     assert sections(chromium) == [
+        # one rank has no section of ranks
         *("overview", "windows", "timeline", "operators", "flame", "modules", "memory", "checks", "footnotes"),
     ]
     assert texts(chromium, "h1") == ["Sequential on CPU"]
@@ -192,6 +195,38 @@ def test_a_window_without_details_says_where_they_are(chromium, tmp_path):
     chromium.open(tmp_path / "report.html")
     assert_quiet(chromium)
     assert "rank0" in chromium.run("document.querySelector('main').textContent")
+
+
+@pytest.mark.parametrize(("ranks", "width"), [(3, 1440), (3, 400), (64, 1440)])
+def test_ranks_are_shown_together(chromium, tmp_path, ranks, width):
+    job = ManyRanks(ranks=ranks, node=1 if ranks == 3 else 8, slow_data={1: 30.0}, clock_ms={2: 5.0})
+    folder = job.write(tmp_path / "run")
+    for path in folder.glob("train-000010-*/rank2.*"):
+        path.unlink()
+    chromium.open(report.write(folder), width=width)
+    assert_quiet(chromium)
+    assert texts(chromium, ".finding h3")[0].startswith("Rank 1 waits longer for its data")
+    assert chromium.run("document.querySelectorAll('#ranks .figure .bars .point').length") > 3 * ranks
+    slowest = "#ranks .split + h3 + .table tbody tr:first-child td"
+    assert texts(chromium, slowest)[0] == "1"
+    assert "data" in texts(chromium, slowest)
+    assert any("clocks ±" in each for each in texts(chromium, "#ranks th"))
+    assert "all_reduce" in texts(chromium, "#ranks td.name")
+    assert "Last rank" in texts(chromium, "#ranks th")
+    assert texts(chromium, "#missing li") == ["train-000010-000012: rank 2 began to record later"]
+    assert chromium.run("document.documentElement.scrollWidth <= innerWidth")
+    chromium.run("document.querySelector('#ranks td button').click()")
+    assert_quiet(chromium)
+
+
+def test_ranks_that_could_not_be_compared_are_shown_one_by_one(chromium, tmp_path, monkeypatch):
+    def fail(*_):
+        raise ValueError(HOSTILE)
+
+    monkeypatch.setattr("perfhooks.ranks.gather", fail)
+    chromium.open(report.write(ManyRanks(ranks=2, node=1).write(tmp_path / "run")))
+    assert_quiet(chromium)
+    assert HOSTILE in texts(chromium, "#ranks .doubt")[0]
 
 
 def test_a_run_without_a_window_says_so(chromium, tmp_path):

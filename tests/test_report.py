@@ -1,11 +1,13 @@
 """The data of the page, and the files of a run it comes from, without a browser."""
 
+import dataclasses
 import json
 import re
 
 import msgspec
 import polars as pl
 import pytest
+from many_ranks import ManyRanks
 
 from perfhooks import handlers, report
 from perfhooks.errors import PerfhooksError
@@ -238,6 +240,12 @@ def test_the_clock_of_all_steps_is_thinned_by_medians(run):
     assert set(made["wall_ms"]) == {1}
 
 
+def test_a_timeline_of_nothing_but_its_header_says_nothing(run):
+    window_of(run)
+    (run / "rank0.timeline.csv").write_text("stage,step,phase,wall_ms,data_ms\n")
+    assert data.gather(run)["timeline"] == {}
+
+
 def test_a_folder_without_a_run_is_an_error(tmp_path):
     with pytest.raises(PerfhooksError, match=r"run\.json"):
         data.gather(tmp_path)
@@ -259,6 +267,54 @@ def test_a_bare_trace_has_a_page_of_its_own(tmp_path):
     assert (only["first"], only["last"]) == (4, 5)
     assert only["ranks"][0]["rank"] == 3
     assert only["details"]["3"]["subject"]["world_size"] == 4
+
+
+# --- several ranks ---
+
+
+def test_the_rank_that_others_wait_for_is_named_with_its_part(tmp_path):
+    made = data.gather(ManyRanks(ranks=3, node=1, slow_data={1: 30.0}).write(tmp_path / "run"))
+    (finding,) = made["findings"]
+    assert (finding["rule"], finding["rank"], finding["part"]) == ("straggler", 1, "data")
+    assert finding["gain_ms"] == pytest.approx(30.0)
+    together = made["ranks_together"]
+    assert list(together["windows"]) == [each["name"] for each in reversed(made["windows"])]
+    ranks = together["windows"][made["windows"][0]["name"]]["ranks"]
+    assert ranks["data_ms"] == [1.0, 31.0, 1.0]
+    assert [own + wait for own, wait in zip(ranks["own_ms"], ranks["wait_ms"], strict=True)] == ranks["wall_ms"]
+    assert together["missing"] == []
+
+
+def test_what_is_missing_of_a_rank_is_said(tmp_path):
+    folder = ManyRanks(ranks=3, node=1).write(tmp_path / "run")
+    name = data.gather(folder)["windows"][-1]["name"]
+    for path in (folder / name).glob("rank2.*"):
+        path.unlink()
+    together = data.gather(folder)["ranks_together"]
+    assert [(each["window"], each["ranks"]) for each in together["missing"]] == [(name, [2])]
+    assert together["missing_count"] == 1
+
+
+def test_one_rank_has_nobody_to_be_compared_with(run, trace):
+    window_of(run, trace=trace)
+    assert not {"ranks_together", "findings"} & set(data.gather(run))
+
+
+def test_ranks_that_cannot_be_compared_cost_nothing_else(tmp_path, monkeypatch):
+    def fail(*_):
+        raise ValueError("no such luck")
+
+    monkeypatch.setattr("perfhooks.ranks.gather", fail)
+    made = data.gather(ManyRanks(ranks=2, node=1).write(tmp_path / "run"))
+    assert made["ranks_together"] == {"problem": "ValueError: no such luck"}
+    assert "findings" not in made
+    assert len(made["windows"][0]["ranks"]) == 2
+
+
+def test_late_windows_are_compared_where_there_is_no_room_for_all(tmp_path, monkeypatch):
+    monkeypatch.setattr(data, "_BUDGET_RANKS", 10)
+    made = data.gather(ManyRanks(ranks=2, node=1, windows=3).write(tmp_path / "run"))
+    assert list(made["ranks_together"]["windows"]) == [made["windows"][-1]["name"]]
 
 
 # --- the page ---
@@ -296,14 +352,21 @@ def test_the_page_of_ten_real_windows_is_small(run, traces):
     assert report.write(run).stat().st_size < 6_000_000
 
 
-def test_the_page_of_a_thousand_ranks_is_small(run, traces):
+def test_the_page_of_a_thousand_ranks_is_small(tmp_path, traces):
     real = read(traces / "sampled-128ranks-rank0.json.gz")
     share = msgspec.json.encode(window.reduce(Capture(), real))
     mean = msgspec.json.decode(share)["steps"]["mean"]
-    for rank in range(1024):
-        window_of(run, rank=rank, summary=mean).artifact(report.PART).write_bytes(share)
+    run = ManyRanks(ranks=1024, windows=3, node=8, slow_data={700: 30.0}).write(tmp_path / "run")
+    for folder in run.glob("train-*"):
+        for rank in range(1024):
+            place = Place(folder, rank)
+            place.save(dataclasses.replace(place.load(), summary=mean))
+            place.artifact(report.PART).write_bytes(share)
     assert report.write(run).stat().st_size < 6_000_000
-    made = json.loads((run / report.DATA).read_text())["windows"][0]
+    whole = json.loads((run / report.DATA).read_text())
+    assert whole["findings"][0]["rank"] == 700
+    assert len(whole["ranks_together"]["windows"]) == 3
+    made = whole["windows"][-1]
     assert len(made["ranks"]) == 1024
     assert len(made["details"]) > 10
 

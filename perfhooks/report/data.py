@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import polars as pl
 
+import perfhooks.ranks
 import perfhooks.trace
 from perfhooks.errors import PerfhooksError
 from perfhooks.report import PART, plain, window
@@ -22,9 +23,23 @@ FORMAT: Final = 1
 """Of report.json. 1: the first."""
 
 _BUDGET: Final = 5 << 19
-"""So many bytes of windows' data go into a page; what does not fit is there as a row of numbers."""
+"""So many bytes of windows' data go into a page, and what ranks say together; what else does not fit is there as a row
+of numbers."""
+_BUDGET_RANKS: Final = 5 << 17
+"""So many of these at most are what ranks say together."""
+_MISSING: Final = 60
+_UNSHOWN: Final = ("steps", "own", "worst")
+"""Of what `perfhooks.ranks.gather` says of a window: more than the page shows."""
 _SAMPLES: Final = 400
 """Points of the clock of all steps, for each stage."""
+_TIMELINE: Final = {
+    "stage": pl.String,
+    "step": pl.Int64,
+    "phase": pl.String,
+    "wall_ms": pl.Float64,
+    "data_ms": pl.Float64,
+}
+"""A file with nothing but a header says nothing of its types."""
 _COST: Final = ("stop_s", "save_s", "free_s", "trace_bytes", "idle_step_ms", "recorded_step_ms")
 
 _log = logging.getLogger("perfhooks")
@@ -51,7 +66,9 @@ def gather(folder: Path) -> dict[str, Any]:
     Returns:
         Plain data: ``run`` (who, when, where), ``windows`` in the order of their end, each with its ``ranks`` (facts
         and means of every rank) and ``details`` (what `window.reduce` made, by rank, as far as there is room: of each
-        window the lowest and the slowest rank first, late windows before early ones), and ``timeline``.
+        window the lowest and the slowest rank first, late windows before early ones), and ``timeline``; of several
+        ranks also ``ranks_together``, see `_together`, and ``findings``, those about the run and not about one window
+        of one rank.
 
     Raises:
         PerfhooksError: It is no run folder.
@@ -61,7 +78,8 @@ def gather(folder: Path) -> dict[str, Any]:
     windows: dict[str, list[_Finished]] = {}
     for each in sorted(finished, key=lambda each: each.capture.time):
         windows.setdefault(each.place.folder.name, []).append(each)
-    shown = _chosen(windows)
+    of_ranks = _of_ranks(run)
+    shown = _chosen(windows, _BUDGET - len(msgspec.json.encode(of_ranks)))
     lowest = min((each.place.rank for each in finished), default=0)
     return {
         "format": FORMAT,
@@ -70,6 +88,7 @@ def gather(folder: Path) -> dict[str, Any]:
         "windows": [_window(name, ranks, shown) for name, ranks in windows.items()],
         "lost": [f"{place.folder.name} of rank {place.rank}" for place in run.died_recording()],
         "timeline": _timeline(run.timeline(lowest)),
+        **of_ranks,
     }
 
 
@@ -114,11 +133,11 @@ def _read(places: Iterable[Place]) -> Iterator[_Finished]:
             yield _Finished(place, capture)
 
 
-def _chosen(windows: dict[str, list[_Finished]]) -> dict[Place, dict[str, Any]]:
+def _chosen(windows: dict[str, list[_Finished]], room: int) -> dict[Place, dict[str, Any]]:
     """The parts that go into the page: in each round one rank of each window, late windows first, until it is full."""
     queues = [_by_interest(ranks) for ranks in reversed(windows.values())]
     found: dict[Place, dict[str, Any]] = {}
-    left = _BUDGET
+    left = room
     for turn in range(max(map(len, queues), default=0)):
         for each in [queue[turn] for queue in queues if turn < len(queue)]:
             try:
@@ -176,10 +195,48 @@ def _run_facts(manifest: dict[str, Any]) -> dict[str, Any]:
     return plain.facts({name: manifest.get(name) for name in wanted})
 
 
+def _of_ranks(run: Run) -> dict[str, Any]:
+    """What several ranks say together, and what to do about it; nothing of one rank."""
+    if len({place.rank for place in (*run.places(), *run.died_recording())}) < 2:  # noqa: PLR2004 -- several
+        return {}
+    try:
+        told = perfhooks.ranks.gather(run.folder)
+        return {"ranks_together": _together(told), "findings": perfhooks.ranks.findings(told)}
+    except Exception as error:  # noqa: BLE001 -- the page is worth having without it
+        _log.debug("the page lacks what the ranks say together", exc_info=True)
+        return {"ranks_together": {"problem": plain.text(f"{type(error).__name__}: {error}")}}
+
+
+def _together(told: dict[str, Any]) -> dict[str, Any]:
+    """What `perfhooks.ranks.gather` told, as far as the page shows it and there is room: late windows first.
+
+    Args:
+        told: What it gave.
+
+    Returns:
+        ``world_size``, ``ranks`` (how many), ``windows`` by name, ``missing``, and ``missing_count``, that of all.
+    """
+    windows: dict[str, Any] = {}
+    left = _BUDGET_RANKS
+    for each in reversed(told["windows"]):
+        shown = {name: value for name, value in each.items() if name not in _UNSHOWN}
+        left -= len(msgspec.json.encode(shown))
+        if windows and left < 0:
+            break
+        windows[each["name"]] = shown
+    return {
+        "world_size": told["world_size"],
+        "ranks": len(told["ranks"]),
+        "windows": windows,
+        "missing": [entry | {"text": plain.text(entry["text"], 1000)} for entry in told["missing"][:_MISSING]],
+        "missing_count": len(told["missing"]),
+    }
+
+
 def _timeline(path: Path) -> dict[str, plain.Columns]:
     """The median wall time of stretches of all steps of a rank, by stage; recorded steps apart from others."""
     try:
-        table = pl.read_csv(path, schema_overrides={"wall_ms": pl.Float64, "data_ms": pl.Float64})
+        table = pl.read_csv(path, schema_overrides=_TIMELINE)
     except (OSError, pl.exceptions.PolarsError):
         return {}
     found = {}

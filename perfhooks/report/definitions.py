@@ -99,6 +99,46 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         "blocking": "The host waited for the copy: by its call, or because memory was pageable.",
         "host wait": "How long calls that wait for the device held the host.",
     },
+    "Ranks": {
+        "wait": (
+            "The time in which a rank only waited for others inside collectives: of each, its duration less the "
+            "shortest of all ranks' in the same collective, as far as no computation hid it. No two clocks are "
+            "compared for that."
+        ),
+        "own work": (
+            "The step less the wait: data, compute, communication and other sum to it. All ranks of a job take "
+            "equally long, as the fast ones wait; so a rank is slow only if its own work is long."
+        ),
+        "data, compute, communication, other": (
+            "The wait for data, of which no more counts than the device was idle; kernels that compute; "
+            "communication that no computation hid, less the wait; the rest: launches, copies, the host's own work. "
+            "The rest is below 0 where kernels go on after the step. Where no device was traced, the rest is compute."
+        ),
+        "excess": (
+            "How much longer the rank's own work takes than the median of the other ranks' in the same step, the "
+            "median over the steps; below 0 if it takes less. Slowest in is the part that exceeds the others' by most."
+        ),
+        "slow steps": (
+            "Those in which the excess is a tenth of the step or more; among 8 ranks or more a fiftieth, and six "
+            "times what is usual between them."
+        ),
+        "busy communication": (
+            "The time in which a rank communicated, the wait included; exposed is that in which its device did not "
+            "compute besides."
+        ),
+        "clock offset": (
+            "What to add to the times of a rank to have them by the clock of the lowest rank: clocks are brought "
+            "together where collectives end, which all ranks leave at once. The error is what then remains: half of "
+            "all ends are this close to the middle of those of their collective."
+        ),
+        "spread of starts": (
+            "From the first rank's start of a collective to the last one's, the median; by clocks brought together, "
+            "so no better than their error."
+        ),
+        "duration": "That on the rank that came last and waited for nobody, the median; so is the bus bandwidth.",
+        "waiting for the last": "How long the rank that came first waited, the median over all of a kind.",
+        "last rank": "The rank that came last most often, and in how many of all.",
+    },
     "Checks": {
         "error, warning, note": "Numbers are wrong or missing; numbers may be; worth knowing when reading them.",
         "gain": (

@@ -7,6 +7,9 @@ const PARTS = [
 const ON_DEVICE = [
   ["compute_ms", "compute"], ["exposed_comm_ms", "exposed communication"], ["exposed_copy_ms", "exposed copies"], ["idle_ms", "idle"],
 ];
+const OF_RANKS = [
+  ["data_ms", "data"], ["compute_ms", "compute"], ["communication_ms", "communication"], ["other_ms", "other"], ["wait_ms", "wait for other ranks"],
+];
 const HORIZONTAL = 14; // as many bars as can lie one below the other
 
 let loading = null;
@@ -64,6 +67,7 @@ function axis(more) {
 }
 
 const stepLabel = (step) => (known(step) ? `step ${step}` : "whole trace");
+const rowLabel = (row) => (known(row.rank) ? `rank ${row.rank}` : stepLabel(row.step));
 
 function presentParts(rows, parts) {
   return parts.filter(([key]) => rows.some((row) => row[key] > 0));
@@ -73,15 +77,25 @@ function stacked(rows, parts, across, yaxis) {
   return presentParts(rows, parts).map(([key, label]) => {
     const values = rows.map((row) => row[key] || 0);
     const whole = rows.map((row) => parts.reduce((sum, [each]) => sum + (row[each] || 0), 0));
-    const labels = rows.map((row) => (across ? stepLabel(row.step) : row.step));
+    const labels = rows.map((row) => (across ? rowLabel(row) : known(row.rank) ? row.rank : row.step));
     const text = values.map((value, i) => (across && value / whole[i] >= 0.09 ? percent(value / whole[i]) : ""));
     return {
       type: "bar", name: label, orientation: across ? "h" : "v", x: across ? values : labels, y: across ? labels : values, yaxis,
       marker: { color: colour(`part-${key.replace("_ms", "").replace(/_/g, "-")}`), line: { width: 0 } }, text, textposition: "inside", insidetextanchor: "middle",
-      textangle: 0, constraintext: "inside", textfont: { color: colour(key === "idle_ms" || key === "other_ms" ? "ink" : "on-part"), size: 11 },
-      hovertemplate: values.map((value, i) => `${label}<br><b>${ms(value)}</b>, ${percent(value / whole[i])}<extra>${stepLabel(rows[i].step)}</extra>`),
+      textangle: 0, constraintext: "inside", textfont: { color: colour(["idle_ms", "other_ms", "wait_ms"].includes(key) ? "ink" : "on-part"), size: 11 },
+      hovertemplate: values.map((value, i) => `${label}<br><b>${ms(value)}</b>, ${percent(value / whole[i])}<extra>${rowLabel(rows[i])}</extra>`),
     };
   });
+}
+
+function ranksFigure(rows) {
+  const across = rows.length <= HORIZONTAL;
+  const time = () => axis({ ticksuffix: " ms", rangemode: "tozero" });
+  const names = rows.map(rowLabel).reverse();
+  const make = () => ({ traces: stacked(rows, OF_RANKS, across, "y"), layout: across
+    ? { barmode: "stack", uniformtext: { mode: "hide", minsize: 10 }, xaxis: time(), yaxis: axis({ type: "category", categoryorder: "array", categoryarray: names, showgrid: false, ticklabelstandoff: 6 }) }
+    : { barmode: "stack", bargap: rows.length > 100 ? 0 : 0.2, margin: { l: 8, r: 16, t: 6, b: 40 }, xaxis: axis({ showgrid: false, tickformat: "d", title: { text: "rank", standoff: 4 } }), yaxis: time() } });
+  return figure("Where the time of a step goes on each rank; the tables have the numbers", across ? 46 + 24 * rows.length : 230, make);
 }
 
 function stepsFigure(rows, baseline) {

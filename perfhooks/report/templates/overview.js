@@ -66,7 +66,8 @@ function findingItem(finding, open) {
 }
 
 function findings(details) {
-  const found = (details.findings || {}).rows || [];
+  // what gains most first, whoever found it
+  const found = [...(DATA.findings || []), ...((details.findings || {}).rows || [])].sort((a, b) => (b.gain_ms || 0) - (a.gain_ms || 0));
   if (!found.length) {
     const text = details.findings ? "Nothing wrong was found. Every rule looked at this window, and none has evidence against it." : "The rules that look for problems did not run on this window.";
     return el("div", { class: "findings" }, el("h2", null, "What to do first"), el("p", { class: "good" }, text));

@@ -35,7 +35,8 @@ function drawPickers(window_, rank) {
 function absent(window_, _, rank) {
   return el("section", { id: "overview", class: "overview", "aria-label": "Overview" }, heading(window_, {}, rank),
     el("p", { class: "good" }, rank.headline || ""),
-    el("p", { class: "muted" }, `The details of this rank are not in this page, to keep it small. They are in the files ${window_.name}/rank${rank.rank}.*`));
+    el("p", { class: "muted" }, `The details of this rank are not in this page, to keep it small. They are in the files ${window_.name}/rank${rank.rank}.*`),
+    (DATA.findings || []).length ? findings({}) : null);
 }
 
 // one section that cannot be drawn must not cost the others

@@ -124,14 +124,90 @@ function windowsSection(current) {
   return section("windows", "Windows", "Means over the steps of each window, of its lowest rank.", dataTable({ caption: "Windows", columns, rows, limit: 20 }));
 }
 
+function togetherColumns(node) {
+  const of = (term) => meaning("Ranks", term);
+  return [
+    { key: "rank", label: "Rank", kind: "text", node }, { key: "wall_ms", label: "Step, ms", kind: "ms", title: "mean over the recorded steps" },
+    { key: "own_ms", label: "Own work, ms", kind: "ms", bar: true, title: of("own work") }, { key: "wait_ms", label: "Wait, ms", kind: "ms", title: of("wait") },
+    { key: "excess_ms", label: "Excess, ms", kind: "ms", title: of("excess") }, { key: "slowest", word: true, label: "Slowest in", kind: "text", title: of("excess") },
+    { key: "slow_percent", label: "Slow steps, %", kind: "percent", title: of("slow steps") }, { key: "busy_comm_ms", label: "Busy comm, ms", kind: "ms", title: of("busy communication") },
+    { key: "exposed_comm_ms", label: "Exposed comm, ms", kind: "ms", title: of("busy communication") }, { key: "offset_ms", label: "Clock offset, ms", kind: "ms", title: of("clock offset") },
+  ];
+}
+
+function kindsColumns(clocks) {
+  const of = (term) => meaning("Ranks", term);
+  const error = known(clocks.error_ms) ? ` (clocks ± ${ms(clocks.error_ms)})` : "";
+  return [
+    { key: "operation", label: "Operation", kind: "name" }, { key: "group_size", label: "Ranks", kind: "count" }, { key: "groups", label: "Groups", kind: "count" },
+    { key: "dtype", word: true, label: "Type", kind: "text" }, { key: "bytes", label: "Message", kind: "bytes", title: meaning("Communication and waiting", "message") }, { key: "count", label: "Count", kind: "count" },
+    { key: "duration_ms", label: "Duration, ms", kind: "ms", title: of("duration") }, { key: "spread_ms", label: `Spread of starts, ms${error}`, kind: "ms", title: of("spread of starts") },
+    { key: "wait_ms", label: "Waiting for the last, ms", kind: "ms", bar: true, title: of("waiting for the last") }, { key: "longest_wait_ms", label: "Longest wait, ms", kind: "ms" },
+    { key: "bus_gb_per_s", label: "Bus, GB/s", kind: "number", title: of("duration") },
+    { key: "last_rank", word: true, label: "Last rank", kind: "text", title: of("last rank") }, { key: "last_percent", label: "Of all, %", kind: "percent", title: of("last rank") },
+  ];
+}
+
+// of the parts of a rank's own work, that which exceeds the others' by most
+function slowestPart(row) {
+  const excess = (part) => row[`${part}_excess_ms`] || 0;
+  const most = ["data", "compute", "communication", "other"].reduce((top, part) => (excess(part) > excess(top) ? part : top));
+  return row.excess_ms > 0 && excess(most) > 0 ? most : null;
+}
+
+function clocksText(clocks) {
+  if (!known(clocks.error_ms)) return "The ranks shared no collective by which their clocks could be compared.";
+  return `The clocks of ${plural(clocks.ranks, "rank")} were brought together at the ends of collectives: half of all ends are within ${ms(clocks.error_ms)} of the others, 95 of 100 within ${ms(clocks.error_95_ms)}.`;
+}
+
+function missingList(together) {
+  const entries = together.missing || [];
+  if (!entries.length) return null;
+  const rest = together.missing_count - entries.length;
+  return [el("h3", null, "What is missing"), el("ul", { class: "plain-list", id: "missing" },
+    entries.map((each) => el("li", null, each.window ? `${each.window}: ${each.text}` : each.text)), rest > 0 ? el("li", null, `and ${plural(rest, "more thing")}`) : null)];
+}
+
 function ranksSection(window_, rank) {
-  if (window_.ranks.length < 2) return null;
-  const rows = window_.ranks.map((each) => ({ $current: each.rank === rank.rank, rank: each.rank, ...each.mean }));
+  const together = DATA.ranks_together;
+  if (!together) return meansSection(window_, rank);
+  const told = (together.windows || {})[window_.name];
+  const rows = rowsOf((told || {}).ranks).map((row) => ({ $current: row.rank === rank.rank, ...row, slowest: slowestPart(row) }));
+  if (!rows.length) {
+    const why = together.problem ? `What the ranks say together could not be found out: ${together.problem}` : null;
+    return meansSection(window_, rank, [why ? el("p", { class: "doubt" }, why) : null, missingList(together)]);
+  }
+  const here = new Set(window_.ranks.map((each) => each.rank));
+  const button = (value) => (here.has(value) ? el("button", { type: "button", class: "plain", on: { click: () => pick(null, value) } }, value) : String(value));
+  const whole = rows.reduce((sum, row) => sum + row.wall_ms, 0) / rows.length;
+  const own = rows.map((row) => row.own_ms).sort((a, b) => a - b);
+  const worst = rows.reduce((top, row) => ((row.excess_ms || 0) > (top.excess_ms || 0) ? row : top), rows[0]);
+  const lead = rows.length > 1 ? `A step takes ${ms(whole)}, of which a rank works ${ms(own[0])} to ${ms(own[own.length - 1])} itself.${
+    worst.excess_ms > 0 ? ` Rank ${worst.rank} works longest, ${ms(worst.excess_ms)} more than the others${worst.slowest ? `, most of it in ${worst.slowest}` : ""}.` : ""}` : null;
+  const groups = {
+    together: { label: "Compared", columns: togetherColumns(button), rows },
+    means: { label: "Parts of the step", columns: meansColumns([{ key: "rank", label: "Rank", kind: "text", node: button }]), rows: meansRows(window_, rank) },
+  };
+  // a name, not an amount: columns of nothing but 0 are left out
+  const kinds = rowsOf(told.collectives).map((row) => ({ ...row, last_rank: known(row.last_rank) ? String(row.last_rank) : null }));
+  return section("ranks", "Ranks", lead, el("div", { class: "split" }, ranksFigure(rows), sharesTable("Mean of all ranks", rows, OF_RANKS, whole, "ms a step")),
+    el("h3", null, "Step by rank"), dataTable({ caption: "Ranks", groups, group: "together", sort: { key: "own_ms", descending: true }, limit: 16 }),
+    el("h3", null, "Collectives over ranks"), el("p", { class: "lead" }, clocksText(told.clocks || {}), told.unmatched ? ` ${plural(told.unmatched, "call")} had no certain partner on other ranks and ${told.unmatched === 1 ? "is" : "are"} left out.` : null),
+    kinds.length ? dataTable({ caption: "Collectives over ranks", columns: kindsColumns(told.clocks || {}), rows: kinds, limit: 10 }) : null,
+    missingList(together));
+}
+
+const meansRows = (window_, rank) => window_.ranks.map((each) => ({ $current: each.rank === rank.rank, rank: each.rank, ...each.mean }));
+
+// each rank by itself, where they could not be compared
+function meansSection(window_, rank, more) {
+  if (window_.ranks.length < 2) return more && more.some(Boolean) ? section("ranks", "Ranks", null, ...more) : null;
+  const rows = meansRows(window_, rank);
   const walls = rows.map((row) => row.wall_ms).filter(known).sort((a, b) => a - b);
   const slowest = rows.reduce((top, row) => ((row.wall_ms || 0) > (top.wall_ms || 0) ? row : top), rows[0]);
   const lead = walls.length > 1 ? `A step takes ${ms(walls[0])} to ${ms(walls[walls.length - 1])}; rank ${slowest.rank} is the slowest.` : null;
   const columns = meansColumns([{ key: "rank", label: "Rank", kind: "text", node: (value) => el("button", { type: "button", class: "plain", on: { click: () => pick(null, value) } }, value) }]);
-  return section("ranks", "Ranks", lead, dataTable({ caption: "Ranks", columns, rows, sort: { key: "wall_ms", descending: true }, limit: 16 }));
+  return section("ranks", "Ranks", lead, dataTable({ caption: "Ranks", columns, rows, sort: { key: "wall_ms", descending: true }, limit: 16 }), ...(more || []));
 }
 
 function timelineSection(window_) {
