@@ -81,7 +81,6 @@ def _run_page(run: Path) -> tuple[Path | None, bool]:
 def _trace_page(trace: Path, out: Path | None) -> tuple[Path | None, bool]:
     from perfhooks.report.data import from_trace
     from perfhooks.report.page import render
-    from perfhooks.run import publish
     from perfhooks.terminal import working
 
     with working(f"reading {trace}"):
@@ -90,9 +89,20 @@ def _trace_page(trace: Path, out: Path | None) -> tuple[Path | None, bool]:
         sys.stdout.buffer.write(content)
         return None, True
     page = trace.with_name(f"{trace.name.split('.json')[0]}.report.html") if out is None else out
-    with publish(page) as file:
-        file.write(content)
+    _write(page, content)
     return page, True
+
+
+def _write(path: Path, content: bytes) -> None:
+    from perfhooks.run import publish
+
+    if path.is_dir():
+        raise PerfhooksError(f"{path} cannot be written: it is a folder")
+    try:
+        with publish(path) as file:
+            file.write(content)
+    except OSError as error:
+        raise PerfhooksError(f"{path} cannot be written: {error.strerror}") from error
 
 
 class Measure(str, Enum):
@@ -121,7 +131,6 @@ def flame(
 ) -> None:
     """Draw the flame graph of a trace, or write what other tools draw it from."""
     from perfhooks.flame import drawn
-    from perfhooks.run import publish
     from perfhooks.terminal import working
 
     with working(f"reading {trace}"):
@@ -131,8 +140,7 @@ def flame(
         return
     ending = {"svg": "flame.svg", "folded": "stacks.folded", "speedscope": "speedscope.json"}[form.value]
     path = trace.with_name(f"{trace.name.split('.json')[0]}.{ending}") if out is None else out
-    with publish(path) as file:
-        file.write(content)
+    _write(path, content)
     typer.echo(path)
 
 

@@ -101,6 +101,15 @@ def test_an_error_is_one_line_and_exit_code_2(tmp_path, words):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("verb", ["report", "flame"])
+@pytest.mark.parametrize("out", ["nowhere/x", "."])
+def test_a_place_that_cannot_be_written_is_an_error_of_one_line(trace, verb, out):
+    done = run(verb, trace.name, "-o", out, folder=trace.parent)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"perfhooks: {out} cannot be written: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_only_demo_and_doctor_import_torch(trace):
     code = (
         "import sys; from perfhooks.cli import app; from typer.testing import CliRunner;"
