@@ -152,18 +152,22 @@ class Spool:
             self._note(window, place, stage)
             return None
         saved = None if run is None or place is None else self._save(window, place, run.spool_for(place))
-        for call in self.calls:
-            with guard(f"handler {getattr(call, '__qualname__', call)!r}", self._on_error):
-                call(window)
-        freed_s = _timed(release) if release is not None else 0.0
-        if place is None or saved is None:
-            return None
+        try:
+            for call in self.calls:
+                with guard(f"handler {getattr(call, '__qualname__', call)!r}", self._on_error):
+                    call(window)
+        finally:  # a callable may end the training
+            freed_s = _timed(release) if release is not None else 0.0
+            if place is not None and saved is not None:
+                self._keep(window, place, stage, saved, freed_s)
+        return None if saved is None else saved.bytes
+
+    def _keep(self, window: Recorded, place: Place, stage: str, saved: _Saved, freed_s: float) -> None:
         with guard(f"finishing {place.folder.name}", self._on_error):
             cost = Cost(stop_s=window.stop_s, save_s=saved.seconds, free_s=freed_s, trace_bytes=saved.bytes)
             facts = self._facts(window, place.rank, stage, cost)
             place.save(facts if saved.path == place.spool else replace(facts, spool=str(saved.path)))
             self._hand_over(place)
-        return saved.bytes
 
     def _save(self, window: Recorded, place: Place, path: Path) -> _Saved | None:
         with guard(f"saving the trace of {place.folder.name}", self._on_error):

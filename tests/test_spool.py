@@ -72,6 +72,18 @@ def test_inline_means_that_the_files_are_there_when_step_returns():
         assert Path("runs/r/train-000000-000000/rank0.steps.csv").exists()
 
 
+@pytest.mark.parametrize("ending", [KeyboardInterrupt, SystemExit])
+def test_a_callable_that_ends_the_training_does_not_cost_the_window(ending):
+    def end(_):
+        raise ending
+
+    with pytest.raises(ending), Profiler(schedule="wait=0 warmup=0 active=1", out="runs", run="r",
+                                         on_trace_ready=[end, "steps"]) as prof:  # fmt: skip
+        loop(prof, 2)
+    assert prof.wait(60)
+    assert facts("train-000000-000000")["artifacts"] == ["rank0.steps.csv"]
+
+
 def test_what_recording_cost_is_kept_and_shown():
     with Profiler(schedule="wait=3 warmup=1 active=3 repeat=2", out="runs", run="r", background=False) as prof:
         loop(prof, 16)
