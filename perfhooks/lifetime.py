@@ -60,25 +60,35 @@ if hasattr(os, "register_at_fork"):
 
 
 class _Busy(AbstractContextManager[None]):
-    """Our own code at work: a SIGTERM waits until it is done, as a recorder that is stopped twice crashes."""
+    """Our own code at work: SIGTERM and Ctrl-C wait until it is done, as a recorder cut off in its stop loses all."""
 
     depth = 0
     postponed = False
+    interrupted = False
 
     def __enter__(self) -> None:
         self.depth += 1
+        if self.depth == 1 and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, _on_sigint)
 
     def __exit__(self, *_: object) -> None:
         self.depth -= 1
-        if self.postponed and not self.depth:
+        if self.depth:
+            return
+        if signal.getsignal(signal.SIGINT) is _on_sigint:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        interrupted, self.interrupted = self.interrupted, False
+        if self.postponed:
             _terminate()
+        if interrupted:
+            raise KeyboardInterrupt
 
 
 _busy: Final = _Busy()
 
 
 def busy() -> AbstractContextManager[None]:
-    """Hold a SIGTERM back while the recorder is being started, stopped or saved; in other threads there is none."""
+    """Hold signals back while the recorder is being started, stopped or saved; in other threads there are none."""
     return _busy if threading.current_thread() is threading.main_thread() else _NOT_MAIN
 
 
@@ -114,6 +124,14 @@ def _on_sigterm(_signal: int, _frame: Any) -> None:
         _busy.postponed = True
     else:
         _terminate()
+
+
+def _on_sigint(number: int, frame: Any) -> None:
+    """Hold back the first Ctrl-C; whoever presses it again does not want to wait."""
+    if _busy.interrupted:
+        _busy.interrupted = False
+        signal.default_int_handler(number, frame)
+    _busy.interrupted = True
 
 
 def _terminate() -> None:

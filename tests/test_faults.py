@@ -192,6 +192,30 @@ def test_sigterm_inside_our_own_stop(train):
     assert "trained" not in done.out
 
 
+@pytest.mark.parametrize(("times", "kept"), [(1, True), (2, False)])
+def test_ctrl_c_inside_our_own_stop(train, times, kept):
+    """It waits until the window is saved; whoever presses it twice does not want to wait."""
+    slow = f"""
+    import perfhooks.window
+    real = perfhooks.window.Window.spool
+    def spool(self, path):
+        for _ in range({times}):
+            os.kill(os.getpid(), signal.SIGINT)
+        real(self, path)
+    perfhooks.window.Window.spool = spool
+    """
+    done = train(textwrap.dedent(slow) + script("pass", 0)).end()
+    assert done.code in (130, -signal.SIGINT)
+    assert "KeyboardInterrupt" in done.err
+    assert "trained" not in done.out
+    assert (done.folder / WINDOW / "rank0.steps.csv").exists() is kept
+
+
+def test_ctrl_c_means_what_it_meant_when_we_are_done(train):
+    same = "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
+    assert train(script(same, 5) + same).end().code == 0
+
+
 @pytest.mark.parametrize("code", [0, 7])
 def test_sys_exit(train, code):
     done = train(script(f"sys.exit({code})", 5)).end()
