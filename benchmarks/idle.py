@@ -67,8 +67,8 @@ def waiting(files: dict[str, Any]) -> Iterator[perfhooks.Profiler]:
     prof = perfhooks.Profiler(schedule=perfhooks.Schedule(wait=NEVER, warmup=1, active=1), **files)
     prof.start()
     yield prof
-    prof.pause()
-    prof.abandon()  # or it tells at exit that no window came
+    prof.pause()  # stop() would tell that no window came
+    prof.wait()
 
 
 def ignore(window: object) -> None:
