@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from perfhooks.trace import Trace
 
+_ENOUGH: Final = 3
+"""Of fewer steps a median says nothing."""
 _LOCK_TIMEOUT_S: Final = 600
 ORPHAN_TIMEOUT_S: Final = 900
 """How long a worker whose training process is gone may go on, in seconds."""
@@ -119,7 +121,7 @@ def _doubts(trace: Trace) -> list[str]:
 
 
 def _median(values: list[float]) -> float | None:
-    return statistics.median(values) if values else None
+    return statistics.median(values) if len(values) >= _ENOUGH else None
 
 
 def _artifacts(place: Place, capture: Capture, trace: Trace, wanted: Mapping[str, object]) -> list[str]:

@@ -93,6 +93,7 @@ class Profiler:
         self._started = False
         self._ended = True
         self._opened = False
+        self._skipped = 0
         self._step = self._began = 0
         self._next = NEVER
         self._recording = False
@@ -229,6 +230,8 @@ class Profiler:
     def region(self, name: str) -> AbstractContextManager[Any]:
         """Label a part of the step while a window records; costs next to nothing otherwise.
 
+        Ask for it anew each time: whether there is something to label is decided here, and not when it is entered.
+
         Args:
             name: One of :data:`perfhooks.labels.PARTS` counts in the step table; any other shows in the trace.
         """
@@ -298,9 +301,11 @@ class Profiler:
 
     def _open(self, step: int) -> None:
         if recorder_busy():
+            self._skipped += 1
             logger.warning("another profiler is recording: the window at step %d is left to it", step)
             return
         if self._spool.is_full:
+            self._skipped += 1
             logger.warning("too many windows wait for their files: the window at step %d is skipped", step)
             return
         if self._options["acc_events"] and self._last is not None:
@@ -316,14 +321,27 @@ class Profiler:
             )
         for key, value in self._metadata.items():
             window.preset_metadata_json(key, value)
-        window.start()
-        self._window = window
+        self._begin_window(window)
         self._opened = True
+
+    def _begin_window(self, window: Window) -> None:
+        """Start the recorder last: what is done after that is part of the first step."""
         self._spool.warm_up()
-        lifetime.watch(self)
         if self._run is not None:
             last = window.planned.last if window.planned else None
             self._run.enter_window(self._run.place(self._options["stage"], window.first, last).folder.name)
+        lifetime.watch(self)
+        try:
+            window.start()
+        except BaseException:
+            self._leave_window()
+            raise
+        self._window = window
+
+    def _leave_window(self) -> None:
+        lifetime.unwatch(self)
+        if self._run is not None:
+            self._run.enter_window(None)
 
     def _go_on(self, window: Window, step: int) -> None:
         """One more step in an open window, or its end."""
@@ -342,9 +360,7 @@ class Profiler:
         try:
             window.close(reached, partial)
         finally:
-            lifetime.unwatch(self)
-            if self._run is not None:
-                self._run.enter_window(None)
+            self._leave_window()
         if partial is not None:
             what = (
                 "nothing was recorded: the window ended during its warm-up,"
@@ -404,6 +420,8 @@ class Profiler:
             return f"nothing to show yet: the window of step {self._step} is still recording"
         if self._last is not None:
             return "a window has been recorded, but no files were asked for; key_averages() and events() show it"
+        if self._skipped:
+            return f"no window has been recorded: {self._skipped} had to be skipped, as was said before"
         planned = self._phases.next_window(0)
         first = f"; the first window is {step_range(planned.active, planned.last)}" if planned else ""
         reached = f"{self._step} step{'' if self._step == 1 else 's'} ended"

@@ -227,6 +227,10 @@ class Run:
             PerfhooksError: There is none, or it was written by a newer perfhooks.
         """
         run = cls(folder)
+        if not folder.exists():
+            raise PerfhooksError(f"{folder} does not exist")
+        if (folder / "latest").exists():
+            raise PerfhooksError(f"{folder} holds runs and is none itself; the last one is {folder / 'latest'}")
         if not run._manifest.exists():
             raise PerfhooksError(f"{folder} is no run folder: it has no run.json")
         if (found := run.manifest().get("format", 0)) > FORMAT:

@@ -278,6 +278,7 @@ def test_a_running_profiler_is_left_alone(caplog):
             prof.events()
     assert any(event.name == "aten::mm" for event in outer.events())
     assert "another profiler is recording" in caplog.text
+    assert "no window has been recorded: 1 had to be skipped" in prof.summary()
 
 
 def test_a_callable_schedule_drives_windows():
@@ -385,6 +386,16 @@ def test_a_break_does_not_end_the_window():
         for _ in prof.steps(range(9)):
             pass
     assert seen[0] is None
+
+
+def test_a_step_that_was_broken_off_ends_with_the_next_iteration():
+    with Profiler(schedule=SCHEDULE, on_trace_ready=ignore) as prof:
+        loader = prof.steps(range(5))
+        for _ in range(3):
+            for index, _item in enumerate(loader):
+                if index == 1:
+                    break
+        assert prof.step_num == 5, "the last one is still open"
 
 
 def test_ranks_decide_who_records(monkeypatch):

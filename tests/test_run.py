@@ -53,6 +53,11 @@ def test_a_newer_format_is_refused(tmp_path):
 def test_a_folder_without_manifest_is_no_run(tmp_path):
     with pytest.raises(PerfhooksError, match="no run folder"):
         list(finish_all(tmp_path))
+    with pytest.raises(PerfhooksError, match="does not exist"):
+        list(finish_all(tmp_path / "nowhere"))
+    Run.open(tmp_path, "r", ALONE, {})
+    with pytest.raises(PerfhooksError, match=r"holds runs.*the last one is"):
+        list(finish_all(tmp_path))
 
 
 def test_a_capture_comes_back_as_it_was_saved(tmp_path):
