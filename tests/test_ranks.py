@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import math
 import statistics
 import subprocess
@@ -309,8 +310,9 @@ def test_of_a_whole_run_nothing_is_missing(run):
 def test_a_rank_that_died_while_it_recorded_is_missed_and_the_others_are_compared(run):
     remove(run, SECOND, 2)
     remove(run, "train-000210-000212", 2)
-    mark = {"window": SECOND, "pid": 2**22 + 1, "host": "elsewhere"}
-    (run / ".rank2.recording").write_text(json.dumps(mark))
+    mark = run / ".rank2.recording"
+    mark.write_text(json.dumps({"window": SECOND, "pid": 2**22 + 1, "host": "elsewhere"}))
+    os.utime(mark, (0, 0))
     data = ranks.gather(run)
     assert {key: text for key, text in lacks(data).items() if key[1] == "died"} == {
         (SECOND, "died", (2,)): "rank 2 ended while it recorded: nothing of it is left"
