@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from perfhooks.trace import Trace
 
-_ENOUGH: Final = 3
-"""Of fewer steps a median says nothing."""
 _LOCK_TIMEOUT_S: Final = 600
 ORPHAN_TIMEOUT_S: Final = 900
 """How long a worker whose training process is gone may go on, in seconds."""
@@ -102,7 +100,12 @@ def _finish(place: Place, capture: Capture, run: Run) -> Capture:
         notes=tuple(notes),
         headline=headline(table),
         summary=summary(table),
-        cost=replace(capture.cost, events=len(trace), idle_step_ms=_median(idle), recorded_step_ms=_median(recorded)),
+        cost=replace(
+            capture.cost,
+            events=len(trace),
+            idle_step_ms=_median(idle, least=5),
+            recorded_step_ms=_median(recorded, least=3),
+        ),
     )
     place.save(done)
     with contextlib.suppress(FileNotFoundError):
@@ -120,8 +123,9 @@ def _doubts(trace: Trace) -> list[str]:
     return [row["text"] for row in rows if row["severity"] in ("error", "warning")]
 
 
-def _median(values: list[float]) -> float | None:
-    return statistics.median(values) if len(values) >= _ENOUGH else None
+def _median(values: list[float], least: int) -> float | None:
+    """The median, which says nothing of very few steps."""
+    return statistics.median(values) if len(values) >= least else None
 
 
 def _artifacts(place: Place, capture: Capture, trace: Trace, wanted: Mapping[str, object]) -> list[str]:

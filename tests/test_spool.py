@@ -85,9 +85,10 @@ def test_a_callable_that_ends_the_training_does_not_cost_the_window(ending):
 
 
 def test_what_recording_cost_is_kept_and_shown():
-    with Profiler(schedule="wait=3 warmup=1 active=3 repeat=2", out="runs", run="r", background=False) as prof:
-        loop(prof, 16)
-    cost = facts("train-000011-000013")["cost"]
+    with Profiler(schedule="wait=5 warmup=1 active=3 repeat=2", out="runs", run="r", background=False) as prof:
+        loop(prof, 20)
+    assert facts("train-000006-000008")["cost"]["idle_step_ms"] is None, "two steps after the first three say nothing"
+    cost = facts("train-000015-000017")["cost"]
     assert cost["stop_s"] > 0
     assert cost["save_s"] > 0
     assert cost["events"] >= 3
