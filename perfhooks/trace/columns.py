@@ -71,10 +71,11 @@ class Columns:
         places = [place for place, event in enumerate(events, self.events) if event.ph == "X"]
         self.events += len(events)
         self._add_slices(slices, np.array(places, np.int64))
-        self._add_instants([event for event in events if event.ph == "i" and event.name == "[memory]"])
-        self._add_flows([event for event in events if event.cat == "fwdbwd" and event.ph in ("s", "f")])
-        self._add_labels(event for event in events if event.ph == "M" and event.name == "thread_name")
-        self.dropped += sum(not event.ph for event in events)
+        others = [event for event in events if event.ph != "X"]
+        self._add_instants([event for event in others if event.ph == "i" and event.name == "[memory]"])
+        self._add_flows([event for event in others if event.cat == "fwdbwd" and event.ph in ("s", "f")])
+        self._add_labels(event for event in others if event.ph == "M" and event.name == "thread_name")
+        self.dropped += sum(not event.ph for event in others)
 
     def _add_slices(self, slices: list[Event], places: Ints) -> None:
         start, good = nanoseconds([event.ts for event in slices])

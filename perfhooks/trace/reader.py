@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import numpy as np
 
 from perfhooks.errors import TraceError
 from perfhooks.trace.columns import Columns
@@ -152,7 +154,7 @@ class _Reader:
     def _decode(self, text: bytes) -> Sequence[Event]:
         if not self._exact:
             plain = PLAIN.decode(text)
-            late = any(event.ts >= _DOUBLE_LIMIT for event in plain)
+            late = bool((np.fromiter(map(attrgetter("ts"), plain), np.float64) >= _DOUBLE_LIMIT).any())
             self._exact = late and _FRACTION.search(text) is not None
             if not self._exact:
                 return plain
