@@ -19,20 +19,28 @@ CAPTURES = 3
 
 def measure() -> list[Comparison]:
     """The same captures, read by torch and by us."""
+    return [
+        comparison("no shapes, no stacks"),
+        comparison("shapes and stacks", record_shapes=True, with_stack=True),
+    ]
+
+
+def comparison(what: str, **options: bool) -> Comparison:
+    """One kind of capture, the best of a few for each."""
     with tempfile.TemporaryDirectory() as folder:
-        pairs = [compared(Path(folder) / f"{number}.json") for number in range(CAPTURES)]
+        pairs = [compared(Path(folder) / f"{number}.json", **options) for number in range(CAPTURES)]
     theirs, ours = (min(times) for times in zip(*pairs, strict=True))
     rows = (
         ("torch.profiler: key_averages()", theirs),
         ("perfhooks: read the JSON, operators.table", ours),
     )
-    return [Comparison(title=f"Operator table of about {EVENTS} events", unit="us/event", rows=rows)]
+    return Comparison(title=f"Operator table of about {EVENTS} events, {what}", unit="us/event", rows=rows)
 
 
-def compared(file: Path) -> tuple[float, float]:
+def compared(file: Path, **options: bool) -> tuple[float, float]:
     """Microseconds an event takes torch and us."""
     say(f"operator table {file.stem}")
-    with profile(activities=[ProfilerActivity.CPU]) as prof:
+    with profile(activities=[ProfilerActivity.CPU], **options) as prof:
         run_operators(EVENTS)
     prof.export_chrome_trace(str(file))
     theirs = seconds(prof.key_averages)
