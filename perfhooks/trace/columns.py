@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from operator import attrgetter
+from itertools import compress, repeat
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -67,11 +68,11 @@ class Columns:
 
     def add(self, events: Sequence[Event]) -> None:
         """Take the next events of the file."""
-        slices = [event for event in events if event.ph == "X"]
-        places = [place for place, event in enumerate(events, self.events) if event.ph == "X"]
+        chosen = [event.ph == "X" for event in events]
+        places = np.flatnonzero(chosen) + self.events
         self.events += len(events)
-        self._add_slices(slices, np.array(places, np.int64))
-        others = [event for event in events if event.ph != "X"]
+        self._add_slices(list(compress(events, chosen)), places)
+        others = [event for event, taken in zip(events, chosen, strict=True) if not taken]
         self._add_instants([event for event in others if event.ph == "i" and event.name == "[memory]"])
         self._add_flows([event for event in others if event.cat == "fwdbwd" and event.ph in ("s", "f")])
         self._add_labels(event for event in others if event.ph == "M" and event.name == "thread_name")
@@ -121,7 +122,8 @@ class Columns:
                 continue
             args = [slices[row].args or _ABSENT for row in rows.tolist()]
             skipped: tuple[str, ...] = ("old_external",) if args[0].old_external < 0 else ()
-            if all(arg.collective is _ABSENT.collective for arg in args):
+            absent = _ABSENT.collective
+            if all(map(is_, map(attrgetter("collective"), args), repeat(absent))):
                 skipped += _COLLECTIVE
             for name in names:
                 if name not in skipped:
