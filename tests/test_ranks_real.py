@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +21,9 @@ from perfhooks.merge import merge
 HERE = Path(__file__).parent
 SCRIPT = HERE / "gloo_training.py"
 EXAMPLE = HERE.parent / "examples" / "torchrun_ddp.py"
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+LOOPS = {"raw": r"torchrun-\w+", "lightning": r"\d{8}-\d{6}-\d+", "mmengine": r"\d{8}_\d{6}"}
+"""Whose loop trains, and what its ranks call their run."""
 WINDOWS = ["train-000003-000006", "train-000008-000011"]
 TIMEOUT = 240
 
@@ -33,6 +37,16 @@ def the_run(out):
     """The one run folder of all ranks."""
     (found,) = {path.parent.resolve() for path in out.glob("*/run.json")}
     return found
+
+
+def under_torchrun(folder, *script):
+    """What two ranks say that a user starts with torchrun."""
+    command = list(map(str, [*TORCHRUN, *script]))
+    done = subprocess.run(
+        command, env=environment(folder), capture_output=True, text=True, timeout=TIMEOUT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def started(out, world, *arguments):
@@ -57,20 +71,24 @@ def ended(processes):
             process.kill()
 
 
-def test_a_rank_that_sleeps_in_its_loader_is_named(tmp_path):
+@pytest.fixture(params=LOOPS)
+def loop(request):
+    """One of the loops, if its framework is installed."""
+    if request.param != "raw" and importlib.util.find_spec(request.param) is None:
+        pytest.skip(f"needs {request.param}")
+    return request.param
+
+
+def test_a_rank_that_sleeps_in_its_loader_is_named(tmp_path, loop):
     """Two ranks under torchrun, as a user starts them; each took equally long for its steps."""
-    command = [*TORCHRUN, SCRIPT, "--out", tmp_path / "perf", "--slow-data", "1"]
-    done = subprocess.run(
-        list(map(str, command)), env=environment(tmp_path), capture_output=True, text=True, timeout=TIMEOUT, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    under_torchrun(tmp_path, SCRIPT, "--out", tmp_path / "perf", "--loop", loop, "--slow-data", 1)
     run = the_run(tmp_path / "perf")
-    assert run.name.startswith("torchrun-")
+    assert re.fullmatch(LOOPS[loop], run.name)
     data = ranks.gather(run)
     assert [window["name"] for window in data["windows"]] == WINDOWS
     assert data["missing"] == []
     (finding,) = ranks.findings(data)
-    assert (finding["rank"], finding["part"]) == (1, "data")
+    assert (finding["rank"], finding["ranks"], finding["part"]) == (1, [1], "data")
     assert 15 < finding["gain_ms"] < 150
     for window in data["windows"]:
         walls = window["ranks"]["wall_ms"]
@@ -81,6 +99,13 @@ def test_a_rank_that_sleeps_in_its_loader_is_named(tmp_path):
     result = merge(run)
     trace = perfhooks.trace.read(result.path)
     assert {thread.pid for thread in trace.threads} >= {1000, 2000}
+
+
+def test_nobody_is_named_where_all_ranks_sleep_in_their_loaders(tmp_path, loop):
+    under_torchrun(tmp_path, SCRIPT, "--out", tmp_path / "perf", "--loop", loop, "--slow-data", 0, 1)
+    data = ranks.gather(the_run(tmp_path / "perf"))
+    assert all(min(window["ranks"]["data_ms"]) > 20 for window in data["windows"])
+    assert ranks.findings(data) == []
 
 
 @pytest.mark.parametrize("slow", [2])
@@ -152,12 +177,8 @@ def test_what_befalls_one_rank_costs_no_other_its_files(tmp_path, what):
 
 
 def test_the_example_runs_under_torchrun(tmp_path):
-    command = [*TORCHRUN, EXAMPLE, "--batch-size", "2", "--out", tmp_path / "perf"]
-    done = subprocess.run(
-        list(map(str, command)), env=environment(tmp_path), capture_output=True, text=True, timeout=TIMEOUT, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "wall" in done.stdout
+    said = under_torchrun(tmp_path, EXAMPLE, "--batch-size", 2, "--out", tmp_path / "perf")
+    assert "wall" in said
     for window in ("train-000005-000007", "train-000011-000013"):
-        assert all(f"{window}/rank{rank}.collectives.csv" in done.stdout for rank in (0, 1))
+        assert all(f"{window}/rank{rank}.collectives.csv" in said for rank in (0, 1))
     assert ranks.gather(the_run(tmp_path / "perf"))["missing"] == []
