@@ -35,7 +35,7 @@ def align(ends: pl.DataFrame) -> Clocks:
     offset of a rank is the median of what its ends lack to these. Both are taken in turn until nothing moves, which is
     least squares over all ends, but with medians, so that a few odd ends count for nothing. It reaches ranks that share
     a collective only by way of others; those that share none are not compared. An offset no larger than the
-    error of its ends (95 of 100) is taken for none: ranks of one node have one clock.
+    errors of both ranks' ends (95 of 100) together is taken for none: ranks of one node have one clock.
 
     Args:
         ends: ``match`` (which collective), ``rank`` and ``end_ms``; a row for each rank of each.
@@ -56,8 +56,9 @@ def align(ends: pl.DataFrame) -> Clocks:
         offset=(pl.col("end") - pl.col("own")).first(),
         error=late.quantile(0.95),
     )
-    origin = pl.col("offset").sort_by("rank").first().over("island")
-    found = found.with_columns(offset=pl.col("offset") - origin)
+    origin = {name: pl.col(name).sort_by("rank").first().over("island") for name in ("offset", "error")}
+    # of two ranks, either has half of what their ends differ by
+    found = found.with_columns(offset=pl.col("offset") - origin["offset"], error=pl.col("error") + origin["error"])
     found = found.with_columns(offset=pl.when(pl.col("offset").abs() > pl.col("error")).then("offset").otherwise(0.0))
     error, error_95 = rows.select(late.median(), late.quantile(0.95).alias("95")).row(0)
     return Clocks(dict(found.sort("rank").select("rank", "offset").iter_rows()), error, error_95)
