@@ -75,6 +75,18 @@ def test_the_straggler_is_named_with_its_part(gathered, where, part, count, slow
     json.dumps(finding)
 
 
+def test_evidence_is_in_numbers_that_people_write(gathered):
+    """No exponents, and nothing finer than a hundredth: what is left of a difference of equals is 0."""
+    data = gathered(ranks=2, node=2, slow_data={1: 1234.5})
+    data["windows"][0]["ranks"]["compute_excess_ms"][1] = -2e-14
+    (finding,) = ranks.findings(data)
+    assert finding["title"].endswith(": the other ranks wait 1234 ms in a step for it.")
+    assert finding["evidence"][0] == (
+        f"{FIRST}: 1284 ms of its own in a step of 1284 ms, 1234 ms more than the others, in 100% of the steps: "
+        "data 1236 ms (+1234), compute 40 ms (+0), communication 8 ms (+0), other 0 ms (+0)"
+    )
+
+
 def test_nobody_is_named_where_nobody_stands_out(gathered):
     assert ranks.findings(gathered(ranks=4)) == []
     assert ranks.findings(gathered(ranks=2, slow_data={0: 2.0}, slow_compute={1: 2.0})) == []
@@ -266,8 +278,9 @@ def test_a_few_odd_ends_move_no_clock():
     assert found.error_ms == pytest.approx(0, abs=1e-6)
 
 
-def test_an_offset_within_its_error_is_none():
-    noise = [0.3, -0.4, 0.5, -0.2, 0.4, -0.5, 0.1]
+@pytest.mark.parametrize("noise", [(0.3, -0.4, 0.5, -0.2, 0.4, -0.5, 0.1), (1.2, -0.1, 2.5, 1.3, -0.2, 2.6, 1.1)])
+def test_an_offset_within_its_error_is_none(noise):
+    """So is one of 1.2 ms, if the ends differ by as much more or less."""
     found = align(ends(*((n, rank, 10.0 * n + rank * each) for n, each in enumerate(noise) for rank in (0, 1))))
     assert found.offset_ms == {0: 0.0, 1: 0.0}
     assert 0 < found.error_ms <= found.error_95_ms

@@ -96,7 +96,7 @@ def _finding(part: str, named: list[list[dict[str, Any]]]) -> dict[str, Any]:
     more = f" (and {len(ranks) - 1} more)" if len(ranks) > 1 else ""
     return {
         "rule": "straggler",
-        "title": f"Rank {ranks[0]}{more} {_WORDS[part]}: the other ranks wait {excess:.3g} ms in a step for it.",
+        "title": f"Rank {ranks[0]}{more} {_WORDS[part]}: the other ranks wait {_short(excess)} ms in a step for it.",
         "gain_ms": round(gain, 6),
         "gain_percent": round(100 * gain / wall, 2) if wall else None,
         "estimate": "The rank's own work, less that of the slowest of the others: they end no sooner than that.",
@@ -113,14 +113,20 @@ def _finding(part: str, named: list[list[dict[str, Any]]]) -> dict[str, Any]:
 
 def _evidence(row: Mapping[str, Any]) -> str:
     parts = ", ".join(
-        f"{part} {row[f'{part}_ms']:.3g} ms ({row[f'{part}_excess_ms']:+.3g})"
+        f"{part} {_short(row[f'{part}_ms'])} ms ({_short(row[f'{part}_excess_ms'], '+')})"
         for part in PARTS
         if row.get(f"{part}_ms") is not None and row.get(f"{part}_excess_ms") is not None
     )
     return (
-        f"{row['window']}: {row['own_ms']:.3g} ms of its own in a step of {row['wall_ms']:.3g} ms, "
-        f"{row['excess_ms']:.3g} more than the others, in {row['slow_percent']:.0f}% of the steps: {parts}"
+        f"{row['window']}: {_short(row['own_ms'])} ms of its own in a step of {_short(row['wall_ms'])} ms, "
+        f"{_short(row['excess_ms'])} ms more than the others, in {row['slow_percent']:.0f}% of the steps: {parts}"
     )
+
+
+def _short(milliseconds: float, sign: str = "") -> str:
+    """Three digits or more, none of them finer than a hundredth: what is left of a difference of equals is 0."""
+    value = round(milliseconds, 2) + 0.0
+    return f"{value:{sign}.0f}" if abs(value) >= 100 else f"{value:{sign}.3g}"  # noqa: PLR2004 -- no exponents
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float:
