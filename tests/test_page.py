@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import browser
+import msgspec
 import pytest
 from many_ranks import ManyRanks
 
@@ -216,6 +217,21 @@ def test_ranks_are_shown_together(chromium, tmp_path, ranks, width):
     assert texts(chromium, "#missing li") == ["train-000010-000012: rank 2 began to record later"]
     assert chromium.run("document.documentElement.scrollWidth <= innerWidth")
     chromium.run("document.querySelector('#ranks td button').click()")
+    assert_quiet(chromium)
+
+
+def test_the_first_screen_says_how_long_a_rank_only_waits(chromium, tmp_path):
+    """Whatever part of its step that falls into: rank 0 waits 30 of 79 ms for rank 1, which waits for nobody."""
+    folder = ManyRanks(ranks=2, node=1, windows=1, slow_data={1: 30.0}).write(tmp_path / "run")
+    trace = write_trace(tmp_path / "t.json", [step_mark(10, 0, 900), annotation("backward", 5, 800)])
+    details = msgspec.json.encode(data.from_trace(trace)["windows"][0]["details"]["0"])
+    for rank in (0, 1):
+        (folder / "train-000010-000012" / f"rank{rank}.page.json").write_bytes(details)
+    chromium.open(report.write(folder))
+    assert texts(chromium, ".stat")[-1] == "38%of it waiting for other ranks"
+    chromium.run("document.querySelector('#ranks td button').click()")
+    assert "of it in backward" in texts(chromium, ".stat span")
+    assert "of it waiting for other ranks" not in texts(chromium, ".stat span")
     assert_quiet(chromium)
 
 

@@ -13,13 +13,22 @@ function stat(value, label, title) {
   return el("div", { class: "stat", title }, el("strong", null, value), el("span", null, label));
 }
 
-function stats(details, rank) {
+// the share of its steps in which a rank only waited for others, whatever part of a step that fell into
+function waited(window_, rank) {
+  const told = ((DATA.ranks_together || {}).windows || {})[window_.name] || {};
+  const row = rowsOf(told.ranks).find((each) => each.rank === rank.rank);
+  return row ? row.wait_ms / row.wall_ms : 0;
+}
+
+function stats(window_, details, rank) {
   const { mean = {}, median_ms: median, spread_ms: spread = [], count = 0 } = details.steps || {};
   const found = [];
   if (known(median)) found.push(stat(ms(median), count > 1 ? `a step: the median of ${count}, ${ms(spread[0])} to ${ms(spread[1])}` : "the step"));
   const named = PARTS.filter(([key]) => key !== "other_ms" && known(mean[key])).sort((a, b) => mean[b[0]] - mean[a[0]])[0];
   const verbs = { data: "of it waiting for data", transfer: "of it in transfers", checkpoint: "of it writing checkpoints" };
   if (named && mean[named[0]] > 0) found.push(stat(percent(mean[named[0]] / mean.wall_ms), verbs[named[1]] || `of it in ${named[1]}`));
+  const wait = waited(window_, rank);
+  if (wait >= 0.05) found.push(stat(percent(wait), "of it waiting for other ranks", (DEFINITIONS.Ranks || {}).wait));
   if (known(mean.busy_share)) found.push(stat(percent(mean.busy_ms / mean.wall_ms), "device busy, of the step’s time"));
   const cost = rank.cost || {};
   if (known(cost.idle_step_ms) && known(median)) {
@@ -86,7 +95,7 @@ function overview(window_, details, rank) {
     box.append(el("p", { class: "good" }, "This window has no steps and no work that could be shown."));
     return box;
   }
-  box.append(stats(details, rank));
+  box.append(stats(window_, details, rank));
   const whole = rows.reduce((sum, row) => sum + row.wall_ms, 0) / rows.length;
   const span = rows.reduce((sum, row) => sum + (row.device_span_ms || 0), 0) / rows.length;
   const hosted = presentParts(rows, PARTS).length > 0;
