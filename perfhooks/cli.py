@@ -75,6 +75,8 @@ def _run_page(run: Path) -> tuple[Path | None, bool]:
         return None, True
     with working(f"making the page of {run}"):
         page = report.write(run)
+    for line in report.headlines(page):
+        typer.echo(line)
     return page, not any(outcome.problem for outcome in outcomes)
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from many_ranks import ManyRanks
 
 from perfhooks import testing
 
@@ -77,6 +78,16 @@ def test_the_demo_leaves_a_page(tmp_path):
     assert "forward" in done.stdout
     assert (tmp_path / done.stdout.splitlines()[-1]).exists()
     assert run("report", "perf/latest", folder=tmp_path).returncode == 0
+
+
+def test_report_names_the_rank_that_others_wait_for(tmp_path):
+    ManyRanks(ranks=3, node=1, slow_data={1: 30.0}).write(tmp_path / "run")
+    done = run("report", "run", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2:] == [
+        "Rank 1 waits longer for its data: the other ranks wait 30 ms in a step for it.",
+        "run/report.html",
+    ]
 
 
 @pytest.mark.parametrize(

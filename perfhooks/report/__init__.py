@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from filelock import FileLock
 
@@ -51,6 +51,19 @@ def write(folder: Path) -> Path:
     if target is not None:
         remote.copy(folder, [DATA, PAGE], target)
     return folder / PAGE
+
+
+def headlines(page: Path) -> list[str]:
+    """What the page of a run says of all its ranks together, what gains most first, a line each.
+
+    Args:
+        page: What `write` gave.
+    """
+    import msgspec
+
+    data = msgspec.json.decode(page.with_name(DATA).read_bytes(), type=dict[str, msgspec.Raw])
+    found = msgspec.json.decode(data.get("findings", b"[]"), type=list[dict[str, Any]])
+    return [finding["title"] for finding in found]
 
 
 def write_trace(trace: Path, page: Path) -> Path:
