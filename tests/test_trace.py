@@ -85,6 +85,29 @@ def test_any_layout_reads_the_same_whatever_the_chunks(tmp_path, monkeypatch, wh
     assert [doubt.name for doubt in trace.doubts] == (["cut-off"] if layout == "open list" else [])
 
 
+@pytest.mark.parametrize(
+    ("argument", "value", "column"),
+    [
+        ("Sequence number", 4, "sequence"),
+        ("Call stack", "a.py(1): f;b.py(2): g", "call_stack"),
+        ("Input Dims", [[2, 3]], "dims"),
+        ("Input type", ["float"], "types"),
+        ("Concrete Inputs", ["1"], "inputs"),
+        ("Collective name", "allreduce", "collective"),
+    ],
+)
+@pytest.mark.parametrize("others", [{}, {"Collective name": "wait", "Input Dims": [[1]]}, {"External id": "none"}])
+def test_what_one_event_alone_carries_is_read(tmp_path, argument, value, column, others):
+    """Also where its neighbours carry more, or something that cannot be read."""
+    events = [op("a", 10 * number, 10 * number + 5) for number in range(9)]
+    events[4]["args"] = {argument: value}
+    events[5]["args"] = others
+    trace = read(write_trace(tmp_path / "t.json", events))
+    found = trace.argument(column)[4]
+    assert (trace.text(found) if isinstance(value, (str, list)) else found) == value
+    assert (trace.argument(column)[[*range(4), *range(6, 9)]] == -1).all()
+
+
 @pytest.mark.parametrize("members", [1, 3, 50])
 def test_gzip_of_any_number_of_members_under_any_name(tmp_path, whole, members):
     data = write_trace(tmp_path / "whole.json", EVENTS).read_bytes()

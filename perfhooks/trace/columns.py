@@ -2,42 +2,26 @@
 
 from __future__ import annotations
 
+import enum
 import math
-from itertools import compress, repeat
-from operator import attrgetter, is_
-from typing import TYPE_CHECKING, Any, Final
+from itertools import compress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
+from msgspec.structs import fields
 
+from perfhooks.trace.arguments import MEMORY, NOTHING, ON_STREAM, VARIANTS, Allocation, present
 from perfhooks.trace.defects import forget_aliased_external_ids
-from perfhooks.trace.events import Args, Event, decode_object
-from perfhooks.trace.kinds import DEVICE_WORK, Kind, Lane, classify, lane
+from perfhooks.trace.events import Event, decode_object
+from perfhooks.trace.kinds import Kind, Lane, classify, lane
 from perfhooks.trace.model import Column, Doubt, Flows, Instants, Ints, Thread, Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-_ABSENT: Final = Args()
+    from perfhooks.trace.model import Flags, Floats
+
 _LIMIT: Final = 4.0e15  # microseconds; twice this still fits 63 bits of nanoseconds
-
-_COLLECTIVE: Final = ("collective", "dtype", "in_elements", "out_elements", "group_size", "group_name", "group_ranks")
-_HOST: Final = ("external", "old_external", "sequence", "forward_thread", "dims", "types", "inputs", "call_stack")
-_DEVICE: Final = (
-    *("external", "old_external", "correlation", "device", "stream", "nbytes", "bandwidth", "registers"),
-    *("shared_memory", "blocks_per_sm", "warps_per_sm", "grid", "block", "occupancy", "graph", "graph_node"),
-)
-_FIELDS: Final[dict[Kind, tuple[str, ...]]] = {
-    Kind.OP: (*_HOST, *_COLLECTIVE),
-    Kind.ANNOTATION: (*_HOST, *_COLLECTIVE),
-    Kind.PYTHON: ("python_id", "python_parent", "module"),
-    Kind.RUNTIME: ("external", "old_external", "correlation"),
-    Kind.DEVICE_ANNOTATION: ("external", "old_external"),
-    Kind.SYNC: ("correlation", "device", "stream", "sync_kind"),
-    **dict.fromkeys(DEVICE_WORK, (*_DEVICE, *_COLLECTIVE)),
-}
-_TEXTS: Final = {name for name in Args.__struct_fields__ if type(getattr(_ABSENT, name)).__name__ == "Raw"}
-_FLOATS: Final = {name for name in Args.__struct_fields__ if isinstance(getattr(_ABSENT, name), float)}
-_INSTANT: Final = ("address", "size", "allocated", "reserved", "device_type", "device_id")
 
 
 class _Numbering(dict[Any, int]):
@@ -46,6 +30,29 @@ class _Numbering(dict[Any, int]):
     def __missing__(self, key: object) -> int:
         number = self[key] = len(self)
         return number
+
+
+class _Role(enum.IntEnum):
+    """What an event is read for."""
+
+    NOTHING = 0
+    SLICE = 1
+    INSTANT = 2
+    FLOW = 3
+    LABEL = 4
+    DAMAGED = 5
+
+
+_ROLES: Final = {"X": _Role.SLICE, "i": _Role.INSTANT, "M": _Role.LABEL, "": _Role.DAMAGED}
+
+
+class _Origin(NamedTuple):
+    """What events of one phase, category, process and thread have in common; no numbers but for slices."""
+
+    role: int
+    kind: int = -1
+    category: int = -1
+    thread: int = -1
 
 
 class Columns:
@@ -58,6 +65,8 @@ class Columns:
         self._categories = _Numbering()
         self._kinds: list[Kind] = []
         self._threads = _Numbering()
+        self._keys = _Numbering()
+        self._origins = np.empty((len(_Origin._fields), 0), np.int32)
         self._texts = _Numbering()
         self._chunks: list[dict[str, Column]] = []
         self._arguments: dict[str, list[tuple[Ints, Column]]] = {}
@@ -66,105 +75,103 @@ class Columns:
         self._instants: list[Column] = []
         self._flows: dict[str, dict[int | str, tuple[int, int]]] = {"s": {}, "f": {}}
 
-    def add(self, events: Sequence[Event]) -> None:
-        """Take the next events of the file."""
-        chosen = [event.ph == "X" for event in events]
-        places = np.flatnonzero(chosen) + self.events
+    def add(self, events: Sequence[Event], times: Sequence[Any] | Floats) -> None:
+        """Take the next events of the file, and the ``ts`` of each."""
+        role, kind, category, thread = self._describe(events)
+        start, good = nanoseconds(times)
+        order = np.arange(self.events, self.events + len(events))
         self.events += len(events)
-        self._add_slices(list(compress(events, chosen)), places)
-        others = [event for event, taken in zip(events, chosen, strict=True) if not taken]
-        self._add_instants([event for event in others if event.ph == "i" and event.name == "[memory]"])
-        self._add_flows([event for event in others if event.cat == "fwdbwd" and event.ph in ("s", "f")])
-        self._add_labels(event for event in others if event.ph == "M" and event.name == "thread_name")
-        self.dropped += sum(not event.ph for event in others)
+        columns = {"kind": kind.astype(np.int8), "category": category, "thread": thread, "start": start, "order": order}
+        rows = np.flatnonzero(role == _Role.SLICE)
+        if len(rows) < len(events):
+            self._add_others(events, role, start, good)
+            events = [events[row] for row in rows.tolist()]
+            columns, good = {name: column[rows] for name, column in columns.items()}, good[rows]
+        self._add_slices(events, columns, good)
 
-    def _add_slices(self, slices: list[Event], places: Ints) -> None:
-        start, good = nanoseconds([event.ts for event in slices])
+    def _describe(self, events: Sequence[Event]) -> Column:
+        """The fields of `_Origin`, each with one entry per event."""
+        keys = np.array([self._keys[event.ph, event.cat, event.pid, event.tid] for event in events], np.int64)
+        known = self._origins.shape[1]
+        if known < len(self._keys):
+            numbers, first = np.unique(keys, return_index=True)
+            new = [self._origin(events[row]) for row in first[numbers >= known].tolist()]
+            self._origins = np.hstack([self._origins, np.array(new, np.int32).T])
+        described: Column = self._origins[:, keys]
+        return described
+
+    def _origin(self, first: Event) -> _Origin:
+        if first.ph in ("s", "f"):
+            return _Origin(_Role.FLOW if first.cat == "fwdbwd" else _Role.NOTHING)
+        role = _ROLES.get(first.ph, _Role.NOTHING)
+        if role != _Role.SLICE:
+            return _Origin(role)
+        category = self._categories[first.cat]
+        if category == len(self._kinds):
+            names = {field.name for field in present([first.args], ON_STREAM)}
+            self._kinds.append(classify(first.cat, on_stream={"device", "stream"} <= names))
+        kind = self._kinds[category]
+        return _Origin(role, kind, category, self._threads[lane(kind), first.pid, first.tid])
+
+    def _add_slices(self, slices: Sequence[Event], columns: dict[str, Column], good: Flags) -> None:
         span, measured = nanoseconds([event.dur for event in slices])
-        good &= measured
+        columns["end"] = columns["start"] + np.maximum(span, 0)
+        good = good & measured
         if not good.all():
             self.dropped += int((~good).sum())
-            slices = [slices[row] for row in np.flatnonzero(good)]
-            start, span, places = start[good], span[good], places[good]
-        category = self._number_categories(slices)
-        kind = np.array([*self._kinds, 0], np.int8)[category]
-        chunk = {
-            "kind": kind,
-            "category": category,
-            "name": np.array([self._names[event.name] for event in slices], np.int32),
-            "thread": self._number_threads(slices, kind),
-            "start": start,
-            "end": start + np.maximum(span, 0),
-            "order": places,
-        }
-        self._add_arguments(slices, kind)
-        self._chunks.append(chunk)
+            slices = list(compress(slices, good.tolist()))
+            columns = {name: column[good] for name, column in columns.items()}
+        columns["name"] = np.array([self._names[event.name] for event in slices], np.int32)
+        self._add_arguments(slices, columns["kind"])
+        self._chunks.append(columns)
         self._slices += len(slices)
 
-    def _number_categories(self, slices: list[Event]) -> Column:
-        numbers = [self._categories[event.cat] for event in slices]
-        if len(self._categories) > len(self._kinds):
-            first = dict(zip(reversed(numbers), reversed(slices), strict=True))
-            for name, number in list(self._categories.items())[len(self._kinds) :]:
-                args = first[number].args or _ABSENT
-                self._kinds.append(classify(name, on_stream=args.device >= 0 and args.stream != -1))
-        return np.array(numbers, np.int32)
+    def _add_others(self, events: Sequence[Event], role: Column, time: Ints, good: Flags) -> None:
+        self.dropped += int((role == _Role.DAMAGED).sum())
+        rows = [row for row in np.flatnonzero(role == _Role.INSTANT).tolist() if events[row].name == "[memory]"]
+        self.dropped += int((~good[rows]).sum())
+        self._add_instants(events, time, [row for row in rows if good[row]])
+        self._add_flows(events, time, np.flatnonzero((role == _Role.FLOW) & good).tolist())
+        for row in np.flatnonzero(role == _Role.LABEL).tolist():
+            self._add_label(events[row])
 
-    def _number_threads(self, slices: list[Event], kind: Column) -> Column:
-        lanes = np.array([lane(each) for each in Kind], np.int8)[kind].tolist()
-        numbers = [self._threads[where, event.pid, event.tid] for where, event in zip(lanes, slices, strict=True)]
-        return np.array(numbers, np.int32)
-
-    def _add_arguments(self, slices: list[Event], kind: Column) -> None:
-        for each, names in _FIELDS.items():
+    def _add_arguments(self, slices: Sequence[Event], kind: Column) -> None:
+        for each, variants in VARIANTS.items():
             rows = np.flatnonzero(kind == each)
             if not len(rows):
                 continue
-            args = [slices[row].args or _ABSENT for row in rows.tolist()]
-            skipped: tuple[str, ...] = ("old_external",) if args[0].old_external < 0 else ()
-            absent = _ABSENT.collective
-            if all(map(is_, map(attrgetter("collective"), args), repeat(absent))):
-                skipped += _COLLECTIVE
-            for name in names:
-                if name not in skipped:
-                    self._add_argument(name, rows + self._slices, list(map(attrgetter(name), args)))
+            for name, absent, values in present([slices[row].args for row in rows.tolist()], variants):
+                self._add_argument(name, rows + self._slices, self._column(values, absent))
 
-    def _add_argument(self, name: str, rows: Ints, values: list[Any]) -> None:
-        column = self._column(name, values)
-        present = ~np.isnan(column) if column.dtype.kind == "f" else column != -1
-        if present.any():
+    def _add_argument(self, name: str, rows: Ints, column: Column) -> None:
+        known = ~np.isnan(column) if column.dtype.kind == "f" else column != -1
+        if known.any():
             found = self._arguments.setdefault("external" if name == "old_external" else name, [])
-            found.append((rows[present], column[present]))
+            found.append((rows[known], column[known]))
 
-    def _column(self, name: str, values: list[Any]) -> Column:
-        if name in _TEXTS:
-            absent, number = getattr(_ABSENT, name), self._texts
-            return np.array([-1 if raw is absent else number[bytes(raw)] for raw in values], np.int32)
-        if name in _FLOATS:
-            return np.array(values, np.float64)
-        return _integers(values)
+    def _column(self, values: list[Any], absent: object) -> Column:
+        if absent is NOTHING:
+            number = self._texts
+            return np.array([-1 if raw is NOTHING else number[bytes(raw)] for raw in values], np.int32)
+        return np.array(values, np.float64) if isinstance(absent, float) else _integers(values)
 
-    def _add_instants(self, events: list[Event]) -> None:
-        if not events:
+    def _add_instants(self, events: Sequence[Event], time: Ints, rows: list[int]) -> None:
+        if not rows:
             return
-        time, good = nanoseconds([event.ts for event in events])
-        self.dropped += int((~good).sum())
-        args = [event.args or _ABSENT for event in events]
-        thread = [self._threads[Lane.HOST, event.pid, event.tid] for event in events]
-        fields = [_integers([getattr(arg, name) for arg in args]) for name in _INSTANT]
-        self._instants.append(np.stack([np.array(thread, np.int64), time, *fields])[:, good])
+        found = {name: _integers(values) for name, _, values in present([events[row].args for row in rows], MEMORY)}
+        columns = [found.get(each.name, np.full(len(rows), each.default)) for each in fields(Allocation)]
+        threads = [self._threads[Lane.HOST, events[row].pid, events[row].tid] for row in rows]
+        self._instants.append(np.stack([np.array(threads, np.int64), time[rows], *columns]))
 
-    def _add_flows(self, events: list[Event]) -> None:
-        time, good = nanoseconds([event.ts for event in events])
-        for event, moment, fine in zip(events, time.tolist(), good.tolist(), strict=True):
-            if fine:
-                thread = self._threads[Lane.HOST, event.pid, event.tid]
-                self._flows[event.ph][event.id] = (thread, moment)
+    def _add_flows(self, events: Sequence[Event], time: Ints, rows: list[int]) -> None:
+        for row, moment in zip(rows, time[rows].tolist(), strict=True):
+            event = events[row]
+            self._flows[event.ph][event.id] = (self._threads[Lane.HOST, event.pid, event.tid], moment)
 
-    def _add_labels(self, events: Iterable[Event]) -> None:
-        for event in events:
-            label = decode_object(b'{"name":' + bytes(event.args.label or b'""') + b"}") if event.args else None
-            self._labels[event.pid, event.tid] = str((label or {}).get("name", ""))
+    def _add_label(self, event: Event) -> None:
+        if event.name == "thread_name":
+            label = decode_object(bytes(event.args)) or {}
+            self._labels[event.pid, event.tid] = str(label.get("name", ""))
 
     def trace(self, path: str, metadata: dict[str, Any], doubts: Sequence[Doubt]) -> Trace:
         """Everything so far, sorted."""
@@ -189,7 +196,7 @@ class Columns:
         )
 
     def _sorted_instants(self) -> Instants:
-        table = np.concatenate([np.empty((2 + len(_INSTANT), 0), np.int64), *self._instants], axis=1)
+        table = np.concatenate([np.empty((len(Instants._fields), 0), np.int64), *self._instants], axis=1)
         return Instants(*table[:, np.argsort(table[1], kind="stable")])
 
     def _paired_flows(self) -> Flows:
@@ -198,13 +205,13 @@ class Columns:
         return Flows(*np.array(pairs, np.int64).reshape(-1, 4).T)
 
 
-def nanoseconds(values: Sequence[Any]) -> tuple[Ints, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+def nanoseconds(values: Sequence[Any] | Floats) -> tuple[Ints, Flags]:
     """Turn microseconds, floats or decimals, into integer nanoseconds, and say which of them were times at all.
 
     A double holds today's relative time stamps to half a nanosecond, but their product with 1000 no longer: hence the
     detour over whole microseconds.
     """
-    if values and not isinstance(values[0], float):
+    if len(values) and not isinstance(values[0], float):
         return _exact_nanoseconds(values)
     micros = np.array(values, np.float64)
     good = np.abs(micros) < _LIMIT  # false for NaN
@@ -213,7 +220,7 @@ def nanoseconds(values: Sequence[Any]) -> tuple[Ints, np.ndarray[tuple[int], np.
     return whole.astype(np.int64) * 1000 + np.rint((micros - whole) * 1000).astype(np.int64), good
 
 
-def _exact_nanoseconds(values: Sequence[Any]) -> tuple[Ints, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+def _exact_nanoseconds(values: Sequence[Any] | Floats) -> tuple[Ints, Flags]:
     good = np.array([math.isfinite(value) and abs(value) < _LIMIT for value in values], np.bool_)
     nanos = [round(value * 1000) if fine else 0 for value, fine in zip(values, good, strict=True)]
     return np.array(nanos, np.int64), good

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Ints: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int64]]"
+Floats: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.float64]]"
+Flags: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.bool_]]"
 Column: TypeAlias = "np.ndarray[tuple[int], np.dtype[Any]]"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -14,12 +13,15 @@ from perfhooks.errors import TraceError
 from perfhooks.trace.columns import Columns
 from perfhooks.trace.events import EXACT, PLAIN, Event, decode_object, salvage
 from perfhooks.trace.model import Doubt, Trace
-from perfhooks.trace.source import TornArchiveError, blocks, opened
+from perfhooks.trace.source import BLOCK, TornArchiveError, blocks, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from decimal import Decimal
 
-_CHUNK: Final = 8 << 20
+    from perfhooks.trace.model import Floats
+
+_CHUNK: Final = BLOCK
 _HEAD_LIMIT: Final = 64 << 20
 _TAIL_LIMIT: Final = 64 << 20
 _BROKEN: Final = (ValueError, RecursionError, msgspec.MsgspecError)
@@ -147,18 +149,25 @@ class _Reader:
     def _add_list(self, text: bytes) -> None:
         """Read a list of events; with what follows it, if it is longer than it was taken for."""
         try:
-            self._columns.add(self._decode(text))
+            events, times = self._decode(text)
         except _BROKEN:
-            self._columns.add(self._pick(text[1:-1]))
+            self._add_picked(text[1:-1])
+        else:
+            self._columns.add(events, times)
 
-    def _decode(self, text: bytes) -> Sequence[Event]:
+    def _add_picked(self, text: bytes) -> None:
+        events = self._pick(text)
+        self._columns.add(events, [event.ts for event in events])
+
+    def _decode(self, text: bytes) -> tuple[Sequence[Event], Sequence[Decimal] | Floats]:
         if not self._exact:
             plain = PLAIN.decode(text)
-            late = bool((np.fromiter(map(attrgetter("ts"), plain), np.float64) >= _DOUBLE_LIMIT).any())
-            self._exact = late and _FRACTION.search(text) is not None
+            times = np.array([event.ts for event in plain], np.float64)
+            self._exact = bool((times >= _DOUBLE_LIMIT).any()) and _FRACTION.search(text) is not None
             if not self._exact:
-                return plain
-        return EXACT.decode(text)
+                return plain, times
+        exact = EXACT.decode(text)
+        return exact, [event.ts for event in exact]
 
     def _pick(self, text: bytes) -> list[Event]:
         """Read event by event what cannot be read at once."""
@@ -168,7 +177,7 @@ class _Reader:
         for end in (*ends, len(text)):
             piece = text[begin:end]
             try:
-                events += self._decode(b"[" + piece + b"]")
+                events += self._decode(b"[" + piece + b"]")[0]
             except _BROKEN:
                 saved, lost, behind = salvage(piece)
                 self._lost += lost
@@ -202,7 +211,7 @@ class _Reader:
     def _read_torn(self, text: bytes) -> None:
         before = self._lost
         if text.strip():
-            self._columns.add(self._pick(text))
+            self._add_picked(text)
         if self._tail is not None:
             self._read_tail()
         elif self._lost > before:

@@ -1,0 +1,201 @@
+"""What the events of each kind carry beside their times, as typed structs; nothing that no table reads."""
+
+from __future__ import annotations
+
+import json
+import math
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+import msgspec
+
+from perfhooks.trace.events import MALFORMED, decode_object, number
+from perfhooks.trace.kinds import DEVICE_WORK, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+NOTHING: Final = msgspec.Raw(b"")
+"""A text that is absent; an absent integer is -1, an absent float is NaN."""
+
+
+class Arguments(msgspec.Struct, gc=False):
+    """Some arguments of an event, in the order of the files; what a struct does not name costs next to nothing."""
+
+
+class Operator(Arguments, gc=False):
+    """Of operators and labels."""
+
+    external: int = msgspec.field(default=-1, name="External id")
+    sequence: int = msgspec.field(default=-1, name="Sequence number")
+    forward_thread: int = msgspec.field(default=-1, name="Fwd thread id")
+    call_stack: msgspec.Raw = msgspec.field(default=NOTHING, name="Call stack")
+    old_external: int = msgspec.field(default=-1, name="external id")
+
+
+class ShapedOperator(Operator, gc=False):
+    """Of operators whose inputs were recorded."""
+
+    inputs: msgspec.Raw = msgspec.field(default=NOTHING, name="Concrete Inputs")
+    types: msgspec.Raw = msgspec.field(default=NOTHING, name="Input type")
+    dims: msgspec.Raw = msgspec.field(default=NOTHING, name="Input Dims")
+
+
+class Frame(Arguments, gc=False):
+    """Of Python frames."""
+
+    python_parent: int | None = msgspec.field(default=-1, name="Python parent id")
+    python_id: int = msgspec.field(default=-1, name="Python id")
+    module: int = msgspec.field(default=-1, name="Python module id")
+
+
+class Launch(Arguments, gc=False):
+    """Of runtime calls, and of the shadows that labels throw on a stream."""
+
+    external: int = msgspec.field(default=-1, name="External id")
+    correlation: int = msgspec.field(default=-1, name="correlation")
+    old_external: int = msgspec.field(default=-1, name="external id")
+
+
+class Work(Arguments, gc=False):
+    """Of kernels, copies and sets."""
+
+    external: int = msgspec.field(default=-1, name="External id")
+    device: int = msgspec.field(default=-1, name="device")
+    # a handle in hexadecimal on ROCm's runtime events
+    stream: int | str = msgspec.field(default=-1, name="stream")
+    correlation: int = msgspec.field(default=-1, name="correlation")
+    nbytes: int | str = msgspec.field(default=-1, name="bytes")
+    bandwidth: float = msgspec.field(default=math.nan, name="memory bandwidth (GB/s)")
+    registers: int = msgspec.field(default=-1, name="registers per thread")
+    shared_memory: int = msgspec.field(default=-1, name="shared memory")
+    blocks_per_sm: float = msgspec.field(default=math.nan, name="blocks per SM")
+    warps_per_sm: float = msgspec.field(default=math.nan, name="warps per SM")
+    grid: msgspec.Raw = msgspec.field(default=NOTHING, name="grid")
+    block: msgspec.Raw = msgspec.field(default=NOTHING, name="block")
+    occupancy: float = msgspec.field(default=math.nan, name="est. achieved occupancy %")
+    graph: int = msgspec.field(default=-1, name="graph id")
+    graph_node: int = msgspec.field(default=-1, name="graph node id")
+    old_external: int = msgspec.field(default=-1, name="external id")
+
+
+class Wait(Arguments, gc=False):
+    """Of waits that the device's tracer reports."""
+
+    device: int = msgspec.field(default=-1, name="device")
+    stream: int | str = msgspec.field(default=-1, name="stream")
+    correlation: int = msgspec.field(default=-1, name="correlation")
+    sync_kind: msgspec.Raw = msgspec.field(default=NOTHING, name="cuda_sync_kind")
+
+
+class Allocation(Arguments, gc=False):
+    """Of the instants that record an allocation or a release."""
+
+    address: int = msgspec.field(default=-1, name="Addr")
+    size: int = msgspec.field(default=0, name="Bytes")
+    allocated: int = msgspec.field(default=-1, name="Total Allocated")
+    reserved: int = msgspec.field(default=-1, name="Total Reserved")
+    device_type: int = msgspec.field(default=-1, name="Device Type")
+    device_id: int = msgspec.field(default=-1, name="Device Id")
+
+
+def _collective(base: type[Arguments]) -> type[Arguments]:
+    """The same of events that are collectives."""
+    fields: tuple[tuple[str, Any, Any], ...] = (
+        ("collective", msgspec.Raw, msgspec.field(default=NOTHING, name="Collective name")),
+        ("dtype", msgspec.Raw, msgspec.field(default=NOTHING, name="dtype")),
+        ("in_elements", int, msgspec.field(default=-1, name="In msg nelems")),
+        ("out_elements", int, msgspec.field(default=-1, name="Out msg nelems")),
+        ("group_size", int, msgspec.field(default=-1, name="Group size")),
+        ("group_name", msgspec.Raw, msgspec.field(default=NOTHING, name="Process Group Name")),
+        ("group_ranks", msgspec.Raw, msgspec.field(default=NOTHING, name="Process Group Ranks")),
+    )
+    made: Any = msgspec.defstruct(f"Collective{base.__name__}", fields, bases=(base,), gc=False)
+    return cast("type[Arguments]", made)
+
+
+class Variant(NamedTuple):
+    """A struct, and a text without which none of its fields beyond those of the next variant can occur."""
+
+    mark: bytes
+    fields: type[Arguments]
+
+
+_COLLECTIVE: Final = b'"Collective name"'
+_OPERATOR: Final = (
+    Variant(_COLLECTIVE, _collective(ShapedOperator)),
+    Variant(b"Input", ShapedOperator),
+    Variant(b"", Operator),
+)
+VARIANTS: Final[dict[Kind, tuple[Variant, ...]]] = {
+    Kind.OP: _OPERATOR,
+    Kind.ANNOTATION: _OPERATOR,
+    Kind.PYTHON: (Variant(b"", Frame),),
+    Kind.RUNTIME: (Variant(b"", Launch),),
+    Kind.DEVICE_ANNOTATION: (Variant(b"", Launch),),
+    Kind.SYNC: (Variant(b"", Wait),),
+    **dict.fromkeys(DEVICE_WORK, (Variant(_COLLECTIVE, _collective(Work)), Variant(b"", Work))),
+}
+"""By kind, the richest first. A struct costs by the number of its fields, used or not: hence the small ones."""
+
+MEMORY: Final = (Variant(b"", Allocation),)
+ON_STREAM: Final = (Variant(b"", Work),)
+
+
+class Field(NamedTuple):
+    """One argument of some events, present in at least one of them."""
+
+    name: str
+    absent: Any
+    values: list[Any]
+
+
+class _Reader:
+    """Reads one type of struct."""
+
+    def __init__(self, fields: type[Arguments]) -> None:
+        self._fields = fields
+        self._decode = msgspec.json.Decoder(list[fields]).decode  # type: ignore[valid-type]
+        self._parts = [(each.name, each.default, attrgetter(each.name)) for each in msgspec.structs.fields(fields)]
+
+    def read(self, joined: bytes, texts: Sequence[msgspec.Raw]) -> Iterator[Field]:
+        try:
+            found: Sequence[Arguments] = self._decode(joined)
+        except MALFORMED:
+            found = [_lenient(bytes(text), self._fields) for text in texts]
+        for name, absent, value in self._parts:
+            values = list(map(value, found))
+            if values.count(absent) < len(values):
+                yield Field(name, absent, values)
+
+
+_READERS: Final = {
+    fields: _Reader(fields) for variants in (*VARIANTS.values(), MEMORY, ON_STREAM) for _, fields in variants
+}
+
+
+def present(texts: Sequence[msgspec.Raw], variants: Sequence[Variant]) -> Iterator[Field]:
+    """Read the arguments of some events, each a JSON object; those of a wrong type count as absent.
+
+    Args:
+        texts: the arguments, one text per event.
+        variants: what they may be, the richest first; the last one has no mark.
+    """
+    joined = b"".join((b"[", b",".join(texts), b"]"))
+    return _READERS[next(fields for mark, fields in variants if mark in joined)].read(joined, texts)
+
+
+def _lenient(text: bytes, fields: type[Arguments]) -> Arguments:
+    raw = decode_object(text) or {}
+    found: dict[str, Any] = {}
+    for field in msgspec.structs.fields(fields):
+        if field.encode_name not in raw:
+            continue
+        value = raw[field.encode_name]
+        if isinstance(field.default, msgspec.Raw):
+            found[field.name] = msgspec.Raw(json.dumps(value).encode())
+        elif isinstance(field.default, float):
+            found[field.name] = number(value)
+        elif type(value) is int and abs(value) < 2**63:
+            found[field.name] = value
+    return fields(**found)
