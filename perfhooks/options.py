@@ -194,6 +194,13 @@ def _check_number(option: str, value: object, *, least: float | None = None, abo
         raise OptionError(f"{option} must be a number {rule}, got {value!r}")
 
 
+def said(ranks: Ranks) -> str | list[int]:
+    """``ranks`` for ``run.json``; of a callable, that it was one."""
+    if callable(ranks):
+        return "callable"
+    return ranks if isinstance(ranks, str) else sorted(ranks)
+
+
 def _check_ranks(ranks: object) -> None:
     if callable(ranks) or (isinstance(ranks, str) and ranks in ("all", "first-of-node")):
         return

@@ -16,7 +16,7 @@ from perfhooks import lifetime, remote
 from perfhooks.errors import NothingRecordedError, OptionError
 from perfhooks.guard import guard, logger, speak_up
 from perfhooks.job import Job
-from perfhooks.options import Options, check_step, checked, recording, selected
+from perfhooks.options import Options, check_step, checked, recording, said, selected
 from perfhooks.run import Run, check_out, step_range
 from perfhooks.schedule import FromStartToStop, Phase, Phases, Schedule
 from perfhooks.spool import HandlerLike, Spool
@@ -404,6 +404,7 @@ class Profiler:
             "schedule": self._schedule.to_dict() if isinstance(self._schedule, Schedule) else None,
             "handlers": self._spool.recipes,
             "options": self._spool.recorded,
+            "ranks": said(self._options["ranks"]),
         }
         return Run.open(self._options["out"] or out or "perf", self._options["run"] or run, job, facts)
 

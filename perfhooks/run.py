@@ -314,13 +314,14 @@ class Run:
         return found
 
     def note_window(self, place: Place) -> None:
-        """Add a finished window to ``run.json``."""
+        """Name a finished window in ``run.json``; the first rank does, the others need no lock to see it."""
+        if place.folder.name in self.manifest().get("windows", ()):
+            return
         with FileLock(self.folder / ".run.lock", timeout=60):
             manifest = self.manifest()
-            ranks = manifest.setdefault("windows", {}).setdefault(place.folder.name, [])
-            if place.rank not in ranks:
-                ranks.append(place.rank)
-                publish_json(self._manifest, manifest)
+            windows = sorted({*manifest.get("windows", ()), place.folder.name})
+            if windows != manifest.get("windows"):
+                publish_json(self._manifest, manifest | {"windows": windows})
 
     def forget_old_windows(self, capture: Capture) -> None:
         """Delete this rank's oldest windows of a stage, as far as this run made them, beyond those to be kept."""
@@ -361,7 +362,7 @@ def _manifest(out: str | os.PathLike[str], name: str, job: Job) -> dict[str, Any
         "command": sys.argv,
         "versions": versions(),
         "remote": f"{str(out).rstrip('/')}/{name}" if remote.is_url(out) else None,
-        "windows": {},
+        "windows": [],
     }
 
 

@@ -352,12 +352,20 @@ def test_a_rank_whose_disk_was_full_is_missed_though_it_left_no_window_at_all(ru
     assert data["ranks"] == [0, 1, 2]
 
 
-def test_ranks_that_were_never_seen_are_counted_once(run):
-    manifest = json.loads((run / "run.json").read_text()) | {"world_size": 16}
+@pytest.mark.parametrize(
+    ("asked", "missed"),
+    [
+        (None, {tuple(range(4, 16)): "ranks 4-15 left nothing: not asked to record, or lost"}),
+        ("first-of-node", {tuple(range(4, 16)): "ranks 4-15 left nothing: not asked to record, or lost"}),
+        ("all", {tuple(range(4, 16)): "ranks 4-15 left nothing, though asked to record"}),
+        ([0, 1, 2, 3], {}),
+        ([0, 1, 2, 3, 9, 40], {(9,): "rank 9 left nothing, though asked to record"}),
+    ],
+)
+def test_ranks_that_were_never_seen_are_missed_where_they_were_asked(run, asked, missed):
+    manifest = json.loads((run / "run.json").read_text()) | {"world_size": 16, "ranks": asked}
     (run / "run.json").write_text(json.dumps(manifest))
-    assert lacks(ranks.gather(run)) == {
-        (None, "not-recorded", tuple(range(4, 16))): "ranks 4-15 left nothing: not asked to record, or lost"
-    }
+    assert lacks(ranks.gather(run)) == {(None, "not-recorded", who): text for who, text in missed.items()}
 
 
 def test_ranks_that_end_at_different_steps_say_where_and_why(run):

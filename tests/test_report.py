@@ -55,7 +55,7 @@ def window_of(folder, name="train-000004-000005", rank=0, *, trace=None, **facts
 def run(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
-    publish_json(folder / "run.json", {"format": 1, "command": ["train.py"], "host": "here", "windows": {}})
+    publish_json(folder / "run.json", {"format": 1, "command": ["train.py"], "host": "here", "windows": []})
     return folder
 
 

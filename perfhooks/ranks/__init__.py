@@ -67,7 +67,8 @@ def gather(run: Path) -> dict[str, Any]:
     for place in folder.died_recording():
         died.setdefault(place.folder.name, set()).add(place.rank)
     began = files.began(folder.folder)
-    world_size = folder.manifest().get("world_size")
+    manifest = folder.manifest()
+    expected = {"world_size": manifest.get("world_size"), "asked": manifest.get("ranks")}
     windows, lacks = [], []
     stages: dict[str, tuple[str, int]] = {}
     for name, ranks in names.items():
@@ -78,10 +79,10 @@ def gather(run: Path) -> dict[str, Any]:
     windows.sort(key=lambda window: (window["stage"], window["first"]))
     return {
         "format": FORMAT,
-        "world_size": world_size,
+        "world_size": expected["world_size"],
         "ranks": sorted(set().union(*names.values())),
         "windows": windows,
-        "missing": missing.of_run(names, stages, began, died, world_size) + lacks,
+        "missing": missing.of_run(names, stages, began, died, **expected) + lacks,
     }
 
 

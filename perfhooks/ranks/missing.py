@@ -66,7 +66,9 @@ def of_run(
     stages: Mapping[str, tuple[str, int]],
     began: set[int],
     died: Mapping[str, set[int]],
-    world_size: int | None,
+    *,
+    world_size: int | None = None,
+    asked: object = None,
 ) -> list[dict[str, Any]]:
     """The ranks that left nothing at all of a window, or of the run.
 
@@ -76,6 +78,7 @@ def of_run(
         began: The ranks that were asked to record at any time.
         died: The ranks that ended while they recorded a window, for each.
         world_size: The number of ranks, where it is known.
+        asked: Which ranks were to record, as ``run.json`` says.
     """
     expected = began.union(*windows.values(), *died.values())
     found = []
@@ -85,9 +88,16 @@ def of_run(
         absent = expected - windows.get(name, set()) - dead
         found += _absent(name, absent, windows, stages)
     never = set(range(world_size or 0)) - expected
-    return found + _grouped(
-        None, "not-recorded", ((rank, "left nothing: not asked to record, or lost") for rank in never)
-    )
+    return found + _grouped(None, "not-recorded", ((rank, _never(rank, asked)) for rank in never))
+
+
+def _never(rank: int, asked: object) -> str | None:
+    """Why a rank left nothing of the whole run; None where it was not to leave anything."""
+    if isinstance(asked, list):
+        asked = "all" if rank in asked else "others"
+    if asked == "others":
+        return None
+    return "left nothing, though asked to record" if asked == "all" else "left nothing: not asked to record, or lost"
 
 
 def _absent(
