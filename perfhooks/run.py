@@ -85,6 +85,8 @@ class Capture:
     """The facts of one finished window, kept beside its artifacts as ``rank0.capture.json``."""
 
     rank: int = 0
+    node: str = ""
+    """Name of the machine that the rank ran on."""
     stage: str = "train"
     """Which loop was profiled: train, validate, test or predict."""
     first: int = 0

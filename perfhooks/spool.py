@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -184,6 +185,7 @@ class Spool:
     def _facts(self, window: Recorded, rank: int, stage: str, cost: Cost) -> Capture:
         return Capture(
             rank=rank,
+            node=platform.node(),
             stage=stage,
             first=window.first,
             last=window.planned.last if window.planned else None,

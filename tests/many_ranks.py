@@ -51,7 +51,7 @@ class ManyRanks:
         run.mkdir(parents=True)
         names = [f"train-{first:06d}-{first + self.steps - 1:06d}" for first in self.firsts]
         everyone = list(range(self.ranks))
-        manifest = {"format": 1, "world_size": self.ranks, "windows": dict.fromkeys(names, everyone)}
+        manifest = {"format": 1, "world_size": self.ranks, "windows": names}
         (run / "run.json").write_text(json.dumps(manifest))
         for rank in everyone:
             (run / f"rank{rank}.timeline.csv").write_text(TIMELINE)
@@ -71,7 +71,7 @@ class ManyRanks:
             now = self._step(step, now, rows)
         for rank, (steps, collectives) in rows.items():
             facts = {"rank": rank, "first": first, "last": first + self.steps - 1, "reached": first + self.steps}
-            facts |= {"state": "done", "format": 1, "time": BEGAN_NS / 1e9 + first}
+            facts |= {"node": f"node{rank // self.node}", "state": "done", "format": 1, "time": BEGAN_NS / 1e9 + first}
             (folder / f"rank{rank}.capture.json").write_text(json.dumps(facts))
             (folder / f"rank{rank}.steps.csv").write_text("\n".join([STEPS_HEADER, *steps]) + "\n")
             (folder / f"rank{rank}.collectives.csv").write_text("\n".join([COLLECTIVES_HEADER, *collectives]) + "\n")

@@ -206,11 +206,11 @@ def test_ranks_are_shown_together(chromium, tmp_path, ranks, width):
         path.unlink()
     chromium.open(report.write(folder), width=width)
     assert_quiet(chromium)
-    assert texts(chromium, ".finding h3")[0].startswith("Rank 1 waits longer for its data")
+    assert texts(chromium, ".finding h3")[0].startswith(f"Rank 1 on node{1 // job.node} waits longer for its data")
     assert chromium.run("document.querySelectorAll('#ranks .figure .bars .point').length") > 3 * ranks
     slowest = "#ranks .split + h3 + .table tbody tr:first-child td"
     assert texts(chromium, slowest)[0] == "1"
-    assert "data" in texts(chromium, slowest)
+    assert {"data", f"node{1 // job.node}"} <= {*texts(chromium, slowest)}
     assert any("clocks ±" in each for each in texts(chromium, "#ranks th"))
     assert "all_reduce" in texts(chromium, "#ranks td.name")
     assert "Last rank" in texts(chromium, "#ranks th")

@@ -104,6 +104,21 @@ def test_ranks_that_are_slow_in_the_same_are_one_finding(gathered):
     assert (second["part"], second["ranks"]) == ("compute", [3])
 
 
+@pytest.mark.parametrize(
+    ("node", "slow", "said"),
+    [
+        (4, (4, 5), "Rank 4 on node1 (and 1 more) computes|slow in this are ranks 4, 5 on node1"),
+        (4, (3, 4), "Rank 3 on node0 (and 1 more) computes|slow in this are ranks 3, 4"),
+        (8, (3, 4), "Rank 3 (and 1 more) computes|slow in this are ranks 3, 4"),
+    ],
+)
+def test_a_slow_node_is_named_where_there_are_several(gathered, node, slow, said):
+    (finding,) = ranks.findings(gathered(ranks=8, node=node, slow_compute=dict.fromkeys(slow, 30.0)))
+    title, evidence = said.split("|")
+    assert finding["title"].startswith(title)
+    assert finding["evidence"][-1] == evidence
+
+
 def test_among_many_ranks_a_small_excess_is_enough(gathered):
     (finding,) = ranks.findings(gathered(ranks=16, slow_compute={3: 2.0}))
     assert (finding["rank"], finding["part"]) == (3, "compute")

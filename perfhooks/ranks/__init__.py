@@ -122,7 +122,7 @@ def _compared(window: Window) -> dict[str, Any]:
         "stage": stage,
         "first": first,
         "last": last,
-        "ranks": _columns(_with_offsets(steps.of_ranks(split), offsets)),
+        "ranks": _columns(_with_nodes(_with_offsets(steps.of_ranks(split), offsets), window)),
         "steps": _columns(steps.of_steps(split).head(_STEPS)),
         "own": _own(split),
         "collectives": _columns(collectives.kinds(found).head(_KINDS)),
@@ -144,6 +144,14 @@ def _with_offsets(table: pl.DataFrame, offsets: Any) -> pl.DataFrame:
         {"rank": list(offsets), "offset_ms": list(offsets.values())}, schema={"rank": pl.Int64, "offset_ms": pl.Float64}
     )
     return table.join(known, on="rank", how="left", maintain_order="left")
+
+
+def _with_nodes(table: pl.DataFrame, window: Window) -> pl.DataFrame:
+    """The machine of each rank, where there are several."""
+    import polars as pl
+
+    nodes = [window.facts[rank].node or None for rank in table["rank"]]
+    return table if len({*nodes}) < 2 else table.with_columns(pl.Series("node", nodes, dtype=pl.String))  # noqa: PLR2004
 
 
 def _own(split: pl.DataFrame) -> dict[str, Any]:

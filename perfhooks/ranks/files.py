@@ -45,6 +45,7 @@ _BATCH: Final = 8 << 20
 class Facts(msgspec.Struct, gc=False):
     """What a rank says of a window, as far as ranks are compared by it; see `perfhooks.run.Capture`."""
 
+    node: str = ""
     stage: str = "train"
     first: int = 0
     last: int | None = None

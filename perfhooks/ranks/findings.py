@@ -94,14 +94,16 @@ def _finding(part: str, named: list[list[dict[str, Any]]]) -> dict[str, Any]:
     excess, wall = _mean(worst, "excess_ms"), _mean(worst, "wall_ms")
     gain = min(_mean(worst, "gain_ms"), excess) if len(named) == 1 else excess
     more = f" (and {len(ranks) - 1} more)" if len(ranks) > 1 else ""
+    nodes = [rows[0].get("node") for rows in named]
+    who = f"Rank {ranks[0]}{_on(nodes[:1])}{more}"
     return {
         "rule": "straggler",
-        "title": f"Rank {ranks[0]}{more} {_WORDS[part]}: the other ranks wait {_short(excess)} ms in a step for it.",
+        "title": f"{who} {_WORDS[part]}: the other ranks wait {_short(excess)} ms in a step for it.",
         "gain_ms": round(gain, 6),
         "gain_percent": round(100 * gain / wall, 2) if wall else None,
         "estimate": "The rank's own work, less that of the slowest of the others: they end no sooner than that.",
         "evidence": tuple(map(_evidence, worst[:_SHOWN]))
-        + ((f"slow in this are ranks {_listed(ranks)}",) if more else ()),
+        + ((f"slow in this are ranks {_listed(ranks)}{_on(nodes)}",) if more else ()),
         "advice": _ADVICE[part],
         "code": "",
         "rank": ranks[0],
@@ -109,6 +111,12 @@ def _finding(part: str, named: list[list[dict[str, Any]]]) -> dict[str, Any]:
         "part": part,
         "windows": [row["window"] for row in worst],
     }
+
+
+def _on(nodes: Sequence[str | None]) -> str:
+    """Where ranks are, if that is one of several nodes."""
+    (node, *others) = {*nodes}
+    return f" on {node}" if node and not others else ""
 
 
 def _evidence(row: Mapping[str, Any]) -> str:

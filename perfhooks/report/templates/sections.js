@@ -127,7 +127,7 @@ function windowsSection(current) {
 function togetherColumns(node) {
   const of = (term) => meaning("Ranks", term);
   return [
-    { key: "rank", label: "Rank", kind: "text", node }, { key: "wall_ms", label: "Step, ms", kind: "ms", title: "mean over the recorded steps" },
+    { key: "rank", label: "Rank", kind: "text", node }, { key: "node", word: true, label: "Node", kind: "text" }, { key: "wall_ms", label: "Step, ms", kind: "ms", title: "mean over the recorded steps" },
     { key: "own_ms", label: "Own work, ms", kind: "ms", bar: true, title: of("own work") }, { key: "wait_ms", label: "Wait, ms", kind: "ms", title: of("wait") },
     { key: "excess_ms", label: "Excess, ms", kind: "ms", title: of("excess") }, { key: "slowest", word: true, label: "Slowest in", kind: "text", title: of("excess") },
     { key: "slow_percent", label: "Slow steps, %", kind: "percent", title: of("slow steps") }, { key: "busy_comm_ms", label: "Busy comm, ms", kind: "ms", title: of("busy communication") },
