@@ -97,11 +97,14 @@ def test_half_of_the_ranks_are_no_stragglers(gathered):
     assert ranks.findings(gathered(ranks=4, slow_data=dict.fromkeys((0, 1, 2), 30.0))) == []
 
 
-def test_ranks_that_are_slow_in_the_same_are_one_finding(gathered):
+def test_ranks_that_are_slow_in_the_same_are_one_finding_and_the_slowest_come_first(gathered):
     data = gathered(ranks=8, slow_data={1: 30.0, 6: 20.0}, slow_compute={3: 25.0})
     first, second = ranks.findings(data)
     assert (first["part"], first["rank"], first["ranks"]) == ("data", 1, [1, 6])
     assert (second["part"], second["ranks"]) == ("compute", [3])
+    assert (first["gain_ms"], second["gain_ms"]) == (pytest.approx(30.0), pytest.approx(25.0)), (
+        "the slowest comes first"
+    )
 
 
 @pytest.mark.parametrize(

@@ -59,8 +59,11 @@ def findings(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     for window in data["windows"]:
         rows = _rows(window)
         seen.update(row["rank"] for row in rows)
-        for row in _slow(rows):
-            slow.setdefault(row["rank"], []).append(row | {"window": window["name"], "gain_ms": _gain(row, rows)})
+        found = _slow(rows)
+        rest = max((row["own_ms"] for row in rows if row not in found), default=0.0)
+        for row in found:
+            gain = {"window": window["name"], "gain_ms": max(row["own_ms"] - rest, 0.0)}
+            slow.setdefault(row["rank"], []).append(row | gain)
     named = [rows for rank, rows in slow.items() if 2 * len(rows) > seen[rank]]
     found = [_finding(part, mine) for part in PARTS if (mine := [rows for rows in named if _part(rows) == part])]
     return sorted(found, key=lambda finding: -finding["gain_ms"])
@@ -76,12 +79,6 @@ def _slow(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return found if 2 * len(found) <= len(rows) else []
 
 
-def _gain(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> float:
-    """What a step would be shorter if this rank, and those slower than it, were like the slowest of the rest."""
-    rest = [each["own_ms"] for each in rows if each["own_ms"] < row["own_ms"]]
-    return float(row["own_ms"] - max(rest) if rest else row["excess_ms"])
-
-
 def _part(rows: Sequence[Mapping[str, Any]]) -> str:
     return max(PARTS, key=lambda part: sum(row.get(f"{part}_excess_ms") or 0.0 for row in rows))
 
@@ -92,7 +89,7 @@ def _finding(part: str, named: list[list[dict[str, Any]]]) -> dict[str, Any]:
     worst = named[0]
     ranks = [rows[0]["rank"] for rows in named]
     excess, wall = _mean(worst, "excess_ms"), _mean(worst, "wall_ms")
-    gain = min(_mean(worst, "gain_ms"), excess) if len(named) == 1 else excess
+    gain = min(_mean(worst, "gain_ms"), excess)
     more = f" (and {len(ranks) - 1} more)" if len(ranks) > 1 else ""
     nodes = [rows[0].get("node") for rows in named]
     who = f"Rank {ranks[0]}{_on(nodes[:1])}{more}"
@@ -101,7 +98,10 @@ def _finding(part: str, named: list[list[dict[str, Any]]]) -> dict[str, Any]:
         "title": f"{who} {_WORDS[part]}: the other ranks wait {_short(excess)} ms in a step for it.",
         "gain_ms": round(gain, 6),
         "gain_percent": round(100 * gain / wall, 2) if wall else None,
-        "estimate": "The rank's own work, less that of the slowest of the others: they end no sooner than that.",
+        "estimate": (
+            "The rank's own work, less that of the slowest rank that is not slow: the others end no sooner than that. "
+            "All of it where no other rank is named; else as much as that once those are no slower either."
+        ),
         "evidence": tuple(map(_evidence, worst[:_SHOWN]))
         + ((f"slow in this are ranks {_listed(ranks)}{_on(nodes)}",) if more else ()),
         "advice": _ADVICE[part],
