@@ -130,13 +130,15 @@ class Schedule:
         """Reads a schedule from words such as ``"wait=1 warmup=1 active=3 repeat=2"``.
 
         Args:
-            text: ``field=integer`` for each field, in any order, separated by spaces or commas.
+            text: ``field=integer`` for each field, in any order, separated by spaces or commas, or by nothing: the
+                command line of mmengine takes spaces away.
 
         Raises:
             ScheduleError: A word is no ``field=integer``, a field is unknown, missing, given twice or too small.
         """
         found: dict[str, int] = {}
-        for word in re.sub(r"\s*=\s*", "=", text).replace(",", " ").split():
+        tight = re.sub(r"\s*=\s*", "=", text).replace(",", " ")
+        for word in re.sub(rf"(?<=\d)(?=(?:{'|'.join(_FIELDS)})=)", " ", tight).split():
             name, equals, number = word.partition("=")
             _check_name(name)
             if not equals:

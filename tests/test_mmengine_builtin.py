@@ -4,10 +4,12 @@ The numbers of the tests are those of mmengine 0.10.7's defects on torch 2.15, e
 happens when a process ends is in test_mmengine_ends.py, several ranks are in test_mmengine_ranks.py.
 """
 
+import argparse
 import gzip
 import inspect
 import json
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -19,7 +21,7 @@ pytest.importorskip("mmengine")
 
 import mmengine.hooks
 import torch
-from mmengine.config import Config, ConfigDict
+from mmengine.config import Config, ConfigDict, DictAction
 from mmengine.hooks import Hook
 from mmengine.registry import DATASETS, HOOKS
 from mmengine.runner import FlexibleRunner, Runner
@@ -267,9 +269,12 @@ def test_the_configs_of_the_page_are_taken(block):
 
 
 def test_the_options_of_the_pages_command_line_are_taken():
-    options = dict(word.split("=", 1) for word in PAGE.split() if word.startswith("default_hooks."))
+    (command,) = re.findall(r"```sh\n(.*?--cfg-options.*?)```", PAGE, re.DOTALL)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cfg-options", nargs="+", action=DictAction)
+    words = shlex.split(command.replace("\\\n", ""))
     cfg = Config({"default_hooks": {}})
-    cfg.merge_from_dict({name: int(value) if value.isdigit() else value for name, value in options.items()})
+    cfg.merge_from_dict(parser.parse_args(words[words.index("--cfg-options") :]).cfg_options)
     assert isinstance(HOOKS.build(cfg.default_hooks.profiler), ProfilerHook)
 
 
@@ -278,7 +283,7 @@ def test_one_line_adds_it_to_an_unmodified_script_and_config(tmp_path):
     (tmp_path / "config.py").write_text(CONFIG)
     line = [
         "default_hooks.profiler.type=perfhooks_mmengine.ProfilerHook",
-        *(f"default_hooks.profiler.schedule.{field}" for field in ("wait=2", "warmup=1", "active=2", "repeat=1")),
+        "default_hooks.profiler.schedule=wait=2 warmup=1 active=2 repeat=1",
         "default_hooks.profiler.with_stack=True",
     ]
     command = [sys.executable, "train.py", "config.py", "--cfg-options", *line]

@@ -253,9 +253,10 @@ def test_repr_dict_and_the_first_line_of_the_drawing_can_be_read_back(schedule):
         "wait=1 warmup=2 active=3 repeat=2 skip_first=4",
         "wait=1,warmup=2,active=3,repeat=2,skip_first=4",
         "  skip_first=4, wait = 1,\nwarmup=2 active=3   repeat=2 ",
+        "wait=1warmup=2active=3repeat=2skip_first=4",
     ],
 )
-def test_words_are_separated_by_spaces_or_commas_in_any_order(text):
+def test_words_are_separated_by_spaces_commas_or_nothing_in_any_order(text):
     assert Schedule.parse(text) == EXAMPLE
 
 
