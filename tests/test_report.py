@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+from pathlib import Path
 
 import msgspec
 import polars as pl
@@ -267,6 +268,12 @@ def test_a_bare_trace_has_a_page_of_its_own(tmp_path):
     assert (only["first"], only["last"]) == (4, 5)
     assert only["ranks"][0]["rank"] == 3
     assert only["details"]["3"]["subject"]["world_size"] == 4
+
+
+def test_the_page_is_called_like_the_run_however_it_was_reached(run, monkeypatch):
+    (run.parent / "latest").symlink_to("run")
+    monkeypatch.chdir(run)
+    assert {data.gather(path)["title"] for path in (run, run.parent / "latest", Path())} == {"run"}
 
 
 # --- several ranks ---

@@ -83,7 +83,7 @@ def gather(folder: Path) -> dict[str, Any]:
     lowest = min((each.place.rank for each in finished), default=0)
     return {
         "format": FORMAT,
-        "title": folder.name,
+        "title": folder.resolve().name,
         "run": _run_facts(run.manifest()),
         "windows": [_window(name, ranks, shown) for name, ranks in windows.items()],
         "lost": [f"{place.folder.name} of rank {place.rank}" for place in run.died_recording()],
