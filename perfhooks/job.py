@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1", "0.0.0.0")  # noqa: S104 -- compared with, never bound
 _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _START_TIME: Final = 19
 """Place of the start time behind the name of a process in ``/proc/PID/stat``; see proc(5)."""
 
@@ -48,6 +49,14 @@ class Job:
             node=platform.node(),
             identity=_identity(own.world_size) if own.world_size > 1 else None,
         )
+
+
+def boot() -> str:
+    """What Linux draws when a machine starts, for containers too; empty elsewhere."""
+    try:
+        return _BOOT.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
 
 
 class _Place(NamedTuple):

@@ -87,6 +87,8 @@ class Capture:
     rank: int = 0
     node: str = ""
     """Name of the machine that the rank ran on."""
+    boot: str = ""
+    """Which of its starts that was, see `perfhooks.job.boot`; empty where it does not say."""
     stage: str = "train"
     """Which loop was profiled: train, validate, test or predict."""
     first: int = 0

@@ -14,6 +14,7 @@ from perfhooks.errors import OptionError
 from perfhooks.finish import finish
 from perfhooks.guard import OnError, guard, logger
 from perfhooks.handlers import Handler
+from perfhooks.job import boot
 from perfhooks.run import Capture, Cost, Place, Run, publish, shown, versions
 from perfhooks.terminal import waiting
 from perfhooks.worker import Worker
@@ -186,6 +187,7 @@ class Spool:
         return Capture(
             rank=rank,
             node=platform.node(),
+            boot=boot(),
             stage=stage,
             first=window.first,
             last=window.planned.last if window.planned else None,

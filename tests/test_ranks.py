@@ -304,6 +304,19 @@ def test_an_offset_within_its_error_is_none(noise):
     assert 0 < found.error_ms <= found.error_95_ms
 
 
+def test_ranks_of_one_machine_have_one_clock():
+    """Ranks 1 and 3 leave every collective late; 2 and 3 are on another machine, by whose clock it is 7 ms earlier."""
+    late = {0: 0.0, 1: 2.0, 2: -7.0, 3: -5.0}
+    lines = [(number, rank, 10.0 * number + each) for number in range(20) for rank, each in late.items()]
+    found = align(ends(*lines), {0: "a", 1: "a", 2: "b", 3: "b"})
+    assert found.offset_ms == {0: 0, 1: 0, 2: pytest.approx(7), 3: pytest.approx(7)}
+    assert found.error_95_ms == pytest.approx(1)
+    alone = align(ends(*lines[:2], *((each, 3, end) for each, _, end in lines[:2])), dict.fromkeys(range(4), "a"))
+    assert set(alone.offset_ms.values()) == {0.0}
+    apart = align(ends(*lines), {0: "a"}).offset_ms
+    assert apart == {0: 0, 1: pytest.approx(-2), 2: pytest.approx(7), 3: pytest.approx(5)}
+
+
 def test_ranks_without_collectives_have_no_clock_to_compare():
     assert align(ends()).offset_ms == {}
     assert align(ends()).error_ms is None

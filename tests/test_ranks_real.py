@@ -94,6 +94,7 @@ def test_a_rank_that_sleeps_in_its_loader_is_named(tmp_path, loop):
         walls = window["ranks"]["wall_ms"]
         assert max(walls) < 1.5 * min(walls), "nobody's step is much longer than the other's"
         assert (window["unmatched"], window["clocks"]["ranks"]) == (0, 2)
+        assert window["ranks"]["offset_ms"] == [0, 0], "both are of this machine"
         assert window["worst"]["last_rank"][0] == 1
         assert window["worst"]["wait_ms"][0] > 20
     result = merge(run)
@@ -102,7 +103,8 @@ def test_a_rank_that_sleeps_in_its_loader_is_named(tmp_path, loop):
 
 
 def test_nobody_is_named_where_all_ranks_sleep_in_their_loaders(tmp_path, loop):
-    under_torchrun(tmp_path, SCRIPT, "--out", tmp_path / "perf", "--loop", loop, "--slow-data", 0, 1)
+    asked = ("--loop", loop, "--slow-data", 0, 1, "--seconds", 0.08)
+    under_torchrun(tmp_path, SCRIPT, "--out", tmp_path / "perf", *asked)
     data = ranks.gather(the_run(tmp_path / "perf"))
     assert all(min(window["ranks"]["data_ms"]) > 20 for window in data["windows"])
     assert ranks.findings(data) == []

@@ -100,7 +100,8 @@ def clocks_of(window: Path) -> Clocks:
     ranks = files.names(window.parent).get(window.name) if window.is_dir() else None
     if ranks is None:
         raise PerfhooksError(f"{window} is no window of a run: no rank left anything in it")
-    return collectives.match(files.read(window, ranks).collectives).clocks
+    read = files.read(window, ranks)
+    return collectives.match(read.collectives, read.clocks).clocks
 
 
 def _stage(window: Window) -> tuple[str, int]:
@@ -111,7 +112,7 @@ def _stage(window: Window) -> tuple[str, int]:
 def _compared(window: Window) -> dict[str, Any]:
     from perfhooks.ranks import collectives, steps
 
-    matched = collectives.match(window.collectives)
+    matched = collectives.match(window.collectives, window.clocks)
     split = steps.parts(window.steps, collectives.of_steps(matched))
     found = collectives.each(matched)
     offsets = matched.clocks.offset_ms

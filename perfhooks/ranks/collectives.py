@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from perfhooks.ranks.clocks import Clocks, align
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _ON_HOST: Final = ("gloo", "mpi", "ucc")
 """Backends that do on the host what others have a device do; ranges of the others on the host only ask for it."""
@@ -35,7 +38,7 @@ class Matched:
     """Rows that have no partner, or not for certain."""
 
 
-def match(table: pl.DataFrame) -> Matched:
+def match(table: pl.DataFrame, clocks: Mapping[int, str] | None = None) -> Matched:
     """Find out which rows of several ranks are the same collective.
 
     It is the same if it has the same step, process group, operation, type and size (where all ranks have one size), and
@@ -48,6 +51,7 @@ def match(table: pl.DataFrame) -> Matched:
 
     Args:
         table: ``collectives.csv`` of all ranks, one below the other, each in the order of time.
+        clocks: The name of each rank's clock, where it is known.
     """
     moving = table.filter(
         (pl.col("device").is_not_null() | pl.col("backend").is_in(_ON_HOST))
@@ -55,10 +59,10 @@ def match(table: pl.DataFrame) -> Matched:
         & ~pl.col("operation").is_in(_BETWEEN_TWO)
     ).drop("backend")
     rows = _numbered(moving)
-    rows = _met(rows, align(_ends(rows)))
-    clocks = align(_ends(rows))
-    rows = _waits(rows.with_columns(start_ms=_by(clocks)))
-    return Matched(rows, clocks, moving.height - rows.height)
+    rows = _met(rows, align(_ends(rows), clocks))
+    aligned = align(_ends(rows), clocks)
+    rows = _waits(rows.with_columns(start_ms=_by(aligned)))
+    return Matched(rows, aligned, moving.height - rows.height)
 
 
 def _numbered(moving: pl.DataFrame) -> pl.DataFrame:

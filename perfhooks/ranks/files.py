@@ -46,6 +46,7 @@ class Facts(msgspec.Struct, gc=False):
     """What a rank says of a window, as far as ranks are compared by it; see `perfhooks.run.Capture`."""
 
     node: str = ""
+    boot: str = ""
     stage: str = "train"
     first: int = 0
     last: int | None = None
@@ -70,6 +71,11 @@ class Window:
     collectives: pl.DataFrame
     unreadable: dict[int, str] = field(default_factory=dict)
     """Ranks of whom something cannot be read, and what."""
+
+    @property
+    def clocks(self) -> dict[int, str]:
+        """A name for the clock of each rank that said where it ran: that of the machine alone others may have, too."""
+        return {rank: f"{facts.node} {facts.boot}" for rank, facts in self.facts.items() if facts.boot}
 
 
 def names(run: Path) -> dict[str, set[int]]:

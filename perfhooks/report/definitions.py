@@ -127,9 +127,9 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
             "compute besides."
         ),
         "clock offset": (
-            "What to add to the times of a rank to have them by the clock of the lowest rank: clocks are brought "
-            "together where collectives end, which all ranks leave at once. The error is what then remains: half of "
-            "all ends are this close to the middle of those of their collective."
+            "What to add to the times of a rank to have them by the clock of the lowest rank: clocks of several "
+            "machines are brought together where collectives end, which all ranks leave at once. The error is what "
+            "then remains: half of all ends are this close to the middle of those of their collective."
         ),
         "spread of starts": (
             "From the first rank's start of a collective to the last one's, the median; by clocks brought together, "
