@@ -85,7 +85,7 @@ def test_report_names_the_rank_that_others_wait_for(tmp_path):
     done = run("report", "run", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-2:] == [
-        "Rank 1 waits longer for its data: the other ranks wait 30 ms in a step for it.",
+        "Rank 1 on node1 waits longer for its data: the other ranks wait 30 ms in a step for it.",
         "run/report.html",
     ]
 
