@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager
 from enum import Enum
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -13,7 +14,7 @@ import typer
 from perfhooks.errors import PerfhooksError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from perfhooks.finish import Outcome
 
@@ -21,6 +22,9 @@ app = typer.Typer(
     add_completion=True, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="markdown"
 )
 
+
+_EACH: Final = 8
+"""So many ranks of a window have a line each."""
 
 _SHOW_EXAMPLES: Final = """Examples:
 
@@ -67,9 +71,11 @@ def _run_page(run: Path) -> tuple[Path | None, bool]:
 
     outcomes = []
     with working(f"finishing {run}"):
-        for outcome in finish_all(run):
-            outcomes.append(outcome)
-            typer.echo(_line(outcome), err=bool(outcome.problem))
+        for _, window in groupby(finish_all(run), lambda outcome: outcome.place.folder):
+            ranks = list(window)
+            outcomes += ranks
+            for line, is_problem in _lines(ranks):
+                typer.echo(line, err=is_problem)
     if not outcomes:
         typer.echo(f"{run}: no window was recorded")
         return None, True
@@ -280,14 +286,27 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
             typer.echo("\r\x1b[K", err=True, nl=False)
 
 
-def _line(outcome: Outcome) -> str:
-    place, capture = outcome.place, outcome.capture
-    name = f"{place.folder.name} rank {place.rank}"
-    if capture is None:
-        return f"{name}: {outcome.problem}"
-    state = "finished now" if outcome.finished_now else "finished"
-    partial = f", partial ({capture.partial})" if capture.partial else ""
-    return f"{name}: {state}{partial}{': ' if capture.headline else ''}{capture.headline}"
+def _lines(window: Sequence[Outcome]) -> Iterator[tuple[str, bool]]:
+    """What became of the ranks of a window, those of many that fared alike in one line; and whether it is a problem."""
+    from perfhooks.ranks.missing import named
+
+    few = len(window) <= _EACH
+    alike: dict[tuple[str, int | None], list[Outcome]] = {}
+    for outcome in window:
+        alike.setdefault((_became(outcome), outcome.place.rank if few else None), []).append(outcome)
+    for (became, _), outcomes in alike.items():
+        ranks = [outcome.place.rank for outcome in outcomes]
+        headline = outcomes[0].capture.headline if outcomes[0].capture else ""
+        of_one = f"rank {ranks[0]}: " if headline and len(ranks) > 1 else ""
+        line = f"{window[0].place.folder.name} {named(ranks)}: {became}{': ' if headline else ''}{of_one}{headline}"
+        yield line, bool(outcomes[0].problem)
+
+
+def _became(outcome: Outcome) -> str:
+    if outcome.capture is None:
+        return outcome.problem
+    partial = f", partial ({outcome.capture.partial})" if outcome.capture.partial else ""
+    return f"{'finished now' if outcome.finished_now else 'finished'}{partial}"
 
 
 def main() -> None:

@@ -90,6 +90,24 @@ def test_report_names_the_rank_that_others_wait_for(tmp_path):
     ]
 
 
+def test_report_has_a_line_for_all_of_many_ranks_that_fared_alike(tmp_path):
+    job = ManyRanks(ranks=16, windows=1)
+    folder = job.write(tmp_path / "run")
+    (window,) = (path for path in folder.iterdir() if path.is_dir())
+    for rank, change in {3: {"partial": "killed"}, 4: {"partial": "killed"}, 0: {"headline": "9 ms a step"}}.items():
+        facts = window / f"rank{rank}.capture.json"
+        facts.write_text(json.dumps(json.loads(facts.read_text()) | change))
+    (window / "rank7.capture.json").write_text("{")
+    done = run("report", "run", folder=tmp_path)
+    assert done.returncode == 1
+    assert done.stdout.splitlines() == [
+        f"{window.name} ranks 0-2, 5-6, 8-15: finished: rank 0: 9 ms a step",
+        f"{window.name} ranks 3-4: finished, partial (killed)",
+        "run/report.html",
+    ]
+    assert f"{window.name} rank 7: " in done.stderr
+
+
 @pytest.mark.parametrize(
     "words",
     [
