@@ -85,6 +85,25 @@ def test_any_layout_reads_the_same_whatever_the_chunks(tmp_path, monkeypatch, wh
     assert [doubt.name for doubt in trace.doubts] == (["cut-off"] if layout == "open list" else [])
 
 
+@pytest.mark.parametrize("place", [0, 2, 4])
+def test_a_damaged_event_costs_the_times_of_the_others_no_digit(tmp_path, place):
+    """Microseconds since 1970 with three decimals, of which a double holds none."""
+    starts = [1_712_195_495_509_066_207 + 1001 * number for number in range(5)]
+    texts = [f'{{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":{at // 1000}.{at % 1000:03d},"dur":0.5}}'
+             for at in starts]  # fmt: skip
+    texts[place] = texts[place].replace('"pid":1', '"pid":null')
+    (tmp_path / "t.json").write_text('{"traceEvents":[' + ",".join(texts) + "]}")
+    trace = read(tmp_path / "t.json")
+    assert {*starts} - {*trace.start.tolist()} <= {starts[place]}
+
+
+@pytest.mark.parametrize("value", [2**64, -(2**63) - 1, 10**30])
+def test_a_number_beyond_64_bits_is_no_number(tmp_path, value):
+    event = op("a", 0, 5) | {"args": {"Sequence number": value, "External id": 3}}
+    trace = read(write_trace(tmp_path / "t.json", [event]))
+    assert (trace.argument("sequence")[0], trace.argument("external")[0]) == (-1, 3)
+
+
 @pytest.mark.parametrize(
     ("argument", "value", "column"),
     [

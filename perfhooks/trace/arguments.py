@@ -49,8 +49,15 @@ class Frame(Arguments, gc=False):
     module: int = msgspec.field(default=-1, name="Python module id")
 
 
+class Shadow(Arguments, gc=False):
+    """Of the shadows that labels throw on a stream."""
+
+    external: int = msgspec.field(default=-1, name="External id")
+    old_external: int = msgspec.field(default=-1, name="external id")
+
+
 class Launch(Arguments, gc=False):
-    """Of runtime calls, and of the shadows that labels throw on a stream."""
+    """Of runtime calls."""
 
     external: int = msgspec.field(default=-1, name="External id")
     correlation: int = msgspec.field(default=-1, name="correlation")
@@ -132,7 +139,7 @@ VARIANTS: Final[dict[Kind, tuple[Variant, ...]]] = {
     Kind.ANNOTATION: _OPERATOR,
     Kind.PYTHON: (Variant(b"", Frame),),
     Kind.RUNTIME: (Variant(b"", Launch),),
-    Kind.DEVICE_ANNOTATION: (Variant(b"", Launch),),
+    Kind.DEVICE_ANNOTATION: (Variant(b"", Shadow),),
     Kind.SYNC: (Variant(b"", Wait),),
     **dict.fromkeys(DEVICE_WORK, (Variant(_COLLECTIVE, _collective(Work)), Variant(b"", Work))),
 }

@@ -75,10 +75,15 @@ class Columns:
         self._instants: list[Column] = []
         self._flows: dict[str, dict[int | str, tuple[int, int]]] = {"s": {}, "f": {}}
 
-    def add(self, events: Sequence[Event], times: Sequence[Any] | Floats) -> None:
-        """Take the next events of the file, and the ``ts`` of each."""
+    def add(self, events: Sequence[Event], start: Ints, good: Flags) -> None:
+        """Take the next events of the file.
+
+        Args:
+            events: any.
+            start: the ``ts`` of each, in nanoseconds.
+            good: whether that is a time.
+        """
         role, kind, category, thread = self._describe(events)
-        start, good = nanoseconds(times)
         order = np.arange(self.events, self.events + len(events))
         self.events += len(events)
         columns = {"kind": kind.astype(np.int8), "category": category, "thread": thread, "start": start, "order": order}
@@ -205,24 +210,25 @@ class Columns:
         return Flows(*np.array(pairs, np.int64).reshape(-1, 4).T)
 
 
-def nanoseconds(values: Sequence[Any] | Floats) -> tuple[Ints, Flags]:
-    """Turn microseconds, floats or decimals, into integer nanoseconds, and say which of them were times at all.
+def nanoseconds(values: Sequence[float] | Floats) -> tuple[Ints, Flags]:
+    """Turn microseconds into integer nanoseconds, and say which of them were times at all.
 
     A double holds today's relative time stamps to half a nanosecond, but their product with 1000 no longer: hence the
     detour over whole microseconds.
     """
-    if len(values) and not isinstance(values[0], float):
-        return _exact_nanoseconds(values)
-    micros = np.array(values, np.float64)
+    micros = np.asarray(values, np.float64)
     good = np.abs(micros) < _LIMIT  # false for NaN
     micros = np.where(good, micros, 0.0)
     whole = np.floor(micros)
     return whole.astype(np.int64) * 1000 + np.rint((micros - whole) * 1000).astype(np.int64), good
 
 
-def _exact_nanoseconds(values: Sequence[Any] | Floats) -> tuple[Ints, Flags]:
+def exact_nanoseconds(values: Sequence[Any]) -> tuple[Ints, Flags]:
+    """The same of decimals, with floats among them, one by one."""
     good = np.array([math.isfinite(value) and abs(value) < _LIMIT for value in values], np.bool_)
-    nanos = [round(value * 1000) if fine else 0 for value, fine in zip(values, good, strict=True)]
+    micros = [value if fine else 0 for value, fine in zip(values, good.tolist(), strict=True)]
+    whole = list(map(math.floor, micros))
+    nanos = [1000 * part + round((value - part) * 1000) for value, part in zip(micros, whole, strict=True)]
     return np.array(nanos, np.int64), good
 
 
@@ -239,8 +245,9 @@ def _integer(value: object) -> int:
             value = int(value, 0)
         except ValueError:
             return -1
-    # addresses may be written unsigned; they are only ever compared
-    return ((value + 2**63) % 2**64) - 2**63 if isinstance(value, int) else -1
+    if not isinstance(value, int) or not -(2**63) <= value < 2**64:
+        return -1
+    return value if value < 2**63 else value - 2**64  # addresses may be written unsigned; they are only ever compared
 
 
 def _joined(chunks: list[dict[str, Column]]) -> dict[str, Column]:

@@ -10,16 +10,15 @@ import msgspec
 import numpy as np
 
 from perfhooks.errors import TraceError
-from perfhooks.trace.columns import Columns
+from perfhooks.trace.columns import Columns, exact_nanoseconds, nanoseconds
 from perfhooks.trace.events import EXACT, PLAIN, Event, decode_object, salvage
 from perfhooks.trace.model import Doubt, Trace
 from perfhooks.trace.source import BLOCK, TornArchiveError, blocks, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from decimal import Decimal
 
-    from perfhooks.trace.model import Floats
+    from perfhooks.trace.model import Flags, Ints
 
 _CHUNK: Final = BLOCK
 _HEAD_LIMIT: Final = 64 << 20
@@ -149,25 +148,26 @@ class _Reader:
     def _add_list(self, text: bytes) -> None:
         """Read a list of events; with what follows it, if it is longer than it was taken for."""
         try:
-            events, times = self._decode(text)
+            found = self._decode(text)
         except _BROKEN:
             self._add_picked(text[1:-1])
         else:
-            self._columns.add(events, times)
+            self._columns.add(*found)
 
     def _add_picked(self, text: bytes) -> None:
         events = self._pick(text)
-        self._columns.add(events, [event.ts for event in events])
+        self._columns.add(events, *exact_nanoseconds([event.ts for event in events]))
 
-    def _decode(self, text: bytes) -> tuple[Sequence[Event], Sequence[Decimal] | Floats]:
+    def _decode(self, text: bytes) -> tuple[Sequence[Event], Ints, Flags]:
+        """The events of a list, and their ``ts`` as `Columns.add` takes it."""
         if not self._exact:
             plain = PLAIN.decode(text)
-            times = np.array([event.ts for event in plain], np.float64)
-            self._exact = bool((times >= _DOUBLE_LIMIT).any()) and _FRACTION.search(text) is not None
+            micros = np.array([event.ts for event in plain], np.float64)
+            self._exact = bool((micros >= _DOUBLE_LIMIT).any()) and _FRACTION.search(text) is not None
             if not self._exact:
-                return plain, times
+                return plain, *nanoseconds(micros)
         exact = EXACT.decode(text)
-        return exact, [event.ts for event in exact]
+        return exact, *exact_nanoseconds([event.ts for event in exact])
 
     def _pick(self, text: bytes) -> list[Event]:
         """Read event by event what cannot be read at once."""
