@@ -61,7 +61,9 @@ class Options(TypedDict, total=False):
     exit_timeout: float
     """How long the end of the process waits for files, in seconds; after that they are made without it."""
     max_trace_mb: float | None
-    """Shorten the windows to come when one's trace, as plain JSON, is larger than this, in MB; None sets no limit."""
+    """Shorten the windows to come when one's trace, as plain JSON, is larger than this, in MB; None sets no limit.
+
+    Their folders are still called by the steps that the schedule asked for: ranks may be shortened differently."""
     keep_windows: int | None
     """How many windows of a stage a rank keeps, the latest ones; None keeps all."""
     on_error: OnError

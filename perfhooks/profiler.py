@@ -19,7 +19,7 @@ from perfhooks.job import Job
 from perfhooks.options import Options, check_step, checked, recording, said, selected
 from perfhooks.run import Run, check_out, step_range
 from perfhooks.schedule import FromStartToStop, Phase, Phases, Schedule
-from perfhooks.spool import HandlerLike, Spool
+from perfhooks.spool import HandlerLike, Spool, place_of
 from perfhooks.steps import Steps
 from perfhooks.timeline import Timeline, clock
 from perfhooks.window import Window, check_recording, metadata_json, recorder_busy, region
@@ -94,6 +94,7 @@ class Profiler:
         self._ended = True
         self._opened = False
         self._skipped = 0
+        self._shortened = 0
         self._step = self._began = 0
         self._next = NEVER
         self._recording = False
@@ -308,17 +309,18 @@ class Profiler:
             self._skipped += 1
             logger.warning("too many windows wait for their files: the window at step %d is skipped", step)
             return
+        phases = self._phases if self._schedule is not None or self._writes else None
         if self._options["acc_events"] and self._last is not None:
             window = self._last
-            window.arm(step)
+            window.arm(step, phases)
         else:
-            marks = self._schedule is not None or self._writes
             window = Window(
                 first=step,
-                phases=self._phases if marks else None,
+                phases=phases,
                 on_trace_ready=self._ready,
                 recording=self._recording_options,
             )
+        window.shortened = self._shortened
         for key, value in self._metadata.items():
             window.preset_metadata_json(key, value)
         self._begin_window(window)
@@ -328,8 +330,7 @@ class Profiler:
         """Start the recorder last: what is done after that is part of the first step."""
         self._spool.warm_up()
         if self._run is not None:
-            last = window.planned.last if window.planned else None
-            self._run.enter_window(self._run.place(self._options["stage"], window.first, last).folder.name)
+            self._run.enter_window(place_of(window, self._run, self._options["stage"]).folder.name)
         lifetime.watch(self)
         try:
             window.start()
@@ -394,6 +395,7 @@ class Profiler:
         active = max(1, int(schedule.active * budget * 1e6 / size))
         if active < schedule.active:
             self._schedule = self._phases = schedule.shortened(active)
+            self._shortened += schedule.active - active
             logger.warning(
                 "%d steps made a trace of %.0f MB, more than max_trace_mb=%g: windows have %d active steps from now on",
                 schedule.active, size / 1e6, budget, active,

@@ -51,6 +51,8 @@ class Recorded(Protocol):
     """Why it ended before its last step; None for a whole window."""
     planned: Planned | None
     """Its steps as planned; None where that is not known."""
+    shortened: int = 0
+    """How many steps less than the schedule asked for are planned."""
     stop_s: float = 0.0
     """Seconds the recorder took to stop."""
 
@@ -67,6 +69,11 @@ class _Saved(NamedTuple):
     path: Path
     seconds: float
     bytes: int
+
+
+def place_of(window: Recorded, run: Run, stage: str) -> Place:
+    """Where a window goes, by the steps that the schedule asked for: a rank that shortened it meets the others."""
+    return run.place(stage, window.first, window.planned.last + window.shortened if window.planned else None)
 
 
 class Spool:
@@ -149,7 +156,7 @@ class Spool:
             Size of the saved trace in bytes; None if nothing was saved.
         """
         run = self._run if write else None
-        place = None if run is None else run.place(stage, window.first, window.planned.last if window.planned else None)
+        place = None if run is None else place_of(window, run, stage)
         if place is not None and not window.ready:
             self._note(window, place, stage)
             return None

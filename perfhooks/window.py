@@ -158,6 +158,8 @@ class Window(torch.profiler.profile):
         """Its steps as planned; None where that is not known."""
         self.first = self.planned.active if self.planned else first
         """Its first step that was recorded."""
+        self.shortened = 0
+        """How many steps less than the schedule asked for are planned."""
         self.reached = first
         """The step during which, or before which, recording ended."""
         self.partial: str | None = None
@@ -181,9 +183,10 @@ class Window(torch.profiler.profile):
             return ProfilerAction.RECORD_AND_SAVE if self._phases.ends(step) else ProfilerAction.RECORD
         return ProfilerAction.WARMUP if phase is Phase.WARMUP else ProfilerAction.NONE
 
-    def arm(self, first: int) -> None:
+    def arm(self, first: int, phases: Phases | None) -> None:
         """Make a window that has been recorded ready for the next one: torch then adds its events to the last ones'."""
         self._begin = self.step_num = first
+        self._phases = phases
         self.planned = self._phases.next_window(first) if self._phases else None
         self.first = self.planned.active if self.planned else first
         self.partial = None
