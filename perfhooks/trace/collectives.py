@@ -61,6 +61,7 @@ def table(trace: Trace) -> pl.DataFrame:
     in them: those of gloo, MPI and UCC are the collective itself, others only ask for it and are rows only if no device
     was traced. ``group``, ``group_description`` and ``group_size`` tell the process group.
 
+    ``duration_ms`` is null where the range was still open when recording ended: torch 2.4 gives it a length of 0.
     ``bytes`` is the size of the message as nccl-tests counts it: the larger of what one rank puts in and what it gets
     out, elements times the size of their type. ``exposed_ms`` is the part of the duration in which no kernel computed,
     on any device of the process; null on the host. With S bytes, n ranks and t the duration, in 10^9 bytes a second,
@@ -84,13 +85,14 @@ def table(trace: Trace) -> pl.DataFrame:
             "step": step_numbers(trace, _asked(trace, rows)),
             "start_ms": since_start(trace, trace.start[rows]),
             **{name: [getattr(each, name) for each in told] for name in Message._fields},
-            "duration_ms": span * MS,
+            "duration_ms": np.where((span > 0) | (trace.kind[rows] == Kind.KERNEL), span * MS, np.nan),
             "exposed_ms": _exposed(trace, rows),
             **_bandwidths(told, np.where(_moves(trace, rows), span, 0).tolist()),
             **_places(trace, rows),
         },
         schema_overrides=_SCHEMA,
         strict=False,
+        nan_to_null=True,
     ).select(*_SCHEMA)
 
 
