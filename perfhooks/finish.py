@@ -107,9 +107,14 @@ def _finish(place: Place, capture: Capture, run: Run) -> Capture:
             recorded_step_ms=_median(recorded, least=3),
         ),
     )
-    place.save(done)
+    newer = place.load().token != capture.token
+    if not newer:
+        place.save(done)
     with contextlib.suppress(FileNotFoundError):
         place.saved(capture).unlink()
+    if newer:  # another process has recorded the same window since, and its worker waits for us to be done
+        logger.warning("%s was recorded again before it was finished: the later one is kept", place.folder.name)
+        return capture
     run.note_window(place)
     run.forget_old_windows(done)
     return done
@@ -165,9 +170,11 @@ def finish_all(folder: Path) -> Iterator[Outcome]:
     run = Run.existing(folder)
     for raw, timeline in run.left_steps():
         _write_steps(raw, timeline)
+    run.adopt()
     for place in run.places():
         try:
-            place.adopt()
+            if not place.capture_file.exists() and run.is_recording(place):
+                continue
             before = place.load().state
             yield Outcome(place, finish(place), finished_now=before == "spooled")
         except Exception as error:  # noqa: BLE001 -- one broken window must not hide the others

@@ -6,15 +6,14 @@ import os
 import platform
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from perfhooks.process import began
+
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1", "0.0.0.0")  # noqa: S104 -- compared with, never bound
 _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
-_START_TIME: Final = 19
-"""Place of the start time behind the name of a process in ``/proc/PID/stat``; see proc(5)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +30,13 @@ class Job:
     """Name of the machine."""
     identity: str | None = None
     """What the launcher calls this job, the same on all its ranks; None where there is no launcher."""
+    is_restart: bool = False
+    """Whether the launcher says that it had to start the processes of this node again."""
+
+    @property
+    def first(self) -> Job:
+        """The facts of rank 0, as far as they are known here."""
+        return replace(self, rank=0, local_rank=0)
 
     @classmethod
     def current(cls) -> Job:
@@ -39,7 +45,8 @@ class Job:
         ``identity`` is the same on all ranks, after an elastic restart too, and another one for the next job: it is
         made of torchrun's run id, SLURM's job and step, and on one node of what tells two launches apart. A job on
         several nodes that was given neither id is known by its meeting point only, which the next job may have again:
-        give it a name with ``--rdzv-id`` or ``run=``.
+        give it a name with ``--rdzv-id`` or ``run=``. One that shrinks to a single node is another one: only ``run=``
+        keeps it together.
         """
         own = _from_process_group() or _from_torchrun() or _from_slurm() or _Place(0, 1)
         return cls(
@@ -48,15 +55,8 @@ class Job:
             world_size=own.world_size,
             node=platform.node(),
             identity=_identity(own.world_size) if own.world_size > 1 else None,
+            is_restart=bool(_number("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")),
         )
-
-
-def boot() -> str:
-    """What Linux draws when a machine starts, for containers too; empty elsewhere."""
-    try:
-        return _BOOT.read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
 
 
 class _Place(NamedTuple):
@@ -148,14 +148,4 @@ def _of_parent() -> str:
     """The process that started this one, by number and time; one that lives on may start more, at other ports."""
     parent = os.getppid()
     port = os.environ.get("MASTER_PORT", "")
-    return "-".join(filter(None, ("job", str(parent), _start_time(parent), port)))
-
-
-def _start_time(pid: int) -> str:
-    """When a process began, in ticks since the machine did; nothing where the system does not say."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    fields = stat.rpartition(")")[2].split()
-    return fields[_START_TIME] if len(fields) > _START_TIME else ""
+    return "-".join(filter(None, ("job", str(parent), began(parent), port)))

@@ -16,7 +16,7 @@ from perfhooks.errors import OptionError, PerfhooksError, TraceError
 from perfhooks.handlers.chrome import LEVEL
 from perfhooks.handlers.collectives import epoch
 from perfhooks.ranks.missing import named
-from perfhooks.run import Place, publish, shown
+from perfhooks.run import MERGED, Place, publish, shown
 from perfhooks.trace.events import decode_object
 from perfhooks.trace.source import BLOCK, TornArchiveError, blocks, opened
 
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Event = dict[str, msgspec.Raw]
-
-NAME: Final = "merged.pt.trace.json.gz"
-"""What a merged trace is called, in the folder of its window."""
 
 _TRACE: Final = re.compile(r"rank(\d+)\.pt\.trace\.json(?:\.gz)?")
 _EVENTS_BEGIN: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -78,7 +75,7 @@ def merge(
 
     Args:
         target: The folder of a window, or of a run: then its latest window that has traces.
-        out: The file to write, packed if its name ends in ``.gz``; None is `NAME` in the window's folder.
+        out: The file to write, packed if its name ends in ``.gz``; None is `MERGED` in the window's folder.
         ranks: Which ranks; None takes all.
         tell: Is told how many ranks are done, and of how many.
 
@@ -91,7 +88,7 @@ def merge(
     if not found:
         raise PerfhooksError(f"{window} has no trace of {'any rank' if ranks is None else f'ranks {sorted(ranks)}'}")
     clocks = ranks_of_run.clocks_of(window)
-    path = window / NAME if out is None else out
+    path = window / MERGED if out is None else out
     problems = []
     with publish(path) as file, _packed(file, path) as plain:
         writer = _Writer(plain, len(found))

@@ -196,6 +196,11 @@ def _check_number(option: str, value: object, *, least: float | None = None, abo
         raise OptionError(f"{option} must be a number {rule}, got {value!r}")
 
 
+def are_any(ranks: Ranks, world_size: int) -> bool:
+    """Whether ``ranks`` may name any rank of a job of that size."""
+    return callable(ranks) or isinstance(ranks, str) or min(ranks) < world_size
+
+
 def said(ranks: Ranks) -> str | list[int]:
     """``ranks`` for ``run.json``; of a callable, that it was one."""
     if callable(ranks):

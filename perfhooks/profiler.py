@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from typing_extensions import Self, Unpack
@@ -16,7 +17,7 @@ from perfhooks import lifetime, remote
 from perfhooks.errors import NothingRecordedError, OptionError
 from perfhooks.guard import guard, logger, speak_up
 from perfhooks.job import Job
-from perfhooks.options import Options, check_step, checked, recording, said, selected
+from perfhooks.options import Options, are_any, check_step, checked, recording, said, selected
 from perfhooks.run import Run, check_out, step_range
 from perfhooks.schedule import FromStartToStop, Phase, Phases, Schedule
 from perfhooks.spool import HandlerLike, Spool, place_of
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from perfhooks.run import Capture, Place
 
 T = TypeVar("T")
+
+_STARTED: Final[Counter[tuple[str, str]]] = Counter()
+"""How many runs without a name were begun in this process, by the folder for runs and the stage."""
 ScheduleLike = Schedule | str | Mapping[str, int] | Callable[[int], Any] | None
 
 NEVER: Final = sys.maxsize
@@ -94,6 +98,8 @@ class Profiler:
         self._ended = True
         self._opened = False
         self._skipped = 0
+        self._left_out = False
+        self._number: int | None = None
         self._shortened = 0
         self._step = self._began = 0
         self._next = NEVER
@@ -132,16 +138,20 @@ class Profiler:
             self._phases = FromStartToStop(self._step)
         with lifetime.busy(), guard("starting to profile", self._on_error):
             job = Job.current()
+            self._count_runs(out, run)
             ranks = self._options["ranks"]
             if not selected(ranks, job):
-                self._ended = True
+                self._ended = self._left_out = True
+                if job.rank == 0 and not are_any(ranks, job.world_size):
+                    logger.warning("ranks=%r: this job has %d ranks, so nothing is recorded", ranks, job.world_size)
                 return
-            # one rank speaks for all that record
-            self._spool.is_loud = job.rank == 0 or not selected(ranks, replace(job, rank=0, local_rank=0))
             self._end_step, self._data_arrived = self._timeline.end_step, self._timeline.data_arrived
             if self._writes:
                 self._run = self._run or self._open_run(job, out, run)
                 self._spool.open(self._run)
+            # one rank speaks for all that record; what somebody's callable says of others is not for us to ask
+            others = self._run is not None and (not self._run.is_new if callable(ranks) else selected(ranks, job.first))
+            self._spool.is_loud = job.rank == 0 or not others
             lifetime.opened(self)
             self._timeline.begin(self._step)
             self._advance(self._step)
@@ -408,7 +418,16 @@ class Profiler:
             "options": self._spool.recorded,
             "ranks": said(self._options["ranks"]),
         }
-        return Run.open(self._options["out"] or out or "perf", self._options["run"] or run, job, facts)
+        out, run = self._options["out"] or out or "perf", self._options["run"] or run
+        return Run.open(out, run, job, facts, before=self._number or 0)
+
+    def _count_runs(self, out: str | os.PathLike[str] | None, run: str | None) -> None:
+        """Number the runs that have no name: every rank does, whether it records or not, so all come to the same."""
+        if self._number is None and self._writes and not (self._options["run"] or run):
+            folder = self._options["out"] or out or "perf"
+            key = (str(folder) if remote.is_url(folder) else str(Path(folder).absolute()), self._options["stage"])
+            self._number = _STARTED[key]
+            _STARTED[key] += 1
 
     def _write_timeline(self) -> None:
         rows = self._timeline.rows()
@@ -421,8 +440,11 @@ class Profiler:
     def _why_nothing(self) -> str:
         if self._window is not None:
             return f"nothing to show yet: the window of step {self._step} is still recording"
+        if self._left_out:
+            return "no window is recorded here: this rank is not among those of ranks="
         if self._last is not None:
-            return "a window has been recorded, but no files were asked for; key_averages() and events() show it"
+            why = "its files could not be saved, as was said before" if self._writes else "no files were asked for"
+            return f"a window has been recorded, but {why}; key_averages() and events() show it"
         if self._skipped:
             return f"no window has been recorded: {self._skipped} had to be skipped, as was said before"
         planned = self._phases.next_window(0)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 import re
 import secrets
 import sys
@@ -23,6 +22,8 @@ from filelock import FileLock
 import perfhooks
 from perfhooks import remote
 from perfhooks.errors import OptionError, PerfhooksError
+from perfhooks.guard import logger
+from perfhooks.process import Process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 """Of run.json and capture.json. 1: the first."""
+
+MERGED = "merged.pt.trace.json.gz"
+"""The traces of all ranks of a window side by side."""
 
 State = Literal["spooled", "done"]
 
@@ -88,7 +92,7 @@ class Capture:
     node: str = ""
     """Name of the machine that the rank ran on."""
     boot: str = ""
-    """Which of its starts that was, see `perfhooks.job.boot`; empty where it does not say."""
+    """Which of its starts that was, see `perfhooks.process.boot`; empty where it does not say."""
     stage: str = "train"
     """Which loop was profiled: train, validate, test or predict."""
     first: int = 0
@@ -101,6 +105,8 @@ class Capture:
     """Why the window ended before its last step; None for a whole window."""
     state: State = "done"
     """``spooled`` until the artifacts are made from the saved trace."""
+    token: str = ""
+    """Tells it from the same window of another process, as after an elastic restart; part of the saved trace's name."""
     spool: str | None = None
     """Where the saved trace is until it is finished, if not beside the artifacts but on a disk of the node."""
     handlers: tuple[dict[str, Any], ...] = ()
@@ -119,6 +125,8 @@ class Capture:
     options: dict[str, Any] = field(default_factory=dict)
     """What was recorded: shapes, memory, stacks, ..."""
     versions: dict[str, str] = field(default_factory=dict)
+    began: float = 0.0
+    """When recording began, in seconds since 1970; 0 where that is not known."""
     time: float = 0.0
     """When recording ended, in seconds since 1970."""
     format: int = FORMAT
@@ -141,14 +149,13 @@ class Place:
         """The facts of the window."""
         return self.artifact("capture.json")
 
-    @property
-    def spool(self) -> Path:
-        """The trace as the recorder saved it, until it is finished."""
-        return self.folder / f".rank{self.rank}.spool.json"
+    def spool(self, token: str) -> Path:
+        """Where a process saves the trace as it was recorded, until it is finished."""
+        return self.folder / f".rank{self.rank}.{token}.spool.json"
 
     def saved(self, capture: Capture) -> Path:
-        """The trace as the recorder saved it."""
-        return self.spool if capture.spool is None else Path(capture.spool)
+        """The trace as it was recorded."""
+        return self.spool(capture.token) if capture.spool is None else Path(capture.spool)
 
     def artifact(self, name: str) -> Path:
         """Path of ``name`` (``steps.csv``) of this rank."""
@@ -173,26 +180,6 @@ class Place:
         self.folder.mkdir(parents=True, exist_ok=True)
         publish_json(self.capture_file, capture)
 
-    def adopt(self) -> None:
-        """Write facts for a trace whose process ended between saving it and saying so."""
-        match = re.match(r"(.+)-(\d{6,})(?:-(\d{6,}))?$", self.folder.name)
-        if self.capture_file.exists() or not self.spool.exists() or match is None:
-            return
-        stage, first, last = match.groups()
-        self.save(
-            Capture(
-                rank=self.rank,
-                stage=stage,
-                first=int(first),
-                last=int(last) if last else None,
-                reached=int(last or first),
-                partial="the process ended while it saved the window",
-                state="spooled",
-                handlers=tuple(Run.of(self).manifest().get("handlers", ())),
-                time=self.spool.stat().st_mtime,
-            )
-        )
-
 
 @dataclass(frozen=True)
 class Run:
@@ -200,9 +187,13 @@ class Run:
 
     folder: Path
     rank: int = 0
+    is_new: bool = field(default=False, compare=False)
+    """Whether this process has begun it, and no other rank."""
 
     @classmethod
-    def open(cls, out: str | os.PathLike[str], name: str | None, job: Job, facts: Mapping[str, Any]) -> Run:
+    def open(
+        cls, out: str | os.PathLike[str], name: str | None, job: Job, facts: Mapping[str, Any], *, before: int = 0
+    ) -> Run:
         """Make the folder of a run and its ``run.json``.
 
         Args:
@@ -211,14 +202,23 @@ class Run:
                 the process.
             job: Who this process is.
             facts: What else ``run.json`` says: schedule, options, handlers.
+            before: How many runs of this job every rank had before; tells one from them if the launcher's identity is
+                all there is.
         """
         parent = remote.local_folder(out) if remote.is_url(out) else Path(out).absolute()
         parent.mkdir(parents=True, exist_ok=True)
-        shared = name or job.identity
+        again = f"-{before}" if before else ""
+        shared = name or (job.identity and job.identity + again)
         folder = _shared(parent / file_name(shared)) if shared else _unique(parent)
-        run = cls(folder, job.rank)
-        if not run._manifest.exists():
+        is_new = not (folder / "run.json").exists()
+        run = cls(folder, job.rank, is_new)
+        if is_new:
             publish_json(run._manifest, _manifest(out, folder.name, job) | dict(facts))
+        elif name is None and job.rank == 0 and not job.is_restart and run.manifest().get("windows"):
+            logger.warning(
+                "%s holds windows of an earlier launch; if that was another job, give this one a name of its own: run=",
+                folder,
+            )
         if not remote.is_url(out):
             _point(parent / "latest", folder.name)
         return run
@@ -268,11 +268,12 @@ class Run:
         steps = f"{first:06d}" if last is None else f"{first:06d}-{last:06d}"
         return Place(self.folder / f"{file_name(stage)}-{steps}", self.rank)
 
-    def spool_for(self, place: Place) -> Path:
+    def spool_for(self, place: Place, token: str) -> Path:
         """Where to save a window's trace: a disk of this node, as others may not be there when they are needed."""
+        own = place.spool(token)
         if not remote.is_network_disk(self.folder):
-            return place.spool
-        return remote.local_folder(self.folder) / self.folder.name / place.folder.name / place.spool.name
+            return own
+        return remote.local_folder(self.folder) / self.folder.name / place.folder.name / own.name
 
     def raw_steps(self, rank: int, first: int) -> Path:
         """Steps as the loop left them, until they are in the timeline."""
@@ -294,6 +295,31 @@ class Run:
         }
         return [Place(folder, rank) for folder, rank in sorted(found)]
 
+    def adopt(self) -> None:
+        """Write facts for traces whose process ended between saving them and saying so."""
+        left = self.folder.glob("*/.rank*.*.spool.json")
+        for spool in sorted(left, key=lambda path: path.stat().st_mtime):
+            _, rank, token, *_ = spool.name.split(".")
+            place = Place(spool.parent, int(rank.removeprefix("rank")))
+            match = _WINDOW(spool.parent.name)
+            if match is None or _is_newer(place.capture_file, spool) or self.is_recording(place):
+                continue
+            stage, first, last = match.groups()
+            place.save(
+                Capture(
+                    rank=place.rank,
+                    stage=stage,
+                    first=int(first),
+                    last=int(last) if last else None,
+                    reached=int(last or first) + bool(last),
+                    partial="the process ended while it saved the window",
+                    state="spooled",
+                    token=token,
+                    handlers=tuple(self.manifest().get("handlers", ())),
+                    time=spool.stat().st_mtime,
+                )
+            )
+
     def enter_window(self, name: str | None) -> None:
         """Leave a mark while a window is open, so that a later look can say what was lost with a killed process."""
         mark = self.folder / f".rank{self.rank}.recording"
@@ -301,21 +327,25 @@ class Run:
             if name is None:
                 mark.unlink(missing_ok=True)
             else:
-                mark.write_bytes(msgspec.json.encode({"window": name, "pid": os.getpid(), "host": platform.node()}))
+                mark.write_bytes(msgspec.json.encode(_Mark(name, Process.current())))
+
+    def _marks(self) -> Iterator[tuple[Place, Path, bool]]:
+        """Windows that were begun and not ended, with the mark of each, and whether its process is gone."""
+        for path in sorted(self.folder.glob(".rank*.recording")):
+            with contextlib.suppress(OSError, msgspec.MsgspecError):
+                mark = msgspec.json.decode(path.read_bytes(), type=_Mark)
+                alive = mark.process.is_alive
+                # nobody can be asked about a process elsewhere; but no window lasts that long
+                gone = time.time() - path.stat().st_mtime > _LONGEST_WINDOW_S if alive is None else not alive
+                yield Place(self.folder / mark.window, int(path.name[len(".rank") : -len(".recording")])), path, gone
+
+    def is_recording(self, place: Place) -> bool:
+        """Whether a rank may be recording or saving a window this moment."""
+        return any(each == place and not gone for each, _, gone in self._marks())
 
     def died_recording(self) -> list[Place]:
         """The ranks whose process ended while a window was open, and that window."""
-        found = []
-        for path in sorted(self.folder.glob(".rank*.recording")):
-            with contextlib.suppress(OSError, msgspec.MsgspecError):
-                mark = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-                place = Place(self.folder / str(mark["window"]), int(path.name[len(".rank") : -len(".recording")]))
-                here = mark["host"] == platform.node()
-                # nobody can be asked about a process elsewhere; but no window lasts that long
-                gone = not _alive(mark["pid"]) if here else time.time() - path.stat().st_mtime > _LONGEST_WINDOW_S
-                if gone and not place.capture_file.exists():
-                    found.append(place)
-        return found
+        return [place for place, mark, gone in self._marks() if gone and not _is_newer(place.capture_file, mark)]
 
     def note_window(self, place: Place) -> None:
         """Name a finished window in ``run.json``; the first rank does, the others need no lock to see it."""
@@ -340,6 +370,8 @@ class Run:
             for name in (*each.artifacts, place.capture_file.name):
                 (place.folder / name).unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # another rank's files are still there
+                if {path.name for path in place.folder.iterdir()} == {MERGED}:
+                    (place.folder / MERGED).unlink()
                 place.folder.rmdir()
             remote.delete(self.manifest().get("remote"), place.folder.name, [*each.artifacts, place.capture_file.name])
 
@@ -353,7 +385,15 @@ class Run:
 
 
 _LONGEST_WINDOW_S = 3600
-_OF = re.compile(r"^\.?rank(\d+)\.(?:capture|spool)\.json$").match
+_OF = re.compile(r"^\.?rank(\d+)\.(?:capture|\w+\.spool)\.json$").match
+_WINDOW = re.compile(r"(.+?)-(\d{6,})(?:-(\d{6,}))?$").match
+
+
+class _Mark(msgspec.Struct):
+    """That a process is recording a window."""
+
+    window: str
+    process: Process
 
 
 def _manifest(out: str | os.PathLike[str], name: str, job: Job) -> dict[str, Any]:
@@ -370,14 +410,12 @@ def _manifest(out: str | os.PathLike[str], name: str, job: Job) -> dict[str, Any
     }
 
 
-def _alive(pid: int) -> bool:
+def _is_newer(path: Path, other: Path) -> bool:
+    """Whether one file is there, and was written after the other or with it."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return path.stat().st_mtime_ns >= other.stat().st_mtime_ns
+    except FileNotFoundError:
         return False
-    except OSError:
-        pass
-    return True
 
 
 def step_range(first: int, last: int) -> str:

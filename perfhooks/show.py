@@ -96,7 +96,7 @@ def _source(place: Place) -> Source | None:
     capture = None
     with contextlib.suppress(PerfhooksError):
         capture = place.load()
-    for path in (*map(place.artifact, _NAMES), place.spool):
+    for path in (*map(place.artifact, _NAMES), *([place.saved(capture)] if capture else [])):
         if path.exists():
             return Source(path, place.folder.name, capture or Capture(rank=place.rank))
     return None

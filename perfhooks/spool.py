@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import platform
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ from perfhooks.errors import OptionError
 from perfhooks.finish import finish
 from perfhooks.guard import OnError, guard, logger
 from perfhooks.handlers import Handler
-from perfhooks.job import boot
+from perfhooks.process import boot
 from perfhooks.run import Capture, Cost, Place, Run, publish, shown, versions
 from perfhooks.terminal import waiting
 from perfhooks.worker import Worker
@@ -47,6 +48,8 @@ class Recorded(Protocol):
     """Its first step that was recorded."""
     reached: int
     """The step during which, or before which, recording ended."""
+    began: float = 0.0
+    """When recording began, in seconds since 1970; 0 where that is not known."""
     partial: str | None
     """Why it ended before its last step; None for a whole window."""
     planned: Planned | None
@@ -160,7 +163,8 @@ class Spool:
         if place is not None and not window.ready:
             self._note(window, place, stage)
             return None
-        saved = None if run is None or place is None else self._save(window, place, run.spool_for(place))
+        token = secrets.token_hex(4)
+        saved = None if run is None or place is None else self._save(window, place, run.spool_for(place, token))
         try:
             for call in self.calls:
                 with guard(f"handler {getattr(call, '__qualname__', call)!r}", self._on_error):
@@ -168,14 +172,14 @@ class Spool:
         finally:  # a callable may end the training
             freed_s = _timed(release) if release is not None else 0.0
             if place is not None and saved is not None:
-                self._keep(window, place, stage, saved, freed_s)
+                self._keep(self._facts(window, place.rank, stage, token), place, saved, freed_s)
         return None if saved is None else saved.bytes
 
-    def _keep(self, window: Recorded, place: Place, stage: str, saved: _Saved, freed_s: float) -> None:
+    def _keep(self, facts: Capture, place: Place, saved: _Saved, freed_s: float) -> None:
         with guard(f"finishing {place.folder.name}", self._on_error):
-            cost = Cost(stop_s=window.stop_s, save_s=saved.seconds, free_s=freed_s, trace_bytes=saved.bytes)
-            facts = self._facts(window, place.rank, stage, cost)
-            place.save(facts if saved.path == place.spool else replace(facts, spool=str(saved.path)))
+            cost = replace(facts.cost, save_s=saved.seconds, free_s=freed_s, trace_bytes=saved.bytes)
+            elsewhere = None if saved.path.parent == place.folder else str(saved.path)
+            place.save(replace(facts, cost=cost, spool=elsewhere))
             self._hand_over(place)
 
     def _save(self, window: Recorded, place: Place, path: Path) -> _Saved | None:
@@ -188,9 +192,9 @@ class Spool:
         """A window of which there is nothing but what went wrong."""
         logger.warning("%s has no trace: %s", place.folder.name, "; ".join(window.notes))
         with guard(f"noting what became of {place.folder.name}", self._on_error):
-            place.save(replace(self._facts(window, place.rank, stage, Cost()), state="done"))
+            place.save(replace(self._facts(window, place.rank, stage), state="done"))
 
-    def _facts(self, window: Recorded, rank: int, stage: str, cost: Cost) -> Capture:
+    def _facts(self, window: Recorded, rank: int, stage: str, token: str = "") -> Capture:
         return Capture(
             rank=rank,
             node=platform.node(),
@@ -201,12 +205,14 @@ class Spool:
             reached=window.reached,
             partial=window.partial,
             state="spooled",
+            token=token,
             handlers=self.recipes,
             keep_windows=self._keep_windows,
             notes=tuple(window.notes),
-            cost=cost,
+            cost=Cost(stop_s=window.stop_s),
             options=self.recorded,
             versions=versions(),
+            began=window.began,
             time=time.time(),
         )
 
@@ -258,7 +264,7 @@ class Spool:
             with guard(f"reading what became of {place.folder.name}", self._on_error):
                 if "problem" in answer:
                     logger.warning("%s is not finished (%s); %s", shown(place.folder), answer["problem"], _LATER)
-                else:
+                elif self._keep_windows is None or place.capture_file.exists():  # not deleted since
                     self._finished(place, place.load())
         if self.pending and self._worker.exit_code is not None:
             self._mourn(self._worker)

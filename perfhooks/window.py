@@ -160,6 +160,8 @@ class Window(torch.profiler.profile):
         """Its first step that was recorded."""
         self.shortened = 0
         """How many steps less than the schedule asked for are planned."""
+        self.began = 0.0
+        """When it began, in seconds since 1970."""
         self.reached = first
         """The step during which, or before which, recording ended."""
         self.partial: str | None = None
@@ -208,6 +210,7 @@ class Window(torch.profiler.profile):
 
     def start(self) -> None:
         """Begin, with the warm-up if there is one."""
+        self.began = time.time()
         super().start()
         _open.add(self)
 

@@ -15,7 +15,7 @@ from many_ranks import ManyRanks
 
 import perfhooks.trace
 from perfhooks.errors import OptionError, PerfhooksError
-from perfhooks.merge import NAME, _later, _Source, merge, rank_set
+from perfhooks.merge import _later, _Source, merge, rank_set
 from perfhooks.testing import PID, flow, kernel, launch, op, slice_event, step_mark, write_trace
 from perfhooks.trace import operators, steps
 
@@ -75,7 +75,7 @@ def merged(result):
 
 def test_ranks_stand_side_by_side_under_their_names(run):
     result = merge(run)
-    assert result.path == run / WINDOW / NAME
+    assert result.path == run / WINDOW / "merged.pt.trace.json.gz"
     assert (result.ranks, result.aligned, result.problems) == ((0, 1, 2), True, ())
     found = merged(result)["traceEvents"]
     names = {event["pid"]: event["args"]["name"] for event in found if event["name"] == "process_name"}

@@ -407,7 +407,44 @@ def test_ranks_decide_who_records(monkeypatch):
         with Profiler(schedule=SCHEDULE, on_trace_ready=seen.append, ranks=ranks) as prof:
             loop(prof)
         assert bool(seen) is records, ranks
-    assert (jobs[0].rank, jobs[0].world_size) == (1, 2)
+    assert [(job.rank, job.world_size) for job in jobs] == [(1, 2)], "asked once, about itself"
+
+
+@pytest.fixture
+def rank_one_of_two(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "j", "LOCAL_WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_runs_one_after_the_other_have_folders_of_their_own_on_every_rank(rank_one_of_two):
+    """The first one is not recorded here, but on rank 0: the second must be called the same on both."""
+    for ranks in ([0], "all", "all"):
+        with Profiler(schedule=SCHEDULE, ranks=ranks, background=False) as prof:
+            loop(prof)
+    assert sorted(path.name for path in Path("perf").iterdir()) == ["j-1", "j-2", "latest"]
+    with prof:  # the same one again goes on with its run
+        loop(prof)
+    assert sorted(path.name for path in Path("perf").iterdir()) == ["j-1", "j-2", "latest"]
+
+
+@pytest.mark.parametrize(("ranks", "speaks"), [("all", False), ([1], True), (lambda job: job.rank == 1, True)])
+def test_one_of_the_ranks_that_record_speaks(rank_one_of_two, caplog, ranks, speaks):
+    caplog.set_level(logging.INFO, "perfhooks")
+    with Profiler(schedule=SCHEDULE, ranks=ranks, background=False) as prof:
+        loop(prof)
+    assert any("report.html" in message for message in caplog.messages) is speaks
+
+
+def test_a_rank_that_was_not_asked_says_so(rank_one_of_two, monkeypatch, caplog):
+    with Profiler(schedule=SCHEDULE, ranks=[7]) as prof:
+        loop(prof)
+    assert prof.summary() == "no window is recorded here: this rank is not among those of ranks="
+    assert caplog.messages == []
+    monkeypatch.setenv("RANK", "0")
+    with Profiler(schedule=SCHEDULE, ranks=[7]) as prof:
+        loop(prof)
+    assert caplog.messages == ["ranks=[7]: this job has 2 ranks, so nothing is recorded"]
 
 
 def test_a_rank_that_does_not_record_keeps_nothing():

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "perfhooks"
 
 LAYERS = (
-    ("errors", "labels", "schedule", "guard", "job", "remote", "timeline", "trace"),
+    ("errors", "labels", "schedule", "guard", "process", "job", "remote", "timeline", "trace"),
     ("run",),
     ("handlers", "report", "ranks", "terminal", "drawing"),
     ("finish", "show", "merge", "flame"),

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
-import platform
 import re
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
+import perfhooks.finish
 from perfhooks.errors import OptionError, PerfhooksError
-from perfhooks.finish import finish_all
+from perfhooks.finish import finish, finish_all
 from perfhooks.job import Job
+from perfhooks.process import Process, began
 from perfhooks.remote import is_network_disk
 from perfhooks.run import FORMAT, Capture, Place, Run, check_out, file_name, publish
+from perfhooks.testing import op, step_mark, write_trace
 
 ALONE = Job(node="here")
 
@@ -136,9 +143,9 @@ def test_a_network_disk_is_known_by_its_mount(tmp_path, folder, network):
 def test_traces_are_saved_on_a_local_disk_where_the_run_is_on_a_network_one(tmp_path, monkeypatch):
     run = Run.open(tmp_path / "runs", "r", ALONE, {})
     place = run.place("train", 1, 2)
-    assert run.spool_for(place) == place.spool
+    assert run.spool_for(place, "0a1b") == place.spool("0a1b")
     monkeypatch.setattr("perfhooks.remote.is_network_disk", lambda folder: True)
-    assert not run.spool_for(place).is_relative_to(tmp_path / "runs")
+    assert not run.spool_for(place, "0a1b").is_relative_to(tmp_path / "runs")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -153,16 +160,134 @@ def test_an_unknown_protocol_is_refused():
         check_out("nosuchthing://bucket/runs")
 
 
-def test_a_killed_recording_is_told_from_one_that_goes_on(tmp_path):
+WINDOW = "train-000001-000002"
+
+
+def mark(run, process):
+    """What a process leaves while it records."""
+    path = run.folder / f".rank{run.rank}.recording"
+    path.write_bytes(msgspec.json.encode({"window": WINDOW, "process": process}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "is_gone"),
+    [
+        ({}, False),
+        ({"pid": 2**22 + 1}, True),
+        ({"began": "1"}, True),  # another one has its number now
+        ({"pid": 2**22 + 1, "host": "elsewhere"}, None),
+        ({"pid": 1, "space": "pid:[1]"}, None),
+        ({"pid": 2**22 + 1, "boot": "before"}, None),
+    ],
+)
+def test_a_killed_recording_is_told_from_one_that_goes_on(tmp_path, change, is_gone):
+    """Of a process that cannot be asked about an hour is the answer."""
     run = Run.open(tmp_path, "r", ALONE, {})
-    run.enter_window("train-000001-000002")
-    assert run.died_recording() == []
-    mark = run.folder / ".rank0.recording"
-    mark.write_text(json.dumps({"window": "train-000001-000002", "pid": 2**22 + 1, "host": platform.node()}))
-    assert [place.folder.name for place in run.died_recording()] == ["train-000001-000002"]
-    mark.write_text(json.dumps({"window": "train-000001-000002", "pid": 1, "host": "another"}))
-    assert run.died_recording() == []
-    os.utime(mark, (0, 0))
-    assert [place.folder.name for place in run.died_recording()] == ["train-000001-000002"]
+    path = mark(run, msgspec.structs.replace(Process.current(), **change))
+    place = Place(run.folder / WINDOW)
+    assert run.died_recording() == ([place] if is_gone else [])
+    assert run.is_recording(place) is not bool(is_gone)
+    os.utime(path, (0, 0))
+    assert run.died_recording() == ([] if is_gone is False else [place])
+
+
+def test_a_zombie_has_ended():
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    process = msgspec.structs.replace(Process.current(), pid=child.pid, began=began(child.pid))
+    assert process.is_alive
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert process.is_alive is False
+    child.wait()
+
+
+def test_an_open_window_leaves_a_mark_until_it_ends(tmp_path):
+    run = Run.open(tmp_path, "r", ALONE, {})
+    run.enter_window(WINDOW)
+    assert run.is_recording(Place(run.folder / WINDOW))
+    assert not run.is_recording(Place(run.folder / WINDOW, 1))
     run.enter_window(None)
+    assert not run.is_recording(Place(run.folder / WINDOW))
+
+
+def left(run, token="0a1b", **facts):
+    """A window of three steps that waits to be finished; without facts, of which only the trace was saved."""
+    place = Place(run.folder / "train-000002-000004")
+    place.folder.mkdir(exist_ok=True)
+    events = [
+        event
+        for step in (2, 3, 4)
+        for event in (step_mark(step, 100 * step, 100 * step + 90), op("a", 100 * step, 100 * step + 50))
+    ]
+    write_trace(place.spool(token), events)
+    if facts:
+        place.save(Capture(state="spooled", token=token, handlers=({"type": "steps"},), **facts))
+    return place
+
+
+def test_a_trace_whose_process_ended_before_it_told_of_it_is_finished(tmp_path):
+    run = Run.open(tmp_path, "r", ALONE, {"handlers": [{"type": "steps"}]})
+    place = left(run)
+    (outcome,) = finish_all(run.folder)
+    assert outcome.finished_now
+    assert (outcome.capture.stage, outcome.capture.first, outcome.capture.last) == ("train", 2, 4)
+    assert [row["step"] for row in csv.DictReader(place.artifact("steps.csv").read_text().splitlines())] == [
+        "2",
+        "3",
+        "4",
+    ]
+    assert list(place.folder.glob(".*spool*")) == []
+
+
+def test_a_trace_that_is_being_saved_is_left_to_its_process(tmp_path):
+    run = Run.open(tmp_path, "r", ALONE, {"handlers": [{"type": "steps"}]})
+    place = left(run)
+    path = mark(run, Process.current())
+    path.write_bytes(path.read_bytes().replace(WINDOW.encode(), place.folder.name.encode()))
+    assert list(finish_all(run.folder)) == []
+    assert place.spool("0a1b").exists()
+    assert not place.capture_file.exists()
+
+
+def test_a_window_that_is_recorded_again_while_the_first_is_finished_is_the_one_that_stays(tmp_path, monkeypatch):
+    """As after an elastic restart: the worker of the first attempt may go on for a while."""
+    run = Run.open(tmp_path, "r", ALONE, {})
+    place = left(run, first=2, last=4, reached=5, time=1.0)
+
+    def artifacts(*given, real=perfhooks.finish._artifacts):
+        monkeypatch.undo()
+        left(run, "2c3d", first=2, last=4, reached=5, time=2.0)
+        return real(*given)
+
+    monkeypatch.setattr("perfhooks.finish._artifacts", artifacts)
+    finish(place)
+    assert (place.load().state, place.load().token) == ("spooled", "2c3d")
+    assert [path.name for path in place.folder.glob(".*spool*")] == [place.spool("2c3d").name]
+    assert (finish(place).time, place.load().state) == (2.0, "done")
+    assert list(place.folder.glob(".*spool*")) == []
+
+
+def test_a_rank_that_died_in_a_later_attempt_left_nothing_of_that(tmp_path):
+    run = Run.open(tmp_path, "r", ALONE, {})
+    place = Place(run.folder / WINDOW)
+    place.save(Capture())
+    path = mark(run, msgspec.structs.replace(Process.current(), pid=2**22 + 1))
+    os.utime(path, (path.stat().st_mtime + 5,) * 2)
+    assert run.died_recording() == [place]
+    os.utime(path, (path.stat().st_mtime - 10,) * 2)
     assert run.died_recording() == []
+
+
+def test_runs_of_one_job_are_told_apart_and_of_another_one_is_warned(tmp_path, caplog):
+    job = Job(node="here", world_size=2, identity="job")
+    assert [Run.open(tmp_path, None, job, {}, before=each).folder.name for each in (0, 1)] == ["job", "job-1"]
+    again = Run.open(tmp_path, None, job, {})
+    assert (again.is_new, caplog.messages) == (False, [])
+    again.note_window(again.place("train", 1, 2))
+    Run.open(tmp_path, None, replace(job, is_restart=True), {})
+    Run.open(tmp_path, None, replace(job, rank=1), {})
+    Run.open(tmp_path, "job", job, {})
+    assert caplog.messages == []
+    Run.open(tmp_path, None, job, {})
+    assert "holds windows of an earlier launch" in caplog.text

@@ -167,10 +167,13 @@ def test_only_the_last_windows_of_this_run_are_kept():
     theirs.parent.mkdir(parents=True)
     theirs.write_text("not ours")
     with Profiler(schedule="wait=1 warmup=0 active=1", out="runs", run="r", background=False, keep_windows=2) as prof:
-        loop(prof, 10)
+        loop(prof, 5)
+        Path("runs/r/train-000003-000003/merged.pt.trace.json.gz").touch()
+        loop(prof, 5)
     kept = sorted(path.name for path in Path("runs/r").glob("train-*/rank0.steps.csv") for path in [path.parent])
     assert kept == ["train-000007-000007", "train-000009-000009"]
     assert theirs.read_text() == "not ours"
+    assert not Path("runs/r/train-000003-000003").exists(), "what was merged of it goes with it"
     assert [path.name for path in theirs.parent.iterdir()] == ["notes.txt"]
 
 

@@ -69,12 +69,13 @@ def gather(run: Path) -> dict[str, Any]:
     began = files.began(folder.folder)
     manifest = folder.manifest()
     expected = {"world_size": manifest.get("world_size"), "asked": manifest.get("ranks")}
-    windows, lacks = [], []
+    windows, lacks, trimmed = [], [], False
     stages: dict[str, tuple[str, int]] = {}
     for name, ranks in names.items():
         window = files.read(folder.folder / name, ranks)
         stages[name] = _stage(window)
         windows.append(_compared(window))
+        trimmed |= any(facts.keep_windows is not None for facts in window.facts.values())
         lacks += missing.of_window(window)
     windows.sort(key=lambda window: (window["stage"], window["first"]))
     return {
@@ -82,7 +83,7 @@ def gather(run: Path) -> dict[str, Any]:
         "world_size": expected["world_size"],
         "ranks": sorted(set().union(*names.values())),
         "windows": windows,
-        "missing": missing.of_run(names, stages, began, died, **expected) + lacks,
+        "missing": missing.of_run(names, stages, began, died, trimmed=trimmed, **expected) + lacks,
     }
 
 

@@ -34,9 +34,14 @@ COLLECTIVES: Final[Mapping[str, pl.DataType]] = {
 }
 """Those of a table of collectives."""
 
-_WINDOW_FILE: Final = re.compile(r"\.?rank(\d+)\.(?:capture|spool)\.json")
+_WINDOW_FILE: Final = re.compile(r"\.?rank(\d+)\.(?:capture|\w+\.spool)\.json")
 _RANK_FILE: Final = re.compile(r"\.?rank(\d+)\.(?:timeline\.csv|worker\.log|recording)")
 
+
+_APART_S: Final = 60.0
+"""Ranks of different machines that end a window so far from each other did not record it together."""
+_RESTART_S: Final = 1.0
+"""No job starts again, and comes to the same window, sooner."""
 
 _BATCH: Final = 8 << 20
 """So many bytes of tables are text at once."""
@@ -54,7 +59,14 @@ class Facts(msgspec.Struct, gc=False):
     partial: str | None = None
     state: str = "spooled"
     notes: tuple[str, ...] = ()
+    keep_windows: int | None = None
+    began: float = 0.0
     time: float = 0.0
+
+    @property
+    def clock(self) -> str:
+        """A name for its clock, if it said where it ran: that of the machine alone others may have, too."""
+        return f"{self.node} {self.boot}" if self.boot else ""
 
 
 _FACTS: Final = msgspec.json.Decoder(Facts)
@@ -71,11 +83,13 @@ class Window:
     collectives: pl.DataFrame
     unreadable: dict[int, str] = field(default_factory=dict)
     """Ranks of whom something cannot be read, and what."""
+    earlier: dict[int, float] = field(default_factory=dict)
+    """Ranks that left it of an earlier attempt of the job only, and how many seconds before; not in the tables."""
 
     @property
     def clocks(self) -> dict[int, str]:
-        """A name for the clock of each rank that said where it ran: that of the machine alone others may have, too."""
-        return {rank: f"{facts.node} {facts.boot}" for rank, facts in self.facts.items() if facts.boot}
+        """The clock of each rank that said where it ran."""
+        return {rank: facts.clock for rank, facts in self.facts.items() if facts.clock}
 
 
 def names(run: Path) -> dict[str, set[int]]:
@@ -107,11 +121,32 @@ def read(folder: Path, ranks: Iterable[int]) -> Window:
             facts[rank] = _facts(folder / f"rank{rank}.capture.json")
         except (OSError, msgspec.MsgspecError) as error:
             problems[rank] = _said(error)
+    earlier = _earlier(facts)
+    of_last = [rank for rank in facts if rank not in earlier]
     steps, collectives = (
-        _table(folder, name, list(facts), schema, problems)
+        _table(folder, name, of_last, schema, problems)
         for name, schema in (("steps.csv", STEPS), ("collectives.csv", COLLECTIVES))
     )
-    return Window(folder.name, facts, steps, collectives, problems)
+    return Window(folder.name, facts, steps, collectives, problems, earlier)
+
+
+def _earlier(facts: Mapping[int, Facts]) -> dict[int, float]:
+    """The ranks that did not record a window together with the last ones that did: those had yet to begin.
+
+    On one clock that is certain; between machines, whose clocks may differ, it takes a minute.
+    """
+    last = max((fact.time for fact in facts.values()), default=0.0)
+    on_clock: dict[str, Facts] = {}
+    for fact in sorted(facts.values(), key=lambda fact: fact.time):
+        on_clock[fact.clock] = fact
+    found = {}
+    for rank, fact in facts.items():
+        beside = on_clock[fact.clock]
+        gap = max(_RESTART_S, beside.time - beside.began)
+        certain = fact.clock and beside.began and beside.began - fact.time > gap
+        if fact.time and (certain or last - fact.time > _APART_S):
+            found[rank] = last - fact.time
+    return found
 
 
 def _facts(path: Path) -> Facts:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -10,8 +9,6 @@ if TYPE_CHECKING:
 
     from perfhooks.ranks.files import Window
 
-_APART_S: Final = 60.0
-"""Ranks that end a window so far from each other did not record it together."""
 _SHOWN: Final = 12
 
 
@@ -20,21 +17,26 @@ def of_window(window: Window) -> list[dict[str, Any]]:
     facts = window.facts
     steps = dict(window.steps.group_by("rank").agg("step").iter_rows())
     whole = set().union(*steps.values()) if steps else set()
-    moment = statistics.median(fact.time for fact in facts.values()) if facts else 0.0
     finished = {rank: fact for rank, fact in facts.items() if fact.state == "done"}
     rules: list[tuple[str, Callable[[int], str | None]]] = [
         ("unfinished", lambda rank: None if rank in finished else "is not finished: `perfhooks report` does that"),
         ("partial", lambda rank: _partial(facts[rank].partial, facts[rank].reached)),
         ("no-table", lambda rank: _no_table(rank, finished, steps)),
         ("fewer-steps", lambda rank: _fewer(whole - set(steps.get(rank, whole)), facts[rank].partial)),
-        ("apart", lambda rank: _apart(facts[rank].time - moment)),
     ]
+    of_last = [rank for rank in facts if rank not in window.earlier]
     found = [
-        entry for what, rule in rules for entry in _grouped(window.name, what, ((rank, rule(rank)) for rank in facts))
+        entry for what, rule in rules for entry in _grouped(window.name, what, ((rank, rule(rank)) for rank in of_last))
     ]
-    return found + _grouped(
-        window.name, "unreadable", ((rank, f"cannot be read: {why}") for rank, why in window.unreadable.items())
-    )
+    rest = {
+        "unreadable": ((rank, f"cannot be read: {why}") for rank, why in window.unreadable.items()),
+        "earlier": ((rank, _before(seconds)) for rank, seconds in window.earlier.items()),
+    }
+    return found + [entry for what, told in rest.items() for entry in _grouped(window.name, what, told)]
+
+
+def _before(seconds: float) -> str:
+    return f"left it of an earlier attempt only, which ended {seconds:.0f} s before: it is not compared"
 
 
 def _partial(cause: str | None, reached: int) -> str | None:
@@ -54,19 +56,13 @@ def _fewer(lacking: set[int | None], partial: str | None) -> str | None:
     return f"has no step {', '.join(map(str, numbers[:_SHOWN]))}{' ...' if len(numbers) > _SHOWN else ''}, others have"
 
 
-def _apart(seconds: float) -> str | None:
-    if abs(seconds) <= _APART_S:
-        return None
-    when = "after" if seconds > 0 else "before"
-    return f"ended it {abs(seconds):.0f} s {when} the others, as ranks of different attempts of a job do"
-
-
 def of_run(
     windows: Mapping[str, set[int]],
     stages: Mapping[str, tuple[str, int]],
     began: set[int],
     died: Mapping[str, set[int]],
     *,
+    trimmed: bool = False,
     world_size: int | None = None,
     asked: object = None,
 ) -> list[dict[str, Any]]:
@@ -77,6 +73,7 @@ def of_run(
         stages: Stage and first step of each window.
         began: The ranks that were asked to record at any time.
         died: The ranks that ended while they recorded a window, for each.
+        trimmed: Whether ranks delete their old windows, each by itself: then only the last of a stage tell anything.
         world_size: The number of ranks, where it is known.
         asked: Which ranks were to record, as ``run.json`` says.
     """
@@ -85,19 +82,23 @@ def of_run(
     for name in sorted({*windows, *died}, key=lambda name: stages.get(name, (name, 0))):
         dead = died.get(name, set())
         found += _grouped(name, "died", ((rank, "ended while it recorded: nothing of it is left") for rank in dead))
-        absent = expected - windows.get(name, set()) - dead
-        found += _absent(name, absent, windows, stages)
+        if not trimmed or _is_last(name, stages):
+            found += _absent(name, expected - windows.get(name, set()) - dead, windows, stages)
     never = set(range(world_size or 0)) - expected
     return found + _grouped(None, "not-recorded", ((rank, _never(rank, asked)) for rank in never))
 
 
+def _is_last(name: str, stages: Mapping[str, tuple[str, int]]) -> bool:
+    stage, first = stages.get(name, ("", 0))
+    return first == max((begin for each, begin in stages.values() if each == stage), default=first)
+
+
 def _never(rank: int, asked: object) -> str | None:
-    """Why a rank left nothing of the whole run; None where it was not to leave anything."""
-    if isinstance(asked, list):
-        asked = "all" if rank in asked else "others"
-    if asked == "others":
-        return None
-    return "left nothing, though asked to record" if asked == "all" else "left nothing: not asked to record, or lost"
+    """Why a rank left nothing of the whole run; None where it was not to leave anything, or may not have been."""
+    if asked is None:
+        return "left nothing: not asked to record, or lost"
+    is_asked = asked == "all" or (isinstance(asked, list) and rank in asked)
+    return "left nothing, though asked to record" if is_asked else None
 
 
 def _absent(
@@ -112,7 +113,11 @@ def _absent(
     return [
         *_grouped(name, "joined-late", ((rank, "began to record later") for rank in late)),
         *_grouped(name, "left", ((rank, "recorded before, and not any more") for rank in left)),
-        *_grouped(name, "absent", ((rank, "left nothing of it; its log may say why") for rank in ranks - late - left)),
+        *_grouped(
+            name,
+            "absent",
+            ((rank, "left nothing of it; the training's log may say why") for rank in ranks - late - left),
+        ),
     ]
 
 

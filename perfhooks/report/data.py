@@ -196,11 +196,12 @@ def _run_facts(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_ranks(run: Run) -> dict[str, Any]:
-    """What several ranks say together, and what to do about it; nothing of one rank."""
-    if len({place.rank for place in (*run.places(), *run.died_recording())}) < 2:  # noqa: PLR2004 -- several
-        return {}
+    """What several ranks say together, and what to do about it; nothing of one rank of which nothing is missing."""
     try:
         told = perfhooks.ranks.gather(run.folder)
+        named = {rank for entry in told["missing"] for rank in entry["ranks"]}
+        if len(named.union(told["ranks"])) < 2:  # noqa: PLR2004 -- several
+            return {}
         return {"ranks_together": _together(told), "findings": perfhooks.ranks.findings(told)}
     except Exception as error:  # noqa: BLE001 -- the page is worth having without it
         _log.debug("the page lacks what the ranks say together", exc_info=True)
