@@ -148,11 +148,9 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("what", ["killed", "full"])
-def test_what_befalls_one_rank_costs_no_other_its_files(tmp_path, what):
-    """Killed inside a window; or nothing of it fits on its disk, while it goes on training."""
-    out = tmp_path / "perf"
-    arguments = ["--out", str(out), "--meeting", str(tmp_path / "meeting"), "--steps", "8"]
+def launched(tmp_path, what):
+    """Two ranks of which something befalls the second one; what they said, and their exit codes."""
+    arguments = ["--out", str(tmp_path / "perf"), "--meeting", str(tmp_path / f"meeting-{what}"), "--steps", "8"]
     code = KILLED.format(arguments=arguments, here=str(HERE), what=what)
     processes = [
         subprocess.Popen(
@@ -163,9 +161,27 @@ def test_what_befalls_one_rank_costs_no_other_its_files(tmp_path, what):
         )
         for rank in range(2)
     ]
-    results = ended(processes)
+    return ended(processes)
+
+
+def test_a_rank_that_died_in_a_later_attempt_is_not_compared_with_what_it_left_before(tmp_path):
+    """Two launches that meet in one folder, as those of an elastic restart do."""
+    assert [code for _, code in launched(tmp_path, "nothing")] == [0, 0]
+    assert [code for _, code in launched(tmp_path, "killed")] == [1, -9]
+    run = the_run(tmp_path / "perf")
+    list(finish_all(run))
+    data = ranks.gather(run)
+    assert data["windows"][0]["ranks"]["rank"] == [0]
+    said = {(entry["what"], tuple(entry["ranks"])) for entry in data["missing"] if entry["window"] == WINDOWS[0]}
+    assert said == {("died", (1,)), ("earlier", (1,)), ("partial", (0,))}
+
+
+@pytest.mark.parametrize("what", ["killed", "full"])
+def test_what_befalls_one_rank_costs_no_other_its_files(tmp_path, what):
+    """Killed inside a window; or nothing of it fits on its disk, while it goes on training."""
+    results = launched(tmp_path, what)
     assert [code for _, code in results] == ([1, -9] if what == "killed" else [0, 0]), results
-    run = the_run(out)
+    run = the_run(tmp_path / "perf")
     list(finish_all(run))
     data = ranks.gather(run)
     assert 0 in data["windows"][0]["ranks"]["rank"]
