@@ -86,7 +86,8 @@ def test_what_torch_forgets_is_what_its_other_counter_counts(tmp_path):
     # the profiler sees a convolution where it is called, the other counter where it is computed
     ours["aten::convolution"] += ours.pop("aten::conv2d")
     assert {name: flops for name, flops in ours.items() if name in theirs} == theirs
-    assert set(ours) - set(theirs) <= {"aten::mul", "aten::add"}
+    attention = "aten::_scaled_dot_product_flash_attention_for_cpu"  # which the counter of torch 2.4 forgets as well
+    assert set(ours) - set(theirs) <= {"aten::mul", "aten::add", attention, f"{attention}_backward"}
 
 
 def test_without_the_flag_nothing_is_added_to_the_count_of_torch(tmp_path):
