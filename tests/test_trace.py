@@ -97,6 +97,35 @@ def test_a_damaged_event_costs_the_times_of_the_others_no_digit(tmp_path, place)
     assert {*starts} - {*trace.start.tolist()} <= {starts[place]}
 
 
+def test_an_odd_argument_costs_no_other_event_what_it_carries(tmp_path):
+    """Streams of ROCm are handles in hexadecimal."""
+    events = [kernel(number, 10 * number, 10 * number + 5, stream="0x7f", bytes="4096") for number in range(1, 4)]
+    events[1]["args"]["correlation"] = "N/A"
+    trace = read(write_trace(tmp_path / "t.json", events))
+    assert trace.argument("stream").tolist() == [0x7F] * 3
+    assert trace.argument("nbytes").tolist() == [4096] * 3
+    assert trace.correlation.tolist() == [1, -1, 3]
+
+
+@pytest.mark.parametrize("first", ["ph", "name"])
+def test_objects_inside_of_arguments_are_no_events(tmp_path, monkeypatch, first):
+    """In a compact file only their keys tell them apart."""
+    monkeypatch.setattr(reader, "_CHUNK", 1000)
+    monkeypatch.setattr(source, "BLOCK", 700)
+    monkeypatch.setattr(source, "_PACKED_BLOCK", 700)
+    listed = {"l": [{"id": 1}, {"id": 2}, {"name": "q"}], "External id": 7}
+    events = [op("a", 10 * number, 10 * number + 5) | {"args": listed} for number in range(300)]
+    events = [{first: event.pop(first)} | event for event in events]
+    (tmp_path / "t.json").write_text(json.dumps({"traceEvents": events, "distributedInfo": {"rank": 3}}))
+    trace = read(tmp_path / "t.json")
+    assert trace.rank == 3
+    if first == "ph":
+        assert (len(trace), trace.doubts) == (300, [])
+    else:  # some of these begin like an event: those that a chunk ends at cost theirs, and no other
+        assert 200 < len(trace) < 300
+        assert [doubt.name for doubt in trace.doubts] == ["dropped-events"]
+
+
 @pytest.mark.parametrize("value", [2**64, -(2**63) - 1, 10**30])
 def test_a_number_beyond_64_bits_is_no_number(tmp_path, value):
     event = op("a", 0, 5) | {"args": {"Sequence number": value, "External id": 3}}

@@ -163,17 +163,24 @@ class _Reader:
     def __init__(self, fields: type[Arguments]) -> None:
         self._fields = fields
         self._decode = msgspec.json.Decoder(list[fields]).decode  # type: ignore[valid-type]
+        self._decode_one = msgspec.json.Decoder(fields).decode
         self._parts = [(each.name, each.default, attrgetter(each.name)) for each in msgspec.structs.fields(fields)]
 
     def read(self, joined: bytes, texts: Sequence[msgspec.Raw]) -> Iterator[Field]:
         try:
             found: Sequence[Arguments] = self._decode(joined)
         except MALFORMED:
-            found = [_lenient(bytes(text), self._fields) for text in texts]
+            found = [self._read_one(text) for text in texts]
         for name, absent, value in self._parts:
             values = list(map(value, found))
             if values.count(absent) < len(values):
                 yield Field(name, absent, values)
+
+    def _read_one(self, text: msgspec.Raw) -> Arguments:
+        try:
+            return self._decode_one(text)
+        except MALFORMED:
+            return _lenient(bytes(text), self._fields)
 
 
 _READERS: Final = {
@@ -203,6 +210,6 @@ def _lenient(text: bytes, fields: type[Arguments]) -> Arguments:
             found[field.name] = msgspec.Raw(json.dumps(value).encode())
         elif isinstance(field.default, float):
             found[field.name] = number(value)
-        elif type(value) is int and abs(value) < 2**63:
+        elif type(value) is int or (isinstance(value, str) and field.type == int | str):
             found[field.name] = value
     return fields(**found)

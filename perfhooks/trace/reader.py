@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Flags, Ints
 
 _CHUNK: Final = BLOCK
+_GLANCE: Final = 4096
+"""So many bytes behind a chunk tell whether its last event was the last one."""
+_PATIENCE: Final = 16
+"""After so many chunks without the end of an event, ends are looked for more freely."""
 _HEAD_LIMIT: Final = 64 << 20
 _TAIL_LIMIT: Final = 64 << 20
 _BROKEN: Final = (ValueError, RecursionError, msgspec.MsgspecError)
@@ -29,6 +33,8 @@ _EVENTS_BEGIN: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A(?:\xef\xbb\xbf)?\
 _FIRST_EVENT: Final = re.compile(rb"\s*\{")
 # A quote that a string contains is escaped, so outside of broken files no string can hold this text.
 _COMPACT_BOUNDARY: Final = re.compile(rb'\}\s*,(?=\s*\{\s*"(?:ph|name|cat|ts|pid|tid|dur|args|id|s)"\s*:)')
+_FIRST_KEY: Final = re.compile(rb'\s*\{\s*("(?:ph|name|cat|ts|pid|tid|dur|args|id|s)")\s*:')
+_EVENT_AHEAD: Final = re.compile(rb'\}\s*,\s*\{[^{}\[\]]*"ph"\s*:')
 _FRACTION: Final = re.compile(rb'"ts"\s*:\s*\d{13,}\.\d')
 # Above this many microseconds a double no longer tells one nanosecond from the next.
 _DOUBLE_LIMIT: Final = 2.0**43
@@ -87,10 +93,12 @@ class _Reader:
                 continue
             cut = self._last_boundary(buffer, searched)
             searched = 0 if cut else len(buffer) - 256
+            if len(buffer) > _PATIENCE * _CHUNK:  # events of this file do not all begin alike
+                self._boundary, searched = _COMPACT_BOUNDARY, 0
             if cut:
                 with memoryview(buffer) as view, view[: cut - 1] as events:
                     listed = b"".join((b"[", events, b"]"))
-                self._add_list(listed)
+                self._add_list(listed, bytes(buffer[cut - 2 : cut + _GLANCE]))
                 # the comma belongs to what follows the list, if the list ended in this chunk
                 del buffer[: cut if self._tail is None else cut - 1]
         self._read_rest(buffer)
@@ -132,6 +140,9 @@ class _Reader:
             # A line break never stands inside a string, and deeper objects are indented deeper.
             indent = space[space.rindex(b"\n") + 1 :]
             self._boundary = re.compile(rb"\}\s*,(?=\s*\n" + re.escape(indent) + rb"\{)")
+        elif key := _FIRST_KEY.match(head):
+            # Events of one writer begin alike; objects inside of them, as some put into lists, seldom as they do.
+            self._boundary = re.compile(rb"\}\s*,(?=\s*\{\s*" + key[1] + rb"\s*:)")
 
     def _last_boundary(self, buffer: bytearray, searched: int) -> int:
         """Where the last whole event of the buffer ends, behind its comma; 0 if it holds none."""
@@ -145,17 +156,22 @@ class _Reader:
                 return last
             window *= 16
 
-    def _add_list(self, text: bytes) -> None:
-        """Read a list of events; with what follows it, if it is longer than it was taken for."""
+    def _add_list(self, text: bytes, following: bytes = b"") -> None:
+        """Read a list of events; with what follows it, if it is longer than it was taken for.
+
+        Args:
+            text: the list.
+            following: the end of its last event, and some of what comes behind.
+        """
         try:
             found = self._decode(text)
         except _BROKEN:
-            self._add_picked(text[1:-1])
+            self._add_picked(text[1:-1], following)
         else:
             self._columns.add(*found)
 
-    def _add_picked(self, text: bytes) -> None:
-        events = self._pick(text)
+    def _add_picked(self, text: bytes, following: bytes = b"") -> None:
+        events = self._pick(text, following)
         self._columns.add(events, *exact_nanoseconds([event.ts for event in events]))
 
     def _decode(self, text: bytes) -> tuple[Sequence[Event], Ints, Flags]:
@@ -169,7 +185,7 @@ class _Reader:
         exact = EXACT.decode(text)
         return exact, *exact_nanoseconds([event.ts for event in exact])
 
-    def _pick(self, text: bytes) -> list[Event]:
+    def _pick(self, text: bytes, following: bytes) -> list[Event]:
         """Read event by event what cannot be read at once."""
         events: list[Event] = []
         begin = 0
@@ -182,7 +198,9 @@ class _Reader:
                 saved, lost, behind = salvage(piece)
                 self._lost += lost
                 events += saved
-                if behind:
+                if behind and (_EVENT_AHEAD.search(text, end - 1) or _EVENT_AHEAD.match(following)):
+                    self._lost += 1  # the end of some list inside of an event
+                elif behind:
                     self._tail = bytearray(behind[1:] + text[end:])
                     break
             begin = end + 1
