@@ -18,6 +18,7 @@ from filelock import FileLock, Timeout
 
 import perfhooks.trace
 from perfhooks import handlers, report
+from perfhooks.errors import PerfhooksError
 from perfhooks.guard import logger
 from perfhooks.handlers.tables import step_rows
 from perfhooks.report.headline import headline, summary
@@ -112,6 +113,7 @@ def _finish(place: Place, capture: Capture, run: Run) -> Capture:
         place.save(done)
     with contextlib.suppress(FileNotFoundError):
         place.saved(capture).unlink()
+    place.forget_spools(capture.time)
     if newer:  # another process has recorded the same window since, and its worker waits for us to be done
         logger.warning("%s was recorded again before it was finished: the later one is kept", place.folder.name)
         return capture
@@ -178,6 +180,8 @@ def finish_all(folder: Path) -> Iterator[Outcome]:
             before = place.load().state
             yield Outcome(place, finish(place), finished_now=before == "spooled")
         except Exception as error:  # noqa: BLE001 -- one broken window must not hide the others
+            if isinstance(error, PerfhooksError) and place not in run.places():
+                continue  # its training keeps only its latest windows, and has just deleted it
             yield Outcome(place, problem=f"{type(error).__name__}: {error}")
     for place in run.died_recording():
         yield Outcome(place, problem="the process ended while it recorded: this window is lost")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,10 @@ import msgspec
 
 _START_TIME: Final = 19
 """Place of the start time behind the name of a process in ``/proc/PID/stat``; see proc(5)."""
+
+
+BEGAN: Final = time.time()
+"""When this process came to perfhooks, in seconds since 1970."""
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):

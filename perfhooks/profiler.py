@@ -150,7 +150,10 @@ class Profiler:
                 self._run = self._run or self._open_run(job, out, run)
                 self._spool.open(self._run)
             # one rank speaks for all that record; what somebody's callable says of others is not for us to ask
-            others = self._run is not None and (not self._run.is_new if callable(ranks) else selected(ranks, job.first))
+            if callable(ranks):
+                others = self._run is not None and not self._run.is_new and not job.is_restart
+            else:
+                others = selected(ranks, job.first)
             self._spool.is_loud = job.rank == 0 or not others
             lifetime.opened(self)
             self._timeline.begin(self._step)
@@ -417,6 +420,7 @@ class Profiler:
             "handlers": self._spool.recipes,
             "options": self._spool.recorded,
             "ranks": said(self._options["ranks"]),
+            "keep_windows": self._options["keep_windows"],
         }
         out, run = self._options["out"] or out or "perf", self._options["run"] or run
         return Run.open(out, run, job, facts, before=self._number or 0)

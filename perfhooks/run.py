@@ -126,7 +126,7 @@ class Capture:
     """What was recorded: shapes, memory, stacks, ..."""
     versions: dict[str, str] = field(default_factory=dict)
     began: float = 0.0
-    """When recording began, in seconds since 1970; 0 where that is not known."""
+    """When its process came to perfhooks, in seconds since 1970; 0 where that is not known."""
     time: float = 0.0
     """When recording ended, in seconds since 1970."""
     format: int = FORMAT
@@ -160,6 +160,28 @@ class Place:
     def artifact(self, name: str) -> Path:
         """Path of ``name`` (``steps.csv``) of this rank."""
         return self.folder / f"rank{self.rank}.{name}"
+
+    def knows(self, token: str, saved: float) -> bool:
+        """Whether the facts are those of a trace, or of one that was saved later; broken ones are nobody's.
+
+        Args:
+            token: That of the trace.
+            saved: When it was saved, in seconds since 1970.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            said = self.capture_file.stat().st_mtime >= saved
+            try:
+                return said or self.load().token == token
+            except PerfhooksError:
+                return self.capture_file.exists()
+        return False
+
+    def forget_spools(self, before: float) -> None:
+        """Delete what attempts of this rank left of the window before a time, in seconds since 1970."""
+        for path in self.folder.glob(f".rank{self.rank}.*.spool.json*"):
+            with contextlib.suppress(OSError):
+                if path.stat().st_mtime <= before:
+                    path.unlink()
 
     def load(self) -> Capture:
         """Read the facts of the window.
@@ -214,11 +236,14 @@ class Run:
         run = cls(folder, job.rank, is_new)
         if is_new:
             publish_json(run._manifest, _manifest(out, folder.name, job) | dict(facts))
-        elif name is None and job.rank == 0 and not job.is_restart and run.manifest().get("windows"):
+        elif name or job.rank or job.is_restart or folder in _OPENED:
+            pass
+        elif run.manifest().get("windows"):
             logger.warning(
                 "%s holds windows of an earlier launch; if that was another job, give this one a name of its own: run=",
                 folder,
             )
+        _OPENED.add(folder)
         if not remote.is_url(out):
             _point(parent / "latest", folder.name)
         return run
@@ -296,15 +321,25 @@ class Run:
         return [Place(folder, rank) for folder, rank in sorted(found)]
 
     def adopt(self) -> None:
-        """Write facts for traces whose process ended between saving them and saying so."""
-        left = self.folder.glob("*/.rank*.*.spool.json")
-        for spool in sorted(left, key=lambda path: path.stat().st_mtime):
+        """Write facts for traces whose process ended between saving them and saying so.
+
+        The order matters where a training goes on: traces, then who is recording, then what was said of them.
+        """
+        left = []
+        for spool in self.folder.glob("*/.rank*.*.spool.json"):
+            with contextlib.suppress(FileNotFoundError):  # it has just been finished
+                left.append((spool.stat().st_mtime, spool))
+        busy = [place for place, _, gone in self._marks() if not gone]
+        for saved, spool in sorted(left):
             _, rank, token, *_ = spool.name.split(".")
             place = Place(spool.parent, int(rank.removeprefix("rank")))
             match = _WINDOW(spool.parent.name)
-            if match is None or _is_newer(place.capture_file, spool) or self.is_recording(place):
+            if match is None or place in busy or place.knows(token, saved):
                 continue
+            if place.capture_file.exists() and not is_whole_json(spool):
+                continue  # what there is of an earlier attempt is worth more
             stage, first, last = match.groups()
+            manifest = self.manifest()
             place.save(
                 Capture(
                     rank=place.rank,
@@ -315,8 +350,9 @@ class Run:
                     partial="the process ended while it saved the window",
                     state="spooled",
                     token=token,
-                    handlers=tuple(self.manifest().get("handlers", ())),
-                    time=spool.stat().st_mtime,
+                    handlers=tuple(manifest.get("handlers", ())),
+                    keep_windows=manifest.get("keep_windows"),
+                    time=saved,
                 )
             )
 
@@ -369,6 +405,7 @@ class Run:
         for _, each, place in old[: -capture.keep_windows]:
             for name in (*each.artifacts, place.capture_file.name):
                 (place.folder / name).unlink(missing_ok=True)
+            place.forget_spools(each.time)
             with contextlib.suppress(OSError):  # another rank's files are still there
                 if {path.name for path in place.folder.iterdir()} == {MERGED}:
                     (place.folder / MERGED).unlink()
@@ -384,6 +421,8 @@ class Run:
         remote.copy(self.folder, ["run.json", self.timeline(self.rank).name], target)
 
 
+_OPENED: set[Path] = set()
+"""The folders of runs that this process took part in."""
 _LONGEST_WINDOW_S = 3600
 _OF = re.compile(r"^\.?rank(\d+)\.(?:capture|\w+\.spool)\.json$").match
 _WINDOW = re.compile(r"(.+?)-(\d{6,})(?:-(\d{6,}))?$").match
@@ -408,6 +447,16 @@ def _manifest(out: str | os.PathLike[str], name: str, job: Job) -> dict[str, Any
         "remote": f"{str(out).rstrip('/')}/{name}" if remote.is_url(out) else None,
         "windows": [],
     }
+
+
+def is_whole_json(path: Path) -> bool:
+    """Whether a file that should be a JSON object ends like one: Kineto says nothing of a disk that is full."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(path.stat().st_size - 100, 0))
+            return file.read().rstrip().endswith(b"}")
+    except OSError:
+        return False
 
 
 def _is_newer(path: Path, other: Path) -> bool:

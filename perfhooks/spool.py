@@ -15,7 +15,7 @@ from perfhooks.errors import OptionError
 from perfhooks.finish import finish
 from perfhooks.guard import OnError, guard, logger
 from perfhooks.handlers import Handler
-from perfhooks.process import boot
+from perfhooks.process import BEGAN, boot
 from perfhooks.run import Capture, Cost, Place, Run, publish, shown, versions
 from perfhooks.terminal import waiting
 from perfhooks.worker import Worker
@@ -48,8 +48,8 @@ class Recorded(Protocol):
     """Its first step that was recorded."""
     reached: int
     """The step during which, or before which, recording ended."""
-    began: float = 0.0
-    """When recording began, in seconds since 1970; 0 where that is not known."""
+    ended: float = 0.0
+    """When recording ended, in seconds since 1970; 0 where that is not known."""
     partial: str | None
     """Why it ended before its last step; None for a whole window."""
     planned: Planned | None
@@ -212,8 +212,8 @@ class Spool:
             cost=Cost(stop_s=window.stop_s),
             options=self.recorded,
             versions=versions(),
-            began=window.began,
-            time=time.time(),
+            began=BEGAN,
+            time=window.ended or time.time(),
         )
 
     def _hand_over(self, place: Place) -> None:

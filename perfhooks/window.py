@@ -23,7 +23,7 @@ from perfhooks.errors import NothingRecordedError, OptionError, PerfhooksError
 from perfhooks.guard import logger
 from perfhooks.handlers.chrome import copy_stream
 from perfhooks.labels import DEVICE_STOPPED
-from perfhooks.run import publish
+from perfhooks.run import is_whole_json, publish
 from perfhooks.schedule import Phase
 from perfhooks.trace import read, stacks
 
@@ -101,16 +101,6 @@ def _activity(activity: Any) -> Any:
     return names[activity.lower()]
 
 
-def _is_whole(path: Path) -> bool:
-    """Whether Kineto wrote all of its file; it says nothing when the disk is full, and may leave a part."""
-    try:
-        with path.open("rb") as file:
-            file.seek(-min(64, path.stat().st_size), os.SEEK_END)
-            return file.read().rstrip().endswith(b"}")
-    except OSError:
-        return False
-
-
 def metadata_json(value: str) -> str:
     """A JSON value as Kineto can write it: it turns every backslash into a slash, so nothing may need an escape.
 
@@ -160,8 +150,8 @@ class Window(torch.profiler.profile):
         """Its first step that was recorded."""
         self.shortened = 0
         """How many steps less than the schedule asked for are planned."""
-        self.began = 0.0
-        """When it began, in seconds since 1970."""
+        self.ended = 0.0
+        """When recording ended, in seconds since 1970."""
         self.reached = first
         """The step during which, or before which, recording ended."""
         self.partial: str | None = None
@@ -210,7 +200,6 @@ class Window(torch.profiler.profile):
 
     def start(self) -> None:
         """Begin, with the warm-up if there is one."""
-        self.began = time.time()
         super().start()
         _open.add(self)
 
@@ -230,6 +219,7 @@ class Window(torch.profiler.profile):
         began = time.perf_counter()
         super().stop_trace()
         self.stop_s = time.perf_counter() - began
+        self.ended = time.time()
         self.ready = True
         if self.current_action.name == "DEVICE_STOPPED":
             self.notes.append(DEVICE_STOPPED)
@@ -242,7 +232,7 @@ class Window(torch.profiler.profile):
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         super().export_chrome_trace(os.fspath(path))
-        if not _is_whole(path):
+        if not is_whole_json(path):
             for left in (path, Path(f"{path}.tmp")):
                 left.unlink(missing_ok=True)
             raise PerfhooksError(f"Kineto wrote no whole {path.name}: is the disk full?")

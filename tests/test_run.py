@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 import perfhooks.finish
+import perfhooks.run
 from perfhooks.errors import OptionError, PerfhooksError
 from perfhooks.finish import finish, finish_all
 from perfhooks.job import Job
@@ -268,6 +269,32 @@ def test_a_window_that_is_recorded_again_while_the_first_is_finished_is_the_one_
     assert list(place.folder.glob(".*spool*")) == []
 
 
+def test_a_newer_trace_takes_the_place_of_what_was_finished_only_if_it_is_whole(tmp_path):
+    run = Run.open(tmp_path, "r", ALONE, {"handlers": [{"type": "steps"}]})
+    place = left(run, first=2, last=4, reached=5, time=1.0)
+    finish(place)
+    later = place.capture_file.stat().st_mtime + 5
+    whole = place.spool("2c3d")
+    left(run, "2c3d")
+    text = whole.read_bytes()
+    for content, token in ((text[:-3], "0a1b"), (text, "2c3d")):
+        whole.write_bytes(content)
+        os.utime(whole, (later, later))
+        list(finish_all(run.folder))
+        assert (place.load().state, place.load().token) == ("done", token)
+    assert not whole.exists()
+
+
+def test_what_attempts_left_of_a_window_goes_when_it_is_finished(tmp_path):
+    run = Run.open(tmp_path, "r", ALONE, {})
+    place = left(run, first=2, last=4, reached=5, time=1e9)
+    for name, at in ((".rank0.2c3d.spool.json", 1), (".rank0.4e5f.spool.json.tmp", 1), (".rank1.2c3d.spool.json", 1)):
+        (place.folder / name).touch()
+        os.utime(place.folder / name, (at, at))
+    finish(place)
+    assert [path.name for path in place.folder.glob(".*spool*")] == [".rank1.2c3d.spool.json"]
+
+
 def test_a_rank_that_died_in_a_later_attempt_left_nothing_of_that(tmp_path):
     run = Run.open(tmp_path, "r", ALONE, {})
     place = Place(run.folder / WINDOW)
@@ -289,5 +316,8 @@ def test_runs_of_one_job_are_told_apart_and_of_another_one_is_warned(tmp_path, c
     Run.open(tmp_path, None, replace(job, rank=1), {})
     Run.open(tmp_path, "job", job, {})
     assert caplog.messages == []
+    Run.open(tmp_path, None, job, {})
+    assert caplog.messages == [], "another profiler of this process"
+    perfhooks.run._OPENED.clear()
     Run.open(tmp_path, None, job, {})
     assert "holds windows of an earlier launch" in caplog.text

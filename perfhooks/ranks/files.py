@@ -39,9 +39,7 @@ _RANK_FILE: Final = re.compile(r"\.?rank(\d+)\.(?:timeline\.csv|worker\.log|reco
 
 
 _APART_S: Final = 60.0
-"""Ranks of different machines that end a window so far from each other did not record it together."""
-_RESTART_S: Final = 1.0
-"""No job starts again, and comes to the same window, sooner."""
+"""So far apart are the clocks of no two machines, in seconds."""
 
 _BATCH: Final = 8 << 20
 """So many bytes of tables are text at once."""
@@ -131,20 +129,18 @@ def read(folder: Path, ranks: Iterable[int]) -> Window:
 
 
 def _earlier(facts: Mapping[int, Facts]) -> dict[int, float]:
-    """The ranks that did not record a window together with the last ones that did: those had yet to begin.
+    """The ranks that ended a window before the processes had begun that recorded it last, and how many seconds before.
 
     On one clock that is certain; between machines, whose clocks may differ, it takes a minute.
     """
-    last = max((fact.time for fact in facts.values()), default=0.0)
-    on_clock: dict[str, Facts] = {}
-    for fact in sorted(facts.values(), key=lambda fact: fact.time):
-        on_clock[fact.clock] = fact
+    last = max((fact.began for fact in facts.values()), default=0.0)
+    on_clock: dict[str, float] = {}
+    for fact in facts.values():
+        on_clock[fact.clock] = max(fact.began, on_clock.get(fact.clock, 0.0))
     found = {}
     for rank, fact in facts.items():
-        beside = on_clock[fact.clock]
-        gap = max(_RESTART_S, beside.time - beside.began)
-        certain = fact.clock and beside.began and beside.began - fact.time > gap
-        if fact.time and (certain or last - fact.time > _APART_S):
+        is_before = fact.clock and fact.time < on_clock[fact.clock]
+        if fact.time and (is_before or fact.time < last - _APART_S):
             found[rank] = last - fact.time
     return found
 

@@ -36,7 +36,7 @@ def of_window(window: Window) -> list[dict[str, Any]]:
 
 
 def _before(seconds: float) -> str:
-    return f"left it of an earlier attempt only, which ended {seconds:.0f} s before: it is not compared"
+    return f"left it of an earlier attempt only, {seconds:.0f} s before the last one began: it is not compared"
 
 
 def _partial(cause: str | None, reached: int) -> str | None:
