@@ -143,7 +143,9 @@ class Profiler:
             if not selected(ranks, job):
                 self._ended = self._left_out = True
                 if job.rank == 0 and not are_any(ranks, job.world_size):
-                    logger.warning("ranks=%r: this job has %d ranks, so nothing is recorded", ranks, job.world_size)
+                    logger.warning(
+                        "ranks=%r are not in this job (world size %d): nothing is recorded", ranks, job.world_size
+                    )
                 return
             self._end_step, self._data_arrived = self._timeline.end_step, self._timeline.data_arrived
             if self._writes:

@@ -444,7 +444,7 @@ def test_a_rank_that_was_not_asked_says_so(rank_one_of_two, monkeypatch, caplog)
     monkeypatch.setenv("RANK", "0")
     with Profiler(schedule=SCHEDULE, ranks=[7]) as prof:
         loop(prof)
-    assert caplog.messages == ["ranks=[7]: this job has 2 ranks, so nothing is recorded"]
+    assert caplog.messages == ["ranks=[7] are not in this job (world size 2): nothing is recorded"]
 
 
 def test_a_rank_that_does_not_record_keeps_nothing():
