@@ -33,7 +33,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def current(cls) -> Process:
         """This one."""
-        return cls(pid=os.getpid(), host=platform.node(), boot=boot(), space=_space(), began=began(os.getpid()))
+        return _of(os.getpid())
 
     @property
     def is_alive(self) -> bool | None:
@@ -47,6 +47,12 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
         except OSError:
             pass
         return self.began == began(self.pid)
+
+
+@cache
+def _of(pid: int) -> Process:
+    """The facts of this process, once for each that was forked."""
+    return Process(pid=pid, host=platform.node(), boot=boot(), space=_space(), began=began(pid))
 
 
 @cache

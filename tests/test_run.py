@@ -241,6 +241,20 @@ def test_a_trace_whose_process_ended_before_it_told_of_it_is_finished(tmp_path):
     assert list(place.folder.glob(".*spool*")) == []
 
 
+def test_a_window_that_its_training_deletes_meanwhile_is_no_problem(tmp_path):
+    """It keeps its latest ones only; one that is there and cannot be read is."""
+    run = Run.open(tmp_path, "r", ALONE, {})
+    places = [run.place("train", first, first + 1) for first in (1, 3, 5)]
+    for place in places:
+        place.save(Capture())
+    outcomes = finish_all(run.folder)
+    assert next(outcomes).place == places[0]
+    places[1].capture_file.unlink()
+    places[2].capture_file.write_text("{")
+    (broken,) = outcomes
+    assert (broken.place, broken.capture) == (places[2], None)
+
+
 def test_a_trace_that_is_being_saved_is_left_to_its_process(tmp_path):
     run = Run.open(tmp_path, "r", ALONE, {"handlers": [{"type": "steps"}]})
     place = left(run)

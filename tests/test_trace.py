@@ -97,6 +97,49 @@ def test_a_damaged_event_costs_the_times_of_the_others_no_digit(tmp_path, place)
     assert {*starts} - {*trace.start.tolist()} <= {starts[place]}
 
 
+def test_events_that_do_not_begin_as_the_first_one_are_found(tmp_path, monkeypatch):
+    for name, value in {"_CHUNK": 1000, "_PATIENCE": 3}.items():
+        monkeypatch.setattr(reader, name, value)
+    monkeypatch.setattr(source, "BLOCK", 700)
+    monkeypatch.setattr(source, "_PACKED_BLOCK", 700)
+    events = [op("a", 10 * number, 10 * number + 5) for number in range(300)]
+    events[0] = {"name": events[0].pop("name")} | events[0]
+    (tmp_path / "t.json").write_text(json.dumps(events))
+    sizes = []
+    monkeypatch.setattr(
+        reader._Reader, "_add_list", spied(reader._Reader._add_list, lambda _, text, *__: sizes.append(len(text)))
+    )
+    trace = read(tmp_path / "t.json")
+    assert (len(trace), trace.doubts) == (300, [])
+    assert max(sizes) < 3 * 1000 + 2000, "what was waited for, and no more"
+
+
+@pytest.mark.parametrize("first", ["ph", "name", "unknown"])
+def test_text_in_which_no_event_ends_is_searched_once(tmp_path, monkeypatch, first):
+    """Not again with every block: a file of a gigabyte would take hours."""
+    for name, value in {"_CHUNK": 1000, "_PATIENCE": 3}.items():
+        monkeypatch.setattr(reader, name, value)
+    monkeypatch.setattr(source, "BLOCK", 700)
+    monkeypatch.setattr(source, "_PACKED_BLOCK", 700)
+    searched = []
+    spy = spied(reader._Reader._last_boundary, lambda _, buffer, begin: searched.append(len(buffer) - begin))
+    monkeypatch.setattr(reader._Reader, "_last_boundary", spy)
+    long = {first: "X"} | op("x" * 100_000, 0, 5)
+    (tmp_path / "t.json").write_text(json.dumps([long]))
+    assert len(read(tmp_path / "t.json")) == 1
+    assert 90_000 < sum(searched) < 200_000
+
+
+def spied(real, tell):
+    """The same method, which tells what it is given."""
+
+    def method(*given):
+        tell(*given)
+        return real(*given)
+
+    return method
+
+
 def test_an_odd_argument_costs_no_other_event_what_it_carries(tmp_path):
     """Streams of ROCm are handles in hexadecimal."""
     events = [kernel(number, 10 * number, 10 * number + 5, stream="0x7f", bytes="4096") for number in range(1, 4)]

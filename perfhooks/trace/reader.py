@@ -78,6 +78,7 @@ class _Reader:
         self._exact = False
         self._lost = 0
         self._boundary = _COMPACT_BOUNDARY
+        self._looser: re.Pattern[bytes] | None = None
         self._tail: bytearray | None = None
 
     def consume(self, source: Iterable[bytes]) -> None:
@@ -93,8 +94,8 @@ class _Reader:
                 continue
             cut = self._last_boundary(buffer, searched)
             searched = 0 if cut else len(buffer) - 256
-            if len(buffer) > _PATIENCE * _CHUNK:  # events of this file do not all begin alike
-                self._boundary, searched = _COMPACT_BOUNDARY, 0
+            if self._looser is not None and len(buffer) > _PATIENCE * _CHUNK:  # events that do not all begin alike
+                self._boundary, self._looser, searched = self._looser, None, 0
             if cut:
                 with memoryview(buffer) as view, view[: cut - 1] as events:
                     listed = b"".join((b"[", events, b"]"))
@@ -142,6 +143,7 @@ class _Reader:
             self._boundary = re.compile(rb"\}\s*,(?=\s*\n" + re.escape(indent) + rb"\{)")
         elif key := _FIRST_KEY.match(head):
             # Events of one writer begin alike; objects inside of them, as some put into lists, seldom as they do.
+            self._looser = self._boundary
             self._boundary = re.compile(rb"\}\s*,(?=\s*\{\s*" + key[1] + rb"\s*:)")
 
     def _last_boundary(self, buffer: bytearray, searched: int) -> int:
