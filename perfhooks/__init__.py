@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from perfhooks import trace
+    from perfhooks.capture import Capture
     from perfhooks.errors import NothingRecordedError, OptionError, PerfhooksError, ScheduleError, TraceError
     from perfhooks.handlers import (
         Artifact,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from perfhooks.options import Options
     from perfhooks.profiler import Profiler
     from perfhooks.ready import on_trace_ready
-    from perfhooks.run import Capture
     from perfhooks.schedule import Phase, Schedule
 
 __version__ = "0.1.0"
@@ -62,7 +62,7 @@ _HOMES = {
         *("Artifact", "ChromeTrace", "CollectiveTable", "Flame", "KernelTable", "Memory", "Modules"),
         *("OperatorTable", "PageData", "Stacks", "StepTable", "TensorBoard"),
     ),
-    "run": ("Capture",),
+    "capture": ("Capture",),
     "errors": ("NothingRecordedError", "OptionError", "PerfhooksError", "ScheduleError", "TraceError"),
     "options": ("Options",),
     "schedule": ("Phase", "Schedule"),

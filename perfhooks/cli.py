@@ -102,7 +102,7 @@ def _trace_page(trace: Path, out: Path | None) -> tuple[Path | None, bool]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    from perfhooks.run import publish
+    from perfhooks.files import publish
 
     if path.is_dir():
         raise PerfhooksError(f"{path} cannot be written: it is a folder")

@@ -18,11 +18,13 @@ from filelock import FileLock, Timeout
 
 import perfhooks.trace
 from perfhooks import handlers, report
+from perfhooks.capture import Capture, Place
 from perfhooks.errors import PerfhooksError
+from perfhooks.files import publish
 from perfhooks.guard import logger
 from perfhooks.handlers.tables import step_rows
 from perfhooks.report.headline import headline, summary
-from perfhooks.run import Capture, Place, Run, publish
+from perfhooks.run import Run
 from perfhooks.timeline import Rows, wall_times
 
 if TYPE_CHECKING:

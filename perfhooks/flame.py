@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, Literal
 
+from perfhooks.capture import Capture
 from perfhooks.handlers import Flame, Stacks
-from perfhooks.run import Capture
 from perfhooks.trace import read
 
 if TYPE_CHECKING:

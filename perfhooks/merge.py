@@ -12,11 +12,12 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import msgspec
 
 from perfhooks import ranks as ranks_of_run
+from perfhooks.capture import MERGED, Place
 from perfhooks.errors import OptionError, PerfhooksError, TraceError
+from perfhooks.files import publish, shown
 from perfhooks.handlers.chrome import LEVEL
 from perfhooks.handlers.collectives import epoch
 from perfhooks.ranks.missing import named
-from perfhooks.run import MERGED, Place, publish, shown
 from perfhooks.trace.events import decode_object
 from perfhooks.trace.source import BLOCK, TornArchiveError, blocks, opened
 

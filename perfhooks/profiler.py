@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import os
     from types import TracebackType
 
-    from perfhooks.run import Capture, Place
+    from perfhooks.capture import Capture, Place
 
 T = TypeVar("T")
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
+from perfhooks.capture import Capture, Place
 from perfhooks.errors import OptionError, PerfhooksError, TraceError
-from perfhooks.run import Capture, Place, Run
+from perfhooks.run import Run
 from perfhooks.terminal import working
 
 if TYPE_CHECKING:

@@ -11,12 +11,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from perfhooks import handlers, report
+from perfhooks.capture import Capture, Cost, Place
 from perfhooks.errors import OptionError
+from perfhooks.files import publish, shown
 from perfhooks.finish import finish
 from perfhooks.guard import OnError, guard, logger
 from perfhooks.handlers import Handler
 from perfhooks.process import BEGAN, boot
-from perfhooks.run import Capture, Cost, Place, Run, publish, shown, versions
+from perfhooks.run import Run, versions
 from perfhooks.terminal import waiting
 from perfhooks.worker import Worker
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from perfhooks.run import Capture
+    from perfhooks.capture import Capture
 
 
 @contextmanager

@@ -20,10 +20,10 @@ import torch.profiler
 from torch.profiler import ProfilerAction, ProfilerActivity, record_function
 
 from perfhooks.errors import NothingRecordedError, OptionError, PerfhooksError
+from perfhooks.files import is_whole_json, publish
 from perfhooks.guard import logger
 from perfhooks.handlers.chrome import copy_stream
 from perfhooks.labels import DEVICE_STOPPED
-from perfhooks.run import is_whole_json, publish
 from perfhooks.schedule import Phase
 from perfhooks.trace import read, stacks
 

@@ -18,7 +18,8 @@ from rich.console import Console
 from test_trace_real import TRACES
 
 from perfhooks import cli, drawing, show, testing
-from perfhooks.run import Capture, Place, publish_json
+from perfhooks.capture import Capture, Place
+from perfhooks.files import publish_json
 from perfhooks.testing import annotation, kernel, launch, memory, op, python_frame, step_mark
 
 EVENTS = [

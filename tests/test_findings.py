@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from perfhooks import testing
+from perfhooks.capture import Capture, Cost, Place
 from perfhooks.report import findings
 from perfhooks.report.findings import Finding, Tables, find
-from perfhooks.run import Capture, Cost, Place
 from perfhooks.testing import annotation, op, step_mark
 from perfhooks.trace import read
 

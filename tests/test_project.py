@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "perfhooks"
 
 LAYERS = (
-    ("errors", "labels", "schedule", "guard", "process", "job", "remote", "timeline", "trace"),
-    ("run",),
+    ("errors", "labels", "schedule", "guard", "process", "job", "remote", "timeline", "trace", "files"),
+    ("capture", "run"),
     ("handlers", "report", "ranks", "terminal", "drawing"),
     ("finish", "show", "merge", "flame"),
     ("options", "window", "lifetime", "spool", "worker"),

@@ -11,9 +11,10 @@ import pytest
 from many_ranks import ManyRanks
 
 from perfhooks import handlers, report
+from perfhooks.capture import Capture, Cost, Place
 from perfhooks.errors import PerfhooksError
+from perfhooks.files import publish_json
 from perfhooks.report import data, page, plain, svg, tree, window
-from perfhooks.run import Capture, Cost, Place, publish_json
 from perfhooks.testing import annotation, kernel, launch, memory, op, python_frame, step_mark, write_trace
 from perfhooks.trace import read, stacks
 

@@ -16,12 +16,14 @@ import pytest
 
 import perfhooks.finish
 import perfhooks.run
+from perfhooks.capture import FORMAT, Capture, Place
 from perfhooks.errors import OptionError, PerfhooksError
+from perfhooks.files import file_name, publish
 from perfhooks.finish import finish, finish_all
 from perfhooks.job import Job
 from perfhooks.process import Process, began
 from perfhooks.remote import is_network_disk
-from perfhooks.run import FORMAT, Capture, Place, Run, check_out, file_name, publish
+from perfhooks.run import Run, check_out
 from perfhooks.testing import op, step_mark, write_trace
 
 ALONE = Job(node="here")

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer
 
     from perfhooks import Capture
+    from perfhooks.capture import Place
     from perfhooks.profiler import ScheduleLike
-    from perfhooks.run import Place
     from perfhooks.spool import HandlerLike
 else:
     Callback = type("Callback", tuple(module.Callback for module in framework.modules()), {})

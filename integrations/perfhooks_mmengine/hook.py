@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from perfhooks import Capture
+    from perfhooks.capture import Place
     from perfhooks.profiler import ScheduleLike
-    from perfhooks.run import Place
     from perfhooks.spool import HandlerLike
 
 SCHEDULE: Final = "skip_first=10 wait=0 warmup=2 active=3 repeat=1"

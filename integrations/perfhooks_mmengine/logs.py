@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perfhooks import Capture
-    from perfhooks.run import Place
+    from perfhooks.capture import Place
 
 FILE: Final = "perfhooks.json"
 """In the visualizer's folder: one line of JSON per recorded step."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from perfhooks.run import Capture
+    from perfhooks.capture import Capture
     from perfhooks.trace import Trace
 
 

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 from filelock import FileLock
 
 from perfhooks import remote
-from perfhooks.run import Run, publish
+from perfhooks.files import publish
+from perfhooks.run import Run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from perfhooks.run import Place
+    from perfhooks.capture import Place
 
 PAGE: Final = "report.html"
 DATA: Final = "report.json"

@@ -11,9 +11,10 @@ import polars as pl
 
 import perfhooks.ranks
 import perfhooks.trace
+from perfhooks.capture import Capture, Place
 from perfhooks.errors import PerfhooksError
 from perfhooks.report import PART, plain, window
-from perfhooks.run import Capture, Place, Run
+from perfhooks.run import Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -16,7 +16,7 @@ from perfhooks.trace import checks, collectives, copies, kernels, memory, module
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from perfhooks.run import Capture
+    from perfhooks.capture import Capture
     from perfhooks.trace import Trace
 
 FORMAT: Final = 1

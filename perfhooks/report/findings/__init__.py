@@ -12,7 +12,7 @@ from perfhooks.report.findings.tables import Tables
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from perfhooks.run import Capture
+    from perfhooks.capture import Capture
     from perfhooks.trace import Trace
 
 __all__ = ["RULES", "Finding", "find"]

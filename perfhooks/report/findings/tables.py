@@ -19,7 +19,7 @@ from perfhooks.trace.kinds import Kind
 if TYPE_CHECKING:
     from collections.abc import Sequence, Sized
 
-    from perfhooks.run import Capture
+    from perfhooks.capture import Capture
     from perfhooks.trace import Trace
     from perfhooks.trace.intervals import Flags, Intervals
     from perfhooks.trace.model import Ints
