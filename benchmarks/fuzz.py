@@ -209,7 +209,7 @@ class Case:
 
 def examine(path: Path, dice: random.Random) -> str:
     """Read a trace and make every table of it; say what became of it."""
-    from perfhooks import show
+    from perfhooks.command import show
     from perfhooks.errors import TraceError
     from perfhooks.trace import collectives, read
 

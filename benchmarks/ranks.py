@@ -34,7 +34,7 @@ import json, sys, time
 began = time.perf_counter()
 from pathlib import Path
 sys.argv = ["perfhooks", "report", sys.argv[1]]
-from perfhooks.cli import app
+from perfhooks.command.app import app
 app(standalone_mode=False)
 took = time.perf_counter() - began
 print(json.dumps([took, int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024]))

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from perfhooks import trace
-    from perfhooks.capture import Capture
     from perfhooks.errors import NothingRecordedError, OptionError, PerfhooksError, ScheduleError, TraceError
     from perfhooks.handlers import (
         Artifact,
@@ -24,8 +23,9 @@ if TYPE_CHECKING:
         TensorBoard,
     )
     from perfhooks.options import Options
-    from perfhooks.profiler import Profiler
-    from perfhooks.ready import on_trace_ready
+    from perfhooks.recording.profiler import Profiler
+    from perfhooks.recording.trace_handler import on_trace_ready
+    from perfhooks.run.capture import Capture
     from perfhooks.schedule import Phase, Schedule
 
 __version__ = "0.1.0"
@@ -62,12 +62,12 @@ _HOMES = {
         *("Artifact", "ChromeTrace", "CollectiveTable", "Flame", "KernelTable", "Memory", "Modules"),
         *("OperatorTable", "PageData", "Stacks", "StepTable", "TensorBoard"),
     ),
-    "capture": ("Capture",),
+    "run.capture": ("Capture",),
     "errors": ("NothingRecordedError", "OptionError", "PerfhooksError", "ScheduleError", "TraceError"),
     "options": ("Options",),
     "schedule": ("Phase", "Schedule"),
-    "profiler": ("Profiler",),
-    "ready": ("on_trace_ready",),
+    "recording.profiler": ("Profiler",),
+    "recording.trace_handler": ("on_trace_ready",),
     "trace": ("trace",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

@@ -1,5 +1,5 @@
 """``python -m perfhooks``."""
 
-from perfhooks.cli import main
+from perfhooks.command.app import main
 
 main()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from typing_extensions import TypedDict
 
 from perfhooks.errors import OptionError
-from perfhooks.job import Job
+from perfhooks.run.job import Job
 
 if TYPE_CHECKING:
     from perfhooks.guard import OnError

@@ -141,7 +141,7 @@ def test_a_place_that_cannot_be_written_is_an_error_of_one_line(trace, verb, out
 
 def test_only_demo_and_doctor_import_torch(trace):
     code = (
-        "import sys; from perfhooks.cli import app; from typer.testing import CliRunner;"
+        "import sys; from perfhooks.command.app import app; from typer.testing import CliRunner;"
         f"print(CliRunner().invoke(app, ['report', {str(trace)!r}]).exit_code, 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

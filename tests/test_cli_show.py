@@ -17,9 +17,12 @@ import pytest
 from rich.console import Console
 from test_trace_real import TRACES
 
-from perfhooks import cli, drawing, show, testing
-from perfhooks.capture import Capture, Place
-from perfhooks.files import publish_json
+from perfhooks import testing
+from perfhooks.command import app as cli
+from perfhooks.command import show
+from perfhooks.report import terminal_tables as drawing
+from perfhooks.run.capture import Capture, Place
+from perfhooks.run.publishing import publish_json
 from perfhooks.testing import annotation, kernel, launch, memory, op, python_frame, step_mark
 
 EVENTS = [
@@ -353,7 +356,7 @@ def test_a_reader_that_goes_away_is_no_error(traces):
 
 def test_showing_imports_no_torch(trace):
     script = f"import sys; sys.argv = ['perfhooks', 'show', {str(trace)!r}]\n"
-    script += "from perfhooks.cli import main\ntry:\n    main()\n"
+    script += "from perfhooks.command.app import main\ntry:\n    main()\n"
     script += "finally:\n    assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from perfhooks.finish import finish_all
+from perfhooks.finishing.finish import finish_all
 
 HEAD = """
 import os, signal, sys, time
@@ -178,12 +178,12 @@ def test_sigterm_with_a_handler_of_the_users(train):
 def test_sigterm_inside_our_own_stop(train):
     """It waits until the window is saved; the naive handler crashes there."""
     slow = """
-    import perfhooks.window
-    real = perfhooks.window.Window.stop_trace
+    import perfhooks.recording.window
+    real = perfhooks.recording.window.Window.stop_trace
     def stop_trace(self):
         real(self)
         os.kill(os.getpid(), signal.SIGTERM)
-    perfhooks.window.Window.stop_trace = stop_trace
+    perfhooks.recording.window.Window.stop_trace = stop_trace
     """
     done = train(textwrap.dedent(slow) + script("pass", 0)).end()
     assert done.code == -signal.SIGTERM
@@ -196,13 +196,13 @@ def test_sigterm_inside_our_own_stop(train):
 def test_ctrl_c_inside_our_own_stop(train, times, kept):
     """It waits until the window is saved; whoever presses it twice does not want to wait."""
     slow = f"""
-    import perfhooks.window
-    real = perfhooks.window.Window.spool
+    import perfhooks.recording.window
+    real = perfhooks.recording.window.Window.spool
     def spool(self, path):
         for _ in range({times}):
             os.kill(os.getpid(), signal.SIGINT)
         real(self, path)
-    perfhooks.window.Window.spool = spool
+    perfhooks.recording.window.Window.spool = spool
     """
     done = train(textwrap.dedent(slow) + script("pass", 0)).end()
     assert done.code in (130, -signal.SIGINT)
@@ -249,14 +249,14 @@ def test_a_training_killed_while_it_records_is_reported(train):
 def test_what_nobody_finished_is_finished_by_report_and_only_once(train):
     """The worker is killed with the training, as when a whole node dies."""
     both = """
-    import perfhooks.worker
-    send = perfhooks.worker.Worker.send
+    import perfhooks.recording.worker
+    send = perfhooks.recording.worker.Worker.send
     def kill_both(self, message):
         if "folder" in message:
             os.kill(self.pid, signal.SIGKILL)
             os.kill(os.getpid(), signal.SIGKILL)
         send(self, message)
-    perfhooks.worker.Worker.send = kill_both
+    perfhooks.recording.worker.Worker.send = kill_both
     """
     done = train(textwrap.dedent(both) + script("pass", 0)).end()
     command = [sys.executable, "-m", "perfhooks", "report", "runs/r"]
@@ -272,15 +272,15 @@ def test_what_nobody_finished_is_finished_by_report_and_only_once(train):
 def killing_worker(times):
     return textwrap.dedent(
         f"""
-        import perfhooks.worker
-        send, left = perfhooks.worker.Worker.send, [{times}]
+        import perfhooks.recording.worker
+        send, left = perfhooks.recording.worker.Worker.send, [{times}]
         def kill(self, message):
             if "folder" in message and left[0]:
                 left[0] -= 1
                 os.kill(self.pid, signal.SIGKILL)
                 self._process.wait()
             send(self, message)
-        perfhooks.worker.Worker.send = kill
+        perfhooks.recording.worker.Worker.send = kill
         """
     )
 

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from perfhooks import testing
-from perfhooks.capture import Capture, Cost, Place
-from perfhooks.report import findings
-from perfhooks.report.findings import Finding, Tables, find
+from perfhooks import findings, testing
+from perfhooks.findings import Finding, Tables, find
+from perfhooks.run.capture import Capture, Cost, Place
 from perfhooks.testing import annotation, op, step_mark
 from perfhooks.trace import read
 

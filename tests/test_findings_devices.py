@@ -5,8 +5,8 @@ import logging
 import pytest
 
 from perfhooks import testing
-from perfhooks.capture import Capture
-from perfhooks.report.findings import Tables, find
+from perfhooks.findings import Tables, find
+from perfhooks.run.capture import Capture
 from perfhooks.testing import PID, annotation, kernel, launch, op, python_frame, slice_event, step_mark
 from perfhooks.trace import read
 
@@ -341,7 +341,7 @@ def test_communication_of_which_the_gain_is_not_known_comes_last(tmp_path):
 def test_recording_itself_is_not_the_host_being_slow(tmp_path):
     from dataclasses import replace
 
-    from perfhooks.capture import Cost
+    from perfhooks.run.capture import Cost
 
     slowed = replace(WHOLE, cost=Cost(idle_step_ms=2.0, recorded_step_ms=10.0))
     assert rules(found_in(tmp_path, made_of(many_launches), capture=slowed)) == ["profiler-overhead"]

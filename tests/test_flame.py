@@ -5,9 +5,9 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from perfhooks.capture import Capture
 from perfhooks.errors import OptionError
 from perfhooks.handlers import Flame
+from perfhooks.run.capture import Capture
 from perfhooks.testing import kernel, launch, op, python_frame, step_mark, write_trace
 from perfhooks.trace import read
 

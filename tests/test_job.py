@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from perfhooks.job import Job
+from perfhooks.run.job import Job
 
 NAMES = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
@@ -113,7 +113,7 @@ def test_several_nodes_without_any_id_share_their_meeting_point(job):
     assert found == {"node0-29500"}
 
 
-SCRIPT = "from perfhooks.job import Job; print(Job.current().identity, Job.current().local_rank)"
+SCRIPT = "from perfhooks.run.job import Job; print(Job.current().identity, Job.current().local_rank)"
 START = f"import subprocess, sys; [subprocess.run([sys.executable, '-c', {SCRIPT!r}]) for _ in range(2)]"
 
 

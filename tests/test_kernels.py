@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from test_trace_real import TRACES
 
 from perfhooks import KernelTable, handlers, testing
-from perfhooks.capture import Capture
+from perfhooks.run.capture import Capture
 from perfhooks.testing import kernel, launch, op, slice_event
 from perfhooks.trace import device, kernels, read
 

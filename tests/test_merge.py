@@ -15,7 +15,7 @@ from many_ranks import ManyRanks
 
 import perfhooks.trace
 from perfhooks.errors import OptionError, PerfhooksError
-from perfhooks.merge import _later, _Source, merge, rank_set
+from perfhooks.ranks.merge import _later, _Source, merge, rank_set
 from perfhooks.testing import PID, flow, kernel, launch, op, slice_event, step_mark, write_trace
 from perfhooks.trace import operators, steps
 
@@ -201,7 +201,7 @@ def test_where_there_is_no_trace_it_says_so(tmp_path, what):
 
 def test_events_are_cut_where_they_end_whatever_is_in_them(tmp_path, monkeypatch):
     """Blocks of a few bytes: cuts fall into names, lists and objects that look like the end of an event."""
-    monkeypatch.setattr("perfhooks.merge.BLOCK", 400)
+    monkeypatch.setattr("perfhooks.ranks.merge.BLOCK", 400)
     monkeypatch.setattr("perfhooks.trace.source._PACKED_BLOCK", 50)
     draw = random.Random(7)
     odd = ["}, {", '"', "\\", "}]}", ', "traceEvents": [', "ü"]
@@ -265,7 +265,7 @@ def test_memory_does_not_grow_with_the_traces(tmp_path):
     path = write_trace(run / WINDOW / "rank0.pt.trace.json.gz", many)
     (run / WINDOW / "rank1.pt.trace.json.gz").write_bytes(path.read_bytes())
     script = (
-        "import resource, sys; from pathlib import Path; from perfhooks.merge import merge, _Source\n"
+        "import resource, sys; from pathlib import Path; from perfhooks.ranks.merge import merge, _Source\n"
         "used = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10\n"
         "import polars; before = used(); merge(Path(sys.argv[1])); print(used() - before)"
     )

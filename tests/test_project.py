@@ -14,14 +14,25 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "perfhooks"
 
 LAYERS = (
-    ("errors", "labels", "schedule", "guard", "process", "job", "remote", "timeline", "trace", "files"),
-    ("capture", "run"),
-    ("handlers", "report", "ranks", "terminal", "drawing"),
-    ("finish", "show", "merge", "flame"),
-    ("options", "window", "lifetime", "spool", "worker"),
-    ("profiler", "steps", "ready"),
-    ("demo", "doctor"),
-    ("testing", "cli", "__main__"),
+    (
+        "errors",
+        "labels",
+        "schedule",
+        "guard",
+        "run.liveness",
+        "run.job",
+        "run.remote",
+        "run.timeline",
+        "trace",
+        "run.publishing",
+    ),
+    ("run.capture", "run.folder"),
+    ("handlers", "report", "findings", "ranks", "command.output", "report.terminal_tables"),
+    ("finishing.finish", "command.show", "ranks.merge", "command.flame"),
+    ("options", "recording.window", "recording.lifetime", "recording.handover", "recording.worker"),
+    ("recording.profiler", "recording.loader", "recording.trace_handler"),
+    ("command.demo", "command.doctor"),
+    ("testing", "command.app", "__main__"),
 )
 """The house, ground floor first; a module may import from its own floor and from those below. What only those who
 annotate need (``if TYPE_CHECKING``) is held to it as well: knowing the type is knowing the module."""
@@ -30,7 +41,18 @@ FLOORS = {name: floor for floor, names in enumerate(LAYERS) for name in names}
 ROOF = len(LAYERS)
 """Where the package itself stands, with its public names."""
 
-LAPTOP = (*LAYERS[0], "run", "handlers", "report", "finish", "ranks", "merge", "show", "drawing", "cli")
+LAPTOP = (
+    *LAYERS[0],
+    "run.folder",
+    "handlers",
+    "report",
+    "finishing.finish",
+    "ranks",
+    "ranks.merge",
+    "command.show",
+    "report.terminal_tables",
+    "command.app",
+)
 """What must work on a machine without torch."""
 
 FRAMEWORKS = ("lightning", "pytorch_lightning", "mmengine")
@@ -39,9 +61,15 @@ HEAVY = ("polars", "plotly", "jinja2", "pandas", "rich")
 MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
 
 
+def place(name):
+    """The entry of the map that a dotted name belongs to: ``trace`` for ``trace.reader.read``."""
+    parts = name.split(".")
+    return next((at for at in (".".join(parts[:2]), parts[0]) if at in FLOORS), parts[0])
+
+
 def top_name(path):
-    """The module of the map that a file belongs to: ``trace`` for ``trace/reader.py``."""
-    return path.parts[0] if len(path.parts) > 1 else path.stem
+    """The entry of the map that a file belongs to: ``trace`` for ``trace/reader.py``."""
+    return place(".".join(path.with_suffix("").parts))
 
 
 def is_type_checking(node):
@@ -91,11 +119,11 @@ def test_every_module_has_its_place_on_the_map(path):
 def test_no_module_imports_from_a_floor_above_its_own(path):
     floor = FLOORS.get(top_name(path), ROOF)
     for name in imported(path):
-        parts = name.split(".")
-        if parts[0] != "perfhooks" or name in {"perfhooks", "perfhooks.__version__"}:
+        package, _, name_below = name.partition(".")
+        if package != "perfhooks" or name in {"perfhooks", "perfhooks.__version__"}:
             continue
-        assert parts[1] in FLOORS or floor == ROOF, f"{path} imports {name}: import it where it lives, on the map"
-        assert FLOORS.get(parts[1], ROOF) <= floor, f"{path} imports {name} from above"
+        assert place(name_below) in FLOORS or floor == ROOF, f"{path} imports {name}: import it where it lives"
+        assert FLOORS.get(place(name_below), ROOF) <= floor, f"{path} imports {name} from above"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=str)
@@ -106,7 +134,7 @@ def test_no_module_of_the_core_imports_an_integration(path):
 @pytest.mark.parametrize("path", MODULES, ids=str)
 def test_only_the_window_imports_the_profiler_of_torch(path):
     names = [name for name in imported(path, types=False) if name.startswith("torch.profiler")]
-    assert not names or path == Path("window.py"), "types may be imported under TYPE_CHECKING"
+    assert not names or path == Path("recording/window.py"), "types may be imported under TYPE_CHECKING"
 
 
 @pytest.mark.parametrize("path", [path for path in MODULES if path.parts[0] == "trace"], ids=str)
@@ -126,9 +154,9 @@ def test_what_runs_on_a_laptop_imports_no_torch(name):
     assert loaded(f"import perfhooks.{name}", "torch", *FRAMEWORKS) == []
 
 
-@pytest.mark.skipif(not exists("profiler"), reason="there is no profiler yet")
+@pytest.mark.skipif(not exists("recording.profiler"), reason="there is no profiler yet")
 def test_the_training_process_imports_nothing_heavy_but_torch():
-    assert loaded("import perfhooks.profiler", "torch", *FRAMEWORKS, *HEAVY) == ["torch"]
+    assert loaded("import perfhooks.recording.profiler", "torch", *FRAMEWORKS, *HEAVY) == ["torch"]
 
 
 # --- the public names ---

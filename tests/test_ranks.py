@@ -18,13 +18,13 @@ from many_ranks import BEGAN_NS, ManyRanks
 
 import perfhooks.trace
 from perfhooks import ranks
-from perfhooks.capture import Capture, Place
 from perfhooks.errors import PerfhooksError
 from perfhooks.handlers.collectives import CollectiveTable, rows
 from perfhooks.ranks import collectives, files
 from perfhooks.ranks.clocks import align
 from perfhooks.ranks.missing import named
 from perfhooks.ranks.steps import beyond_others
+from perfhooks.run.capture import Capture, Place
 from perfhooks.testing import kernel, launch, op, step_mark, write_trace
 
 FIRST, SECOND = "train-000010-000012", "train-000110-000112"

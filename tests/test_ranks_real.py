@@ -15,8 +15,8 @@ import pytest
 
 import perfhooks.trace
 from perfhooks import ranks
-from perfhooks.finish import finish_all
-from perfhooks.merge import merge
+from perfhooks.finishing.finish import finish_all
+from perfhooks.ranks.merge import merge
 
 HERE = Path(__file__).parent
 SCRIPT = HERE / "gloo_training.py"

@@ -11,10 +11,12 @@ import pytest
 from many_ranks import ManyRanks
 
 from perfhooks import handlers, report
-from perfhooks.capture import Capture, Cost, Place
 from perfhooks.errors import PerfhooksError
-from perfhooks.files import publish_json
-from perfhooks.report import data, page, plain, svg, tree, window
+from perfhooks.report import data, page, svg, tree
+from perfhooks.report import json_values as plain
+from perfhooks.report import window_data as window
+from perfhooks.run.capture import Capture, Cost, Place
+from perfhooks.run.publishing import publish_json
 from perfhooks.testing import annotation, kernel, launch, memory, op, python_frame, step_mark, write_trace
 from perfhooks.trace import read, stacks
 

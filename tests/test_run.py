@@ -14,16 +14,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import perfhooks.finish
-import perfhooks.run
-from perfhooks.capture import FORMAT, Capture, Place
+import perfhooks.finishing.finish
+import perfhooks.run.folder
 from perfhooks.errors import OptionError, PerfhooksError
-from perfhooks.files import file_name, publish
-from perfhooks.finish import finish, finish_all
-from perfhooks.job import Job
-from perfhooks.process import Process, began
-from perfhooks.remote import is_network_disk
-from perfhooks.run import Run, check_out
+from perfhooks.finishing.finish import finish, finish_all
+from perfhooks.run.capture import FORMAT, Capture, Place
+from perfhooks.run.folder import Run, check_out
+from perfhooks.run.job import Job
+from perfhooks.run.liveness import Process, began
+from perfhooks.run.publishing import file_name, publish
+from perfhooks.run.remote import is_network_disk
 from perfhooks.testing import op, step_mark, write_trace
 
 ALONE = Job(node="here")
@@ -147,7 +147,7 @@ def test_traces_are_saved_on_a_local_disk_where_the_run_is_on_a_network_one(tmp_
     run = Run.open(tmp_path / "runs", "r", ALONE, {})
     place = run.place("train", 1, 2)
     assert run.spool_for(place, "0a1b") == place.spool("0a1b")
-    monkeypatch.setattr("perfhooks.remote.is_network_disk", lambda folder: True)
+    monkeypatch.setattr("perfhooks.run.remote.is_network_disk", lambda folder: True)
     assert not run.spool_for(place, "0a1b").is_relative_to(tmp_path / "runs")
 
 
@@ -272,12 +272,12 @@ def test_a_window_that_is_recorded_again_while_the_first_is_finished_is_the_one_
     run = Run.open(tmp_path, "r", ALONE, {})
     place = left(run, first=2, last=4, reached=5, time=1.0)
 
-    def artifacts(*given, real=perfhooks.finish._artifacts):
+    def artifacts(*given, real=perfhooks.finishing.finish._artifacts):
         monkeypatch.undo()
         left(run, "2c3d", first=2, last=4, reached=5, time=2.0)
         return real(*given)
 
-    monkeypatch.setattr("perfhooks.finish._artifacts", artifacts)
+    monkeypatch.setattr("perfhooks.finishing.finish._artifacts", artifacts)
     finish(place)
     assert (place.load().state, place.load().token) == ("spooled", "2c3d")
     assert [path.name for path in place.folder.glob(".*spool*")] == [place.spool("2c3d").name]
@@ -334,6 +334,6 @@ def test_runs_of_one_job_are_told_apart_and_of_another_one_is_warned(tmp_path, c
     assert caplog.messages == []
     Run.open(tmp_path, None, job, {})
     assert caplog.messages == [], "another profiler of this process"
-    perfhooks.run._OPENED.clear()
+    perfhooks.run.folder._OPENED.clear()
     Run.open(tmp_path, None, job, {})
     assert "holds windows of an earlier launch" in caplog.text

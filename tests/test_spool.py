@@ -17,7 +17,7 @@ import torch
 
 import perfhooks
 from perfhooks import Profiler
-from perfhooks.finish import finish_all
+from perfhooks.finishing.finish import finish_all
 
 torch.set_num_threads(1)
 X = torch.ones(16, 16)
@@ -56,7 +56,7 @@ def test_the_same_files_come_out_of_the_worker_and_inline(background):
 
 @pytest.mark.parametrize("background", [True, False])
 def test_a_run_on_a_network_disk_is_finished_from_a_local_one(background, monkeypatch):
-    monkeypatch.setattr("perfhooks.remote.is_network_disk", lambda folder: True)
+    monkeypatch.setattr("perfhooks.run.remote.is_network_disk", lambda folder: True)
     with Profiler(schedule="wait=1 warmup=0 active=1 repeat=1", out="runs", run="r", background=background) as prof:
         loop(prof, 3)
     assert prof.wait(60)
@@ -114,7 +114,7 @@ def test_the_timeline_has_every_step_once_with_its_phase():
 
 
 def test_many_steps_are_written_by_the_worker_and_none_is_lost(monkeypatch):
-    monkeypatch.setattr("perfhooks.timeline.CAPACITY", 5000)
+    monkeypatch.setattr("perfhooks.run.timeline.CAPACITY", 5000)
     with Profiler(schedule="wait=7000 warmup=0 active=1 repeat=1", out="runs", run="r") as prof:
         for _ in range(12_345):
             prof.step()
@@ -127,7 +127,7 @@ def test_many_steps_are_written_by_the_worker_and_none_is_lost(monkeypatch):
 
 
 def test_steps_that_a_killed_worker_left_are_written_by_report(monkeypatch):
-    monkeypatch.setattr("perfhooks.worker.Worker.send", lambda self, message: None)
+    monkeypatch.setattr("perfhooks.recording.worker.Worker.send", lambda self, message: None)
     with Profiler(schedule="wait=9999 warmup=0 active=1", out="runs", run="r", exit_timeout=0) as prof:
         for _ in range(3000):
             prof.step()
@@ -178,7 +178,7 @@ def test_only_the_last_windows_of_this_run_are_kept():
 
 
 def test_a_full_queue_skips_a_window_and_says_so(caplog, monkeypatch):
-    monkeypatch.setattr("perfhooks.spool.QUEUE", 0)
+    monkeypatch.setattr("perfhooks.recording.handover.QUEUE", 0)
     with Profiler(schedule="wait=1 warmup=0 active=1 repeat=1", out="runs", run="r") as prof:
         loop(prof, 3)
     assert "the window at step 1 is skipped" in caplog.text
@@ -284,7 +284,7 @@ def test_out_may_be_an_s3_bucket(s3):
 
 
 def test_progress_is_shown_on_a_terminal_only(monkeypatch, capsys):
-    from perfhooks.terminal import waiting
+    from perfhooks.command.output import waiting
 
     with waiting() as show:
         show(1, 5.0)

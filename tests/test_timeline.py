@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfhooks.run.timeline import Rows, Timeline, wall_times
 from perfhooks.schedule import Phase
-from perfhooks.timeline import Rows, Timeline, wall_times
 
 
 @given(

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer
 
     from perfhooks import Capture
-    from perfhooks.capture import Place
-    from perfhooks.profiler import ScheduleLike
-    from perfhooks.spool import HandlerLike
+    from perfhooks.recording.handover import HandlerLike
+    from perfhooks.recording.profiler import ScheduleLike
+    from perfhooks.run.capture import Place
 else:
     Callback = type("Callback", tuple(module.Callback for module in framework.modules()), {})
 

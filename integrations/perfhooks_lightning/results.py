@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
 
     from perfhooks import Capture
-    from perfhooks.capture import Place
+    from perfhooks.run.capture import Place
 
 
 def log_summary(logger: Logger, capture: Capture, place: Place, step: int) -> None:

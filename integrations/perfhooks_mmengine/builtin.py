@@ -19,7 +19,7 @@ from perfhooks import OptionError
 from perfhooks.guard import logger
 
 if TYPE_CHECKING:
-    from perfhooks.spool import HandlerLike
+    from perfhooks.recording.handover import HandlerLike
 
 OfRunner = Callable[[], Any]
 """Gives the runner, which is known when a training begins."""

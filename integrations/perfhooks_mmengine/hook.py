@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from perfhooks import Capture
-    from perfhooks.capture import Place
-    from perfhooks.profiler import ScheduleLike
-    from perfhooks.spool import HandlerLike
+    from perfhooks.recording.handover import HandlerLike
+    from perfhooks.recording.profiler import ScheduleLike
+    from perfhooks.run.capture import Place
 
 SCHEDULE: Final = "skip_first=10 wait=0 warmup=2 active=3 repeat=1"
 """One small window, soon after the start: what is profiled unless a schedule or mmengine's own arguments say more."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perfhooks import Capture
-    from perfhooks.capture import Place
+    from perfhooks.run.capture import Place
 
 FILE: Final = "perfhooks.json"
 """In the visualizer's folder: one line of JSON per recorded step."""

@@ -7,7 +7,7 @@ from typing import IO, TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from perfhooks.capture import Capture
+    from perfhooks.run.capture import Capture
     from perfhooks.trace import Trace
 
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from perfhooks.capture import Capture
     from perfhooks.handlers.artifact import Artifact
+    from perfhooks.run.capture import Capture
     from perfhooks.trace import Trace
 
 _KEPT: Final = (

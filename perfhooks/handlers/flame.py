@@ -11,7 +11,7 @@ from perfhooks.handlers.artifact import Artifact
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from perfhooks.capture import Capture
+    from perfhooks.run.capture import Capture
     from perfhooks.trace import Trace
 
 _MEASURES: Final = ("host", "device", "bytes")

@@ -10,8 +10,8 @@ from perfhooks.handlers.tables import csv
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from perfhooks.capture import Capture
     from perfhooks.handlers.artifact import Artifact
+    from perfhooks.run.capture import Capture
     from perfhooks.trace import Trace
 
 

@@ -10,7 +10,7 @@ from perfhooks.handlers.artifact import Artifact
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from perfhooks.capture import Capture
+    from perfhooks.run.capture import Capture
     from perfhooks.trace import Trace
 
 
@@ -22,7 +22,8 @@ class PageData:
         """One file of some tens of kilobytes."""
         import msgspec
 
-        from perfhooks.report import PART, window
+        from perfhooks.report import PART
+        from perfhooks.report import window_data as window
 
         reduced = window.reduce(capture, trace)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from perfhooks.capture import Capture
+    from perfhooks.run.capture import Capture
     from perfhooks.trace import Trace
 
 

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 from perfhooks.errors import OptionError
-from perfhooks.files import file_name, publish
 from perfhooks.handlers.artifact import Artifact
 from perfhooks.handlers.chrome import LEVEL
+from perfhooks.run.publishing import file_name, publish
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
 
-    from perfhooks.capture import Capture
+    from perfhooks.run.capture import Capture
     from perfhooks.trace import Trace
 
 _CHUNK: Final = 1 << 20

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from perfhooks.errors import PerfhooksError
 from perfhooks.ranks import missing
 from perfhooks.ranks.findings import findings
-from perfhooks.run import Run
+from perfhooks.run.folder import Run
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -46,7 +46,7 @@ _BATCH: Final = 8 << 20
 
 
 class Facts(msgspec.Struct, gc=False):
-    """What a rank says of a window, as far as ranks are compared by it; see `perfhooks.capture.Capture`."""
+    """What a rank says of a window, as far as ranks are compared by it; see `perfhooks.run.capture.Capture`."""
 
     node: str = ""
     boot: str = ""

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from filelock import FileLock
 
-from perfhooks import remote
-from perfhooks.files import publish
-from perfhooks.run import Run
+from perfhooks.run import remote
+from perfhooks.run.folder import Run
+from perfhooks.run.publishing import publish
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from perfhooks.capture import Place
+    from perfhooks.run.capture import Place
 
 PAGE: Final = "report.html"
 DATA: Final = "report.json"

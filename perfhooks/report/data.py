@@ -11,10 +11,12 @@ import polars as pl
 
 import perfhooks.ranks
 import perfhooks.trace
-from perfhooks.capture import Capture, Place
 from perfhooks.errors import PerfhooksError
-from perfhooks.report import PART, plain, window
-from perfhooks.run import Run
+from perfhooks.report import PART
+from perfhooks.report import json_values as plain
+from perfhooks.report import window_data as window
+from perfhooks.run.capture import Capture, Place
+from perfhooks.run.folder import Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from perfhooks.report import plain
+from perfhooks.report import json_values as plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,7 +11,7 @@ import polars as pl
 from perfhooks.trace import device, intervals, steps
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.messages import word
-from perfhooks.trace.moments import MS, since_start
+from perfhooks.trace.step_columns import MS, since_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

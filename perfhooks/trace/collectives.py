@@ -11,8 +11,8 @@ from perfhooks.errors import OptionError
 from perfhooks.trace import device, intervals
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.messages import LABEL, RECORD, Message, messages, operation
-from perfhooks.trace.moments import MS, since_start, step_numbers
 from perfhooks.trace.nesting import nest, outermost
+from perfhooks.trace.step_columns import MS, since_start, step_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,10 +11,10 @@ import numpy as np
 from msgspec.structs import fields
 
 from perfhooks.trace.arguments import MEMORY, NOTHING, ON_STREAM, VARIANTS, Allocation, present
-from perfhooks.trace.defects import forget_aliased_external_ids
 from perfhooks.trace.events import Event, decode_object
 from perfhooks.trace.kinds import Kind, Lane, classify, lane
 from perfhooks.trace.model import Column, Doubt, Flows, Instants, Ints, Thread, Trace
+from perfhooks.trace.recorder_defects import forget_aliased_external_ids
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

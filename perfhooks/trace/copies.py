@@ -10,7 +10,7 @@ import polars as pl
 
 from perfhooks.trace import device
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.moments import MS, since_start, step_numbers
+from perfhooks.trace.step_columns import MS, since_start, step_numbers
 
 if TYPE_CHECKING:
     from perfhooks.trace.intervals import Flags

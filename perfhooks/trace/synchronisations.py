@@ -11,8 +11,8 @@ import polars as pl
 from perfhooks.trace import device, stacks, torch_rules
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.messages import word
-from perfhooks.trace.moments import MS, since_start, step_numbers
 from perfhooks.trace.nesting import nest, outermost
+from perfhooks.trace.step_columns import MS, since_start, step_numbers
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace

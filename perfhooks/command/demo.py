@@ -1,0 +1,42 @@
+"""A small training on the CPU, profiled: what a run leaves, without a project of one's own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from perfhooks.recording.profiler import Profiler
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STEPS = 16
+
+
+def run(out: Path) -> tuple[str, Path]:
+    """Train a small network on noise.
+
+    Args:
+        out: The folder that holds runs.
+
+    Returns:
+        The step table, and the run's page.
+    """
+    model = nn.Sequential(
+        nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(), nn.Flatten(),
+        nn.Linear(32 * 32 * 32, 10),
+    )  # fmt: skip
+    optimizer = torch.optim.AdamW(model.parameters())
+    noise = torch.utils.data.TensorDataset(torch.randn(16 * STEPS, 3, 32, 32), torch.randint(10, (16 * STEPS,)))
+    loader = torch.utils.data.DataLoader(noise, batch_size=16)
+    schedule = "skip_first=4 wait=0 warmup=2 active=4 repeat=1"
+    with Profiler(schedule=schedule, with_stack=True, record_shapes=True, profile_memory=True, out=out) as prof:
+        for images, labels in prof.steps(loader):
+            with prof.region("forward"):
+                loss = nn.functional.cross_entropy(model(images), labels)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            optimizer.zero_grad()
+    return prof.summary(), out / "latest" / "report.html"

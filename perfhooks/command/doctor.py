@@ -1,0 +1,147 @@
+"""Whether this installation can record what one wants, here: one line for each thing that it takes."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+FRAMEWORKS: Final = ("lightning", "pytorch_lightning", "mmengine", "tensorboard")
+_OTHER_TOOLS: Final = ("CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID", "KINETO_USE_DAEMON")
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was found about one thing."""
+
+    state: Literal["ok", "note", "problem"]
+    """``problem`` keeps perfhooks from recording; ``note`` is worth knowing."""
+    subject: str
+    text: str
+
+
+def examine(out: Path) -> Iterator[Diagnosis]:
+    """Look at Python, torch, its profiler, devices, frameworks and the place for files.
+
+    Args:
+        out: The folder that is to hold runs.
+
+    Yields:
+        A diagnosis for each thing, as it is found.
+    """
+    yield Diagnosis("ok", "python", sys.version.split()[0])
+    for subject, look in (
+        ("torch", _torch),
+        ("recorder", _recorder),
+        ("devices", _devices),
+        ("stacks", _stacks),
+        ("frameworks", _frameworks),
+        ("other tools", _other_tools),
+        ("files", lambda: _files(out)),
+    ):
+        yield _looked(subject, look)
+
+
+def _looked(subject: str, look: Callable[[], tuple[str, str]]) -> Diagnosis:
+    try:
+        state, text = look()
+    except Exception as error:  # noqa: BLE001 -- whatever it is, it is the diagnosis
+        return Diagnosis("problem", subject, f"{type(error).__name__}: {error}")
+    return Diagnosis(state, subject, text)  # type: ignore[arg-type]  # one of the three
+
+
+def _torch() -> tuple[str, str]:
+    import torch
+
+    number = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    return ("ok" if number >= (2, 4) else "problem"), f"{torch.__version__}; 2.4 or later is needed"
+
+
+def _recorder() -> tuple[str, str]:
+    """Record a window for real, with all that this torch can record, and finish it."""
+    import torch
+
+    from perfhooks.recording.profiler import Profiler
+
+    with tempfile.TemporaryDirectory() as folder:
+        with Profiler(
+            schedule="wait=0 warmup=1 active=1 repeat=1", with_stack=True, profile_memory=True, record_shapes=True,
+            out=folder, run="doctor", background=False, on_error="raise", on_trace_ready=["trace", "steps"],
+        ) as prof:  # fmt: skip
+            for _ in range(2):
+                torch.ones(8) + 1
+                prof.step()
+        size = next(Path(folder).glob("doctor/*/rank0.pt.trace.json.gz")).stat().st_size
+    return "ok", f"Kineto recorded a step and wrote it ({size / 1000:.1f} kB)"
+
+
+def _devices() -> tuple[str, str]:
+    import torch
+
+    names = sorted(activity.name for activity in torch.profiler.supported_activities())  # type: ignore[no-untyped-call]
+    accelerator = getattr(torch, "accelerator", None)
+    found = accelerator is not None and accelerator.is_available()
+    working = str(accelerator.current_accelerator()) if found and accelerator is not None else None
+    if working is None and torch.cuda.is_available():
+        working = "cuda"
+    text = f"torch can record {', '.join(names)}; " + (
+        f"{working} works here" if working else "no accelerator works here"
+    )
+    return ("ok" if working else "note"), text
+
+
+def _stacks() -> tuple[str, str]:
+    import torch
+
+    python = sys.version_info
+    number = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    if (3, 12) <= python[:3] < (3, 12, 5):
+        return "note", "CPython 3.12.0 to 3.12.4 lose calls of C functions; with_stack is better with 3.12.5"
+    if python[:2] == (3, 13) and number < (2, 8):
+        return "note", "with_stack crashed on Python 3.13 before torch 2.8"
+    return "ok", "with_stack works with this Python and torch"
+
+
+def _frameworks() -> tuple[str, str]:
+    found = [f"{name} {version}" for name in FRAMEWORKS if (version := _version(name))]
+    return "ok", ", ".join(
+        found
+    ) or "none: loops of your own only; pip install 'perfhooks[lightning]' or 'perfhooks[mmengine]'"
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _other_tools() -> tuple[str, str]:
+    active = [name for name in _OTHER_TOOLS if os.environ.get(name)]
+    if active:
+        return "note", f"{', '.join(active)} is set: only one tool at a time can record a device"
+    return "ok", "none that would take the device's events"
+
+
+def _files(out: Path) -> tuple[str, str]:
+    from perfhooks.run.folder import check_out
+    from perfhooks.run.remote import is_network_disk
+
+    made = not out.exists()
+    check_out(out)
+    if made:
+        out.rmdir()
+    network = (
+        " (on a network disk: traces are saved in the temporary folder first)"
+        if is_network_disk(out.absolute())
+        else ""
+    )
+    return "ok", f"{out} can be written{network}"

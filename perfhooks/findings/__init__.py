@@ -1,0 +1,62 @@
+"""What to do next about a window: rules over its tables, each with its evidence and what it could gain."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from perfhooks.findings import communication, copies, data, host, kernels, memory, optimizer, recorder, stages
+from perfhooks.findings.evidence import Tables
+from perfhooks.findings.finding import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from perfhooks.run.capture import Capture
+    from perfhooks.trace import Trace
+
+__all__ = ["RULES", "Finding", "find"]
+
+_logger: Final = logging.getLogger("perfhooks")
+
+RULES: Final[tuple[Callable[[Tables], Iterator[Finding]], ...]] = (
+    data.waiting_for_data,
+    copies.blocking_copies,
+    host.host_bound,
+    host.synchronisation,
+    host.numpy_on_the_host,
+    host.recompilation,
+    kernels.float32_products,
+    kernels.float64_products,
+    kernels.slow_convolution,
+    kernels.layout_conversions,
+    optimizer.optimizer_loop,
+    optimizer.zeroed_gradients,
+    memory.allocator_churn,
+    communication.exposed_communication,
+    communication.small_collectives,
+    communication.data_parallel,
+    stages.validation,
+    stages.checkpointing,
+    recorder.profiler_overhead,
+)
+"""Every rule; the order decides only between findings of equal gain."""
+
+
+def find(capture: Capture, trace: Trace) -> list[Finding]:
+    """Say what is worth doing about a window, what gains most first; nothing where nothing is wrong.
+
+    A rule that fails costs nothing but itself.
+
+    Args:
+        capture: the facts of the window.
+        trace: what was recorded in it.
+    """
+    tables = Tables(capture, trace)
+    found: list[Finding] = []
+    for rule in RULES:
+        try:
+            found += rule(tables)
+        except Exception:
+            _logger.debug("rule %s failed", getattr(rule, "__name__", rule), exc_info=True)
+    return sorted(found, key=lambda finding: -(finding.gain_ms or 0.0))

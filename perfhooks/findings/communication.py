@@ -1,0 +1,130 @@
+"""Ranks or devices wait for each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import polars as pl
+
+from perfhooks.findings.evidence import most, ms
+from perfhooks.trace import device
+from perfhooks.trace.kinds import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from perfhooks.findings.evidence import Tables
+    from perfhooks.findings.finding import Finding
+
+EXPOSED: Final = 0.1
+"""Of the step: the threshold of torch_tb_profiler's rule on communication."""
+SMALL_BYTES: Final = 1 << 20
+"""Below a MiB, the time of a collective is its latency (see the tables of nccl-tests), whatever its size."""
+MANY_SMALL: Final = 20
+"""In a step: DDP needs one for every 25 MiB of gradients."""
+DATA_PARALLEL: Final = 0.01
+"""Of the step, for copying the model to the devices and gathering the results."""
+
+_DATA_PARALLEL: Final = r"^(?:Broadcast|Scatter|Gather)(?:Backward)?$"
+
+
+def exposed_communication(tables: Tables) -> Iterator[Finding]:
+    """Kernels communicate while nothing computes, for 10% of the step or more.
+
+    Source: `EXPOSED`; ``exposed_comm_ms`` of the table of steps. The gain is as much of it as the host waits for the
+    device; where it is not seen waiting, the gain is not known: a step that the host holds up becomes no shorter.
+    """
+    exposed = tables.mean("exposed_comm_ms")
+    if tables.share(exposed) < EXPOSED:
+        return
+    gain = min(exposed, tables.device_limit_ms)
+    is_known = tables.is_worth(gain)
+    table = tables.collectives.filter(pl.col("exposed_ms") > 0)
+    kinds = [
+        (f"{operation or '?'} {dtype or ''}".strip(), time / tables.count)
+        for operation, dtype, time in table.select("operation", "dtype", "exposed_ms").iter_rows()
+    ]
+    yield tables.finding(
+        "exposed-communication",
+        gain if is_known else None,
+        title=f"The devices only communicate for {ms(exposed)} of a {tables.unit}.",
+        estimate=(
+            "All the communication that no computation hides, no more than the host waits for the device. It includes "
+            "the wait for slower ranks, which no setting here removes."
+            if is_known
+            else "Not known: the host is not seen waiting for the device, so it may be the host that is slow."
+        ),
+        evidence=[f"{tables.often(table)} collectives in a {tables.unit} are exposed", *most(kinds)],
+        advice=(
+            "Let communication run while the backward pass computes: DDP does it bucket by bucket if the bucket size "
+            "fits. Send gradients as bfloat16, communicate only in every n-th batch when accumulating gradients, and "
+            "look "
+            "at the other ranks: if one comes late, the others wait in the collective."
+        ),
+        code=(
+            "model = DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=True)\n"
+            "model.register_comm_hook(None, default_hooks.bf16_compress_hook)"
+        ),
+    )
+
+
+def small_collectives(tables: Tables) -> Iterator[Finding]:
+    """Twenty or more collectives of less than a MiB in a step are exposed for 1% of it or more.
+
+    Source: `SMALL_BYTES`, `MANY_SMALL`, `tables.NOTABLE`.
+    """
+    table = tables.collectives.filter((pl.col("bytes") < SMALL_BYTES) & (pl.col("exposed_ms") > 0))
+    exposed = float(table["exposed_ms"].sum() or 0.0) / max(tables.count, 1)
+    gain = min(exposed * (1 - 1 / max(table.height / max(tables.count, 1), 1)), tables.device_limit_ms)
+    if table.height < MANY_SMALL * tables.count or not tables.is_worth(gain):
+        return
+    kinds = [(name or "?", time / tables.count) for name, time in table.select("operation", "exposed_ms").iter_rows()]
+    yield tables.finding(
+        "small-collectives",
+        gain,
+        title=f"{tables.often(table)} collectives of less than a MiB take {ms(exposed)} of a {tables.unit}.",
+        estimate="All but one n-th of their exposed time: joined into one, they have one latency instead of n.",
+        evidence=[
+            f"{table['bytes'].sum() / table.height / 1024:.3g} KiB each on average",
+            *most(kinds),
+        ],
+        advice=(
+            "Each collective costs tens of microseconds however little it moves. Join tensors before they are sent, "
+            "let "
+            "DDP make larger buckets, and reduce metrics once every many steps instead of one by one in each."
+        ),
+        code="sums = torch.stack([loss, correct, seen])\ntorch.distributed.all_reduce(sums)",
+    )
+
+
+def data_parallel(tables: Tables) -> Iterator[Finding]:
+    """``DataParallel`` sends the model to every device in each step: broadcast, scatter and gather on several devices.
+
+    Source: the operators of its autograd functions; `DATA_PARALLEL`.
+    """
+    trace = tables.trace
+    used = np.unique(device.devices(trace, trace.device_rows)) if trace.is_device_traced else np.empty(0)
+    rows = tables.named(_DATA_PARALLEL, Kind.OP)
+    names = {trace.names[name] for name in np.unique(trace.name[rows]).tolist()}
+    if len(used) < 2 or not {"Broadcast", "Scatter"} <= names:  # noqa: PLR2004 - several devices
+        return
+    spent = tables.per_step(tables.spans(rows))
+    gain = min(spent, tables.host_limit_ms)
+    if tables.share(gain) < DATA_PARALLEL:
+        return
+    yield tables.finding(
+        "data-parallel",
+        gain,
+        title=f"DataParallel copies the model to {len(used)} devices in every {tables.unit}, for {ms(spent)}.",
+        estimate="The time of its copies on the host, which DistributedDataParallel does not make; it wins more.",
+        evidence=[
+            f"one process drives devices {', '.join(str(each) for each in used.tolist())}",
+            *tables.by_name(rows),
+        ],
+        advice=(
+            "DataParallel runs all devices from one process, whose threads share one interpreter, and sends the whole "
+            "model to each of them in every step. Run one process for each device instead."
+        ),
+        code="model = DistributedDataParallel(model, device_ids=[local_rank])   # torchrun --nproc-per-node=gpu ...",
+    )

@@ -1,0 +1,361 @@
+"""What the rules look at: each table of a window computed once, over its whole steps, in milliseconds a step."""
+
+from __future__ import annotations
+
+import re
+import sys
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import polars as pl
+
+from perfhooks.findings.finding import Finding
+from perfhooks.trace import collectives as all_collectives
+from perfhooks.trace import device, host, intervals, operators, stacks, steps
+from perfhooks.trace import synchronisations as all_synchronisations
+from perfhooks.trace.kinds import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence, Sized
+
+    from perfhooks.run.capture import Capture
+    from perfhooks.trace import Trace
+    from perfhooks.trace.intervals import Flags, Intervals
+    from perfhooks.trace.model import Ints
+
+NOTABLE: Final = 0.01
+"""A gain below this share of a step is no finding: two recordings of the same program differ by as much."""
+OVERLAP: Final = "Gains of different findings may overlap."
+
+_MS: Final = 1e-6  # milliseconds in a nanosecond
+_STUB: Final = 0.1  # of the median step: a mark without a step, as at the end of a recording that nobody stopped
+_SLOW_CALL_NS: Final = 50_000
+"""A launch takes 5 to 10 us; HolisticTraceAnalysis calls one above 50 us an outlier. If the device works all the while,
+its queue was full and the host waited for it."""
+_COVERED: Final = 0.9  # of a call: the device worked all the while, but for what clocks disagree
+
+_LINE: Final = re.compile(r"\.py\(\d+\): ")
+_LIBRARY: Final = re.compile(rf"{stacks.UNINTERESTING}|(?:^|/)(?:torch|torchvision|site-packages|dist-packages)/|^<")
+
+
+class Tables:
+    """One window as the rules see it.
+
+    A *step* here is a whole step of the window: not the one that was cut short, nor a mark much shorter than the
+    others; without marks it is the whole recording. Figures are means over these steps.
+
+    Two limits keep estimates honest. What the host saves shortens a step only while the device idles: `host_limit_ms`.
+    What the device saves shortens it only where the host waits for the device: `device_limit_ms`.
+    """
+
+    def __init__(self, capture: Capture, trace: Trace) -> None:
+        self.capture = capture
+        self.trace = trace
+
+    # --- steps ---
+
+    @cached_property
+    def _marks(self) -> steps.Steps:
+        return steps.find(self.trace)
+
+    @cached_property
+    def _kept(self) -> Flags:
+        table = steps.table(self.trace)
+        wall = table["wall_ms"].to_numpy()
+        whole: Flags = wall >= _STUB * np.median(wall) if len(wall) else np.zeros(0, np.bool_)
+        number = pl.lit(self.capture.unfinished_step, pl.Int64)
+        best: Flags = whole & table.select(pl.col("step").ne_missing(number)).to_series().to_numpy()
+        return best if best.any() else whole
+
+    @cached_property
+    def steps(self) -> pl.DataFrame:
+        """The table of steps."""
+        table = steps.table(self.trace, rank=self.capture.rank, stage=self.capture.stage)
+        return table.filter(pl.Series(self._kept))
+
+    @property
+    def are_numbered(self) -> bool:
+        """Whether there are steps, and not only one recording, whose beginning may be unlike everything after it."""
+        return self.steps.height > 0 and self.steps["step"].null_count() == 0
+
+    @property
+    def unit(self) -> str:
+        """What figures are for."""
+        return "step" if self.are_numbered else "recording"
+
+    @cached_property
+    def count(self) -> int:
+        """How many steps there are."""
+        return self.steps.height
+
+    @cached_property
+    def numbers(self) -> str:
+        """The steps, for people."""
+        if not self.are_numbered:
+            return "the whole recording"
+        numbers = self.steps["step"].to_list()
+        first, last = min(numbers), max(numbers)
+        return f"step {first}" if first == last else f"steps {first} to {last}"
+
+    def mean(self, column: str) -> float:
+        """The mean of a column of the table of steps; 0 where the trace does not tell."""
+        values = self.steps[column].drop_nulls().to_numpy()
+        return float(values.sum()) / self.count if len(values) else 0.0
+
+    @cached_property
+    def step_ms(self) -> float:
+        """What a step takes: its wall time, or the work of its device where that goes on for longer than the step."""
+        wall, busy = self.steps["wall_ms"].to_numpy(), self.steps["busy_ms"].fill_null(0).to_numpy()
+        return float(np.maximum(wall, busy).mean()) if self.count else 0.0
+
+    @cached_property
+    def windows(self) -> Intervals:
+        """The moments of the steps."""
+        return intervals.union(self._marks.start[self._kept], self._marks.end[self._kept])
+
+    def inside(self, time: Ints) -> Flags:
+        """Whether each moment lies in one of the steps."""
+        place = steps.step_of(self._marks, time)
+        found: Flags = np.append(self._kept, False)[place]
+        return found
+
+    # --- time ---
+
+    def spans(self, rows: Ints) -> Intervals:
+        """The moments of some slices, in the steps."""
+        return self.clipped(intervals.union(self.trace.start[rows], self.trace.end[rows]))
+
+    def clipped(self, moments: Intervals) -> Intervals:
+        """The part of some moments that lies in the steps."""
+        return intervals.intersect(moments, self.windows)
+
+    def per_step(self, moments: Intervals) -> float:
+        """The length of a set, in milliseconds a step."""
+        return intervals.total(moments) * _MS / max(self.count, 1)
+
+    @cached_property
+    def busy(self) -> Intervals:
+        """When any device worked."""
+        rows = self.trace.device_rows
+        return intervals.union(self.trace.start[rows], self.trace.end[rows])
+
+    @cached_property
+    def host_limit_ms(self) -> float:
+        """How much shorter a step can become by sparing the host: the time in which the device idles."""
+        return max(self.step_ms - self.mean("busy_ms"), 0.0)
+
+    @cached_property
+    def device_limit_ms(self) -> float:
+        """How much shorter a step can become by sparing the device: the time for which the host waits for it.
+
+        That is calls that wait and calls held up by a full queue, while the device works, and the work that outlasts
+        the steps.
+        """
+        trace = self.trace
+        calls = trace.rows(Kind.RUNTIME)
+        calls = calls[(trace.end - trace.start)[calls] > _SLOW_CALL_NS]
+        span = (trace.end - trace.start)[calls]
+        covered = intervals.within(self.busy, trace.start[calls], trace.end[calls]) >= _COVERED * span
+        waits = np.union1d(device.wait_calls(trace), calls[covered])
+        waited = intervals.intersect(self.spans(waits), self.busy)
+        return self.per_step(waited) + max(self.step_ms - self.mean("wall_ms"), 0.0)
+
+    # --- slices and tables ---
+
+    def named(self, pattern: str, *kinds: Kind) -> Ints:
+        """The slices of these kinds in the steps in whose name a regular expression is found."""
+        search = re.compile(pattern).search
+        match = np.array([*(bool(search(name)) for name in self.trace.names), False])
+        rows = self.trace.rows(*kinds)
+        rows = rows[match[self.trace.name[rows]]]
+        found: Ints = rows[self.inside(self.trace.start[rows])]
+        return found
+
+    @cached_property
+    def work(self) -> Ints:
+        """The work of devices that was launched in the steps: places in `Trace.device_rows`."""
+        return np.flatnonzero(self.inside(device.launch_times(self.trace)))
+
+    def work_named(self, pattern: str, *kinds: Kind) -> Ints:
+        """The work of devices that was launched in the steps and whose name matches a regular expression; slices."""
+        search = re.compile(pattern).search
+        match = np.array([*(bool(search(name)) for name in self.trace.names), False])
+        rows = self.trace.device_rows[self.work]
+        found: Ints = rows[match[self.trace.name[rows]] & np.isin(self.trace.kind[rows], kinds)]
+        return found
+
+    def launch_of(self, rows: Ints) -> Ints:
+        """The call that launched each of some work of devices, or -1."""
+        found: Ints = self.trace.launches[np.searchsorted(self.trace.device_rows, rows)]
+        return found
+
+    def device_ms(self, rows: Ints) -> float:
+        """How long some work of devices takes, in milliseconds a step; side by side it counts once."""
+        return self.per_step(intervals.union(self.trace.start[rows], self.trace.end[rows]))
+
+    @cached_property
+    def _owners(self) -> Ints:
+        return device.owners(self.trace)
+
+    def launched_by(self, rows: Ints) -> Ints:
+        """The work of devices that some slices of the host, or what they called, launched; slices."""
+        owner = self._owners
+        known = np.flatnonzero(owner >= 0)
+        chosen = np.unique(rows)
+        holder = device.holders(self.trace, owner[known], chosen) if len(chosen) else np.full(len(known), -1)
+        mine = known[(holder >= 0) | np.isin(owner[known], chosen)]
+        found: Ints = self.trace.device_rows[mine]
+        return found
+
+    def cost(self, rows: Ints) -> tuple[float, float]:
+        """What some operators cost in a step, and the limit for what can be gained there, in milliseconds.
+
+        Time of the device if they gave it work, else time of the host.
+        """
+        work = self.launched_by(rows)
+        if len(work):
+            return self.device_ms(work), self.device_limit_ms
+        return self.per_step(self.spans(rows)), self.host_limit_ms
+
+    def where(self, rows: Ints) -> list[str | None]:
+        """The innermost line of one's own source around each slice of the host, if stacks were recorded."""
+        frames = self._own_frames
+        if not len(frames) or not len(rows):
+            return [None] * len(rows)
+        holder = device.holders(self.trace, rows, frames)
+        return [self.trace.names[self.trace.name[row]] if row >= 0 else None for row in holder.tolist()]
+
+    @cached_property
+    def _own_frames(self) -> Ints:
+        own = [_is_own(name) for name in self.trace.names]
+        frames = self.trace.rows(Kind.PYTHON)
+        found: Ints = frames[np.array([*own, False])[self.trace.name[frames]]]
+        return found
+
+    def by_name(self, rows: Ints) -> list[str]:
+        """The names under which some slices spent most time, as lines of evidence."""
+        return most(
+            list(zip((self.trace.names[name][:80] for name in self.trace.name[rows]), self.lengths(rows), strict=True))
+        )
+
+    def by_line(self, rows: Ints) -> list[str]:
+        """The lines of one's own source in which some slices of the host spent most time, as lines of evidence."""
+        return most([(line, span) for line, span in zip(self.where(rows), self.lengths(rows), strict=True) if line])
+
+    def lengths(self, rows: Ints) -> list[float]:
+        """How long each slice lasted, as milliseconds a step."""
+        found: list[float] = ((self.trace.end - self.trace.start)[rows] * _MS / max(self.count, 1)).tolist()
+        return found
+
+    def often(self, rows: Sized) -> str:
+        """How many of some things there are in a step, for people."""
+        return f"{len(rows) / max(self.count, 1):.3g}"
+
+    def outermost(self, rows: Ints) -> Ints:
+        """Those of some slices of the host that none of them holds."""
+        found: Ints = rows[device.holders(self.trace, rows, rows) < 0] if len(rows) else rows
+        return found
+
+    def own_frames_in(self, moments: Intervals, thread: int) -> dict[str, float]:
+        """The functions of one's own that ran in some moments, with their milliseconds a step, most first."""
+        frames = self._own_frames
+        frames = frames[self.trace.thread[frames] == thread]
+        whole = intervals.within(moments, self.trace.start[frames], self.trace.end[frames])
+        frames = frames[whole == (self.trace.end - self.trace.start)[frames]]
+        summed: dict[str, float] = {}
+        for row in frames.tolist():
+            name = self.trace.names[self.trace.name[row]]
+            summed[name] = summed.get(name, 0.0) + float(self.trace.end[row] - self.trace.start[row]) * _MS / self.count
+        return dict(sorted(summed.items(), key=lambda item: -item[1]))
+
+    @property
+    def thread(self) -> int:
+        """The thread of the steps."""
+        return int(self._marks.thread[self._kept][0]) if self.count else -1
+
+    def _of_steps(self, table: pl.DataFrame) -> pl.DataFrame:
+        """The rows of a table that lie in the steps."""
+        return table.filter(pl.col("step").is_in(self.steps["step"].implode())) if self.are_numbered else table
+
+    @cached_property
+    def operators(self) -> pl.DataFrame:
+        """The table of operators, by step."""
+        return self._of_steps(operators.table(self.trace, ("step",)))
+
+    @cached_property
+    def synchronisations(self) -> pl.DataFrame:
+        """The table of synchronisations."""
+        return self._of_steps(all_synchronisations.table(self.trace))
+
+    @cached_property
+    def collectives(self) -> pl.DataFrame:
+        """The table of collectives."""
+        return self._of_steps(all_collectives.table(self.trace))
+
+    @cached_property
+    def calls(self) -> host.Tree:
+        """How the slices of the host nest."""
+        return host.tree(self.trace)
+
+    @cached_property
+    def gpu(self) -> tuple[str, int] | None:
+        """The name and the major compute capability of the first device, if it is one of NVIDIA's."""
+        listed = self.trace.metadata.get("deviceProperties")
+        first = listed[0] if isinstance(listed, list) and listed else None
+        name, major = (first.get("name"), first.get("computeMajor")) if isinstance(first, dict) else (None, None)
+        is_known = isinstance(name, str) and type(major) is int and not re.search("AMD|Radeon|Instinct|Intel", name)
+        return (str(name), int(major or 0)) if is_known else None
+
+    # --- findings ---
+
+    def is_worth(self, gain_ms: float) -> bool:
+        """Whether a gain is more than what a step varies by anyway."""
+        return self.step_ms > 0 and gain_ms >= NOTABLE * self.step_ms
+
+    def share(self, milliseconds: float) -> float:
+        """A time as a part of the step."""
+        return milliseconds / self.step_ms if self.step_ms else 0.0
+
+    def finding(
+        self,
+        rule: str,
+        gain_ms: float | None,
+        *,
+        title: str,
+        estimate: str,
+        evidence: Sequence[str],
+        advice: str,
+        code: str,
+    ) -> Finding:
+        """A finding, with its gain as a part of the step."""
+        return Finding(
+            rule=rule,
+            title=title,
+            gain_ms=gain_ms,
+            gain_percent=None if gain_ms is None else 100 * self.share(gain_ms),
+            estimate=estimate if gain_ms is None else f"{estimate} {OVERLAP}",
+            evidence=tuple(evidence),
+            advice=advice,
+            code=code,
+        )
+
+
+def _is_own(name: str) -> bool:
+    """Whether the name of a frame is a line of the user's own; files of the standard library have no folder."""
+    module = name.partition(".py(")[0].partition("/")[0]
+    return bool(_LINE.search(name)) and not _LIBRARY.search(name) and module not in sys.stdlib_module_names
+
+
+def ms(value: float) -> str:
+    """Milliseconds for people: three digits."""
+    return f"{value:.3g} ms" if value < 1000 else f"{value:.0f} ms"  # noqa: PLR2004 -- three digits of it
+
+
+def most(sources: Sequence[tuple[str, float]], limit: int = 3) -> list[str]:
+    """The sources that take most time, each summed, as lines of evidence."""
+    summed: dict[str, float] = {}
+    for name, value in sources:
+        summed[name] = summed.get(name, 0.0) + value
+    ordered = sorted(summed.items(), key=lambda item: -item[1])[:limit]
+    return [f"{name}: {ms(value)}" for name, value in ordered]

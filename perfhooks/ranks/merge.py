@@ -1,0 +1,344 @@
+"""One trace of all ranks of a window, side by side, for Perfetto and whatever else opens Chrome's format."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from contextlib import contextmanager
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from perfhooks import ranks as ranks_of_run
+from perfhooks.errors import OptionError, PerfhooksError, TraceError
+from perfhooks.handlers.chrome import LEVEL
+from perfhooks.handlers.collectives import epoch
+from perfhooks.ranks.missing import named
+from perfhooks.run.capture import MERGED, Place
+from perfhooks.run.publishing import publish, shown
+from perfhooks.trace.events import decode_object
+from perfhooks.trace.source import BLOCK, TornArchiveError, blocks, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+    from pathlib import Path
+
+Event = dict[str, msgspec.Raw]
+
+_TRACE: Final = re.compile(r"rank(\d+)\.pt\.trace\.json(?:\.gz)?")
+_EVENTS_BEGIN: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BETWEEN: Final = re.compile(rb"\}\s*,(?=\s*\{)")
+_PROCESSES: Final = 1000
+"""So many numbers of processes a rank has: rank 0 those from 1000 on. Perfetto takes 0 for the idle process."""
+_ATTEMPTS: Final = 64
+_PLAIN_TIME: Final = re.compile(rb"(\d+)(?:\.(\d{1,3})0*)?")
+_DECODE: Final = msgspec.json.Decoder(list[Event])
+_REST: Final = msgspec.json.Decoder(Event)
+_ENCODE: Final = msgspec.json.Encoder()
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What became of a merge."""
+
+    path: Path
+    ranks: tuple[int, ...]
+    """The ranks that are in it."""
+    aligned: bool
+    """Whether clocks were brought together; otherwise each rank's times are by the clock of its host."""
+    error_ms: float | None
+    """Half of the ends of collectives are this close to each other's middle, after that."""
+    problems: tuple[str, ...] = ()
+    """Ranks of which something is missing, and why."""
+
+    def __str__(self) -> str:
+        clocks = "times by the clock of each rank's host"
+        if self.aligned and self.error_ms is not None:
+            clocks = f"clocks brought together to {self.error_ms:.3g} ms"
+        return f"{shown(self.path)}: {named(self.ranks)}, {clocks}"
+
+
+def merge(
+    target: Path,
+    out: Path | None = None,
+    *,
+    ranks: Collection[int] | None = None,
+    tell: Callable[[int, int], object] | None = None,
+) -> Merged:
+    """Write the traces of all ranks of a window into one, block by block: memory does not grow with their size.
+
+    Every process of every rank gets a number and a name of its own (``rank 3``, ``rank 3 GPU 0``), sorted by rank; ids
+    that join events are kept apart. Times are brought to the clock of the first rank, as `perfhooks.ranks.clocks.align`
+    finds it. Arguments stay as they are, so that numbers in them (``External id``, ``correlation``) are those of the
+    rank's own trace: make tables of that.
+
+    Args:
+        target: The folder of a window, or of a run: then its latest window that has traces.
+        out: The file to write, packed if its name ends in ``.gz``; None is `MERGED` in the window's folder.
+        ranks: Which ranks; None takes all.
+        tell: Is told how many ranks are done, and of how many.
+
+    Raises:
+        PerfhooksError: There is no trace to merge.
+        OSError: The file cannot be written.
+    """
+    window = _window(target)
+    found = {rank: path for rank, path in _traces(window).items() if ranks is None or rank in ranks}
+    if not found:
+        raise PerfhooksError(f"{window} has no trace of {'any rank' if ranks is None else f'ranks {sorted(ranks)}'}")
+    clocks = ranks_of_run.clocks_of(window)
+    path = window / MERGED if out is None else out
+    problems = []
+    with publish(path) as file, _packed(file, path) as plain:
+        writer = _Writer(plain, len(found))
+        for place, (rank, trace) in enumerate(sorted(found.items())):
+            if tell is not None:
+                tell(place, len(found))
+            try:
+                writer.add(rank, place, trace, clocks.offset_ms.get(rank, 0.0))
+            except TraceError as error:
+                problems.append(f"rank {rank} is not whole: {error}")
+        writer.close({"clock_offset_ms": dict(clocks.offset_ms), "clock_error_ms": clocks.error_ms})
+    return Merged(path, tuple(sorted(found)), len(clocks.offset_ms) > 1, clocks.error_ms, tuple(problems))
+
+
+def _window(target: Path) -> Path:
+    if not (target / "run.json").exists():
+        return target
+    windows = [(_ended(path), path) for path in target.iterdir() if path.is_dir() and _traces(path)]
+    if not windows:
+        raise PerfhooksError(f"{target} has no window with traces")
+    return max(windows)[1]
+
+
+def _ended(window: Path) -> float:
+    try:
+        return Place(window, min(_traces(window))).load().time
+    except PerfhooksError:
+        return 0.0
+
+
+def _traces(window: Path) -> dict[int, Path]:
+    if not window.is_dir():
+        raise PerfhooksError(f"there is no folder {window}")
+    return {int(match[1]): path for path in window.iterdir() if (match := _TRACE.fullmatch(path.name))}
+
+
+@contextmanager
+def _packed(file: IO[bytes], path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
+    if path.suffix != ".gz":
+        yield file
+        return
+    with gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=LEVEL, mtime=0) as packed:
+        yield packed
+
+
+def rank_set(text: str) -> set[int]:
+    """Ranks as a person writes them: ``0,4-7``.
+
+    Raises:
+        OptionError: They are not written so.
+    """
+    found: set[int] = set()
+    for part in text.replace(" ", "").split(","):
+        first, dash, last = part.partition("-")
+        if not first.isdecimal() or not (last.isdecimal() if dash else True):
+            raise OptionError(f"ranks must be numbers and ranges like 0,4-7; got {text!r}")
+        found.update(range(int(first), int(last or first) + 1))
+    return found
+
+
+class _Source:
+    """The events of one file in lists of some megabytes; what else it says is in ``metadata``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.metadata: dict[str, Any] = {}
+
+    def lists(self) -> Iterator[list[Event]]:
+        """Read the file once.
+
+        Raises:
+            TraceError: It is no trace, or not a whole one.
+        """
+        try:
+            yield from self._lists()
+        except (OSError, TornArchiveError, msgspec.MsgspecError) as error:
+            raise TraceError(f"{self.path} cannot be read: {error}") from error
+
+    def _lists(self) -> Iterator[list[Event]]:
+        with opened(str(self.path)) as file:
+            source = blocks(file)
+            buffer = self._head(source)
+            for block in source:
+                buffer += block
+                if len(buffer) >= BLOCK:
+                    events, end = _whole_events(buffer)
+                    yield events
+                    del buffer[:end]
+        rest = _REST.decode(b'{"traceEvents":[' + buffer)
+        yield _DECODE.decode(rest.pop("traceEvents"))
+
+    def _head(self, source: Iterator[bytes]) -> bytearray:
+        """Read the keys before the events; what comes back begins with the first event."""
+        head = bytearray()
+        for block in source:
+            head += block
+            if begin := _EVENTS_BEGIN.search(head):
+                self.metadata = decode_object(bytes(head[: begin.end()]) + b"]}") or {}
+                return head[begin.end() :]
+        raise TraceError(f"{self.path} has no list of traceEvents")
+
+
+def _whole_events(buffer: bytearray) -> tuple[list[Event], int]:
+    """The events that lie in a buffer as a whole, and where they end; a cut inside of one is no JSON."""
+    begin = max(0, len(buffer) - BLOCK // 8)
+    for match in reversed(list(_BETWEEN.finditer(buffer, begin))[-_ATTEMPTS:]):
+        try:
+            return _DECODE.decode(b"[" + buffer[: match.end() - 1] + b"]"), match.end()
+        except msgspec.MsgspecError:
+            continue
+    return [], 0
+
+
+class _Writer:
+    """Writes the ranks one after the other."""
+
+    def __init__(self, file: IO[bytes] | gzip.GzipFile, count: int) -> None:
+        self._file = file
+        self._count = count
+        self._base: int | None = None
+        self._separator = b"\n"
+
+    def add(self, rank: int, place: int, path: Path, offset_ms: float) -> None:
+        """Write one rank's events, and then what its processes and threads are called."""
+        source = _Source(path)
+        processes = _Processes(rank, place)
+        try:
+            for events in source.lists():
+                if self._base is None:
+                    self._begin(source.metadata)
+                shift = epoch(source.metadata) - (self._base or 0) + round(offset_ms * 1e6)
+                kept = [event for event in events if not processes.names(event)]
+                for event in kept:
+                    self._move(event, place, processes, shift)
+                self._write(kept)
+        finally:
+            self._write(processes.called())
+
+    def _begin(self, metadata: Mapping[str, Any]) -> None:
+        self._base = epoch(metadata)
+        job = metadata.get("distributedInfo")
+        head = {
+            "schemaVersion": 1,
+            "displayTimeUnit": "ms",
+            "deviceProperties": metadata.get("deviceProperties", []),
+            "distributedInfo": {key: job[key] for key in ("backend", "world_size") if key in job}
+            if isinstance(job, dict)
+            else {},
+            "baseTimeNanoseconds": self._base,
+        }
+        self._file.write(_ENCODE.encode(head)[:-1] + b',\n"traceEvents": [')
+
+    def _move(self, event: Event, place: int, processes: _Processes, shift: int) -> None:
+        if "pid" in event:
+            event["pid"] = processes.number(bytes(event["pid"]))
+        if "ts" in event and shift:
+            event["ts"] = msgspec.Raw(_later(bytes(event["ts"]), shift))
+        if "id" in event:
+            event["id"] = msgspec.Raw(_apart(bytes(event["id"]), place, self._count))
+
+    def _write(self, events: list[Event]) -> None:
+        for event in events:
+            self._file.write(self._separator + _ENCODE.encode(event))
+            self._separator = b",\n"
+
+    def close(self, facts: Mapping[str, Any]) -> None:
+        """Write what comes after the events."""
+        if self._base is None:
+            self._begin({})
+        self._file.write(b'\n],\n"perfhooks": ' + _ENCODE.encode(facts) + b',\n"traceName": "merged"\n}\n')
+
+
+class _Processes:
+    """The processes of one rank's trace: itself, its devices, and what else Kineto lists as one."""
+
+    def __init__(self, rank: int, place: int) -> None:
+        self._rank = rank
+        self._first = (place + 1) * _PROCESSES
+        self._numbers: dict[bytes, int] = {}
+        self._raw: dict[bytes, msgspec.Raw] = {}
+        self._told: dict[bytes, dict[str, Any]] = {}
+        self._threads: dict[tuple[bytes, bytes, bytes], Event] = {}
+        self._time = msgspec.Raw(b"0")
+
+    def number(self, pid: bytes) -> msgspec.Raw:
+        """The number of a process in the merged trace, as JSON."""
+        found = self._raw.get(pid)
+        if found is None:
+            number = self._numbers[pid] = self._first + len(self._numbers)
+            found = self._raw[pid] = msgspec.Raw(b"%d" % number)
+        return found
+
+    def names(self, event: Event) -> bool:
+        """Whether an event only names a process or a thread; it is kept for later, as only some are used."""
+        if "pid" not in event or bytes(event.get("ph", b"")) != b'"M"':
+            return False
+        self._time = event.get("ts", self._time)
+        kind, pid = bytes(event.get("name", b'""')), bytes(event["pid"])
+        if kind.startswith(b'"thread_'):
+            self._threads[kind, pid, bytes(event.get("tid", b""))] = event
+        else:
+            self._told.setdefault(pid, {}).update(decode_object(bytes(event.get("args", b"{}"))) or {})
+        return True
+
+    def called(self) -> list[Event]:
+        """The events that name all processes and threads in which anything happened."""
+        found = []
+        ordered = sorted(self._numbers, key=lambda pid: (not pid.isdigit(), self._sort_index(pid)))
+        for index, pid in enumerate(ordered):
+            told = {"name": self._name(pid), "labels": self._label(pid), "sort_index": self._first + index}
+            for key, value in told.items():
+                if value != "":
+                    named = {"ph": "M", "name": f"process_{key}", "pid": self._numbers[pid], "tid": 0}
+                    found.append(_raw(named | {"args": {key: value}}) | {"ts": self._time})
+        for (_, pid, _), event in self._threads.items():
+            if pid in self._numbers:
+                found.append(event | {"pid": self._raw[pid]})
+        return found
+
+    def _sort_index(self, pid: bytes) -> float:
+        index = self._told.get(pid, {}).get("sort_index")
+        return float(index) if isinstance(index, int) else 0.0
+
+    def _name(self, pid: bytes) -> str:
+        """``rank 3`` for the process itself, ``rank 3 GPU 0`` for a device, ``rank 3 Spans`` for what is neither."""
+        label = str(self._told.get(pid, {}).get("labels", ""))
+        other = label if pid.lstrip(b"-").isdigit() else pid.decode("utf-8", "replace").strip('"') or "marks"
+        return f"rank {self._rank}" + (f" {other}" if other not in ("", "CPU") else "")
+
+    def _label(self, pid: bytes) -> str:
+        name = str(self._told.get(pid, {}).get("name", ""))
+        return f"{name} {pid.decode('utf-8', 'replace')}".strip() if pid.isdigit() else ""
+
+
+def _raw(event: Mapping[str, Any]) -> Event:
+    return {key: msgspec.Raw(_ENCODE.encode(value)) for key, value in event.items()}
+
+
+def _later(time: bytes, shift: int) -> bytes:
+    """Microseconds as JSON, so many nanoseconds later, exact to the last digit."""
+    match = _PLAIN_TIME.fullmatch(time)
+    if match is None:
+        nanos = round(Decimal(time.decode().strip('"')) * 1000)
+    else:
+        nanos = int(match[1]) * 1000 + int((match[2] or b"").ljust(3, b"0"))
+    whole, rest = divmod(abs(nanos + shift), 1000)
+    return b"%s%d.%03d" % (b"-" if nanos + shift < 0 else b"", whole, rest)
+
+
+def _apart(number: bytes, place: int, count: int) -> bytes:
+    """An id that no other rank has."""
+    return b"%d" % (int(number) * count + place) if number.isdigit() else _ENCODE.encode(f"{place}.{number.decode()}")

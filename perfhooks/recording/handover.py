@@ -1,0 +1,391 @@
+"""What happens to a window when it has been recorded: it is saved once, shown to the callables and finished."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from perfhooks import handlers, report
+from perfhooks.command.output import waiting
+from perfhooks.errors import OptionError
+from perfhooks.finishing.finish import finish
+from perfhooks.guard import OnError, guard, logger
+from perfhooks.handlers import Handler
+from perfhooks.recording.worker import Worker
+from perfhooks.run.capture import Capture, Cost, Place
+from perfhooks.run.folder import Run, versions
+from perfhooks.run.liveness import BEGAN, boot
+from perfhooks.run.publishing import publish, shown
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from perfhooks.run.timeline import Rows
+    from perfhooks.schedule import Planned
+
+HandlerLike = str | Mapping[str, Any] | Handler | Callable[..., object]
+
+DEFAULT: Final = "default"
+"""In a list of handlers: everything that was recorded for, as without ``on_trace_ready``."""
+
+QUEUE: Final = 8
+"""So many windows may wait to be finished before further ones are skipped."""
+_POLL_S: Final = 0.2
+_FEW_STEPS: Final = 2048
+"""So many rows are written by the training itself, in about a millisecond."""
+_FAREWELL_S: Final = 0.5
+_LATER: Final = "`perfhooks report` finishes what is left"
+_ALWAYS = ("trace", "steps", "operators", "kernels", "collectives")
+
+
+class Recorded(Protocol):
+    """A window that has been recorded, as far as saving it needs to know."""
+
+    first: int
+    """Its first step that was recorded."""
+    reached: int
+    """The step during which, or before which, recording ended."""
+    ended: float = 0.0
+    """When recording ended, in seconds since 1970; 0 where that is not known."""
+    partial: str | None
+    """Why it ended before its last step; None for a whole window."""
+    planned: Planned | None
+    """Its steps as planned; None where that is not known."""
+    shortened: int = 0
+    """How many steps less than the schedule asked for are planned."""
+    stop_s: float = 0.0
+    """Seconds the recorder took to stop."""
+
+    notes: list[str]
+    """What is doubtful about it."""
+    ready: bool
+    """Whether there is a trace to save."""
+
+    def spool(self, path: Path) -> None:
+        """Save the trace as JSON."""
+
+
+class _Saved(NamedTuple):
+    path: Path
+    seconds: float
+    bytes: int
+
+
+def place_of(window: Recorded, run: Run, stage: str) -> Place:
+    """Where a window goes, by the steps that the schedule asked for: a rank that shortened it meets the others."""
+    return run.place(stage, window.first, window.planned.last + window.shortened if window.planned else None)
+
+
+class Spool:
+    """Takes recorded windows from a profiler, and sees to it that they are finished without the training waiting.
+
+    The queue is the run folder: a capture marked ``spooled``. A child process is told about each; what it does not get
+    to, ``perfhooks report`` does.
+
+    Args:
+        wanted: What to make of each window: names, mappings, handlers of ours, which need only files; and plain
+            callables, which get the window itself, at once. None, or the name ``"default"`` among others, makes
+            everything that was recorded for.
+        recorded: The recording options, kept with each capture.
+        background: Whether a child process does it; otherwise it is done at once.
+        keep_windows: How many windows to keep; None keeps all.
+        on_error: What a failure does.
+
+    Raises:
+        OptionError: Something wanted is no handler.
+    """
+
+    def __init__(
+        self,
+        wanted: HandlerLike | Sequence[HandlerLike] | None,
+        recorded: Mapping[str, Any],
+        *,
+        background: bool = False,
+        keep_windows: int | None = None,
+        on_error: OnError = "warn",
+    ) -> None:
+        self.recipes, self.calls = _sorted(_listed(DEFAULT if wanted is None else wanted, recorded))
+        self.places: list[Place] = []
+        """The windows that were saved, in the order of their end."""
+        self.listeners: list[Callable[[Capture, Place], object]] = []
+        self.pending: dict[str, Place | None] = {}
+        """What the worker has not done yet: windows by folder, and raw steps by file."""
+        self._messages: dict[str, dict[str, object]] = {}
+        self.recorded = {name: value for name, value in recorded.items() if isinstance(value, bool | int | str)}
+        self._background = background
+        self._keep_windows = keep_windows
+        self._on_error = on_error
+        self._run: Run | None = None
+        self._worker: Worker | None = None
+        self._deaths = 0
+        self.is_loud = True
+        """Whether finished windows are worth an INFO line: of several ranks that record, one says it."""
+
+    def open(self, run: Run | None) -> None:
+        """Be ready for windows.
+
+        Args:
+            run: Where their files go; None where no files are wanted.
+        """
+        self._run = run
+        if run is not None and self._background and self._worker is None:
+            self._start_worker(run)
+
+    def warm_up(self) -> None:
+        """A window is near: let the worker import what it needs."""
+        if self._worker is not None:
+            self._worker.send({})
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many windows wait to be finished that no other should be recorded."""
+        return self.windows_left >= QUEUE
+
+    def take(
+        self, window: Recorded, stage: str, *, write: bool = True, release: Callable[[], None] | None
+    ) -> int | None:
+        """Save a window that has just been recorded, call the callables and hand it to the worker.
+
+        Args:
+            window: It has stopped and not been saved.
+            stage: The loop it belongs to.
+            write: Whether it is worth files.
+            release: Frees what the recorder holds, when nobody is to ask the window any more.
+
+        Returns:
+            Size of the saved trace in bytes; None if nothing was saved.
+        """
+        run = self._run if write else None
+        place = None if run is None else place_of(window, run, stage)
+        if place is not None and not window.ready:
+            self._note(window, place, stage)
+            return None
+        token = secrets.token_hex(4)
+        saved = None if run is None or place is None else self._save(window, place, run.spool_for(place, token))
+        try:
+            for call in self.calls:
+                with guard(f"handler {getattr(call, '__qualname__', call)!r}", self._on_error):
+                    call(window)
+        finally:  # a callable may end the training
+            freed_s = _timed(release) if release is not None else 0.0
+            if place is not None and saved is not None:
+                self._keep(self._facts(window, place.rank, stage, token), place, saved, freed_s)
+        return None if saved is None else saved.bytes
+
+    def _keep(self, facts: Capture, place: Place, saved: _Saved, freed_s: float) -> None:
+        with guard(f"finishing {place.folder.name}", self._on_error):
+            cost = replace(facts.cost, save_s=saved.seconds, free_s=freed_s, trace_bytes=saved.bytes)
+            elsewhere = None if saved.path.parent == place.folder else str(saved.path)
+            place.save(replace(facts, cost=cost, spool=elsewhere))
+            self._hand_over(place)
+
+    def _save(self, window: Recorded, place: Place, path: Path) -> _Saved | None:
+        with guard(f"saving the trace of {place.folder.name}", self._on_error):
+            seconds = _timed(lambda: window.spool(path))
+            return _Saved(path, seconds, path.stat().st_size)
+        return None
+
+    def _note(self, window: Recorded, place: Place, stage: str) -> None:
+        """A window of which there is nothing but what went wrong."""
+        logger.warning("%s has no trace: %s", place.folder.name, "; ".join(window.notes))
+        with guard(f"noting what became of {place.folder.name}", self._on_error):
+            place.save(replace(self._facts(window, place.rank, stage), state="done"))
+
+    def _facts(self, window: Recorded, rank: int, stage: str, token: str = "") -> Capture:
+        return Capture(
+            rank=rank,
+            node=platform.node(),
+            boot=boot(),
+            stage=stage,
+            first=window.first,
+            last=window.planned.last if window.planned else None,
+            reached=window.reached,
+            partial=window.partial,
+            state="spooled",
+            token=token,
+            handlers=self.recipes,
+            keep_windows=self._keep_windows,
+            notes=tuple(window.notes),
+            cost=Cost(stop_s=window.stop_s),
+            options=self.recorded,
+            versions=versions(),
+            began=BEGAN,
+            time=window.ended or time.time(),
+        )
+
+    def _hand_over(self, place: Place) -> None:
+        self.places.append(place)
+        if self._background:
+            self._tell(str(place.folder), {"folder": str(place.folder), "rank": place.rank}, place)
+        else:
+            self._finished(place, finish(place))
+
+    def _tell(self, task: str, message: dict[str, object], place: Place | None) -> None:
+        self.pending[task] = place
+        self._messages[task] = message | {"task": task}
+        if self._worker is not None:
+            self._worker.send(self._messages[task])
+
+    def keep_time(self, rows: Rows) -> None:
+        """Append steps to the run's timeline; many of them are left to the worker, as text takes its time.
+
+        Args:
+            rows: They have ended.
+        """
+        run = self._run
+        if run is None or not len(rows.numbers):
+            return
+        timeline = run.timeline(run.rank)
+        waiting = any(place is None for place in self.pending.values())
+        if self._worker is None or (len(rows.numbers) <= _FEW_STEPS and not waiting):
+            rows.append_to(timeline)
+            return
+        raw = run.raw_steps(run.rank, int(rows.numbers[0]))
+        with publish(raw) as file:
+            rows.save(file)
+        self._tell(str(raw), {"steps": str(raw), "timeline": str(timeline)}, None)
+
+    def poll(self, timeout: float = 0.0) -> None:
+        """Hear what the worker has finished since the last call; start another one if it died.
+
+        Args:
+            timeout: How long to wait for news, in seconds.
+        """
+        if self._worker is None:
+            return
+        for answer in self._worker.answers(timeout):
+            place = self.pending.pop(answer["task"], None)
+            self._messages.pop(answer["task"], None)
+            if place is None:
+                continue
+            with guard(f"reading what became of {place.folder.name}", self._on_error):
+                if "problem" in answer:
+                    logger.warning("%s is not finished (%s); %s", shown(place.folder), answer["problem"], _LATER)
+                elif self._keep_windows is None or place.capture_file.exists():  # not deleted since
+                    self._finished(place, place.load())
+        if self.pending and self._worker.exit_code is not None:
+            self._mourn(self._worker)
+
+    def _mourn(self, worker: Worker) -> None:
+        """The worker died with work to do: start another one, once."""
+        self._deaths += 1
+        self._worker = None
+        worker.leave()
+        if self._deaths == 1 and self._run is not None:
+            logger.info("the worker ended with code %s and was started again; nothing is lost", worker.exit_code)
+            self._start_worker(self._run)
+            for message in self._messages.values():
+                self._worker.send(message)  # type: ignore[attr-defined]  # just started
+        else:
+            logger.warning("the worker died again with %d windows to finish: %s", self.windows_left, _LATER)
+
+    @property
+    def windows_left(self) -> int:
+        """How many windows the worker has not finished yet."""
+        return sum(place is not None for place in self.pending.values())
+
+    def _start_worker(self, run: Run) -> None:
+        with guard("starting the worker", self._on_error):
+            self._worker = Worker(run.folder / f"rank{run.rank}.worker.log")
+
+    def _finished(self, place: Place, capture: Capture) -> None:
+        for note in capture.notes:
+            logger.warning("%s: %s", place.folder.name, note)
+        page = place.folder.parent / report.PAGE
+        level = logging.INFO if self.is_loud else logging.DEBUG
+        logger.log(
+            level, "%s -> %s", capture.headline or _plainly(capture), shown(page if page.exists() else place.folder)
+        )
+        for listen in self.listeners:
+            with guard(f"telling {getattr(listen, '__qualname__', listen)!r} about {place.folder}", self._on_error):
+                listen(capture, place)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until every window is finished, or nobody is left to do it.
+
+        Args:
+            timeout: How long at most, in seconds; None waits for ever.
+
+        Returns:
+            Whether all are finished.
+        """
+        began = time.monotonic()
+        with waiting() as show:
+            while self.pending and self._worker is not None:
+                passed = time.monotonic() - began
+                if timeout is not None and passed >= timeout:
+                    break
+                show(len(self.pending), passed)
+                self.poll(_POLL_S if timeout is None else min(_POLL_S, timeout - passed))
+        return not self.pending
+
+    def rest(self) -> None:
+        """No windows for now: a worker with nothing left to do ends."""
+        if self._worker is not None and not self.pending:
+            self._worker.leave(_FAREWELL_S)
+            self._worker = None
+
+    def leave(self, timeout: float) -> None:
+        """The process ends: wait for the worker for a while, then let it go on alone.
+
+        Args:
+            timeout: How long at most, in seconds.
+        """
+        if self._worker is not None:
+            self._worker.close()
+        if not self.wait(timeout) and self._worker is not None:
+            logger.warning(
+                "%d windows are not finished after %.0f s; the worker goes on alone, %s",
+                len(self.pending),
+                timeout,
+                _LATER,
+            )
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.leave(_FAREWELL_S if not self.pending else 0.0)
+
+
+def _timed(act: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    act()
+    return time.perf_counter() - began
+
+
+def _plainly(capture: Capture) -> str:
+    last = capture.reached if capture.last is None else capture.last
+    return f"steps {capture.first}-{last} recorded"
+
+
+def _by_default(recorded: Mapping[str, Any]) -> list[str]:
+    """Everything that was recorded for."""
+    with_stack = ["stacks", "flame", "modules"] if recorded.get("with_stack") else []
+    return [*_ALWAYS, *with_stack, *(["memory"] if recorded.get("profile_memory") else []), "page"]
+
+
+def _listed(wanted: HandlerLike | Sequence[HandlerLike], recorded: Mapping[str, Any]) -> list[HandlerLike]:
+    listed = list(wanted) if isinstance(wanted, Sequence) and not isinstance(wanted, str) else [wanted]
+    default = _by_default(recorded)
+    return [one for each in listed for one in (default if isinstance(each, str) and each == DEFAULT else [each])]
+
+
+def _sorted(wanted: Sequence[HandlerLike]) -> tuple[tuple[dict[str, Any], ...], tuple[Callable[..., object], ...]]:
+    """What is wanted, as recipes of handlers that need only files, and as callables that need the window."""
+    recipes, calls = [], []
+    for one in wanted:
+        if isinstance(one, str | Mapping):
+            recipes.append(handlers.spec(handlers.build(one)))
+        elif isinstance(one, Handler) and not isinstance(one, type):
+            recipes.append(handlers.spec(one))
+        elif callable(one) and not isinstance(one, type):
+            calls.append(one)
+        else:
+            raise OptionError(
+                "on_trace_ready must be a handler's name, a mapping with its type, a handler or a callable, "
+                f"or a list of these; got {one!r}"
+            )
+    return tuple(recipes), tuple(calls)

@@ -1,0 +1,91 @@
+"""Our handlers for somebody's plain ``torch.profiler.profile``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from perfhooks.errors import OptionError
+from perfhooks.guard import guard, speak_up
+from perfhooks.handlers import Handler
+from perfhooks.labels import DEVICE_STOPPED
+from perfhooks.recording.handover import Recorded, Spool
+from perfhooks.run.folder import Run, check_out
+from perfhooks.run.job import Job
+from perfhooks.schedule import Planned
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def on_trace_ready(
+    *wanted: str | Mapping[str, Any] | Handler,
+    out: str | os.PathLike[str] = "perf",
+    run: str | None = None,
+    stage: str = "train",
+) -> Callable[[Any], None]:
+    """Make a trace handler for a plain ``torch.profiler.profile``.
+
+    Args:
+        *wanted: Handlers by name, as mappings or as objects; none makes everything that was recorded for.
+        out: The folder that holds runs.
+        run: Name of the run; None takes the launcher's identity, else the time and the process.
+        stage: What the loop is called in file names and tables.
+
+    Returns:
+        What to give as ``on_trace_ready``. The trace is saved by it, so that the profile's own ``export_chrome_trace``
+        says that it has been; ``perfhooks.Profiler`` has no such limit.
+
+    Raises:
+        OptionError: Something wanted is no handler of ours, or ``out`` cannot be written.
+    """
+    for one in wanted:
+        if callable(one) or not isinstance(one, str | Mapping | Handler):
+            raise OptionError(f"on_trace_ready() takes handlers that need only files, got {one!r}")
+    check_out(out)
+    speak_up()
+    runs: list[Run] = []
+    spools: list[Spool] = []
+
+    def handle(profile: Any) -> None:
+        with guard("handling the trace"):
+            if not runs:
+                runs.append(Run.open(out, run, Job.current(), {}))
+                spools.append(Spool(list(wanted) or None, _options(profile)))
+                spools[0].open(runs[0])
+            spools[0].take(_Foreign(profile), stage, release=None)
+
+    return handle
+
+
+def _options(profile: Any) -> dict[str, bool]:
+    return {name: bool(getattr(profile, name, False)) for name in ("record_shapes", "profile_memory", "with_stack")}
+
+
+class _Foreign(Recorded):
+    """A plain profile in the moment in which its trace is ready."""
+
+    def __init__(self, profile: Any) -> None:
+        self._profile = profile
+        self.ready = True
+        ended = profile.step_num
+        # torch counts on before it calls the handler, except at the end of the `with`
+        whole = ended > 0 and _action(profile, ended - 1) == "RECORD_AND_SAVE"
+        self.reached = ended
+        self.partial = None if whole or not profile.record_steps else "stopped before its last step"
+        stopped = profile.current_action.name == "DEVICE_STOPPED"
+        self.notes = [DEVICE_STOPPED] if stopped else []
+        last = ended - 1 if whole else ended
+        self.first = last
+        while self.first > 0 and _action(profile, self.first - 1) == "RECORD":
+            self.first -= 1
+        self.planned = Planned(self.first, self.first, last) if whole else None
+
+    def spool(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._profile.export_chrome_trace(os.fspath(path))
+
+
+def _action(profile: Any, step: int) -> str:
+    return str(profile.schedule(step).name)

@@ -1,0 +1,303 @@
+"""One window: a ``torch.profiler.profile`` that records once, is saved once and can be read many times.
+
+The only module that imports torch.profiler.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import tempfile
+import time
+import weakref
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final, Literal
+
+import torch
+import torch.profiler
+from torch.profiler import ProfilerAction, ProfilerActivity, record_function
+
+from perfhooks.errors import NothingRecordedError, OptionError, PerfhooksError
+from perfhooks.guard import logger
+from perfhooks.handlers.chrome import copy_stream
+from perfhooks.labels import DEVICE_STOPPED
+from perfhooks.run.publishing import is_whole_json, publish
+from perfhooks.schedule import Phase
+from perfhooks.trace import read, stacks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from perfhooks.schedule import Phases
+
+__all__ = ["Window", "check_recording", "metadata_json", "recorder_busy", "region"]
+
+region = record_function
+"""A labelled range of the trace."""
+
+_METRICS: Final[dict[str, Literal["host", "device", "bytes"]]] = {
+    "self_cpu_time_total": "host",
+    "self_cuda_time_total": "device",
+    "self_device_time_total": "device",
+}
+
+
+_open: weakref.WeakSet[Window] = weakref.WeakSet()
+"""Our windows that have begun: during a warm-up torch does not count as enabled, but a second profiler crashes it."""
+
+
+def recorder_busy() -> bool:
+    """Whether somebody's profiler is recording in this process; a second one would empty the first."""
+    return bool(_open) or _recording()
+
+
+def _recording() -> bool:
+    return bool(torch._C._autograd._profiler_enabled())  # noqa: SLF001 -- torch has no public way to ask
+
+
+def check_recording(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The recording options as the installed torch takes them.
+
+    Args:
+        options: What the user gave; activities may be named (``"cpu"``, ``"cuda"``).
+
+    Returns:
+        The options that the installed torch knows; the others are logged, once.
+
+    Raises:
+        OptionError: An option has a value that torch refuses.
+    """
+    known = inspect.signature(torch.profiler.profile.__init__).parameters
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        logger.warning("torch %s has no %s: left out", torch.__version__, ", ".join(f"{name}=" for name in unknown))
+    checked = {name: value for name, value in options.items() if name in known}
+    if checked.get("activities") is not None:
+        checked["activities"] = [_activity(activity) for activity in _listed(checked["activities"])]
+    return checked
+
+
+def _listed(activities: Any) -> Iterable[Any]:
+    if isinstance(activities, str):
+        return [activities]
+    try:
+        listed = list(activities)
+    except TypeError:
+        raise OptionError(f"activities must be a list, got {activities!r}") from None
+    if not listed:
+        raise OptionError("activities must name at least one activity, got none; leave it out to record all")
+    return listed
+
+
+def _activity(activity: Any) -> Any:
+    """A torch activity, from its name if need be."""
+    if not isinstance(activity, str):
+        return activity
+    names = {name.lower(): value for name, value in ProfilerActivity.__members__.items()}
+    if activity.lower() not in names:
+        raise OptionError(f"activities must be some of {', '.join(sorted(names))}, got {activity!r}")
+    return names[activity.lower()]
+
+
+def metadata_json(value: str) -> str:
+    """A JSON value as Kineto can write it: it turns every backslash into a slash, so nothing may need an escape.
+
+    Raises:
+        OptionError: ``value`` is no JSON, and the trace would be none either.
+    """
+    try:
+        return json.dumps(_without_escapes(json.loads(value)), ensure_ascii=False)
+    except ValueError as error:
+        raise OptionError(f"metadata must be JSON, got {value!r} ({error})") from None
+
+
+def _without_escapes(value: Any) -> Any:
+    if isinstance(value, str):
+        return re.sub(r"[\x00-\x1f\x7f]", " ", value.replace('"', "'").replace("\\", "/"))
+    if isinstance(value, list):
+        return [_without_escapes(item) for item in value]
+    if isinstance(value, dict):
+        return {_without_escapes(key): _without_escapes(item) for key, item in value.items()}
+    return value
+
+
+class Window(torch.profiler.profile):
+    """A ``torch.profiler.profile`` for the steps of one window.
+
+    Args:
+        first: Its first step, warm-up included.
+        phases: The schedule; None records until :meth:`stop` and marks no steps.
+        on_trace_ready: Called with the window when it has been recorded.
+        recording: What ``torch.profiler.profile`` takes on top.
+    """
+
+    def __init__(
+        self,
+        *,
+        first: int,
+        phases: Phases | None,
+        on_trace_ready: Callable[[Window], None],
+        recording: Mapping[str, Any],
+    ) -> None:
+        self._begin = first
+        self._phases = phases
+        self._saved: IO[bytes] | None = None
+        self.planned = phases.next_window(first) if phases else None
+        """Its steps as planned; None where that is not known."""
+        self.first = self.planned.active if self.planned else first
+        """Its first step that was recorded."""
+        self.shortened = 0
+        """How many steps less than the schedule asked for are planned."""
+        self.ended = 0.0
+        """When recording ended, in seconds since 1970."""
+        self.reached = first
+        """The step during which, or before which, recording ended."""
+        self.partial: str | None = None
+        """Why the window ended before its last step; None for a whole window."""
+        self.notes: list[str] = []
+        """What is doubtful about it."""
+        self.stop_s = 0.0
+        """Seconds the recorder took to stop."""
+        self.ready = False
+        """Whether there is something to read."""
+        super().__init__(schedule=None if phases is None else self._action, on_trace_ready=on_trace_ready, **recording)
+        self.step_num = first
+
+    def _action(self, step: int) -> ProfilerAction:
+        """The schedule as torch asks for it; it asks for step 0 at construction, whatever the window's first step."""
+        if self._phases is None:
+            return ProfilerAction.RECORD
+        step = max(step, self._begin)
+        phase = self._phases.phase(step)
+        if phase is Phase.ACTIVE:
+            return ProfilerAction.RECORD_AND_SAVE if self._phases.ends(step) else ProfilerAction.RECORD
+        return ProfilerAction.WARMUP if phase is Phase.WARMUP else ProfilerAction.NONE
+
+    def arm(self, first: int, phases: Phases | None) -> None:
+        """Make a window that has been recorded ready for the next one: torch then adds its events to the last ones'."""
+        self._begin = self.step_num = first
+        self._phases = phases
+        self.planned = self._phases.next_window(first) if self._phases else None
+        self.first = self.planned.active if self.planned else first
+        self.partial = None
+        # torch keeps the schedule's last answer in both; one of them is new in 2.13
+        action: Any = self._action(first)
+        self.current_action = self._prev_schedule_action = action
+        self._forget_file()
+
+    def close(self, reached: int, partial: str | None) -> None:
+        """Stop recording; what was recorded is handed to ``on_trace_ready``.
+
+        Args:
+            reached: The step during which, or before which, recording ends.
+            partial: Why, if not because the window is whole.
+        """
+        self.step_num = self.reached = reached
+        self.partial = partial
+        self.stop()
+
+    def start(self) -> None:
+        """Begin, with the warm-up if there is one."""
+        super().start()
+        _open.add(self)
+
+    def stop(self) -> None:
+        """End, in whatever phase."""
+        _open.discard(self)
+        super().stop()
+
+    def stop_trace(self) -> None:
+        """Stop the recorder, and take the time it needs."""
+        if not _recording():
+            # torch crashes when a recorder is stopped that is none any more
+            self.notes.append("another profiler ran during the window and took its events")
+            if self.execution_trace_observer is not None:
+                self.execution_trace_observer.stop()  # type: ignore[no-untyped-call]
+            return
+        began = time.perf_counter()
+        super().stop_trace()
+        self.stop_s = time.perf_counter() - began
+        self.ended = time.time()
+        self.ready = True
+        if self.current_action.name == "DEVICE_STOPPED":
+            self.notes.append(DEVICE_STOPPED)
+
+    def spool(self, path: Path) -> None:
+        """Have Kineto write its JSON, once; every export is a copy of it.
+
+        Raises:
+            PerfhooksError: Kineto left no file; it reports no error of its own.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        super().export_chrome_trace(os.fspath(path))
+        if not is_whole_json(path):
+            for left in (path, Path(f"{path}.tmp")):
+                left.unlink(missing_ok=True)
+            raise PerfhooksError(f"Kineto wrote no whole {path.name}: is the disk full?")
+        # an open file stays readable when the name is gone
+        self._forget_file()
+        self._saved = path.open("rb")
+        self._close_file = weakref.finalize(self, self._saved.close)
+
+    def export_chrome_trace(self, path: str, *args: Any, **kwargs: Any) -> None:
+        """Write the trace; any number of times, to any names, compressed where the name ends in ``.gz``."""
+        if args or any(kwargs.values()):
+            super().export_chrome_trace(path, *args, **kwargs)
+            return
+        with publish(Path(path)) as target:
+            copy_stream(self._file(), target, compress=str(path).endswith(".gz"))
+
+    def export_stacks(self, path: str, metric: str = "self_cpu_time_total") -> None:
+        """Write folded stacks: ``a;b;c value``, times in nanoseconds, equal stacks summed.
+
+        Args:
+            path: The file.
+            metric: ``self_cpu_time_total``, ``self_cuda_time_total`` or ``self_device_time_total``.
+
+        Raises:
+            OptionError: Another metric.
+        """
+        if metric not in _METRICS:
+            raise OptionError(f"metric must be one of {', '.join(_METRICS)}, got {metric!r}")
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder) / "trace.json"
+            with copy.open("wb") as target:
+                copy_stream(self._file(), target, compress=False)
+            folded = stacks.folded(read(copy), by=_METRICS[metric])
+        with publish(Path(path)) as target:
+            stacks.write(folded, target)
+
+    def release(self) -> None:
+        """Free what torch holds, now: its objects refer to each other, so the garbage collector would come late."""
+        self.ready = False
+        self._forget_file()
+        recorder, self.profiler = self.profiler, None
+        # not by getattr: torch's property would parse all events to have something to free
+        held = {} if recorder is None else vars(recorder)
+        for event in held.get("_function_events") or held.get("function_events") or ():
+            event.cpu_children.clear()
+            event.cpu_parent = None
+        if recorder is not None:
+            vars(recorder).clear()
+        self.action_map.clear()
+        self.on_trace_ready = None
+        self.schedule: Any = None
+        self._phases = None
+
+    def _file(self) -> IO[bytes]:
+        """The saved trace, from its beginning."""
+        if self._saved is None:
+            if not self.ready:
+                raise NothingRecordedError("this window's trace is gone, or was never recorded")
+            with tempfile.TemporaryDirectory() as folder:
+                self.spool(Path(folder) / "trace.json")
+        saved = self._saved
+        saved.seek(0)  # type: ignore[union-attr]  # spool opened it
+        return saved  # type: ignore[return-value]
+
+    def _forget_file(self) -> None:
+        if self._saved is not None:
+            self._close_file()
+            self._saved = None

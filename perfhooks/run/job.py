@@ -1,0 +1,151 @@
+"""Who this process is: its rank among how many, on which node, in which run."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from perfhooks.run.liveness import began
+
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1", "0.0.0.0")  # noqa: S104 -- compared with, never bound
+_UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """The facts of one process of a training job."""
+
+    rank: int = 0
+    """Number of this process in the whole job."""
+    local_rank: int = 0
+    """Number of this process on its node."""
+    world_size: int = 1
+    """Number of processes in the job."""
+    node: str = ""
+    """Name of the machine."""
+    identity: str | None = None
+    """What the launcher calls this job, the same on all its ranks; None where there is no launcher."""
+    is_restart: bool = False
+    """Whether the launcher says that it had to start the processes of this node again."""
+
+    @property
+    def first(self) -> Job:
+        """The facts of rank 0, as far as they are known here."""
+        return replace(self, rank=0, local_rank=0)
+
+    @classmethod
+    def current(cls) -> Job:
+        """Ask torch.distributed where it is initialised, else the environment of torchrun or SLURM; no other rank is.
+
+        ``identity`` is the same on all ranks, after an elastic restart too, and another one for the next job: it is
+        made of torchrun's run id, SLURM's job and step, and on one node of what tells two launches apart. A job on
+        several nodes that was given neither id is known by its meeting point only, which the next job may have again:
+        give it a name with ``--rdzv-id`` or ``run=``. One that shrinks to a single node is another one: only ``run=``
+        keeps it together.
+        """
+        own = _from_process_group() or _from_torchrun() or _from_slurm() or _Place(0, 1)
+        return cls(
+            rank=own.rank,
+            local_rank=_local_rank(own),
+            world_size=own.world_size,
+            node=platform.node(),
+            identity=_identity(own.world_size) if own.world_size > 1 else None,
+            is_restart=bool(_number("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")),
+        )
+
+
+class _Place(NamedTuple):
+    rank: int
+    world_size: int
+
+
+def _from_process_group() -> _Place | None:
+    distributed = getattr(sys.modules.get("torch"), "distributed", None)
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return _Place(distributed.get_rank(), distributed.get_world_size())
+
+
+def _from_torchrun() -> _Place | None:
+    return _place(_number("RANK"), _number("WORLD_SIZE"))
+
+
+def _from_slurm() -> _Place | None:
+    """The place in a job step; a process that no ``srun`` started is alone, however many tasks the job asked for."""
+    if "SLURM_STEP_ID" not in os.environ:
+        return None
+    return _place(_number("SLURM_PROCID"), _number("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"))
+
+
+def _place(rank: int | None, world_size: int | None) -> _Place | None:
+    return None if rank is None or not world_size else _Place(rank, world_size)
+
+
+def _local_rank(own: _Place) -> int:
+    known = _number("LOCAL_RANK", "SLURM_LOCALID")
+    if known is not None:
+        return known
+    return own.rank if _on_one_node(own.world_size) else 0
+
+
+def _number(*names: str) -> int | None:
+    values = (os.environ.get(name, "") for name in names)
+    return next((int(value) for value in values if value.isdecimal()), None)
+
+
+def _identity(world_size: int) -> str:
+    launch = _launch() if _on_one_node(world_size) else None
+    words = [word for word in (_run_id(unique=launch is None), _job_step(), launch) if word]
+    if not words:
+        words = [os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")]
+    return "-".join(filter(None, words)) or "job"
+
+
+def _on_one_node(world_size: int) -> bool:
+    """Whether all ranks are here, as far as the environment says; without a meeting point elsewhere they are."""
+    local = _number("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE")
+    if local is not None:
+        return local == world_size
+    return os.environ.get("MASTER_ADDR", "localhost") in _LOOPBACK and _number("SLURM_STEP_NUM_NODES") in (None, 1)
+
+
+def _run_id(*, unique: bool) -> str | None:
+    """The name that torchrun was given; one that it drew itself is of use only where nothing else is ``unique``."""
+    name = os.environ.get("TORCHELASTIC_RUN_ID", "")
+    drawn = _UUID.fullmatch(name) is not None
+    return None if name in ("", "none") or (drawn and not unique) else name
+
+
+def _job_step() -> str | None:
+    job = os.environ.get("SLURM_JOB_ID")
+    step = os.environ.get("SLURM_STEP_ID")
+    return job and f"slurm-{job}.{step}" if step else job and f"slurm-{job}"
+
+
+def _launch() -> str | None:
+    """What all ranks of this launch have in common, and no other launch on this node."""
+    return _of_torchrun() or (None if "SLURM_STEP_ID" in os.environ else _of_parent())
+
+
+def _of_torchrun() -> str | None:
+    """The random part of torchrun's folder of logs, kept over restarts: ``id_ab12cd/attempt_0/3/error.json``.
+
+    Ranks may have parents of their own, if torchrun starts a script that starts them.
+    """
+    file = Path(os.environ.get("TORCHELASTIC_ERROR_FILE", ""))
+    if len(file.parts) < 4 or not file.parts[-3].startswith("attempt_"):  # noqa: PLR2004 -- the parts above
+        return None
+    name = file.parts[-4].removeprefix(os.environ.get("TORCHELASTIC_RUN_ID", "") + "_")
+    return f"torchrun-{name}"
+
+
+def _of_parent() -> str:
+    """The process that started this one, by number and time; one that lives on may start more, at other ports."""
+    parent = os.getppid()
+    port = os.environ.get("MASTER_PORT", "")
+    return "-".join(filter(None, ("job", str(parent), began(parent), port)))
