@@ -9,12 +9,17 @@ CASES ?= 200000
 # for `make test-oldest`: torch 2.4 has no builds for Python 3.13 and later
 PYTHON_OLDEST ?= $(shell python3.10 --version >/dev/null 2>&1 && echo python3.10 || echo $(PYTHON))
 
+# what `make dist` runs without torch: reading, showing and reporting
+TORCHLESS := $(addprefix tests/test_,trace.py kernels.py collectives.py waits.py \
+	intervals.py nesting.py cli_show.py flame.py ranks.py without_torch.py)
+TORCHLESS_NEEDS := 'pytest>=8.3,<10' 'hypothesis>=6.120,<7'
+
 BIN := $(VENV)/bin
 OLDEST := .venv-oldest
 READY := .perfhooks-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test demo lint types bench fuzz test-oldest clean distclean
+.PHONY: help setup test demo lint types docs dist bench fuzz drop-in test-oldest clean distclean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -35,11 +40,26 @@ lint: setup  ## check style and form
 types: setup  ## check types
 	$(BIN)/mypy
 
+docs: setup  ## build the documentation site into dist/site; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+dist: setup  ## build the wheel and try it in an empty environment, without torch
+	rm -rf dist/*.whl dist/*.tar.gz dist/venv
+	$(BIN)/python -m build --quiet --outdir dist .
+	$(PYTHON) -m venv dist/venv
+	dist/venv/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl $(TORCHLESS_NEEDS)
+	! dist/venv/bin/python -c 'import torch' 2>/dev/null
+	cd dist && venv/bin/perfhooks --help >/dev/null && venv/bin/perfhooks schedule "wait=1 warmup=1 active=2" >/dev/null
+	dist/venv/bin/python -m pytest -q -p no:cacheprovider --override-ini addopts=--strict-markers $(TORCHLESS)
+
 bench: setup  ## measure what profiling costs, beside the peers
 	$(BIN)/python benchmarks/run.py
 
-fuzz: setup  ## damage traces in CASES ways: reading them never fails but with a TraceError
+fuzz: setup  ## damage traces and run folders in CASES ways: all is made of them, or one line says why not
 	$(BIN)/python benchmarks/fuzz.py --cases $(CASES)
+
+drop-in: setup  ## run the same code with torch's profiler and with ours, and compare
+	$(BIN)/python -m pytest tests/test_torch_parity.py tests/test_torch_face.py
 
 test-oldest: $(OLDEST)/$(READY)  ## run the tests with the oldest torch that is supported
 	$(OLDEST)/bin/python -m pytest -n $(WORKERS) --dist worksteal

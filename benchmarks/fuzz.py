@@ -1,11 +1,13 @@
-"""Damage real traces in every way we can think of: reading them and all tables give numbers, or a TraceError.
+"""Damage real traces and run folders in every way we can think of: what is made of them is whole, or one line why not.
 
     python benchmarks/fuzz.py --cases 200000
 
 Each case is a piece of a recorded trace (of the folder in PERFHOOKS_TRACES, or ../shared/traces, or of what this
-repository can write itself), with fields, events, keys or bytes changed. A case fails on any other exception, on a
-table that cannot be written, on more than ten seconds, or on memory out of proportion to its size. Failing cases are
-kept beside the report, and the same numbers give the same cases again: --seed 7 --first 4711 --cases 1.
+repository can write itself), with fields, events, keys or bytes changed; or a small run folder, with files changed.
+Some of what perfhooks makes of it is made: tables, on a terminal and in files, the page, every handler's files, flame
+graphs, a merged trace, a comparison. A case fails on any other exception, on what cannot be written or would move the
+cursor of a terminal, on more than ten seconds, or on memory out of proportion to its size. Failing cases are kept
+beside the report, and the same numbers give the same cases again: --seed 7 --first 4711 --cases 1.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import argparse
 import collections
 import gzip
 import json
+import logging
 import os
 import random
 import resource
@@ -23,9 +26,15 @@ import tempfile
 import time
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 os.environ["POLARS_MAX_THREADS"] = "1"  # cases are small, and there may be several of us
+
+import attacks
+import run_folders
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROOT = Path(__file__).parents[1]
 LIMIT_S = 10
@@ -33,6 +42,9 @@ SPACE = 3 << 30
 """Address space beyond what is used at the start, in bytes; traces of these sizes need none of it."""
 GROWTH = 200 << 20
 """How much one case may add to the memory that was ever used, in bytes."""
+ALL = 0.02
+FEW = 3
+"""The share of cases of which everything is made, and how much is made of the others."""
 KEPT = 20
 """So many different failures are enough."""
 
@@ -78,10 +90,6 @@ class SlowError(Exception):
 
 class GreedyError(Exception):
     """A case took too much memory."""
-
-
-class UnwritableError(Exception):
-    """A table cannot be written."""
 
 
 def sources() -> list[dict[str, Any]]:
@@ -133,10 +141,10 @@ class Case:
         indent = self.dice.choice((None, 2))
         data = json.dumps(self._whole(), indent=indent).encode("utf-8", "surrogatepass")
         if self.dice.random() < 0.4:
-            data = self._bytes(data)
+            data = self.bytes(data)
         if self.dice.random() < 0.1:
             data = gzip.compress(data, 1)
-            data = self._bytes(data) if self.dice.random() < 0.5 else data
+            data = self.bytes(data) if self.dice.random() < 0.5 else data
         return data
 
     def _whole(self) -> object:
@@ -188,7 +196,8 @@ class Case:
         event["ts"] = other.get("ts", 0)
         event["dur"] = self.dice.choice((0, 0.001, other.get("dur", 1), 10**6))
 
-    def _bytes(self, data: bytes) -> bytes:
+    def bytes(self, data: bytes) -> bytes:
+        """Change some bytes."""
         text = bytearray(data)
         for _ in range(self.dice.choice((1, 1, 3, 10))):
             first = self.dice.randrange(len(text) + 1)
@@ -208,41 +217,28 @@ class Case:
 
 
 def examine(path: Path, dice: random.Random) -> str:
-    """Read a trace and make every table of it; say what became of it."""
-    from perfhooks.command import show
-    from perfhooks.errors import TraceError
-    from perfhooks.trace import collectives, read
+    """Read a trace and make something of it; say what became of it."""
+    from examinations import Examination
 
-    try:
-        trace = read(path)
-    except TraceError as error:
-        if "\n" in str(error):
-            raise UnwritableError(f"an error of several lines: {error}") from error
-        return "refused"
-    # all of them cost thirty times what reading does
-    for name in show.TABLES if dice.random() < 0.2 else dice.sample(show.TABLES, 3):
-        by = (dice.choice(show.GROUPS[name]),) if name in show.GROUPS and dice.random() < 0.3 else ()
-        table = show.compute(trace, name, by)
-        try:
-            table.write_csv(float_precision=6)
-            table.write_json()
-        except Exception as error:
-            raise UnwritableError(f"{name}: {error}") from error
-    if dice.random() < 0.1:
-        collectives.across([trace, trace])
-    return "doubtful" if trace.doubts else "read"
+    examination = Examination(path)
+    first, *others = examination.uses()
+    found = first[1]()
+    # all of them cost a hundred times what reading does
+    for _, use in others if dice.random() < ALL else dice.sample(others, min(len(others), FEW)):
+        use()
+    return "refused" if found.startswith("refused") else "doubtful" if "," in found else "read"
 
 
 def too_slow(_signal: int, _frame: object) -> None:
     raise SlowError(f"more than {LIMIT_S} s")
 
 
-def examined(path: Path, dice: random.Random) -> str:
+def examined(path: Path, examine: Callable[[], str]) -> str:
     """Examine a case within its bounds of time and memory."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
     try:
-        found = examine(path, dice)
+        found = examine()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
@@ -257,46 +253,68 @@ def bound_memory() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (used + SPACE, hard))
 
 
+class Bench:
+    """Where cases are made and tried, one after the other."""
+
+    def __init__(self, folder: Path, seed: int, share: float) -> None:
+        self.path = folder / "case.json"
+        self._traces = sources()
+        self._run = run_folders.template(folder / "whole")
+        self._seed = seed
+        self._share = share
+        self.path.write_bytes(json.dumps(self._traces[0]).encode())
+        examine(self.path, random.Random(0))  # imports everything
+        run_folders.examine(run_folders.damaged(self._run, folder / "run", random.Random(0), bytes), random.Random(0))
+
+    def attempt(self, number: int) -> str:
+        """Make and try a case; say what became of it."""
+        case = Case(self._traces, self._seed, number)
+        if case.dice.random() < self._share:
+            run = run_folders.damaged(self._run, self.path.with_name("run"), case.dice, case.bytes)
+            return examined(self.path, lambda: run_folders.examine(run, case.dice))
+        self.path.write_bytes(case.text())
+        return examined(self.path, lambda: examine(self.path, case.dice))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--cases", type=int, default=200_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
+    parser.add_argument("--folders", type=float, default=0.05, help="the share of cases that are run folders")
+    parser.add_argument("--attacks", action="store_true", help="the traces of attacks.py as well, at full size")
     parser.add_argument("--keep", type=Path, default=Path(), help="folder for cases that fail")
     options = parser.parse_args()
-    traces = sources()
+    logging.disable()
     signal.signal(signal.SIGALRM, too_slow)
     outcomes: collections.Counter[str] = collections.Counter()
     failures: dict[str, str] = {}
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
-        path = Path(folder, "case.json")
-        path.write_bytes(json.dumps(traces[0]).encode())
-        examine(path, random.Random(0))  # imports everything
+        bench = Bench(Path(folder), options.seed, options.folders)
         if Path("/proc/self/statm").exists():
             bound_memory()
         for number in range(options.first, options.first + options.cases):
-            case = Case(traces, options.seed, number)
-            path.write_bytes(case.text())
             try:
-                outcomes[examined(path, case.dice)] += 1
+                outcomes[bench.attempt(number)] += 1
             except Exception as error:  # noqa: BLE001 -- this is what we are looking for
                 outcomes["failed"] += 1
                 last = traceback.extract_tb(error.__traceback__)[-1]
                 place = f"{type(error).__name__} at {Path(last.filename).name}:{last.lineno}"
                 if place not in failures:
-                    failures[place] = f"case {number}: {traceback.format_exc(limit=-4)}"
+                    failures[place] = f"case {number}: {traceback.format_exc(limit=-6)}"
+                    print(failures[place], flush=True)
                     kept = options.keep / f"fuzz-{options.seed}-{number}.json"
-                    kept.write_bytes(path.read_bytes())
+                    kept.write_bytes(bench.path.read_bytes())
                 if len(failures) >= KEPT:
                     break
             if sum(outcomes.values()) % 1000 == 0:
                 rate = sum(outcomes.values()) / (time.perf_counter() - began)
                 print(f"{sum(outcomes.values())} cases, {rate:.0f} a second: {dict(outcomes)}", flush=True)
     print(f"{sum(outcomes.values())} cases: {dict(outcomes)}")
-    for text in failures.values():
-        print(text)
-    sys.exit(bool(failures))
+    print(*failures, sep="\n")
+    attacked = [name for name in attacks.FULL if options.attacks and not attacks.attack([name], None, tell=False)]
+    sys.exit(f"failed: {', '.join(attacked)}" if attacked else bool(failures))
 
 
 if __name__ == "__main__":

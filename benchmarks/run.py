@@ -18,7 +18,10 @@ GROUPS = {
     "lightning": ("lightning_fit", "a step of a Lightning fit while nothing is recorded"),
     "operators": ("operator_table", "the operator table of a capture"),
     "trace": ("trace_engine", "reading a trace and making its tables: a window, a gigabyte, ten million events"),
+    "gpu": ("gpu_trace", "reading a generated GPU recording and making everything of it, wall time"),
     "ranks": ("ranks", "many ranks: a step of one that does not record, a report over 1,024"),
+    "compare": ("compare", "30 pairs of equal trainings and five planted changes: what is said, and how fast"),
+    "worker": ("worker", "what the worker needs for the window of the demo"),
     "stall": ("stall", "how long the loop stands still when a window ends"),
 }
 

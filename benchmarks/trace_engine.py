@@ -27,26 +27,35 @@ BEST_OF = {10_000: 5, 100_000: 5, 1_000_000: 2}
 PROBE = """
 import json, re, sys, time
 import polars, numpy
-from perfhooks.trace import memory, modules, operators, read, stacks, steps
+import msgspec
+from perfhooks.trace import memory, read
+from perfhooks.trace.events import PlainEvent
+from perfhooks.trace.tables import Tables
+
+class File(msgspec.Struct):
+    traceEvents: list[PlainEvent]
+
 # not getrusage, which in a child remembers its parent
 kilobytes = lambda: int(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1])
 before, began = kilobytes(), time.process_time()
 if sys.argv[2] == "json":
     with open(sys.argv[1]) as file:
         events = len(json.load(file)["traceEvents"])
+elif sys.argv[2] == "msgspec":
+    with open(sys.argv[1], "rb") as file:
+        events = len(msgspec.json.decode(file.read(), type=File).traceEvents)
 else:
     trace = read(sys.argv[1])
     events = len(trace) + len(trace.instants.time) + 2 * len(trace.flows.time)
 if sys.argv[2] in ("operators", "all"):
-    operators.table(trace)
+    Tables(trace).operators()
 if sys.argv[2] == "all":
-    operators.table(trace, ("shapes", "stack", "module"))
-    steps.table(trace)
-    modules.table(trace)
+    tables = Tables(trace)
+    tables.operators(("shapes", "stack", "module"))
+    tables.steps, tables.kernels, tables.collectives, tables.modules, tables.alive_at_peak, tables.checks
     for by in ("host", "device", "bytes"):
-        stacks.folded(trace, by)
-    memory.thinned(memory.over_time(trace))
-    memory.alive_at_peak(trace)
+        tables.stacks(by)
+    memory.thinned(tables.memory)
 print(json.dumps([time.process_time() - began, (kilobytes() - before) / 1024, events]))
 """
 
@@ -68,7 +77,7 @@ def sized(events: list[dict[str, Any]], file: Path, megabytes: int, *, rounds: i
     count = write(events, file, megabytes=megabytes)
     names = {"read": "perfhooks: read", "operators": "read, operators.table", "all": "read, all tables"}
     if megabytes == WINDOW_MB:
-        names = {"json": "json.load, no table"} | names
+        names = {"msgspec": "msgspec: decode, no table", "json": "json.load, no table"} | names
     results = [min(probe(file, what) for _ in range(rounds)) for what in names]
     title = f"A trace of {megabytes} MB, {count} events with shapes, stacks and memory"
     labels = list(names.values())

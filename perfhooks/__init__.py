@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from perfhooks.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from perfhooks import trace
     from perfhooks.errors import NothingRecordedError, OptionError, PerfhooksError, ScheduleError, TraceError
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from perfhooks.run.capture import Capture
     from perfhooks.schedule import Phase, Schedule
 
-__version__ = "0.1.0"
 
 __all__ = [
     "Artifact",

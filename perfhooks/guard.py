@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
+import traceback
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +36,26 @@ def speak_up() -> None:
     logger.setLevel(logging.INFO)
 
 
+MOST_CHARACTERS: Final = 1000
+"""Of an exception's text; some carry whole tables."""
+
+
+def cause_of(error: BaseException) -> str:
+    """An exception as the cause of something, whatever it does when it is asked for its text."""
+    name = type(error).__name__
+    try:
+        return f"{name}: {str(error)[:MOST_CHARACTERS]}".rstrip(": ")
+    except Exception:  # noqa: BLE001 -- the text is code of the user's
+        return name
+
+
+def is_of_handler(error: BaseException) -> bool:
+    """Whether an exception comes from a signal handler of the program's, so that it is not for us to catch."""
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    codes = {getattr(getattr(each, "__func__", each), "__code__", None) for each in handlers} - {None}
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
 @contextmanager
 def guard(what: str, on_error: OnError = "warn") -> Iterator[None]:
     """Keep a failure of ours from reaching the training loop.
@@ -45,7 +67,7 @@ def guard(what: str, on_error: OnError = "warn") -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if on_error == "raise":
+        if on_error == "raise" or is_of_handler(error):
             raise
-        logger.warning("%s failed (%s: %s); training goes on", what, type(error).__name__, error)
+        logger.warning("%s failed (%s); training goes on", what, cause_of(error))
         logger.debug("%s failed", what, exc_info=True)

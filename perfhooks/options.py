@@ -3,116 +3,183 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import os
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal
+import re
+from collections.abc import Callable, Collection, Sequence
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
-from typing_extensions import TypedDict
+from typing_extensions import Doc, TypedDict, get_type_hints
 
 from perfhooks.errors import OptionError
+from perfhooks.guard import OnError  # noqa: TC001 -- get_type_hints() needs it
 from perfhooks.run.job import Job
-
-if TYPE_CHECKING:
-    from perfhooks.guard import OnError
 
 Ranks = Literal["all", "first-of-node"] | Sequence[int] | Callable[[Job], bool]
 
 
-class Options(TypedDict, total=False):
-    """What every face takes, under the same names; all are keyword-only and have a default."""
+class Default(NamedTuple):
+    """What an option is when it is not given."""
 
-    # what torch.profiler.profile takes; options that the installed torch does not know are left out, with a log line
-    activities: Any
-    """What to record: torch's activities, or their names (``["cpu", "cuda"]``); None records all there are."""
-    record_shapes: bool
-    """Record the shapes of the operators' inputs."""
-    profile_memory: bool
-    """Record allocations."""
-    with_stack: bool
-    """Record the Python stacks."""
-    with_flops: bool
-    """Estimate floating point operations; records shapes as well."""
-    with_modules: bool
-    """TorchScript's module hierarchy; deprecated by torch."""
-    experimental_config: Any
-    """torch's own ``_ExperimentalConfig``."""
-    execution_trace_observer: Any
-    """A ``torch.profiler.ExecutionTraceObserver``, started and stopped with each window."""
-    acc_events: bool
-    """Let ``events()`` add up over windows; grows without bound, as in torch."""
-    use_cuda: Any
-    """Deprecated by torch, gone in 2.14."""
-    custom_trace_id_callback: Any
-    """Makes the trace id of a window."""
-    post_processing_timeout_s: float | None
-    """How long torch may take to parse events, in seconds."""
-
-    # ours
-    out: str | os.PathLike[str] | None
-    """The folder that holds runs; None is ``perf``, or a folder ``perf`` beside the framework's own logs."""
-    run: str | None
-    """Name of the run, the same on all ranks; None takes the launcher's identity, else the time and the process."""
-    ranks: Ranks
-    """Which ranks record: ``"all"``, a list, ``"first-of-node"``, or a callable of the job's facts."""
-    stage: str
-    """What the loop is called in file names and tables."""
-    background: bool
-    """Whether a child process makes the files; otherwise the training waits for them."""
-    exit_timeout: float
-    """How long the end of the process waits for files, in seconds; after that they are made without it."""
-    max_trace_mb: float | None
-    """Shorten the windows to come when one's trace, as plain JSON, is larger than this, in MB; None sets no limit.
-
-    Their folders are still called by the steps that the schedule asked for: ranks may be shortened differently."""
-    keep_windows: int | None
-    """How many windows of a stage a rank keeps, the latest ones; None keeps all."""
-    on_error: OnError
-    """``"warn"`` logs what fails on our side and lets training go on; ``"raise"`` is there for tests."""
-    keep_results: bool
-    """Whether ``key_averages()`` and the like can be asked after a window; they hold memory until the next one."""
+    value: object
 
 
-DEFAULTS: Final[Options] = {
-    "activities": None,
-    "record_shapes": False,
-    "profile_memory": False,
-    "with_stack": False,
-    "with_flops": False,
-    "with_modules": False,
-    "experimental_config": None,
-    "execution_trace_observer": None,
-    "acc_events": False,
-    "use_cuda": None,
-    "custom_trace_id_callback": None,
-    "post_processing_timeout_s": None,
-    "out": None,
-    "run": None,
-    "ranks": "all",
-    "stage": "train",
-    "background": True,
-    "exit_timeout": 60.0,
-    "max_trace_mb": None,
-    "keep_windows": None,
-    "on_error": "warn",
-    "keep_results": True,
-}
+class RecordingOptions(TypedDict, total=False):
+    """What ``torch.profiler.profile`` takes; what the installed torch does not know is left out, with a log line."""
+
+    activities: Annotated[
+        Any,
+        Default(None),
+        Doc('What to record: torch\'s activities, or their names (``["cpu", "cuda"]``); None records all there are.'),
+    ]
+    record_shapes: Annotated[bool, Default(False), Doc("Record the shapes of the operators' inputs.")]
+    profile_memory: Annotated[bool, Default(False), Doc("Record allocations.")]
+    with_stack: Annotated[bool, Default(False), Doc("Record the Python stacks.")]
+    with_flops: Annotated[bool, Default(False), Doc("Estimate floating point operations; records shapes as well.")]
+    with_modules: Annotated[bool, Default(False), Doc("TorchScript's module hierarchy; deprecated by torch.")]
+    experimental_config: Annotated[Any, Default(None), Doc("torch's own ``_ExperimentalConfig``.")]
+    execution_trace_observer: Annotated[
+        Any,
+        Default(None),
+        Doc("A ``torch.profiler.ExecutionTraceObserver``, started and stopped with each window."),
+    ]
+    acc_events: Annotated[
+        bool, Default(False), Doc("Let ``events()`` add up over windows; grows without bound, as in torch.")
+    ]
+    use_cuda: Annotated[Any, Default(None), Doc("Deprecated by torch, gone in 2.14.")]
+    custom_trace_id_callback: Annotated[Any, Default(None), Doc("Makes the trace id of a window.")]
+    post_processing_timeout_s: Annotated[
+        float | None, Default(None), Doc("How long torch may take to parse events, in seconds.")
+    ]
+
+
+class Options(RecordingOptions, total=False):
+    """What every face takes, under the same names; all are keyword-only and have a default.
+
+    This is the one place that defines an option: its type, its default and its meaning. Signatures and the help of all
+    faces are made from it.
+    """
+
+    out: Annotated[
+        str | os.PathLike[str] | None,
+        Default(None),
+        Doc("The folder that holds runs; None is ``perf``, or a folder ``perf`` beside the framework's own logs."),
+    ]
+    run: Annotated[
+        str | None,
+        Default(None),
+        Doc("Name of the run, the same on all ranks; None takes the launcher's identity, else the time and process."),
+    ]
+    ranks: Annotated[
+        Ranks,
+        Default("all"),
+        Doc('Which ranks record: ``"all"``, a list, ``"first-of-node"``, or a callable of the job\'s facts.'),
+    ]
+    stage: Annotated[str, Default("train"), Doc("What the loop is called in file names and tables.")]
+    background: Annotated[
+        bool, Default(True), Doc("Whether a child process makes the files; otherwise the training waits for them.")
+    ]
+    exit_timeout: Annotated[
+        float,
+        Default(60.0),
+        Doc("How long the end of the process waits for files, in seconds; after that they are made without it."),
+    ]
+    max_trace_mb: Annotated[
+        float | None,
+        Default(None),
+        Doc(
+            "Shorten the windows to come when one's trace, as plain JSON, is larger than this, in MB; None sets no "
+            "limit. Their folders are still called by the steps that the schedule asked for: ranks may be shortened "
+            "differently."
+        ),
+    ]
+    keep_windows: Annotated[
+        int | None,
+        Default(None),
+        Doc("How many windows of a stage a rank keeps, the latest ones; None keeps all."),
+    ]
+    communication: Annotated[
+        str | None,
+        Default(None),
+        Doc(
+            'Parts of names, as ``"mine|other"``: kernels in whose name one of them is found communicate, as do those '
+            "of NCCL and the other libraries that are known."
+        ),
+    ]
+    labels: Annotated[
+        bool,
+        Default(True),
+        Doc("Whether the parts of a step that nobody labelled are labelled while a window records and makes files."),
+    ]
+    on_error: Annotated[
+        OnError,
+        Default("warn"),
+        Doc('``"warn"`` logs what fails on our side and lets training go on; ``"raise"`` is there for tests.'),
+    ]
+    keep_results: Annotated[
+        bool,
+        Default(True),
+        Doc("Whether ``key_averages()`` and the like can be asked after a window; they hold memory until the next."),
+    ]
+
+
+class Option(NamedTuple):
+    """One option, as help and documentation show it."""
+
+    name: str
+    type: Any
+    default: Any
+    meaning: str
+
+
+def described() -> list[Option]:
+    """All options, in the order of their definition."""
+    return [_option(name, hint) for name, hint in get_type_hints(Options, include_extras=True).items()]
+
+
+def _option(name: str, hint: Any) -> Option:
+    default, doc = hint.__metadata__
+    return Option(name, hint.__origin__, default.value, doc.documentation)
+
+
+DEFAULTS: Final[Options] = {option.name: option.default for option in described()}  # type: ignore[assignment]  # by name
 """What an option is when it is not given."""
 
-_OURS: Final = frozenset(DEFAULTS) - {
-    "activities",
-    "record_shapes",
-    "profile_memory",
-    "with_stack",
-    "with_flops",
-    "with_modules",
-    "experimental_config",
-    "execution_trace_observer",
-    "acc_events",
-    "use_cuda",
-    "custom_trace_id_callback",
-    "post_processing_timeout_s",
-}
-_BOOLEANS: Final = frozenset(name for name, value in DEFAULTS.items() if isinstance(value, bool))
+_BOOLEANS: Final = frozenset(option.name for option in described() if option.type is bool)
+
+Face = TypeVar("Face", bound=type)
+
+
+def with_options(*, without: Collection[str] = (), **defaults: Any) -> Callable[[Face], Face]:
+    """Let ``help()``, ``inspect.signature`` and notebooks show every option of a face, with its default and meaning.
+
+    Args:
+        without: Options that the face does not take.
+        **defaults: Where they differ from those of :class:`Options`.
+
+    Returns:
+        A decorator of classes whose constructor takes ``**options: Unpack[Options]``. A line ``**options: ...`` among
+        the arguments of their docstring gives way to the options.
+    """
+    shown = [each._replace(default=defaults.get(each.name, each.default)) for each in described()]
+    shown = [each for each in shown if each.name not in without]
+
+    def show(face: Face) -> Face:
+        own = inspect.signature(face)
+        parameters = [each for each in own.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        parameters += [
+            inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.type)
+            for each in shown
+        ]
+        face.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # inspect asks for it
+        lines = "".join(f"        {each.name}: {each.meaning} Default: {each.default!r}.\n" for each in shown)
+        face.__doc__ = _OPTIONS_LINE.sub(lambda _: lines, face.__doc__ or "")
+        return face
+
+    return show
+
+
+_OPTIONS_LINE: Final = re.compile(r"^ +\*\*options: .*\n", re.MULTILINE)
 
 
 def checked(options: Options) -> Options:
@@ -142,12 +209,11 @@ def _check_plain(options: Options) -> None:
     _check_name("stage", options["stage"])
     if options["run"] is not None:
         _check_name("run", options["run"])
+    if options["communication"] is not None:
+        _check_parts("communication", options["communication"])
     out = options["out"]
     if out is not None and (not isinstance(out, str | os.PathLike) or not os.fspath(out)):
         raise OptionError(f"out must be a path, got {out!r}")
-    config = options["experimental_config"]
-    if config is not None and not hasattr(config, "verbose"):
-        raise OptionError(f"experimental_config must be torch's _ExperimentalConfig, got {config!r}")
 
 
 def _check_numbers(options: Options) -> None:
@@ -172,7 +238,8 @@ def check_step(step: object) -> None:
 
 def recording(options: Options) -> dict[str, Any]:
     """Those of the given options that torch.profiler takes, less those at their default."""
-    return {name: value for name, value in options.items() if name not in _OURS and value != DEFAULTS.get(name)}
+    names = get_type_hints(RecordingOptions)
+    return {name: value for name, value in options.items() if name in names and value != DEFAULTS.get(name)}
 
 
 def selected(ranks: Ranks, job: Job) -> bool:
@@ -187,6 +254,11 @@ def selected(ranks: Ranks, job: Job) -> bool:
 def _check_name(option: str, value: object) -> None:
     if not isinstance(value, str) or not value.strip():
         raise OptionError(f"{option} must be a name, got {value!r}")
+
+
+def _check_parts(option: str, value: object) -> None:
+    if not isinstance(value, str) or not all(map(str.strip, value.split("|"))):
+        raise OptionError(f"{option} must be parts of kernel names, as 'mine|other', got {value!r}")
 
 
 def _check_number(option: str, value: object, *, least: float | None = None, above: float | None = None) -> None:

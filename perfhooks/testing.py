@@ -1,15 +1,20 @@
-"""Tiny traces for tests: write down the events you need, as `perfhooks.trace` would find them in a file of Kineto's."""
+"""For tests: tiny traces, and a test that fails when a training became slower.
+
+Of traces write down the events you need, as `perfhooks.trace` would find them in a file of Kineto's.
+"""
 
 from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable, Sequence
+
+    from perfhooks.comparing.comparison import Comparison
 
 Event: TypeAlias = "dict[str, Any]"
 
@@ -19,6 +24,7 @@ PID = 100
 __all__ = [
     "PID",
     "annotation",
+    "assert_not_slower",
     "flow",
     "kernel",
     "launch",
@@ -134,3 +140,37 @@ def _joined(events: Sequence[Event]) -> str:
 
 def _external(number: int) -> dict[str, Any]:
     return {"External_id": number} if number else {}
+
+
+def assert_not_slower(
+    base: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    new: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    by: float = 0.02,
+) -> Comparison:
+    """Fail a test if a training became slower: ``assert_not_slower("base.json", "perf/latest", by=0.05)``.
+
+    Args:
+        base: A run folder or a baseline that ``perfhooks compare --save`` wrote, or several runs.
+        new: What is compared with it.
+        by: How much slower is not: 0.05 is 5%.
+
+    Returns:
+        The comparison; its ``verdict.outcome`` is ``"undecided"`` where too few steps or runs were there to tell.
+
+    Raises:
+        AssertionError: It is slower; with the verdict and the largest reasons.
+        PerfhooksError: There is nothing to judge by: no such run, or too few steps that nobody recorded.
+    """
+    from perfhooks.comparing import written
+    from perfhooks.comparing.comparison import compare
+    from perfhooks.comparing.sources import read
+    from perfhooks.errors import PerfhooksError
+
+    sides = [[each] if isinstance(each, str | os.PathLike) else list(each) for each in (base, new)]
+    made = compare(*read([[Path(run) for run in side] for side in sides]), tolerance=by)
+    if made.verdict is None:
+        raise PerfhooksError(made.sentence + "".join(f"; {note}" for note in made.notes))
+    if made.verdict.outcome == "slower":
+        raise AssertionError(written.text(made))
+    return made

@@ -1,7 +1,9 @@
 """What all tests share: no profiler left running, reproducible property tests, real traces where there are some."""
 
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
 
 import hypothesis
@@ -13,6 +15,10 @@ hypothesis.settings.register_profile("search", deadline=None, database=None, max
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 ROOT = Path(__file__).parents[1]
+
+if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # a shell that starts us in the background has us ignore Ctrl-C, and all our children with us
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _torch_profiler_running() -> bool:
@@ -30,10 +36,23 @@ def no_profiler_left_running():
     assert not _torch_profiler_running(), "this test left a torch profiler running"
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_terminal_summary(terminalreporter):
+    """Tests that need recorded traces are skipped in one line, however many they are."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    ours = [report for report in skipped if isinstance(report.longrepr, tuple) and NO_TRACES in report.longrepr[2]]
+    if ours:
+        terminalreporter.stats["skipped"] = [report for report in skipped if report not in ours]
+        terminalreporter.write_line(f"SKIPPED [{len(ours)}] {NO_TRACES}; set PERFHOOKS_TRACES", yellow=True)
+
+
+NO_TRACES = "no folder of traces that were recorded on real machines"
+
+
 @pytest.fixture
 def traces() -> Path:
     """A folder of Kineto traces recorded on real machines, too large for the repository."""
     folder = Path(os.environ.get("PERFHOOKS_TRACES", ROOT.parent / "shared" / "traces"))
     if not folder.is_dir():
-        pytest.skip(f"no folder of recorded traces at {folder}; set PERFHOOKS_TRACES")
+        pytest.skip(f"{NO_TRACES} at {folder}")
     return folder

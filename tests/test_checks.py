@@ -97,6 +97,13 @@ def test_no_work_of_a_device_at_all(tmp_path):
     assert (row["severity"], row["name"], row["count"]) == ("error", "no-device-work", 40)
 
 
+def test_a_trace_of_counters_says_what_it_is(tmp_path):
+    """Its kernels are not lost: the range profiler of CUPTI times none."""
+    ranges = [slice_event("cuda_profiler_range", "gemm", 10, 20, pid=0, tid=0, smsp__inst=7)]
+    row = only(tmp_path, sound(without=range(100)) + ranges)
+    assert (row["severity"], row["name"], row["count"]) == ("info", "counters-only", 1)
+
+
 @pytest.mark.parametrize(("kernels", "severity"), [(1, "info"), (2, "warning")])
 def test_kernels_without_launch(tmp_path, kernels, severity):
     extra = [kernel(900 + number, 500 + number, 510 + number, stream=9) for number in range(kernels)]
@@ -107,7 +114,16 @@ def test_kernels_without_launch(tmp_path, kernels, severity):
 def test_kernels_without_launch_where_no_call_was_recorded(tmp_path):
     row = only(tmp_path, [event for event in sound() if event["cat"] != "cuda_runtime"])
     assert (row["severity"], row["count"]) == ("info", 40)
-    assert "no calls of the runtime" in row["text"]
+    assert "the step in which they ran" in row["text"]
+
+
+def test_work_launched_before_the_window(tmp_path):
+    """Its correlation id is below the smallest of any call; it is told apart from work whose launch was lost."""
+    events = [event for event in sound() if event["cat"] != "cuda_runtime" or event["args"]["correlation"] > 10]
+    row = only(tmp_path, [event for event in events if event["name"] != "ProfilerStep#0"])
+    assert (row["severity"], row["name"], row["count"]) == ("info", "launched-before-window", 10)
+    assert "in no step" in row["text"]
+    assert "0.0002 ms" in row["text"]
 
 
 def test_kernels_before_their_launch(tmp_path):
@@ -159,6 +175,40 @@ def test_missing_step_marks(tmp_path, number, text):
     rows = found(tmp_path, [*events, step_mark(number, 2000, 3000)])
     assert [row["name"] for row in rows] == ["missing-steps"]
     assert text in rows[0]["text"]
+
+
+def test_launches_that_were_captured_into_a_graph_are_no_lost_kernels(tmp_path):
+    lost = range(31, 41)
+    edges = [launch(80, 2990, 2995, name="cudaStreamBeginCapture"), launch(81, 3900, 3910, name="cudaStreamEndCapture")]
+    assert {row["severity"] for row in found(tmp_path, [*sound(without=lost), *edges])} == {"info"}
+    elsewhere = [event | {"tid": 9} for event in edges]
+    assert found(tmp_path, [*sound(without=lost), *elsewhere])[0]["name"] == "device-stopped"
+
+
+@pytest.mark.parametrize(
+    "busy",
+    [
+        [op("CUDAGraphNode.record (dynamo_timed)", 10, 3000)],
+        [op("inductor_compile (dynamo_timed)", 0, 800), op("backend_compile (dynamo_timed)", 900, 2100)],
+        [launch(80, 100, 110, name="cudaStreamBeginCapture"), launch(81, 2900, 2910, name="cudaStreamEndCapture")],
+    ],
+)
+def test_a_window_that_mostly_compiles_or_captures_recorded_a_start(tmp_path, busy):
+    rows = {row["name"]: row for row in found(tmp_path, sound() + busy)}
+    assert rows["recorded-a-start"]["severity"] == "warning"
+    assert "record later" in rows["recorded-a-start"]["text"]
+
+
+@pytest.mark.parametrize(("worked", "names"), [(0, ["recorded-a-start"]), (400_000_000, [])])
+def test_long_launches_are_a_start_where_the_device_idles(tmp_path, worked, names):
+    """While it works, they wait for room in its queue."""
+    events = [step_mark(0, 0, 500_000_000), launch(1, 10, 400_000_000), kernel(1, 400_000_100, 400_000_200)]
+    events += [launch(2, 1, 5), kernel(2, 6, 6 + worked)]
+    assert [row["name"] for row in found(tmp_path, events)] == names
+
+
+def test_a_window_that_compiles_now_and_then_did_not(tmp_path):
+    assert found(tmp_path, [*sound(), op("inductor_compile (dynamo_timed)", 0, 1900)]) == []
 
 
 def test_no_step_marks(tmp_path):

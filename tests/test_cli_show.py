@@ -7,7 +7,6 @@ import io
 import json
 import os
 import pty
-import resource
 import shutil
 import subprocess
 import sys
@@ -18,9 +17,8 @@ from rich.console import Console
 from test_trace_real import TRACES
 
 from perfhooks import testing
-from perfhooks.command import app as cli
-from perfhooks.command import show
-from perfhooks.report import terminal_tables as drawing
+from perfhooks.command import app, show
+from perfhooks.report import terminal_tables
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.publishing import publish_json
 from perfhooks.testing import annotation, kernel, launch, memory, op, python_frame, step_mark
@@ -52,7 +50,7 @@ def run(monkeypatch, capfdbinary):
     def call(*arguments):
         monkeypatch.setattr(sys, "argv", ["perfhooks", "show", *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:
-            cli.main()
+            app.main()
         out, err = capfdbinary.readouterr()
         return ended.value.code or 0, out.decode(), err.decode()
 
@@ -71,7 +69,7 @@ def test_every_table_as_csv_and_json(run, trace, name):
     code, text, errors = run(trace, "--table", name)
     assert (code, errors) == (0, "")
     rows = as_csv(text)
-    assert (rows == []) == (name == "checks")
+    assert (rows == []) == (name in ("checks", "startup"))
     code, text, errors = run(trace, "-t", name, "--json")
     assert (code, errors) == (0, "")
     assert [list(row) for row in json.loads(text)] == [list(row) for row in rows]
@@ -179,13 +177,12 @@ def test_a_step_that_was_cut_short_is_left_out(run, tmp_path):
 
 
 def test_a_folder_of_torchs_own_handler_is_read(run, tmp_path):
-    """tensorboard_trace_handler writes host_pid.time.pt.trace.json."""
+    """tensorboard_trace_handler writes host_pid.time.pt.trace.json; those of all ranks belong together."""
     for rank in (0, 1):
         testing.write_trace(tmp_path / f"host_{rank}.17.pt.trace.json", EVENTS, distributedInfo={"rank": rank})
     rows = as_csv(run(tmp_path)[1])
-    assert {(row["window"], row["rank"]) for row in rows} == {
-        (f"host_{rank}.17.pt.trace.json", str(rank)) for rank in (0, 1)
-    }
+    assert {row["rank"] for row in rows} == {"0", "1"}
+    assert "window" not in rows[0]
 
 
 # --- errors: one line and exit code 2
@@ -243,7 +240,7 @@ def test_a_torn_trace_is_shown_with_its_doubt(run, tmp_path, trace):
 
 def drawn(tables, width=100, limit=None):
     page = io.StringIO()
-    drawing.draw(tables, limit, Console(file=page, width=width, color_system=None, highlight=False))
+    terminal_tables.draw(tables, limit, Console(file=page, width=width, color_system=None, highlight=False))
     return page.getvalue()
 
 
@@ -284,7 +281,7 @@ def test_what_is_left_out_is_said():
 
 def test_nothing_is_said_as_such():
     assert drawn({"copies": pl.DataFrame({"name": []})}) == "copies: none in this trace\n"
-    assert drawn({"checks": pl.DataFrame({"name": []})}) == "checks: no doubts\n"
+    assert drawn({"checks": pl.DataFrame({"name": []})}) == "checks: no doubts about the trace itself\n"
 
 
 def test_doubts_are_sentences():
@@ -331,16 +328,10 @@ def command(*arguments, **options):
     )
 
 
-def test_help_comes_at_once_and_has_examples():
-    """Importing polars, numpy or torch would show."""
+def test_help_has_examples_and_imports_nothing_heavy():
     assert "perfhooks show trace.json.gz" in command("show", "--help").stdout
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert command("--help").returncode == 0
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert (
-        after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.4
-    )  # of the processor: others may be busy
-    imports = "import sys, perfhooks.cli, perfhooks.show; print({'torch', 'polars', 'numpy'} & set(sys.modules))"
+    heavy = {"torch", "polars", "numpy", "jinja2", "plotly"}
+    imports = f"import sys, perfhooks.command.app; print({heavy!r} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", imports], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 
@@ -367,3 +358,57 @@ def test_names_that_the_terminal_cannot_show_are_no_error(tmp_path):
     done = command("show", path, "-t", "operators", env=os.environ | {"PYTHONIOENCODING": "ascii"})
     assert (done.returncode, done.stderr) == (0, "")
     assert "aten::ü™" in done.stdout
+
+
+# --- what a person need not say ---
+
+
+def test_findings_are_sentences_with_what_they_gain():
+    row = {"title": ["It waits."], "gain_ms": [5.0], "gain_percent": [25.0], "advice": ["Do [this]."]}
+    assert [line.rstrip() for line in drawn({"findings": pl.DataFrame(row)}).splitlines()] == [
+        "findings what to do, what gains most first",
+        "1. It waits. (up to 5 ms, 25% of a step)",
+        "   Do [this].",
+    ]
+
+
+def test_a_table_that_is_cut_says_of_how_many():
+    frame = pl.DataFrame({"name": ["x"] * 93, "count": [1] * 93})
+    assert "operators 7 of 93 rows" in drawn({"operators": frame}, limit=7)
+
+
+def test_long_texts_are_cut_before_a_time_is_left_out():
+    texts = {name: [name * 20] for name in ("name", "kind", "stack")}
+    numbers = {f"t{number}_ms": [12.345] for number in range(3)}
+    lines = drawn({"operators": pl.DataFrame(texts | numbers)}, width=80)
+    assert "12.345  12.345  12.345" in lines
+    assert "no room" not in lines
+
+
+def test_the_last_run_is_found_by_itself(tmp_path, monkeypatch):
+    from perfhooks.command import targets
+
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(targets.PerfhooksError, match="there is no run below this folder"):
+        targets.last_run()
+    for number, folder in enumerate(["logs/version_0/perf/a", "work/perf/b", ".hidden/c"]):
+        file = tmp_path / folder / "run.json"
+        file.parent.mkdir(parents=True)
+        file.write_text("{}")
+        os.utime(file, (number, number))
+    assert targets.last_run() == targets.Path("work/perf/b")
+    (tmp_path / "perf/d").mkdir(parents=True)
+    (tmp_path / "perf/d/run.json").write_text("{}")
+    (tmp_path / "perf/latest").symlink_to("d")
+    assert targets.last_run() == targets.Path("perf/latest"), "the usual place comes first"
+
+
+def test_help_is_short_too_and_the_version_is_said():
+    assert command("-h").stdout == command("--help").stdout
+    assert command("--version").stdout.strip() == the_version()
+
+
+def the_version():
+    from perfhooks import __version__
+
+    return __version__

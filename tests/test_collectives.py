@@ -216,6 +216,20 @@ def test_ranks_are_compared_without_their_clocks(tmp_path):
         collectives.across([])
 
 
+def test_what_was_launched_before_the_window_is_no_partner_of_another_ranks(tmp_path):
+    """One rank began to record later, so its trace has the end of a collective that the other has not."""
+    ranks = []
+    for rank in (0, 1):
+        events = [launch(10, 100, 110), kernel(10, 200, 300 + 40 * rank, name="ncclDevKernel_AllReduce")]
+        events += [kernel(4, 50, 190, name="ncclDevKernel_AllReduce")] * rank
+        path = testing.write_trace(tmp_path / f"{rank}.json", events, distributedInfo={"rank": rank})
+        ranks.append(read(path))
+    assert collectives.table(ranks[1]).height == 2
+    row = collectives.across(ranks).row(0, named=True)
+    assert (nanos(row["duration_ms"]), nanos(row["skew_ms"]), row["last_rank"]) == (100, 40, 0)
+    assert collectives.across(ranks).height == 1
+
+
 def test_exposed_sums_to_that_of_the_steps(traces):
     """Where collectives do not overlap each other, as in this trace."""
     trace = read(traces / "a100-ddp2-train-3steps.json.gz")

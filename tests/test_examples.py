@@ -13,6 +13,9 @@ COMMANDS = {
     "raw_loop": ["--batch-size", "2"],
     "lightning_resnet18": ["--batch-size", "2"],
     "mmengine_resnet18": [],
+    "transformers_gpt2": ["--batch-size", "2"],
+    "accelerate_resnet18": ["--batch-size", "2"],
+    "fabric_resnet18": ["--batch-size", "2"],
 }
 WINDOWS = {"train-000005-000007": [5, 6, 7], "train-000011-000013": [11, 12, 13]}
 """What ``skip_first=2 wait=2 warmup=1 active=3 repeat=2`` records of 16 steps."""

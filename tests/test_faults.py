@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from perfhooks.finishing.finish import finish_all
+from perfhooks.finishing.leftovers import finish_all
 
 HEAD = """
 import os, signal, sys, time
@@ -197,12 +197,12 @@ def test_ctrl_c_inside_our_own_stop(train, times, kept):
     """It waits until the window is saved; whoever presses it twice does not want to wait."""
     slow = f"""
     import perfhooks.recording.window
-    real = perfhooks.recording.window.Window.spool
+    real = perfhooks.recording.window.Window.save
     def spool(self, path):
         for _ in range({times}):
             os.kill(os.getpid(), signal.SIGINT)
         real(self, path)
-    perfhooks.recording.window.Window.spool = spool
+    perfhooks.recording.window.Window.save = spool
     """
     done = train(textwrap.dedent(slow) + script("pass", 0)).end()
     assert done.code in (130, -signal.SIGINT)
@@ -252,7 +252,7 @@ def test_what_nobody_finished_is_finished_by_report_and_only_once(train):
     import perfhooks.recording.worker
     send = perfhooks.recording.worker.Worker.send
     def kill_both(self, message):
-        if "folder" in message:
+        if hasattr(message, "folder"):
             os.kill(self.pid, signal.SIGKILL)
             os.kill(os.getpid(), signal.SIGKILL)
         send(self, message)
@@ -275,7 +275,7 @@ def killing_worker(times):
         import perfhooks.recording.worker
         send, left = perfhooks.recording.worker.Worker.send, [{times}]
         def kill(self, message):
-            if "folder" in message and left[0]:
+            if hasattr(message, "folder") and left[0]:
                 left[0] -= 1
                 os.kill(self.pid, signal.SIGKILL)
                 self._process.wait()
@@ -330,7 +330,7 @@ def test_a_handler_that_hangs_holds_the_exit_for_exit_timeout_only(train, tmp_pa
     (tmp_path / "mine.py").write_text(HANDLERS)
     options = "OPTIONS.update(on_trace_ready=['steps', 'mine:Hangs'], exit_timeout=0.5)\n"
     kill = "\nimport atexit; atexit.register(lambda: os.kill(worker, signal.SIGKILL))\n"
-    remember = "worker = prof._spool._worker.pid"
+    remember = "worker = prof._handover._worker.pid"
     # the exit handler that was registered first runs last: after ours
     training = train(kill + options + script(remember, 0))
     done = training.end()

@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
-from perfhooks import testing
-from perfhooks.findings import Tables, find
+from perfhooks import findings, testing
+from perfhooks.findings import Evidence
 from perfhooks.run.capture import Capture
 from perfhooks.testing import PID, annotation, kernel, launch, op, python_frame, slice_event, step_mark
 from perfhooks.trace import read
@@ -22,6 +22,11 @@ MI300 = {"deviceProperties": [{"id": 0, "name": "AMD Instinct MI300X", "computeM
 
 FAST = "cutlass_80_tensorop_s1688gemm_256x64_16x4_nt_align4"
 PLAIN = "ampere_sgemm_128x64_tn"
+
+
+def find(capture, trace):
+    """What is found but for a part of the step without a name: these trainings have no labels, and this has tests."""
+    return [finding for finding in findings.find(capture, trace) if finding.rule != "unnamed-time"]
 
 
 class Training:
@@ -141,6 +146,11 @@ def one_process_for_all(training, at, *, devices=2):
         training.work(at + 100 * US, at + 2 * MS, at + 3 * MS, device=1, name=FAST)
 
 
+def preprocessing(made, at):
+    """The host works for 6 ms on something that torch has no name for."""
+    made.events.append(python_frame("train.py(12): augment", at + 100 * US, at + 6200 * US))
+
+
 PLANTED = {
     "blocking-copies": (lambda: steps(pageable_copies, begin=2100 * US), A100),
     "host-bound": (lambda: made_of(many_launches), A100),
@@ -157,6 +167,7 @@ PLANTED = {
         A100,
     ),
     "data-parallel": (lambda: steps(one_process_for_all, begin=1200 * US), A100),
+    "device-pauses": (lambda: steps(preprocessing, begin=6500 * US, waits=False), A100),
 }
 """Rules that need a device: a trace in which each finds something, with the properties of the device."""
 
@@ -192,8 +203,8 @@ def test_exactly_the_planted_problem_is_found(name, tmp_path):
     found = found_in(tmp_path, make(), metadata)
     assert set(rules(found)) == {name} | ALSO.get(name, set())
     for finding in found:
-        assert 0 < finding.gain_ms <= STEP / MS
-        assert 0 < finding.gain_percent <= 100
+        assert 0 < (finding.gain_ms or finding.concerns_ms) <= STEP / MS
+        assert finding.gain_ms is None or 0 < finding.gain_percent <= 100
         assert finding.evidence
 
 
@@ -205,6 +216,8 @@ def test_nothing_is_found_where_nothing_is_wrong(metadata, tmp_path):
 def test_what_the_device_did_not_wait_for_is_no_finding(tmp_path):
     """Each of the planted problems in its harmless form: hidden, small, or of another device."""
     harmless = [
+        steps(preprocessing, begin=4500 * US, waits=False),
+        steps(preprocessing, begin=6500 * US),
         steps(lambda made, at: pageable_copies(made, at, source="Pinned"), begin=2100 * US),
         steps(lambda made, at: pageable_copies(made, at, size=64 * 1024), begin=2100 * US),
         steps(lambda made, at: pageable_copies(made, at, stream=9)),
@@ -252,7 +265,7 @@ def test_waiting_for_workers_asks_for_more_of_them_and_for_pinned_memory(tmp_pat
     events = steps(lambda made, at: made.events.append(annotation(loader, at, at + 3 * MS)), begin=3100 * US)
     (finding,) = found_in(tmp_path, events)
     assert finding.rule == "waiting-for-data"
-    assert finding.gain_ms == pytest.approx(3.0, rel=0.05)
+    assert finding.concerns_ms == pytest.approx(3.0, rel=0.05)
     assert "prefetch_factor" in finding.code
     assert "pin_memory=True" in finding.code
 
@@ -321,7 +334,8 @@ def test_kernels_that_multiply_float32_on_plain_cores_are_known_by_their_names(n
 
 def test_what_the_device_saves_is_no_gain_where_the_host_never_waits(tmp_path):
     """Half of the kernels' time could go, and the step would be as long as before."""
-    assert found_in(tmp_path, steps(name=PLAIN, kernels=3, begin=7 * MS, waits=False)) == []
+    found = rules(found_in(tmp_path, steps(name=PLAIN, kernels=3, begin=7 * MS, waits=False)))
+    assert "float32-products" not in found
 
 
 def test_allocations_belong_to_the_start_of_a_program(tmp_path):
@@ -350,9 +364,9 @@ def test_recording_itself_is_not_the_host_being_slow(tmp_path):
 def test_no_gain_is_more_than_the_time_it_is_taken_from(tmp_path):
     for make, metadata in PLANTED.values():
         trace = read(testing.write_trace(tmp_path / "t.json", make(), **metadata))
-        tables = Tables(WHOLE, trace)
+        tables = Evidence(WHOLE, trace)
         for finding in find(WHOLE, trace):
-            assert finding.gain_ms <= max(tables.host_limit_ms, tables.device_limit_ms) + 1e-6
+            assert (finding.gain_ms or 0) <= max(tables.host_limit_ms, tables.device_limit_ms) + 1e-6
 
 
 def test_other_threads_and_devices_of_odd_names_are_no_failure(tmp_path):

@@ -16,7 +16,7 @@ SCRIPT = Path(__file__).parents[1] / "benchmarks" / "fuzz.py"
 def test_damaged_traces_are_read_or_refused(tmp_path, recorded):
     """Every table of what is left of a trace can be made and written, and nothing is raised but a TraceError."""
     environment = os.environ | ({} if recorded else {"PERFHOOKS_TRACES": str(tmp_path)})
-    command = [sys.executable, str(SCRIPT), "--cases", "300", "--keep", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
+    command = [sys.executable, str(SCRIPT), "--cases", "200", "--folders", "0", "--keep", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.startswith("300 cases: {")
+    assert done.stdout.startswith("200 cases: {")

@@ -55,7 +55,9 @@ def test_the_parts_of_every_step_sum(recorded):
     table = steps.table(read(recorded[0] / "rank0.pt.trace.json.gz"))
     assert table["step"].to_list() == [4, 5, 6]
     for row in table.iter_rows(named=True):
-        device = row["compute_ms"] + row["exposed_comm_ms"] + row["exposed_copy_ms"] + row["idle_ms"]
+        device = (
+            row["compute_ms"] + row["exposed_comm_ms"] + row["exposed_copy_ms"] + row["other_work_ms"] + row["idle_ms"]
+        )
         assert device == pytest.approx(row["device_span_ms"], abs=1e-6)
         assert row["backward_ms"] > 0
         assert row["transfer_ms"] > 0

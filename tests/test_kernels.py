@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_trace_real import TRACES
 
-from perfhooks import KernelTable, handlers, testing
+from perfhooks import KernelTable, OptionError, handlers, testing
 from perfhooks.run.capture import Capture
 from perfhooks.testing import kernel, launch, op, slice_event
 from perfhooks.trace import device, kernels, read
@@ -107,6 +107,20 @@ def test_operators_are_those_that_launched_it_most_time_first(tmp_path):
 def test_without_external_ids_the_operator_is_the_innermost_around_the_launch(tmp_path):
     events = [op("outer", 0, 100), op("inner", 10, 50), launch(1, 20, 30), kernel(1, 200, 210)]
     assert rows(tmp_path, events)[0]["operators"] == "inner"
+
+
+def test_work_launched_before_the_window_has_a_row_of_its_own(tmp_path):
+    """In `by_launch`; in the table it counts with the others of its name, and the window stands among the operators."""
+    events = [
+        kernel(3, 0, 40, name="gemm"),
+        *(op("mm", 10, 20, external=1), launch(5, 10, 15, external=1)),
+        kernel(5, 50, 60, name="gemm", external=1),
+        kernel(9, 70, 75, name="gemm"),
+    ]
+    (row,) = rows(tmp_path, events)
+    assert (row["count"], row["operators"]) == (3, "(launched before the window), mm")
+    found = {row["operator"]: nanos(row["total_ms"]) for row in rows(tmp_path, events, kernels.by_launch)}
+    assert found == {kernels.BEFORE: 40, "mm": 10, None: 5}
 
 
 def test_by_launch_tells_operators_apart(tmp_path):
@@ -244,5 +258,5 @@ def test_the_handler_writes_nothing_where_none_did(tmp_path):
 
 @pytest.mark.parametrize("options", [{"by_launch": 1}, {"row_limit": 0}, {"row_limit": "all"}])
 def test_the_handler_refuses_bad_options(options):
-    with pytest.raises(handlers.OptionError):
+    with pytest.raises(OptionError):
         KernelTable(**options)

@@ -1,5 +1,6 @@
 """The Lightning callback in real trainings: which steps it records, under which numbers, and how it ends."""
 
+import copy
 import os
 import signal
 
@@ -192,6 +193,22 @@ def test_two_optimizers_make_one_step_of_a_batch(unit, tmp_path):
         assert all(float(row[f"{part}_ms"]) > 0 for part in ("data", "transfer", "forward", "backward", "optimizer"))
 
 
+def test_an_exception_without_a_text_is_the_trainings_own_and_leaves_no_recorder_on(tmp_path):
+    class MuteError(Exception):
+        def __str__(self):
+            raise ValueError("no text")
+
+    def fail(module, batch_idx):
+        if batch_idx == 2:
+            raise MuteError
+
+    callback = profiler(tmp_path, "wait=0 warmup=0 active=5 repeat=1")
+    with pytest.raises(MuteError):
+        fit(tmp_path, callback, steps=5, module=Tiny(fail))
+    assert not callback.profilers["train"].in_window
+    assert capture(tmp_path, "train-000000-000004")["partial"] == "MuteError"
+
+
 # --- resume ---
 
 
@@ -226,6 +243,30 @@ def test_a_resumed_training_whose_windows_are_over_says_so_and_ends_well(tmp_pat
     again = profiler(tmp_path, "wait=0 warmup=0 active=1 repeat=1", run="again")
     fit(tmp_path, again, steps=4, max_epochs=2, ckpt_path=tmp_path / "half.ckpt")
     assert "no window has been recorded" in caplog.text
+
+
+@pytest.mark.parametrize("state", ["nonsense", {"train": "three"}, {"train": -1}, {3: 3}], ids=str)
+def test_a_state_that_cannot_be_read_is_a_log_line_and_training_goes_on(tmp_path, caplog, state):
+    class Broken(ProfilerCallback):
+        def state_dict(self):
+            return {"steps": state}
+
+    usual = {"on_trace_ready": ["steps"], "out": tmp_path / "perf", "background": False}
+    made = fit(tmp_path, Broken(TWO_WINDOWS, run="first", **usual), steps=2)
+    made.save_checkpoint(tmp_path / "half.ckpt")
+    again = Broken(TWO_WINDOWS, run="again", **usual)
+    made = fit(tmp_path, again, steps=5, max_epochs=2, ckpt_path=tmp_path / "half.ckpt")
+    assert "cannot be read" in caplog.text
+    assert windows(again, tmp_path, "again") == {"train-000003-000004": [3, 4]}
+
+
+def test_a_copy_of_the_callback_goes_on_where_it_was_copied(tmp_path):
+    callback = profiler(tmp_path, TWO_WINDOWS, run="first")
+    fit(tmp_path, callback, steps=5)
+    again = copy.deepcopy(callback)
+    fit(tmp_path, again, steps=5)
+    assert windows(again, tmp_path, "first") == {"train-000003-000004": [3, 4], "train-000007-000008": [7, 8]}
+    assert [callback.profilers["train"].step_num, again.profilers["train"].step_num] == [5, 10]
 
 
 def test_a_checkpoint_without_our_state_starts_the_schedule_at_its_beginning(tmp_path):

@@ -102,7 +102,7 @@ def test_every_form_of_a_schedule_means_in_a_file_what_it_means_in_python(schedu
 def test_handlers_are_given_by_name(handlers, tmp_path, monkeypatch):
     from_file = configured(tmp_path, monkeypatch, {"on_trace_ready": handlers}, run=False)
     in_python = ProfilerCallback(on_trace_ready=handlers)
-    assert from_file.profilers["train"]._spool.recipes == in_python.profilers["train"]._spool.recipes
+    assert from_file.profilers["train"]._handover.recipes == in_python.profilers["train"]._handover.recipes
 
 
 def test_the_saved_configuration_can_be_used_again(tmp_path, monkeypatch):

@@ -124,16 +124,49 @@ def test_what_mmengine_refuses_is_refused_at_construction(wrong):
 
 
 def test_more_iterations_than_there_are_is_an_error_before_the_first(tmp_path):
-    made = runner(tmp_path, ProfilerHook(by_epoch=False, profile_times=17))
+    reached = []
+
+    class Look(Hook):
+        def before_train(self, runner):
+            reached.append(runner)
+
+    made = runner(tmp_path, ProfilerHook(by_epoch=False, profile_times=17), Look())
     with pytest.raises(OptionError, match="at most the 16 iterations of training, got 17"):
         made.train()
-    assert made.iter == 0
+    assert reached == [], "it is said before weights are loaded"
 
 
-def test_without_arguments_of_mmengine_it_is_our_one_small_window(tmp_path):
-    done = trained(tmp_path, {"type": "perfhooks_mmengine.ProfilerHook", "json_trace_path": str(tmp_path / "a.json")})
-    assert recorded(done) == [12, 13, 14]
-    assert marks(tmp_path / "a.json") == [12, 13, 14]
+@pytest.mark.parametrize(
+    "config", [{"json_trace_path": "a.json"}, {"activity_with_cuda": False}, {"activity_with_cpu": True}], ids=str
+)
+def test_where_mmengines_own_arguments_speak_and_no_schedule_does_the_first_epoch_is_recorded(
+    tmp_path, monkeypatch, config
+):
+    monkeypatch.chdir(tmp_path)
+    done = trained(tmp_path, {"type": "perfhooks_mmengine.ProfilerHook", **config})
+    assert recorded(done) == list(range(8))
+
+
+def test_with_a_handler_of_mmengines_too(tmp_path):
+    done = trained(tmp_path, {"type": "perfhooks_mmengine.ProfilerHook", "on_trace_ready": {"type": "tb_trace"}})
+    (trace,) = (Path(done.log_dir) / "tf_tracing_logs").iterdir()
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert [event["name"] for event in events].count("Optimizer.step#SGD.step") == 8
+
+
+def test_with_a_schedule_mmengines_own_arguments_leave_it_alone(tmp_path):
+    config = {"json_trace_path": str(tmp_path / "a.json"), "schedule": "wait=9 warmup=1 active=2 repeat=1"}
+    done = trained(tmp_path, {"type": "perfhooks_mmengine.ProfilerHook", **config})
+    assert recorded(done) == marks(tmp_path / "a.json") == [10, 11]
+
+
+def test_without_arguments_it_is_our_one_small_window(tmp_path):
+    assert recorded(trained(tmp_path, {"type": "perfhooks_mmengine.ProfilerHook"})) == [12, 13, 14]
+
+
+def test_an_empty_schedule_is_an_error_that_says_what_a_schedule_needs():
+    with pytest.raises(OptionError, match="active"):
+        ProfilerHook(schedule=ConfigDict())
 
 
 def test_activities_are_what_mmengine_says_and_the_device_is_whatever_torch_records(monkeypatch):
@@ -214,8 +247,10 @@ def test_replace_builtin_serves_configs_that_cannot_be_edited(tmp_path):
     theirs = HOOKS.get("ProfilerHook")
     try:
         perfhooks_mmengine.replace_builtin()
-        done = trained(tmp_path, {"type": "ProfilerHook", "by_epoch": False, "profile_times": 3})
+        done = trained(tmp_path / "three", {"type": "ProfilerHook", "by_epoch": False, "profile_times": 3})
         assert recorded(done) == [0, 1, 2]
+        done = trained(tmp_path / "all", {"type": "ProfilerHook"})
+        assert recorded(done) == list(range(8)), "mmengine's default: the first epoch"
     finally:
         HOOKS.register_module(name="ProfilerHook", module=theirs, force=True)
 

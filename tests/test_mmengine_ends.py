@@ -42,6 +42,10 @@ def ended(tmp_path_factory):
     return folder, json.loads(codes.read_text())
 
 
+OURS = ("perfhooks_mmengine", "perfhooks/", "contextlib.py", "torch/_dynamo/external_utils.py")
+"""Files of frames that are there because of us; the last is what torch.compiler.disable puts around our label."""
+
+
 def traceback(text):
     """What Python said of an exception, less our own frames, and without addresses."""
     start = text.find("Traceback (most recent call last)")
@@ -49,7 +53,9 @@ def traceback(text):
     kept, ours = [], False
     for line in lines:
         if line.startswith("  File "):
-            ours = "perfhooks_mmengine" in line or "perfhooks/" in line or "contextlib.py" in line
+            ours = any(
+                part in line for part in ("perfhooks_mmengine", "perfhooks/", "contextlib.py", "external_utils.py")
+            )
         if not (ours and line.startswith("  ")):
             kept.append(line)
     return re.sub(r"0x[0-9a-f]+", "0x", "\n".join(kept))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -218,9 +220,9 @@ def test_a_value_is_inherited_from_the_innermost_that_has_one(rows):
 def test_the_tree_is_made_once_and_goes_with_its_trace(tmp_path):
     trace = read(testing.write_trace(tmp_path / "t.json", [testing.op("a", 0, 5)]))
     assert host.tree(trace) is host.tree(trace)
-    before = len(host._TREES)
+    tree = weakref.ref(host.tree(trace).row)
     del trace
-    assert len(host._TREES) == before - 1
+    assert tree() is None
 
 
 def test_the_handler_writes_one_file(tmp_path):

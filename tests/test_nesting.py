@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfhooks.trace import intervals
+from perfhooks.trace import host, intervals, nesting
 from perfhooks.trace.nesting import nest, outermost
 
 slices = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 12)), max_size=25)
@@ -29,11 +30,15 @@ def torch_rule(thread, start, end):
     return parents
 
 
+@pytest.mark.parametrize("few", [-1, 0, 8])
 @given(slices)
-def test_parents_are_those_of_torch(rows):
+def test_parents_are_those_of_torch_however_many_cross(few, rows):
     thread, start, end = columns(rows)
-    found = nest(thread, start, end)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nesting, "_FEW_CROSSINGS", few)
+        found = nest(thread, start, end)
     assert found.parent.tolist() == torch_rule(thread, start, end)
+    assert all(map(np.array_equal, found, nest(thread, start, end)))
 
 
 @given(slices)
@@ -91,3 +96,18 @@ def test_a_crossed_slice_ends_where_the_other_begins():
 def test_no_slices_nest_in_nothing():
     none = np.empty(0, np.int64)
     assert nest(none, none, none).parent.tolist() == []
+
+
+@given(slices, st.data())
+def test_paths_are_numbered_alike_level_by_level_and_one_by_one(rows, data):
+    found = nest(*columns(rows))
+    frame = np.array(data.draw(st.lists(st.integers(0, 3), min_size=len(rows), max_size=len(rows))), np.int64)
+    skipped = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))), np.bool_)
+    texts = []
+    for number in (host._by_levels, host._one_by_one):
+        made = number(found, frame, skipped, 4)
+        assert (made.parents < np.arange(len(made.parents))).all()
+        joined = host.joined(made.parents, [str(each) for each in made.frames.tolist()], ";")
+        assert len(set(joined)) == len(joined)
+        texts.append([joined[each] if each >= 0 else "" for each in made.node.tolist()])
+    assert texts[0] == texts[1]

@@ -5,6 +5,8 @@ from importlib.metadata import version
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from perfhooks import testing
 from perfhooks.errors import OptionError
@@ -185,7 +187,46 @@ def test_rows_can_be_told_apart_by_step(tmp_path):
     }
 
 
-SUMS = ("count", "self_cpu_ms", "cpu_ms", "self_device_ms", "self_cpu_bytes", "self_device_bytes", "flops")
+@pytest.mark.parametrize(("external", "self_time"), [(0, 260), (2, 200)])
+def test_exclusive_time_is_additive_where_torchs_self_time_is_not(tmp_path, external, self_time):
+    """A call that bears no operator's number stays in the operator's self time, and has a row besides."""
+    events = [testing.op("a", 0, 100, external=1), testing.op("b", 200, 300, external=2)]
+    events += [testing.launch(7, 10, 70, external=external), testing.launch(8, 210, 220, external=2)]
+    found = table(tmp_path, events)
+    times = {name: round(row["exclusive_cpu_ms"] * 1e6) for name, row in found.items()}
+    assert times == {"a": 40, "b": 90, "cudaLaunchKernel": 70}
+    assert round(sum(row["self_cpu_ms"] for row in found.values()) * 1e6) == self_time
+
+
+slices = st.lists(
+    st.tuples(st.sampled_from("abc"), st.integers(0, 40), st.integers(0, 20), st.integers(1, 2), st.booleans()),
+    max_size=10,
+)
+
+
+@given(slices)
+def test_exclusive_time_sums_to_the_time_in_which_anything_ran(tmp_path_factory, made):
+    """On each thread, with calls and operators among each other; whatever has a name that torch merges, too."""
+    events, ran = [testing.memory(5, 64)], {1: set(), 2: set()}
+    for place, (name, start, span, tid, call) in enumerate(made):
+        make = testing.launch(place + 1, start, start + span, name=name, tid=tid, external=0)
+        events.append(make if call else testing.op(name, start, start + span, tid=tid, external=place + 1))
+        ran[tid] |= set(range(start, start + span))
+    events.append(testing.op("last", 99, 100))
+    rows = operators.table(read(testing.write_trace(tmp_path_factory.mktemp("x") / "t.json", events)))
+    assert round(rows["exclusive_cpu_ms"].sum() * 1e6) == sum(map(len, ran.values())) + 1
+
+
+SUMS = (
+    "count",
+    "self_cpu_ms",
+    "cpu_ms",
+    "exclusive_cpu_ms",
+    "self_device_ms",
+    "self_cpu_bytes",
+    "self_device_bytes",
+    "flops",
+)
 
 
 def check_groups(trace, by):

@@ -9,7 +9,7 @@ import pytest
 from many_ranks import ManyRanks
 
 from perfhooks import report
-from perfhooks.report import data, page, svg, tree
+from perfhooks.report import page, run_data, svg, tree
 from perfhooks.testing import annotation, memory, op, python_frame, step_mark, write_trace
 from perfhooks.trace import read, stacks
 
@@ -57,7 +57,7 @@ def recorded(tmp_path_factory):
 
 def of_trace(path, folder):
     made = folder / "report.html"
-    made.write_text(page.render(data.from_trace(path)), encoding="utf-8")
+    made.write_text(page.render(run_data.from_trace(path)), encoding="utf-8")
     return made
 
 
@@ -190,7 +190,7 @@ def test_many_steps_are_drawn_upright(chromium, tmp_path):
 
 
 def test_a_window_without_details_says_where_they_are(chromium, tmp_path):
-    given = data.from_trace(write_trace(tmp_path / "t.json", [op("aten::add", 0, 1000)]))
+    given = run_data.from_trace(write_trace(tmp_path / "t.json", [op("aten::add", 0, 1000)]))
     given["windows"][0]["details"] = {}
     (tmp_path / "report.html").write_text(page.render(given), encoding="utf-8")
     chromium.open(tmp_path / "report.html")
@@ -224,7 +224,7 @@ def test_the_first_screen_says_how_long_a_rank_only_waits(chromium, tmp_path):
     """Whatever part of its step that falls into: rank 0 waits 30 of 79 ms for rank 1, which waits for nobody."""
     folder = ManyRanks(ranks=2, node=1, windows=1, slow_data={1: 30.0}).write(tmp_path / "run")
     trace = write_trace(tmp_path / "t.json", [step_mark(10, 0, 900), annotation("backward", 5, 800)])
-    details = msgspec.json.encode(data.from_trace(trace)["windows"][0]["details"]["0"])
+    details = msgspec.json.encode(run_data.from_trace(trace)["windows"][0]["details"]["0"])
     for rank in (0, 1):
         (folder / "train-000010-000012" / f"rank{rank}.page.json").write_bytes(details)
     chromium.open(report.write(folder))

@@ -8,6 +8,7 @@ import logging
 import subprocess
 import sys
 import threading
+import weakref
 from copy import deepcopy
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import perfhooks
+import perfhooks.recording.window
 from perfhooks import Profiler
 
 torch.set_num_threads(1)
@@ -530,3 +532,90 @@ print("child", os.waitpid(child, 0)[1])
     )
     assert (done.returncode, done.stdout) == (0, "child 0\n"), done.stderr
     assert (tmp_path / "runs/r/train-000000-000003/rank0.steps.csv").exists()
+
+
+# --- started by nobody, and failures ---
+
+
+def test_steps_starts_a_profiler_that_nobody_started_before_the_first_step():
+    seen = []
+    prof = Profiler(schedule=SCHEDULE, on_trace_ready=lambda w: seen.append(w.step_num))
+    for _ in prof.steps(range(9)):
+        MATRIX @ MATRIX
+    assert seen == [4, 8]
+    prof.stop()
+
+
+def test_step_starts_a_profiler_that_nobody_started_as_torch_does():
+    """torch records there, from the second step on."""
+    seen = []
+    prof = Profiler(schedule=SCHEDULE, on_trace_ready=lambda w: seen.append(w.step_num))
+    loop(prof, 9)
+    assert seen == [4, 8]
+    prof.stop()
+    loop(prof, 20)
+    assert seen == [4, 8], "who stops it does not want it to start again"
+
+
+def test_a_first_window_that_was_missed_is_said(caplog):
+    prof = Profiler(schedule="wait=0 warmup=0 active=2 repeat=1", on_trace_ready=ignore)
+    loop(prof, 5)
+    prof.stop()
+    assert "was not started before its first step" in caplog.text
+
+
+def test_a_batch_lives_as_long_as_the_loop_keeps_it():
+    """One more batch of memory is the difference between fitting on a device and not."""
+
+    class Batch:
+        pass
+
+    for schedule in ("wait=99 warmup=0 active=1", "wait=0 warmup=0 active=99"):
+        with Profiler(schedule=schedule, on_trace_ready=ignore) as prof:
+            for batch in prof.steps(Batch() for _ in range(3)):
+                alive = weakref.ref(batch)
+                del batch
+                assert alive() is None
+        prof.stop()
+
+
+def test_an_error_in_one_step_costs_that_window_only(caplog):
+    left = [2]
+
+    def schedule(step):
+        if step in left:
+            left.clear()
+            raise RuntimeError("no luck")
+        return torch.profiler.ProfilerAction.RECORD_AND_SAVE if step % 2 else torch.profiler.ProfilerAction.NONE
+
+    seen = []
+    with Profiler(schedule=schedule, on_trace_ready=lambda w: seen.append(w.step_num)) as prof:
+        loop(prof, 10)
+    assert seen == [2, 4, 6, 8, 10]
+    assert caplog.text.count("no luck") == 1
+
+
+def test_a_recorder_that_fails_in_the_middle_of_a_window_keeps_what_there_is(monkeypatch, caplog):
+    window_step, left = perfhooks.recording.window.Window.step, [1]
+
+    def step(self):
+        if self.step_num == 2 and left.pop():
+            raise RuntimeError("no luck")
+        window_step(self)
+
+    monkeypatch.setattr(perfhooks.recording.window.Window, "step", step, raising=False)
+    seen = []
+    with Profiler(schedule=SCHEDULE, on_trace_ready=lambda w: seen.append((w.step_num, w.partial))) as prof:
+        loop(prof)
+    assert seen == [(3, "profiling it failed"), (8, None)]
+    assert "no luck" in caplog.text
+
+
+def test_profiling_that_always_fails_ends_with_a_line(caplog):
+    def schedule(step):
+        raise RuntimeError("no luck")
+
+    with Profiler(schedule=schedule, on_trace_ready=ignore) as prof:
+        loop(prof, 50)
+    assert caplog.text.count("no luck") < 10
+    assert "failed 3 times in a row" in caplog.text

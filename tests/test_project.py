@@ -1,6 +1,7 @@
 """The rules of the project itself: which module may import which, what an import costs, what is public."""
 
 import ast
+import importlib
 import importlib.util
 import subprocess
 import sys
@@ -13,63 +14,61 @@ import perfhooks
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "perfhooks"
 
-LAYERS = (
-    (
-        "errors",
-        "labels",
-        "schedule",
-        "guard",
-        "run.liveness",
-        "run.job",
-        "run.remote",
-        "run.timeline",
-        "trace",
-        "run.publishing",
-    ),
-    ("run.capture", "run.folder"),
-    ("handlers", "report", "findings", "ranks", "command.output", "report.terminal_tables"),
-    ("finishing.finish", "command.show", "ranks.merge", "command.flame"),
-    ("options", "recording.window", "recording.lifetime", "recording.handover", "recording.worker"),
-    ("recording.profiler", "recording.loader", "recording.trace_handler"),
-    ("command.demo", "command.doctor"),
-    ("testing", "command.app", "__main__"),
+FLOORS = (
+    ("errors", "labels", "printable", "version"),
+    ("guard", "progress", "schedule"),
+    ("trace",),
+    ("run",),
+    ("options",),
+    ("findings",),
+    ("ranks",),
+    ("report",),
+    ("comparing",),
+    ("handlers",),
+    ("finishing",),
+    ("recording",),
+    ("adapting",),
+    ("launching",),
+    ("testing", "command"),
+    ("__main__",),
 )
-"""The house, ground floor first; a module may import from its own floor and from those below. What only those who
-annotate need (``if TYPE_CHECKING``) is held to it as well: knowing the type is knowing the module."""
+"""The rooms of the house, ground floor first: folders, and the modules beside them. A room may import from itself and
+from the floors below, and never from its neighbours. What only those who annotate need (``if TYPE_CHECKING``) is held
+to it as well: knowing the type is knowing the module."""
 
-FLOORS = {name: floor for floor, names in enumerate(LAYERS) for name in names}
-ROOF = len(LAYERS)
+FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+ROOF = len(FLOORS)
 """Where the package itself stands, with its public names."""
 
+MOST_MODULES = 16
+"""In one folder; ``trace`` has one for each table."""
+
 LAPTOP = (
-    *LAYERS[0],
+    *(*FLOORS[0], *FLOORS[1]),
+    "trace",
     "run.folder",
+    "findings",
+    "ranks.merge",
     "handlers",
     "report",
-    "finishing.finish",
-    "ranks",
-    "ranks.merge",
-    "command.show",
-    "report.terminal_tables",
+    "comparing.comparison",
+    "finishing.serving",
     "command.app",
+    "command.show",
 )
 """What must work on a machine without torch."""
 
-FRAMEWORKS = ("lightning", "pytorch_lightning", "mmengine")
+FRAMEWORKS = ("lightning", "pytorch_lightning", "mmengine", "transformers", "accelerate")
 HEAVY = ("polars", "plotly", "jinja2", "pandas", "rich")
+
+INTEGRATIONS = sorted(path.name for path in (ROOT / "integrations").glob("*_*"))
 
 MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
 
 
-def place(name):
-    """The entry of the map that a dotted name belongs to: ``trace`` for ``trace.reader.read``."""
-    parts = name.split(".")
-    return next((at for at in (".".join(parts[:2]), parts[0]) if at in FLOORS), parts[0])
-
-
-def top_name(path):
-    """The entry of the map that a file belongs to: ``trace`` for ``trace/reader.py``."""
-    return place(".".join(path.with_suffix("").parts))
+def room_of(path):
+    """``trace`` for ``trace/reader.py``, ``options`` for ``options.py``; nothing for the package itself."""
+    return path.parts[0] if len(path.parts) > 1 else path.stem.replace("__init__", "")
 
 
 def is_type_checking(node):
@@ -84,15 +83,44 @@ def walk(tree, *, types):
             yield from walk(node, types=types)
 
 
-def imported(path, *, types=True):
+def imported(path, *, types=True, root=PACKAGE):
     """The full names of what a file imports, at its top or inside a function."""
-    for node in walk(ast.parse((PACKAGE / path).read_text(encoding="utf-8")), types=types):
+    for node in walk(ast.parse((root / path).read_text(encoding="utf-8")), types=types):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            package = ".".join(("perfhooks", *path.parent.parts)[: len(path.parent.parts) + 2 - node.level])
+            package = ".".join((root.name, *path.parent.parts)[: len(path.parent.parts) + 2 - node.level])
             source = node.module if not node.level else ".".join(filter(None, (package, node.module)))
             yield from (f"{source}.{alias.name}" for alias in node.names)
+
+
+def module_name(path, package):
+    return ".".join((package, *path.with_suffix("").parts)).removesuffix(".__init__")
+
+
+def files_of(files):
+    """Finds the module that an imported name is, or is in; the package's own names lead anywhere and count for none."""
+
+    def find(name):
+        while "." in name and name not in files:
+            name = name.rpartition(".")[0]
+        return name if "." in name and name in files else None
+
+    return find
+
+
+def circles(arrows):
+    """The first way back to each module that it can be reached from."""
+    for start in sorted(arrows):
+        seen, waiting = set(), [(name, (start,)) for name in arrows[start]]
+        while waiting:
+            name, way = waiting.pop()
+            if name == start:
+                yield " -> ".join((*way, start))
+                break
+            if name not in seen:
+                seen.add(name)
+                waiting += [(each, (*way, name)) for each in arrows[name]]
 
 
 def loaded(code, *names):
@@ -110,25 +138,51 @@ def exists(name):
 # --- the map ---
 
 
-@pytest.mark.parametrize("path", MODULES, ids=str)
-def test_every_module_has_its_place_on_the_map(path):
-    assert path.name == "__init__.py" or top_name(path) in FLOORS, "add it to LAYERS, where it belongs"
+def test_every_room_has_its_floor_and_every_floor_its_rooms():
+    assert {room_of(path) for path in MODULES} - {""} == set(FLOOR)
 
 
 @pytest.mark.parametrize("path", MODULES, ids=str)
-def test_no_module_imports_from_a_floor_above_its_own(path):
-    floor = FLOORS.get(top_name(path), ROOF)
+def test_arrows_between_rooms_run_down(path):
+    room = room_of(path)
     for name in imported(path):
-        package, _, name_below = name.partition(".")
-        if package != "perfhooks" or name in {"perfhooks", "perfhooks.__version__"}:
+        parts = name.split(".")
+        if parts[0] != "perfhooks" or room == parts[1]:
             continue
-        assert place(name_below) in FLOORS or floor == ROOF, f"{path} imports {name}: import it where it lives"
-        assert FLOORS.get(place(name_below), ROOF) <= floor, f"{path} imports {name} from above"
+        assert parts[1] in FLOOR or not room, f"{path} imports {name}: import it where it lives"
+        assert FLOOR[parts[1]] < FLOOR.get(room, ROOF), f"{path} imports {name} from above or from next door"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=str)
+@pytest.mark.parametrize("folder", ["perfhooks", *INTEGRATIONS])
+def test_no_modules_import_each_other_in_a_circle(folder):
+    root = PACKAGE if folder == "perfhooks" else ROOT / "integrations" / folder
+    files = {module_name(path.relative_to(root), folder): path.relative_to(root) for path in root.rglob("*.py")}
+    arrows = {name: {found for found in map(files_of(files), imported(path, root=root)) if found not in {None, name}}
+              for name, path in files.items()}  # fmt: skip
+    assert list(circles(arrows)) == []
+
+
+def test_no_folder_is_a_corridor():
+    crowded = {path.name: len(list(path.glob("*.py"))) for path in PACKAGE.iterdir() if path.is_dir()}
+    assert {name: count for name, count in crowded.items() if count > MOST_MODULES and name != "trace"} == {}
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if room_of(path) != "launching"], ids=str)
 def test_no_module_of_the_core_imports_an_integration(path):
-    assert not [name for name in imported(path) if name.startswith(("perfhooks_lightning", "perfhooks_mmengine"))]
+    """But the launcher, which hands a training over to the face of its framework."""
+    assert not [name for name in imported(path) if name.startswith("perfhooks_")]
+
+
+@pytest.mark.parametrize(
+    "path", [path for name in INTEGRATIONS for path in sorted((ROOT / "integrations" / name).rglob("*.py"))], ids=str
+)
+def test_an_integration_uses_only_what_is_public(path):
+    """The package's own names, and those of `perfhooks.adapting`: what somebody outside could use as well."""
+    public = {f"perfhooks.{name}" for name in perfhooks.__all__} | {"perfhooks"}
+    public |= {f"perfhooks.adapting.{name}" for name in importlib.import_module("perfhooks.adapting").__all__}
+    root = path.parent
+    names = [name for name in imported(path.relative_to(root), root=root) if name.split(".")[0] == "perfhooks"]
+    assert [name for name in names if name not in public | {"perfhooks.adapting"}] == []
 
 
 @pytest.mark.parametrize("path", MODULES, ids=str)
@@ -180,3 +234,12 @@ def test_the_change_log_names_the_version():
 def test_no_file_that_sets_up_an_environment_names_a_host():
     for name in ("Makefile", ".ci/run"):
         assert "://" not in (ROOT / name).read_text(encoding="utf-8"), "the registry is the reader's own choice"
+
+
+def test_no_line_of_a_script_is_too_long_to_read():
+    lines = {
+        f"{path.name}:{number}": len(line)
+        for path in (PACKAGE / "report/templates").glob("*.js")
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+    }
+    assert {place: length for place, length in lines.items() if length > 120} == {}

@@ -15,7 +15,7 @@ import pytest
 
 import perfhooks.trace
 from perfhooks import ranks
-from perfhooks.finishing.finish import finish_all
+from perfhooks.finishing.leftovers import finish_all
 from perfhooks.ranks.merge import merge
 
 HERE = Path(__file__).parent

@@ -12,10 +12,9 @@ from many_ranks import ManyRanks
 
 from perfhooks import handlers, report
 from perfhooks.errors import PerfhooksError
-from perfhooks.report import data, page, svg, tree
-from perfhooks.report import json_values as plain
-from perfhooks.report import window_data as window
+from perfhooks.report import json_values, page, run_data, svg, tree, window_data
 from perfhooks.run.capture import Capture, Cost, Place
+from perfhooks.run.layout import PAGE_DATA, SHARE
 from perfhooks.run.publishing import publish_json
 from perfhooks.testing import annotation, kernel, launch, memory, op, python_frame, step_mark, write_trace
 from perfhooks.trace import read, stacks
@@ -51,7 +50,7 @@ def window_of(folder, name="train-000004-000005", rank=0, *, trace=None, **facts
     capture = Capture(rank=rank, **facts)
     place.save(capture)
     if trace is not None:
-        publish_json(place.artifact(report.PART), window.reduce(capture, trace))
+        publish_json(place.artifact(SHARE), window_data.reduce(capture, trace))
     return place
 
 
@@ -66,13 +65,13 @@ def run(tmp_path):
 def test_ranks_of_which_nothing_is_left_are_on_the_page_of_the_one_that_is(run, trace):
     """As where the disk of one of two is full."""
     window_of(run, trace=trace)
-    assert "ranks_together" not in data.gather(run)
+    assert "ranks_together" not in run_data.gather(run)
     manifest = json.loads((run / "run.json").read_text())
     publish_json(run / "run.json", manifest | {"world_size": 2, "ranks": "all"})
-    missing = data.gather(run)["ranks_together"]["missing"]
+    missing = run_data.gather(run)["ranks_together"]["missing"]
     assert "rank 1 left nothing, though asked to record" in [entry["text"] for entry in missing]
     (run / "rank1.timeline.csv").write_text("")
-    missing = data.gather(run)["ranks_together"]["missing"]
+    missing = run_data.gather(run)["ranks_together"]["missing"]
     assert ("train-000004-000005", [1]) in [(entry["window"], entry["ranks"]) for entry in missing]
 
 
@@ -80,7 +79,7 @@ def test_ranks_of_which_nothing_is_left_are_on_the_page_of_the_one_that_is(run, 
 
 
 def test_a_window_is_reduced_to_plain_data(trace):
-    made = window.reduce(Capture(first=4, last=5, reached=5), trace)
+    made = window_data.reduce(Capture(first=4, last=5, reached=5), trace)
     assert "problems" not in made
     assert msgspec.json.decode(msgspec.json.encode(made)) == made
     assert made["steps"]["rows"]["step"] == [4, 5]
@@ -94,7 +93,7 @@ def test_a_window_is_reduced_to_plain_data(trace):
 
 
 def test_what_a_trace_does_not_show_is_absent(tmp_path):
-    made = window.reduce(Capture(), read(write_trace(tmp_path / "t.json", [op("aten::add", 0, 10)])))
+    made = window_data.reduce(Capture(), read(write_trace(tmp_path / "t.json", [op("aten::add", 0, 10)])))
     assert not {"kernels", "memory", "modules", "problems"} & set(made)
 
 
@@ -102,8 +101,8 @@ def test_a_part_that_fails_is_named_and_costs_no_other(trace, monkeypatch):
     def fail(*_):
         raise ValueError("no such luck")
 
-    monkeypatch.setitem(window._PARTS, "kernels", fail)
-    made = window.reduce(Capture(), trace)
+    monkeypatch.setitem(window_data._PARTS, "kernels", fail)
+    made = window_data.reduce(Capture(), trace)
     assert made["problems"] == ["kernels: ValueError: no such luck"]
     assert "kernels" not in made
     assert "steps" in made
@@ -111,14 +110,14 @@ def test_a_part_that_fails_is_named_and_costs_no_other(trace, monkeypatch):
 
 @pytest.mark.parametrize("name", ["a100-ddp2-train-3steps", "b200-eager-stacks-shapes", "mi210-gpu-only"])
 def test_real_windows_are_small_and_whole(traces, name):
-    made = window.reduce(Capture(), read(traces / f"{name}.json.gz"))
+    made = window_data.reduce(Capture(), read(traces / f"{name}.json.gz"))
     assert "problems" not in made
     assert len(msgspec.json.encode(made)) < 150_000
 
 
 def test_columns_leave_out_what_is_not_known():
     table = pl.DataFrame({"a": [1.23456789123, None], "b": [None, None], "c": ["x" * 500, "y"], "d": [2.0, 0.5]})
-    made = plain.columns(table)
+    made = json_values.columns(table)
     assert made["a"] == [1.234568, None]
     assert "b" not in made
     assert len(made["c"][0]) < 260
@@ -126,7 +125,7 @@ def test_columns_leave_out_what_is_not_known():
 
 
 def test_names_that_no_reader_of_json_takes_are_mended():
-    assert msgspec.json.encode(plain.text("a\ud800b")) == b'"a?b"'
+    assert msgspec.json.encode(json_values.text("a\ud800b")) == b'"a?b"'
 
 
 # --- flame graphs ---
@@ -210,22 +209,22 @@ def test_nothing_in_a_picture_is_markup_but_its_own(tmp_path):
 def test_windows_are_in_the_order_of_their_end(run, trace):
     window_of(run, "train-000010-000011", time=20.0, trace=trace, first=10, last=11)
     window_of(run, "train-000004-000005", time=10.0, trace=trace)
-    made = data.gather(run)
+    made = run_data.gather(run)
     assert [each["name"] for each in made["windows"]] == ["train-000004-000005", "train-000010-000011"]
     assert made["windows"][0]["details"]["0"]["steps"]["count"] == 2
-    assert made["run"]["command"] == ["train.py"]
+    assert list(made["run"]["command"]) == ["train.py"]
 
 
 def test_windows_that_are_not_finished_or_broken_are_left_out(run, trace):
     window_of(run, trace=trace)
     window_of(run, "train-000010-000011", state="spooled")
     window_of(run, "train-000020-000021").capture_file.write_text("{")
-    assert [each["name"] for each in data.gather(run)["windows"]] == ["train-000004-000005"]
+    assert [each["name"] for each in run_data.gather(run)["windows"]] == ["train-000004-000005"]
 
 
 def test_a_window_whose_share_is_broken_is_there_with_its_numbers(run):
-    window_of(run).artifact(report.PART).write_text("{")
-    made = data.gather(run)["windows"][0]
+    window_of(run).artifact(SHARE).write_text("{")
+    made = run_data.gather(run)["windows"][0]
     assert made["details"] == {}
     assert made["ranks"][0]["mean"] == {"wall_ms": 0.9}
 
@@ -233,9 +232,9 @@ def test_a_window_whose_share_is_broken_is_there_with_its_numbers(run):
 def test_of_many_ranks_the_lowest_and_the_slowest_come_first(run, trace, monkeypatch):
     for rank in range(6):
         window_of(run, rank=rank, trace=trace, summary={"wall_ms": 9.0 if rank == 4 else 1.0})
-    size = max(path.stat().st_size for path in run.glob(f"*/*{report.PART}"))
-    monkeypatch.setattr(data, "_BUDGET", int(2.5 * size))
-    made = data.gather(run)["windows"][0]
+    size = max(path.stat().st_size for path in run.glob(f"*/*{SHARE}"))
+    monkeypatch.setattr(run_data, "_BUDGET", int(2.5 * size))
+    made = run_data.gather(run)["windows"][0]
     assert list(made["details"]) == ["0", "4"]
     assert [each["rank"] for each in made["ranks"]] == list(range(6))
 
@@ -243,16 +242,16 @@ def test_of_many_ranks_the_lowest_and_the_slowest_come_first(run, trace, monkeyp
 def test_late_windows_have_room_before_early_ones(run, trace, monkeypatch):
     for number in range(4):
         window_of(run, f"train-{number:06d}-{number:06d}", time=float(number), trace=trace)
-    size = max(path.stat().st_size for path in run.glob(f"*/*{report.PART}"))
-    monkeypatch.setattr(data, "_BUDGET", int(2.5 * size))
-    assert [bool(each["details"]) for each in data.gather(run)["windows"]] == [False, False, True, True]
+    size = max(path.stat().st_size for path in run.glob(f"*/*{SHARE}"))
+    monkeypatch.setattr(run_data, "_BUDGET", int(2.5 * size))
+    assert [bool(each["details"]) for each in run_data.gather(run)["windows"]] == [False, False, True, True]
 
 
 def test_the_clock_of_all_steps_is_thinned_by_medians(run):
     window_of(run)
     rows = "".join(f"train,{step},wait,{step % 3}.0,\n" for step in range(4000))
     (run / "rank0.timeline.csv").write_text("stage,step,phase,wall_ms,data_ms\n" + rows)
-    made = data.gather(run)["timeline"]["train"]
+    made = run_data.gather(run)["timeline"]["train"]
     assert len(made["step"]) <= 400
     assert set(made["wall_ms"]) == {1}
 
@@ -260,26 +259,26 @@ def test_the_clock_of_all_steps_is_thinned_by_medians(run):
 def test_a_timeline_of_nothing_but_its_header_says_nothing(run):
     window_of(run)
     (run / "rank0.timeline.csv").write_text("stage,step,phase,wall_ms,data_ms\n")
-    assert data.gather(run)["timeline"] == {}
+    assert run_data.gather(run)["timeline"] == {}
 
 
 def test_a_folder_without_a_run_is_an_error(tmp_path):
     with pytest.raises(PerfhooksError, match=r"run\.json"):
-        data.gather(tmp_path)
+        run_data.gather(tmp_path)
 
 
 def test_a_bare_trace_has_all_its_steps(tmp_path):
-    made = data.from_trace(write_trace(tmp_path / "t.json", [step_mark(0, 0, 10), step_mark(1, 10, 20)]))
+    made = run_data.from_trace(write_trace(tmp_path / "t.json", [step_mark(0, 0, 10), step_mark(1, 10, 20)]))
     assert made["windows"][0]["details"]["0"]["steps"]["rows"]["step"] == [0, 1]
 
 
 def test_what_recording_cost_is_the_captures(run, trace):
     window_of(run, cost=Cost(stop_s=0.5, idle_step_ms=7.0), trace=trace)
-    assert data.gather(run)["windows"][0]["ranks"][0]["cost"]["idle_step_ms"] == 7.0
+    assert run_data.gather(run)["windows"][0]["ranks"][0]["cost"]["idle_step_ms"] == 7.0
 
 
 def test_a_bare_trace_has_a_page_of_its_own(tmp_path):
-    made = data.from_trace(write_trace(tmp_path / "t.json", events(), distributedInfo={"rank": 3, "world_size": 4}))
+    made = run_data.from_trace(write_trace(tmp_path / "t.json", events(), distributedInfo={"rank": 3, "world_size": 4}))
     (only,) = made["windows"]
     assert (only["first"], only["last"]) == (4, 5)
     assert only["ranks"][0]["rank"] == 3
@@ -289,14 +288,14 @@ def test_a_bare_trace_has_a_page_of_its_own(tmp_path):
 def test_the_page_is_called_like_the_run_however_it_was_reached(run, monkeypatch):
     (run.parent / "latest").symlink_to("run")
     monkeypatch.chdir(run)
-    assert {data.gather(path)["title"] for path in (run, run.parent / "latest", Path())} == {"run"}
+    assert {run_data.gather(path)["title"] for path in (run, run.parent / "latest", Path())} == {"run"}
 
 
 # --- several ranks ---
 
 
 def test_the_rank_that_others_wait_for_is_named_with_its_part(tmp_path):
-    made = data.gather(ManyRanks(ranks=3, node=1, slow_data={1: 30.0}).write(tmp_path / "run"))
+    made = run_data.gather(ManyRanks(ranks=3, node=1, slow_data={1: 30.0}).write(tmp_path / "run"))
     (finding,) = made["findings"]
     assert (finding["rule"], finding["rank"], finding["part"]) == ("straggler", 1, "data")
     assert finding["gain_ms"] == pytest.approx(30.0)
@@ -310,17 +309,17 @@ def test_the_rank_that_others_wait_for_is_named_with_its_part(tmp_path):
 
 def test_what_is_missing_of_a_rank_is_said(tmp_path):
     folder = ManyRanks(ranks=3, node=1).write(tmp_path / "run")
-    name = data.gather(folder)["windows"][-1]["name"]
+    name = run_data.gather(folder)["windows"][-1]["name"]
     for path in (folder / name).glob("rank2.*"):
         path.unlink()
-    together = data.gather(folder)["ranks_together"]
+    together = run_data.gather(folder)["ranks_together"]
     assert [(each["window"], each["ranks"]) for each in together["missing"]] == [(name, [2])]
     assert together["missing_count"] == 1
 
 
 def test_one_rank_has_nobody_to_be_compared_with(run, trace):
     window_of(run, trace=trace)
-    assert not {"ranks_together", "findings"} & set(data.gather(run))
+    assert not {"ranks_together", "findings"} & set(run_data.gather(run))
 
 
 def test_ranks_that_cannot_be_compared_cost_nothing_else(tmp_path, monkeypatch):
@@ -328,15 +327,15 @@ def test_ranks_that_cannot_be_compared_cost_nothing_else(tmp_path, monkeypatch):
         raise ValueError("no such luck")
 
     monkeypatch.setattr("perfhooks.ranks.gather", fail)
-    made = data.gather(ManyRanks(ranks=2, node=1).write(tmp_path / "run"))
+    made = run_data.gather(ManyRanks(ranks=2, node=1).write(tmp_path / "run"))
     assert made["ranks_together"] == {"problem": "ValueError: no such luck"}
     assert "findings" not in made
     assert len(made["windows"][0]["ranks"]) == 2
 
 
 def test_late_windows_are_compared_where_there_is_no_room_for_all(tmp_path, monkeypatch):
-    monkeypatch.setattr(data, "_BUDGET_RANKS", 10)
-    made = data.gather(ManyRanks(ranks=2, node=1, windows=3).write(tmp_path / "run"))
+    monkeypatch.setattr(run_data, "_BUDGET_RANKS", 10)
+    made = run_data.gather(ManyRanks(ranks=2, node=1, windows=3).write(tmp_path / "run"))
     assert list(made["ranks_together"]["windows"]) == [made["windows"][-1]["name"]]
 
 
@@ -348,7 +347,7 @@ def embedded(html, name):
 
 
 def test_the_page_holds_its_data_and_no_markup_of_others(tmp_path):
-    given = data.from_trace(write_trace(tmp_path / "t.json", [op(HOSTILE, 0, 1000)]))
+    given = run_data.from_trace(write_trace(tmp_path / "t.json", [op(HOSTILE, 0, 1000)]))
     html = page.render(given)
     assert HOSTILE not in html
     assert json.loads(embedded(html, "data"))["windows"][0]["details"]["0"]["operators"]["name"]["name"] == [HOSTILE]
@@ -360,33 +359,33 @@ def test_the_page_needs_nothing_else(run, trace):
     html = report.write(run).read_text(encoding="utf-8")
     assert "default-src 'none'" in html
     assert not re.findall(r'(?:src|href)="(?!data:|#)', html)
-    assert json.loads((run / report.DATA).read_text()) == json.loads(embedded(html, "data"))
+    assert json.loads((run / PAGE_DATA).read_text()) == json.loads(embedded(html, "data"))
 
 
-def test_a_trace_has_a_page_wherever_one_likes(tmp_path):
-    made = report.write_trace(write_trace(tmp_path / "t.json", events()), tmp_path / "p.html")
-    assert "aten::mm" in embedded(made.read_text(encoding="utf-8"), "data")
+def test_a_trace_has_a_page(tmp_path):
+    made = page.render(run_data.from_trace(write_trace(tmp_path / "t.json", events())))
+    assert "aten::mm" in embedded(made, "data")
 
 
 def test_the_page_of_ten_real_windows_is_small(run, traces):
     real = read(traces / "b200-eager-stacks-shapes.json.gz")
     for number in range(10):
         window_of(run, f"train-{number:06d}-{number:06d}", time=float(number), trace=real)
-    assert report.write(run).stat().st_size < 6_000_000
+    assert report.write(run).stat().st_size < 6_500_000
 
 
 def test_the_page_of_a_thousand_ranks_is_small(tmp_path, traces):
     real = read(traces / "sampled-128ranks-rank0.json.gz")
-    share = msgspec.json.encode(window.reduce(Capture(), real))
+    share = msgspec.json.encode(window_data.reduce(Capture(), real))
     mean = msgspec.json.decode(share)["steps"]["mean"]
     run = ManyRanks(ranks=1024, windows=3, node=8, slow_data={700: 30.0}).write(tmp_path / "run")
     for folder in run.glob("train-*"):
         for rank in range(1024):
             place = Place(folder, rank)
             place.save(dataclasses.replace(place.load(), summary=mean))
-            place.artifact(report.PART).write_bytes(share)
-    assert report.write(run).stat().st_size < 6_000_000
-    whole = json.loads((run / report.DATA).read_text())
+            place.artifact(SHARE).write_bytes(share)
+    assert report.write(run).stat().st_size < 6_500_000
+    whole = json.loads((run / PAGE_DATA).read_text())
     assert whole["findings"][0]["rank"] == 700
     assert len(whole["ranks_together"]["windows"]) == 3
     made = whole["windows"][-1]
@@ -399,7 +398,7 @@ def test_one_rank_writes_the_page_for_all(run, trace):
     third = window_of(run, rank=2)
     assert report.is_due(first)
     assert not report.is_due(second), "the third has not finished, and is the one to write"
-    publish_json(third.artifact(report.PART), {})
+    publish_json(third.artifact(SHARE), {})
     assert report.is_due(third)
 
 
@@ -411,8 +410,8 @@ def test_a_window_that_was_not_asked_for_a_page_makes_none(run):
 
 
 def test_the_page_handler_writes_what_the_page_is_made_of(trace, tmp_path):
-    (made,) = handlers.PageData().artifacts(Capture(), trace)
-    assert made.name == report.PART
+    made, _ = handlers.PageData().artifacts(Capture(), trace)
+    assert made.name == SHARE
     with (tmp_path / "p").open("wb") as file:
         made.write(file)
     assert json.loads((tmp_path / "p").read_text())["format"] == 1

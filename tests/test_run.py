@@ -17,11 +17,13 @@ import pytest
 import perfhooks.finishing.finish
 import perfhooks.run.folder
 from perfhooks.errors import OptionError, PerfhooksError
-from perfhooks.finishing.finish import finish, finish_all
+from perfhooks.finishing.finish import finish
+from perfhooks.finishing.leftovers import finish_all
 from perfhooks.run.capture import FORMAT, Capture, Place
 from perfhooks.run.folder import Run, check_out
 from perfhooks.run.job import Job
 from perfhooks.run.liveness import Process, began
+from perfhooks.run.manifest import Manifest
 from perfhooks.run.publishing import file_name, publish
 from perfhooks.run.remote import is_network_disk
 from perfhooks.testing import op, step_mark, write_trace
@@ -47,7 +49,7 @@ def test_the_manifest_says_who_when_where_and_in_which_format(tmp_path):
     assert manifest["format"] == FORMAT
     assert {"started", "host", "pid", "world_size", "command", "versions", "windows"} <= set(manifest)
     assert manifest["schedule"] == {"wait": 1}
-    assert run.manifest() == manifest
+    assert msgspec.to_builtins(run.manifest()) == msgspec.to_builtins(msgspec.convert(manifest, Manifest))
 
 
 def test_a_newer_format_is_refused(tmp_path):

@@ -217,3 +217,24 @@ def test_no_host_time_is_lost(tmp_path_factory, rows):
 def test_stacks_need_neither_torch_nor_polars():
     code = "import sys, perfhooks.trace, perfhooks.trace.stacks; print({'torch', 'polars'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "set()\n"
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        ["queue.py(154): get", "threading.py(295): wait", "<built-in method acquire of _thread.lock object at 0x7f>"],
+        ["multiprocessing/connection.py(429): _poll", "selectors.py(402): select"],
+        ["work.py(3): nap", "<built-in function sleep>"],
+    ],
+    ids=["queue", "pipe", "sleep"],
+)
+def test_what_other_threads_wait_is_left_out(frames, tmp_path):
+    """But for the work of such a thread, and for what the thread of the steps waits."""
+    events = [testing.step_mark(0, 0, 100), testing.op("aten::mm", 1, 90)]
+    for tid in (testing.PID, 77):
+        events += [testing.python_frame(name, 10 + place, 60 - place, tid=tid) for place, name in enumerate(frames)]
+        events.append(testing.python_frame("work.py(9): decode", 60, 80, tid=tid))
+    trace = read(testing.write_trace(tmp_path / "t.json", events))
+    every, busy = (sum(stacks.folded(trace, idle=idle).values()) for idle in (True, False))
+    assert every == 100 + 70
+    assert every - busy == 50 - (2 if frames[0].startswith("work") else 0)

@@ -39,17 +39,17 @@ def test_a_moment_belongs_to_the_innermost_label(tmp_path):
 
 
 def test_unlabelled_moments_are_inferred(tmp_path):
-    """Data from the DataLoader's ranges, then the optimizer's, then autograd's nodes on any thread."""
+    """Data from the DataLoader's ranges, and else from the optimizer's and from autograd's nodes on any thread."""
     events = [
         step_mark(0, 0, 100),
         annotation(LOADER, 0, 20),
-        annotation("Optimizer.step#SGD.step", 60, 80),
-        op(NODE, 30, 70, tid=7),
+        annotation("Optimizer.step#SGD.step", 70, 80),
+        op(NODE, 30, 60, tid=7),
         op(NODE, 90, 130, tid=7),
         op(NODE, 10, 15),
     ]
     (row,) = rows(tmp_path, events)
-    assert nanos(row, "data_ms", "optimizer_ms", "backward_ms", "other_ms") == [20, 20, 40, 20]
+    assert nanos(row, "data_ms", "optimizer_ms", "backward_ms", "other_ms") == [20, 10, 40, 30]
     assert row["forward_ms"] is row["transfer_ms"] is row["validation_ms"] is row["checkpoint_ms"] is None
 
 
@@ -90,12 +90,12 @@ def test_work_belongs_to_the_step_that_launched_it(tmp_path):
         *(launch(1, 90, 95), kernel(1, 150, 160)),
         *(launch(2, 50, 60, tid=7), kernel(2, 155, 175)),
         *(launch(3, 110, 120), kernel(3, 300, 400)),
-        kernel(99, 120, 130, name="replayed"),
+        kernel(99, 120, 130, name="its launch was lost"),
     ]
     first, second = rows(tmp_path, events)
     assert (first["kernels"], second["kernels"]) == (2, 2)
     assert nanos(first, "device_span_ms", "busy_ms", "idle_ms") == [25, 25, 0]
-    assert nanos(second, "device_span_ms", "busy_ms", "idle_ms") == [280, 110, 170]
+    assert nanos(second, "device_span_ms", "busy_ms", "other_work_ms", "idle_ms") == [280, 110, 25, 145]
 
 
 def test_communication_is_known_by_its_arguments_else_by_its_name(tmp_path):
@@ -139,6 +139,18 @@ def test_counts(tmp_path):
         "syncs": 2,
     }
     assert nanos(row, "sync_ms") == [15]
+
+
+def test_a_backend_without_launches_has_no_number_of_them(tmp_path):
+    """Meta's MTIA submits jobs; and what it calls a request for DMA is a copy, and a wait no work."""
+    events = [step_mark(0, 0, 100), testing.slice_event("mtia_runtime", "runFunction", 10, 20, correlation=1)]
+    for number, (name, start) in enumerate([("fc", 30), ("dma_request", 50), ("event_wait", 60)], 1):
+        events.append(kernel(number, start, start + 10, name=name, category="mtia_ccp_events"))
+    (row,) = rows(tmp_path, events)
+    assert (row["launches"], row["kernels"]) == (None, 1)
+    assert nanos(row, "busy_ms", "compute_ms", "exposed_copy_ms") == [20, 10, 10]
+    (row,) = rows(tmp_path, [step_mark(0, 0, 100), launch(1, 10, 20, name="cudaMemcpyAsync")])
+    assert row["launches"] == 0
 
 
 def test_memory_is_that_of_the_device_if_there_is_one(tmp_path):
@@ -185,9 +197,11 @@ def test_a_trace_without_any_slice_has_no_steps(tmp_path):
 
 spans = st.tuples(st.integers(0, 60), st.integers(0, 25))
 labelled = st.lists(st.tuples(st.sampled_from([*labels.PARTS, "mine"]), spans), max_size=6)
-inferred = st.lists(
-    st.tuples(st.sampled_from([LOADER, "Optimizer.step#A.step", NODE]), spans, st.integers(1, 2)), max_size=5
-)
+OURS = {
+    "Optimizer.step#A.step": "optimizer",
+    **{labels.AUTOMATIC[part]: part for part in ("forward", "backward", "checkpoint")},
+}
+unwritten = st.lists(st.tuples(st.sampled_from([LOADER, *OURS]), spans), max_size=5)
 work = st.lists(
     st.tuples(spans, spans, st.sampled_from(["gemm", "nccl_x", "copy"]), st.integers(1, 3), st.booleans()), max_size=8
 )
@@ -208,70 +222,97 @@ def nested(pairs):
 def slow_host(step, marked, ranges):
     count = dict.fromkeys(HOST, 0)
     for moment in range(*step):
-        open_labels = [name for name, start, end in marked if start <= moment < end and name in labels.PARTS]
-        running = {name: tid for name, (start, span), tid in ranges if start <= moment < start + span}
-        mine = {name for name, (start, span), tid in ranges if start <= moment < start + span and tid == 1}
-        part = (
-            (open_labels and open_labels[-1])
-            or (LOADER in mine and "data")
-            or ("Optimizer.step#A.step" in mine and "optimizer")
-            or (NODE in running and "backward")
-            or "other"
-        )
+        opened = [name for name, start, end in marked if start <= moment < end and name in labels.PARTS]
+        running = [name for name, start, end in ranges if start <= moment < end]
+        ours = [name for name in running if name in OURS]
+        part = (opened and opened[-1]) or (LOADER in running and "data") or (ours and OURS[ours[-1]]) or "other"
         count[f"{part}_ms"] += 1
     return count
 
 
-@given(labelled, inferred, st.lists(st.integers(1, 30), min_size=1, max_size=3))
-def test_host_parts_are_those_of_every_nanosecond(tmp_path_factory, pairs, ranges, lengths):
+@given(labelled, unwritten, unwritten, st.lists(st.integers(1, 30), min_size=1, max_size=3))
+def test_host_parts_are_those_of_every_nanosecond(tmp_path_factory, pairs, ours, others, lengths):
     edges = np.cumsum([0, *lengths]).tolist()
-    marked = nested(pairs)
+    marked, ranges = nested(pairs), nested(ours)
     events = [step_mark(number, *edges[number : number + 2], tid=1) for number in range(len(lengths))]
-    events += [annotation(name, start, end, tid=1) for name, start, end in marked]
-    for name, (start, span), tid in ranges:
-        make = op if name == NODE else annotation
-        events.append(make(name, start, start + span, tid=tid))
+    events += [annotation(name, start, end, tid=1) for name, start, end in [*marked, *ranges]]
+    events += [annotation(name, start, end, tid=2) for name, start, end in nested(others)]
     found = rows(tmp_path_factory.mktemp("fuzz"), events)
     for number, row in enumerate(found):
         expected = slow_host(edges[number : number + 2], marked, ranges)
         assert {name: value or 0 for name, value in zip(HOST, nanos(row, *HOST), strict=True)} == expected
 
 
-@given(work, st.lists(st.integers(1, 30), min_size=1, max_size=3))
-def test_device_parts_are_those_of_every_nanosecond(tmp_path_factory, pieces, lengths):
+DEVICE = (
+    *("device_span_ms", "busy_ms", "idle_ms", "compute_ms", "comm_ms", "exposed_comm_ms", "exposed_copy_ms"),
+    "other_work_ms",
+)
+
+
+@given(work, st.lists(st.integers(1, 30), min_size=1, max_size=3), st.integers(0, 6))
+def test_device_parts_are_those_of_every_nanosecond(tmp_path_factory, pieces, lengths, first):
+    """Correlation ids count from 1; those of before the window are smaller than the first that a call has."""
     edges = np.cumsum([0, *lengths]).tolist()
     events = [step_mark(number, *edges[number : number + 2]) for number in range(len(lengths))]
-    mine = {number: [] for number in range(len(lengths))}
-    for number, ((asked, took), (start, span), name, stream, known) in enumerate(pieces, 1):
+    mine, others = {number: [] for number in range(len(lengths))}, []
+    recorded = {number for number, (*_, known) in enumerate(pieces, 1) if known and number > first}
+    for number, ((asked, took), (start, span), name, stream, _) in enumerate(pieces, 1):
+        known = number in recorded
         if known:
             events.append(launch(number, asked, asked + took, tid=stream))
         category = "gpu_memcpy" if name == "copy" else "kernel"
         events.append(kernel(number, start, start + span, name=name, category=category, stream=stream))
-        moment = asked if known else start
+        moment = asked if known else -1 if recorded and number < min(recorded) else start
         step = next((step for step in mine if edges[step] <= moment < edges[step + 1]), None)
-        if step is not None:
-            mine[step].append((name, start, start + span))
+        (others if step is None else mine[step]).append((name, start, start + span))
     for number, row in enumerate(rows(tmp_path_factory.mktemp("fuzz"), events)):
-        columns = (
-            "device_span_ms",
-            "busy_ms",
-            "idle_ms",
-            "compute_ms",
-            "comm_ms",
-            "exposed_comm_ms",
-            "exposed_copy_ms",
-        )
-        assert nanos(row, *columns) == (slow_device(mine[number]) if pieces else [None] * len(columns))
+        rest = others + [piece for step, each in mine.items() if step != number for piece in each]
+        assert nanos(row, *DEVICE) == (slow_device(mine[number], rest) if pieces else [None] * len(DEVICE))
+        assert not pieces or sum(nanos(row, *DEVICE[2:4], *DEVICE[5:])) == nanos(row, "device_span_ms")[0]
 
 
-def slow_device(pieces):
+def slow_device(pieces, others):
     at = {name: set() for name in ("gemm", "nccl_x", "copy")}
     for name, start, end in pieces:
         at[name] |= set(range(start, end))
     compute, comm, copy = at.values()
     busy = compute | comm | copy
-    span = max(busy) + 1 - min(busy) if busy else 0
-    return [span, len(busy), span - len(busy), len(compute), len(comm), len(comm - compute), len(copy - compute - comm)]
+    span = range(min(busy), max(busy) + 1) if busy else range(0)
+    other = {moment for _, start, end in others for moment in range(start, end)} & set(span) - busy
+    exposed = (len(comm - compute), len(copy - compute - comm))
+    return [len(span), len(busy), len(span) - len(busy | other), len(compute), len(comm), *exposed, len(other)]
+
+
+def test_work_launched_before_the_window_belongs_to_no_step(tmp_path):
+    """Though it ran in one; it is other work there, and no idle time."""
+    events = [
+        step_mark(0, 0, 100),
+        kernel(3, 20, 40, name="ncclDevKernel_AllReduce", stream=9),
+        *(launch(4, 0, 5), kernel(4, 10, 15), launch(5, 5, 10), kernel(5, 50, 60)),
+    ]
+    (row,) = rows(tmp_path, events)
+    assert row["kernels"] == 2
+    assert nanos(row, "device_span_ms", "busy_ms", "comm_ms", "other_work_ms", "idle_ms") == [50, 15, 0, 20, 15]
+
+
+def test_where_no_launch_was_recorded_work_belongs_to_the_step_in_which_it_ran(tmp_path):
+    first, second = rows(
+        tmp_path, [step_mark(0, 0, 100), step_mark(1, 100, 200), kernel(3, 20, 40), kernel(4, 150, 160)]
+    )
+    assert (first["kernels"], second["kernels"]) == (1, 1)
+
+
+def test_work_of_other_steps_is_no_idle_time(tmp_path):
+    events = [
+        step_mark(0, 0, 100),
+        step_mark(1, 100, 200),
+        *(launch(1, 10, 15), kernel(1, 20, 40)),
+        *(launch(2, 90, 95), kernel(2, 180, 190)),
+        *(launch(3, 110, 115), kernel(3, 120, 175)),
+    ]
+    first, second = rows(tmp_path, events)
+    assert nanos(first, "device_span_ms", "busy_ms", "other_work_ms", "idle_ms") == [170, 30, 55, 85]
+    assert nanos(second, "device_span_ms", "busy_ms", "other_work_ms", "idle_ms") == [55, 55, 0, 0]
 
 
 @pytest.mark.parametrize("stage", ["train", "predict"])

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import perfhooks
 from perfhooks.run.timeline import Rows, Timeline, wall_times
 from perfhooks.schedule import Phase
 
@@ -86,3 +87,36 @@ def test_no_file_has_no_steps(tmp_path):
 def test_nothing_to_take_is_nothing():
     assert [column.tolist() for column in Timeline("train").take()] == [[], [], []]
     assert np.array(Timeline("train").take()).shape == (3, 0)
+
+
+def test_what_the_loop_did_between_two_passes_is_no_wait_for_data():
+    """As ``train(); test()`` in every epoch; also when the readings were taken in between."""
+    for is_taken_before in (False, True):
+        line = Timeline("train")
+        line.begin(0)
+        line._begins[0] = 0
+        line.data_asked(0)
+        line.data_arrived(3)
+        line.end_step(10)
+        taken = [line.take()] if is_taken_before else []
+        line.data_asked(4000)
+        line.data_arrived(4005)
+        line.end_step(4010)
+        line.data_arrived(4012)
+        line.end_step(4020)
+        taken.append(line.take())
+        assert [wait for _, _, waits in taken for wait in waits.tolist()] == [3, 5, 2]
+        assert [wall for _, walls, _ in taken for wall in walls.tolist()] == [10, 4000, 10]
+
+
+def test_a_loop_with_a_test_after_each_pass_waits_for_its_data_only(tmp_path):
+    """Nothing is slept away: the test burns more time of the processor than all batches of a pass take to fetch."""
+    with perfhooks.Profiler(schedule="wait=1 warmup=1 active=6 repeat=1", out=tmp_path, background=False) as prof:
+        steps = prof.steps(range(4))
+        for _ in range(2):
+            list(steps)
+            sum(range(3_000_000))
+    (file,) = {path.resolve() for path in tmp_path.glob("*/rank0.timeline.csv")}
+    rows = [line.split(",") for line in file.read_text().splitlines()[1:]]
+    between = next(row for row in rows if row[1] == "4")
+    assert float(between[4]) < 0.2 * float(between[3])

@@ -6,14 +6,15 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from perfhooks import labels
+from perfhooks.adapting import ModuleNames, OpenLabels, labels
 from perfhooks_lightning import framework
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterator
 
     from lightning.pytorch.profilers import Profiler
+
+    import perfhooks
 else:
     Profiler = framework.modules()[0].profilers.Profiler
 
@@ -45,72 +46,32 @@ class Regions(Profiler):
 
     Args:
         inner: The trainer's own profiler.
-        region: Opens a label in the trace.
+        open_labels: Those of the step.
         own: How the actions of our own callback begin; they get no label.
     """
 
-    def __init__(self, inner: Profiler, region: Callable[[str], AbstractContextManager[Any]], own: str) -> None:
+    def __init__(self, inner: Profiler, open_labels: OpenLabels, own: str) -> None:
         super().__init__(inner.dirpath, inner.filename)
         self.inner = inner
-        self._region = region
+        self._labels = open_labels
         self._own = own
-        self._open: list[tuple[str, AbstractContextManager[Any]]] = []
         self._thread = threading.get_ident()
-
-    @classmethod
-    def before(cls, trainer: Any, region: Callable[[str], AbstractContextManager[Any]], own: str) -> Regions:
-        """Put one before the trainer's profiler."""
-        regions = cls(trainer.profiler, region, own)
-        trainer.profiler = regions
-        return regions
-
-    def leave(self, trainer: Any) -> None:
-        """Close all labels and put the trainer's own profiler back."""
-        self.close()
-        if trainer.profiler is self:
-            trainer.profiler = self.inner
-
-    def begin(self, part: str, key: str | None = None) -> None:
-        """Open a label; ``key`` is what ``end`` will call it, if not by its name."""
-        region = self._region(part)
-        region.__enter__()
-        self._open.append((key or part, region))
-
-    def end(self, key: str) -> None:
-        """Close the innermost label of this key and, after an exception, those that were left open inside."""
-        if self.has(key):
-            while self._close_last() != key:
-                pass
-
-    def has(self, key: str) -> bool:
-        """Whether a label of this key is open."""
-        return any(key == name for name, _ in self._open)
-
-    def close(self) -> None:
-        """Close all labels."""
-        while self._open:
-            self._close_last()
-
-    def _close_last(self) -> str:
-        key, region = self._open.pop()
-        region.__exit__(None, None, None)
-        return key
 
     def _enter(self, action: str) -> None:
         if threading.get_ident() != self._thread:
             return
         if action == _EPOCH:
             # up to the first fetch nothing happens but the start of the workers
-            self.begin(labels.DATA, key=action)
+            self._labels.begin(labels.DATA, key=action)
         elif not action.startswith(self._own) and action not in _UNNAMED:
             part = self._part(action)
             if part == labels.DATA:
-                self.end(_EPOCH)
-            self.begin(part or action, key=part if action.endswith(_LASTS) else action)
+                self._labels.end(_EPOCH)
+            self._labels.begin(part or action, key=part if action.endswith(_LASTS) else action)
 
     def _leave(self, action: str) -> None:
         if threading.get_ident() == self._thread and not action.endswith(_LASTS):
-            self.end(action)
+            self._labels.end(action)
 
     def _part(self, action: str) -> str | None:
         """The part that an action is; inside validation everything is validation, except for saving a checkpoint."""
@@ -118,7 +79,7 @@ class Regions(Profiler):
         if owner.startswith("[Callback]"):
             return None
         part = _PARTS.get(hook) if owner.startswith("[") or not owner else None
-        return None if self.has(labels.VALIDATION) and part != labels.CHECKPOINT else part
+        return None if self._labels.has(labels.VALIDATION) and part != labels.CHECKPOINT else part
 
     # -- what Lightning calls ----------------------------------------------------------------------------------------
 
@@ -165,3 +126,46 @@ class Regions(Profiler):
         if name == "inner":
             raise AttributeError(name)
         return getattr(self.inner, name)
+
+
+class Parts:
+    """Labels the parts of a loop's steps while a window is open.
+
+    Args:
+        profiler: Of this loop.
+        own: How Lightning names what our callback does.
+        module_names: Whether to label the forward pass of every module.
+    """
+
+    def __init__(self, profiler: perfhooks.Profiler, *, own: str, module_names: bool) -> None:
+        self._region = profiler.region
+        self._own = own
+        self._names_wanted = module_names
+        self._labels = OpenLabels(profiler.region)
+        self._regions: Regions | None = None
+        self._names: ModuleNames | None = None
+
+    def put(self, trainer: Any, *, waiting: bool) -> None:  # noqa: ARG002 -- Lightning tells what follows
+        """A window has opened."""
+        self._regions = trainer.profiler = Regions(trainer.profiler, self._labels, self._own)
+        if self._names_wanted:
+            self._names = ModuleNames(trainer.lightning_module, self._region)
+
+    def take_off(self, trainer: Any) -> None:
+        """The window has closed: the trainer has its own profiler again."""
+        regions, self._regions = self._regions, None
+        names, self._names = self._names, None
+        self._labels.close()
+        if regions is not None and trainer.profiler is regions:
+            trainer.profiler = regions.inner
+        if names is not None:
+            names.remove()
+
+    def enter(self, part: str) -> None:
+        """A part of the step begins that Lightning does not name, if it has not begun already."""
+        if self._regions is not None and not self._labels.has(part):
+            self._labels.begin(part)
+
+    def leave(self, part: str) -> None:
+        """It ends."""
+        self._labels.end(part)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from perfhooks.adapting import Place, markdown, scalars
 from perfhooks_lightning.framework import is_a
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
 
     from perfhooks import Capture
-    from perfhooks.run.capture import Place
 
 
 def log_summary(logger: Logger, capture: Capture, place: Place, step: int) -> None:
@@ -26,10 +25,9 @@ def log_summary(logger: Logger, capture: Capture, place: Place, step: int) -> No
         place: Where its files are.
         step: The trainer's global step during the last step of the window.
     """
-    prefix = f"perf/{capture.stage}"
-    logger.log_metrics({f"{prefix}/{name}": value for name, value in capture.summary.items()}, step=step)
+    logger.log_metrics(scalars(capture), step=step)
     if is_a(logger, "TensorBoardLogger"):
-        _text(logger, prefix, _markdown(capture, place), step)
+        _text(logger, f"perf/{capture.stage}", markdown(capture, place), step)
 
 
 def log_files(logger: Logger, capture: Capture, place: Place) -> None:
@@ -63,18 +61,3 @@ def _to_mlflow(logger: Any, capture: Capture, place: Place) -> None:
 
 
 _UPLOADS: dict[str, Callable[[Any, Capture, Place], None]] = {"WandbLogger": _to_wandb, "MLFlowLogger": _to_mlflow}
-
-
-def _markdown(capture: Capture, place: Place) -> str:
-    """The headline, the place of the files and the step table."""
-    lines = [f"**{capture.headline}**", "", f"`{place.folder}`", ""]
-    table = place.artifact("steps.csv")
-    if table.exists():
-        with table.open(encoding="utf-8", newline="") as file:
-            head, *rows = csv.reader(file)
-        lines += [_row(head), _row(["---"] * len(head)), *map(_row, rows)]
-    return "\n".join(lines)
-
-
-def _row(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"

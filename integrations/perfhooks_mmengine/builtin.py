@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch.profiler
-from mmengine.registry import HOOKS
 from torch.autograd.profiler_util import EventList
 from torch.profiler import ProfilerActivity
 
 from perfhooks import OptionError
-from perfhooks.guard import logger
+from perfhooks.adapting import logger
 
 if TYPE_CHECKING:
-    from perfhooks.recording.handover import HandlerLike
+    from perfhooks.adapting import HandlerLike
 
 OfRunner = Callable[[], Any]
 """Gives the runner, which is known when a training begins."""
@@ -45,9 +44,9 @@ class Beginning:
             )
 
     @classmethod
-    def of(cls, by_epoch: bool | None, profile_times: int | None) -> Beginning | None:
-        """As mmengine completes the two arguments; None if neither is given."""
-        if by_epoch is None and profile_times is None:
+    def of(cls, by_epoch: bool | None, profile_times: int | None, *, by_default: bool = False) -> Beginning | None:
+        """As mmengine completes the two arguments; None if neither is given, unless mmengine's default is wanted."""
+        if by_epoch is None and profile_times is None and not by_default:
             return None
         return cls(
             by_epoch=True if by_epoch is None else by_epoch, profile_times=1 if profile_times is None else profile_times
@@ -122,6 +121,11 @@ def _made(one: HandlerLike, runner: OfRunner) -> HandlerLike:
     return make(runner, **options)
 
 
+def is_own(on_trace_ready: object) -> bool:
+    """Whether a handler is written as mmengine's own hook takes it."""
+    return isinstance(on_trace_ready, Mapping) and on_trace_ready.get("type") in _OWN
+
+
 def log_trace(runner: OfRunner, **table: Any) -> Callable[[Any], None]:
     """Make what writes torch's operator table to the runner's log.
 
@@ -175,13 +179,6 @@ _OWN: Final[dict[str, tuple[Callable[..., Callable[[Any], None]], Callable[..., 
     "tb_trace": (tb_trace, torch.profiler.tensorboard_trace_handler),
 }
 """mmengine's own names of handlers, and what takes their options."""
-
-
-def replace_builtin() -> None:
-    """Let ``type="ProfilerHook"`` mean our hook instead of mmengine's own, for configs that cannot be edited."""
-    from perfhooks_mmengine.hook import ProfilerHook
-
-    HOOKS.register_module(name="ProfilerHook", module=ProfilerHook, force=True)
 
 
 def _check_bool(name: str, value: object) -> None:

@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-import difflib
-import inspect
-from collections.abc import Mapping
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
 from typing_extensions import Unpack
 
-from perfhooks import OptionError, Options, Profiler
-from perfhooks.guard import guard
+from perfhooks import OptionError, Options, Profiler, adapting
+from perfhooks.adapting import SCHEDULE, Stage, Stages, guard, with_options
 from perfhooks_mmengine import builtin, logs
-from perfhooks_mmengine.loops import STAGES, Loops
-from perfhooks_mmengine.stage import Stage
+from perfhooks_mmengine.loops import STAGES, Loops, built
+from perfhooks_mmengine.regions import Regions
 from perfhooks_mmengine.updates import Updates
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from perfhooks import Capture
-    from perfhooks.recording.handover import HandlerLike
-    from perfhooks.recording.profiler import ScheduleLike
-    from perfhooks.run.capture import Place
-
-SCHEDULE: Final = "skip_first=10 wait=0 warmup=2 active=3 repeat=1"
-"""One small window, soon after the start: what is profiled unless a schedule or mmengine's own arguments say more."""
+    from perfhooks.adapting import HandlerLike, Place, ScheduleLike
 
 _STEPS: Final = "perfhooks"
 """Where a checkpoint keeps the step of each loop, if the iteration does not say it."""
 
 
+@with_options(without=("stage",), keep_results=False)
 class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
     """Profiles the iterations of a Runner on a schedule, in place of mmengine's hook of this name.
 
@@ -44,26 +38,30 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
         schedule: Which iterations to record: a mapping, a string like ``"wait=200 warmup=2 active=3 repeat=2"``, or
             what else :class:`perfhooks.Profiler` takes; or a mapping of loops (``train``, ``val``, ``test``) to
             schedules, where a loop that is not named is not profiled. None records one small window of the training,
-            and None for a loop one of that loop.
+            and None for a loop one of that loop; but with any of mmengine's own arguments below, or its own handlers,
+            it stands for what it is in mmengine: the whole first epoch.
         on_trace_ready: What to make of each window, as for :class:`perfhooks.Profiler`; also mmengine's own
             ``"log_trace"`` and ``"tb_trace"`` with their options. ``"default"`` stands for what is made without it.
         step_unit: ``"batch"`` or ``"optimizer"``, one update of the optimizer, however many batches it accumulates.
         by_epoch: mmengine's own argument: True profiles the first epoch, False the first ``profile_times`` iterations;
-            with a schedule, as much of it as falls into them. Without both, the schedule is good for all iterations.
+            with a schedule, as much of it as falls into them. Without both, a schedule is good for all iterations.
         profile_times: mmengine's own argument, see ``by_epoch``.
         activity_with_cpu: mmengine's own argument: record the host. Without both, whatever torch supports is recorded.
         activity_with_cuda: mmengine's own argument: record the device, whatever kind it is.
         json_trace_path: mmengine's own argument: write the last window's trace to this file, too.
-        **options: See :class:`perfhooks.Options`. ``run`` is ``runner.timestamp`` unless given; ``keep_results`` is
-            False unless given or ``by_epoch`` or ``profile_times`` are.
+        **options: See :class:`perfhooks.Options`; all but ``stage``.
+
+    ``run`` is ``runner.timestamp`` unless given; ``keep_results`` is True where mmengine's own arguments speak.
 
     Raises:
         OptionError: An argument has a value that it cannot have; ``profile_times`` is compared with the length of the
-            training when it begins.
+            training before it begins.
         TypeError: No option has this name.
     """
 
     priority = "VERY_LOW"
+    in_place = False
+    """Whether it stands under the name of mmengine's own hook: without arguments it then profiles the first epoch."""
 
     def __init__(
         self,
@@ -78,13 +76,13 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
         json_trace_path: str | None = None,
         **options: Unpack[Options],
     ) -> None:
-        _check_names(options)
-        if "stage" in options:
-            raise OptionError(f"stage is what mmengine runs: give a schedule for {options['stage']!r} instead")
-        if step_unit not in ("batch", "optimizer"):
-            raise OptionError(f"step_unit must be 'batch' or 'optimizer', got {step_unit!r}")
+        adapting.check(ProfilerHook, options, framework="mmengine", step_unit=step_unit)
         self._updates = Updates() if step_unit == "optimizer" else None
-        self._beginning = builtin.Beginning.of(by_epoch, profile_times)
+        theirs = schedule is None and (
+            builtin.is_own(on_trace_ready)
+            or any(one is not None for one in (json_trace_path, activity_with_cpu, activity_with_cuda))
+        )
+        self._beginning = builtin.Beginning.of(by_epoch, profile_times, by_default=theirs or self.in_place)
         self._on_error = options.get("on_error", "warn")
         chosen = builtin.activities(activity_with_cpu, activity_with_cuda)
         if chosen is not None:
@@ -92,14 +90,13 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
                 raise OptionError("activities must not be given beside activity_with_cpu and activity_with_cuda")
             options["activities"] = chosen
         options.setdefault("keep_results", self._beginning is not None)
-        wanted = builtin.handlers(on_trace_ready, json_trace_path, lambda: self._runner)
-        schedules = _by_stage(schedule, None if self._beginning else SCHEDULE)
-        self._stages: dict[str, Stage] = {}
-        for name, one in schedules.items():
-            named: Options = {**options, "stage": name}
-            profiler = Profiler(schedule=one, on_trace_ready=wanted, **named)
-            profiler.when_finished(self._show)
-            self._stages[name] = Stage(name, profiler, self._on_error)
+        self._stages = Stages.of(
+            adapting.schedules(schedule, {**STAGES, "validate": "validate"}, None if self._beginning else SCHEDULE),
+            builtin.handlers(on_trace_ready, json_trace_path, lambda: self._runner),
+            options=options,
+            labels=Regions,
+            listener=self._show,
+        )
         self._train = self._stages.get("train")
         self.profiler = (self._train or next(iter(self._stages.values()))).profiler
         """The profiler of the training, or else of a loop that is profiled."""
@@ -111,21 +108,24 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
         self._running = False
         self._loops = Loops(self._around)
         self._log = logs.RunnerLog()
+        self._line = logs.LogLine()
 
     @property
     def profilers(self) -> dict[str, Profiler]:
         """The profiler of each loop that has a schedule."""
-        return {name: stage.profiler for name, stage in self._stages.items()}
+        return self._stages.profilers
 
     def summary(self) -> str:
         """The step tables of all windows so far, as text; waits for their files."""
-        return "\n\n".join(profiler.summary() for profiler in self.profilers.values())
+        return self._stages.summary()
 
     # -- what mmengine calls -----------------------------------------------------------------------------------------
 
     def before_run(self, runner: Any) -> None:
         """Watch the loops that are about to run: mmengine calls no hook when one of them fails."""
         self._runner = runner
+        if self._beginning is not None and self._train is not None and built(runner, "train") is not None:
+            self._beginning.check(runner)
         with guard("watching mmengine's loops", self._on_error):
             self._loops.put(runner)
 
@@ -135,13 +135,12 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
         if self._train is None or self._closed:
             return
         if self._beginning is not None:
-            self._beginning.check(runner)
             self._last_iter = self._beginning.last_iter(runner.iter)
         step = runner.iter
         if self._updates is not None:
             self._updates.start(runner)
             step = self._resumed.pop("train", step)
-        self._train.start(runner, step)
+        self._begin(self._train, runner, step)
 
     def before_train_iter(self, runner: Any, batch_idx: int, data_batch: Any = None) -> None:  # noqa: ARG002
         """The batch is here."""
@@ -159,7 +158,7 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
         if self._train is None or self._closed:
             return
         if self._updates is None or self._updates.end_iteration():
-            self._train.step(runner)
+            self._train.step()
         if self._last_iter is not None and runner.iter >= self._last_iter:
             self._close()
 
@@ -178,7 +177,7 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
 
     def after_val_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:  # noqa: ARG002
         """A step of the validation has ended."""
-        self._step("validate", runner)
+        self._step("validate")
 
     def before_test(self, runner: Any) -> None:
         """A test begins."""
@@ -190,12 +189,12 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
 
     def after_test_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:  # noqa: ARG002
         """A step of the test has ended."""
-        self._step("test", runner)
+        self._step("test")
 
     def before_save_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:  # noqa: ARG002 -- mmengine's form
         """Keep the steps that the iteration does not say."""
         with guard("keeping the steps in the checkpoint", self._on_error):
-            steps = {name: profiler.step_num for name, profiler in self.profilers.items()}
+            steps = self._stages.counts()
             if self._updates is None:
                 steps.pop("train", None)
             elif "train" in steps and self._updates.before_end(checkpoint):
@@ -206,27 +205,30 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
     def after_load_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:  # noqa: ARG002 -- mmengine's form
         """Find the steps that a resumed training goes on from."""
         with guard("reading the steps from the checkpoint", self._on_error):
-            self._loaded = dict(checkpoint.get(_STEPS, {}))
+            self._loaded = adapting.read_counts(checkpoint.get(_STEPS))
 
     # -- how it is done ----------------------------------------------------------------------------------------------
 
     def _start(self, name: str, runner: Any) -> None:
         if name in self._stages:
-            self._stages[name].start(runner, self._resumed.pop(name, None))
+            self._begin(self._stages[name], runner, self._resumed.pop(name, None))
+
+    def _begin(self, stage: Stage, runner: Any, step: int | None) -> None:
+        stage.begin(runner, step=step, out=adapting.folder_in(runner.log_dir), run=runner.timestamp)
 
     def _data_arrived(self, name: str) -> None:
         if name in self._stages:
             self._stages[name].data_arrived()
 
-    def _step(self, name: str, runner: Any) -> None:
+    def _step(self, name: str) -> None:
         if name in self._stages:
-            self._stages[name].step(runner)
+            self._stages[name].step()
 
     def _close(self) -> None:
         """End what ``by_epoch`` and ``profile_times`` ask for; a window of a schedule may be cut short."""
         self._closed = True
         if self._train is not None:
-            self._train.end()
+            self._train.stop()
 
     def _export_chrome_trace(self, runner: Any) -> None:  # noqa: ARG002 -- mmengine's form
         """What subclasses of mmengine's hook call to end the profile."""
@@ -238,29 +240,31 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
         if outermost:
             self._running = True
             self._log.join(self._runner)
-        training = self._train if name == "validate" and not outermost else None
+        interrupted = self._train.labels if self._train is not None and name == "validate" and not outermost else None
         cause = None
         try:
-            with nullcontext() if training is None else training.regions.validation():
+            with interrupted.validation() if isinstance(interrupted, Regions) else nullcontext():
                 yield
         except BaseException as error:
-            cause = f"{type(error).__name__}: {error}".rstrip(": ")
+            cause = adapting.cause_of(error)
             raise
         finally:
             self._end(name, cause, outermost=outermost)
 
     def _end(self, name: str, cause: str | None, *, outermost: bool) -> None:
         if name in self._stages:
-            self._stages[name].end(cause, for_good=outermost)
+            (self._stages[name].stop if outermost else self._stages[name].pause)(cause)
         if outermost:
-            for stage in self._stages.values():
-                stage.end()
+            self._stages.stop()
+            self._line.leave()
             self._running = False
             self._leave_log()
 
     def _show(self, capture: Capture, place: Place) -> None:
         """A window has its files, perhaps only after the run."""
-        logs.show(self._runner, capture, place)
+        logs.show(self._runner, capture, place, self._line)
+        if not self._running:
+            self._line.leave()
         self._leave_log()
 
     def _leave_log(self) -> None:
@@ -268,29 +272,12 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
             self._log.leave()
 
 
-def _check_names(options: Mapping[str, Any]) -> None:
-    """Point from a wrong name to the right one, mmengine's own among them.
+class InPlaceHook(ProfilerHook):
+    """Ours under the name of mmengine's: what a config does not say is as mmengine has it."""
 
-    Raises:
-        TypeError: No option has this name.
-    """
-    own = inspect.signature(ProfilerHook).parameters
-    for name in options:
-        if name not in Options.__annotations__:
-            close = difflib.get_close_matches(name, [*own, *Options.__annotations__], n=1)
-            raise TypeError(f"unexpected option {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+    in_place = True
 
 
-def _by_stage(schedule: Any, default: str | None) -> dict[str, Any]:
-    """The schedule of each loop that is profiled.
-
-    Raises:
-        OptionError: Some keys are loops, and others are not.
-    """
-    names = {**STAGES, "validate": "validate"}
-    if not isinstance(schedule, Mapping) or not any(name in schedule for name in names):
-        return {"train": default if schedule is None else schedule}
-    unknown = [name for name in schedule if name not in names]
-    if unknown:
-        raise OptionError(f"schedule must name loops, {', '.join(STAGES)}, and nothing else, got {unknown[0]!r}")
-    return {names[name]: SCHEDULE if one is None else one for name, one in schedule.items()}
+def replace_builtin() -> None:
+    """Let ``type="ProfilerHook"`` mean our hook instead of mmengine's own, for configs that cannot be edited."""
+    HOOKS.register_module(name="ProfilerHook", module=InPlaceHook, force=True)

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import csv
+import functools
 import logging
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
-from perfhooks import labels
+from perfhooks.adapting import WrappedMethods, labels, logger, step_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Mapping
 
     from perfhooks import Capture
-    from perfhooks.run.capture import Place
+    from perfhooks.adapting import Place
 
 FILE: Final = "perfhooks.json"
 """In the visualizer's folder: one line of JSON per recorded step."""
 
-_LOGGER: Final = logging.getLogger("perfhooks")
-_KEYS: Final = ("rank", "stage", "step")
 _SPLIT: Final = ("wall_ms", *(f"{part}_ms" for part in labels.PARTS), "other_ms", "busy_ms")
 """The columns that a log line shows."""
+_SHOWN: Final = "train/perf_"
 
 
 class _PassOn(logging.Handler):
@@ -47,14 +45,14 @@ class RunnerLog:
     def join(self, runner: Any) -> None:
         """Pass on what is logged from now on."""
         self.leave()
-        known = (handler for handler in _LOGGER.handlers if isinstance(handler, _PassOn))
+        known = (handler for handler in logger.handlers if isinstance(handler, _PassOn))
         self._handler = next((handler for handler in known if handler.target is runner.logger), None)
         if self._handler is None:
             self._handler = _PassOn(runner.logger)
-            _LOGGER.addHandler(self._handler)
+            logger.addHandler(self._handler)
         self._handler.users += 1
-        if _LOGGER.level == logging.NOTSET:
-            _LOGGER.setLevel(logging.INFO)  # the runner's log has a level of its own
+        if logger.level == logging.NOTSET:
+            logger.setLevel(logging.INFO)  # the runner's log has a level of its own
 
     def leave(self) -> None:
         """Pass on nothing more."""
@@ -63,28 +61,47 @@ class RunnerLog:
             return
         handler.users -= 1
         if not handler.users:
-            _LOGGER.removeHandler(handler)
+            logger.removeHandler(handler)
 
 
-def show(runner: Any, capture: Capture, place: Place) -> None:
+class LogLine:
+    """The line that mmengine logs every so many iterations: it shows the numbers of a window once."""
+
+    def __init__(self) -> None:
+        self._methods = WrappedMethods()
+
+    def show(self, runner: Any, values: Mapping[str, float]) -> None:
+        """Have the next line of the training show some numbers."""
+        for name, value in values.items():
+            runner.message_hub.update_scalar(f"{_SHOWN}{name}", value, resumed=False)
+        self._methods.wrap(runner.log_processor, "get_log_after_iter", self._and_forget)
+
+    def leave(self) -> None:
+        """The training is over."""
+        self._methods.unwrap()
+
+    def _and_forget(self, make_line: Callable[..., Any]) -> Callable[..., Any]:
+        """A line shows all that the runner's message hub has: take our numbers out when one line has shown them."""
+
+        @functools.wraps(make_line)
+        def line(runner: Any, batch_idx: int, mode: str) -> Any:
+            made = make_line(runner, batch_idx, mode)
+            if mode == "train":
+                self._methods.unwrap()
+                shown = runner.message_hub.log_scalars
+                for name in [name for name in shown if name.startswith(_SHOWN)]:
+                    del shown[name]
+            return made
+
+        return line
+
+
+def show(runner: Any, capture: Capture, place: Place, line: LogLine) -> None:
     """Hand the steps of a window to the visualizer, and their mean to the log line if they are training steps."""
-    rows = list(_steps(place.artifact("steps.csv")))
+    rows = list(step_rows(place))
     for step, row in rows:
         scalars = {f"perf/{capture.stage}/{name}": value for name, value in row.items()}
         runner.visualizer.add_scalars(scalars, step=step, file_path=FILE)
-    if capture.stage != "train":
-        return
-    for name in _SPLIT:
-        values = [row[name] for _, row in rows if name in row]
-        if values:
-            runner.message_hub.update_scalar(f"train/perf_{name}", fmean(values), resumed=False)
-
-
-def _steps(table: Path) -> Iterator[tuple[int, Mapping[str, float]]]:
-    """The numbered steps of a table, less what was not measured; nothing if there is no table."""
-    if not table.exists():
-        return
-    with table.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            if row["step"]:
-                yield int(row["step"]), {name: float(row[name]) for name in row if name not in _KEYS and row[name]}
+    if capture.stage == "train":
+        columns = {name: [row[name] for _, row in rows if name in row] for name in _SPLIT}
+        line.show(runner, {name: fmean(values) for name, values in columns.items() if values})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Final
 
-from perfhooks_mmengine.standins import StandIns
+from perfhooks.adapting import WrappedMethods
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,7 +16,7 @@ STAGES: Final = {"train": "train", "val": "validate", "test": "test"}
 
 
 class Loops:
-    """Stands in for ``run`` of the loops that a runner has built, until the outermost of them has ended.
+    """Wraps ``run`` of the loops that a runner has built, until the outermost of them has ended.
 
     Args:
         around: Takes the stage and whether no other loop runs around it; gives a context for the run.
@@ -24,15 +24,15 @@ class Loops:
 
     def __init__(self, around: Callable[[str, bool], AbstractContextManager[None]]) -> None:
         self._around = around
-        self._stand_ins = StandIns()
+        self._methods = WrappedMethods()
         self._depth = 0
 
     def put(self, runner: Any) -> None:
         """Watch the next run."""
         for name, stage in STAGES.items():
-            loop = _built(runner, name)
+            loop = built(runner, name)
             if loop is not None:
-                self._stand_ins.put(loop, "run", functools.partial(self._watched, stage))
+                self._methods.wrap(loop, "run", functools.partial(self._watched, stage))
 
     def _watched(self, stage: str, run: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(run)
@@ -44,7 +44,7 @@ class Loops:
             finally:
                 self._depth -= 1
                 if not self._depth:
-                    self._stand_ins.take_back()
+                    self._methods.unwrap()
 
         return watched
 
@@ -53,17 +53,17 @@ class _NotBuiltError(Exception):
     """The runner would build a loop now."""
 
 
-def _built(runner: Any, name: str) -> Any:
+def built(runner: Any, name: str) -> Any:
     """A loop of the runner if there is one; to ask for one that has not been built builds it, datasets and all."""
 
     def refuse(*_: Any, **__: Any) -> Any:
         raise _NotBuiltError
 
-    builder = StandIns()
-    builder.put(runner, f"build_{name}_loop", lambda _: refuse)
+    builder = WrappedMethods()
+    builder.wrap(runner, f"build_{name}_loop", lambda _: refuse)
     try:
         return getattr(runner, f"{name}_loop", None)
     except _NotBuiltError:
         return None
     finally:
-        builder.take_back()
+        builder.unwrap()

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mmengine.model import is_model_wrapper
 from mmengine.optim import OptimWrapperDict
 
-from perfhooks import labels
-from perfhooks_mmengine.standins import StandIns
+from perfhooks.adapting import OpenLabels, WrappedMethods, labels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,46 +39,46 @@ class Regions:
     def __init__(self, profiler: Profiler, stage: str) -> None:
         self._profiler = profiler
         self._stage = stage
-        self._stand_ins = StandIns()
-        self._wait: AbstractContextManager[Any] | None = None
+        self._methods = WrappedMethods()
+        self._wait = OpenLabels(profiler.region)
         self._validating = False
-        self.on = False
-        """Whether stand-ins are in place."""
+        self._on = False
 
-    def put(self, runner: Any) -> None:
+    def put(self, runner: Any, *, waiting: bool) -> None:
         """Label what begins from now on."""
-        self.on = True
-        put = self._stand_ins.put
-        put(runner, "call_hook", self._around_hooks)
-        put(runner, "save_checkpoint", self._inside(labels.CHECKPOINT))
+        self._on = True
+        wrap = self._methods.wrap
+        wrap(runner, "call_hook", self._around_hooks)
+        wrap(runner, "save_checkpoint", self._inside(labels.CHECKPOINT))
+        if waiting:
+            self._wait_for_data()
         if runner.cfg.get("compile"):
             return  # torch.compile would compile the step again, in the middle of the window
         model = runner.model.module if is_model_wrapper(runner.model) else runner.model
-        put(getattr(model, "data_preprocessor", None), "forward", self._inside(labels.TRANSFER))
+        wrap(getattr(model, "data_preprocessor", None), "forward", self._inside(labels.TRANSFER))
         if self._stage == "train":
-            self._put_update(runner.optim_wrapper)
+            self._wrap_update(runner.optim_wrapper)
         else:
-            put(runner.model, "test_step" if self._stage == "test" else "val_step", self._inside(labels.FORWARD))
+            wrap(runner.model, "test_step" if self._stage == "test" else "val_step", self._inside(labels.FORWARD))
 
-    def take_back(self) -> None:
+    def take_off(self, runner: Any) -> None:  # noqa: ARG002 -- the methods know whose they are
         """Leave everything as it was."""
-        self.on = False
+        self._on = False
         self._data_arrived()
-        self._stand_ins.take_back()
+        self._methods.unwrap()
 
-    def wait_for_data(self) -> None:
+    def _wait_for_data(self) -> None:
         """What follows, up to the next hook point or a validation, is the wait for the next batch."""
-        if self._wait is None:
-            self._wait = self._profiler.region(labels.DATA)
-            self._wait.__enter__()
+        if not self._wait.has(labels.DATA):
+            self._wait.begin(labels.DATA)
 
     @contextmanager
     def validation(self) -> Iterator[None]:
         """A validation that interrupts the loop: one part, whatever it does but save a checkpoint."""
-        if not self.on:
+        if not self._on:
             yield
             return
-        waited = self._wait is not None
+        waited = self._wait.has(labels.DATA)
         self._data_arrived()
         self._validating = True
         try:
@@ -88,29 +87,27 @@ class Regions:
         finally:
             self._validating = False
         if waited:
-            self.wait_for_data()
+            self._wait_for_data()
 
     def _data_arrived(self) -> None:
-        if self._wait is not None:
-            self._wait.__exit__(None, None, None)
-            self._wait = None
+        self._wait.close()
 
-    def _put_update(self, optim_wrapper: Any) -> None:
+    def _wrap_update(self, optim_wrapper: Any) -> None:
         several = isinstance(optim_wrapper, OptimWrapperDict)
         for one in optim_wrapper.values() if several else [optim_wrapper]:
-            self._stand_ins.put(one, "optim_context", self._inside_context(labels.FORWARD))
-            self._stand_ins.put(one, "backward", self._inside(labels.BACKWARD))
-            self._stand_ins.put(one, "step", self._inside(labels.OPTIMIZER))
-            self._stand_ins.put(one, "zero_grad", self._inside(labels.OPTIMIZER))
+            self._methods.wrap(one, "optim_context", self._inside_context(labels.FORWARD))
+            self._methods.wrap(one, "backward", self._inside(labels.BACKWARD))
+            self._methods.wrap(one, "step", self._inside(labels.OPTIMIZER))
+            self._methods.wrap(one, "zero_grad", self._inside(labels.OPTIMIZER))
 
     def _region(self, part: str) -> AbstractContextManager[Any]:
-        hidden = not self.on or (self._validating and part != labels.CHECKPOINT)
+        hidden = not self._on or (self._validating and part != labels.CHECKPOINT)
         return nullcontext() if hidden else self._profiler.region(part)
 
     def _inside(self, part: str) -> Callable[[Method], Method]:
-        """Makes the stand-in of a method that is a part of the step."""
+        """Makes what goes around a method that is a part of the step."""
 
-        def stand_in(method: Method) -> Method:
+        def around(method: Method) -> Method:
             @functools.wraps(method)
             def labelled(*args: Any, **kwargs: Any) -> Any:
                 with self._region(part):
@@ -118,12 +115,12 @@ class Regions:
 
             return labelled
 
-        return stand_in
+        return around
 
     def _inside_context(self, part: str) -> Callable[[Method], Method]:
-        """Makes the stand-in of a method that opens a context, which is a part of the step."""
+        """Makes what goes around a method that opens a context, which is a part of the step."""
 
-        def stand_in(method: Method) -> Method:
+        def around(method: Method) -> Method:
             @contextmanager
             @functools.wraps(method)
             def labelled(*args: Any, **kwargs: Any) -> Iterator[Any]:
@@ -132,7 +129,7 @@ class Regions:
 
             return labelled
 
-        return stand_in
+        return around
 
     def _around_hooks(self, call_hook: Method) -> Method:
         """The wait for data lies between hook points, whatever the hooks themselves do."""
@@ -141,7 +138,7 @@ class Regions:
         def labelled(fn_name: str, **arguments: Any) -> None:
             self._data_arrived()
             call_hook(fn_name, **arguments)
-            if self.on and fn_name in _BEFORE_DATA[self._stage]:
-                self.wait_for_data()
+            if self._on and fn_name in _BEFORE_DATA[self._stage]:
+                self._wait_for_data()
 
         return labelled

@@ -1,18 +1,32 @@
-"""A small training on the CPU, profiled: what a run leaves, without a project of one's own."""
+"""``perfhooks demo``: a small training on the CPU, profiled; what a run leaves, without a project of one's own."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Annotated, Final
 
-import torch
-from torch import nn
+import typer
 
-from perfhooks.recording.profiler import Profiler
+EXAMPLES: Final = "Example: perfhooks demo --open"
+"""What ``--help`` ends with."""
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-STEPS = 16
+STEPS: Final = 16
+
+
+def command(
+    *,
+    out: Annotated[Path, typer.Option("--out", help="The folder that holds runs.")] = Path("perf"),
+    show_it: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+) -> None:
+    """Profile a small training on this machine, and show what comes of it."""
+    import perfhooks.recording  # noqa: F401 -- says which torch to install where there is none
+
+    table, page = run(out)
+    typer.echo(table)
+    typer.echo(page)
+    if show_it:
+        typer.launch(page.absolute().as_uri())
 
 
 def run(out: Path) -> tuple[str, Path]:
@@ -24,6 +38,11 @@ def run(out: Path) -> tuple[str, Path]:
     Returns:
         The step table, and the run's page.
     """
+    import torch
+    from torch import nn
+
+    from perfhooks.recording.profiler import Profiler
+
     model = nn.Sequential(
         nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(), nn.Flatten(),
         nn.Linear(32 * 32 * 32, 10),

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import importlib.util
 import os
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import typer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-FRAMEWORKS: Final = ("lightning", "pytorch_lightning", "mmengine", "tensorboard")
+EXAMPLES: Final = "Example: perfhooks doctor --out /shared/perf"
+"""What ``--help`` ends with."""
+
+FRAMEWORKS: Final = ("lightning", "pytorch_lightning", "mmengine", "transformers", "accelerate", "tensorboard")
+_ALSO: Final = ("pytorch_lightning",)
+"""Another name of one of these; no extra is called so."""
 _OTHER_TOOLS: Final = ("CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID", "KINETO_USE_DAEMON")
 
 
@@ -26,6 +34,18 @@ class Diagnosis:
     """``problem`` keeps perfhooks from recording; ``note`` is worth knowing."""
     subject: str
     text: str
+
+
+def command(
+    out: Annotated[Path, typer.Option("--out", help="The folder that is to hold runs.")] = Path("perf"),
+) -> None:
+    """Try whether this installation can record what you want, here."""
+    healthy = True
+    for diagnosis in examine(out):
+        healthy = healthy and diagnosis.state != "problem"
+        typer.echo(f"{diagnosis.state:8} {diagnosis.subject:12} {diagnosis.text}")
+    if not healthy:
+        raise typer.Exit(1)
 
 
 def examine(out: Path) -> Iterator[Diagnosis]:
@@ -59,6 +79,8 @@ def _looked(subject: str, look: Callable[[], tuple[str, str]]) -> Diagnosis:
 
 
 def _torch() -> tuple[str, str]:
+    if importlib.util.find_spec("torch") is None:
+        return "problem", "not installed; to record: pip install 'torch>=2.4'"
     import torch
 
     number = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
@@ -111,10 +133,10 @@ def _stacks() -> tuple[str, str]:
 
 
 def _frameworks() -> tuple[str, str]:
-    found = [f"{name} {version}" for name in FRAMEWORKS if (version := _version(name))]
-    return "ok", ", ".join(
-        found
-    ) or "none: loops of your own only; pip install 'perfhooks[lightning]' or 'perfhooks[mmengine]'"
+    versions = {name: version for name in FRAMEWORKS if (version := _version(name))}
+    missing = [name for name in FRAMEWORKS if name not in versions and name not in _ALSO]
+    found = ", ".join(f"{name} {version}" for name, version in versions.items()) or "none: loops of your own only"
+    return "ok", found + (f"; for others: pip install 'perfhooks[{','.join(missing)}]'" if missing else "")
 
 
 def _version(name: str) -> str | None:

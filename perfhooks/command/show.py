@@ -1,33 +1,45 @@
-"""Tables of any trace, for people on a terminal and for programs behind a pipe."""
+"""``perfhooks show``: tables of any trace, for people on a terminal and for programs behind a pipe."""
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import sys
-from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-from perfhooks.command.output import working
-from perfhooks.errors import OptionError, PerfhooksError, TraceError
-from perfhooks.run.capture import Capture, Place
-from perfhooks.run.folder import Run
+import typer
+
+from perfhooks.command.targets import Source, find, last_run, last_window
+from perfhooks.errors import OptionError
+from perfhooks.progress import working
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import polars as pl
 
+    from perfhooks.run.capture import Capture
     from perfhooks.trace import Trace
+    from perfhooks.trace.tables import Tables
+
+EXAMPLES: Final = """Examples:
+
+- `perfhooks show trace.json.gz`
+- `perfhooks show perf/latest --table steps`
+- `perfhooks show trace.json.gz -t operators --by shapes --limit 50`
+- `perfhooks show trace.json.gz -t kernels --csv > kernels.csv`
+- `perfhooks show trace.json.gz --json | jq '.steps[].wall_ms'`
+"""
+"""What ``--help`` ends with."""
 
 TABLES: Final = (
     *("steps", "operators", "kernels", "collectives", "copies", "syncs"),
-    *("modules", "memory", "stacks", "checks"),
+    *("gaps", "modules", "memory", "stacks", "findings", "checks", "startup"),
 )
 """What can be shown."""
 
-OVERVIEW: Final = ("steps", "operators", "kernels", "checks")
+OVERVIEW: Final = ("steps", "operators", "kernels", "checks", "findings")
 """What is shown if nothing is asked for."""
 
 GROUPS: Final = {
@@ -37,70 +49,93 @@ GROUPS: Final = {
 }
 """What a table can be split by; a table of stacks has just one measure."""
 
+_FINDINGS: Final = {
+    "rule": str,
+    "title": str,
+    "gain_ms": float,
+    "gain_percent": float,
+    **dict.fromkeys(("advice", "code", "evidence", "estimate"), str),
+}
+_STARTUP: Final = {"rank": int, "phase": str, "what": str, "seconds": float}
+_ATTRIBUTES: Final = {"syncs": "synchronisations", "memory": "alive_at_peak"}
+"""Tables that `perfhooks.trace.tables.Tables` calls otherwise."""
 _OF_ALL_WINDOWS: Final = ("steps", "checks")
-_TRACES: Final = ("*.pt.trace.json", "*.pt.trace.json.gz")
 _NAMES: Final = ("pt.trace.json.gz", "pt.trace.json")
+
+COMMUNICATION: Final = typer.Option(
+    "--communication",
+    metavar="TEXT",
+    help="Parts of names, as 'mine|other': kernels in whose name one of them is found communicate, beside those of "
+    "NCCL and the other libraries that are known.",
+    show_default=False,
+)
+"""An option of those verbs that read traces of others."""
 
 Form = Literal["table", "csv", "json"]
 
 
-@dataclass(frozen=True)
-class Source:
-    """One trace to show."""
+class Written(str, Enum):
+    """How to write, where that is said in one word."""
 
-    path: Path | str
-    window: str = ""
-    """Which of several it is."""
-    capture: Capture | None = None
-    """The facts of its window, if it is one of ours."""
-
-    @property
-    def rank(self) -> int:
-        """The rank that recorded it, as far as its folder knows."""
-        return 0 if self.capture is None else self.capture.rank
+    table = "table"
+    csv = "csv"
+    json = "json"
+    markdown = "markdown"
 
 
-def find(target: str) -> list[Source]:
-    """Find the traces that a user means, windows and ranks in order.
+def command(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            help="A Kineto trace (.json, .json.gz, a URL), or the folder of a run, of a window, or of traces; "
+            "the last run below here if not given.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    table: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--table",
+            "-t",
+            help="steps, operators, kernels, collectives, copies, syncs, modules, memory, stacks; findings: what to "
+            "do about the training; checks: what is doubtful about the trace itself; startup: what came before the "
+            "first step. May be given several times. Without it an overview.",
+            show_default=False,
+            autocompletion=lambda: list(TABLES),
+        ),
+    ] = None,
+    by: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--by",
+            help="Split operators by shapes, stack, module, step; kernels by operator; take stacks by device or bytes.",
+            show_default=False,
+        ),
+    ] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="CSV, as in a pipe.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="JSON: a list of rows, or an object of such lists.")] = False,
+    written: Annotated[
+        Written | None,
+        typer.Option("--format", "-f", help="The same in a word; markdown is a summary of it all.", show_default=False),
+    ] = None,
+    communication: Annotated[str | None, COMMUNICATION] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", "-n", help="So many rows; 0 shows all. All in CSV and JSON.", show_default=False),
+    ] = None,
+) -> None:
+    """Show where the time went in a trace: tables on a terminal, CSV in a pipe.
 
-    Args:
-        target: a trace or a URL of one, the folder of a run or of a window, a folder that holds runs (the latest is
-            taken), or any folder with traces as torch names them.
-
-    Raises:
-        TraceError: there is none.
-        PerfhooksError: the run folder was written by a newer perfhooks.
+    Any trace of torch.profiler will do, whoever recorded it. Times are milliseconds.
     """
-    path = Path(target)
-    if "://" in target or path.is_file():
-        return [Source(target)]
-    if not path.exists():
-        raise TraceError(f"{target} does not exist")
-    places = Run.existing(path).places() if (path / "run.json").exists() else _places(path)
-    if not places and (path / "latest" / "run.json").exists():
-        places = Run.existing(path / "latest").places()
-    found = [source for place in places if (source := _source(place)) is not None]
-    if not places:
-        found = [Source(each, each.name) for pattern in _TRACES for each in sorted(path.glob(pattern))]
-    if not found:
-        missing = "its windows kept no trace" if places else "no run, no window, and no *.pt.trace.json"
-        raise TraceError(f"{target} has no trace to show: {missing}")
-    return found
-
-
-def _places(window: Path) -> list[Place]:
-    """The ranks of one window."""
-    return [place for place in Run(window.parent).places() if place.folder.name == window.name]
-
-
-def _source(place: Place) -> Source | None:
-    capture = None
-    with contextlib.suppress(PerfhooksError):
-        capture = place.load()
-    for path in (*map(place.artifact, _NAMES), *([place.saved(capture)] if capture else [])):
-        if path.exists():
-            return Source(path, place.folder.name, capture or Capture(rank=place.rank))
-    return None
+    if written is Written.markdown:
+        typer.echo(markdown(target, table or ()), nl=False)
+        return
+    chosen = form(csv=csv or written is Written.csv, json=json or written is Written.json)
+    if written is Written.table:
+        chosen = "table"
+    show(target, table or (), by or (), form=chosen, limit=limit, communication=communication)
 
 
 def compute(trace: Trace, name: str, by: Sequence[str] = (), capture: Capture | None = None) -> pl.DataFrame:
@@ -116,38 +151,55 @@ def compute(trace: Trace, name: str, by: Sequence[str] = (), capture: Capture | 
         OptionError: there is no such table, or it cannot be split so.
     """
     check(name, by)
-    from perfhooks.handlers.tables import step_rows
-    from perfhooks.trace import (
-        checks,
-        collectives,
-        copies,
-        kernels,
-        memory,
-        modules,
-        operators,
-        steps,
-        synchronisations,
-    )
+    from perfhooks.trace.tables import Tables
 
-    if name == "steps":
-        return steps.table(trace) if capture is None else step_rows(capture, trace)
+    found = Tables(trace) if capture is None else capture.tables(trace)
     if name == "operators":
-        return operators.table(trace, by)
-    if name == "kernels":
-        return kernels.by_launch(trace) if by else kernels.table(trace)
+        return found.operators(by)
+    if name == "findings":
+        return _findings(trace, capture)
+    if name == "startup":  # of a process, and not in its traces
+        return _startup(())
     if name == "stacks":
-        return _stacks(trace, by[0] if by else "host")
-    plain = {"copies": copies.table, "syncs": synchronisations.table, "modules": modules.table}
-    plain |= {"collectives": collectives.table, "memory": memory.alive_at_peak, "checks": checks.table}
-    return plain[name](trace)
+        return _stacks(found, by[0] if by else "host")
+    attribute = "kernels_by_launch" if name == "kernels" and by else _ATTRIBUTES.get(name, name)
+    table: pl.DataFrame = getattr(found, attribute)
+    return table
 
 
-def _stacks(trace: Trace, by: str) -> pl.DataFrame:
+def _findings(trace: Trace, capture: Capture | None) -> pl.DataFrame:
     import polars as pl
 
-    from perfhooks.trace import stacks
+    from perfhooks.findings import find as findings
+    from perfhooks.run.capture import Capture
 
-    folded = stacks.folded(trace, by)  # type: ignore[arg-type]  # checked against GROUPS
+    # with a last step, whatever it is, no step was cut short
+    found = findings(capture or Capture(stage="trace", last=0), trace)
+    rows = [{name: getattr(each, name) for name in _FINDINGS} for each in found]
+    texts = [row | {"evidence": "; ".join(row["evidence"])} for row in rows]
+    return pl.DataFrame(texts, schema=_FINDINGS)
+
+
+def _startup(sources: Sequence[Source]) -> pl.DataFrame:
+    """What each rank's process did before its first step, where ``perfhooks run`` looked."""
+    import polars as pl
+
+    runs = dict.fromkeys(Path(source.path).parent.parent for source in sources if source.capture is not None)
+    empty = pl.DataFrame(schema=_STARTUP)
+    files = [file for run in runs for file in sorted(run.glob("rank*.startup.csv"))]
+    read = [
+        pl.read_csv(file, schema_overrides={"seconds": pl.Float64}).select(
+            pl.lit(int(file.name.split(".")[0].removeprefix("rank"))).alias("rank"), "phase", "what", "seconds"
+        )
+        for file in files
+    ]
+    return pl.concat([empty, *read], how="vertical_relaxed")
+
+
+def _stacks(found: Tables, by: str) -> pl.DataFrame:
+    import polars as pl
+
+    folded = found.stacks(by)  # type: ignore[arg-type]  # checked against GROUPS
     values = pl.Series("bytes" if by == "bytes" else "self_ms", list(folded.values()), dtype=pl.Int64)
     scaled = values if by == "bytes" else values * 1e-6
     return pl.DataFrame([scaled, pl.Series("stack", list(folded), dtype=pl.String)])
@@ -172,7 +224,9 @@ def check(name: str, by: Sequence[str] = ()) -> None:
         raise OptionError(f"stacks are by one of {', '.join(allowed)}, got {', '.join(by)}")
 
 
-def tables(target: str, names: Sequence[str], by: Sequence[str] = ()) -> dict[str, pl.DataFrame]:
+def tables(
+    target: str | None, names: Sequence[str], by: Sequence[str] = (), *, communication: str | None = None
+) -> dict[str, pl.DataFrame]:
     """The tables that a user asks for, over everything that is meant.
 
     Steps and checks are those of all windows, the other tables those of the last one; all ranks are in all of them. A
@@ -182,6 +236,7 @@ def tables(target: str, names: Sequence[str], by: Sequence[str] = ()) -> dict[st
         target: see `find`.
         names: of `TABLES`.
         by: what to split them by.
+        communication: kernels that communicate, see `perfhooks.trace.read`; None takes what the training said.
 
     Raises:
         TraceError: there is no trace, or one cannot be read.
@@ -192,16 +247,18 @@ def tables(target: str, names: Sequence[str], by: Sequence[str] = ()) -> dict[st
     from perfhooks import trace
 
     sources = find(target)
-    last = max(sources, key=lambda source: source.capture.time if source.capture else 0.0).window
+    last = last_window(sources)[0].window
     wanted = [source for source in sources if source.window == last or set(names) & set(_OF_ALL_WINDOWS)]
     found: dict[str, list[pl.DataFrame]] = {name: [] for name in names}
     for source in wanted:
+        if not set(names) - {"startup"}:
+            break
         with working(f"reading {source.path}"):
-            read = trace.read(source.path)
-            for name in names:
+            read = trace.read(source.path, communication=communication or source.communication)
+            for name in set(names) - {"startup"}:
                 if source.window == last or name in _OF_ALL_WINDOWS:
                     found[name].append(_told_apart(compute(read, name, by, source.capture), source, sources))
-    return {name: _joined(frames) for name, frames in found.items()}
+    return {name: _startup(sources) if name == "startup" else _joined(found[name]) for name in names}
 
 
 def _joined(frames: list[pl.DataFrame]) -> pl.DataFrame:
@@ -221,6 +278,23 @@ def _told_apart(table: pl.DataFrame, source: Source, others: Sequence[Source]) -
     return table.select(*first, pl.all())
 
 
+def markdown(target: str | None, names: Sequence[str] = ()) -> str:
+    """A summary of a run or a trace in at most 2,000 tokens.
+
+    Raises:
+        OptionError: Tables were asked for as well.
+        TraceError: It is neither.
+    """
+    from perfhooks.report import markdown as summary
+
+    if names:
+        raise OptionError("--format markdown is a summary of the whole; choose --csv or --json for a table")
+    path = last_run() if target is None else Path(target)
+    if path.is_file() or (target is not None and "://" in target):
+        return summary.of_trace(path)
+    return summary.of_run(path / "latest" if (path / "latest" / "run.json").exists() else path)
+
+
 def form(*, csv: bool, json: bool) -> Form:
     """How to write, by what was asked for, else a table on a terminal and CSV in a pipe.
 
@@ -232,7 +306,15 @@ def form(*, csv: bool, json: bool) -> Form:
     return "csv" if csv else "json" if json else "table" if sys.stdout.isatty() else "csv"
 
 
-def show(target: str, names: Sequence[str], by: Sequence[str] = (), *, form: Form, limit: int | None = None) -> None:
+def show(
+    target: str | None,
+    names: Sequence[str],
+    by: Sequence[str] = (),
+    *,
+    form: Form,
+    limit: int | None = None,
+    communication: str | None = None,
+) -> None:
     """Write tables to standard output.
 
     Args:
@@ -241,6 +323,7 @@ def show(target: str, names: Sequence[str], by: Sequence[str] = (), *, form: For
         by: what to split them by.
         form: how to write them.
         limit: how many rows of each; None is what fits a screen, and all in CSV and JSON; 0 is all.
+        communication: see `tables`.
 
     Raises:
         TraceError: there is no trace, or one cannot be read.
@@ -251,7 +334,7 @@ def show(target: str, names: Sequence[str], by: Sequence[str] = (), *, form: For
         raise OptionError(f"CSV holds one table, choose one of {', '.join(chosen)}; JSON holds several")
     if limit is not None and limit < 0:
         raise OptionError(f"limit must be an integer >= 0, got {limit}")
-    found = tables(target, chosen, by)
+    found = tables(target, chosen, by, communication=communication)
     if form == "table":
         from perfhooks.report.terminal_tables import draw
 

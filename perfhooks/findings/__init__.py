@@ -5,8 +5,20 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from perfhooks.findings import communication, copies, data, host, kernels, memory, optimizer, recorder, stages
-from perfhooks.findings.evidence import Tables
+from perfhooks.findings import (
+    communication,
+    copies,
+    data,
+    gaps,
+    host,
+    kernels,
+    memory,
+    optimizer,
+    recorder,
+    stages,
+    unnamed,
+)
+from perfhooks.findings.evidence import Evidence
 from perfhooks.findings.finding import Finding
 
 if TYPE_CHECKING:
@@ -15,14 +27,15 @@ if TYPE_CHECKING:
     from perfhooks.run.capture import Capture
     from perfhooks.trace import Trace
 
-__all__ = ["RULES", "Finding", "find"]
+__all__ = ["RULES", "Evidence", "Finding", "find", "look"]
 
 _logger: Final = logging.getLogger("perfhooks")
 
-RULES: Final[tuple[Callable[[Tables], Iterator[Finding]], ...]] = (
+RULES: Final[tuple[Callable[[Evidence], Iterator[Finding]], ...]] = (
     data.waiting_for_data,
     copies.blocking_copies,
     host.host_bound,
+    gaps.device_pauses,
     host.synchronisation,
     host.numpy_on_the_host,
     host.recompilation,
@@ -39,6 +52,7 @@ RULES: Final[tuple[Callable[[Tables], Iterator[Finding]], ...]] = (
     stages.validation,
     stages.checkpointing,
     recorder.profiler_overhead,
+    unnamed.unnamed_time,
 )
 """Every rule; the order decides only between findings of equal gain."""
 
@@ -52,11 +66,19 @@ def find(capture: Capture, trace: Trace) -> list[Finding]:
         capture: the facts of the window.
         trace: what was recorded in it.
     """
-    tables = Tables(capture, trace)
+    return look(Evidence(capture, trace))
+
+
+def look(seen: Evidence) -> list[Finding]:
+    """The same, with what the rules see.
+
+    Args:
+        seen: the window.
+    """
     found: list[Finding] = []
     for rule in RULES:
         try:
-            found += rule(tables)
+            found += rule(seen)
         except Exception:
             _logger.debug("rule %s failed", getattr(rule, "__name__", rule), exc_info=True)
-    return sorted(found, key=lambda finding: -(finding.gain_ms or 0.0))
+    return sorted(found, key=lambda finding: -(finding.gain_ms or finding.concerns_ms or 0.0))

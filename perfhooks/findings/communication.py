@@ -14,7 +14,7 @@ from perfhooks.trace.kinds import Kind
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from perfhooks.findings.evidence import Tables
+    from perfhooks.findings.evidence import Evidence
     from perfhooks.findings.finding import Finding
 
 EXPOSED: Final = 0.1
@@ -29,38 +29,37 @@ DATA_PARALLEL: Final = 0.01
 _DATA_PARALLEL: Final = r"^(?:Broadcast|Scatter|Gather)(?:Backward)?$"
 
 
-def exposed_communication(tables: Tables) -> Iterator[Finding]:
+def exposed_communication(seen: Evidence) -> Iterator[Finding]:
     """Kernels communicate while nothing computes, for 10% of the step or more.
 
     Source: `EXPOSED`; ``exposed_comm_ms`` of the table of steps. The gain is as much of it as the host waits for the
     device; where it is not seen waiting, the gain is not known: a step that the host holds up becomes no shorter.
     """
-    exposed = tables.mean("exposed_comm_ms")
-    if tables.share(exposed) < EXPOSED:
+    exposed = seen.mean("exposed_comm_ms")
+    if seen.share(exposed) < EXPOSED:
         return
-    gain = min(exposed, tables.device_limit_ms)
-    is_known = tables.is_worth(gain)
-    table = tables.collectives.filter(pl.col("exposed_ms") > 0)
+    gain = min(exposed, seen.device_limit_ms)
+    is_known = seen.is_worth(gain)
+    table = seen.collectives.filter(pl.col("exposed_ms") > 0)
     kinds = [
-        (f"{operation or '?'} {dtype or ''}".strip(), time / tables.count)
+        (f"{operation or '?'} {dtype or ''}".strip(), time / seen.count)
         for operation, dtype, time in table.select("operation", "dtype", "exposed_ms").iter_rows()
     ]
-    yield tables.finding(
+    yield from seen.finding(
         "exposed-communication",
         gain if is_known else None,
-        title=f"The devices only communicate for {ms(exposed)} of a {tables.unit}.",
+        title=f"The devices only communicate for {ms(exposed)} of a {seen.unit}.",
         estimate=(
             "All the communication that no computation hides, no more than the host waits for the device. It includes "
             "the wait for slower ranks, which no setting here removes."
             if is_known
             else "Not known: the host is not seen waiting for the device, so it may be the host that is slow."
         ),
-        evidence=[f"{tables.often(table)} collectives in a {tables.unit} are exposed", *most(kinds)],
+        evidence=[f"{seen.often(table)} collectives in a {seen.unit} are exposed", *most(kinds)],
         advice=(
             "Let communication run while the backward pass computes: DDP does it bucket by bucket if the bucket size "
             "fits. Send gradients as bfloat16, communicate only in every n-th batch when accumulating gradients, and "
-            "look "
-            "at the other ranks: if one comes late, the others wait in the collective."
+            "look at the other ranks: if one comes late, the others wait in the collective."
         ),
         code=(
             "model = DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=True)\n"
@@ -69,21 +68,21 @@ def exposed_communication(tables: Tables) -> Iterator[Finding]:
     )
 
 
-def small_collectives(tables: Tables) -> Iterator[Finding]:
+def small_collectives(seen: Evidence) -> Iterator[Finding]:
     """Twenty or more collectives of less than a MiB in a step are exposed for 1% of it or more.
 
-    Source: `SMALL_BYTES`, `MANY_SMALL`, `tables.NOTABLE`.
+    Source: `SMALL_BYTES`, `MANY_SMALL`, `evidence.NOTABLE`.
     """
-    table = tables.collectives.filter((pl.col("bytes") < SMALL_BYTES) & (pl.col("exposed_ms") > 0))
-    exposed = float(table["exposed_ms"].sum() or 0.0) / max(tables.count, 1)
-    gain = min(exposed * (1 - 1 / max(table.height / max(tables.count, 1), 1)), tables.device_limit_ms)
-    if table.height < MANY_SMALL * tables.count or not tables.is_worth(gain):
+    table = seen.collectives.filter((pl.col("bytes") < SMALL_BYTES) & (pl.col("exposed_ms") > 0))
+    exposed = float(table["exposed_ms"].sum() or 0.0) / max(seen.count, 1)
+    gain = min(exposed * (1 - 1 / max(table.height / max(seen.count, 1), 1)), seen.device_limit_ms)
+    if table.height < MANY_SMALL * seen.count or not seen.is_worth(gain):
         return
-    kinds = [(name or "?", time / tables.count) for name, time in table.select("operation", "exposed_ms").iter_rows()]
-    yield tables.finding(
+    kinds = [(name or "?", time / seen.count) for name, time in table.select("operation", "exposed_ms").iter_rows()]
+    yield from seen.finding(
         "small-collectives",
         gain,
-        title=f"{tables.often(table)} collectives of less than a MiB take {ms(exposed)} of a {tables.unit}.",
+        title=f"{seen.often(table)} collectives of less than a MiB take {ms(exposed)} of a {seen.unit}.",
         estimate="All but one n-th of their exposed time: joined into one, they have one latency instead of n.",
         evidence=[
             f"{table['bytes'].sum() / table.height / 1024:.3g} KiB each on average",
@@ -91,40 +90,40 @@ def small_collectives(tables: Tables) -> Iterator[Finding]:
         ],
         advice=(
             "Each collective costs tens of microseconds however little it moves. Join tensors before they are sent, "
-            "let "
-            "DDP make larger buckets, and reduce metrics once every many steps instead of one by one in each."
+            "let DDP make larger buckets, and reduce metrics once every many steps instead of one by one in each."
         ),
         code="sums = torch.stack([loss, correct, seen])\ntorch.distributed.all_reduce(sums)",
     )
 
 
-def data_parallel(tables: Tables) -> Iterator[Finding]:
+def data_parallel(seen: Evidence) -> Iterator[Finding]:
     """``DataParallel`` sends the model to every device in each step: broadcast, scatter and gather on several devices.
 
     Source: the operators of its autograd functions; `DATA_PARALLEL`.
     """
-    trace = tables.trace
+    trace = seen.trace
     used = np.unique(device.devices(trace, trace.device_rows)) if trace.is_device_traced else np.empty(0)
-    rows = tables.named(_DATA_PARALLEL, Kind.OP)
+    rows = seen.named(_DATA_PARALLEL, Kind.OP)
     names = {trace.names[name] for name in np.unique(trace.name[rows]).tolist()}
     if len(used) < 2 or not {"Broadcast", "Scatter"} <= names:  # noqa: PLR2004 - several devices
         return
-    spent = tables.per_step(tables.spans(rows))
-    gain = min(spent, tables.host_limit_ms)
-    if tables.share(gain) < DATA_PARALLEL:
+    spent = seen.per_step(seen.spans(rows))
+    gain = min(spent, seen.host_limit_ms)
+    if seen.share(gain) < DATA_PARALLEL:
         return
-    yield tables.finding(
+    yield from seen.finding(
         "data-parallel",
         gain,
-        title=f"DataParallel copies the model to {len(used)} devices in every {tables.unit}, for {ms(spent)}.",
+        title=f"DataParallel copies the model to {len(used)} devices in every {seen.unit}, for {ms(spent)}.",
         estimate="The time of its copies on the host, which DistributedDataParallel does not make; it wins more.",
         evidence=[
             f"one process drives devices {', '.join(str(each) for each in used.tolist())}",
-            *tables.by_name(rows),
+            *seen.by_name(rows),
         ],
         advice=(
             "DataParallel runs all devices from one process, whose threads share one interpreter, and sends the whole "
             "model to each of them in every step. Run one process for each device instead."
         ),
         code="model = DistributedDataParallel(model, device_ids=[local_rank])   # torchrun --nproc-per-node=gpu ...",
+        of=seen.spans(rows),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -11,13 +10,14 @@ import numpy as np
 import polars as pl
 
 from perfhooks.findings.finding import Finding
-from perfhooks.trace import collectives as all_collectives
-from perfhooks.trace import device, host, intervals, operators, stacks, steps
-from perfhooks.trace import synchronisations as all_synchronisations
-from perfhooks.trace.kinds import Kind
+from perfhooks.trace import device, host, intervals, parts, step_kinds, whose
+from perfhooks.trace.kinds import HOST, Kind
+from perfhooks.trace.once import once
+from perfhooks.trace.steps import Steps, step_of
+from perfhooks.trace.whose import Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence, Sized
+    from collections.abc import Iterator, Sequence, Sized
 
     from perfhooks.run.capture import Capture
     from perfhooks.trace import Trace
@@ -29,50 +29,51 @@ NOTABLE: Final = 0.01
 OVERLAP: Final = "Gains of different findings may overlap."
 
 _MS: Final = 1e-6  # milliseconds in a nanosecond
-_STUB: Final = 0.1  # of the median step: a mark without a step, as at the end of a recording that nobody stopped
 _SLOW_CALL_NS: Final = 50_000
 """A launch takes 5 to 10 us; HolisticTraceAnalysis calls one above 50 us an outlier. If the device works all the while,
 its queue was full and the host waited for it."""
 _COVERED: Final = 0.9  # of a call: the device worked all the while, but for what clocks disagree
 
-_LINE: Final = re.compile(r"\.py\(\d+\): ")
-_LIBRARY: Final = re.compile(rf"{stacks.UNINTERESTING}|(?:^|/)(?:torch|torchvision|site-packages|dist-packages)/|^<")
 
-
-class Tables:
+class Evidence:
     """One window as the rules see it.
 
-    A *step* here is a whole step of the window: not the one that was cut short, nor a mark much shorter than the
-    others; without marks it is the whole recording. Figures are means over these steps.
+    A *step* here is one that counts (`perfhooks.trace.tables.Tables`) and is of no other kind, such as one that
+    validates (`perfhooks.trace.step_kinds`); without marks it is the whole recording. Figures are means over these
+    steps, the same that the headline is about.
 
     Two limits keep estimates honest. What the host saves shortens a step only while the device idles: `host_limit_ms`.
     What the device saves shortens it only where the host waits for the device: `device_limit_ms`.
     """
 
-    def __init__(self, capture: Capture, trace: Trace) -> None:
+    def __init__(self, capture: Capture, trace: Trace, *, of_every_kind: bool = False) -> None:
         self.capture = capture
         self.trace = trace
+        self.tables = capture.tables(trace)
+        self._of_every_kind = of_every_kind
 
     # --- steps ---
 
     @cached_property
-    def _marks(self) -> steps.Steps:
-        return steps.find(self.trace)
-
-    @cached_property
-    def _kept(self) -> Flags:
-        table = steps.table(self.trace)
-        wall = table["wall_ms"].to_numpy()
-        whole: Flags = wall >= _STUB * np.median(wall) if len(wall) else np.zeros(0, np.bool_)
-        number = pl.lit(self.capture.unfinished_step, pl.Int64)
-        best: Flags = whole & table.select(pl.col("step").ne_missing(number)).to_series().to_numpy()
-        return best if best.any() else whole
-
-    @cached_property
     def steps(self) -> pl.DataFrame:
         """The table of steps."""
-        table = steps.table(self.trace, rank=self.capture.rank, stage=self.capture.stage)
-        return table.filter(pl.Series(self._kept))
+        return self.tables.steps.filter(pl.Series(self._usual, dtype=pl.Boolean))
+
+    @cached_property
+    def _usual(self) -> Flags:
+        """Which of the steps that count are looked at."""
+        return step_kinds.usual(self.tables.steps) | self._of_every_kind
+
+    @cached_property
+    def marks(self) -> Steps:
+        """The marks of the steps."""
+        every, counting = self.tables.marks, np.flatnonzero(self.tables.counting)[self._usual]
+        return Steps([every.number[place] for place in counting.tolist()], *(each[counting] for each in every[1:]))
+
+    @property
+    def of_every_kind(self) -> Evidence:
+        """The same over the steps of every kind."""
+        return Evidence(self.capture, self.trace, of_every_kind=True)
 
     @property
     def are_numbered(self) -> bool:
@@ -112,12 +113,11 @@ class Tables:
     @cached_property
     def windows(self) -> Intervals:
         """The moments of the steps."""
-        return intervals.union(self._marks.start[self._kept], self._marks.end[self._kept])
+        return intervals.union(self.marks.start, self.marks.end)
 
     def inside(self, time: Ints) -> Flags:
         """Whether each moment lies in one of the steps."""
-        place = steps.step_of(self._marks, time)
-        found: Flags = np.append(self._kept, False)[place]
+        found: Flags = step_of(self.marks, time) >= 0
         return found
 
     # --- time ---
@@ -157,16 +157,72 @@ class Tables:
         calls = calls[(trace.end - trace.start)[calls] > _SLOW_CALL_NS]
         span = (trace.end - trace.start)[calls]
         covered = intervals.within(self.busy, trace.start[calls], trace.end[calls]) >= _COVERED * span
-        waits = np.union1d(device.wait_calls(trace), calls[covered])
+        waits = intervals.distinct(device.wait_calls(trace), calls[covered])
         waited = intervals.intersect(self.spans(waits), self.busy)
         return self.per_step(waited) + max(self.step_ms - self.mean("wall_ms"), 0.0)
+
+    # --- without the recorder ---
+
+    @cached_property
+    def unrecorded_ms(self) -> float:
+        """What a step takes when nobody records; what it took in the window where that is not known."""
+        idle = self.capture.cost.idle_step_ms
+        return min(idle, self.step_ms) if idle else self.step_ms
+
+    @property
+    def recording_ms(self) -> float:
+        """What recording added to a step."""
+        return self.step_ms - self.unrecorded_ms
+
+    def without_recording(self, gain_ms: float, of: Intervals | None = None) -> float:
+        """What is left of a gain when nobody records, and never more than such a step takes.
+
+        The recorder works for every slice that it writes down, so what it added to a step is spread evenly over the
+        slices on the thread of the steps.
+
+        Args:
+            gain_ms: in milliseconds of a recorded step.
+            of: the moments of the host of which it is a part; None for time of a device, which recording leaves alone.
+        """
+        length = 0.0 if of is None else self.per_step(of)
+        if of is not None and length > 0:
+            added = self.recording_ms * self._slices_in(of) / max(self._slices_in(self.windows), 1)
+            gain_ms *= max(1 - added / length, 0.0)
+        return min(gain_ms, self.unrecorded_ms)
+
+    def _slices_in(self, moments: Intervals) -> int:
+        """How many slices began in some moments, on the thread of the steps."""
+        begun = self._begun
+        first, last = np.searchsorted(begun, moments[:, 0], "left"), np.searchsorted(begun, moments[:, 1], "left")
+        return int((last - first).sum())
+
+    @cached_property
+    def _begun(self) -> Ints:
+        rows = self.trace.rows(*HOST)
+        return np.sort(self.trace.start[rows[self.trace.thread[rows] == self.thread]])
+
+    # --- what is known of a step ---
+
+    @cached_property
+    def unnamed(self) -> Intervals:
+        """The moments of the steps that are no part of them: the column ``other_ms``, but for what a device did then.
+
+        While a device works, its kernels say what the step is spent on.
+        """
+        named = intervals.joined(*parts.of_thread(self.trace, self.thread).values())
+        return intervals.subtract(intervals.subtract(self.windows, named), self.busy)
+
+    @property
+    def accounted(self) -> float:
+        """The share of the steps' time of which is known what it was spent on."""
+        whole = intervals.total(self.windows)
+        return 1 - intervals.total(self.unnamed) / whole if whole else 1.0
 
     # --- slices and tables ---
 
     def named(self, pattern: str, *kinds: Kind) -> Ints:
         """The slices of these kinds in the steps in whose name a regular expression is found."""
-        search = re.compile(pattern).search
-        match = np.array([*(bool(search(name)) for name in self.trace.names), False])
+        match = _matching(self.trace, pattern)
         rows = self.trace.rows(*kinds)
         rows = rows[match[self.trace.name[rows]]]
         found: Ints = rows[self.inside(self.trace.start[rows])]
@@ -179,8 +235,7 @@ class Tables:
 
     def work_named(self, pattern: str, *kinds: Kind) -> Ints:
         """The work of devices that was launched in the steps and whose name matches a regular expression; slices."""
-        search = re.compile(pattern).search
-        match = np.array([*(bool(search(name)) for name in self.trace.names), False])
+        match = _matching(self.trace, pattern)
         rows = self.trace.device_rows[self.work]
         found: Ints = rows[match[self.trace.name[rows]] & np.isin(self.trace.kind[rows], kinds)]
         return found
@@ -194,15 +249,11 @@ class Tables:
         """How long some work of devices takes, in milliseconds a step; side by side it counts once."""
         return self.per_step(intervals.union(self.trace.start[rows], self.trace.end[rows]))
 
-    @cached_property
-    def _owners(self) -> Ints:
-        return device.owners(self.trace)
-
     def launched_by(self, rows: Ints) -> Ints:
         """The work of devices that some slices of the host, or what they called, launched; slices."""
-        owner = self._owners
+        owner = device.owners(self.trace)
         known = np.flatnonzero(owner >= 0)
-        chosen = np.unique(rows)
+        chosen = intervals.distinct(rows)
         holder = device.holders(self.trace, owner[known], chosen) if len(chosen) else np.full(len(known), -1)
         mine = known[(holder >= 0) | np.isin(owner[known], chosen)]
         found: Ints = self.trace.device_rows[mine]
@@ -219,18 +270,17 @@ class Tables:
         return self.per_step(self.spans(rows)), self.host_limit_ms
 
     def where(self, rows: Ints) -> list[str | None]:
-        """The innermost line of one's own source around each slice of the host, if stacks were recorded."""
-        frames = self._own_frames
-        if not len(frames) or not len(rows):
-            return [None] * len(rows)
-        holder = device.holders(self.trace, rows, frames)
-        return [self.trace.names[self.trace.name[row]] if row >= 0 else None for row in holder.tolist()]
+        """The innermost line of the user around each slice of the host, if stacks were recorded.
 
-    @cached_property
-    def _own_frames(self) -> Ints:
-        own = [_is_own(name) for name in self.trace.names]
+        Where it runs inside of an installed package, the line of that package in which it does is named as well, and
+        alone where no line of the user is on the stack.
+        """
+        return whose.lines(self.trace, rows, self.tables.owners)
+
+    def _frames(self, origin: Origin) -> Ints:
+        """The frames that are lines of somebody's."""
         frames = self.trace.rows(Kind.PYTHON)
-        found: Ints = frames[np.array([*own, False])[self.trace.name[frames]]]
+        found: Ints = frames[whose.names_of(self.trace, (origin,), self.tables.owners)[self.trace.name[frames]]]
         return found
 
     def by_name(self, rows: Ints) -> list[str]:
@@ -240,7 +290,7 @@ class Tables:
         )
 
     def by_line(self, rows: Ints) -> list[str]:
-        """The lines of one's own source in which some slices of the host spent most time, as lines of evidence."""
+        """The lines of source in which some slices of the host spent most time, as lines of evidence."""
         return most([(line, span) for line, span in zip(self.where(rows), self.lengths(rows), strict=True) if line])
 
     def lengths(self, rows: Ints) -> list[float]:
@@ -258,8 +308,8 @@ class Tables:
         return found
 
     def own_frames_in(self, moments: Intervals, thread: int) -> dict[str, float]:
-        """The functions of one's own that ran in some moments, with their milliseconds a step, most first."""
-        frames = self._own_frames
+        """The functions of the user that ran in some moments, with their milliseconds a step, most first."""
+        frames = self._frames(Origin.USER)
         frames = frames[self.trace.thread[frames] == thread]
         whole = intervals.within(moments, self.trace.start[frames], self.trace.end[frames])
         frames = frames[whole == (self.trace.end - self.trace.start)[frames]]
@@ -272,7 +322,7 @@ class Tables:
     @property
     def thread(self) -> int:
         """The thread of the steps."""
-        return int(self._marks.thread[self._kept][0]) if self.count else -1
+        return int(self.marks.thread[0]) if self.count else -1
 
     def _of_steps(self, table: pl.DataFrame) -> pl.DataFrame:
         """The rows of a table that lie in the steps."""
@@ -281,17 +331,17 @@ class Tables:
     @cached_property
     def operators(self) -> pl.DataFrame:
         """The table of operators, by step."""
-        return self._of_steps(operators.table(self.trace, ("step",)))
+        return self._of_steps(self.tables.operators("step"))
 
     @cached_property
     def synchronisations(self) -> pl.DataFrame:
         """The table of synchronisations."""
-        return self._of_steps(all_synchronisations.table(self.trace))
+        return self._of_steps(self.tables.synchronisations)
 
     @cached_property
     def collectives(self) -> pl.DataFrame:
         """The table of collectives."""
-        return self._of_steps(all_collectives.table(self.trace))
+        return self._of_steps(self.tables.collectives)
 
     @cached_property
     def calls(self) -> host.Tree:
@@ -327,24 +377,50 @@ class Tables:
         evidence: Sequence[str],
         advice: str,
         code: str,
-    ) -> Finding:
-        """A finding, with its gain as a part of the step."""
-        return Finding(
+        of: Intervals | None = None,
+        is_measured: bool = True,
+    ) -> Iterator[Finding]:
+        """A finding, with its gain as it is when nobody records; none where hardly anything is left of it then.
+
+        Args:
+            rule: its name.
+            gain_ms: what a recorded step could be shorter; None where that cannot be told.
+            title: one sentence.
+            estimate: how the gain was estimated.
+            evidence: what was seen.
+            advice: what to do.
+            code: the lines to write.
+            of: the moments of the host of which the gain is a part, see `without_recording`.
+            is_measured: whether following the advice was measured to help under these conditions; where not, it is
+                worth trying, and no gain is promised.
+        """
+        concerns_ms = None
+        if gain_ms is not None:
+            gain_ms = self.without_recording(gain_ms, of)
+            if gain_ms < NOTABLE * self.unrecorded_ms:
+                return
+            if not is_measured:
+                gain_ms, concerns_ms = None, gain_ms
+            scaled = f" For a step as it is when nobody records, {ms(self.unrecorded_ms)}." if self.recording_ms else ""
+            estimate = f"{estimate}{scaled} {OVERLAP}" if is_measured else estimate
+        yield Finding(
             rule=rule,
             title=title,
             gain_ms=gain_ms,
-            gain_percent=None if gain_ms is None else 100 * self.share(gain_ms),
-            estimate=estimate if gain_ms is None else f"{estimate} {OVERLAP}",
+            gain_percent=None if gain_ms is None else 100 * gain_ms / (self.unrecorded_ms or 1.0),
+            estimate=estimate,
             evidence=tuple(evidence),
             advice=advice,
             code=code,
+            concerns_ms=concerns_ms,
         )
 
 
-def _is_own(name: str) -> bool:
-    """Whether the name of a frame is a line of the user's own; files of the standard library have no folder."""
-    module = name.partition(".py(")[0].partition("/")[0]
-    return bool(_LINE.search(name)) and not _LIBRARY.search(name) and module not in sys.stdlib_module_names
+@once
+def _matching(trace: Trace, pattern: str) -> Flags:
+    """Which names of a trace a regular expression is found in; one value more."""
+    search = re.compile(pattern).search
+    return np.array([*(bool(search(name)) for name in trace.names), False])
 
 
 def ms(value: float) -> str:

@@ -14,7 +14,8 @@ class Finding:
     title: str
     """One plain sentence, with the number that matters."""
     gain_ms: float | None
-    """Milliseconds that a step could be shorter at most; None where that cannot be told."""
+    """Milliseconds that a step could be shorter at most; None where that cannot be told, or the advice was never
+    measured to help under these conditions and on such a device."""
     gain_percent: float | None
     """The same as a part of the step."""
     estimate: str
@@ -25,3 +26,5 @@ class Finding:
     """What to do, in one paragraph."""
     code: str
     """The lines to write."""
+    concerns_ms: float | None = None
+    """Milliseconds of a step that it is about where no gain is promised: the advice is worth trying."""

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
 
+from perfhooks import labels
 from perfhooks.findings.data import data_ranges
 from perfhooks.findings.evidence import most, ms
-from perfhooks.trace import device, intervals
+from perfhooks.trace import captures, device, intervals
 from perfhooks.trace.kinds import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from perfhooks.findings.evidence import Tables
+    from perfhooks.findings.evidence import Evidence
     from perfhooks.findings.finding import Finding
     from perfhooks.trace.intervals import Intervals
     from perfhooks.trace.model import Ints
@@ -37,32 +39,33 @@ NUMPY: Final = 0.05
 COMPILING: Final = 0.01
 """Of the step; compiling takes seconds, so whatever is there is far above."""
 
-_PARTS: Final = r"^(?:validation|checkpoint)$"
+_PARTS: Final = labels.pattern(labels.VALIDATION, labels.CHECKPOINT)
 _NUMPY: Final = r"^<built-in method numpy of Tensor"
-_COMPILE: Final = r" \(dynamo_timed\)$"
+# recording a CUDA graph is timed like the phases of compiling, and is none of them
+_COMPILE: Final = r"^(?!CUDAGraphNode\.record\b).* \(dynamo_timed\)$"
 _SLACK_NS: Final = 5_000  # clocks of host and device agree to some microseconds
 
 
-def host_bound(tables: Tables) -> Iterator[Finding]:
+def host_bound(seen: Evidence) -> Iterator[Finding]:
     """The device idles for a fifth of the step or more because the host has not launched its next work yet.
 
     Source: `STARVED`, `MANY_LAUNCHES`. Gaps between works of the device, up to `PAUSE_NS` long, whose next work was
     launched only after the gap had begun (HolisticTraceAnalysis: "host wait"), less the moments in which the host
     waited for data or the device, validated, saved, or was in a long call (`LONG_CALL_NS`); less what recording itself
-    added, where that is known.
+    added, where that is known. Silent where a graph is being captured: that is what it would advise.
     """
-    launches = tables.mean("launches")
-    if not tables.trace.is_device_traced or launches < MANY_LAUNCHES:
+    launches = seen.mean("launches")
+    if not seen.trace.is_device_traced or launches < MANY_LAUNCHES or captures.by_thread(seen.trace):
         return
-    starved = tables.per_step(intervals.subtract(_starved(tables), _explained(tables)))
-    gain = min(starved - _recording_ms(tables), tables.host_limit_ms)
-    if tables.share(gain) < STARVED:
+    starved = seen.per_step(intervals.subtract(_starved(seen), explained(seen)))
+    gain = min(starved - seen.recording_ms, seen.host_limit_ms)
+    if seen.share(gain) < STARVED:
         return
-    wall, busy, kernels = (tables.mean(column) for column in ("wall_ms", "busy_ms", "kernels"))
-    yield tables.finding(
+    wall, busy, kernels = (seen.mean(column) for column in ("wall_ms", "busy_ms", "kernels"))
+    yield from seen.finding(
         "host-bound",
         gain,
-        title=f"The device idles for {ms(gain)} of a {tables.unit} because the host launches too slowly.",
+        title=f"The device idles for {ms(gain)} of a {seen.unit} because the host launches too slowly.",
         estimate=(
             "All the time in which the device had nothing queued and the host neither waited nor loaded data: the most "
             "that CUDA graphs can win."
@@ -70,47 +73,46 @@ def host_bound(tables: Tables) -> Iterator[Finding]:
         evidence=[
             f"{launches:.0f} launches in {ms(wall)}, one every {1000 * wall / launches:.0f} us",
             f"{kernels:.0f} kernels of {1000 * busy / max(kernels, 1):.0f} us on average: the device works {ms(busy)}",
-            *most(_host_operators(tables)),
+            *most(_host_operators(seen)),
         ],
         advice=(
             "Make fewer and larger launches. torch.compile fuses small kernels, and in mode reduce-overhead replays "
-            "them "
-            "as one CUDA graph; a fused optimizer updates all parameters in a few kernels; a larger batch gives each "
-            "launch more to do. If Python itself is slow, the flame graph shows where."
+            "them as one CUDA graph; a fused optimizer updates all parameters in a few kernels; a larger batch gives "
+            "each launch more to do. If Python itself is slow, the flame graph shows where."
         ),
         code='model = torch.compile(model, mode="reduce-overhead")\noptimizer = torch.optim.AdamW(params, fused=True)',
     )
 
 
-def synchronisation(tables: Tables) -> Iterator[Finding]:
+def synchronisation(seen: Evidence) -> Iterator[Finding]:
     """The host waits for the device, which then idles until the host has launched again, for 1% of the step or more.
 
-    Source: `tables.NOTABLE`. What counts is the time from the end of the device's work to its next, for each wait; it
+    Source: `evidence.NOTABLE`. What counts is the time from the end of the device's work to its next, for each wait; it
     is no more than the wait itself, and than the device idles: without it the host would run ahead by so much.
     """
-    trace = tables.trace
-    waits = tables.synchronisations.filter(pl.col("host_ms") > 0)
+    trace = seen.trace
+    waits = seen.synchronisations.filter(pl.col("host_ms") > 0)
     if not waits.height or not trace.is_device_traced:
         return
     origin = int(trace.start.min())
     ends = origin + np.rint((waits["start_ms"] + waits["host_ms"]).to_numpy() * 1e6).astype(np.int64)
-    gaps = _gaps_after(tables, ends) * 1e-6 / tables.count
-    held = waits["host_ms"].to_numpy() / tables.count
-    gain = min(float(gaps.sum()), float(held.sum()), tables.device_limit_ms, tables.host_limit_ms)
-    if not tables.is_worth(gain):
+    gaps = _gaps_after(seen, ends) * 1e-6 / seen.count
+    held = waits["host_ms"].to_numpy() / seen.count
+    gain = min(float(gaps.sum()), float(held.sum()), seen.device_limit_ms, seen.host_limit_ms)
+    if not seen.is_worth(gain):
         return
-    names = [line or operator or call for call, operator, line in waits.select("call", "operator", "line").iter_rows()]
+    names = list(itertools.starmap(_wait, waits.select("call", "operator", "line", "bytes").iter_rows()))
     sources = most(list(zip(names, gaps.tolist(), strict=True)), 5)
-    yield tables.finding(
+    yield from seen.finding(
         "synchronisation",
         gain,
-        title=f"The device idles for {ms(gain)} of a {tables.unit} after the host has waited for it.",
+        title=f"The device idles for {ms(gain)} of a {seen.unit} after the host has waited for it.",
         estimate=(
             "The time for which the device idles after each wait, no more than the waits themselves took: without them "
             "the host would have launched the next work meanwhile."
         ),
         evidence=[
-            f"{tables.often(waits)} waits in a {tables.unit}, {ms(float(held.sum()))} together; idle after:",
+            f"{seen.often(waits)} waits in a {seen.unit}, {ms(float(held.sum()))} together; idle after:",
             *sources,
         ],
         advice=(
@@ -123,65 +125,72 @@ def synchronisation(tables: Tables) -> Iterator[Finding]:
     )
 
 
-def numpy_on_the_host(tables: Tables) -> Iterator[Finding]:
+def numpy_on_the_host(seen: Evidence) -> Iterator[Finding]:
     """After a tensor became a NumPy array, the host works outside of torch for 5% of the step or more.
 
     Source: `NUMPY`; the time from each ``Tensor.numpy()`` to the next operator of the same thread, the function that
     asked for it at most. Needs stacks. The loading of data does not count.
     """
-    moments, calls = _outside_torch(tables)
-    spent = tables.per_step(moments)
-    gain = min(spent, tables.host_limit_ms)
-    if tables.share(gain) < NUMPY:
+    moments, calls = _outside_torch(seen)
+    spent = seen.per_step(moments)
+    gain = min(spent, seen.host_limit_ms)
+    if seen.share(gain) < NUMPY:
         return
-    lines = [(line or "?", spent / len(calls)) for line in tables.where(calls)]
-    yield tables.finding(
+    lines = [(line or "?", spent / len(calls)) for line in seen.where(calls)]
+    yield from seen.finding(
         "numpy-on-the-host",
         gain,
-        title=f"The host computes in NumPy for {ms(spent)} of a {tables.unit}.",
+        title=f"The host computes in NumPy for {ms(spent)} of a {seen.unit}.",
         estimate="All of that time: at most this is won if torch computes the same, on the device where there is one.",
-        evidence=[f"tensors that become arrays in a {tables.unit}: {tables.often(calls)}", *most(lines)],
+        evidence=[f"tensors that become arrays in a {seen.unit}: {seen.often(calls)}", *most(lines)],
         advice=(
             "Between numpy() and the next operator of torch one core computes while everything else waits. Write that "
             "part in torch: it runs on all cores or on the device, and autograd can follow it."
         ),
         code="values = torch.exp(x) * torch.sin(x)   # not: np.exp(x.numpy()) * np.sin(x.numpy())",
+        of=moments,
     )
 
 
-def recompilation(tables: Tables) -> Iterator[Finding]:
+def recompilation(seen: Evidence) -> Iterator[Finding]:
     """torch.compile compiles inside of recorded steps, for 1% of their time or more.
 
     Source: `COMPILING`; the ranges that TorchDynamo opens around its phases (``... (dynamo_timed)``).
     """
-    rows = tables.named(_COMPILE, Kind.OP, Kind.ANNOTATION)
-    spent = tables.per_step(tables.spans(rows))
-    gain = min(spent, tables.host_limit_ms)
-    if tables.share(gain) < COMPILING or not len(rows):
+    rows = seen.named(_COMPILE, Kind.OP, Kind.ANNOTATION)
+    spent = seen.per_step(seen.spans(rows))
+    gain = min(spent, seen.host_limit_ms)
+    if seen.share(gain) < COMPILING or not len(rows):
         return
-    outer = tables.outermost(rows)
-    lines = [(line, spent / len(outer)) for line in tables.where(outer) if line]
-    yield tables.finding(
+    outer = seen.outermost(rows)
+    lines = [(line, spent / len(outer)) for line in seen.where(outer) if line]
+    yield from seen.finding(
         "recompilation",
         gain,
-        title=f"torch.compile compiles again for {ms(spent)} in a {tables.unit}.",
+        title=f"torch.compile compiles again for {ms(spent)} in a {seen.unit}.",
         estimate="All the time of compiling; gone once shapes no longer change, or the warm-up is longer.",
-        evidence=[f"{len(outer)} compilations in {tables.numbers}", *most(lines)],
+        evidence=[f"{len(outer)} compilations in {seen.numbers}", *most(lines)],
         advice=(
             "Something that the compiled code depends on changes from step to step, mostly the shape of a batch: the "
-            "last "
-            "one is smaller, or sequences differ in length. Drop the odd batch, pad to a few lengths, or mark the "
-            "dimension as dynamic. TORCH_LOGS=recompiles names the guard that failed. If it is only the first "
+            "last one is smaller, or sequences differ in length. Drop the odd batch, pad to a few lengths, or mark "
+            "the dimension as dynamic. TORCH_LOGS=recompiles names the guard that failed. If it is only the first "
             "compilation, start recording later."
         ),
         code="torch._dynamo.mark_dynamic(batch, 0)   # or: DataLoader(..., drop_last=True)",
+        of=seen.spans(rows),
     )
 
 
-def _starved(tables: Tables) -> Intervals:
+def _wait(call: str, operator: str | None, line: str | None, size: int | None) -> str:
+    """Where the host waited, and for how much data if it was for a copy."""
+    where = line or operator or call
+    return where if size is None else f"{where}, copying {size:,} bytes"
+
+
+def _starved(seen: Evidence) -> Intervals:
     """The moments of the steps in which the device idled and its next work had not been launched when that began."""
-    trace = tables.trace
-    idle = intervals.subtract(tables.windows, tables.busy)
+    trace = seen.trace
+    idle = intervals.subtract(seen.windows, seen.busy)
     start = trace.start[trace.device_rows]
     order = np.argsort(start, kind="stable")
     launched = device.launch_times(trace)[order]
@@ -192,31 +201,23 @@ def _starved(tables: Tables) -> Intervals:
     return idle[late & (idle[:, 1] - idle[:, 0] <= PAUSE_NS)]
 
 
-def _explained(tables: Tables) -> Intervals:
+def explained(seen: Evidence) -> Intervals:
     """The moments in which the host did something that has a name: it waited, loaded, validated or saved."""
-    trace = tables.trace
+    trace = seen.trace
     calls = trace.rows(Kind.RUNTIME)
     long = calls[(trace.end - trace.start)[calls] > LONG_CALL_NS]
-    rows = (data_ranges(tables), device.wait_calls(trace), long, tables.named(_PARTS, Kind.ANNOTATION))
-    return intervals.joined(*(tables.spans(each) for each in rows))
+    rows = (data_ranges(seen), device.wait_calls(trace), long, seen.named(_PARTS, Kind.ANNOTATION))
+    return intervals.joined(*(seen.spans(each) for each in rows))
 
 
-def _recording_ms(tables: Tables) -> float:
-    """What recording added to a step, as far as that is known."""
-    cost = tables.capture.cost
-    if cost.idle_step_ms is None or cost.recorded_step_ms is None:
-        return 0.0
-    return max(cost.recorded_step_ms - cost.idle_step_ms, 0.0)
+def _host_operators(seen: Evidence) -> list[tuple[str, float]]:
+    rows = seen.operators.filter(pl.col("kind") == "op").select("name", "self_cpu_ms").iter_rows()
+    return [(f"{name}, self", time / seen.count) for name, time in rows]
 
 
-def _host_operators(tables: Tables) -> list[tuple[str, float]]:
-    rows = tables.operators.filter(pl.col("kind") == "op").select("name", "self_cpu_ms").iter_rows()
-    return [(f"{name}, self", time / tables.count) for name, time in rows]
-
-
-def _gaps_after(tables: Tables, ends: Ints) -> np.ndarray:
+def _gaps_after(seen: Evidence, ends: Ints) -> np.ndarray:
     """How long the device idles after each wait, in nanoseconds; a gap counts for the first wait that ends in it."""
-    busy = intervals.joined(tables.busy)
+    busy = intervals.joined(seen.busy)
     following = np.searchsorted(busy[:, 0], ends, "right")
     inner = (following > 0) & (following < len(busy))
     before, after = busy[np.maximum(following - 1, 0), 1], busy[np.minimum(following, len(busy) - 1), 0]
@@ -226,22 +227,22 @@ def _gaps_after(tables: Tables, ends: Ints) -> np.ndarray:
     return np.where(counts, after - before, 0)
 
 
-def _outside_torch(tables: Tables) -> tuple[Intervals, Ints]:
+def _outside_torch(seen: Evidence) -> tuple[Intervals, Ints]:
     """From each ``Tensor.numpy()`` to the next operator on its thread or the end of its caller; and these calls."""
-    trace, tree = tables.trace, tables.calls
-    calls = tables.named(_NUMPY, Kind.PYTHON)
-    loading = tables.spans(data_ranges(tables))
+    trace, tree = seen.trace, seen.calls
+    calls = seen.named(_NUMPY, Kind.PYTHON)
+    loading = seen.spans(data_ranges(seen))
     calls = calls[intervals.within(loading, trace.start[calls], trace.end[calls]) == 0]
     if not len(calls):
         return intervals.nothing(), calls
     parent = tree.nesting.parent[tree.entry[calls]]
     until = np.where(parent >= 0, tree.nesting.end[parent], trace.end[calls])
-    return tables.clipped(intervals.union(trace.end[calls], np.minimum(until, _next_operator(tables, calls)))), calls
+    return seen.clipped(intervals.union(trace.end[calls], np.minimum(until, _next_operator(seen, calls)))), calls
 
 
-def _next_operator(tables: Tables, calls: Ints) -> Ints:
+def _next_operator(seen: Evidence, calls: Ints) -> Ints:
     """When the next operator or label begins on the thread of each call, after it."""
-    trace = tables.trace
+    trace = seen.trace
     ops = trace.rows(Kind.OP, Kind.ANNOTATION)
     found = np.full(len(calls), np.iinfo(np.int64).max)
     for thread in np.unique(trace.thread[calls]).tolist():

@@ -10,7 +10,7 @@ from perfhooks.trace.kinds import Kind
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from perfhooks.findings.evidence import Tables
+    from perfhooks.findings.evidence import Evidence
     from perfhooks.findings.finding import Finding
 
 OFTEN: Final = 1.0
@@ -21,34 +21,34 @@ _CALLS: Final = (
 )
 
 
-def allocator_churn(tables: Tables) -> Iterator[Finding]:
+def allocator_churn(seen: Evidence) -> Iterator[Finding]:
     """Steps call ``cudaMalloc`` or ``cudaFree`` once each or more, for 1% of their time or more.
 
-    Source: `OFTEN`, `tables.NOTABLE`. Only where there are marks of steps: a recording without them may be the start of
-    a program, where such calls belong.
+    Source: `OFTEN`, `evidence.NOTABLE`. Only where there are marks of steps: a recording without them may be the start
+    of a program, where such calls belong.
     """
-    if not tables.are_numbered:
+    if not seen.are_numbered:
         return
-    rows = tables.named(_CALLS, Kind.RUNTIME)
-    spent = tables.per_step(tables.spans(rows))
-    gain = min(spent, tables.host_limit_ms)
-    if len(rows) < OFTEN * tables.count or not tables.is_worth(gain):
+    rows = seen.named(_CALLS, Kind.RUNTIME)
+    spent = seen.per_step(seen.spans(rows))
+    gain = min(spent, seen.host_limit_ms)
+    if len(rows) < OFTEN * seen.count or not seen.is_worth(gain):
         return
-    yield tables.finding(
+    yield from seen.finding(
         "allocator-churn",
         gain,
-        title=f"Every {tables.unit} asks the device for memory anew, for {ms(spent)}.",
+        title=f"Every {seen.unit} asks the device for memory anew, for {ms(spent)}.",
         estimate="The time of these calls, no more than the device idles.",
         evidence=[
-            f"{tables.often(rows)} calls in a {tables.unit}",
-            *tables.by_name(rows),
-            *tables.by_line(rows),
+            f"{seen.often(rows)} calls in a {seen.unit}",
+            *seen.by_name(rows),
+            *seen.by_line(rows),
         ],
         advice=(
             "Once warm, torch's allocator serves every step from what it holds. It goes back to the device if memory "
-            "is "
-            "nearly full or fragmented by changing shapes, or if the loop calls torch.cuda.empty_cache(), which only "
-            "makes the next step slower. Let segments grow, keep shapes alike, or use a little less memory."
+            "is nearly full or fragmented by changing shapes, or if the loop calls torch.cuda.empty_cache(), which "
+            "only makes the next step slower. Let segments grow, keep shapes alike, or use a little less memory."
         ),
         code="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True   # in the environment; no empty_cache() in the loop",
+        of=seen.spans(rows),
     )

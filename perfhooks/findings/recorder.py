@@ -9,7 +9,7 @@ from perfhooks.findings.evidence import ms
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from perfhooks.findings.evidence import Tables
+    from perfhooks.findings.evidence import Evidence
     from perfhooks.findings.finding import Finding
 
 LARGE: Final = 1.5
@@ -17,16 +17,16 @@ LARGE: Final = 1.5
 of a step are no longer those of the training."""
 
 
-def profiler_overhead(tables: Tables) -> Iterator[Finding]:
+def profiler_overhead(seen: Evidence) -> Iterator[Finding]:
     """A recorded step takes half as long again as one that was not recorded, or more.
 
     Source: `LARGE`; the medians of the run's own clock. Nothing is gained here but the truth of the other figures.
     """
-    cost = tables.capture.cost
+    cost = seen.capture.cost
     if not cost.idle_step_ms or cost.recorded_step_ms is None or cost.recorded_step_ms < LARGE * cost.idle_step_ms:
         return
-    wanted = [name for name in ("with_stack", "profile_memory", "record_shapes") if tables.capture.options.get(name)]
-    yield tables.finding(
+    wanted = [name for name in ("with_stack", "profile_memory", "record_shapes") if seen.capture.options.get(name)]
+    yield from seen.finding(
         "profiler-overhead",
         None,
         title=f"Recording makes a step {cost.recorded_step_ms / cost.idle_step_ms:.1f} times as long as it is.",

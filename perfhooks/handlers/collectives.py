@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from perfhooks.handlers.tables import csv
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     import polars as pl
 
@@ -35,22 +35,17 @@ class CollectiveTable:
 
 
 def rows(capture: Capture, trace: Trace) -> pl.DataFrame:
-    """The collectives of a window, as `perfhooks.trace.collectives.table` defines them.
+    """The collectives of a window, as `perfhooks.trace.collectives.table` defines them, less those launched before it.
 
     ``rank`` comes first, and ``start_ns`` takes the place of ``start_ms``: nanoseconds since 1970 by the clock of the
     host, so that those of several ranks can be compared.
     """
     import polars as pl
 
-    from perfhooks.trace import collectives
+    from perfhooks.trace.collectives import of_window
+    from perfhooks.trace.model import epoch
 
-    table = collectives.table(trace)
+    table = capture.tables(trace).collectives.filter(of_window(trace))
     begin = epoch(trace.metadata) + (int(trace.start.min()) if len(trace) else 0)
     start = (table["start_ms"] * 1e6).round().cast(pl.Int64) + begin
     return table.select(pl.lit(capture.rank, pl.Int64).alias("rank"), "step", pl.Series("start_ns", start), *_KEPT)
-
-
-def epoch(metadata: Mapping[str, Any]) -> int:
-    """What a trace counts its nanoseconds from, since 1970: since torch 2.4 they are small numbers from a base."""
-    base = metadata.get("baseTimeNanoseconds")
-    return base if type(base) is int else 0

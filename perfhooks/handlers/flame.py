@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Final, Literal
+from typing import IO, TYPE_CHECKING, ClassVar, Final, Literal
 
 from perfhooks.errors import OptionError
 from perfhooks.handlers.artifact import Artifact
@@ -21,6 +21,9 @@ _MEASURES: Final = ("host", "device", "bytes")
 class Flame:
     """A flame graph that any browser opens: ``rank0.flame.svg``; ``with_stack`` records the lines of Python in it."""
 
+    needs: ClassVar[str] = "with_stack"
+    """The recording option without which there is nothing to make."""
+
     by: Literal["host", "device", "bytes"] = "host"
     """What its widths are: ``"host"`` or ``"device"`` time, or ``"bytes"`` allocated."""
     share: float = 0.001
@@ -35,10 +38,13 @@ class Flame:
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
         """One file, or none where there is nothing to draw."""
         from perfhooks.report import svg, tree
-        from perfhooks.trace import stacks
 
         found = tree.tree(
-            stacks.folded(trace, self.by), share=self.share, nodes=5000, leaves="kernel" if self.by == "device" else ""
+            capture.tables(trace).calls(self.by),
+            share=self.share,
+            nodes=5000,
+            leaves="kernel" if self.by == "device" else "",
+            owners=capture.owners,
         )
         if not found["value"][0]:
             return

@@ -31,10 +31,9 @@ class KernelTable:
         if self.row_limit is not None and (not isinstance(self.row_limit, int) or self.row_limit < 1):
             raise OptionError(f"row_limit must be an integer >= 1 or None, got {self.row_limit!r}")
 
-    def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:  # noqa: ARG002 -- the form of a handler
+    def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
         """One file, most time first."""
-        from perfhooks.trace import kernels
-
         if trace.is_device_traced:
-            table = kernels.by_launch(trace) if self.by_launch else kernels.table(trace)
+            tables = capture.tables(trace)
+            table = tables.kernels_by_launch if self.by_launch else tables.kernels
             yield csv("kernels.csv", table if self.row_limit is None else table.head(self.row_limit))

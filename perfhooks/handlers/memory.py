@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from perfhooks.errors import OptionError
 from perfhooks.handlers.tables import csv
@@ -23,6 +23,9 @@ class Memory:
     It needs ``profile_memory``, without which there are no files; with ``with_stack`` the second one tells the source.
     """
 
+    needs: ClassVar[str] = "profile_memory"
+    """The recording option without which there is nothing to make."""
+
     rows: int = 2000
     """About how many rows each device has in the first file; the peak is one of them, exactly."""
 
@@ -30,10 +33,11 @@ class Memory:
         if not isinstance(self.rows, int) or isinstance(self.rows, bool) or self.rows < 1:
             raise OptionError(f"rows must be an integer >= 1, got {self.rows!r}")
 
-    def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:  # noqa: ARG002 -- the form of a handler
+    def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
         """Two files."""
         from perfhooks.trace import memory
 
         if len(trace.instants.time):
-            yield csv("memory.csv", memory.thinned(memory.over_time(trace), self.rows))
-            yield csv("memory.peak.csv", memory.alive_at_peak(trace))
+            tables = capture.tables(trace)
+            yield csv("memory.csv", memory.thinned(tables.memory, self.rows))
+            yield csv("memory.peak.csv", tables.alive_at_peak)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from perfhooks.handlers.tables import csv
 
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 class Modules:
     """What each ``nn.Module`` cost, forward and backward: ``rank0.modules.csv``; it needs ``with_stack``."""
 
-    def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:  # noqa: ARG002 -- the form of a handler
-        """One file, in the order of the tree of modules."""
-        from perfhooks.trace import modules
+    needs: ClassVar[str] = "with_stack"
+    """The recording option without which there is nothing to make."""
 
-        yield csv("modules.csv", modules.table(trace))
+    def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
+        """One file, in the order of the tree of modules."""
+        yield csv("modules.csv", capture.tables(trace).modules)

@@ -16,18 +16,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PageData:
-    """What the page of the run shows of this window, ``rank0.page.json``: the page is made without the trace."""
+    """What is known of this window without its trace: for the page of the run, and for comparisons.
+
+    That are ``rank0.page.json`` and ``rank0.costs.json``.
+    """
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
-        """One file of some tens of kilobytes."""
+        """Two files of some tens of kilobytes."""
         import msgspec
 
-        from perfhooks.report import PART
-        from perfhooks.report import window_data as window
+        from perfhooks.comparing import costs, saved
+        from perfhooks.report import window_data
+        from perfhooks.report.data import Share
+        from perfhooks.run.layout import SHARE
+        from perfhooks.run.publishing import encoded
 
-        reduced = window.reduce(capture, trace)
+        share = msgspec.convert(window_data.reduce(capture, trace), Share)
 
         def write(file: IO[bytes]) -> None:
-            file.write(msgspec.json.encode(reduced))
+            file.write(encoded(share))
 
-        yield Artifact(PART, write)
+        yield Artifact(SHARE, write)
+        spent = saved.encode(costs.measure(capture.tables(trace)))
+        yield Artifact(saved.NAME, lambda file: file.write(spent))

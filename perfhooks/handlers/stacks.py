@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from perfhooks.errors import OptionError
 from perfhooks.handlers.artifact import Artifact
@@ -22,6 +22,9 @@ _ENDINGS: Final = {"folded": "folded", "speedscope": "speedscope.json"}
 @dataclass(frozen=True, kw_only=True)
 class Stacks:
     """Python stacks with the operator as leaf: ``rank0.stacks.folded``; ``with_stack`` records the Python part."""
+
+    needs: ClassVar[str] = "with_stack"
+    """The recording option without which there is nothing to make."""
 
     format: Literal["folded", "speedscope"] = "folded"
     """Folded lines, which every flame graph tool reads, or ``rank0.stacks.speedscope.json`` for speedscope."""
@@ -42,7 +45,7 @@ class Stacks:
         from perfhooks.trace import stacks
 
         for measure in self.by:
-            found = stacks.folded(trace, by=measure)
+            found = capture.tables(trace).stacks(measure)
             name = ".".join(["stacks", *([] if measure == "host" else [measure]), _ENDINGS[self.format]])
             if self.format == "folded":
                 yield Artifact(name, functools.partial(stacks.write, found))

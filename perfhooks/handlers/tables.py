@@ -27,18 +27,7 @@ class StepTable:
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
         """One file."""
-        yield csv("steps.csv", step_rows(capture, trace))
-
-
-def step_rows(capture: Capture, trace: Trace) -> pl.DataFrame:
-    """The step table of a window; a step that was cut short is left out where there are whole ones."""
-    import polars as pl
-
-    from perfhooks.trace import steps
-
-    table = steps.table(trace, rank=capture.rank, stage=capture.stage)
-    whole = table.filter(pl.col("step").ne_missing(capture.unfinished_step))
-    return whole if whole.height else table
+        yield csv("steps.csv", capture.tables(trace).steps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,11 +52,10 @@ class OperatorTable:
         if not isinstance(self.stack_depth, int) or self.stack_depth < 1:
             raise OptionError(f"stack_depth must be an integer >= 1, got {self.stack_depth!r}")
 
-    def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:  # noqa: ARG002 -- the form of a handler
+    def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
         """One file, most self CPU time first."""
-        from perfhooks.trace import operators
-
-        table = operators.table(trace, self.by, stack_depth=self.stack_depth, all_flops=self.all_flops)
+        tables = capture.tables(trace)
+        table = tables.operators(self.by, stack_depth=self.stack_depth, all_flops=self.all_flops)
         yield csv("operators.csv", table if self.row_limit is None else table.head(self.row_limit))
 
 

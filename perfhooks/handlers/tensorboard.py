@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import gzip
+import logging
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, ClassVar, Final
 
 from perfhooks.errors import OptionError
 from perfhooks.handlers.artifact import Artifact
-from perfhooks.handlers.chrome import LEVEL
 from perfhooks.run.publishing import file_name, publish
+from perfhooks.trace.packing import LEVEL
+from perfhooks.trace.source import TornArchiveError, blocks
 
 if TYPE_CHECKING:
     import os
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
     from perfhooks.run.capture import Capture
     from perfhooks.trace import Trace
 
-_CHUNK: Final = 1 << 20
+_log: Final = logging.getLogger("perfhooks")
+_LONGEST_CATEGORY: Final = 1 << 12
+"""Bytes of text that a category may be cut in two by, where no comma tells."""
 # The plugin (torch-tb-profiler 0.4.3, its last release) knows the categories of 2021. Today's calls into the runtime it
 # drops, with them every link from a kernel to its operator; and labels, with them the wait for data. The shadows of
 # step marks on streams it takes for steps.
@@ -36,6 +40,9 @@ class TensorBoard:
     Categories are put as the plugin knows them, so that it finds the steps, the wait for data, and the operators of
     kernels; nothing else is changed.
     """
+
+    needs: ClassVar[str | None] = None
+    """It runs only where it is asked for."""
 
     folder: str | os.PathLike[str] | None = None
     """Where ``tensorboard --logdir`` looks: each stage is a run there, each rank a worker, each window a span that is
@@ -70,13 +77,24 @@ def translate(source: Path, target: IO[bytes]) -> None:
         target: An open binary file.
     """
     with source.open("rb") as file, gzip.GzipFile("", "wb", LEVEL, target, mtime=0) as packed:
-        plain = gzip.GzipFile(fileobj=file) if source.name.endswith(".gz") else file
         rest = b""
-        while chunk := plain.read(_CHUNK):
+        for block in _whole_blocks(file):
+            text = rest + block
             # what is looked for holds no comma, so no comma cuts it in two
-            whole, comma, rest = (rest + chunk).rpartition(b",")
-            packed.write(_CATEGORY.sub(_translated, whole) + comma)
+            end = text.rfind(b",") + 1
+            # a text without any is no category
+            end = end or max(0, len(text) - _LONGEST_CATEGORY)
+            packed.write(_CATEGORY.sub(_translated, text[:end]))
+            rest = text[end:]
         packed.write(_CATEGORY.sub(_translated, rest))
+
+
+def _whole_blocks(file: IO[bytes]) -> Iterator[bytes]:
+    """The blocks of a trace; of an archive that is torn, those that can be unpacked."""
+    try:
+        yield from blocks(file)
+    except TornArchiveError as error:
+        _log.warning("the trace for TensorBoard is not whole: %s", error)
 
 
 def _translated(match: re.Match[bytes]) -> bytes:

@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any, Final
 from perfhooks.errors import PerfhooksError
 from perfhooks.ranks import missing
 from perfhooks.ranks.findings import findings
-from perfhooks.run.folder import Run
+from perfhooks.ranks.known import Known, Told
+from perfhooks.run.folder import Run, places_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     import polars as pl
 
     from perfhooks.ranks.clocks import Clocks
-    from perfhooks.ranks.files import Window
+    from perfhooks.ranks.files import RankedWindow
 
 __all__ = ["FORMAT", "clocks_of", "findings", "gather"]
 
@@ -34,11 +36,13 @@ _CELLS: Final = 8192
 _DIGITS: Final = 6
 
 
-def gather(run: Path) -> dict[str, Any]:
+def gather(run: Path, windows: Sequence[Path] | None = None, known: Known | None = None) -> dict[str, Any]:
     """Compare the ranks of a run.
 
     Args:
         run: A run folder. What waits to be finished counts as missing.
+        windows: The folders of the windows to compare; None takes all.
+        known: What was said of windows before, which is then taken from there.
 
     Returns:
         Plain data, of which tables are columns:
@@ -62,29 +66,49 @@ def gather(run: Path) -> dict[str, Any]:
     from perfhooks.ranks import files
 
     folder = Run.existing(run)
-    names = files.names(folder.folder)
+    known = known or Known()
+    folders = folder.window_folders() if windows is None else windows
+    found = [known.of(each, _told) for each in folders if each.is_dir()]  # an old one may just have been deleted
+    told = {each.compared["name"]: each for each in found if each.ranks}
     died: dict[str, set[int]] = {}
     for place in folder.died_recording():
         died.setdefault(place.folder.name, set()).add(place.rank)
-    began = files.began(folder.folder)
     manifest = folder.manifest()
-    expected = {"world_size": manifest.get("world_size"), "asked": manifest.get("ranks")}
-    windows, lacks, trimmed = [], [], False
-    stages: dict[str, tuple[str, int]] = {}
-    for name, ranks in names.items():
-        window = files.read(folder.folder / name, ranks)
-        stages[name] = _stage(window)
-        windows.append(_compared(window))
-        trimmed |= any(facts.keep_windows is not None for facts in window.facts.values())
-        lacks += missing.of_window(window)
-    windows.sort(key=lambda window: (window["stage"], window["first"]))
     return {
         "format": FORMAT,
-        "world_size": expected["world_size"],
-        "ranks": sorted(set().union(*names.values())),
-        "windows": windows,
-        "missing": missing.of_run(names, stages, began, died, trimmed=trimmed, **expected) + lacks,
+        "world_size": manifest.world_size,
+        "ranks": sorted(set().union(*(each.ranks for each in told.values()))),
+        "windows": sorted((each.compared for each in told.values()), key=lambda each: (each["stage"], each["first"])),
+        "missing": missing.of_run(
+            {name: set(each.ranks) for name, each in told.items()},
+            {name: (each.stage, each.first) for name, each in told.items()},
+            files.began(folder.folder),
+            died,
+            trimmed=any(each.is_trimmed for each in told.values()),
+            world_size=manifest.world_size,
+            asked=manifest.ranks,
+        )
+        + [entry for each in told.values() for entry in each.missing],
     }
+
+
+def _told(folder: Path) -> Told:
+    """What the ranks say of one window; nothing of a folder that is none."""
+    from perfhooks.ranks import files
+
+    ranks = {place.rank for place in places_of(folder)}
+    if not ranks:
+        return Told(ranks=(), stage="", first=0, is_trimmed=False, compared={}, missing=())
+    window = files.read(folder, ranks)
+    stage, first = _stage(window)
+    return Told(
+        ranks=tuple(sorted(ranks)),
+        stage=stage,
+        first=first,
+        is_trimmed=any(facts.keep_windows is not None for facts in window.facts.values()),
+        compared=_compared(window),
+        missing=tuple(missing.of_window(window)),
+    )
 
 
 def clocks_of(window: Path) -> Clocks:
@@ -105,12 +129,12 @@ def clocks_of(window: Path) -> Clocks:
     return collectives.match(read.collectives, read.clocks).clocks
 
 
-def _stage(window: Window) -> tuple[str, int]:
+def _stage(window: RankedWindow) -> tuple[str, int]:
     facts = next(iter(window.facts.values()), None)
     return (window.name, 0) if facts is None else (facts.stage, facts.first)
 
 
-def _compared(window: Window) -> dict[str, Any]:
+def _compared(window: RankedWindow) -> dict[str, Any]:
     from perfhooks.ranks import collectives, steps
 
     matched = collectives.match(window.collectives, window.clocks)
@@ -148,7 +172,7 @@ def _with_offsets(table: pl.DataFrame, offsets: Any) -> pl.DataFrame:
     return table.join(known, on="rank", how="left", maintain_order="left")
 
 
-def _with_nodes(table: pl.DataFrame, window: Window) -> pl.DataFrame:
+def _with_nodes(table: pl.DataFrame, window: RankedWindow) -> pl.DataFrame:
     """The machine of each rank, where there are several."""
     import polars as pl
 

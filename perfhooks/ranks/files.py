@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -11,8 +10,14 @@ import msgspec
 import numpy as np
 import polars as pl
 
+from perfhooks.errors import PerfhooksError
+from perfhooks.run import layout
+from perfhooks.run.capture import Step  # noqa: TC001 -- msgspec reads the annotation
+from perfhooks.run.layout import CAPTURE, artifact, rank_of_run_file, rank_of_window_file
+from perfhooks.run.reading import read_bytes, read_json
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 STEPS: Final[Mapping[str, pl.DataType]] = {
@@ -34,10 +39,6 @@ COLLECTIVES: Final[Mapping[str, pl.DataType]] = {
 }
 """Those of a table of collectives."""
 
-_WINDOW_FILE: Final = re.compile(r"\.?rank(\d+)\.(?:capture|\w+\.spool)\.json")
-_RANK_FILE: Final = re.compile(r"\.?rank(\d+)\.(?:timeline\.csv|worker\.log|recording)")
-
-
 _APART_S: Final = 60.0
 """So far apart are the clocks of no two machines, in seconds."""
 
@@ -51,9 +52,9 @@ class Facts(msgspec.Struct, gc=False):
     node: str = ""
     boot: str = ""
     stage: str = "train"
-    first: int = 0
-    last: int | None = None
-    reached: int = 0
+    first: Step = 0
+    last: Step | None = None
+    reached: Step = 0
     partial: str | None = None
     state: str = "spooled"
     notes: tuple[str, ...] = ()
@@ -67,11 +68,8 @@ class Facts(msgspec.Struct, gc=False):
         return f"{self.node} {self.boot}" if self.boot else ""
 
 
-_FACTS: Final = msgspec.json.Decoder(Facts)
-
-
 @dataclass(frozen=True)
-class Window:
+class RankedWindow:
     """One window of all ranks."""
 
     name: str
@@ -94,18 +92,18 @@ def names(run: Path) -> dict[str, set[int]]:
     """The windows of a run, and the ranks that left anything of each; in the order of their names."""
     found: dict[str, set[int]] = {}
     for entry in sorted(_entries(run), key=lambda entry: entry.name):
-        if entry.is_dir() and not entry.is_symlink():
-            ranks = _numbers(_WINDOW_FILE, (file.name for file in _entries(entry.path)))
+        if entry.is_dir(follow_symlinks=False):
+            ranks = _ranks(rank_of_window_file, entry.path)
             found |= {entry.name: ranks} if ranks else {}
     return found
 
 
 def began(run: Path) -> set[int]:
     """The ranks that left any sign of having been asked to record."""
-    return _numbers(_RANK_FILE, (entry.name for entry in _entries(run)))
+    return _ranks(rank_of_run_file, run)
 
 
-def read(folder: Path, ranks: Iterable[int]) -> Window:
+def read(folder: Path, ranks: Iterable[int]) -> RankedWindow:
     """Read one window.
 
     Args:
@@ -116,16 +114,16 @@ def read(folder: Path, ranks: Iterable[int]) -> Window:
     problems: dict[int, str] = {}
     for rank in sorted(ranks):
         try:
-            facts[rank] = _facts(folder / f"rank{rank}.capture.json")
-        except (OSError, msgspec.MsgspecError) as error:
-            problems[rank] = _said(error)
+            facts[rank] = _facts(folder / artifact(rank, CAPTURE))
+        except PerfhooksError as error:
+            problems[rank] = str(error)
     earlier = _earlier(facts)
     of_last = [rank for rank in facts if rank not in earlier]
     steps, collectives = (
         _table(folder, name, of_last, schema, problems)
-        for name, schema in (("steps.csv", STEPS), ("collectives.csv", COLLECTIVES))
+        for name, schema in ((layout.STEPS, STEPS), (layout.COLLECTIVES, COLLECTIVES))
     )
-    return Window(folder.name, facts, steps, collectives, problems, earlier)
+    return RankedWindow(folder.name, facts, steps, collectives, problems, earlier)
 
 
 def _earlier(facts: Mapping[int, Facts]) -> dict[int, float]:
@@ -147,7 +145,7 @@ def _earlier(facts: Mapping[int, Facts]) -> dict[int, float]:
 
 def _facts(path: Path) -> Facts:
     try:
-        return _FACTS.decode(path.read_bytes())
+        return read_json(path, Facts, "the facts of a window")
     except FileNotFoundError:
         return Facts()  # its trace was saved, and not even that could be said
 
@@ -160,7 +158,7 @@ def _table(
     texts: dict[int, bytes] = {}
     for rank in ranks:
         try:
-            texts[rank] = (folder / f"rank{rank}.{name}").read_bytes()
+            texts[rank] = read_bytes(folder / artifact(rank, name))
         except FileNotFoundError:
             continue
         except OSError as error:
@@ -222,5 +220,6 @@ def _entries(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
         return list(entries)
 
 
-def _numbers(pattern: re.Pattern[str], names: Iterable[str]) -> set[int]:
-    return {int(match[1]) for name in names if (match := pattern.fullmatch(name))}
+def _ranks(rank_of: Callable[[str], int | None], folder: str | os.PathLike[str]) -> set[int]:
+    found = (rank_of(entry.name) for entry in _entries(folder))
+    return {rank for rank in found if rank is not None}

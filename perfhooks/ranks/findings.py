@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from perfhooks.findings.finding import Finding
 from perfhooks.ranks.steps import PARTS
 
 if TYPE_CHECKING:
@@ -40,12 +42,27 @@ _ADVICE: Final = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class RankFinding(Finding):
+    """A finding about ranks, in the form in which `findings` gives it."""
+
+    rank: int
+    """The slowest."""
+    ranks: tuple[int, ...]
+    """All that are slow in this."""
+    part: str
+    """In what: a key of `_WORDS`."""
+    windows: tuple[str, ...]
+    """The windows in which the slowest is slow."""
+
+
 def findings(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Name the ranks that the others wait for, and the part of the step that keeps them; nothing where none stands out.
 
     A rank that waits in a collective is not slow, so ranks are judged by their own work: all of the step less the
     waiting. A rank is named if that takes clearly longer than the others' (`steps.SLOW`, `steps.MANY`) in three of four
-    steps or more, in most of the windows it recorded; the part is the one that exceeds the others' by most.
+    steps or more, and by more than chance makes of equal work (`chance.certain`), in most of the windows it recorded;
+    the part is the one that exceeds the others' by most.
 
     Args:
         data: what `gather` gives.
@@ -75,7 +92,11 @@ def _rows(window: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _slow(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    found = [row for row in rows if (row.get("slow_percent") or 0.0) >= _MOST and row["excess_ms"] > 0]
+    found = [
+        row
+        for row in rows
+        if (row.get("slow_percent") or 0.0) >= _MOST and row["excess_ms"] > 0 and row.get("certain", True)
+    ]
     return found if 2 * len(found) <= len(rows) else []
 
 

@@ -13,12 +13,13 @@ import msgspec
 
 from perfhooks import ranks as ranks_of_run
 from perfhooks.errors import OptionError, PerfhooksError, TraceError
-from perfhooks.handlers.chrome import LEVEL
-from perfhooks.handlers.collectives import epoch
 from perfhooks.ranks.missing import named
-from perfhooks.run.capture import MERGED, Place
+from perfhooks.run.capture import Place
+from perfhooks.run.layout import MANIFEST, MERGED
 from perfhooks.run.publishing import publish, shown
-from perfhooks.trace.events import decode_object
+from perfhooks.trace.events import MALFORMED, decode_object
+from perfhooks.trace.model import epoch
+from perfhooks.trace.packing import LEVEL
 from perfhooks.trace.source import BLOCK, TornArchiveError, blocks, opened
 
 if TYPE_CHECKING:
@@ -33,7 +34,15 @@ _BETWEEN: Final = re.compile(rb"\}\s*,(?=\s*\{)")
 _PROCESSES: Final = 1000
 """So many numbers of processes a rank has: rank 0 those from 1000 on. Perfetto takes 0 for the idle process."""
 _ATTEMPTS: Final = 64
-_PLAIN_TIME: Final = re.compile(rb"(\d+)(?:\.(\d{1,3})0*)?")
+_LONGEST: Final = 16 << 20
+"""So many bytes one event may have, and so many the keys before and behind the events."""
+_LATEST: Final = 4.0e15
+"""Microseconds; no event is later, and a number so large may have more digits than memory has room for."""
+_PLAIN_TIME: Final = re.compile(rb"(\d{1,16})(?:\.(\d{1,3})0*)?")
+_DIGITS: Final = 18
+"""Of an id that still fits 64 bits when all ranks have one like it."""
+_OVERLAP: Final = 64
+"""Bytes of one block to search again with the next: what is looked for may be cut in two."""
 _DECODE: Final = msgspec.json.Decoder(list[Event])
 _REST: Final = msgspec.json.Decoder(Event)
 _ENCODE: Final = msgspec.json.Encoder()
@@ -104,6 +113,11 @@ def merge(
     return Merged(path, tuple(sorted(found)), len(clocks.offset_ms) > 1, clocks.error_ms, tuple(problems))
 
 
+def is_ours(folder: Path) -> bool:
+    """Whether a folder is that of a run, or of a window of one: then `merge` knows its traces."""
+    return (folder / MANIFEST).exists() or any(folder.glob("rank*.capture.json"))
+
+
 def _window(target: Path) -> Path:
     if not (target / "run.json").exists():
         return target
@@ -165,19 +179,25 @@ class _Source:
         """
         try:
             yield from self._lists()
-        except (OSError, TornArchiveError, msgspec.MsgspecError) as error:
+        except (OSError, TornArchiveError, *MALFORMED) as error:
             raise TraceError(f"{self.path} cannot be read: {error}") from error
 
     def _lists(self) -> Iterator[list[Event]]:
         with opened(str(self.path)) as file:
             source = blocks(file)
             buffer = self._head(source)
+            tried = 0
             for block in source:
                 buffer += block
-                if len(buffer) >= BLOCK:
-                    events, end = _whole_events(buffer)
-                    yield events
-                    del buffer[:end]
+                # in twice as much text as the last time, where that held no whole event
+                if len(buffer) < max(BLOCK, 2 * tried):
+                    continue
+                events, end = _whole_events(buffer)
+                yield events
+                del buffer[:end]
+                tried = 0 if end else len(buffer)
+                if tried > _LONGEST:
+                    raise TraceError(f"{self.path} has more than {_LONGEST >> 20} MiB between two events")
         rest = _REST.decode(b'{"traceEvents":[' + buffer)
         yield _DECODE.decode(rest.pop("traceEvents"))
 
@@ -185,10 +205,13 @@ class _Source:
         """Read the keys before the events; what comes back begins with the first event."""
         head = bytearray()
         for block in source:
+            searched = max(len(head) - _OVERLAP, 0)
             head += block
-            if begin := _EVENTS_BEGIN.search(head):
+            if begin := _EVENTS_BEGIN.search(head, searched):
                 self.metadata = decode_object(bytes(head[: begin.end()]) + b"]}") or {}
                 return head[begin.end() :]
+            if len(head) > _LONGEST:
+                break
         raise TraceError(f"{self.path} has no list of traceEvents")
 
 
@@ -198,7 +221,7 @@ def _whole_events(buffer: bytearray) -> tuple[list[Event], int]:
     for match in reversed(list(_BETWEEN.finditer(buffer, begin))[-_ATTEMPTS:]):
         try:
             return _DECODE.decode(b"[" + buffer[: match.end() - 1] + b"]"), match.end()
-        except msgspec.MsgspecError:
+        except MALFORMED:
             continue
     return [], 0
 
@@ -332,13 +355,27 @@ def _later(time: bytes, shift: int) -> bytes:
     """Microseconds as JSON, so many nanoseconds later, exact to the last digit."""
     match = _PLAIN_TIME.fullmatch(time)
     if match is None:
-        nanos = round(Decimal(time.decode().strip('"')) * 1000)
+        micros = _number(time)
+        if micros is None:
+            return time
+        nanos = round(micros * 1000)
     else:
         nanos = int(match[1]) * 1000 + int((match[2] or b"").ljust(3, b"0"))
     whole, rest = divmod(abs(nanos + shift), 1000)
     return b"%s%d.%03d" % (b"-" if nanos + shift < 0 else b"", whole, rest)
 
 
+def _number(time: bytes) -> Decimal | None:
+    """A time in whatever way JSON can spell it; None for what is no time."""
+    try:
+        micros = Decimal(time.decode().strip('"'))
+        return micros if abs(micros) < _LATEST else None
+    except (ArithmeticError, ValueError):
+        return None
+
+
 def _apart(number: bytes, place: int, count: int) -> bytes:
     """An id that no other rank has."""
-    return b"%d" % (int(number) * count + place) if number.isdigit() else _ENCODE.encode(f"{place}.{number.decode()}")
+    if number.isdigit() and len(number) < _DIGITS:
+        return b"%d" % (int(number) * count + place)
+    return _ENCODE.encode(f"{place}.{number.decode('utf-8', 'replace')}")

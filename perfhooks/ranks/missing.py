@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from perfhooks.ranks.files import Window
+    from perfhooks.ranks.files import RankedWindow
 
 _SHOWN: Final = 12
 
 
-def of_window(window: Window) -> list[dict[str, Any]]:
+def of_window(window: RankedWindow) -> list[dict[str, Any]]:
     """What ranks left incomplete of a window in which they left anything at all."""
     facts = window.facts
     steps = dict(window.steps.group_by("rank").agg("step").iter_rows())
@@ -97,7 +97,7 @@ def _never(rank: int, asked: object) -> str | None:
     """Why a rank left nothing of the whole run; None where it was not to leave anything, or may not have been."""
     if asked is None:
         return "left nothing: not asked to record, or lost"
-    is_asked = asked == "all" or (isinstance(asked, list) and rank in asked)
+    is_asked = asked == "all" or (isinstance(asked, tuple) and rank in asked)
     return "left nothing, though asked to record" if is_asked else None
 
 

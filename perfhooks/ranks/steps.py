@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
 
+from perfhooks.ranks.chance import certain
+
 if TYPE_CHECKING:
-    Matrix: TypeAlias = "np.ndarray[tuple[int, int], np.dtype[Any]]"
+    from perfhooks.ranks.chance import Matrix
 
 PARTS: Final = ("data", "compute", "communication", "other")
 """What a rank may be slow in; ``other`` is what is left of the host's time where devices were traced."""
@@ -66,6 +68,7 @@ def of_ranks(split: pl.DataFrame) -> pl.DataFrame:
     ``excess_ms`` is the median over the steps of what its own work takes longer than the median of the other ranks' in
     the same step; ``data_excess_ms`` and so on are those of the parts. ``slow_percent`` are the steps in which the
     excess is `SLOW` of the step or more; among `MANY` ranks, `MANY_SLOW` of it and `FAR` more than is usual.
+    ``certain`` says whether the excess is more than chance makes of equal work, see `chance.certain`.
 
     Args:
         split: what `parts` gives.
@@ -91,6 +94,8 @@ def of_ranks(split: pl.DataFrame) -> pl.DataFrame:
         pl.Series("excess_ms", found.pop("own_excess_ms"), nan_to_null=True),
         *(pl.Series(name, values, nan_to_null=True) for name, values in found.items()),
         pl.Series("slow_percent", slow, nan_to_null=True),
+        # of one step of many ranks, how they differ among each other is in the limit
+        pl.Series("certain", certain(excess["own_ms"], alone=len(ranks) >= MANY), dtype=pl.Boolean),
     )
 
 

@@ -5,26 +5,34 @@ from __future__ import annotations
 import logging
 import platform
 import secrets
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from perfhooks import handlers, report
-from perfhooks.command.output import waiting
+from perfhooks import handlers
 from perfhooks.errors import OptionError
-from perfhooks.finishing.finish import finish
+from perfhooks.finishing.finish import finish, turn_page
+from perfhooks.finishing.messages import FinishWindow, TurnPage, WakeUp, WriteSteps
 from perfhooks.guard import OnError, guard, logger
 from perfhooks.handlers import Handler
-from perfhooks.recording.worker import Worker
+from perfhooks.handlers.permit import Permit
+from perfhooks.progress import waiting
+from perfhooks.recording import lifetime
+from perfhooks.recording.worker import Worker, can_start, reap
 from perfhooks.run.capture import Capture, Cost, Place
-from perfhooks.run.folder import Run, versions
+from perfhooks.run.circumstances import Circumstances
+from perfhooks.run.installation import Installation
+from perfhooks.run.layout import PAGE
 from perfhooks.run.liveness import BEGAN, boot
+from perfhooks.run.manifest import versions
 from perfhooks.run.publishing import publish, shown
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from perfhooks.finishing.messages import Answer
+    from perfhooks.run.folder import Run
     from perfhooks.run.timeline import Rows
     from perfhooks.schedule import Planned
 
@@ -39,8 +47,9 @@ _POLL_S: Final = 0.2
 _FEW_STEPS: Final = 2048
 """So many rows are written by the training itself, in about a millisecond."""
 _FAREWELL_S: Final = 0.5
+_MOST_DEATHS: Final = 3
+"""So many workers in a row that die before they did anything are not the fault of a window."""
 _LATER: Final = "`perfhooks report` finishes what is left"
-_ALWAYS = ("trace", "steps", "operators", "kernels", "collectives")
 
 
 class Recorded(Protocol):
@@ -66,7 +75,7 @@ class Recorded(Protocol):
     ready: bool
     """Whether there is a trace to save."""
 
-    def spool(self, path: Path) -> None:
+    def save(self, path: Path) -> None:
         """Save the trace as JSON."""
 
 
@@ -81,7 +90,7 @@ def place_of(window: Recorded, run: Run, stage: str) -> Place:
     return run.place(stage, window.first, window.planned.last + window.shortened if window.planned else None)
 
 
-class Spool:
+class Handover:
     """Takes recorded windows from a profiler, and sees to it that they are finished without the training waiting.
 
     The queue is the run folder: a capture marked ``spooled``. A child process is told about each; what it does not get
@@ -91,7 +100,7 @@ class Spool:
         wanted: What to make of each window: names, mappings, handlers of ours, which need only files; and plain
             callables, which get the window itself, at once. None, or the name ``"default"`` among others, makes
             everything that was recorded for.
-        recorded: The recording options, kept with each capture.
+        recorded: The recording options, and what else reading the trace needs to know; kept with each capture.
         background: Whether a child process does it; otherwise it is done at once.
         keep_windows: How many windows to keep; None keeps all.
         on_error: What a failure does.
@@ -115,14 +124,18 @@ class Spool:
         self.listeners: list[Callable[[Capture, Place], object]] = []
         self.pending: dict[str, Place | None] = {}
         """What the worker has not done yet: windows by folder, and raw steps by file."""
-        self._messages: dict[str, dict[str, object]] = {}
+        self._messages: dict[str, FinishWindow | TurnPage | WriteSteps] = {}
         self.recorded = {name: value for name, value in recorded.items() if isinstance(value, bool | int | str)}
         self._background = background
         self._keep_windows = keep_windows
         self._on_error = on_error
         self._run: Run | None = None
         self._worker: Worker | None = None
+        self._former: list[Worker] = []
+        """Workers that do what they were told before a pause, and end."""
         self._deaths = 0
+        """How many workers died one after the other, with nothing done between."""
+        self._is_page_old = False
         self.is_loud = True
         """Whether finished windows are worth an INFO line: of several ranks that record, one says it."""
 
@@ -133,13 +146,28 @@ class Spool:
             run: Where their files go; None where no files are wanted.
         """
         self._run = run
+        if self._worker is not None and self._worker.is_closing:
+            self._former.append(self._worker)
+            self._worker = None
         if run is not None and self._background and self._worker is None:
             self._start_worker(run)
+
+    @property
+    def has_files(self) -> bool:
+        """Whether anything was written into the run folder that somebody may want."""
+        return bool(self.places) or self._is_page_old
+
+    def move(self, run: Run | None) -> None:
+        """Go to another folder, before anything was written into this one; None goes nowhere."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.leave()
+        self.open(run)
 
     def warm_up(self) -> None:
         """A window is near: let the worker import what it needs."""
         if self._worker is not None:
-            self._worker.send({})
+            self._worker.send(WakeUp())
 
     @property
     def is_full(self) -> bool:
@@ -186,7 +214,7 @@ class Spool:
 
     def _save(self, window: Recorded, place: Place, path: Path) -> _Saved | None:
         with guard(f"saving the trace of {place.folder.name}", self._on_error):
-            seconds = _timed(lambda: window.spool(path))
+            seconds = _timed(lambda: window.save(path))
             return _Saved(path, seconds, path.stat().st_size)
         return None
 
@@ -214,22 +242,33 @@ class Spool:
             cost=Cost(stop_s=window.stop_s),
             options=self.recorded,
             versions=versions(),
+            installation=Installation.current(),
+            circumstances=Circumstances.current(),
             began=BEGAN,
             time=window.ended or time.time(),
         )
 
     def _hand_over(self, place: Place) -> None:
         self.places.append(place)
+        self._is_page_old = False
         if self._background:
-            self._tell(str(place.folder), {"folder": str(place.folder), "rank": place.rank}, place)
+            self._tell(FinishWindow(str(place.folder), str(place.folder), place.rank, self._permit), place)
         else:
-            self._finished(place, finish(place))
+            self._finished(place, finish(place, self._permit))
 
-    def _tell(self, task: str, message: dict[str, object], place: Place | None) -> None:
-        self.pending[task] = place
-        self._messages[task] = message | {"task": task}
-        if self._worker is not None:
-            self._worker.send(self._messages[task])
+    @property
+    def _permit(self) -> Permit:
+        """What this process says itself: of a file, nobody knows who wrote it."""
+        return Permit(handlers=self.recipes, remote=None if self._run is None else self._run.remote)
+
+    def _tell(self, message: FinishWindow | TurnPage | WriteSteps, place: Place | None) -> None:
+        if self._worker is None and self._run is not None and self._deaths < _MOST_DEATHS:
+            self._start_worker(self._run)
+        if self._worker is None:
+            return  # it waits for `perfhooks report`
+        self.pending[message.task] = place
+        self._messages[message.task] = message
+        self._worker.send(message)
 
     def keep_time(self, rows: Rows) -> None:
         """Append steps to the run's timeline; many of them are left to the worker, as text takes its time.
@@ -240,6 +279,7 @@ class Spool:
         run = self._run
         if run is None or not len(rows.numbers):
             return
+        self._is_page_old = True
         timeline = run.timeline(run.rank)
         waiting = any(place is None for place in self.pending.values())
         if self._worker is None or (len(rows.numbers) <= _FEW_STEPS and not waiting):
@@ -248,7 +288,17 @@ class Spool:
         raw = run.raw_steps(run.rank, int(rows.numbers[0]))
         with publish(raw) as file:
             rows.save(file)
-        self._tell(str(raw), {"steps": str(raw), "timeline": str(timeline)}, None)
+        self._tell(WriteSteps(str(raw), str(raw), str(timeline)), None)
+
+    def end_run(self) -> None:
+        """No steps for now: let the page show those since the last window."""
+        if not self.places or not self._is_page_old:
+            return
+        self._is_page_old, place = False, self.places[-1]
+        if not self._background:
+            turn_page(place, self._permit)
+        else:
+            self._tell(TurnPage(f"{place.folder}/{PAGE}", str(place.folder), place.rank, self._permit), None)
 
     def poll(self, timeout: float = 0.0) -> None:
         """Hear what the worker has finished since the last call; start another one if it died.
@@ -256,33 +306,61 @@ class Spool:
         Args:
             timeout: How long to wait for news, in seconds.
         """
-        if self._worker is None:
-            return
-        for answer in self._worker.answers(timeout):
-            place = self.pending.pop(answer["task"], None)
-            self._messages.pop(answer["task"], None)
-            if place is None:
-                continue
-            with guard(f"reading what became of {place.folder.name}", self._on_error):
-                if "problem" in answer:
-                    logger.warning("%s is not finished (%s); %s", shown(place.folder), answer["problem"], _LATER)
-                elif self._keep_windows is None or place.capture_file.exists():  # not deleted since
-                    self._finished(place, place.load())
-        if self.pending and self._worker.exit_code is not None:
-            self._mourn(self._worker)
+        for worker in [*self._former, self._worker]:
+            if worker is not None:
+                with guard("hearing the worker", self._on_error):
+                    answers = worker.answers(timeout)
+                    with lifetime.busy():
+                        for answer in answers:
+                            self._hear(answer)
+                        if worker.is_gone:
+                            self._lose(worker)
 
-    def _mourn(self, worker: Worker) -> None:
-        """The worker died with work to do: start another one, once."""
-        self._deaths += 1
-        self._worker = None
+    def _hear(self, answer: Answer) -> None:
+        place = self.pending.pop(answer.task, None)
+        self._messages.pop(answer.task, None)
+        self._deaths = 0
+        if place is None:
+            return
+        with guard(f"reading what became of {place.folder.name}", self._on_error):
+            if answer.problem is not None:
+                logger.warning("%s is not finished (%s); %s", shown(place.folder), answer.problem, _LATER)
+            elif self._keep_windows is None or place.capture_file.exists():  # not deleted since
+                self._finished(place, place.load())
+
+    def _lose(self, worker: Worker) -> None:
+        """A worker ended. Where it had work to do, another one does it; what kills two of them is left alone."""
         worker.leave()
-        if self._deaths == 1 and self._run is not None:
+        if worker is not self._worker:
+            self._former.remove(worker)
+        else:
+            self._worker = None
+        if not self.pending or self._former:
+            return
+        if self._worker is not None:
+            if worker.exit_code:  # what it left undone is for the one that is there; twice does no harm
+                self._tell_again()
+            return
+        self._deaths += 1
+        if self._deaths > 1:
+            task = next(iter(self.pending))
+            level = logging.DEBUG if self.pending[task] is None else logging.WARNING
+            logger.log(level, "the worker died again at %s: %s", shown(Path(task)), _LATER)
+            del self.pending[task], self._messages[task]
+        if self.pending and self._run is not None and self._deaths < _MOST_DEATHS:
             logger.info("the worker ended with code %s and was started again; nothing is lost", worker.exit_code)
             self._start_worker(self._run)
+            self._tell_again()
+        elif self.pending:
+            logger.warning("no worker is started any more, with %d windows to finish: %s", self.windows_left, _LATER)
+        if self._worker is None:
+            self.pending.clear()
+            self._messages.clear()
+
+    def _tell_again(self) -> None:
+        if self._worker is not None:
             for message in self._messages.values():
-                self._worker.send(message)  # type: ignore[attr-defined]  # just started
-        else:
-            logger.warning("the worker died again with %d windows to finish: %s", self.windows_left, _LATER)
+                self._worker.send(message)
 
     @property
     def windows_left(self) -> int:
@@ -290,13 +368,17 @@ class Spool:
         return sum(place is not None for place in self.pending.values())
 
     def _start_worker(self, run: Run) -> None:
+        if not can_start():
+            logger.info("there is no Python to start here (%s): the training makes the files itself", sys.executable)
+            self._background = False
+            return
         with guard("starting the worker", self._on_error):
             self._worker = Worker(run.folder / f"rank{run.rank}.worker.log")
 
     def _finished(self, place: Place, capture: Capture) -> None:
         for note in capture.notes:
             logger.warning("%s: %s", place.folder.name, note)
-        page = place.folder.parent / report.PAGE
+        page = place.folder.parent / PAGE
         level = logging.INFO if self.is_loud else logging.DEBUG
         logger.log(
             level, "%s -> %s", capture.headline or _plainly(capture), shown(page if page.exists() else place.folder)
@@ -316,19 +398,22 @@ class Spool:
         """
         began = time.monotonic()
         with waiting() as show:
-            while self.pending and self._worker is not None:
+            while self.pending and (self._worker is not None or self._former):
                 passed = time.monotonic() - began
                 if timeout is not None and passed >= timeout:
                     break
                 show(len(self.pending), passed)
                 self.poll(_POLL_S if timeout is None else min(_POLL_S, timeout - passed))
+        reap()
         return not self.pending
 
     def rest(self) -> None:
-        """No windows for now: a worker with nothing left to do ends."""
+        """No windows for now: the worker ends when its work is done."""
         if self._worker is not None and not self.pending:
             self._worker.leave(_FAREWELL_S)
             self._worker = None
+        elif self._worker is not None:
+            self._worker.close()
 
     def leave(self, timeout: float) -> None:
         """The process ends: wait for the worker for a while, then let it go on alone.
@@ -338,16 +423,27 @@ class Spool:
         """
         if self._worker is not None:
             self._worker.close()
-        if not self.wait(timeout) and self._worker is not None:
+        if not self.wait(timeout) and (self._worker is not None or self._former):
             logger.warning(
                 "%d windows are not finished after %.0f s; the worker goes on alone, %s",
-                len(self.pending),
+                self.windows_left,
                 timeout,
                 _LATER,
             )
-        worker, self._worker = self._worker, None
-        if worker is not None:
-            worker.leave(_FAREWELL_S if not self.pending else 0.0)
+        for worker in [*self._former, self._worker]:
+            if worker is not None:
+                worker.leave(_FAREWELL_S if not self.pending else 0.0)
+        self._former.clear()
+        self._worker = None
+
+    def abandon(self) -> None:
+        """This process is a forked child: the worker and its windows are its parent's."""
+        for worker in [*self._former, self._worker]:
+            if worker is not None:
+                worker.abandon()
+        self._former.clear()
+        self.pending.clear()
+        self._worker = self._run = None
 
 
 def _timed(act: Callable[[], object]) -> float:
@@ -361,15 +457,9 @@ def _plainly(capture: Capture) -> str:
     return f"steps {capture.first}-{last} recorded"
 
 
-def _by_default(recorded: Mapping[str, Any]) -> list[str]:
-    """Everything that was recorded for."""
-    with_stack = ["stacks", "flame", "modules"] if recorded.get("with_stack") else []
-    return [*_ALWAYS, *with_stack, *(["memory"] if recorded.get("profile_memory") else []), "page"]
-
-
 def _listed(wanted: HandlerLike | Sequence[HandlerLike], recorded: Mapping[str, Any]) -> list[HandlerLike]:
     listed = list(wanted) if isinstance(wanted, Sequence) and not isinstance(wanted, str) else [wanted]
-    default = _by_default(recorded)
+    default = handlers.by_default(recorded)
     return [one for each in listed for one in (default if isinstance(each, str) and each == DEFAULT else [each])]
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import signal
+import sys
 import threading
 import weakref
-from contextlib import AbstractContextManager
-from typing import Any, Final, Protocol
+from typing import Protocol
+
+from perfhooks.guard import cause_of
+from perfhooks.recording import signals, worker
 
 
 class Closable(Protocol):
@@ -35,6 +39,11 @@ def opened(profiler: Closable) -> None:
     _known.add(profiler)
 
 
+def is_anybody_known() -> bool:
+    """Whether any profiler has begun, or waits for its files."""
+    return bool(_known)
+
+
 def forget(profiler: Closable) -> None:
     """A profiler has stopped and waits for nothing."""
     _known.discard(profiler)
@@ -46,6 +55,13 @@ def _leave_all() -> None:
     for profiler in list(_known):
         profiler.leave()
     _known.clear()
+    worker.let_go()
+
+
+def why_it_ends() -> str:
+    """Why the interpreter ends: the exception that nobody caught, if there was one."""
+    error = getattr(sys, "last_value", None)
+    return "the interpreter exited" if error is None else cause_of(error)
 
 
 def _abandon_all() -> None:
@@ -53,91 +69,39 @@ def _abandon_all() -> None:
         profiler.abandon()
     _known.clear()
     _watched.clear()
+    signals.forget()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_abandon_all)
 
 
-class _Busy(AbstractContextManager[None]):
-    """Our own code at work: SIGTERM and Ctrl-C wait until it is done, as a recorder cut off in its stop loses all."""
-
-    depth = 0
-    postponed = False
-    interrupted = False
-
-    def __enter__(self) -> None:
-        self.depth += 1
-        if self.depth == 1 and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, _on_sigint)
-
-    def __exit__(self, *_: object) -> None:
-        self.depth -= 1
-        if self.depth:
-            return
-        if signal.getsignal(signal.SIGINT) is _on_sigint:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        interrupted, self.interrupted = self.interrupted, False
-        if self.postponed:
-            _terminate()
-        if interrupted:
-            raise KeyboardInterrupt
-
-
-_busy: Final = _Busy()
-
-
-def busy() -> AbstractContextManager[None]:
+def busy() -> contextlib.AbstractContextManager[object]:
     """Hold signals back while the recorder is being started, stopped or saved; in other threads there are none."""
-    return _busy if threading.current_thread() is threading.main_thread() else _NOT_MAIN
+    return signals.held if threading.current_thread() is threading.main_thread() else _NOT_MAIN
 
 
-class _Nothing(AbstractContextManager[None]):
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-_NOT_MAIN: Final = _Nothing()
+_NOT_MAIN = contextlib.nullcontext()
 
 
 def watch(profiler: Closable) -> None:
     """A window opens: let a SIGTERM that nobody else handles keep it."""
-    if threading.current_thread() is not threading.main_thread():
-        return
-    if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, _on_sigterm)
-    if signal.getsignal(signal.SIGTERM) is _on_sigterm:
+    if threading.current_thread() is threading.main_thread() and signals.on_sigterm(_terminate):
         _watched.add(profiler)
 
 
 def unwatch(profiler: Closable) -> None:
     """The window has closed: SIGTERM means again what it meant before."""
     _watched.discard(profiler)
-    if threading.current_thread() is not threading.main_thread():
-        return
-    if not _watched and not _busy.postponed and signal.getsignal(signal.SIGTERM) is _on_sigterm:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if not _watched and threading.current_thread() is threading.main_thread():
+        signals.off_sigterm()
 
 
-def _on_sigterm(_signal: int, _frame: Any) -> None:
-    if _busy.depth:
-        _busy.postponed = True
-    else:
-        _terminate()
-
-
-def _on_sigint(number: int, frame: Any) -> None:
-    """Hold back the first Ctrl-C; whoever presses it again does not want to wait."""
-    if _busy.interrupted:
-        _busy.interrupted = False
-        signal.default_int_handler(number, frame)
-    _busy.interrupted = True
-
-
-def _terminate() -> None:
+def _terminate(number: int, _frame: object) -> None:
     """Keep what is being recorded, then die of the signal as if nobody had looked."""
-    _busy.postponed = False
-    for profiler in list(_watched):
-        profiler.stop("SIGTERM")
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.kill(os.getpid(), signal.SIGTERM)
+    try:
+        for profiler in list(_watched):
+            profiler.stop("SIGTERM")
+    finally:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from perfhooks import labels
 from perfhooks.errors import OptionError
@@ -11,19 +11,44 @@ from perfhooks.recording.window import region
 from perfhooks.run.timeline import clock
 
 if TYPE_CHECKING:
-    from perfhooks.recording.profiler import Profiler
+    from contextlib import AbstractContextManager
 
 T = TypeVar("T")
 
 
-class Steps(Generic[T]):
+class Stepped(Protocol):
+    """A profiler, as far as a loader needs to know."""
+
+    def ensure_started(self) -> None:
+        """Start, if nobody has."""
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether labels are worth their while now."""
+
+    @property
+    def arrive(self) -> Callable[[int], object]:
+        """Takes the clock when a step has its batch."""
+
+    @property
+    def ask(self) -> Callable[[int], object]:
+        """Takes the clock when a pass begins: what the loop did since the last one is no wait for data."""
+
+    def step(self) -> None:
+        """A step has ended."""
+
+    def region(self, name: str) -> AbstractContextManager[Any]:
+        """Label a part of the step."""
+
+
+class SteppingLoader(Generic[T]):
     """An iterable that steps a profiler after each item, and labels the wait for the next.
 
     It never ends a window: a ``break`` and an exception look alike from in here. A step that was broken off ends when
     the next iteration begins.
     """
 
-    def __init__(self, profiler: Profiler, loader: Iterable[T]) -> None:
+    def __init__(self, profiler: Stepped, loader: Iterable[T]) -> None:
         if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
             raise OptionError(f"steps() needs something to iterate over, got {loader!r}")
         self._profiler = profiler
@@ -35,26 +60,32 @@ class Steps(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         profiler = self._profiler
+        profiler.ensure_started()
         if self._broken_off:
             # the loop was left in the middle of a step, and goes on with another
             self._broken_off = False
             profiler.step()
-        arrived, step = profiler._data_arrived, profiler.step  # noqa: SLF001 -- the other half of the profiler
+        arrived, step = profiler.arrive, profiler.step
+        profiler.ask(clock())
         with profiler.region(labels.DATA):
-            items = iter(self._loader)
-        end: Any = object()
+            fetch = iter(self._loader).__next__
         while True:
-            if profiler._recording:  # noqa: SLF001 -- as above
-                with region(labels.DATA):
-                    item = next(items, end)
-            else:
-                item = next(items, end)
-            if item is end:
-                return
-            arrived(clock())
+            # in no variable: a batch lives as long as the loop keeps it, and not until the next one is there
             try:
-                yield item
+                if profiler.is_recording:
+                    yield _labelled(fetch, arrived)
+                else:
+                    yield (fetch(), arrived(clock()))[0]
+            except StopIteration:
+                return
             except GeneratorExit:
                 self._broken_off = True
                 raise
             step()
+
+
+def _labelled(fetch: Callable[[], T], arrived: Callable[[int], object]) -> T:
+    with region(labels.DATA):
+        item = fetch()
+    arrived(clock())
+    return item

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from enum import Enum, auto
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from typing_extensions import Self, Unpack
 
-from perfhooks.errors import NothingRecordedError, OptionError
-from perfhooks.guard import guard, logger, speak_up
-from perfhooks.options import Options, are_any, check_step, checked, recording, said, selected
-from perfhooks.recording import lifetime
-from perfhooks.recording.handover import HandlerLike, Spool, place_of
-from perfhooks.recording.loader import Steps
-from perfhooks.recording.window import Window, check_recording, metadata_json, recorder_busy, region
+from perfhooks.errors import OptionError
+from perfhooks.guard import cause_of, guard, is_of_handler, logger, speak_up
+from perfhooks.options import Options, are_any, check_step, checked, recording, said, selected, with_options
+from perfhooks.recording import labelling, lifetime
+from perfhooks.recording.handover import HandlerLike, Handover, place_of
+from perfhooks.recording.loader import SteppingLoader
+from perfhooks.recording.torch_face import TorchFace
+from perfhooks.recording.window import Window, check_recording, recorder_busy, region
 from perfhooks.run import remote
 from perfhooks.run.folder import Run, check_out, step_range
 from perfhooks.run.job import Job
 from perfhooks.run.timeline import Timeline, clock
-from perfhooks.schedule import FromStartToStop, Phase, Phases, Schedule
+from perfhooks.schedule import FromStartToStop, Phase, Schedule
 
 if TYPE_CHECKING:
     import os
@@ -41,6 +42,8 @@ ScheduleLike = Schedule | str | Mapping[str, int] | Callable[[int], Any] | None
 NEVER: Final = sys.maxsize
 _POLL_STEPS: Final = 16
 """While windows wait for their files, the worker is heard every so many steps."""
+_MOST_FAILURES: Final = 3
+"""So many in a row are no accident: profiling ends, for a line in every step would hide the training's own."""
 STOPPED: Final = "stopped before its last step"
 _NOTHING: Final = nullcontext()
 
@@ -49,7 +52,19 @@ def _ignore(_: int) -> None:
     """Takes the clock where nobody keeps the time."""
 
 
-class Profiler:
+class _State(Enum):
+    NEW = auto()
+    """Nobody has started it yet."""
+    RUNNING = auto()
+    PAUSED = auto()
+    """It was started, and is between two loops; windows are still to come."""
+    LEFT_OUT = auto()
+    """It was started on a rank that is not asked to record."""
+    ENDED = auto()
+
+
+@with_options()
+class Profiler(TorchFace):
     """Profiles the steps of a loop on a schedule, in place of ``torch.profiler.profile``.
 
     Without a schedule it records from start to stop, as torch does. With a schedule or ``out`` it leaves a run folder
@@ -75,8 +90,8 @@ class Profiler:
         **options: Unpack[Options],
     ) -> None:
         self._options = checked(options)
-        self._recording_options = check_recording(recording(options))
         self._schedule = Schedule.of(schedule)
+        super().__init__(check_recording(recording(options)), on_trace_ready)
         self._on_error = self._options["on_error"]
         nothing = on_trace_ready is None and self._schedule is None and self._options["out"] is None
         out = self._options["out"]
@@ -84,33 +99,38 @@ class Profiler:
             check_out(out)
         if self._options["max_trace_mb"] is not None and not isinstance(self._schedule, Schedule):
             raise OptionError("max_trace_mb needs a schedule whose windows are known, so that they can be shortened")
-        self._spool = Spool(
+        self._handover = Handover(
             [] if nothing else on_trace_ready,
-            self._recording_options,
+            {**self._recording_options, "communication": self._options["communication"]},
             background=self._options["background"] and not (out is not None and remote.in_this_process(out)),
             keep_windows=self._options["keep_windows"],
             on_error=self._on_error,
         )
-        self._writes = self._options["out"] is not None or bool(self._spool.recipes)
-        self._phases: Phases = self._schedule or FromStartToStop(0)
-        self._metadata: dict[str, str] = {}
+        self._writes = self._options["out"] is not None or bool(self._handover.recipes)
+        self._labels = self._options["labels"] and self._writes
+        if self._schedule is not None:
+            self._phases, self.record_steps = self._schedule, True
         self._run: Run | None = None
-        self._started = False
-        self._ended = True
-        self._opened = False
-        self._skipped = 0
-        self._left_out = False
+        self._job: Job | None = None
+        self._asked_for: tuple[str | os.PathLike[str] | None, str | None] = (None, None)
+        """The folder for runs and the name of the run that ``start()`` was given."""
+        self._state = _State.NEW
+        self._opened = self._skipped = 0
+        """How many windows were begun, and how many that were due were not."""
         self._number: int | None = None
         self._shortened = 0
-        self._step = self._began = 0
-        self._next = NEVER
-        self._recording = False
-        self._window: Window | None = None
-        self._last: Window | None = None
+        self._began = 0
+        self._next = 0
+        """The next step at whose beginning there is something to do; the first one, as long as nobody started."""
+        self._turn_at = 0
+        """The next step that changes more than a mark in an open window."""
+        self._failures = 0
+        """How many turns have failed one after the other."""
         self._timeline = Timeline(self._options["stage"])
         self._keeps_time = True
         self._end_step: Callable[[int], None] = _ignore
-        self._data_arrived: Callable[[int], None] = _ignore
+        self.arrive: Callable[[int], None] = _ignore
+        self.ask: Callable[[int], None] = _ignore
         speak_up()
 
     def start(
@@ -127,40 +147,71 @@ class Profiler:
         Raises:
             OptionError: ``step`` is no integer, or negative.
         """
-        if self._started:
+        if self._state is _State.RUNNING:
             return
         if step is not None:
             check_step(step)
-        self._started, self._ended = True, False
+        self._state = _State.RUNNING
+        self._next = NEVER
         if step is not None:
             self._step = step
         self._began = self._step
         if self._schedule is None:
             self._phases = FromStartToStop(self._step)
         with lifetime.busy(), guard("starting to profile", self._on_error):
-            job = Job.current()
+            job = self._job = Job.current()
+            self._asked_for = out, run
             self._count_runs(out, run)
             ranks = self._options["ranks"]
             if not selected(ranks, job):
-                self._ended = self._left_out = True
+                self._state = _State.LEFT_OUT
                 if job.rank == 0 and not are_any(ranks, job.world_size):
                     logger.warning(
                         "ranks=%r are not in this job (world size %d): nothing is recorded", ranks, job.world_size
                     )
                 return
-            self._end_step, self._data_arrived = self._timeline.end_step, self._timeline.data_arrived
+            self._end_step, self.arrive = self._timeline.end_step, self._timeline.data_arrived
+            self.ask = self._timeline.data_asked
             if self._writes:
                 self._run = self._run or self._open_run(job, out, run)
-                self._spool.open(self._run)
-            # one rank speaks for all that record; what somebody's callable says of others is not for us to ask
-            if callable(ranks):
-                others = self._run is not None and not self._run.is_new and not job.is_restart
-            else:
-                others = selected(ranks, job.first)
-            self._spool.is_loud = job.rank == 0 or not others
+                self._handover.open(self._run)
+            self._handover.is_loud = self._speaks(job)
             lifetime.opened(self)
             self._timeline.begin(self._step)
-            self._advance(self._step)
+            self._turn(self._step)
+
+    def _speaks(self, job: Job) -> bool:
+        """Whether it is this rank that speaks; what somebody's callable says of others is not for us to ask."""
+        ranks = self._options["ranks"]
+        if callable(ranks):
+            others = self._run is not None and not self._run.is_new and not job.is_restart
+        else:
+            others = selected(ranks, job.first)
+        return job.rank == 0 or not others
+
+    def _meet(self) -> None:
+        """Join the other ranks where they came to know each other after the start, as those of ``mp.spawn`` may."""
+        job, before = Job.current(), self._job
+        if before is None or (job.rank, job.world_size) == (before.rank, before.world_size):
+            return
+        self._job = job
+        if self._handover.has_files:
+            logger.warning(
+                "this process is rank %d of %d now, and was %d of %d when profiling began: its files stay there; "
+                "call start() after init_process_group()", job.rank, job.world_size, before.rank, before.world_size,
+            )  # fmt: skip
+            return
+        old = self._run
+        self._run = None
+        if not selected(self._options["ranks"], job):
+            self._state = _State.LEFT_OUT
+            self._end_step = self.arrive = self.ask = _ignore
+        elif self._writes:
+            self._run = self._open_run(job, *self._asked_for)
+        self._handover.move(self._run)
+        if old is not None:
+            old.discard()
+        self._handover.is_loud = self._speaks(job)
 
     def stop(self, cause: str | None = None) -> None:
         """End; a window that is being recorded is kept and marked partial. Nothing happens if it has ended already.
@@ -170,11 +221,16 @@ class Profiler:
         """
         closes = self._window is not None
         self.pause(cause)
-        if not self._ended and not closes and self._schedule is not None and not self._opened:
+        if self._state is _State.PAUSED and not closes and self._schedule is not None and not self._opened:
             logger.warning(self._why_nothing())
-        self._ended = True
-        self._spool.rest()
-        if not self._spool.pending:
+        if self._state is _State.RUNNING:
+            return  # another thread has to end it
+        if self._state is not _State.LEFT_OUT:
+            self._state = _State.ENDED
+        with lifetime.busy(), guard("ending the run", self._on_error):
+            self._handover.end_run()
+            self._handover.rest()
+        if not self._handover.pending:
             lifetime.forget(self)
 
     def pause(self, cause: str | None = None) -> None:
@@ -183,22 +239,27 @@ class Profiler:
         Args:
             cause: Why; kept with a window that it cuts short.
         """
-        if not self._started:
+        if self._state is not _State.RUNNING:
             return
-        self._started = False
+        if self._window is not None and self._window.is_elsewhere:
+            logger.warning("the window cannot end here: %s", self._window.where)
+            return
+        self._state = _State.PAUSED
         self._next = NEVER
-        self._end_step = self._data_arrived = _ignore
+        self._end_step = self.arrive = self.ask = _ignore
         with lifetime.busy(), guard("ending the profile", self._on_error):
             if self._window is not None:
                 whole = self._schedule is None and cause is None
                 self._close(self._step, None if whole else cause or STOPPED)
             self._write_timeline()
-        self._spool.poll()
+        self._handover.poll()
 
     def abandon(self) -> None:
         """Do nothing from now on, and touch nothing that was recorded: this process is a forked child."""
-        self._next, self._window, self._last, self._recording, self._run = NEVER, None, None, False, None
-        self._started, self._ended = False, True
+        labelling.take_back()
+        self._next, self._window, self._last, self.is_recording, self._run = NEVER, None, None, False, None
+        self._state = _State.ENDED
+        self._handover.abandon()
 
     def __enter__(self) -> Self:
         self.start()
@@ -207,7 +268,7 @@ class Profiler:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.stop(None if kind is None else f"{kind.__name__}: {error}".rstrip(": "))
+        self.stop(None if error is None else cause_of(error))
         observer = self._options["execution_trace_observer"]
         if observer is not None:
             observer.cleanup()
@@ -221,19 +282,19 @@ class Profiler:
 
     def data_arrived(self) -> None:
         """Say that the current step has its batch; its wait is then in the timeline. ``steps()`` says it by itself."""
-        self._data_arrived(clock())
+        self.arrive(clock())
 
     @property
-    def step_num(self) -> int:
-        """Number of the current step, from 0."""
-        return self._step
+    def folder(self) -> Path | None:
+        """The run folder; None where no files are written, and before the profiler has been started."""
+        return None if self._run is None else self._run.folder
 
     @property
     def in_window(self) -> bool:
         """Whether the current step belongs to a window that is open, warm-up included."""
         return self._window is not None
 
-    def steps(self, loader: Iterable[T]) -> Steps[T]:
+    def steps(self, loader: Iterable[T]) -> SteppingLoader[T]:
         """Iterate over ``loader``, label the wait for each batch and step after each.
 
         Args:
@@ -242,7 +303,7 @@ class Profiler:
         Raises:
             OptionError: It cannot be iterated.
         """
-        return Steps(self, loader)
+        return SteppingLoader(self, loader)
 
     def region(self, name: str) -> AbstractContextManager[Any]:
         """Label a part of the step while a window records; costs next to nothing otherwise.
@@ -252,7 +313,7 @@ class Profiler:
         Args:
             name: One of :data:`perfhooks.labels.PARTS` counts in the step table; any other shows in the trace.
         """
-        return region(str(name)) if self._recording else _NOTHING
+        return region(str(name)) if self.is_recording else _NOTHING
 
     def when_finished(self, listener: Callable[[Capture, Place], object]) -> None:
         """Have ``listener`` called on the training thread, at the end of some later step, when a window has its files.
@@ -260,7 +321,7 @@ class Profiler:
         Args:
             listener: Takes the facts of the window and where its files are.
         """
-        self._spool.listeners.append(listener)
+        self._handover.listeners.append(listener)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until every recorded window has its files.
@@ -271,57 +332,136 @@ class Profiler:
         Returns:
             Whether they have.
         """
-        return self._spool.wait(timeout)
+        return self._handover.wait(timeout)
 
     def leave(self) -> None:
         """The process ends: stop, and wait for the files for at most ``exit_timeout`` seconds."""
-        if self._started:
-            self.stop("the interpreter exited")
-        self._spool.leave(self._options["exit_timeout"])
+        if self._state is _State.RUNNING:
+            self.stop(lifetime.why_it_ends())
+        self._handover.leave(self._options["exit_timeout"])
 
-    def summary(self) -> str:
-        """The step table of all windows so far, as text; waits for their files."""
-        from perfhooks.command.output import cost_line, step_table
+    def summary(self, format: Literal["table", "markdown"] = "table") -> str:  # noqa: A002 -- as pandas calls it
+        """What all windows so far say, as text; waits for their files. A notebook shows it as it is.
 
+        Args:
+            format: ``"table"``, their step tables; ``"markdown"``, what was run, where the step goes, what to do about
+                it and the largest operators of the last one, in at most 2,000 tokens.
+
+        Raises:
+            OptionError: There is no such format.
+        """
+        from perfhooks.report.markdown import Text, of_run
+        from perfhooks.report.terminal_tables import cost_line, step_table
+
+        if format not in ("table", "markdown"):
+            raise OptionError(f"format must be table or markdown, got {format!r}")
         self.wait()
-        if not self._spool.places:
+        if not self._handover.places:
             return self._why_nothing()
-        captures = [place.load() for place in self._spool.places if place.capture_file.exists()]
-        table = step_table([place.artifact("steps.csv") for place in self._spool.places])
-        return "\n\n".join([table, *(line for line in [cost_line(captures)] if line)])
+        captures = [place.load() for place in self._handover.places if place.capture_file.exists()]
+        table = step_table([place.artifact("steps.csv") for place in self._handover.places])
+        if format == "markdown":
+            return Text.of(of_run(self._handover.places[-1].run), is_markdown=True)
+        return Text.of("\n\n".join([table, *(line for line in [cost_line(captures)] if line)]))
 
     # -- the course of windows ---------------------------------------------------------------------------------------
 
     def _advance(self, step: int) -> None:
         """Do what is due at the beginning of ``step``."""
-        self._next = NEVER
-        with lifetime.busy(), guard(f"profiling step {step}", self._on_error):
-            if self._window is not None:
-                self._go_on(self._window, step)
-            if self._window is None and self._phases.opens(step):
-                self._open(step)
-            phase = self._phases.phase(step)
-            self._timeline.enter(step, phase)
-            self._recording = self._window is not None and phase is Phase.ACTIVE
-            if step >= self._timeline.full_at:
-                self._write_timeline()
-            if self._spool.pending:
-                self._spool.poll()
-            self._next = self._due(step)
+        if self._window is not None and self._window.is_elsewhere:
+            self._next = NEVER
+            logger.warning("the window of step %d cannot go on: %s", step, self._window.where)
+        elif self._window is not None and step < self._turn_at:
+            self._mark(self._window, step)
+        elif self._state is _State.NEW:
+            self._start_late(step)
+        else:
+            self._turn(step)
+
+    def _mark(self, window: Window, step: int) -> None:
+        """One more step in an open window: done at every recorded step, so nothing else is."""
+        try:
+            window.step()
+            if self.is_recording and self._labels:
+                labelling.put(self._options["stage"])
+        except Exception as error:
+            if self._on_error == "raise" or is_of_handler(error):
+                raise
+            logger.warning("profiling step %d failed (%s); the window ends", step, cause_of(error))
+            self._recover(step)
         self._timeline.begin(step)
 
+    def _turn(self, step: int) -> None:
+        """Begin or end a window or a phase, or hear what became of windows."""
+        self._next = NEVER
+        done = False
+        try:
+            with lifetime.busy(), guard(f"profiling step {step}", self._on_error):
+                if self._window is not None:
+                    self._go_on(self._window, step)
+                if self._window is None and self._phases.opens(step):
+                    self._open(step)
+                phase = self._phases.phase(step)
+                self._timeline.enter(step, phase)
+                self.is_recording = self._window is not None and phase is Phase.ACTIVE
+                if self.is_recording and self._labels:
+                    labelling.put(self._options["stage"])
+                if step >= self._timeline.full_at:
+                    self._write_timeline()
+                if self._handover.pending:
+                    self._handover.poll()
+                self._turn_at = self._due(step)
+                self._next = step + 1 if self._window is not None else self._turn_at
+                done = True
+        finally:
+            if done:
+                self._failures = 0
+            else:
+                self._recover(step)
+            self._timeline.begin(step)
+
+    def _recover(self, step: int) -> None:
+        """Something failed: keep what was recorded, and go on with the next window."""
+        self._failures += 1
+        with lifetime.busy(), guard("ending the window", self._on_error):
+            self._close(step, "profiling it failed")
+        if self._failures >= _MOST_FAILURES:
+            logger.warning("profiling failed %d times in a row, and ends", self._failures)
+            return
+        self._next = self._turn_at = step + 1
+
+    def _start_late(self, step: int) -> None:
+        """Nobody called ``start()``; torch records there as well, from the second step on."""
+        with guard("starting to profile", self._on_error):
+            if self._schedule is not None and self._phases.opens(0):
+                logger.warning(
+                    "the profiler was not started before its first step, so the window that begins there is lost: "
+                    "use it in a `with`, or call start()"
+                )
+        self.start(step)
+
+    def ensure_started(self) -> None:
+        """Start if nobody ever has, as ``steps()`` does; nothing happens after a ``stop()``."""
+        if self._state is _State.NEW:
+            self.start()
+
     def _due(self, step: int) -> int:
-        """The next step at which there is something to do."""
-        change = step + 1 if self._window is not None else self._phases.next_change(step)
-        heard = step + _POLL_STEPS if self._spool.windows_left else NEVER
+        """The next step that changes something, in a window or outside."""
+        if self._state is _State.LEFT_OUT:
+            return NEVER
+        change = self._phases.next_change(step)
+        heard = step + _POLL_STEPS if self._handover.windows_left else NEVER
         return min(NEVER if change is None else change, self._timeline.full_at, heard)
 
     def _open(self, step: int) -> None:
+        self._meet()
+        if self._state is _State.LEFT_OUT:
+            return
         if recorder_busy():
             self._skipped += 1
             logger.warning("another profiler is recording: the window at step %d is left to it", step)
             return
-        if self._spool.is_full:
+        if self._handover.is_full:
             self._skipped += 1
             logger.warning("too many windows wait for their files: the window at step %d is skipped", step)
             return
@@ -340,11 +480,11 @@ class Profiler:
         for key, value in self._metadata.items():
             window.preset_metadata_json(key, value)
         self._begin_window(window)
-        self._opened = True
+        self._opened += 1
 
     def _begin_window(self, window: Window) -> None:
         """Start the recorder last: what is done after that is part of the first step."""
-        self._spool.warm_up()
+        self._handover.warm_up()
         if self._run is not None:
             self._run.enter_window(place_of(window, self._run, self._options["stage"]).folder.name)
         lifetime.watch(self)
@@ -370,9 +510,10 @@ class Profiler:
             window.step()
 
     def _close(self, reached: int, partial: str | None) -> None:
-        window, self._window, self._recording = self._window, None, False
+        window, self._window, self.is_recording = self._window, None, False
         if window is None:
             return
+        labelling.take_back()
         warming_up = self._phases.phase(window.step_num) is Phase.WARMUP
         try:
             window.close(reached, partial)
@@ -393,7 +534,7 @@ class Profiler:
         empty = window.partial == STOPPED and window.reached == window.first != self._began
         keep = self._options["keep_results"] and not (empty and self._last is not None)
         self._write_timeline()
-        size = self._spool.take(
+        size = self._handover.take(
             window, self._options["stage"], write=not empty, release=None if keep else window.release
         )
         if size is not None and isinstance(self._schedule, Schedule):
@@ -420,8 +561,8 @@ class Profiler:
     def _open_run(self, job: Job, out: str | os.PathLike[str] | None, run: str | None) -> Run:
         facts = {
             "schedule": self._schedule.to_dict() if isinstance(self._schedule, Schedule) else None,
-            "handlers": self._spool.recipes,
-            "options": self._spool.recorded,
+            "handlers": self._handover.recipes,
+            "options": self._handover.recorded,
             "ranks": said(self._options["ranks"]),
             "keep_windows": self._options["keep_windows"],
         }
@@ -441,13 +582,13 @@ class Profiler:
         if self._keeps_time:
             self._keeps_time = False
             with guard("writing the timeline", self._on_error):
-                self._spool.keep_time(rows)
+                self._handover.keep_time(rows)
                 self._keeps_time = True
 
     def _why_nothing(self) -> str:
         if self._window is not None:
             return f"nothing to show yet: the window of step {self._step} is still recording"
-        if self._left_out:
+        if self._state is _State.LEFT_OUT:
             return "no window is recorded here: this rank is not among those of ranks="
         if self._last is not None:
             why = "its files could not be saved, as was said before" if self._writes else "no files were asked for"
@@ -458,66 +599,3 @@ class Profiler:
         first = f"; the first window is {step_range(planned.active, planned.last)}" if planned else ""
         reached = f"{self._step} step{'' if self._step == 1 else 's'} ended"
         return f"no window has been recorded: {reached}{first}"
-
-    # -- torch's face: answered by the window that records, or by the last one ---------------------------------------
-
-    @property
-    def _results(self) -> Window:
-        if self._last is None:
-            raise NothingRecordedError(self._why_nothing())
-        return self._last
-
-    def key_averages(self, *args: Any, **kwargs: Any) -> Any:
-        """torch's operator table of the last window, averaged by name; takes what torch takes."""
-        return self._results.key_averages(*args, **kwargs)
-
-    def events(self) -> Any:
-        """torch's events of the last window."""
-        return self._results.events()  # type: ignore[no-untyped-call]
-
-    def export_chrome_trace(self, path: str, *args: Any, **kwargs: Any) -> None:
-        """Write the last window's trace; any number of times, compressed where the name ends in ``.gz``."""
-        self._results.export_chrome_trace(path, *args, **kwargs)
-
-    def export_stacks(self, path: str, metric: str = "self_cpu_time_total") -> None:
-        """Write the last window's folded stacks, times in nanoseconds."""
-        self._results.export_stacks(path, metric)
-
-    def export_memory_timeline(self, path: str, device: str | None = None) -> None:
-        """Write torch's memory timeline of the last window; deprecated by torch."""
-        self._results.export_memory_timeline(path, device)
-
-    def get_trace_id(self) -> Any:
-        """The trace id of the window that records, else of the last one."""
-        return (self._window or self._results).get_trace_id()  # type: ignore[no-untyped-call]
-
-    def add_metadata(self, key: str, value: str) -> None:
-        """Add a string to the trace that is being recorded, or to the next one."""
-        self.add_metadata_json(key, json.dumps(value))
-
-    def add_metadata_json(self, key: str, value: str) -> None:
-        """Add a JSON value to the trace that is being recorded, or to the next one.
-
-        Raises:
-            OptionError: It is no JSON, and the trace would be none either.
-        """
-        value = metadata_json(value)
-        if self._recording and self._window is not None:
-            self._window.add_metadata_json(key, value)
-        else:
-            self.preset_metadata_json(key, value)
-
-    def preset_metadata_json(self, key: str, value: str) -> None:
-        """Add a JSON value to every trace from the next one on."""
-        self._metadata[key] = value = metadata_json(value)
-        if self._window is not None:
-            self._window.preset_metadata_json(key, value)
-
-    def toggle_collection_dynamic(self, enable: bool, activities: Iterable[Any]) -> None:
-        """Switch the collection of some activities off or on while a window records; nothing happens otherwise."""
-        if not self._recording or self._window is None:
-            return
-        if hasattr(self._window, "toggle_collection_dynamic"):
-            self._window.toggle_collection_dynamic(enable, activities)
-        else:
-            logger.warning("this torch cannot switch collection off and on; it came with torch 2.5")

@@ -10,7 +10,7 @@ from perfhooks.errors import OptionError
 from perfhooks.guard import guard, speak_up
 from perfhooks.handlers import Handler
 from perfhooks.labels import DEVICE_STOPPED
-from perfhooks.recording.handover import Recorded, Spool
+from perfhooks.recording.handover import Handover, Recorded
 from perfhooks.run.folder import Run, check_out
 from perfhooks.run.job import Job
 from perfhooks.schedule import Planned
@@ -46,15 +46,15 @@ def on_trace_ready(
     check_out(out)
     speak_up()
     runs: list[Run] = []
-    spools: list[Spool] = []
+    handovers: list[Handover] = []
 
     def handle(profile: Any) -> None:
         with guard("handling the trace"):
             if not runs:
                 runs.append(Run.open(out, run, Job.current(), {}))
-                spools.append(Spool(list(wanted) or None, _options(profile)))
-                spools[0].open(runs[0])
-            spools[0].take(_Foreign(profile), stage, release=None)
+                handovers.append(Handover(list(wanted) or None, _options(profile)))
+                handovers[0].open(runs[0])
+            handovers[0].take(_Foreign(profile), stage, release=None)
 
     return handle
 
@@ -82,7 +82,7 @@ class _Foreign(Recorded):
             self.first -= 1
         self.planned = Planned(self.first, self.first, last) if whole else None
 
-    def spool(self, path: Path) -> None:
+    def save(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._profile.export_chrome_trace(os.fspath(path))
 

@@ -10,8 +10,10 @@ import json
 import os
 import re
 import tempfile
+import threading
 import time
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Literal
 
@@ -21,18 +23,21 @@ from torch.profiler import ProfilerAction, ProfilerActivity, record_function
 
 from perfhooks.errors import NothingRecordedError, OptionError, PerfhooksError
 from perfhooks.guard import logger
-from perfhooks.handlers.chrome import copy_stream
 from perfhooks.labels import DEVICE_STOPPED
 from perfhooks.run.publishing import is_whole_json, publish
 from perfhooks.schedule import Phase
 from perfhooks.trace import read, stacks
+from perfhooks.trace.packing import copy_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from perfhooks.schedule import Phases
 
-__all__ = ["Window", "check_recording", "metadata_json", "recorder_busy", "region"]
+__all__ = ["TorchProfile", "Window", "action_of", "check_recording", "metadata_json", "recorder_busy", "region"]
+
+TorchProfile = torch.profiler.profile
+"""What a profiler is for code that was written for torch."""
 
 region = record_function
 """A labelled range of the trace."""
@@ -76,11 +81,14 @@ def check_recording(options: Mapping[str, Any]) -> dict[str, Any]:
     checked = {name: value for name, value in options.items() if name in known}
     if checked.get("activities") is not None:
         checked["activities"] = [_activity(activity) for activity in _listed(checked["activities"])]
+    config = checked.get("experimental_config")
+    if config is not None and not isinstance(config, torch._C._profiler._ExperimentalConfig):  # noqa: SLF001 -- where it is
+        raise OptionError(f"experimental_config must be torch's _ExperimentalConfig, got {config!r}")
     return checked
 
 
 def _listed(activities: Any) -> Iterable[Any]:
-    if isinstance(activities, str):
+    if isinstance(activities, str | Mapping):
         return [activities]
     try:
         listed = list(activities)
@@ -92,7 +100,9 @@ def _listed(activities: Any) -> Iterable[Any]:
 
 
 def _activity(activity: Any) -> Any:
-    """A torch activity, from its name if need be."""
+    """A torch activity, from its name if need be; since torch 2.12 also a mapping of activities to what they record."""
+    if isinstance(activity, Mapping):
+        return {_activity(key): value for key, value in activity.items()}
     if not isinstance(activity, str):
         return activity
     names = {name.lower(): value for name, value in ProfilerActivity.__members__.items()}
@@ -123,7 +133,15 @@ def _without_escapes(value: Any) -> Any:
     return value
 
 
-class Window(torch.profiler.profile):
+def action_of(phases: Phases, step: int) -> ProfilerAction:
+    """What torch calls the phase of a step."""
+    phase = phases.phase(step)
+    if phase is Phase.ACTIVE:
+        return ProfilerAction.RECORD_AND_SAVE if phases.ends(step) else ProfilerAction.RECORD
+    return ProfilerAction.WARMUP if phase is Phase.WARMUP else ProfilerAction.NONE
+
+
+class Window(TorchProfile):
     """A ``torch.profiler.profile`` for the steps of one window.
 
     Args:
@@ -160,6 +178,8 @@ class Window(torch.profiler.profile):
         """What is doubtful about it."""
         self.stop_s = 0.0
         """Seconds the recorder took to stop."""
+        self._thread: threading.Thread | None = None
+        """The one that is recorded."""
         self.ready = False
         """Whether there is something to read."""
         super().__init__(schedule=None if phases is None else self._action, on_trace_ready=on_trace_ready, **recording)
@@ -169,11 +189,7 @@ class Window(torch.profiler.profile):
         """The schedule as torch asks for it; it asks for step 0 at construction, whatever the window's first step."""
         if self._phases is None:
             return ProfilerAction.RECORD
-        step = max(step, self._begin)
-        phase = self._phases.phase(step)
-        if phase is Phase.ACTIVE:
-            return ProfilerAction.RECORD_AND_SAVE if self._phases.ends(step) else ProfilerAction.RECORD
-        return ProfilerAction.WARMUP if phase is Phase.WARMUP else ProfilerAction.NONE
+        return action_of(self._phases, max(step, self._begin))
 
     def arm(self, first: int, phases: Phases | None) -> None:
         """Make a window that has been recorded ready for the next one: torch then adds its events to the last ones'."""
@@ -208,23 +224,49 @@ class Window(torch.profiler.profile):
         _open.discard(self)
         super().stop()
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether a thread records that is not this one and lives: torch records one thread, and ends in that one."""
+        return self._thread is not None and self._thread is not threading.current_thread() and self._thread.is_alive()
+
+    @property
+    def where(self) -> str:
+        """What to do about it, for people."""
+        here, there = threading.current_thread().name, getattr(self._thread, "name", "")
+        return (
+            f"it records the thread {there!r}, and this is {here!r}; "
+            "torch records one thread, so call start() and stop() in the one that trains"
+        )
+
+    def start_trace(self) -> None:
+        """Begin to record this thread."""
+        self._thread = threading.current_thread()
+        super().start_trace()
+
     def stop_trace(self) -> None:
         """Stop the recorder, and take the time it needs."""
         if not _recording():
             # torch crashes when a recorder is stopped that is none any more
-            self.notes.append("another profiler ran during the window and took its events")
+            left = self._thread is not threading.current_thread()
+            self.notes.append(
+                "the thread that was recorded has ended, and its events with it"
+                if left
+                else "another profiler ran during the window and took its events"
+            )
+            self._thread = None
             if self.execution_trace_observer is not None:
                 self.execution_trace_observer.stop()  # type: ignore[no-untyped-call]
             return
         began = time.perf_counter()
         super().stop_trace()
+        self._thread = None
         self.stop_s = time.perf_counter() - began
         self.ended = time.time()
         self.ready = True
         if self.current_action.name == "DEVICE_STOPPED":
             self.notes.append(DEVICE_STOPPED)
 
-    def spool(self, path: Path) -> None:
+    def save(self, path: Path) -> None:
         """Have Kineto write its JSON, once; every export is a copy of it.
 
         Raises:
@@ -292,9 +334,9 @@ class Window(torch.profiler.profile):
             if not self.ready:
                 raise NothingRecordedError("this window's trace is gone, or was never recorded")
             with tempfile.TemporaryDirectory() as folder:
-                self.spool(Path(folder) / "trace.json")
+                self.save(Path(folder) / "trace.json")
         saved = self._saved
-        saved.seek(0)  # type: ignore[union-attr]  # spool opened it
+        saved.seek(0)  # type: ignore[union-attr]  # save() opened it
         return saved  # type: ignore[return-value]
 
     def _forget_file(self) -> None:

@@ -1,8 +1,8 @@
-"""Starting, feeding and minding the child process that finishes captures; what it does is in finish.py.
+"""Starting, feeding and minding the child process that finishes captures; what it does is in serving.py.
 
 A child process, because reading a trace and making tables in a thread would hold the interpreter's lock against the
 training; started afresh, because a forked one would share the training's device, and a spawned one would run the user's
-script again. It ends when its standard input does, after what it was told to do.
+script again. It ends when its channel does, after what it was told to do.
 """
 
 from __future__ import annotations
@@ -10,26 +10,39 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
+import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from perfhooks.finishing.messages import ANSWER
+from perfhooks.guard import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from perfhooks.finishing.messages import Answer, Message
 
 _BOOTSTRAP: Final = """\
-import json, os, sys
+import os, sys
+sys.path[:] = filter(None, sys.path)
+import json
 if hasattr(os, "nice"):
     os.nice(10)
+channel = int(sys.argv[2])
+os.dup2(channel, 0)
+os.dup2(channel, 1)
+os.close(channel)
 first = sys.stdin.readline()
 sys.path[:] = json.loads(sys.argv[1])
-from perfhooks.finishing.finish import serve
+from perfhooks.finishing.serving import serve
 serve(first)
 """
-"""Nothing is imported before the first message: a worker that waits is a bare interpreter."""
+"""Nothing is imported before the first message: a worker that waits is a bare interpreter.
+
+Nothing is imported from the working directory, and what a sitecustomize prints is in the log and not among the answers.
+"""
 
 _ENVIRONMENT: Final = {
     # it must not touch the training's devices, nor take its processors
@@ -50,65 +63,128 @@ _UNWANTED: Final = (
 )
 
 
+_NO_SIGNAL: Final = getattr(socket, "MSG_NOSIGNAL", 0)
+"""A child that is gone must not be SIGPIPE for a training that left that signal at its default."""
+
+_alive: list[subprocess.Popen[bytes]] = []
+"""Children that have not been seen to have ended: some are left to end alone, when nobody asks for them any more."""
+
+
+def can_start() -> bool:
+    """Whether there is a Python to start: of a frozen application, ``sys.executable`` is the application itself."""
+    name = Path(sys.executable or "").name.lower()
+    return not getattr(sys, "frozen", False) and ("python" in name or "pypy" in name)
+
+
+def reap() -> None:
+    """Take note of children that have ended; they would be zombies else."""
+    _alive[:] = [child for child in _alive if child.poll() is None]
+
+
+def let_go() -> None:
+    """Leave all children to themselves: they are meant to go on alone, so Popen has nothing to warn of."""
+    for child in _alive:
+        child.returncode = child.returncode or 0
+    _alive.clear()
+
+
 class Worker:
     """A child process that takes messages, one JSON object a line, and answers each.
 
+    Nothing here waits for the child but :meth:`answers` and :meth:`leave`, as long as they are told to, and nothing
+    raises when it is gone.
+
     Args:
         log: The file that gets what the child prints.
+
+    Raises:
+        OSError: It could not be started.
     """
 
     def __init__(self, log: Path) -> None:
+        reap()
         self._rest = b""
+        self._unsent = bytearray()
+        self.is_closing = self._is_deaf = False
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as printed:
-            self._process = subprocess.Popen(  # noqa: S603 -- our own interpreter
-                [sys.executable, "-c", _BOOTSTRAP, json.dumps(_search_path())],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=printed,
-                env={name: value for name, value in os.environ.items() if name not in _UNWANTED} | _ENVIRONMENT,
-                start_new_session=True,
-                bufsize=0,
-            )
-        os.set_blocking(self._answers.fileno(), False)
+        self._channel, theirs = socket.socketpair()
+        try:
+            with theirs, log.open("ab") as printed:
+                self._process = subprocess.Popen(  # noqa: S603 -- our own interpreter
+                    [sys.executable, "-c", _BOOTSTRAP, json.dumps(_search_path()), str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=printed,
+                    stderr=printed,
+                    pass_fds=[theirs.fileno()],
+                    env={name: value for name, value in os.environ.items() if name not in _UNWANTED} | _ENVIRONMENT,
+                    start_new_session=True,
+                )
+        except BaseException:
+            self._channel.close()
+            raise
+        _alive.append(self._process)
 
     @property
     def pid(self) -> int:
         """Of the child."""
         return self._process.pid
 
-    @property
-    def _answers(self) -> IO[bytes]:
-        return self._process.stdout  # type: ignore[return-value]  # it is a pipe
+    def send(self, message: Message) -> None:
+        """Tell the child something; what it does not take at once, it gets later, and a child that is gone never."""
+        self._unsent += msgspec.json.encode(message) + b"\n"
+        self._flush()
 
-    def send(self, message: Mapping[str, Any]) -> None:
-        """Tell the child something; a child that is gone does not hear it."""
-        with contextlib.suppress(OSError, ValueError):
-            self._process.stdin.write(json.dumps(message).encode() + b"\n")  # type: ignore[union-attr]  # it is a pipe
+    def _flush(self) -> None:
+        try:
+            self._channel.setblocking(False)
+            while self._unsent:
+                del self._unsent[: self._channel.send(self._unsent, _NO_SIGNAL)]
+            if self.is_closing:
+                self._channel.shutdown(socket.SHUT_WR)
+        except BlockingIOError:
+            pass  # it is busy with a window, or stuck
+        except OSError:
+            self._unsent.clear()
 
-    def answers(self, timeout: float = 0.0) -> Iterator[dict[str, Any]]:
+    def answers(self, timeout: float = 0.0) -> list[Answer]:
         """What the child has answered since the last call.
 
         Args:
             timeout: How long to wait for an answer, in seconds.
         """
-        if timeout > 0:
-            select.select([self._answers], [], [], timeout)
-        with contextlib.suppress(BlockingIOError):
-            while chunk := os.read(self._answers.fileno(), 1 << 16):
+        self._flush()
+        if self._is_deaf:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout)
+            return []
+        try:
+            self._channel.settimeout(timeout)
+            while chunk := self._channel.recv(1 << 16):
                 self._rest += chunk
+                self._channel.settimeout(0)
+            self._is_deaf = True
+        except (BlockingIOError, TimeoutError):
+            pass
+        except OSError:
+            self._is_deaf = True
         *lines, self._rest = self._rest.split(b"\n")
-        yield from map(json.loads, lines)
+        return [answer for answer in map(_decoded, lines) if answer is not None]
 
     @property
     def exit_code(self) -> int | None:
         """How the child ended; None while it lives."""
         return self._process.poll()
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether nothing more can come of it: it has ended, or somebody has closed our end of the channel."""
+        return self._is_deaf or self.exit_code is not None
+
     def close(self) -> None:
         """Let the child end when it has done what it was told; its answers can still be read."""
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()  # type: ignore[union-attr]  # it is a pipe
+        if not self.is_closing:
+            self.is_closing = True
+            self._flush()
 
     def leave(self, timeout: float = 0.0) -> None:
         """Forget the child, which goes on alone if it does not end in time.
@@ -117,12 +193,27 @@ class Worker:
             timeout: How long it is waited for, in seconds.
         """
         self.close()
-        deadline = time.monotonic() + timeout
-        while self.exit_code is None and time.monotonic() < deadline:
-            time.sleep(0.01)
-        self._answers.close()
-        if self._process.returncode is None:
-            self._process.returncode = 0  # else Popen warns of a child that is still running, as it is meant to
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout)
+        self._hang_up()
+        reap()
+
+    def _hang_up(self) -> None:
+        with contextlib.suppress(OSError):
+            self._channel.close()
+
+    def abandon(self) -> None:
+        """This process is a forked child: the worker is its parent's."""
+        self._hang_up()
+        let_go()
+
+
+def _decoded(line: bytes) -> Answer | None:
+    try:
+        return ANSWER.decode(line)
+    except msgspec.MsgspecError:  # somebody else writes into the channel
+        logger.debug("the worker said %r", line[:200])
+        return None
 
 
 def _search_path() -> list[str]:

@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from filelock import FileLock
-
-from perfhooks.run import remote
-from perfhooks.run.folder import Run
-from perfhooks.run.publishing import publish
+from perfhooks.run.layout import PAGE, PAGE_DATA, PAGE_LOCK, rank_of_share, rank_of_window_file
+from perfhooks.run.locking import locked
+from perfhooks.run.publishing import encoded, publish
+from perfhooks.run.remote import copy
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from perfhooks.report.data import Window
     from perfhooks.run.capture import Place
 
-PAGE: Final = "report.html"
-DATA: Final = "report.json"
-
-PART: Final = "page.json"
-"""What a window's share of the page's data is called, after its rank."""
-
 _LOCK_TIMEOUT_S: Final = 120
+_FIRST: Final = 3
+"""Findings of a window that a terminal is told: as many as the first screen of the page shows."""
 
 
-def write(folder: Path) -> Path:
+def write(folder: Path, *, remote: str | None = None, title: str | None = None) -> Path:
     """Bring the page of a run up to date: ``report.html``, and beside it its data, ``report.json``.
 
     Args:
         folder: A run folder.
+        remote: The URL to copy it to, if the user said one.
+        title: What to call it; None is the name of the folder.
 
     Returns:
         The page.
@@ -39,68 +37,55 @@ def write(folder: Path) -> Path:
     """
     import msgspec
 
-    from perfhooks.report.data import gather
+    from perfhooks.report.data import RunData
     from perfhooks.report.page import render
+    from perfhooks.report.run_data import gather
 
     # whoever comes second gathers after the first has written, so the last page has everything
-    with FileLock(folder / ".page.lock", timeout=_LOCK_TIMEOUT_S):
-        data = gather(folder)
-        for name, content in ((DATA, msgspec.json.encode(data)), (PAGE, render(data).encode())):
+    with locked(folder / PAGE_LOCK, _LOCK_TIMEOUT_S):
+        data = gather(folder) | ({} if title is None else {"title": title})
+        whole = encoded(msgspec.convert(data, RunData))
+        for name, content in ((PAGE_DATA, whole), (PAGE, render(data).encode())):
             with publish(folder / name) as file:
                 file.write(content)
-    target = Run(folder).manifest().get("remote")
-    if target is not None:
-        remote.copy(folder, [DATA, PAGE], target)
+    if remote is not None:
+        copy(folder, [PAGE_DATA, PAGE], remote)
     return folder / PAGE
 
 
 def headlines(page: Path) -> list[str]:
-    """What the page of a run says of all its ranks together, what gains most first, a line each.
+    """What the page of a run says is to be done first, a line each: of all ranks together, then of the last window.
 
     Args:
         page: What `write` gave.
     """
+    from perfhooks.report.data import read_run
+
+    data = read_run(page.with_name(PAGE_DATA))
+    return [*(finding.title for finding in data.findings), *(_of_window(data.windows[-1]) if data.windows else ())]
+
+
+def _of_window(window: Window) -> list[str]:
+    """What is worth most in the lowest rank that the page shows of a window."""
     import msgspec
 
-    data = msgspec.json.decode(page.with_name(DATA).read_bytes(), type=dict[str, msgspec.Raw])
-    found = msgspec.json.decode(data.get("findings", b"[]"), type=list[dict[str, Any]])
-    return [finding["title"] for finding in found]
+    from perfhooks.report.terminal_tables import gain
 
-
-def write_trace(trace: Path, page: Path) -> Path:
-    """Make a page of one trace, whoever recorded it.
-
-    Args:
-        trace: A Kineto trace, packed or not.
-        page: The file to write.
-
-    Returns:
-        The page.
-
-    Raises:
-        TraceError: It is no trace.
-        OSError: The page could not be written.
-    """
-    from perfhooks.report.data import from_trace
-    from perfhooks.report.page import render
-
-    made = render(from_trace(trace)).encode()
-    with publish(page) as file:
-        file.write(made)
-    return page
+    shown = window.details[min(window.details, key=int)].findings if window.details else None
+    rows = [] if shown is None else shown.rows[:_FIRST]
+    return [f"{number}. {row.title}{gain(msgspec.to_builtins(row))}" for number, row in enumerate(rows, 1)]
 
 
 def is_due(place: Place) -> bool:
     """Whether whoever has just finished a window should bring the page up to date: one rank for all.
 
-    That is the lowest rank that has a share in the page; and the rank that finishes a window last, of all that have
-    recorded it so far, so that no rank's share is missing in the end.
+    That is the lowest rank that has recorded it; and the rank that finishes it last, of all that have recorded it so
+    far, so that no rank's share is missing in the end.
 
     Args:
         place: The window that was finished.
     """
-    if not place.artifact(PART).exists():
-        return False
-    ranks = [int(path.name[len("rank") : -len(PART) - 1]) for path in place.folder.parent.glob(f"*/rank*.{PART}")]
-    recorded, shared = (len(list(place.folder.glob(f"rank*.{name}"))) for name in ("capture.json", PART))
-    return place.rank == min(ranks) or recorded == shared
+    names = [path.name for path in place.folder.iterdir()]
+    shared = {rank_of_share(name) for name in names} - {None}
+    recorded = {rank for rank in map(rank_of_window_file, names) if rank is not None}
+    return place.rank in shared and (place.rank == min(recorded) or recorded == shared)

@@ -1,257 +1,183 @@
-"""The data of a whole run: what its windows and ranks left behind, merged into what one page shows."""
+"""What the page is made from, as it stands in files: a window's share of it (``page.json``) and the whole."""
 
 from __future__ import annotations
 
-import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import polars as pl
 
-import perfhooks.ranks
-import perfhooks.trace
-from perfhooks.errors import PerfhooksError
-from perfhooks.report import PART
-from perfhooks.report import json_values as plain
-from perfhooks.report import window_data as window
-from perfhooks.run.capture import Capture, Place
-from perfhooks.run.folder import Run
+from perfhooks.findings.finding import Finding  # noqa: TC001 -- msgspec reads the annotation
+from perfhooks.ranks.findings import RankFinding  # noqa: TC001 -- msgspec reads the annotation
+from perfhooks.report.json_values import Columns  # noqa: TC001 -- msgspec reads the annotation
+from perfhooks.run.reading import check_format, read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+SHARE_FORMAT: Final = 1
+"""Of a window's share. 1: the first."""
 FORMAT: Final = 1
-"""Of report.json. 1: the first."""
-
-_BUDGET: Final = 5 << 19
-"""So many bytes of windows' data go into a page, and what ranks say together; what else does not fit is there as a row
-of numbers."""
-_BUDGET_RANKS: Final = 5 << 17
-"""So many of these at most are what ranks say together."""
-_MISSING: Final = 60
-_UNSHOWN: Final = ("steps", "own", "worst")
-"""Of what `perfhooks.ranks.gather` says of a window: more than the page shows."""
-_SAMPLES: Final = 400
-"""Points of the clock of all steps, for each stage."""
-_TIMELINE: Final = {
-    "stage": pl.String,
-    "step": pl.Int64,
-    "phase": pl.String,
-    "wall_ms": pl.Float64,
-    "data_ms": pl.Float64,
-}
-"""A file with nothing but a header says nothing of its types."""
-_COST: Final = ("stop_s", "save_s", "free_s", "trace_bytes", "idle_step_ms", "recorded_step_ms")
-
-_log = logging.getLogger("perfhooks")
+"""Of the whole. 1: the first."""
 
 
-@dataclass(frozen=True)
-class _Finished:
-    """One rank's window, as far as it was read."""
-
-    place: Place
-    capture: Capture
-
-    @property
-    def part(self) -> Path:
-        return self.place.artifact(PART)
+class _Part(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What is not known is absent. What is not named here is an error, as it would be lost between the files."""
 
 
-def gather(folder: Path) -> dict[str, Any]:
-    """Merge what a run's windows and ranks left behind.
+class Subject(_Part):
+    """What was profiled."""
 
-    Args:
-        folder: A run folder.
+    model: str | None = None
+    device: str | None = None
+    device_traced: bool | None = None
+    world_size: int | None = None
+    python_frames: bool | None = None
 
-    Returns:
-        Plain data: ``run`` (who, when, where), ``windows`` in the order of their end, each with its ``ranks`` (facts
-        and means of every rank) and ``details`` (what `window.reduce` made, by rank, as far as there is room: of each
-        window the lowest and the slowest rank first, late windows before early ones), and ``timeline``; of several
-        ranks also ``ranks_together``, see `_together`, and ``findings``, those about the run and not about one window
-        of one rank.
+
+class StepKind(_Part):
+    """The steps of another kind."""
+
+    kind: str
+    count: int
+    wall_ms: float
+
+
+class StepsPart(_Part):
+    """The table of steps."""
+
+    rows: Columns
+    count: int
+    mean: dict[str, float | None]
+    median_ms: float | None
+    kinds: list[str]
+    """Of each row, see `perfhooks.trace.step_kinds`."""
+    usual: dict[str, float | None]
+    """The means of the steps of no other kind."""
+    others: list[StepKind]
+    headline: str
+
+
+class Counted(_Part):
+    """The first rows of a table, and how many there are."""
+
+    rows: Columns
+    count: int | None = None
+    classes: Columns | None = None
+    """Kernels only: time and number by class."""
+
+
+class Memory(_Part):
+    """Memory of each device over time, its peak, and what was alive then."""
+
+    over_time: dict[str, Columns]
+    peak: Columns
+    alive: Columns
+
+
+class Findings(_Part):
+    """What to do about the window, what gains most first."""
+
+    rows: list[Finding]
+    accounted: float | None = None
+    """The part of the steps that the tables account for, from 0 to 1."""
+
+
+class Share(_Part):
+    """One window of one rank, as far as the page shows it; parts that the trace does not show are absent."""
+
+    format: int
+    rank: int
+    stage: str
+    events: int
+    subject: Subject | None = None
+    steps: StepsPart | None = None
+    findings: Findings | None = None
+    operators: dict[str, Columns] | None = None
+    """By what they are told apart by."""
+    kernels: Counted | None = None
+    flames: dict[str, dict[str, list[Any]]] | None = None
+    """Flame graphs by what their widths are, as `perfhooks.report.tree` makes them."""
+    modules: Counted | None = None
+    memory: Memory | None = None
+    collectives: Columns | None = None
+    copies: Columns | None = None
+    synchronisations: Columns | None = None
+    gaps: Columns | None = None
+    """The longest pauses of the devices."""
+    checks: Counted | None = None
+    problems: list[str] = []
+    """Parts that failed, and why."""
+
+
+class Rank(_Part):
+    """What one rank says of a window."""
+
+    rank: int
+    mean: dict[str, float | None]
+    headline: str | None = None
+    partial: str | None = None
+    notes: list[str] = []
+    cost: dict[str, float | None] = {}
+    options: dict[str, Any] = {}
+    versions: dict[str, str] = {}
+
+
+class Window(_Part):
+    """One window of all ranks."""
+
+    name: str
+    stage: str
+    first: int | None
+    last: int | None
+    time: float
+    ranks: list[Rank]
+    details: dict[str, Share]
+    """By rank, as far as there is room."""
+
+
+class RunData(_Part):
+    """All that the page shows."""
+
+    format: int
+    title: str
+    run: dict[str, Any]
+    """Who, when, where: of `perfhooks.run.manifest.Manifest` what is known."""
+    windows: list[Window]
+    """The latest ones, in the order of their end."""
+    lost: list[str]
+    timeline: dict[str, Columns]
+    startup: Columns = {}
+    """What the process did before its first step, where ``perfhooks run`` looked."""
+    windows_count: int | None = None
+    """How many windows there are, where these are not all."""
+    ranks_together: dict[str, Any] | None = None
+    findings: list[RankFinding] = []
+    """About the run, and not about one window of one rank."""
+
+
+def read_share(path: Path) -> Share:
+    """A window's share of the page.
 
     Raises:
-        PerfhooksError: It is no run folder.
+        FileNotFoundError: There is none.
+        PerfhooksError: It is broken, or of another format.
     """
-    run = Run.existing(folder)
-    finished = list(_read(run.places()))
-    windows: dict[str, list[_Finished]] = {}
-    for each in sorted(finished, key=lambda each: each.capture.time):
-        windows.setdefault(each.place.folder.name, []).append(each)
-    of_ranks = _of_ranks(run)
-    shown = _chosen(windows, _BUDGET - len(msgspec.json.encode(of_ranks)))
-    lowest = min((each.place.rank for each in finished), default=0)
-    return {
-        "format": FORMAT,
-        "title": folder.resolve().name,
-        "run": _run_facts(run.manifest()),
-        "windows": [_window(name, ranks, shown) for name, ranks in windows.items()],
-        "lost": [f"{place.folder.name} of rank {place.rank}" for place in run.died_recording()],
-        "timeline": _timeline(run.timeline(lowest)),
-        **of_ranks,
-    }
+    check_format(path, read_json(path, _Format, "a share of the page").format, SHARE_FORMAT)
+    return read_json(path, Share, "a share of the page")
 
 
-def from_trace(path: Path) -> dict[str, Any]:
-    """The same of one trace file, wherever it came from.
-
-    Args:
-        path: A Kineto trace, packed or not.
-
-    Returns:
-        What `gather` gives, of one window.
+def read_run(path: Path) -> RunData:
+    """The data of a page.
 
     Raises:
-        TraceError: It is no trace.
+        FileNotFoundError: There is none.
+        PerfhooksError: It is broken, or of another format.
     """
-    trace = perfhooks.trace.read(path)
-    # last, whatever it is, says that no step was cut short
-    details = window.reduce(Capture(rank=trace.rank or 0, stage="trace", last=0), trace)
-    numbers = [step for step in details.get("steps", {}).get("rows", {}).get("step", []) if step is not None]
-    first, last = min(numbers, default=0), max(numbers, default=0)
-    capture = Capture(rank=trace.rank or 0, stage="trace", first=first, last=last, reached=last)
-    mean = details.get("steps", {}).get("mean", {})
-    shown = {"ranks": [_rank(capture, mean)], "details": {str(capture.rank): details}}
-    return {
-        "format": FORMAT,
-        "title": path.name,
-        "run": {},
-        "windows": [_facts(path.name, capture) | ({} if numbers else {"first": None, "last": None}) | shown],
-        "lost": [],
-        "timeline": {},
-    }
+    check_format(path, read_json(path, _Format, "the data of a page").format, FORMAT)
+    return read_json(path, RunData, "the data of a page")
 
 
-def _read(places: Iterable[Place]) -> Iterator[_Finished]:
-    for place in places:
-        try:
-            capture = place.load()
-        except PerfhooksError as error:
-            _log.debug("%s is not on the page: %s", place.folder, error)
-            continue
-        if capture.state == "done":
-            yield _Finished(place, capture)
+class _Format(msgspec.Struct):
+    """What says in which way the rest is written."""
 
-
-def _chosen(windows: dict[str, list[_Finished]], room: int) -> dict[Place, dict[str, Any]]:
-    """The parts that go into the page: in each round one rank of each window, late windows first, until it is full."""
-    queues = [_by_interest(ranks) for ranks in reversed(windows.values())]
-    found: dict[Place, dict[str, Any]] = {}
-    left = room
-    for turn in range(max(map(len, queues), default=0)):
-        for each in [queue[turn] for queue in queues if turn < len(queue)]:
-            try:
-                size = each.part.stat().st_size
-                if size <= left:
-                    found[each.place] = msgspec.json.decode(each.part.read_bytes(), type=dict[str, Any])
-                    left -= size
-            except (OSError, msgspec.MsgspecError) as error:
-                _log.debug("%s cannot be shown: %s", each.part, error)
-    return found
-
-
-def _by_interest(ranks: list[_Finished]) -> list[_Finished]:
-    """The lowest rank, the slowest, then all others."""
-    ordered = sorted(ranks, key=lambda each: each.place.rank)
-    slowest = max(ordered, key=lambda each: each.capture.summary.get("wall_ms", 0.0))
-    first = [ordered[0], *([slowest] if slowest is not ordered[0] else [])]
-    return first + [each for each in ordered if each not in first]
-
-
-def _window(name: str, finished: list[_Finished], shown: dict[Place, dict[str, Any]]) -> dict[str, Any]:
-    ordered = sorted(finished, key=lambda each: each.place.rank)
-    details = {str(each.place.rank): shown[each.place] for each in ordered if each.place in shown}
-    ranks = [_rank(each.capture, each.capture.summary, brief=each.place not in shown) for each in ordered]
-    return _facts(name, ordered[0].capture) | {"ranks": ranks, "details": details}
-
-
-def _facts(name: str, capture: Capture) -> dict[str, Any]:
-    """What all ranks of a window have in common."""
-    last = capture.reached if capture.last is None else capture.last
-    return {"name": name, "stage": capture.stage, "first": capture.first, "last": last, "time": capture.time}
-
-
-def _rank(capture: Capture, mean: dict[str, float], *, brief: bool = False) -> dict[str, Any]:
-    """What one rank says of a window: its facts, and the means of its step table; ranks can be thousands."""
-    cost = {} if brief else {name: getattr(capture.cost, name) for name in _COST}
-    return {
-        "rank": capture.rank,
-        "mean": {name: plain.number(value) for name, value in mean.items()},
-        **plain.facts(
-            {
-                "headline": capture.headline,
-                "partial": capture.partial,
-                "notes": [plain.text(note, 1000) for note in capture.notes],
-                "cost": plain.facts(cost),
-                "options": {} if brief else capture.options,
-                "versions": {} if brief else capture.versions,
-            }
-        ),
-    }
-
-
-def _run_facts(manifest: dict[str, Any]) -> dict[str, Any]:
-    wanted = ("started", "host", "world_size", "command", "versions", "schedule", "options")
-    return plain.facts({name: manifest.get(name) for name in wanted})
-
-
-def _of_ranks(run: Run) -> dict[str, Any]:
-    """What several ranks say together, and what to do about it; nothing of one rank of which nothing is missing."""
-    try:
-        told = perfhooks.ranks.gather(run.folder)
-        named = {rank for entry in told["missing"] for rank in entry["ranks"]}
-        if len(named.union(told["ranks"])) < 2:  # noqa: PLR2004 -- several
-            return {}
-        return {"ranks_together": _together(told), "findings": perfhooks.ranks.findings(told)}
-    except Exception as error:  # noqa: BLE001 -- the page is worth having without it
-        _log.debug("the page lacks what the ranks say together", exc_info=True)
-        return {"ranks_together": {"problem": plain.text(f"{type(error).__name__}: {error}")}}
-
-
-def _together(told: dict[str, Any]) -> dict[str, Any]:
-    """What `perfhooks.ranks.gather` told, as far as the page shows it and there is room: late windows first.
-
-    Args:
-        told: What it gave.
-
-    Returns:
-        ``world_size``, ``ranks`` (how many), ``windows`` by name, ``missing``, and ``missing_count``, that of all.
-    """
-    windows: dict[str, Any] = {}
-    left = _BUDGET_RANKS
-    for each in reversed(told["windows"]):
-        shown = {name: value for name, value in each.items() if name not in _UNSHOWN}
-        left -= len(msgspec.json.encode(shown))
-        if windows and left < 0:
-            break
-        windows[each["name"]] = shown
-    return {
-        "world_size": told["world_size"],
-        "ranks": len(told["ranks"]),
-        "windows": windows,
-        "missing": [entry | {"text": plain.text(entry["text"], 1000)} for entry in told["missing"][:_MISSING]],
-        "missing_count": len(told["missing"]),
-    }
-
-
-def _timeline(path: Path) -> dict[str, plain.Columns]:
-    """The median wall time of stretches of all steps of a rank, by stage; recorded steps apart from others."""
-    try:
-        table = pl.read_csv(path, schema_overrides=_TIMELINE)
-    except (OSError, pl.exceptions.PolarsError):
-        return {}
-    found = {}
-    for (stage,), rows in table.filter(pl.col("step") > 0).group_by("stage", maintain_order=True):
-        width = max(-(-rows.height // _SAMPLES), 1)
-        recorded = pl.col("phase") == "active"
-        thinned = (
-            rows.with_columns((pl.col("step") // width * width).alias("from"), recorded.alias("recorded"))
-            .group_by("from", "recorded")
-            .agg(pl.col("wall_ms").median(), pl.col("data_ms").median())
-            .sort("from")
-        )
-        found[str(stage)] = plain.columns(thinned.rename({"from": "step"}))
-    return found
+    format: int

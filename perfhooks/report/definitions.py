@@ -10,9 +10,10 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
             "Everything between two calls of step(), as the recorder marked it. Numbers count from 0, and go on "
             "in a run that was resumed. A step that was cut short is left out where there are whole ones."
         ),
-        "median step": (
-            "The median of the recorded steps' wall time. Parts are means over the same steps, so that they sum "
-            "to the mean step."
+        "mean step": (
+            "The mean of the recorded steps' wall time. Parts and findings are means over the same steps. Steps that "
+            "spend 5% or more of their time on validation or on saving a checkpoint are steps of another kind: they "
+            "are named apart, and are in no mean where there are others."
         ),
         "not recorded": (
             "The median wall time of this run's steps while the recorder was off, by the clock of the training "
@@ -21,21 +22,41 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         ),
         "host parts": (
             "The time of the step's own thread, without overlap: data, transfer, forward, backward, optimizer, "
-            "validation, checkpoint and other sum to the wall time. A moment belongs to the innermost open label. "
-            "Where nobody labelled: data inside PyTorch's DataLoader, optimizer inside Optimizer.step, backward "
-            "where autograd runs a node on any thread, else other. On a machine with a device the host only asks "
-            "for the work, so these are the times of asking; the device's own are below."
+            "validation, checkpoint, communication and other sum to the wall time. A moment belongs to the innermost "
+            "label that somebody wrote. Where nobody did: data inside PyTorch's DataLoader, optimizer inside "
+            "Optimizer.step and zero_grad, and what perfhooks labels while it records: forward and validation are the "
+            "outermost calls of modules (validation in evaluation mode without gradients, with its fetches and "
+            "copies), backward the whole call, checkpoint what saves one, communication the loop's own waits for "
+            "collectives. Transfer are operators that copy to a device. In traces without these labels, forward is "
+            "told from the operators that autograd noted, and backward from its first to its last node, each with "
+            "what lies between. On a machine with a device the host only asks for the work, so these are the times of "
+            "asking; the device's own are below."
         ),
         "device span": (
             "From the start of the first to the end of the last piece of device work that was launched inside the "
-            "step, on any thread, over all devices of the process. It may end after the step."
+            "step, on any thread, over all devices of the process. It may end after the step. What was launched before "
+            "the window belongs to no step; it is in the table of kernels."
         ),
-        "busy": "The time in which at least one kernel, copy or set ran: the length of the union of their intervals.",
+        "busy": (
+            "The time in which at least one kernel, copy or set of the step ran: the length of the union of their "
+            "intervals. Its share is of the step's wall time, or of the device span where that is longer, as it is "
+            "while the host launches ahead."
+        ),
         "compute": "The time in which at least one kernel ran that does not communicate.",
         "exposed communication": "The time in which a communicating kernel ran and no computing one.",
         "exposed copies": "The time in which a copy or set ran and no kernel at all.",
-        "idle": "Device span less busy. Compute, exposed communication, exposed copies and idle sum to the span.",
-        "syncs": "Calls in which the host waits for the device.",
+        "other steps' work": (
+            "The time within the device span in which the device worked for other steps, or for work of no step, and "
+            "not for this one."
+        ),
+        "idle": (
+            "The time within the device span in which the device had nothing of anybody's. Compute, exposed "
+            "communication, exposed copies, other steps' work and idle sum to the span."
+        ),
+        "syncs": (
+            "Calls that synchronise with the device. Their time is what the host waited for it: in these calls, and in "
+            "copies that block, beyond the cost of their call."
+        ),
         "peak memory": (
             "The most memory that was allocated at one time during the step, in MiB: of all devices together, or "
             "of the host where no device was seen."
@@ -43,7 +64,15 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
     },
     "Operators": {
         "count": "How often it ran in the recorded window.",
-        "self host": "Time on the host, in all steps together, without the operators that it called.",
+        "self host": (
+            "Time on the host, in all steps together, without the operators that it called. By torch's rule calls into "
+            "the runtime that bear no operator's number are not taken off, as while a graph is captured: the sum may "
+            "be more than has passed."
+        ),
+        "exclusive host": (
+            "Time on its own thread without every other call that was recorded inside of it: the rows sum to the time "
+            "in which anything ran on each thread, and never to more."
+        ),
         "host": "The same with what it called.",
         "self device": "Durations of the device work that it launched itself; work that ran side by side counts each.",
         "device": "The same with what it called.",
@@ -57,7 +86,11 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
     },
     "Kernels": {
         "total": "The sum of the durations; kernels that ran side by side count each.",
-        "class": "Communication by the arguments or the name of a collective; copy; set; compute for all others.",
+        "class": (
+            "Communication by the arguments of a collective, or by the name of a kernel of a library that does it: "
+            "NCCL, RCCL and their kind, DeepEP, custom, quick and fused all-reduces, NVSHMEM, symmetric memory, "
+            "userbuffers, and what the option communication names; copy; set; compute for all others."
+        ),
         "occupancy": (
             "Kineto's estimate of the achieved occupancy, weighted by time. Kineto writes whole percents, and 0 "
             "for many large kernels."
@@ -68,7 +101,8 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
     "Flame graph": {
         "width": (
             "Time, summed over all calls of the same stack: of the host, by thread; or of the device, moved to "
-            "the stack that launched the work. What is smaller than a thousandth is summed as (other)."
+            "the stack that launched the work. What is smaller than a thousandth is summed as (other). What "
+            "threads other than the training's wait for locks, queues, files or time is left out."
         ),
         "colour": (
             "What a frame is: your own code, installed code, a module, an operator, a call into the device's "
@@ -96,8 +130,13 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
             "Bytes a second times the share that crosses the slowest link (nccl-tests): 2(n-1)/n for all_reduce, "
             "(n-1)/n for all_gather, reduce_scatter and all_to_all. Its time includes the wait for other ranks."
         ),
-        "blocking": "The host waited for the copy: by its call, or because memory was pageable.",
-        "host wait": "How long calls that wait for the device held the host.",
+        "blocking": "The host waited for the copy: in its call, which it does where memory is pageable, or after it.",
+        "host, of a copy": "How long the calls that asked for the copies took, waits included.",
+        "host wait": (
+            "How long the host waited for the device: in calls that synchronise, and in the calls of copies from or to "
+            "pageable memory that began before the call returned (item(), cpu()), less what such a call costs "
+            "without a wait."
+        ),
     },
     "Ranks": {
         "wait": (
@@ -122,6 +161,11 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
             "Those in which the excess is a tenth of the step or more; among 8 ranks or more a fiftieth, and six "
             "times what is usual between them."
         ),
+        "evidence": (
+            "A rank is named if three of four of its steps are slow, and its excess is more than chance makes of equal "
+            "work: more than Student's t allows for the difference from step to step and the number of ranks, at one "
+            "false name in a hundred windows. Two steps that agree are enough, three that do not are none."
+        ),
         "busy communication": (
             "The time in which a rank communicated, the wait included; exposed is that in which its device did not "
             "compute besides."
@@ -143,7 +187,13 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         "error, warning, note": "Numbers are wrong or missing; numbers may be; worth knowing when reading them.",
         "gain": (
             "What a finding could gain is an estimate from this window alone; how it was made is said beside it. "
-            "Gains of several findings overlap and do not add up."
+            "It is that of a step when nobody records, where that is known: what recording added is taken off each "
+            "part of the step by the number of slices that were recorded in it, and no gain is more than such a "
+            "step takes. Gains of several findings overlap and do not add up."
+        ),
+        "accounted for": (
+            "The share of the step that is one of its parts, or in which a device worked. Below 80% the rest is a "
+            "finding of its own, because no rule looks at what has no name."
         ),
     },
 }

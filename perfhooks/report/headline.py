@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import polars as pl
+
+from perfhooks import labels
+from perfhooks.trace import step_kinds
 
 if TYPE_CHECKING:
-    import polars as pl
+    from typing import Any
 
 _PHRASES: Final = {
     "data_ms": "waiting for data",
@@ -17,34 +21,48 @@ _PHRASES: Final = {
     "optimizer_ms": "optimizer",
     "validation_ms": "validation",
     "checkpoint_ms": "checkpointing",
+    "communication_ms": "communication",
 }
-_NAMED = 3
-_WORTH_NAMING = 0.05
+_DOES: Final = {labels.VALIDATION: "it validates", labels.CHECKPOINT: "it saves a checkpoint"}
+_NAMED: Final = 3
+_WORTH_NAMING: Final = 0.05
+_EVEN: Final = 1.25
+"""Times the shortest step: up to here steps are said to take their mean each, beyond it on average."""
 
 
 def headline(table: pl.DataFrame) -> str:
     """Say what a step takes and what it takes it for: the largest named parts, from 5% of the time on.
 
+    Every number is of the same steps, and a mean: those that are of no other kind (`perfhooks.trace.step_kinds`). What
+    steps of another kind take is said after them.
+
     Args:
         table: A step table.
 
     Returns:
-        For instance ``steps 12-14: 412 ms each, 61% waiting for data, device busy 22%``; the step time is the median,
-        the shares are of all the steps' time. Empty if the table has no numbered steps.
+        For instance ``steps 12-14: 412 ms each, 61% waiting for data, device busy 22%``, or ``steps 12-14: 150 ms each,
+        44% backward; 1.5 s where it validates (1 of 3)``. Empty if the table has no numbered steps.
     """
     steps = table["step"].drop_nulls()
-    wall = float(table["wall_ms"].sum())
-    if not len(steps) or wall <= 0:
+    if not len(steps) or float(table["wall_ms"].sum()) <= 0:
         return ""
-    sums = {phrase: float(table[column].sum() or 0) / wall for column, phrase in _PHRASES.items()}
-    named = sorted((share, phrase) for phrase, share in sums.items() if share >= _WORTH_NAMING)[: -_NAMED - 1 : -1]
-    parts = [f"{share:.0%} {phrase}" for share, phrase in named]
-    if "busy_ms" in table.columns and table["busy_ms"].null_count() < table.height:
-        parts.append(f"device busy {float(table['busy_ms'].sum()) / wall:.0%}")
+    usual = table.filter(pl.Series(step_kinds.usual(table)))
     first, last = min(steps), max(steps)
     span = f"step {first}" if first == last else f"steps {first}-{last}"
-    each = "" if first == last else " each"
-    return ", ".join([f"{span}: {_milliseconds(float(np.median(table['wall_ms'])))}{each}", *parts])
+    others = [
+        f"{_time(each['wall_ms'])} where {_DOES[each['kind']]} ({each['count']} of {table.height})"
+        for each in other_kinds(table)
+    ]
+    return "; ".join([", ".join([f"{span}: {_each(usual)}", *_shares(usual)]), *others])
+
+
+def other_kinds(table: pl.DataFrame) -> list[dict[str, Any]]:
+    """What steps of another kind take, where there are usual ones too: ``kind``, ``count`` and mean ``wall_ms``."""
+    kinds = pl.Series("kind", step_kinds.kinds(table), dtype=pl.String)
+    if not kinds.eq("").any():
+        return []
+    groups = table.with_columns(kinds).filter(pl.col("kind") != "").group_by("kind", maintain_order=True)
+    return groups.agg(pl.len().alias("count"), pl.col("wall_ms").mean()).to_dicts()
 
 
 def summary(table: pl.DataFrame) -> dict[str, float]:
@@ -54,15 +72,54 @@ def summary(table: pl.DataFrame) -> dict[str, float]:
         table: A step table.
 
     Returns:
-        The means, by column; ``busy_share`` is the share of the steps' time in which a device was busy.
+        The means, by column; ``busy_share`` is the share of the time in which a device was busy, see `busy_share`.
     """
     measured = [name for name, kind in table.schema.items() if kind.is_numeric() and name not in ("rank", "step")]
     known = [name for name in measured if table[name].null_count() < table.height]
     found = {name: float(np.mean(table[name].drop_nulls().to_numpy())) for name in known}
-    if "busy_ms" in found and found["wall_ms"] > 0:
-        found["busy_share"] = found["busy_ms"] / found["wall_ms"]
-    return found
+    share = busy_share(table)
+    return found if share is None else found | {"busy_share": share}
 
 
-def _milliseconds(value: float) -> str:
-    return f"{value:.0f} ms" if value >= 10 else f"{value:.2g} ms"  # noqa: PLR2004 -- two digits are enough
+def busy_share(table: pl.DataFrame) -> float | None:
+    """The share of the time in which a device was busy; None where none was seen.
+
+    Of the steps' time, or of their device spans where these are longer, which busy time never exceeds: work may go on
+    after its step has ended.
+    """
+    if "busy_ms" not in table.columns or table["busy_ms"].null_count() == table.height:
+        return None
+    known = table.filter(table["busy_ms"].is_not_null())
+    whole = known["wall_ms"].to_numpy()
+    for name in ("device_span_ms", "busy_ms"):
+        whole = np.maximum(whole, known[name].to_numpy()) if name in known.columns else whole
+    return float(known["busy_ms"].sum() / whole.sum()) if whole.sum() else None
+
+
+def _each(table: pl.DataFrame) -> str:
+    """What a step takes: the mean, and from what to what if steps differ."""
+    wall = table["wall_ms"].to_numpy()
+    if len(wall) == 1:
+        return _time(float(wall[0]))
+    least, most = float(wall.min()), float(wall.max())
+    mean = _time(float(wall.mean()))
+    return f"{mean} each" if most <= _EVEN * least else f"{mean} on average ({_time(least)} to {_time(most)})"
+
+
+def _shares(table: pl.DataFrame) -> list[str]:
+    """The largest parts, and how busy the device was."""
+    wall = float(table["wall_ms"].sum())
+    sums = {phrase: float(table[column].sum() or 0) / wall for column, phrase in _PHRASES.items()} if wall else {}
+    named = sorted((share, phrase) for phrase, share in sums.items() if share >= _WORTH_NAMING)[: -_NAMED - 1 : -1]
+    busy = busy_share(table)
+    return [
+        *(f"{share:.0%} {phrase}" for share, phrase in named),
+        *([] if busy is None else [f"device busy {busy:.0%}"]),
+    ]
+
+
+def _time(value: float) -> str:
+    """Milliseconds for people: two digits are enough."""
+    if value >= 1000:  # noqa: PLR2004 -- a second
+        return f"{value / 1000:.2g} s" if value < 10_000 else f"{value / 1000:.0f} s"  # noqa: PLR2004
+    return f"{value:.0f} ms" if value >= 10 else f"{value:.2g} ms"  # noqa: PLR2004

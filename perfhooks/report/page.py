@@ -23,16 +23,20 @@ def render(data: Mapping[str, Any]) -> str:
     the page's own script puts it into the document as text.
 
     Args:
-        data: What `data.gather` or `data.from_trace` gave.
+        data: What `run_data.gather` or `run_data.from_trace` gave.
 
     Returns:
         An HTML document.
     """
-    return filled("page.html.j2", data=_inert(data), definitions=_inert(DEFINITIONS), plotly=_packed_plotly())
+    return filled("page.html.j2", data=inert(data), definitions=inert(DEFINITIONS), plotly=_packed_plotly())
 
 
-def _inert(data: Any) -> str:
-    """JSON that cannot end the element it stands in."""
+def inert(data: Any) -> str:
+    """JSON that cannot end the element it stands in.
+
+    Args:
+        data: Plain data.
+    """
     text = msgspec.json.encode(data).decode()
     # inside of strings only, where alone these can be; the last two end a line in old JavaScript
     for mark in "<>&\u2028\u2029":

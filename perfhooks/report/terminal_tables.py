@@ -1,21 +1,31 @@
-"""Tables drawn on a terminal, as wide as it is and no wider."""
+"""Tables for people, on a terminal: as wide as it is and no wider."""
 
 from __future__ import annotations
 
+import io
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from perfhooks.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     import polars as pl
     from rich.console import Console
+
+    from perfhooks.run.capture import Capture
 
 _ROWS: Final = 20
 _OF_OVERVIEW: Final = 10
 _TEXT: Final = 24
 """Texts are cut to no less than this, as long as there is room for one number beside them."""
+_SHORTEST: Final = 12
+"""Of several texts, each is cut to no less than this before a number is left out: times are what one came for."""
 _GAP: Final = 2
+_ENDLESS: Final = 10_000
+"""The width of text that nobody cuts: it may go into a log or a file."""
 _INNER: Final = ("stack", "path", "module")
 """Of these the end tells more than the beginning."""
 _COLORS: Final = {"error": "bold red", "warning": "yellow", "info": "cyan"}
@@ -42,19 +52,62 @@ def draw(tables: Mapping[str, pl.DataFrame], limit: int | None = None, console: 
         _draw(console, name, table, usual if limit is None else limit)
 
 
+def step_table(files: Sequence[Path]) -> str:
+    """The step tables of some windows as one text table, less the columns in which nothing was measured.
+
+    Args:
+        files: ``steps.csv`` files; missing ones are passed over.
+    """
+    import polars as pl
+
+    tables = [pl.read_csv(file, infer_schema_length=None) for file in files if file.exists()]
+    if not tables:
+        return "no step table was written"
+    return f"{text(pl.concat(tables, how='diagonal_relaxed'))}\n(times in ms)"
+
+
+def cost_line(captures: Sequence[Capture]) -> str:
+    """What recording cost, in one line; empty if that is not known.
+
+    Args:
+        captures: The facts of some windows.
+    """
+    stalls = [capture.cost.stop_s + capture.cost.save_s + capture.cost.free_s for capture in captures]
+    if not stalls:
+        return ""
+    line = f"recording kept the loop for {max(stalls) * 1e3:.0f} ms at the end of a window"
+    idle, recorded = captures[-1].cost.idle_step_ms, captures[-1].cost.recorded_step_ms
+    if idle and recorded:
+        line += f"; a step takes {idle:.2f} ms unrecorded, {recorded:.2f} ms recorded (medians)"
+    return line
+
+
+def text(table: pl.DataFrame) -> str:
+    """A table as text: a header, a row each, numbers to the right with two digits behind the point."""
+    from rich.console import Console
+
+    known = [column for column in table.columns if table[column].null_count() < table.height]
+    cells = {column: [_cell(value, digits=2) for value in table[column]] for column in known}
+    page = io.StringIO()
+    console = Console(file=page, width=_ENDLESS, color_system=None, highlight=False)
+    _draw_plain(console, cells, {column for column in known if table[column].dtype.is_numeric()})
+    return "\n".join(line.rstrip() for line in page.getvalue().rstrip("\n").split("\n"))
+
+
 def _draw(console: Console, name: str, table: pl.DataFrame, limit: int) -> None:
     if not table.height:
-        console.print(f"[bold]{name}[/bold]: {'no doubts' if name == 'checks' else 'none in this trace'}")
+        console.print(f"[bold]{name}[/bold]: {_NOTHING.get(name, 'none in this trace')}")
         return
-    if name == "checks":
-        _draw_checks(console, table)
+    if name in _SENTENCES:
+        _SENTENCES[name](console, table)
         return
     rows = table.head(limit) if limit else table
     known = [column for column in rows.columns if rows[column].null_count() < rows.height]
     cells = {column: [_cell(value) for value in rows[column]] for column in known}
     numeric = {column for column in known if rows[column].dtype.is_numeric()}
     unit = ", times in ms" if any(column.endswith("_ms") for column in known) else ""
-    console.print(f"[bold]{name}[/bold] [dim]{table.height} {'row' if table.height == 1 else 'rows'}{unit}[/dim]")
+    count = f"{rows.height} of {table.height}" if rows.height < table.height else f"{table.height}"
+    console.print(f"[bold]{name}[/bold] [dim]{count} {'row' if table.height == 1 else 'rows'}{unit}[/dim]")
     if _is_long(cells, console.width) and not set(known) - numeric - {"stage", "window"}:
         _draw_turned(console, cells)
     else:
@@ -67,20 +120,51 @@ def _draw_checks(console: Console, table: pl.DataFrame) -> None:
     """Doubts as sentences: nobody can do with half of one."""
     from rich.text import Text
 
-    console.print(f"[bold]checks[/bold] [dim]{table.height} {'doubt' if table.height == 1 else 'doubts'}[/dim]")
+    doubts = "doubt" if table.height == 1 else "doubts"
+    console.print(f"[bold]checks[/bold] [dim]{table.height} {doubts} about the trace itself[/dim]")
     for severity, name, _, text, first in table.select("severity", "name", "count", "text", "first").iter_rows():
-        console.print(Text.assemble((severity, _COLORS[severity]), f" {name}: {text}", f" ({first})" if first else ""))
+        said = printable(f" {name}: {text}" + (f" ({first})" if first else ""))
+        console.print(Text.assemble((severity, _COLORS[severity]), said))
+
+
+def _draw_findings(console: Console, table: pl.DataFrame) -> None:
+    """What to do as sentences, what gains most first."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    console.print("[bold]findings[/bold] [dim]what to do, what gains most first[/dim]")
+    for number, row in enumerate(table.iter_rows(named=True), 1):
+        console.print(Text.assemble((f"{number}. ", "bold"), row["title"], (gain(row), "cyan")))
+        console.print(Padding(Text(row["advice"], style="dim"), (0, 0, 0, 3)))
+
+
+def gain(finding: Mapping[str, Any]) -> str:
+    """What a finding could gain, in brackets; nothing where that cannot be told."""
+    if finding["gain_ms"] is None:
+        return ""
+    return f" (up to {finding['gain_ms']:.3g} ms, {finding['gain_percent']:.0f}% of a step)"
+
+
+_SENTENCES: Final = {"checks": _draw_checks, "findings": _draw_findings}
+"""Tables that are drawn as sentences."""
+_NOTHING: Final = {
+    "checks": "no doubts about the trace itself",
+    "findings": "no rule has anything to say",
+    "startup": "not recorded: perfhooks run looks at it",
+}
+"""What an empty table means."""
 
 
 def _draw_turned(console: Console, cells: dict[str, list[str]]) -> None:
     from rich.table import Table
+    from rich.text import Text
 
     drawing = Table(box=None, show_header=False, pad_edge=False, padding=(0, _GAP, 0, 0))
     drawing.add_column(style="bold", no_wrap=True)
     for _ in next(iter(cells.values())):
         drawing.add_column(justify="right", no_wrap=True)
     for column, texts in cells.items():
-        drawing.add_row(_title(column), *texts)
+        drawing.add_row(_title(column), *map(Text, texts))
     console.print(drawing)
 
 
@@ -110,10 +194,17 @@ def _fit(cells: dict[str, list[str]], numeric: set[str], width: int) -> tuple[di
     texts = [column for column in widths if column not in numeric]
     left_out: list[str] = []
 
-    def least() -> int:
-        return sum(min(size, _TEXT) if column in texts else size for column, size in widths.items())
+    least_text = _TEXT
 
-    while least() + _GAP * len(widths) > width and len(widths) > 1:
+    def least() -> int:
+        return sum(min(size, least_text) if column in texts else size for column, size in widths.items())
+
+    def is_too_wide() -> bool:
+        return least() + _GAP * len(widths) > width
+
+    while is_too_wide() and least_text > _SHORTEST and len(texts) > 1:
+        least_text -= 1
+    while is_too_wide() and len(widths) > 1:
         column = [each for each in widths if each in numeric or each != texts[0]][-1]
         del widths[column]
         left_out.insert(0, column)
@@ -121,8 +212,8 @@ def _fit(cells: dict[str, list[str]], numeric: set[str], width: int) -> tuple[di
     for column in texts:
         if column in widths:
             wanted = widths[column]
-            widths[column] = min(wanted, max(min(wanted, _TEXT) + room, 1))
-            room -= widths[column] - min(wanted, _TEXT)
+            widths[column] = min(wanted, max(min(wanted, least_text) + room, 1))
+            room -= widths[column] - min(wanted, least_text)
     return widths, left_out
 
 
@@ -143,11 +234,11 @@ def _cut(text: str, width: int, *, inner: bool) -> str:
     return f"…{text[len(text) - width + 1 :]}" if inner else f"{text[: width - 1]}…"
 
 
-def _cell(value: object) -> str:
+def _cell(value: object, digits: int = 3) -> str:
     if value is None:
         return ""
     if isinstance(value, float):
-        return f"{value:.3f}" if abs(value) < 1000 else f"{value:.0f}"  # noqa: PLR2004 - four digits say enough
+        return f"{value:.{digits}f}" if abs(value) < 1000 else f"{value:.0f}"  # noqa: PLR2004 - four digits say enough
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return " ".join(str(value).split())
+    return printable(" ".join(str(value).split()))

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
-import sys
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from perfhooks.report import json_values as plain
+import numpy as np
+
+from perfhooks.report import json_values
+from perfhooks.trace import host
+from perfhooks.trace.stacks import Summed
+from perfhooks.trace.whose import Origin, origin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from perfhooks.trace.model import Ints
 
 OTHER: Final = "(other)"
 """The node of what is too small to be seen."""
@@ -19,127 +24,115 @@ KINDS: Final = ("code", "library", "module", "operator", "runtime", "label", "ke
 """What a frame can be: one's own Python code, installed Python code, an ``nn.Module``, an operator, a call into the
 runtime of a device, a label, work of a device."""
 
-_INSTALLED: Final = frozenset(sys.stdlib_module_names) | {
-    *("torch", "torchvision", "torchaudio", "torchtext", "torchmetrics", "functorch", "triton", "perfhooks"),
-    *(
-        "lightning",
-        "pytorch_lightning",
-        "lightning_fabric",
-        "lightning_utilities",
-        "jsonargparse",
-        "perfhooks_lightning",
-    ),
-    *(
-        "mmengine",
-        "mmcv",
-        "mmdet",
-        "mmpretrain",
-        "mmseg",
-        "perfhooks_mmengine",
-        "transformers",
-        "accelerate",
-        "datasets",
-    ),
-    *("deepspeed", "timm", "apex", "xformers", "vllm", "numpy", "scipy", "pandas", "PIL", "cv2", "albumentations"),
-    *(
-        "tqdm",
-        "rich",
-        "tensorboard",
-        "tensorboardX",
-        "wandb",
-        "mlflow",
-        "fsspec",
-        "huggingface_hub",
-        "typing_extensions",
-    ),
-}
-"""Packages that nobody profiles as their own: the recorder cuts the folder they are installed in off their paths."""
-
-_PLACE: Final = re.compile(r"(\w+)[/.].*\(\d+\): ")
-
 _KIND_OF: Final = (
-    ("other", re.compile(r"\((?:other|skipped|unknown|outside)\)$")),
+    ("other", re.compile(r"\((?:other|skipped|unknown|outside|deeper)\)$")),
     ("module", re.compile(r"nn\.Module: ")),
-    ("library", re.compile(r"<|(?:.*/)?(?:site-packages|dist-packages|python3\.\d+)/")),
-    ("code", re.compile(r".+\(\d+\): ")),
+    ("library", re.compile(r"<")),
     ("runtime", re.compile(r"(?:cuda|hip|cu|hsa_|ze|musa|mu|cnrt|acl|rt)[A-Z_]\w*$")),
     ("operator", re.compile(r"\w+::|.*Backward\d*$|Optimizer\.")),
 )
 
 
-@dataclass
-class _Node:
-    name: str
-    total: int = 0
-    children: dict[str, _Node] = field(default_factory=dict)
+def kind(name: str, owners: Mapping[str, str] | None = None) -> str:
+    """What a frame is, by its name; a name that tells nothing is a label's.
 
-
-def kind(name: str) -> str:
-    """What a frame is, by its name; a name that tells nothing is a label's."""
-    place = _PLACE.match(name)
-    if place and place[1] in _INSTALLED:
-        return "library"
+    Args:
+        name: The name of a frame.
+        owners: Whose code is whose, see `perfhooks.trace.whose`.
+    """
+    found = origin(name, owners)
+    if found is not Origin.NO_SOURCE:
+        return "code" if found is Origin.USER else "library"
     return next((found for found, pattern in _KIND_OF if pattern.match(name)), "label")
 
 
-def tree(stacks: Mapping[str, int], *, share: float = 0.001, nodes: int = 1500, leaves: str = "") -> dict[str, Any]:
-    """Make a flame graph's data from folded stacks.
+def tree(
+    stacks: Summed | Mapping[str, int],
+    *,
+    share: float = 0.001,
+    nodes: int = 1500,
+    leaves: str = "",
+    owners: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Make a flame graph's data from stacks.
 
     Nodes below a share of the whole are summed in a node ``(other)`` of their parent, so that a node's value is what
     it cost by itself and the sum of its children's.
 
     Args:
-        stacks: What `perfhooks.trace.stacks.folded` gives.
+        stacks: What `perfhooks.trace.stacks.summed` gives, or `perfhooks.trace.stacks.folded`.
         share: The least share of the whole that a node has.
-        nodes: The greatest number of nodes; where there are more, the share is raised.
+        nodes: The greatest number of nodes; where there are more, the largest are kept.
         leaves: The kind of all leaves, where they are of one.
+        owners: Whose code is whose, see `perfhooks.trace.whose`.
 
     Returns:
         ``names`` and ``kinds`` (an index into `KINDS`) of the distinct frames; ``parent`` (-1 for the root), ``frame``
         and ``value`` of the nodes, parents before their children, siblings by value.
     """
-    root = _grown(stacks)
-    lines: list[tuple[int, _Node]] = []
-    while not lines or len(lines) > nodes:
-        lines = _listed(root, root.total * share)
-        share *= 1.5
-    inner = {parent for parent, _ in lines}
+    lines = _listed(stacks if isinstance(stacks, Summed) else _planted(stacks), share, nodes)
+    inner = {parent for parent, _, _ in lines}
     names: dict[tuple[str, str], int] = {}
     frame = []
-    for place, (_, node) in enumerate(lines):
-        found = kind(node.name)
+    for place, (_, name, _) in enumerate(lines):
+        found = kind(name, owners)
         found = leaves if leaves and place not in inner and found != "other" else found
-        frame.append(names.setdefault((node.name, found), len(names)))
+        frame.append(names.setdefault((name, found), len(names)))
     return {
-        "names": [plain.text(name) for name, _ in names],
+        "names": [json_values.text(name) for name, _ in names],
         "kinds": [KINDS.index(found) for _, found in names],
-        "parent": [parent for parent, _ in lines],
+        "parent": [parent for parent, _, _ in lines],
         "frame": frame,
-        "value": [node.total for _, node in lines],
+        "value": [value for _, _, value in lines],
     }
 
 
-def _grown(stacks: Mapping[str, int]) -> _Node:
-    root = _Node("all")
+def _planted(stacks: Mapping[str, int]) -> Summed:
+    """The tree of folded stacks."""
+    names: dict[str, int] = {}
+    places: dict[tuple[int, int], int] = {}
+    values: list[int] = []
     for stack, value in stacks.items():
-        root.total += value
-        node = root
+        node = -1
         for name in stack.split(";"):
-            node = node.children.setdefault(name, _Node(name))
-            node.total += value
-    return root
+            node = places.setdefault((node, names.setdefault(name, len(names))), len(places))
+            values += [0] * (node == len(values))
+        values[node] += value
+    parents, frames = np.array([*places], np.int64).reshape(-1, 2).T
+    return Summed(list(names), parents, frames, np.array(values, np.int64))
 
 
-def _listed(root: _Node, least: float) -> list[tuple[int, _Node]]:
-    """The nodes that are large enough, each after its parent, of which it has the place."""
-    lines: list[tuple[int, _Node]] = []
-    waiting = [(-1, root)]
+def _listed(stacks: Summed, share: float, nodes: int) -> list[tuple[int, str, int]]:
+    """The largest nodes and their names and values, each after its parent, of which it has the place."""
+    whole = int(stacks.values.sum())
+    total = host.summed_down(stacks.parents, stacks.values)
+    kept = _largest(stacks, total, whole * share, nodes)
+    children: dict[int, list[int]] = {}
+    for node in kept.tolist():  # largest first
+        children.setdefault(int(stacks.parents[node]), []).append(node)
+    lines: list[tuple[int, str, int]] = []
+    waiting = [(-1, -1, "all", whole, 0)]
     while waiting:
-        parent, node = waiting.pop()
+        parent, node, name, value, own = waiting.pop()
         place = len(lines)
-        lines.append((parent, node))
-        kept = [child for child in node.children.values() if child.total >= least]
-        rest = sum(child.total for child in node.children.values()) - sum(child.total for child in kept)
-        kept += [_Node(OTHER, rest)] if rest else []
-        waiting += [(place, child) for child in sorted(kept, key=lambda child: child.total)]
+        lines.append((parent, name, value))
+        below = children.get(node, []) if own >= 0 else []
+        rest = value - own - int(total[below].sum()) if own >= 0 else 0
+        found = [(place, each, stacks.names[stacks.frames[each]], int(total[each]), int(stacks.values[each]))
+                 for each in below]  # fmt: skip
+        found += [(place, -1, OTHER, rest, -1)] if rest else []
+        waiting += sorted(found, key=lambda each: each[3])
     return lines
+
+
+def _largest(stacks: Summed, total: Ints, least: float, nodes: int) -> Ints:
+    """The nodes of at least a size, largest first and parents before children, and with their rests not too many."""
+    kept = np.flatnonzero(total >= max(least, 1))
+    kept = kept[np.argsort(-total[kept], kind="stable")]
+    while True:
+        rest = np.append(total - stacks.values, stacks.values.sum())  # the last is the root
+        np.subtract.at(rest, stacks.parents[kept], total[kept])
+        surplus = len(kept) + 1 + int((rest[np.append(kept, -1)] > 0).sum()) - nodes
+        if surplus <= 0 or not len(kept):
+            return kept
+        kept = kept[: -((surplus + 1) // 2)]

@@ -9,20 +9,16 @@ import msgspec
 import polars as pl
 
 from perfhooks import findings
-from perfhooks.handlers.tables import step_rows
-from perfhooks.report import json_values as plain
-from perfhooks.report import tree
-from perfhooks.report.headline import headline, summary
-from perfhooks.trace import checks, collectives, copies, kernels, memory, modules, operators, stacks, synchronisations
+from perfhooks.report import json_values, tree
+from perfhooks.report.data import SHARE_FORMAT
+from perfhooks.report.headline import headline, other_kinds, summary
+from perfhooks.trace import memory, step_kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perfhooks.run.capture import Capture
     from perfhooks.trace import Trace
-
-FORMAT: Final = 1
-"""Of a window's page data. 1: the first."""
 
 _ROWS: Final = 80
 _STEPS: Final = 240
@@ -43,9 +39,10 @@ def reduce(capture: Capture, trace: Trace) -> dict[str, Any]:
         trace: Its trace.
 
     Returns:
-        Plain data; tables are columns, as `plain.columns` makes them. What the trace does not show is absent.
+        Plain data in the form of `perfhooks.report.data.Share`; tables are columns, as `json_values.columns` makes
+        them. What the trace does not show is absent.
     """
-    made: dict[str, Any] = {"format": FORMAT, "rank": capture.rank, "stage": capture.stage, "events": len(trace)}
+    made: dict[str, Any] = {"format": SHARE_FORMAT, "rank": capture.rank, "stage": capture.stage, "events": len(trace)}
     problems = []
     for name, part in _PARTS.items():
         try:
@@ -56,17 +53,17 @@ def reduce(capture: Capture, trace: Trace) -> dict[str, Any]:
     return made | ({"problems": problems} if problems else {})
 
 
-def _subject(_: Capture, trace: Trace) -> dict[str, Any]:
+def _subject(capture: Capture, trace: Trace) -> dict[str, Any]:
     """What was profiled, as far as the trace knows."""
     devices = trace.metadata.get("deviceProperties")
     names = [each.get("name") for each in devices if isinstance(each, dict)] if isinstance(devices, list) else []
-    tops = modules.table(trace).filter(pl.col("depth") == 0)
+    tops = capture.tables(trace).modules.filter(pl.col("depth") == 0)
     calls = tops.sort("forward_ms", descending=True)["name"].to_list()
     job = trace.metadata.get("distributedInfo")
-    return plain.facts(
+    return json_values.facts(
         {
             "model": calls[0].rpartition("_")[0] or calls[0] if calls else None,
-            "device": next((plain.text(str(name)) for name in names if name), None),
+            "device": next((json_values.text(str(name)) for name in names if name), None),
             "device_traced": trace.is_device_traced,
             "world_size": job.get("world_size") if isinstance(job, dict) else None,
             "python_frames": any(name.endswith("python_function") for name in trace.categories),
@@ -75,71 +72,78 @@ def _subject(_: Capture, trace: Trace) -> dict[str, Any]:
 
 
 def _steps(capture: Capture, trace: Trace) -> dict[str, Any]:
-    table = step_rows(capture, trace)
+    table = capture.tables(trace).steps
+    usual = table.filter(pl.Series(step_kinds.usual(table), dtype=pl.Boolean))
     return {
-        "rows": plain.columns(table.drop("rank", "stage"), _STEPS),
+        "rows": json_values.columns(table.drop("rank", "stage"), _STEPS),
         "count": table.height,
-        "mean": {name: plain.number(value) for name, value in summary(table).items()},
-        "median_ms": plain.number(table["wall_ms"].median()),
-        "spread_ms": [plain.number(table["wall_ms"].min()), plain.number(table["wall_ms"].max())],
+        "mean": {name: json_values.number(value) for name, value in summary(table).items()},
+        "median_ms": json_values.number(table["wall_ms"].median()),
+        "kinds": step_kinds.kinds(table)[:_STEPS],
+        "usual": {name: json_values.number(value) for name, value in summary(usual).items()},
+        "others": other_kinds(table),
         "headline": headline(table),
     }
 
 
-def _operators(_: Capture, trace: Trace) -> dict[str, plain.Columns]:
+def _operators(capture: Capture, trace: Trace) -> dict[str, json_values.Columns]:
     groups: dict[str, tuple[str, ...]] = {"name": ()}
     groups |= {"shapes": ("shapes",)} if "dims" in trace.arguments else {}
     groups |= {"step": ("step",)}
-    return {name: _costliest(operators.table(trace, by)) for name, by in groups.items()}
+    return {name: _costliest(capture.tables(trace).operators(by)) for name, by in groups.items()}
 
 
-def _costliest(table: pl.DataFrame) -> plain.Columns:
+def _costliest(table: pl.DataFrame) -> json_values.Columns:
     """The rows that cost most, on the host or on devices; work of devices by itself has a table of its own."""
     ours = table.filter(~pl.col("kind").is_in(_ON_DEVICE))
     by_device = ours.sort("self_device_ms", descending=True, nulls_last=True).head(_ROWS // 2)
-    return plain.columns(pl.concat([ours.head(_ROWS), by_device]).unique(maintain_order=True))
+    return json_values.columns(pl.concat([ours.head(_ROWS), by_device]).unique(maintain_order=True))
 
 
-def _kernels(_: Capture, trace: Trace) -> dict[str, Any]:
-    table = kernels.table(trace)
+def _kernels(capture: Capture, trace: Trace) -> dict[str, Any]:
+    if not trace.is_device_traced:
+        return {}
+    table = capture.tables(trace).kernels
     if not table.height:
         return {}
     shares = table.group_by("class").agg(pl.col("total_ms", "count").sum()).sort("total_ms", descending=True)
-    return {"rows": plain.columns(table, _ROWS), "count": table.height, "classes": plain.columns(shares)}
+    return {"rows": json_values.columns(table, _ROWS), "count": table.height, "classes": json_values.columns(shares)}
 
 
-def _flames(_: Capture, trace: Trace) -> dict[str, Any]:
-    found = {"host": tree.tree(stacks.folded(trace, "host"))}
+def _flames(capture: Capture, trace: Trace) -> dict[str, Any]:
+    found = {"host": tree.tree(capture.tables(trace).calls("host"), owners=capture.owners)}
     if trace.is_device_traced:
-        found["device"] = tree.tree(stacks.folded(trace, "device"), leaves="kernel")
+        found["device"] = tree.tree(capture.tables(trace).calls("device"), leaves="kernel", owners=capture.owners)
     return {name: flame for name, flame in found.items() if flame["value"][0]}
 
 
-def _modules(_: Capture, trace: Trace) -> dict[str, Any]:
-    table = modules.table(trace)
+def _modules(capture: Capture, trace: Trace) -> dict[str, Any]:
+    table = capture.tables(trace).modules
     if not table.height:
         return {}
     cost = pl.sum_horizontal(pl.col("^(forward|backward)_ms$"))
     # the tree, cut where it becomes small: what is above a costly module is costlier
     least = table.select(cost.top_k(min(3 * _ROWS, table.height)).min()).item()
-    return {"rows": plain.columns(table.filter(cost >= least).drop("path"), 4 * _ROWS), "count": table.height}
+    return {"rows": json_values.columns(table.filter(cost >= least).drop("path"), 4 * _ROWS), "count": table.height}
 
 
-def _memory(_: Capture, trace: Trace) -> dict[str, Any]:
+def _memory(capture: Capture, trace: Trace) -> dict[str, Any]:
     if not len(trace.instants.time):
         return {}
-    levels = memory.thinned(memory.over_time(trace), _SAMPLES)
+    levels = memory.thinned(capture.tables(trace).memory, _SAMPLES)
     return {
-        "over_time": {str(device): plain.columns(rows.drop("device")) for (device,), rows in levels.group_by("device")},
-        "peak": plain.columns(memory.peak(trace)),
-        "alive": plain.columns(memory.alive_at_peak(trace), _ROWS),
+        "over_time": {
+            str(device): json_values.columns(rows.drop("device")) for (device,), rows in levels.group_by("device")
+        },
+        "peak": json_values.columns(capture.tables(trace).memory_peak),
+        "alive": json_values.columns(capture.tables(trace).alive_at_peak, _ROWS),
     }
 
 
-def _collectives(_: Capture, trace: Trace) -> plain.Columns:
-    table = collectives.table(trace)
+def _collectives(capture: Capture, trace: Trace) -> json_values.Columns:
+    table = capture.tables(trace).collectives
     keys = ("operation", "backend", "group_description", "group_size", "dtype")
-    return plain.columns(
+    return json_values.columns(
         table.group_by(*keys, maintain_order=True)
         .agg(
             pl.len().alias("count"),
@@ -154,30 +158,35 @@ def _collectives(_: Capture, trace: Trace) -> plain.Columns:
     )
 
 
-def _copies(_: Capture, trace: Trace) -> plain.Columns:
+def _copies(capture: Capture, trace: Trace) -> json_values.Columns:
     keys = ("kind", "source", "target", "blocking", "operator")
-    return plain.columns(
-        copies.table(trace)
-        .group_by(*keys, maintain_order=True)
+    return json_values.columns(
+        capture.tables(trace)
+        .copies.group_by(*keys, maintain_order=True)
         .agg(
             pl.len().alias("count"),
             pl.col("duration_ms").sum().alias("total_ms"),
             _known(pl.col("bytes")),
             (pl.col("bytes").sum() / pl.col("duration_ms").sum() / 1e6).alias("gb_per_s"),
+            _known(pl.col("host_ms")),
         )
         .sort("total_ms", descending=True),
         _ROWS // 2,
     )
 
 
-def _synchronisations(_: Capture, trace: Trace) -> plain.Columns:
-    return plain.columns(
-        synchronisations.table(trace)
-        .group_by("call", "operator", "line", maintain_order=True)
-        .agg(pl.len().alias("count"), _known(pl.col("host_ms")))
+def _synchronisations(capture: Capture, trace: Trace) -> json_values.Columns:
+    return json_values.columns(
+        capture.tables(trace)
+        .synchronisations.group_by("call", "operator", "line", maintain_order=True)
+        .agg(pl.len().alias("count"), _known(pl.col("host_ms")), _known(pl.col("bytes")))
         .sort("host_ms", descending=True, nulls_last=True),
         _ROWS // 2,
     )
+
+
+def _gaps(capture: Capture, trace: Trace) -> json_values.Columns:
+    return json_values.columns(capture.tables(trace).gaps)
 
 
 def _known(column: pl.Expr) -> pl.Expr:
@@ -185,12 +194,14 @@ def _known(column: pl.Expr) -> pl.Expr:
     return pl.when(column.count() > 0).then(column.sum())
 
 
-def _checks(_: Capture, trace: Trace) -> dict[str, Any]:
-    return {"rows": plain.columns(checks.table(trace), _ROWS)}
+def _checks(capture: Capture, trace: Trace) -> dict[str, Any]:
+    return {"rows": json_values.columns(capture.tables(trace).checks, _ROWS)}
 
 
 def _findings(capture: Capture, trace: Trace) -> dict[str, Any]:
-    return {"rows": msgspec.json.decode(msgspec.json.encode(findings.find(capture, trace)))}
+    seen = findings.Evidence(capture, trace)
+    rows = msgspec.json.decode(msgspec.json.encode(findings.look(seen)))
+    return {"rows": rows, "accounted": json_values.number(seen.accounted)}
 
 
 _PARTS: Final[dict[str, Callable[[Capture, Trace], Any]]] = {
@@ -205,5 +216,6 @@ _PARTS: Final[dict[str, Callable[[Capture, Trace], Any]]] = {
     "collectives": _collectives,
     "copies": _copies,
     "synchronisations": _synchronisations,
+    "gaps": _gaps,
     "checks": _checks,
 }

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 
 from perfhooks.errors import PerfhooksError
+from perfhooks.run import layout, remote
+from perfhooks.run.circumstances import Circumstances
+from perfhooks.run.installation import Installation  # noqa: TC001 -- msgspec reads the annotation
 from perfhooks.run.publishing import publish_json
+from perfhooks.run.reading import check_format, read_json
 
-FORMAT = 1
-"""Of run.json and capture.json. 1: the first."""
+if TYPE_CHECKING:
+    from perfhooks.trace import Trace
+    from perfhooks.trace.tables import Tables
 
-MERGED = "merged.pt.trace.json.gz"
-"""The traces of all ranks of a window side by side."""
+FORMAT: Final = 1
+"""Of capture.json. 1: the first."""
+
+Step = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+"""The number of a step: so that a table can hold one more."""
 
 State = Literal["spooled", "done"]
 
@@ -52,11 +60,11 @@ class Capture:
     """Which of its starts that was, see `perfhooks.run.liveness.boot`; empty where it does not say."""
     stage: str = "train"
     """Which loop was profiled: train, validate, test or predict."""
-    first: int = 0
+    first: Step = 0
     """First active step, as planned."""
-    last: int | None = None
+    last: Step | None = None
     """Last active step, as planned; None where recording went from start to stop."""
-    reached: int = 0
+    reached: Step = 0
     """Number of the step during which, or before which, recording ended."""
     partial: str | None = None
     """Why the window ended before its last step; None for a whole window."""
@@ -82,6 +90,12 @@ class Capture:
     options: dict[str, Any] = field(default_factory=dict)
     """What was recorded: shapes, memory, stacks, ..."""
     versions: dict[str, str] = field(default_factory=dict)
+    installation: Installation | None = None
+    """What its Python had where; None in captures that do not say."""
+    circumstances: Circumstances = field(default_factory=Circumstances)
+    """What its process had to work with."""
+    owners: dict[str, str] = field(default_factory=dict)
+    """Whose the files in the trace are, by the first part of their names; see `perfhooks.trace.whose`."""
     began: float = 0.0
     """When its process came to perfhooks, in seconds since 1970; 0 where that is not known."""
     time: float = 0.0
@@ -93,6 +107,17 @@ class Capture:
         """The step that was still open when recording ended: its mark is shorter than the step, or of no step."""
         return self.reached if self.partial is not None or self.last is None else None
 
+    def tables(self, trace: Trace) -> Tables:
+        """The tables of the window, each computed once, whoever asks.
+
+        Args:
+            trace: What was recorded in it.
+        """
+        from perfhooks.trace.tables import Tables
+
+        owners = tuple(sorted(self.owners.items()))
+        return Tables(trace, self.rank, self.stage, unfinished=self.unfinished_step, owners=owners)
+
 
 @dataclass(frozen=True)
 class Place:
@@ -102,21 +127,55 @@ class Place:
     rank: int = 0
 
     @property
+    def run(self) -> Path:
+        """The folder of the run."""
+        return self.folder.parent
+
+    @property
     def capture_file(self) -> Path:
         """The facts of the window."""
-        return self.artifact("capture.json")
+        return self.artifact(layout.CAPTURE)
 
     def spool(self, token: str) -> Path:
         """Where a process saves the trace as it was recorded, until it is finished."""
-        return self.folder / f".rank{self.rank}.{token}.spool.json"
+        return layout.below(self.folder, layout.spool(self.rank, token))
+
+    def spool_of_node(self, token: str) -> Path:
+        """The same on a disk of this node, as others may not be there when they are needed."""
+        return remote.local_folder(self.run) / self.run.name / self.folder.name / self.spool(token).name
 
     def saved(self, capture: Capture) -> Path:
-        """The trace as it was recorded."""
-        return self.spool(capture.token) if capture.spool is None else Path(capture.spool)
+        """The trace as it was recorded.
+
+        Raises:
+            PerfhooksError: The facts name a file that is none of this window's.
+        """
+        own = self.spool(capture.token)
+        if capture.spool is None:
+            return own
+        path, root = Path(capture.spool), remote.temporary_folder()
+        # the run may be reached by another path than the one that it was recorded by, so the digest in it may differ
+        is_own = path.parts[-3:] == (self.run.resolve().name, self.folder.name, own.name)
+        if not is_own or ".." in path.parts or tuple(path.parents[3:4]) != (root,):
+            raise PerfhooksError(
+                f"{self.capture_file} says that its trace is {capture.spool}, which is not in {root}; if that was the "
+                "training's folder for temporary files, set TMPDIR to it"
+            )
+        return path
 
     def artifact(self, name: str) -> Path:
-        """Path of ``name`` (``steps.csv``) of this rank."""
-        return self.folder / f"rank{self.rank}.{name}"
+        """Path of ``name`` (``steps.csv``) of this rank.
+
+        Raises:
+            PerfhooksError: It is no plain name.
+        """
+        return layout.below(self.folder, layout.artifact(self.rank, name))
+
+    def files(self, capture: Capture) -> list[str]:
+        """The names of the files that a window of this rank became, as far as they are its own."""
+        prefix = layout.artifact(self.rank, "")
+        named = [name for name in capture.artifacts if name.startswith(prefix)]
+        return [*(layout.below(self.folder, name).name for name in named), self.capture_file.name]
 
     def knows(self, token: str, saved: float) -> bool:
         """Whether the facts are those of a trace, or of one that was saved later; broken ones are nobody's.
@@ -135,7 +194,7 @@ class Place:
 
     def forget_spools(self, before: float) -> None:
         """Delete what attempts of this rank left of the window before a time, in seconds since 1970."""
-        for path in self.folder.glob(f".rank{self.rank}.*.spool.json*"):
+        for path in self.folder.glob(f"{layout.spool(self.rank, '*')}*"):
             with contextlib.suppress(OSError):
                 if path.stat().st_mtime <= before:
                     path.unlink()
@@ -144,17 +203,31 @@ class Place:
         """Read the facts of the window.
 
         Raises:
-            PerfhooksError: The file is not there, broken, or written by a newer perfhooks.
+            PerfhooksError: The file is not there, broken, or of another format.
         """
+        path = self.capture_file
         try:
-            capture = msgspec.json.decode(self.capture_file.read_bytes(), type=Capture)
-        except (OSError, msgspec.MsgspecError) as error:
-            raise PerfhooksError(f"{self.capture_file}: not the facts of a window ({error})") from error
-        if capture.format > FORMAT:
-            raise PerfhooksError(f"{self.capture_file}: format {capture.format} is newer than this perfhooks knows")
+            capture = read_json(path, Capture, "the facts of a window")
+        except FileNotFoundError as error:
+            raise PerfhooksError(f"{path}: not there") from error
+        check_format(path, capture.format, FORMAT)
+        if capture.rank != self.rank:
+            raise PerfhooksError(f"{path}: not the facts of rank {self.rank}, but of rank {capture.rank}")
         return capture
 
     def save(self, capture: Capture) -> None:
-        """Write the facts of the window."""
+        """Write the facts of the window; what others wrote into them is shortened to what a person reads."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        publish_json(self.capture_file, capture)
+        partial = capture.partial and shortened(capture.partial)
+        notes = tuple(map(shortened, capture.notes))
+        publish_json(self.capture_file, replace(capture, partial=partial, notes=notes))
+
+
+_LONGEST_TEXT: Final = 2000
+"""Characters of the longest note: an exception may have 20 MB."""
+
+
+def shortened(text: str) -> str:
+    """A text without its middle, where it is longer than anybody reads."""
+    half = _LONGEST_TEXT // 2
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:half]} ... {text[-half:]}"

@@ -1,31 +1,32 @@
-"""The run folder: where the files of a run are, what they are called, and who is recording what."""
+"""The run folder: where the files of a run are, and who is recording what."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
-import sys
+import shutil
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from filelock import FileLock
 
-import perfhooks
 from perfhooks.errors import OptionError, PerfhooksError
 from perfhooks.guard import logger
-from perfhooks.run import remote
-from perfhooks.run.capture import FORMAT, MERGED, Capture, Place
+from perfhooks.run import layout, remote
+from perfhooks.run.capture import Capture, Place
 from perfhooks.run.liveness import Process
+from perfhooks.run.locking import locked
+from perfhooks.run.manifest import Manifest
 from perfhooks.run.publishing import draft_of, file_name, is_newer, is_whole_json, publish_json
+from perfhooks.run.reading import is_plain, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from perfhooks.run.job import Job
+    from perfhooks.run.manifest import StepsBy
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class Run:
     rank: int = 0
     is_new: bool = field(default=False, compare=False)
     """Whether this process has begun it, and no other rank."""
+    remote: str | None = field(default=None, compare=False)
+    """The URL to copy it to, if this process itself was told one."""
 
     @classmethod
     def open(
@@ -53,24 +56,27 @@ class Run:
                 all there is.
         """
         parent = remote.local_folder(out) if remote.is_url(out) else Path(out).absolute()
+        _check_text(parent)
         parent.mkdir(parents=True, exist_ok=True)
         again = f"-{before}" if before else ""
         shared = name or (job.identity and job.identity + again)
         folder = _shared(parent / file_name(shared)) if shared else _unique(parent)
-        is_new = not (folder / "run.json").exists()
-        run = cls(folder, job.rank, is_new)
+        is_new = not (folder / layout.MANIFEST).exists()
+        url = f"{os.fspath(out).rstrip('/')}/{folder.name}" if remote.is_url(out) else None
+        run = cls(folder, job.rank, is_new, url)
+        run._claim()
         if is_new:
-            publish_json(run._manifest, _manifest(out, folder.name, job) | dict(facts))
+            Manifest.of(job, remote=url, **facts).write(folder)
         elif name or job.rank or job.is_restart or folder in _OPENED:
             pass
-        elif run.manifest().get("windows"):
+        elif run.manifest().windows:
             logger.warning(
                 "%s holds windows of an earlier launch; if that was another job, give this one a name of its own: run=",
                 folder,
             )
         _OPENED.add(folder)
         if not remote.is_url(out):
-            _point(parent / "latest", folder.name)
+            _point(parent / layout.LATEST, folder.name)
         return run
 
     @classmethod
@@ -81,14 +87,18 @@ class Run:
             PerfhooksError: There is none, or it was written by a newer perfhooks.
         """
         run = cls(folder)
-        if not folder.exists():
-            raise PerfhooksError(f"{folder} does not exist")
-        if (folder / "latest").exists():
-            raise PerfhooksError(f"{folder} holds runs and is none itself; the last one is {folder / 'latest'}")
-        if not run._manifest.exists():
-            raise PerfhooksError(f"{folder} is no run folder: it has no run.json")
-        if (found := run.manifest().get("format", 0)) > FORMAT:
-            raise PerfhooksError(f"{folder}/run.json: format {found} is newer than this perfhooks knows")
+        try:
+            if not folder.exists():
+                raise PerfhooksError(f"{folder} does not exist")
+            if (folder / layout.LATEST).exists():
+                raise PerfhooksError(
+                    f"{folder} holds runs and is none itself; the last one is {folder / layout.LATEST}"
+                )
+            if not (folder / layout.MANIFEST).exists():
+                raise PerfhooksError(f"{folder} is no run folder: it has no {layout.MANIFEST}")
+        except (OSError, ValueError) as error:  # a name that is too long, or has a NUL
+            raise PerfhooksError(f"{str(folder)[:200]!r} is no run folder ({error})") from error
+        run.manifest()
         return run
 
     @classmethod
@@ -96,54 +106,66 @@ class Run:
         """The run that a window belongs to."""
         return cls(place.folder.parent, place.rank)
 
-    @property
-    def _manifest(self) -> Path:
-        return self.folder / "run.json"
+    def discard(self) -> None:
+        """Delete a run that this process began, if nothing was recorded into it and nobody gave it a name."""
+        if (
+            self.is_new
+            and self.folder.name.endswith(f"-{os.getpid()}")
+            and not any(map(Path.is_dir, self.folder.iterdir()))
+        ):
+            shutil.rmtree(self.folder, ignore_errors=True)
 
-    def manifest(self) -> dict[str, Any]:
+    def manifest(self) -> Manifest:
         """What ``run.json`` says.
 
         Raises:
-            PerfhooksError: It is broken.
+            PerfhooksError: It is broken, or of another format.
         """
-        try:
-            return msgspec.json.decode(self._manifest.read_bytes(), type=dict[str, Any])
-        except FileNotFoundError:
-            return {}
-        except (OSError, msgspec.MsgspecError) as error:
-            raise PerfhooksError(f"{self._manifest}: cannot be read ({error})") from error
+        return Manifest.read(self.folder)
 
     def place(self, stage: str, first: int, last: int | None) -> Place:
-        """Where a window goes: ``train-000012-000014``; ``train-000012`` where no last step was planned."""
-        steps = f"{first:06d}" if last is None else f"{first:06d}-{last:06d}"
-        return Place(self.folder / f"{file_name(stage)}-{steps}", self.rank)
+        """Where a window goes."""
+        return Place(self.folder / layout.window(file_name(stage), first, last), self.rank)
 
     def spool_for(self, place: Place, token: str) -> Path:
         """Where to save a window's trace: a disk of this node, as others may not be there when they are needed."""
-        own = place.spool(token)
-        if not remote.is_network_disk(self.folder):
-            return own
-        return remote.local_folder(self.folder) / self.folder.name / place.folder.name / own.name
+        if remote.is_network_disk(self.folder):
+            try:
+                return place.spool_of_node(token)
+            except (OSError, PerfhooksError) as error:
+                logger.warning("traces wait on the disk of the run, which may be slow: %s", error)
+        return place.spool(token)
 
     def raw_steps(self, rank: int, first: int) -> Path:
         """Steps as the loop left them, until they are in the timeline."""
-        return self.folder / f".rank{rank}.steps.{first:012d}.npz"
+        return self.folder / layout.raw_steps(rank, first)
 
-    def left_steps(self) -> list[tuple[Path, Path]]:
-        """Such files that nobody has taken care of, and the timelines that they belong to."""
-        found = sorted(self.folder.glob(".rank*.steps.*.npz"))
-        return [(path, self.folder / f"{path.name.split('.')[1]}.timeline.csv") for path in found]
+    def left_steps(self) -> list[tuple[Path, int]]:
+        """Such files that nobody has taken care of, and the rank that they belong to."""
+        found = ((entry.name, layout.rank_of_raw_steps(entry.name)) for entry in _entries(self.folder))
+        return sorted((self.folder / name, rank) for name, rank in found if rank is not None)
 
     def timeline(self, rank: int) -> Path:
         """The wall times of all steps of a rank."""
-        return self.folder / f"rank{rank}.timeline.csv"
+        return self.folder / layout.timeline(rank)
+
+    def window_folders(self) -> list[Path]:
+        """The folders below, links left out: they may lead anywhere."""
+        names = sorted(entry.path for entry in _entries(self.folder) if entry.is_dir(follow_symlinks=False))
+        return list(map(Path, names))
+
+    def latest_windows(self, most: int) -> tuple[list[Path], int]:
+        """Those of the folders that changed last, the latest first; and how many there are."""
+        found = []
+        for entry in _entries(self.folder):
+            with contextlib.suppress(FileNotFoundError):  # an old one has just been deleted
+                if entry.is_dir(follow_symlinks=False):
+                    found.append((entry.stat(follow_symlinks=False).st_mtime_ns, entry.path))
+        return [Path(path) for _, path in sorted(found, reverse=True)[:most]], len(found)
 
     def places(self) -> list[Place]:
         """Every window of every rank, finished or not, in the order of the folders' names."""
-        found = {
-            (path.parent, int(match[1])) for path in self.folder.glob("*/*rank*.json") if (match := _OF(path.name))
-        }
-        return [Place(folder, rank) for folder, rank in sorted(found)]
+        return [place for folder in self.window_folders() for place in places_of(folder)]
 
     def adopt(self) -> None:
         """Write facts for traces whose process ended between saving them and saying so.
@@ -151,39 +173,39 @@ class Run:
         The order matters where a training goes on: traces, then who is recording, then what was said of them.
         """
         left = []
-        for spool in self.folder.glob("*/.rank*.*.spool.json"):
-            with contextlib.suppress(FileNotFoundError):  # it has just been finished
-                left.append((spool.stat().st_mtime, spool))
+        for folder in self.window_folders():
+            for entry in _entries(folder):
+                if (named := layout.spool_of(entry.name)) and entry.is_file(follow_symlinks=False):
+                    with contextlib.suppress(FileNotFoundError):  # it has just been finished
+                        left.append((entry.stat().st_mtime, Path(entry.path), *named))
         busy = [place for place, _, gone in self._marks() if not gone]
-        for saved, spool in sorted(left):
-            _, rank, token, *_ = spool.name.split(".")
-            place = Place(spool.parent, int(rank.removeprefix("rank")))
-            match = _WINDOW(spool.parent.name)
-            if match is None or place in busy or place.knows(token, saved):
+        manifest = self.manifest() if left else None
+        for saved, spool, rank, token in sorted(left):
+            place = Place(spool.parent, rank)
+            steps = layout.steps_of(spool.parent.name)
+            if steps is None or manifest is None or place in busy or place.knows(token, saved):
                 continue
             if place.capture_file.exists() and not is_whole_json(spool):
                 continue  # what there is of an earlier attempt is worth more
-            stage, first, last = match.groups()
-            manifest = self.manifest()
             place.save(
                 Capture(
                     rank=place.rank,
-                    stage=stage,
-                    first=int(first),
-                    last=int(last) if last else None,
-                    reached=int(last or first) + bool(last),
+                    stage=steps.stage,
+                    first=steps.first,
+                    last=steps.last,
+                    reached=steps.first if steps.last is None else steps.last + 1,
                     partial="the process ended while it saved the window",
                     state="spooled",
                     token=token,
-                    handlers=tuple(manifest.get("handlers", ())),
-                    keep_windows=manifest.get("keep_windows"),
+                    handlers=manifest.handlers,
+                    keep_windows=manifest.keep_windows,
                     time=saved,
                 )
             )
 
     def enter_window(self, name: str | None) -> None:
         """Leave a mark while a window is open, so that a later look can say what was lost with a killed process."""
-        mark = self.folder / f".rank{self.rank}.recording"
+        mark = self.folder / layout.mark(self.rank)
         with contextlib.suppress(OSError):  # it is worth no trouble; saving the window will say what is wrong
             if name is None:
                 mark.unlink(missing_ok=True)
@@ -192,17 +214,24 @@ class Run:
 
     def _marks(self) -> Iterator[tuple[Place, Path, bool]]:
         """Windows that were begun and not ended, with the mark of each, and whether its process is gone."""
-        for path in sorted(self.folder.glob(".rank*.recording")):
-            with contextlib.suppress(OSError, msgspec.MsgspecError):
-                mark = msgspec.json.decode(path.read_bytes(), type=_Mark)
+        for name in sorted(entry.name for entry in _entries(self.folder) if entry.name.startswith(".")):
+            path, rank = self.folder / name, layout.rank_of_mark(name)
+            if rank is None:
+                continue
+            with contextlib.suppress(OSError, PerfhooksError):
+                mark = read_json(path, _Mark, "the mark of a window")
                 alive = mark.process.is_alive
                 # nobody can be asked about a process elsewhere; but no window lasts that long
                 gone = time.time() - path.stat().st_mtime > _LONGEST_WINDOW_S if alive is None else not alive
-                yield Place(self.folder / mark.window, int(path.name[len(".rank") : -len(".recording")])), path, gone
+                yield Place(layout.below(self.folder, mark.window), rank), path, gone
 
     def is_recording(self, place: Place) -> bool:
         """Whether a rank may be recording or saving a window this moment."""
         return any(each == place and not gone for each, _, gone in self._marks())
+
+    def is_any_recording(self) -> bool:
+        """Whether any rank may be recording or saving a window this moment."""
+        return any(not gone for _, _, gone in self._marks())
 
     def died_recording(self) -> list[Place]:
         """The ranks whose process ended while a window was open, and that window."""
@@ -210,47 +239,80 @@ class Run:
 
     def note_window(self, place: Place) -> None:
         """Name a finished window in ``run.json``; the first rank does, the others need no lock to see it."""
-        if place.folder.name in self.manifest().get("windows", ()):
+        if place.folder.name in self.manifest().windows:
             return
-        with FileLock(self.folder / ".run.lock", timeout=60):
+        with locked(self.folder / layout.MANIFEST_LOCK, timeout=60):
             manifest = self.manifest()
-            windows = sorted({*manifest.get("windows", ()), place.folder.name})
-            if windows != manifest.get("windows"):
-                publish_json(self._manifest, manifest | {"windows": windows})
+            windows = tuple(sorted({*manifest.windows, place.folder.name}))
+            if windows != manifest.windows:
+                msgspec.structs.replace(manifest, windows=windows).write(self.folder)
 
-    def forget_old_windows(self, capture: Capture) -> None:
-        """Delete this rank's oldest windows of a stage, as far as this run made them, beyond those to be kept."""
+    def say_steps_by(self, said: StepsBy) -> None:
+        """Put into ``run.json`` how steps were told."""
+        with locked(self.folder / layout.MANIFEST_LOCK, timeout=60):
+            msgspec.structs.replace(self.manifest(), steps_by=said).write(self.folder)
+
+    def forget_old_windows(self, capture: Capture, remote_run: str | None = None) -> None:
+        """Delete this rank's oldest windows of a stage, as far as this run made them, beyond those to be kept.
+
+        Args:
+            capture: The facts of the window that was finished last.
+            remote_run: Where copies of them are.
+        """
         if capture.keep_windows is None:
             return
-        ours = [
-            (place.load(), place) for place in self.places() if place.rank == self.rank and place.capture_file.exists()
-        ]
-        old = [(each.time, each, place) for each, place in ours if each.stage == capture.stage and each.state == "done"]
+        ours = [place for place in self.places() if place.rank == self.rank and is_plain(place.capture_file)]
+        if len(ours) <= capture.keep_windows:
+            return
+        loaded = [(place.load(), place) for place in ours]
+        old = [(each.time, each, place) for each, place in loaded if _is_done(each, capture.stage)]
         old.sort(key=lambda entry: entry[0])
         for _, each, place in old[: -capture.keep_windows]:
-            for name in (*each.artifacts, place.capture_file.name):
+            names = place.files(each)
+            for name in names:
                 (place.folder / name).unlink(missing_ok=True)
             place.forget_spools(each.time)
             with contextlib.suppress(OSError):  # another rank's files are still there
-                if {path.name for path in place.folder.iterdir()} == {MERGED}:
-                    (place.folder / MERGED).unlink()
+                if {path.name for path in place.folder.iterdir()} == {layout.MERGED}:
+                    (place.folder / layout.MERGED).unlink()
                 place.folder.rmdir()
-            remote.delete(self.manifest().get("remote"), place.folder.name, [*each.artifacts, place.capture_file.name])
+            remote.delete(remote_run, place.folder.name, names)
 
-    def upload(self, place: Place, capture: Capture) -> None:
-        """Copy a finished window, and the run's own files, to where the run was asked to go, if that is a URL."""
-        target = self.manifest().get("remote")
-        if target is None:
+    def upload(self, place: Place, capture: Capture, url: str | None) -> None:
+        """Copy a finished window, and the run's own files, to where the user said, if that is anywhere."""
+        if url is None:
             return
-        remote.copy(place.folder, [*capture.artifacts, place.capture_file.name], f"{target}/{place.folder.name}")
-        remote.copy(self.folder, ["run.json", self.timeline(self.rank).name], target)
+        remote.copy(place.folder, place.files(capture), f"{url}/{place.folder.name}")
+        remote.copy(self.folder, [layout.MANIFEST, layout.timeline(self.rank)], url)
+
+    def _claim(self) -> None:
+        """Say that this process records as its rank, so that no other job does under the same name.
+
+        Raises:
+            PerfhooksError: Another process does.
+        """
+        path, current = self.folder / layout.owner(self.rank), Process.current()
+        # whatever else is wrong will be said when the first file is written
+        with contextlib.suppress(OSError), locked(self.folder / layout.owner_lock(self.rank), timeout=10):
+            owner = _owner(path)
+            if owner is not None and owner != current and owner.is_alive:
+                raise PerfhooksError(
+                    f"process {owner.pid} of another job is recording into {self.folder}: "
+                    "give this job a name of its own, run="
+                )
+            publish_json(path, current)
+
+
+def _owner(path: Path) -> Process | None:
+    try:
+        return read_json(path, Process, "a process")
+    except (FileNotFoundError, PerfhooksError):
+        return None
 
 
 _OPENED: set[Path] = set()
 """The folders of runs that this process took part in."""
-_LONGEST_WINDOW_S = 3600
-_OF = re.compile(r"^\.?rank(\d+)\.(?:capture|\w+\.spool)\.json$").match
-_WINDOW = re.compile(r"(.+?)-(\d{6,})(?:-(\d{6,}))?$").match
+_LONGEST_WINDOW_S: Final = 3600
 
 
 class _Mark(msgspec.Struct):
@@ -260,18 +322,19 @@ class _Mark(msgspec.Struct):
     process: Process
 
 
-def _manifest(out: str | os.PathLike[str], name: str, job: Job) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "host": job.node,
-        "pid": os.getpid(),
-        "world_size": job.world_size,
-        "command": sys.argv,
-        "versions": versions(),
-        "remote": f"{str(out).rstrip('/')}/{name}" if remote.is_url(out) else None,
-        "windows": [],
-    }
+def places_of(window: Path) -> list[Place]:
+    """The ranks that left anything of a window."""
+    found = (layout.rank_of_window_file(entry.name) for entry in _entries(window))
+    return [Place(window, rank) for rank in sorted({rank for rank in found if rank is not None})]
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        return list(entries)
+
+
+def _is_done(capture: Capture, stage: str) -> bool:
+    return capture.stage == stage and capture.state == "done"
 
 
 def step_range(first: int, last: int) -> str:
@@ -293,20 +356,21 @@ def check_out(out: str | os.PathLike[str]) -> None:
 
 
 def _check_folder(out: str) -> None:
+    _check_text(Path(out).absolute())
     probe = draft_of(Path(out) / "probe")
     probe.parent.mkdir(parents=True, exist_ok=True)
     probe.touch()
     probe.unlink()
 
 
-def versions() -> dict[str, str]:
-    """The versions that a reader of the files may need to know."""
-    found = {"perfhooks": perfhooks.__version__, "python": sys.version.split()[0]}
-    for name in ("torch", "lightning", "pytorch_lightning", "mmengine"):
-        version = getattr(sys.modules.get(name), "__version__", None)
-        if version is not None:
-            found[name] = str(version)
-    return found
+def _check_text(path: Path) -> None:
+    whole = str(path)
+    if any(ord(mark) < ord(" ") for mark in whole):
+        raise ValueError("the recorder cannot save under a name with a line break or another control character")
+    try:
+        whole.encode()
+    except UnicodeEncodeError:
+        raise ValueError("the recorder cannot save under a name that is not UTF-8") from None
 
 
 def _shared(folder: Path) -> Path:

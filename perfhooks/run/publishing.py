@@ -7,7 +7,7 @@ import re
 import secrets
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -20,7 +20,7 @@ def publish(path: Path) -> Iterator[IO[bytes]]:
     """Open a file that gets its name when it is whole, and vanishes when writing it fails."""
     draft = draft_of(path)
     try:
-        with draft.open("wb") as file:
+        with draft.open("xb") as file:
             yield file
         draft.replace(path)
     except BaseException:
@@ -37,7 +37,23 @@ def draft_of(path: Path) -> Path:
 def publish_json(path: Path, data: object) -> None:
     """Write ``data`` as indented JSON under its final name, whole or not at all."""
     with publish(path) as file:
-        file.write(msgspec.json.format(msgspec.json.encode(data, order="sorted"), indent=1))
+        file.write(msgspec.json.format(encoded(data), indent=1))
+
+
+def encoded(data: object) -> bytes:
+    """Data as JSON. Half a character, as Python makes of a path that is not UTF-8, is written as what it stands for."""
+    try:
+        return msgspec.json.encode(data, order="sorted")
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_writable(msgspec.to_builtins(data)), order="sorted")
+
+
+def _writable(data: Any) -> Any:
+    if isinstance(data, str):
+        return data.encode("utf-8", "backslashreplace").decode()
+    if isinstance(data, dict):
+        return {_writable(key): _writable(value) for key, value in data.items()}
+    return [_writable(value) for value in data] if isinstance(data, list | tuple) else data
 
 
 def is_whole_json(path: Path) -> bool:
@@ -64,6 +80,11 @@ def shown(path: Path) -> Path:
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
+_LONGEST: Final = 120
+"""Characters of a name made of a text: with steps, rank and draft it stays below the 255 bytes of file systems."""
+
+
 def file_name(text: str) -> str:
     """``text`` as the name of a file or folder anywhere: letters, digits, dot, dash and underscore."""
-    return re.sub(r"[^\w.-]+", "-", text).strip(".-") or "run"
+    name = re.sub(r"[^\w.-]+", "-", text).encode("utf-8", "replace")[:_LONGEST].decode("utf-8", "ignore")
+    return name.strip(".-") or "run"

@@ -7,9 +7,13 @@ import getpass
 import hashlib
 import os
 import secrets
+import stat
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from perfhooks.errors import PerfhooksError
+from perfhooks.run.reading import is_plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,8 +26,22 @@ def is_url(out: str | os.PathLike[str]) -> bool:
 
 def local_folder(url: str | os.PathLike[str]) -> Path:
     """The local folder in which runs for ``url`` are finished before they are copied."""
-    digest = hashlib.sha256(os.fspath(url).encode()).hexdigest()[:12]
-    return Path(tempfile.gettempdir()) / f"perfhooks-{_user()}" / digest
+    return temporary_folder() / hashlib.sha256(os.fsencode(url)).hexdigest()[:12]
+
+
+def temporary_folder() -> Path:
+    """This user's folder for what waits to be finished or copied.
+
+    Raises:
+        PerfhooksError: Somebody else has made it, and could change what is in it.
+    """
+    folder = Path(tempfile.gettempdir()) / f"perfhooks-{_user()}"
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or (hasattr(os, "getuid") and found.st_uid != os.getuid()):
+        raise PerfhooksError(f"{folder} belongs to another user: set TMPDIR to a folder of your own")
+    return folder
 
 
 _NETWORK_DISKS = ("nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs", "9p")
@@ -51,7 +69,9 @@ def check(url: str) -> None:
 
     Raises:
         OSError, ImportError, ValueError: That failed.
+        PerfhooksError: There is no local folder to finish files in before.
     """
+    temporary_folder()
     system, path = _open(url)
     system.makedirs(path, exist_ok=True)
     probe = f"{path}/.probe.{secrets.token_hex(6)}"
@@ -69,7 +89,7 @@ def copy(folder: Path, names: Iterable[str], url: str) -> None:
     system, path = _open(url)
     system.makedirs(path, exist_ok=True)
     for name in names:
-        if (folder / name).exists():
+        if is_plain(folder / name):
             system.put_file(str(folder / name), f"{path}/{name}")
 
 

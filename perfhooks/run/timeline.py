@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import math
+import os
+import re
 import time
+import zipfile
+import zlib
 from array import array
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from perfhooks.run.reading import open_plain, read_bytes, said
 from perfhooks.schedule import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 HEADER = "stage,step,phase,wall_ms,data_ms\n"
@@ -19,6 +27,11 @@ CAPACITY = 1 << 16
 """Steps kept in memory before they are appended to the file."""
 
 _ROW_BYTES = 48
+_SAMPLE: Final = 4 << 20
+"""Bytes that are read to draw a file: some 85,000 steps, 200 for each point that is drawn."""
+_PARTS: Final = 512
+_LARGEST: Final = 64 << 20
+"""Bytes of the largest file of steps: a step has 25 of them, and there are some `CAPACITY` steps."""
 _FIRST_STEPS = 3
 
 clock = time.perf_counter_ns
@@ -35,18 +48,64 @@ def wall_times(path: Path, stage: str) -> tuple[list[float], list[float]]:
         The wall times of idle and of active steps, in milliseconds. The first steps of a training are in neither: they
         start what is started once.
     """
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - CAPACITY * _ROW_BYTES))
-            # the first row may have lost its beginning, or be the header
-            rows = [line.split(",") for line in file.read().decode("utf-8", "replace").splitlines()[1:]]
-    except FileNotFoundError:
-        return [], []
     times: dict[str, list[float]] = {"wait": [], "active": []}
-    for name, step, phase, wall, *_ in rows:
-        if name == stage and phase in times and int(step) >= _FIRST_STEPS:
-            times[phase].append(float(wall))
+    for row in _last_rows(path, CAPACITY * _ROW_BYTES):
+        if row.stage == in_timeline(stage) and row.phase in times and row.step >= _FIRST_STEPS:
+            times[row.phase].append(row.wall_ms)
     return times["wait"], times["active"]
+
+
+class Row(NamedTuple):
+    """A line of the file."""
+
+    stage: str
+    step: int
+    phase: str
+    wall_ms: float
+    data_ms: float | None
+
+
+def _rows(text: bytes) -> Iterator[Row]:
+    """The lines of a part of the file; a line that is torn, as by a full disk, or no row is left out.
+
+    Args:
+        text: Any part: its first line is left out, as it may have lost its beginning, or be the header.
+    """
+    for line in text.decode("utf-8", "replace").splitlines()[1:]:
+        with contextlib.suppress(ValueError):
+            stage, step, phase, wall, data = line.split(",")
+            row = Row(stage, int(step), phase, float(wall), float(data) if data else None)
+            if math.isfinite(row.wall_ms) and math.isfinite(row.data_ms or 0.0):
+                yield row
+
+
+def _last_rows(path: Path, most: int) -> Iterator[Row]:
+    """The rows in the last bytes of a file; none where there is no file."""
+    try:
+        with os.fdopen(open_plain(path), "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - most))
+            yield from _rows(file.read(most))
+    except FileNotFoundError:
+        return
+
+
+def sample(path: Path) -> bytes:
+    """Rows of a file as they stand there: all of them while they are few, later those of parts all over the file.
+
+    A file of any length is read in the same time. Rows may be torn.
+
+    Raises:
+        OSError: There is no such file, or none of its own.
+    """
+    with os.fdopen(open_plain(path), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size <= _SAMPLE:
+            return file.read(_SAMPLE).partition(b"\n")[2]
+        parts = []
+        for part in range(_PARTS):
+            file.seek(size * part // _PARTS)
+            parts.append(file.read(_SAMPLE // _PARTS).partition(b"\n")[2].rpartition(b"\n")[0])
+    return b"\n".join(filter(None, parts))
 
 
 class Timeline:
@@ -62,6 +121,7 @@ class Timeline:
         self._changes: list[tuple[int, Phase]] = [(0, Phase.WAIT)]
         self._ends = array("q")
         self._arrivals = array("q")
+        self._asked = array("q")
         self._begins: dict[int, int] = {}
 
     @property
@@ -73,6 +133,11 @@ class Timeline:
     def data_arrived(self) -> Callable[[int], None]:
         """Takes the clock when a step has its batch."""
         return self._arrivals.append
+
+    @property
+    def data_asked(self) -> Callable[[int], None]:
+        """Takes the clock when a pass over the loader begins: what came before it in its step is no wait for data."""
+        return self._asked.append
 
     def begin(self, step: int) -> None:
         """Say that ``step`` begins now: at the start, and after we kept the loop waiting."""
@@ -106,9 +171,15 @@ class Timeline:
         arrivals = np.array(self._arrivals, dtype=np.int64)
         owner = np.searchsorted(ends, arrivals, side="right")
         inside = owner < len(ends)
-        waits[owner[inside]] = arrivals[inside] - begins[owner[inside]]
+        waits[owner[inside]] = arrivals[inside] - np.maximum(begins[owner[inside]], self._last_asked(arrivals[inside]))
         self._restart(int(ends[-1]) if len(ends) else None, arrivals[~inside])
         return numbers, ends - begins, waits
+
+    def _last_asked(self, arrivals: np.ndarray) -> np.ndarray:
+        """When the pass began of which each batch is; long ago where nobody said."""
+        asked = np.array([np.iinfo(np.int64).min, *self._asked])
+        found: np.ndarray = asked[np.searchsorted(asked, arrivals, side="right") - 1]
+        return found
 
     def _restart(self, last_end: int | None, arrivals: np.ndarray) -> None:
         count = len(self._ends)
@@ -119,6 +190,7 @@ class Timeline:
         self._begins = begins
         del self._ends[:]
         self._arrivals[:] = array("q", arrivals.tolist())
+        del self._asked[:-1]
 
     def rows(self) -> Rows:
         """Forget the steps that have ended and return them, ready to be written."""
@@ -147,17 +219,22 @@ class Rows(NamedTuple):
     waits: np.ndarray
     """Nanoseconds; -1 where nobody measured."""
 
+    def phase_names(self) -> list[str]:
+        """The phase of each step, as it stands in the file."""
+        return [_PHASES[phase] for phase in self.phases.tolist()]
+
     def append_to(self, path: Path) -> None:
         """Append to a CSV file: stage, step, phase, wall time and wait for data in ms."""
-        columns = (self.numbers.tolist(), self.phases.tolist(), self.walls.tolist(), self.waits.tolist())
+        stage = in_timeline(self.stage)
+        columns = (self.numbers.tolist(), self.phase_names(), self.walls.tolist(), self.waits.tolist())
         lines = [
-            f"{self.stage},{step},{_PHASES[phase]},{wall / 1e6:.6f},{_ms(wait)}\n"
+            f"{stage},{step},{phase},{wall / 1e6:.6f},{_ms(wait)}\n"
             for step, phase, wall, wait in zip(*columns, strict=True)
         ]
         if lines:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("a", encoding="utf-8") as file:
-                file.write(("" if file.tell() else HEADER) + "".join(lines))
+            with os.fdopen(open_plain(path, os.O_RDWR | os.O_APPEND | os.O_CREAT), "rb+") as file:
+                file.write((_before(file) + "".join(lines)).encode("utf-8", "replace"))
 
     def save(self, file: IO[bytes]) -> None:
         """Write as they are: fifty times as fast as text, for somebody else to :meth:`load`."""
@@ -165,12 +242,50 @@ class Rows(NamedTuple):
 
     @classmethod
     def load(cls, path: Path) -> Rows:
-        """Read what was saved."""
-        with np.load(path) as saved:
-            return cls(str(saved["stage"]), saved["numbers"], saved["phases"], saved["walls"], saved["waits"])
+        """Read what was saved.
+
+        Raises:
+            OSError: It cannot be read, is no file of its own, or too large.
+            ValueError: It holds something else.
+        """
+        content = read_bytes(path, _LARGEST)
+        try:
+            with np.load(io.BytesIO(content), allow_pickle=False) as saved:
+                if sum(member.file_size for member in saved.zip.infolist()) > _LARGEST:
+                    raise ValueError("it is too large when it is unpacked")
+                found = cls(str(saved["stage"]), *(saved[name] for name in ("numbers", "phases", "walls", "waits")))
+        except (KeyError, MemoryError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+            raise ValueError(f"it is broken: {said(error)}") from error
+        found.check()
+        return found
+
+    def check(self) -> None:
+        """Refuse what are no steps.
+
+        Raises:
+            ValueError: They are none.
+        """
+        columns = (self.numbers, self.phases, self.walls, self.waits)
+        if any(column.ndim != 1 or column.dtype.kind != "i" or len(column) != len(self.numbers) for column in columns):
+            raise ValueError("its columns are no whole numbers of one length")
+        if len(self.phases) and not 0 <= self.phases.min() <= self.phases.max() < len(_PHASES):
+            raise ValueError("it has phases that there are not")
 
 
 _PHASES = tuple(phase.name.lower() for phase in Phase)
+
+
+def in_timeline(stage: str) -> str:
+    """A stage as the file says it: a comma, a quote or a line break in it would be one of the table."""
+    return re.sub(r'[\s,"]+', " ", stage)
+
+
+def _before(file: IO[bytes]) -> str:
+    """What new rows need before them: a header, or the end of a row that was torn when the disk was full."""
+    if not file.seek(0, os.SEEK_END):
+        return HEADER
+    file.seek(-1, os.SEEK_END)
+    return "" if file.read(1) == b"\n" else "\n"
 
 
 def _ms(nanoseconds: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from operator import attrgetter
@@ -199,10 +200,14 @@ def present(texts: Sequence[msgspec.Raw], variants: Sequence[Variant]) -> Iterat
     return _READERS[next(fields for mark, fields in variants if mark in joined)].read(joined, texts)
 
 
+_fields: Final = functools.cache(msgspec.structs.fields)
+"""It takes 0.3 ms to find out."""
+
+
 def _lenient(text: bytes, fields: type[Arguments]) -> Arguments:
     raw = decode_object(text) or {}
     found: dict[str, Any] = {}
-    for field in msgspec.structs.fields(fields):
+    for field in _fields(fields):
         if field.encode_name not in raw:
             continue
         value = raw[field.encode_name]

@@ -8,6 +8,8 @@ import numpy as np
 
 from perfhooks.trace import host
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.nesting import inherited
+from perfhooks.trace.once import once
 
 if TYPE_CHECKING:
     from perfhooks.trace.intervals import Flags
@@ -29,6 +31,7 @@ class Nodes(NamedTuple):
     """For each entry that is a node, the operator that made it, or -1; entries. -1 for all other entries."""
 
 
+@once
 def find(trace: Trace) -> Nodes:
     """The nodes of a trace and what made them.
 
@@ -38,7 +41,7 @@ def find(trace: Trace) -> Nodes:
     tree = host.tree(trace)
     is_node = (trace.kind[tree.row] == Kind.OP) & named(trace, NODE)[trace.name[tree.row]]
     entries = np.flatnonzero(is_node)
-    inside = host.inherited(tree.nesting.parent, np.where(is_node, np.arange(len(is_node)), -1))
+    inside = inherited(tree.nesting.parent, np.where(is_node, np.arange(len(is_node)), -1))
     source = _linked(trace, inside)
     unlinked = entries[source[entries] < 0]
     source[unlinked] = _of_same_number(trace, unlinked, inside)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from perfhooks.trace import device, intervals, steps
+from perfhooks.trace import captures, device, intervals, steps
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.messages import word
 from perfhooks.trace.step_columns import MS, since_start
@@ -22,9 +22,12 @@ SEVERITIES: Final = ("error", "warning", "info")
 """Numbers are wrong or missing; numbers may be; worth knowing when reading them."""
 
 _FEW: Final = 0.8  # of a neighbour's kernels; torch_tb_profiler drops a last step that has fewer
-_STRAY: Final = 0.01  # of the device's work: what began before the window did
+_STRAY: Final = 0.01  # of the device's work
 _NOTABLE: Final = 0.01  # of the window
 _HEAVY: Final = 0.05
+_MOSTLY: Final = 0.5  # of the steps' time
+_COMPILING: Final = " (dynamo_timed)"  # how the ranges end that TorchDynamo opens around its phases
+_LOADING_NS: Final = 50_000_000  # a launch takes microseconds, the first ones of recorded starts 420 to 1,338 ms
 _TAIL: Final = 8  # kernel launches at the end of a window that have no kernel
 
 _COUNTS: Final = re.compile(
@@ -32,6 +35,7 @@ _COUNTS: Final = re.compile(
 )
 _STOPPED: Final = re.compile(r"(?:collection|tracing|profiling|CUPTI).{0,60}stopp(?:ed|ing) early", re.IGNORECASE)
 _LIMIT: Final = 2**62
+_RANGES: Final = "cuda_profiler_range"
 _BUFFERS: Final = "Buffer Request"
 
 _SCHEMA: Final = {"severity": pl.String, "name": pl.String, "count": pl.Int64, "text": pl.String, "first": pl.String}
@@ -59,10 +63,15 @@ def table(trace: Trace) -> pl.DataFrame:
 
     * ``cut-off``, ``dropped-events``, ``unread-metadata``: the file is damaged (`Trace.doubts`).
     * ``device-stopped``: the recorder says so in its log; or launches, at least 8 to the end, have no kernel.
+    * ``counters-only``: the trace is one of CUPTI's range profiler, which counts and does not time.
     * ``no-device-work``: kernels were launched, but no work of a device is there.
     * ``launches-without-kernel``: a launch whose correlation no work of a device has.
-    * ``kernels-without-launch``: work whose correlation no call has; info below 1%, where it may have been launched
-      before the window began, and where no calls were recorded at all.
+    * ``recorded-a-start``: half of the steps' time or more went into capturing graphs, compiling and loading kernels;
+      what a step takes later is not in this window.
+    * ``launched-before-window``: work whose launch was made before recording began (`device.before_window`); it belongs
+      to no step.
+    * ``kernels-without-launch``: other work whose correlation no call has; info below 1%, and where no calls were
+      recorded at all, so that work is given to steps by the time at which it ran.
     * ``kernels-before-launch``: work that began before its call did: the clocks of host and device disagree.
     * ``step-with-few-kernels``: a step with fewer than 80% of the kernels of each neighbour; info where its launches
       are as few.
@@ -124,34 +133,64 @@ def _launches(trace: Trace) -> Iterator[Check]:
     lost = calls[~np.isin(trace.correlation[calls], trace.correlation[trace.device_rows])]
     if not len(lost):
         return
-    if not trace.is_device_traced:
+    if not trace.is_device_traced and not len(_counter_ranges(trace)):
         text = f"{len(lost)} launches, but no work of any device: it was not recorded, or all of it was lost"
         yield Check("error", "no-device-work", len(lost), text, _where(trace, lost))
+    if not trace.is_device_traced:
         return
-    kept = np.setdiff1d(calls, lost)
+    kept = calls[~np.isin(calls, lost)]
     tail = lost[trace.start[lost] > trace.start[kept].max(initial=np.iinfo(np.int64).min)]
     if len(tail) >= _TAIL:
         text = f"the last {len(tail)} launches have no kernel: the device was not recorded to the end"
         yield Check("error", "device-stopped", len(tail), text, _where(trace, tail))
-        lost = np.setdiff1d(lost, tail)
+        lost = lost[~np.isin(lost, tail)]
     if len(lost):
         text = f"{len(lost)} of {len(calls)} launches have no kernel: its record was lost, and its time is missing"
         yield Check("warning", "launches-without-kernel", len(lost), text, _where(trace, lost))
 
 
+def _counters(trace: Trace) -> Iterator[Check]:
+    rows = _counter_ranges(trace)
+    if len(rows):
+        text = (
+            f"{len(rows)} ranges of CUPTI's range profiler: it counted what kernels did, one kernel after the other, "
+            "and recorded none of their times; the tables of the device are empty"
+        )
+        yield Check("info", "counters-only", len(rows), text, _where(trace, rows))
+
+
+def _counter_ranges(trace: Trace) -> Ints:
+    """The ranges of the range profiler; their length is that of the whole divided by their number, and says nothing."""
+    named = np.array([*(name == _RANGES for name in trace.categories), False])
+    found: Ints = np.flatnonzero(named[trace.category])
+    return found
+
+
 def _orphans(trace: Trace) -> Iterator[Check]:
     work = trace.device_rows
-    orphans = work[trace.launches < 0]
+    before = device.before_window(trace)
+    if before.any():
+        yield _before(trace, work[before])
+    orphans = work[(trace.launches < 0) & ~before]
     if not len(orphans):
         return
     text = f"{len(orphans)} of {len(work)} kernels, copies and sets have no launch in the trace"
     if not len(trace.rows(Kind.RUNTIME)):
-        severity, why = "info", "no calls of the runtime were recorded; operators and steps are known by other means"
+        severity, why = "info", "no calls of the runtime were recorded, so they belong to the step in which they ran"
     elif len(orphans) <= max(_STRAY * len(work), 1):
-        severity, why = "info", "they may have been launched before the window began"
+        severity, why = "info", "they belong to the step in which they ran"
     else:
         severity, why = "warning", "they belong to no operator, and to the step in which they ran"
     yield Check(severity, "kernels-without-launch", len(orphans), f"{text}: {why}", _where(trace, orphans))
+
+
+def _before(trace: Trace, rows: Ints) -> Check:
+    taken = intervals.total(intervals.union(trace.start[rows], trace.end[rows])) * MS
+    text = (
+        f"{len(rows)} kernels, copies and sets ({taken:.3g} ms) were launched before the window: they are in the table "
+        "of kernels, and in no step"
+    )
+    return Check("info", "launched-before-window", len(rows), text, _where(trace, rows))
 
 
 def _early(trace: Trace) -> Iterator[Check]:
@@ -238,6 +277,35 @@ def _overhead(trace: Trace) -> Iterator[Check]:
         yield Check(severity, "profiler-overhead", len(inside), text, _where(trace, inside))
 
 
+def _start(trace: Trace) -> Iterator[Check]:
+    found = steps.find(trace)
+    window = intervals.union(found.start, found.end)
+    named = np.array([*(name.endswith(_COMPILING) for name in trace.names), False])
+    rows = trace.rows(Kind.OP, Kind.ANNOTATION)
+    rows = rows[named[trace.name[rows]]]
+    captured = intervals.joined(*captures.by_thread(trace).values())
+    spent = {
+        "compiling": intervals.intersect(intervals.union(trace.start[rows], trace.end[rows]), window),
+        "capturing graphs": intervals.intersect(captured, window),
+        "loading kernels": intervals.intersect(_loading(trace), window),
+    }
+    taken, whole = intervals.total(intervals.joined(*spent.values())), intervals.total(window)
+    if whole and taken >= _MOSTLY * whole:
+        into = ", ".join(f"{intervals.total(each) * MS:.3g} ms of {name}" for name, each in spent.items() if len(each))
+        text = f"{taken / whole:.0%} of the recorded time is a start ({into}): record later to see what a step takes"
+        yield Check("warning", "recorded-a-start", max(len(rows), 1), text)
+
+
+def _loading(trace: Trace) -> intervals.Intervals:
+    """When calls that launch took long though the device idled: the first ones, which load modules."""
+    calls = device.launch_calls(trace)
+    calls = calls[(trace.end - trace.start)[calls] >= _LOADING_NS]
+    work = trace.device_rows
+    busy = intervals.union(trace.start[work], trace.end[work])
+    idle = intervals.within(busy, trace.start[calls], trace.end[calls]) < _NOTABLE * (trace.end - trace.start)[calls]
+    return intervals.union(trace.start[calls[idle]], trace.end[calls[idle]])
+
+
 def _share(trace: Trace, rows: Ints, window: intervals.Intervals) -> tuple[int, float]:
     """The nanoseconds of some slices inside of a window, and their share of it."""
     taken = intervals.total(intervals.intersect(intervals.union(trace.start[rows], trace.end[rows]), window))
@@ -245,7 +313,7 @@ def _share(trace: Trace, rows: Ints, window: intervals.Intervals) -> tuple[int, 
 
 
 _EXAMINATIONS: Final[tuple[Callable[[Trace], Iterator[Check]], ...]] = (
-    *(_damage, _log, _launches, _orphans, _early, _few_kernels, _marks, _overhead),
+    *(_damage, _log, _launches, _counters, _orphans, _early, _few_kernels, _marks, _overhead, _start),
 )
 
 

@@ -96,6 +96,19 @@ def table(trace: Trace) -> pl.DataFrame:
     ).select(*_SCHEMA)
 
 
+def of_window(trace: Trace) -> pl.Series:
+    """For each row of `table`, whether it was launched since recording began (`device.before_window`).
+
+    Ranks begin to record at different moments: those launched before may be in the trace of one and not of another, and
+    have no step to be told apart by. So only the others can be compared between ranks.
+    """
+    rows = _sources(trace).row
+    found = np.ones(len(rows), np.bool_)
+    on_device = np.flatnonzero(trace.kind[rows] == Kind.KERNEL)
+    found[on_device] = ~device.before_window(trace)[np.searchsorted(trace.device_rows, rows[on_device])]
+    return pl.Series(found, dtype=pl.Boolean)
+
+
 def across(traces: Sequence[Trace]) -> pl.DataFrame:
     """Compare the same collectives on several ranks: which rank the others waited for, and how fast it then went.
 
@@ -114,6 +127,7 @@ def across(traces: Sequence[Trace]) -> pl.DataFrame:
     keys = ("step", "group", "operation", "index")
     tables = [
         table(trace)
+        .filter(of_window(trace))
         .select(*_ACROSS)
         .with_columns(
             pl.lit(number if trace.rank is None else trace.rank, pl.Int64).alias("rank"),
@@ -190,7 +204,8 @@ def _host_rows(trace: Trace, marks: Ints, label: Ints, used: Ints) -> Ints:
     if not len(marks):
         return marks
     root = outermost(nest(trace.thread[marks], trace.start[marks], trace.end[marks]))
-    free = np.setdiff1d(np.unique(root), root[used[used >= 0]])
+    outer = intervals.distinct(root)
+    free = outer[~np.isin(outer, root[used[used >= 0]])]
     shown: Ints = free[_runs_on_host(trace, label[free]) | (not trace.is_device_traced)]
     # a record may be of something else: the making of a group, a wait
     said = trace.argument("collective")[marks[shown]].tolist()

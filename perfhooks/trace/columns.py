@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from itertools import compress
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from msgspec.structs import fields
 
 from perfhooks.trace.arguments import MEMORY, NOTHING, ON_STREAM, VARIANTS, Allocation, present
 from perfhooks.trace.events import Event, decode_object
-from perfhooks.trace.kinds import Kind, Lane, classify, lane
+from perfhooks.trace.kinds import NAMED, Kind, Lane, classify, lane
 from perfhooks.trace.model import Column, Doubt, Flows, Instants, Ints, Thread, Trace
 from perfhooks.trace.recorder_defects import forget_aliased_external_ids
 
@@ -21,7 +22,13 @@ if TYPE_CHECKING:
 
     from perfhooks.trace.model import Flags, Floats
 
+_LONGEST_NAME: Final = 8192
+"""Letters. The longest that was recorded, of a kernel made of templates, has 5,123; any row of a table may name it."""
 _LIMIT: Final = 4.0e15  # microseconds; twice this still fits 63 bits of nanoseconds
+
+
+_DURATION: Final = attrgetter("dur")
+_NAME: Final = attrgetter("name")
 
 
 class _Numbering(dict[Any, int]):
@@ -119,14 +126,14 @@ class Columns:
         return _Origin(role, kind, category, self._threads[lane(kind), first.pid, first.tid])
 
     def _add_slices(self, slices: Sequence[Event], columns: dict[str, Column], good: Flags) -> None:
-        span, measured = nanoseconds([event.dur for event in slices])
+        span, measured = nanoseconds(np.fromiter(map(_DURATION, slices), np.float64, len(slices)))
         columns["end"] = columns["start"] + np.maximum(span, 0)
         good = good & measured
         if not good.all():
             self.dropped += int((~good).sum())
             slices = list(compress(slices, good.tolist()))
             columns = {name: column[good] for name, column in columns.items()}
-        columns["name"] = np.array([self._names[event.name] for event in slices], np.int32)
+        columns["name"] = np.fromiter(map(self._names.__getitem__, map(_NAME, slices)), np.int32, len(slices))
         self._add_arguments(slices, columns["kind"])
         self._chunks.append(columns)
         self._slices += len(slices)
@@ -182,6 +189,7 @@ class Columns:
         """Everything so far, sorted."""
         columns = _joined(self._chunks)
         arguments = {name: _joined_argument(parts) for name, parts in self._arguments.items()}
+        self._tell_by_name(columns)
         forget_aliased_external_ids(columns["kind"], arguments)
         order = np.lexsort((-columns["end"], columns["start"], columns["thread"]))
         place = np.empty_like(order)
@@ -189,7 +197,7 @@ class Columns:
         return Trace(
             path=path,
             metadata=metadata,
-            names=list(self._names),
+            names=[name if len(name) <= _LONGEST_NAME else _shortened(name) for name in self._names],
             categories=list(self._categories),
             threads=[Thread(where, pid, tid, self._labels.get((pid, tid), "")) for where, pid, tid in self._threads],
             texts=list(self._texts),
@@ -200,6 +208,13 @@ class Columns:
             doubts=doubts,
         )
 
+    def _tell_by_name(self, columns: dict[str, Column]) -> None:
+        for category in NAMED.keys() & self._categories.keys():
+            mine = columns["category"] == self._categories[category]
+            for name, kind in NAMED[category].items():
+                if name in self._names:
+                    columns["kind"][mine & (columns["name"] == self._names[name])] = kind
+
     def _sorted_instants(self) -> Instants:
         table = np.concatenate([np.empty((len(Instants._fields), 0), np.int64), *self._instants], axis=1)
         return Instants(*table[:, np.argsort(table[1], kind="stable")])
@@ -208,6 +223,11 @@ class Columns:
         ends = self._flows["f"]
         pairs = [(*start, *ends[key]) for key, start in self._flows["s"].items() if key in ends]
         return Flows(*np.array(pairs, np.int64).reshape(-1, 4).T)
+
+
+def _shortened(name: str) -> str:
+    """A name without its middle."""
+    return f"{name[: _LONGEST_NAME // 2]}…{name[-(_LONGEST_NAME // 2 - 1) :]}"
 
 
 def nanoseconds(values: Sequence[float] | Floats) -> tuple[Ints, Flags]:

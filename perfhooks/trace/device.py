@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from perfhooks.trace import torch_rules
+from perfhooks.trace import captures, communication, intervals, torch_rules
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.nesting import nest
+from perfhooks.trace.nesting import inherited, nest
+from perfhooks.trace.once import once
 
 if TYPE_CHECKING:
     from perfhooks.trace.intervals import Flags
@@ -18,22 +19,17 @@ if TYPE_CHECKING:
 CLASSES: Final = ("compute", "communication", "copy", "set")
 """What work of a device can be."""
 
-_COMMUNICATION: Final = re.compile(
-    # the libraries of the vendors, then the kernels of torch's own symmetric memory
-    r"(?:^|[^a-z])(?:nccl|rccl|hccl|xccl|cncl|mccl|eccl|oneccl|msccl)"
-    r"|(?:multimem|one_shot|two_shot)_all_reduce|multimem_all_gather",
-    re.IGNORECASE,
-)
 _LIMIT: Final = 2**31  # what counts devices fits; a process's number may be anything
 _LAUNCH: Final = re.compile(r"launch(?!hostfunc)", re.IGNORECASE)
 # Plain cudaMemcpy waits for the device, and so does what ROCm's torch calls for item().
 _WAIT: Final = re.compile(r"synchronize|^(?:cuda|hip)Memcpy(?:WithStream)?$", re.IGNORECASE)
 
 
+@once
 def communicates(trace: Trace) -> Flags:
     """For each of `Trace.device_rows`, whether it is a kernel that communicates: by its arguments, else by its name."""
     rows = trace.device_rows
-    named = _matching(trace, _COMMUNICATION)[trace.name[rows]]
+    named = communication.named(trace)[trace.name[rows]]
     collective: Flags = trace.argument("collective")[rows] >= 0
     found: Flags = (trace.kind[rows] == Kind.KERNEL) & (named | collective)
     return found
@@ -58,6 +54,7 @@ def devices(trace: Trace, rows: Ints) -> Ints:
     return found
 
 
+@once
 def owners(trace: Trace) -> Ints:
     """For each of `Trace.device_rows`, the operator or label that launched it, or -1.
 
@@ -78,13 +75,10 @@ def holders(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
         rows: slices, in any order.
         candidates: slices of the host, each once, ascending; one that is among ``rows`` as well does not hold itself.
     """
-    every = np.union1d(rows, around(trace, rows, candidates))
+    every = intervals.distinct(rows, around(trace, rows, candidates))
     parent = nest(trace.thread[every], trace.start[every], trace.end[every]).parent
-    holds = np.append(np.isin(every, candidates), True)  # the last stands for nobody
-    place = parent[np.searchsorted(every, rows)]
-    while not holds[place].all():
-        place = np.where(holds[place], place, parent[place])
-    found: Ints = np.append(every, -1)[place]
+    holder = np.append(inherited(parent, np.where(np.isin(every, candidates), np.arange(len(every)), -1)), -1)
+    found: Ints = np.append(every, -1)[holder[parent[np.searchsorted(every, rows)]]]
     return found
 
 
@@ -101,9 +95,22 @@ def around(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
 
 
 def launch_calls(trace: Trace) -> Ints:
-    """The calls that launch kernels or graphs."""
+    """The calls that launch kernels or graphs; what is captured into a graph is not launched."""
     rows = trace.rows(Kind.RUNTIME)
-    return rows[_matching(trace, _LAUNCH)[trace.name[rows]]]
+    rows = rows[_matching(trace, _LAUNCH)[trace.name[rows]]]
+    found: Ints = rows[~captures.captured(trace, rows)]
+    return found
+
+
+def has_launches(trace: Trace) -> bool:
+    """Whether the backend has a notion of launches: not where calls gave a device kernels, and none is named so.
+
+    Meta's MTIA submits jobs, of which each may be several kernels.
+    """
+    calls = trace.rows(Kind.RUNTIME)
+    if _matching(trace, _LAUNCH)[trace.name[calls]].any():
+        return True
+    return not ((trace.kind[trace.device_rows] == Kind.KERNEL) & (trace.launches >= 0)).any()
 
 
 def wait_calls(trace: Trace) -> Ints:
@@ -112,13 +119,36 @@ def wait_calls(trace: Trace) -> Ints:
     return rows[_matching(trace, _WAIT)[trace.name[rows]]]
 
 
-def launch_times(trace: Trace) -> Ints:
-    """When each of `Trace.device_rows` was launched, in nanoseconds; its own start where nobody is known to have."""
-    launches = trace.launches
-    own = trace.start[trace.device_rows]
-    found: Ints = np.where(launches >= 0, trace.start[launches], own) if len(own) else own
+@once
+def before_window(trace: Trace) -> Flags:
+    """For each of `Trace.device_rows`, whether it was launched before recording began.
+
+    Its launch is not in the trace, and its correlation id is below the smallest that any recorded call has: the runtime
+    counts its calls. Where no call was recorded, as in a trace of the device alone, this cannot be told of any.
+    """
+    calls = trace.correlation[trace.rows(Kind.RUNTIME)]
+    calls = calls[calls > 0]
+    first = int(calls.min()) if len(calls) else 0
+    number = trace.correlation[trace.device_rows]
+    found: Flags = (trace.launches < 0) & (number > 0) & (number < first)
     return found
 
 
+@once
+def launch_times(trace: Trace) -> Ints:
+    """When each of `Trace.device_rows` was launched, in nanoseconds; its own start where nobody is known to have.
+
+    For what was launched before recording began it is a moment before the first slice, which lies in no step.
+    """
+    launches = trace.launches
+    own = trace.start[trace.device_rows]
+    if not len(own):
+        return own
+    found: Ints = np.where(launches >= 0, trace.start[launches], own)
+    found[before_window(trace)] = trace.start.min() - 1
+    return found
+
+
+@once
 def _matching(trace: Trace, pattern: re.Pattern[str]) -> Flags:
     return np.array([bool(pattern.search(name)) for name in trace.names] or [False], np.bool_)

@@ -58,7 +58,8 @@ def decode_object(text: bytes) -> dict[str, Any] | None:
 def decode_value(text: bytes) -> Any:
     """Read any JSON value, even with the usual defects; where it is none, the text itself."""
     try:
-        return msgspec.json.decode(text)
+        value = msgspec.json.decode(text)
+        return _small(value) if _LARGE.search(text) else value
     except MALFORMED:
         found = _loads(text)
     return text.decode("utf-8", "replace") if found is None else found[0]
@@ -90,13 +91,29 @@ def _loads(text: bytes) -> tuple[Any, str] | None:
     for attempt in (plain, _BAD_LITERAL.sub("null", _BAD_ESCAPE.sub(r"\\\\", plain))):
         try:
             value, end = _DECODER.raw_decode(attempt)
+            value = _small(value) if _LARGE.search(text) else value
         except MALFORMED:
             continue
         return value, attempt[end:].lstrip()
     return None
 
 
+def _small(value: Any) -> Any:
+    """A value without what JSON can spell and nothing else takes: numbers beyond 64 bits, and halves of letters."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value if -(2**63) <= value < 2**64 else None
+    if isinstance(value, list):
+        return [_small(each) for each in value]
+    if isinstance(value, dict):
+        return {_small(key): _small(each) for key, each in value.items()}
+    return value
+
+
 _DECODER: Final = json.JSONDecoder(strict=False)
+_LARGE: Final = re.compile(rb"[0-9]{19}|\\u[dD][89a-fA-F]")
+"""What may be a number beyond 64 bits, or half of a letter."""
 
 
 def _lenient(raw: dict[str, Any]) -> Event:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from perfhooks.trace import host
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.nesting import inherited
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -56,7 +56,7 @@ def missed_per_call(trace: Trace, rows: Ints, parent: Ints) -> Ints:
     """
     missed = per_call(trace, rows, MISSED_BY_TORCH)
     counted = (missed > 0) | (per_call(trace, rows, BY_TORCH) > 0)
-    inside = np.append(host.inherited(parent, np.where(counted, 1, -1)), -1)[parent] > 0
+    inside = np.append(inherited(parent, np.where(counted, 1, -1)), -1)[parent] > 0
     found: Ints = np.where(inside, -1, missed)
     return found
 

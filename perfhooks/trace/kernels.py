@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace
 
 _MS: Final = 1e-6  # milliseconds in a nanosecond
+BEFORE: Final = "(launched before the window)"
+"""Stands for the operator that launched work before recording began."""
 _NAMED: Final = 3
 """So many of the operators that launched a kernel are named."""
 
@@ -31,10 +33,10 @@ _BY_LAUNCH: Final = {"operator": pl.String, "device": pl.Int64, "name": pl.Strin
 def table(trace: Trace) -> pl.DataFrame:
     """Say what each kernel cost: one row for each device, name and class, most time first.
 
-    Copies and sets are rows too. ``class`` is ``communication`` for a kernel that has the arguments or the name of a
-    collective, ``copy``, ``set``, or ``compute`` for all others; as in the table of steps. ``count``; ``total_ms``,
-    ``mean_ms``, ``min_ms``, ``max_ms`` of the durations, in milliseconds: the total is a plain sum, in which kernels
-    that ran side by side count each.
+    Copies and sets are rows too. ``class`` is ``communication`` for a kernel that has the arguments of a collective or
+    a name of `communication.LIBRARIES`, ``copy``, ``set``, or ``compute`` for all others; as in the table of steps.
+    ``count``; ``total_ms``, ``mean_ms``, ``min_ms``, ``max_ms`` of the durations, in milliseconds: the total is a plain
+    sum, in which kernels that ran side by side count each.
 
     ``occupancy_percent`` is Kineto's ``est. achieved occupancy %``, weighted by time over the work that has it; null
     where none does, as on ROCm. Kineto writes whole percents, and 0 for many large kernels.
@@ -42,7 +44,9 @@ def table(trace: Trace) -> pl.DataFrame:
     ``gap_before_ms`` and ``gap_after_ms`` are means of how long the stream had been idle when the work began, and was
     idle when it ended; null for what is alone on its stream.
 
-    ``operators`` names those that launched it, up to three, most time first: see `device.owners`.
+    ``operators`` names those that launched it, up to three, most time first: see `device.owners`. Work of before the
+    window, which is in no step (`device.before_window`), is counted here, with ``(launched before the window)`` among
+    its operators.
 
     Args:
         trace: any trace; without device work the table is empty.
@@ -63,8 +67,8 @@ def table(trace: Trace) -> pl.DataFrame:
 def by_launch(trace: Trace) -> pl.DataFrame:
     """Say what each operator had the device do: one row for each launching operator, device, name and class.
 
-    ``operator`` is the operator or label that launched the work, null where the trace does not tell; the other columns
-    are those of `table`. Every piece of work is in exactly one row of either.
+    ``operator`` is the operator or label that launched the work, ``(launched before the window)``, or null where the
+    trace does not tell; the other columns are those of `table`. Every piece of work is in exactly one row of either.
 
     Args:
         trace: any trace; without device work the table is empty.
@@ -75,15 +79,16 @@ def by_launch(trace: Trace) -> pl.DataFrame:
 def _work(trace: Trace) -> pl.DataFrame:
     """One row for every piece of work of a device, by stream and start; times in nanoseconds."""
     rows = trace.device_rows
-    names = pl.Series([*trace.names, None], dtype=pl.String)
-    nobody = len(trace.names)
+    names = pl.Series([*trace.names, BEFORE, None], dtype=pl.String)
+    before, nobody = len(trace.names), len(trace.names) + 1
     owner = device.owners(trace)
+    unknown = np.where(device.before_window(trace), before, nobody)
     return pl.DataFrame(
         {
             "device": device.devices(trace, rows),
             "name": names.gather(trace.name[rows].astype(np.int64)),
             "class": pl.Series(device.CLASSES, dtype=pl.String).gather(device.classes(trace)),
-            "operator": names.gather(np.where(owner >= 0, np.append(trace.name, nobody)[owner], nobody)),
+            "operator": names.gather(np.where(owner >= 0, np.append(trace.name, nobody)[owner], unknown)),
             "stream": trace.thread[rows],
             "start": trace.start[rows],
             "end": trace.end[rows],

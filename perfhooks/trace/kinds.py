@@ -64,6 +64,12 @@ _EXACT: Final = {
 _ENDINGS: Final = (("runtime", Kind.RUNTIME), ("driver", Kind.RUNTIME), ("annotation", Kind.DEVICE_ANNOTATION))
 _PARTS: Final = (("memcpy", Kind.COPY), ("memset", Kind.SET), ("sync", Kind.SYNC), ("kernel", Kind.KERNEL))
 
+NAMED: Final = {
+    "mtia_ccp_events": {"dma_request": Kind.COPY, "event_wait": Kind.SYNC, "event_record": Kind.SYNC},
+}
+"""Slices that are something else than their category says, by category and name: Meta's MTIA writes all that a device
+does into one (seen in the traces of HolisticTraceAnalysis, tests/data/mtia_*)."""
+
 
 def classify(category: str, *, on_stream: bool = False) -> Kind:
     """Say what the slices of a category are.

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from perfhooks.trace import host, steps
+from perfhooks.trace import host, steps, whose
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.nesting import inherited
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from perfhooks.trace.model import Ints, Trace
+    from perfhooks.trace.whose import Owners
 
 BEFORE: Final = "before the recording"
 """The row of what was allocated at the peak, but not while the trace was recorded."""
@@ -29,7 +31,9 @@ _DEVICE_TYPES: Final = (
 )
 # What only hands out memory: whoever called it is more worth knowing.
 _ALLOCATORS: Final = re.compile(r"aten::(?:new_)?empty(?:_strided|_like|_permuted|_quantized)?|aten::resize_(?:as_)?")
-_FOREIGN: Final = re.compile(r"^<|^nn\.Module: |(?:^|/)torch/|(?:^|/)site-packages/|(?:^|/)perfhooks/")
+
+_MOST_DEVICES: Final = 64
+"""Of one process; four times what the largest machines have."""
 
 _OVER_TIME: Final = {
     "time_ms": pl.Float64,
@@ -122,23 +126,28 @@ def peak(trace: Trace) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=_PEAK, orient="row")
 
 
-def alive_at_peak(trace: Trace) -> pl.DataFrame:
+def alive_at_peak(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
     """Say for each device who had allocated the memory that was alive at its peak, most bytes first.
 
     One row for each ``operator`` and, where Python frames were recorded, ``source``: ``count`` allocations of
     ``bytes`` together that were not released before the peak. The operator is the innermost that ran on the thread of
     the allocation, but for those that only hand out memory (``aten::empty`` and its like) the one that called them;
-    what was allocated while no operator ran is ``(outside)``. The source is the innermost Python function outside of
-    torch and installed packages, as ``file.py(12): function`` with its first line; else the innermost.
+    what was allocated while no operator ran is ``(outside)``. The source is the innermost Python function of the
+    user, as ``file.py(12): function`` with its first line, and of an installed package where it runs in one
+    (`whose.lines`); else the innermost.
 
     What was allocated at the peak and not by these, a row ``before the recording`` has (with ``count`` null), so that
     the bytes of a device sum to the peak of `peak`, exactly.
+
+    Args:
+        trace: any trace.
+        owners: whose code is whose, see `perfhooks.trace.whose`.
     """
     frames = [pl.DataFrame(schema=_ALIVE)]
     for usage in _usages(trace):
         top = int(usage.allocated.argmax())
         events = _not_released(trace, usage.event[: top + 1])
-        operator, source = _makers(trace, events)
+        operator, source = _makers(trace, events, owners)
         sizes = {"operator": operator, "source": source, "bytes": trace.instants.size[events]}
         grouped = (
             pl.DataFrame(sizes, schema={name: _ALIVE[name] for name in sizes})
@@ -156,10 +165,15 @@ def alive_at_peak(trace: Trace) -> pl.DataFrame:
 
 
 def _usages(trace: Trace) -> Iterator[_Usage]:
+    """Each device that has memory events; of more than any machine has, those with the most."""
     events = trace.instants
-    devices = np.unique(np.stack([events.device_type, events.device]), axis=1)
-    for kind, number in devices.T.tolist():
-        mine = np.flatnonzero((events.device_type == kind) & (events.device == number))
+    pairs = np.stack([events.device_type, events.device])
+    devices, place, counts = np.unique(pairs, axis=1, return_inverse=True, return_counts=True)
+    edges = np.cumsum(counts)[:-1]
+    of_each = np.split(np.argsort(place.ravel(), kind="stable"), edges)
+    for each in np.sort(np.argsort(-counts, kind="stable")[:_MOST_DEVICES]).tolist():
+        kind, number = devices[:, each].tolist()
+        mine = of_each[each]
         known = mine[events.allocated[mine] >= 0]
         name = _DEVICE_TYPES[kind] if 0 <= kind < len(_DEVICE_TYPES) else f"device-{kind}"
         name = name if number < 0 else f"{name}:{number}"
@@ -185,26 +199,34 @@ def _not_released(trace: Trace, events: Ints) -> Ints:
     return found
 
 
-def _makers(trace: Trace, events: Ints) -> tuple[list[str], list[str | None]]:
+def _makers(trace: Trace, events: Ints, owners: Owners) -> tuple[list[str], list[str | None]]:
     """The operator and the source of each allocation."""
     tree = host.tree(trace)
     parent, kind, name = tree.nesting.parent, trace.kind[tree.row], trace.name[tree.row]
     entry = host.innermost(trace, trace.instants.thread[events], trace.instants.time[events])
-    hands_out, foreign = (
-        np.array([bool(pattern.search(each)) for each in trace.names] or [False])[name]
-        for pattern in (_ALLOCATORS, _FOREIGN)
-    )
-    is_op, is_frame = kind == Kind.OP, kind == Kind.PYTHON
+    hands_out = np.array([bool(_ALLOCATORS.search(each)) for each in trace.names] or [False])[name]
+    is_op = kind == Kind.OP
     operator = _nearest(parent, entry, name, (is_op & ~hands_out, is_op))
-    source = _nearest(parent, entry, name, (is_frame & ~foreign, is_frame))
     names = [*trace.names, None]
-    return [names[each] or OUTSIDE for each in operator], [names[each] for each in source]
+    return [names[each] or OUTSIDE for each in operator], _sources(trace, entry, owners)
+
+
+def _sources(trace: Trace, entry: Ints, owners: Owners) -> list[str | None]:
+    """The line of the user in which each entry lies, as `whose.lines` says it; else that of anybody but us."""
+    tree = host.tree(trace)
+    is_frame, name = trace.kind[tree.row] == Kind.PYTHON, trace.name[tree.row]
+    around = []
+    for origins in whose.PREFERENCE:
+        wanted = is_frame & whose.names_of(trace, origins, owners)[name]
+        nearest = inherited(tree.nesting.parent, np.where(wanted, np.arange(len(wanted)), -1))
+        around.append(np.append(tree.row, -1)[np.append(nearest, -1)[entry]].tolist())
+    return [whose.spoken(trace, *each) for each in zip(*around, strict=True)]
 
 
 def _nearest(parent: Ints, entry: Ints, name: Ints, choices: tuple[np.ndarray, ...]) -> list[int]:
     """The name of the innermost entry of the first choice that is open around each entry, else of the next, else -1."""
     found = np.full(len(entry), -1, np.int64)
     for wanted in choices:
-        named = np.append(host.inherited(parent, np.where(wanted, name, -1)), -1)[entry]
+        named = np.append(inherited(parent, np.where(wanted, name, -1)), -1)[entry]
         found = np.where(found >= 0, found, named)
     return [int(each) for each in found]

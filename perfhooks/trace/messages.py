@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from perfhooks.trace.communication import library
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -18,7 +20,6 @@ RECORD: Final = "record_param_comms"
 LABEL: Final = re.compile(r"(nccl|rccl|hccl|xccl|cncl|mccl|eccl|oneccl|msccl|gloo|mpi|ucc):(\w+)$")
 """The range that torch's backends put around a collective; the inputs of the range are its tensors."""
 
-_BACKEND: Final = re.compile(r"(?<![a-z])(nccl|rccl|hccl|xccl|cncl|mccl|eccl|oneccl|msccl)", re.IGNORECASE)
 # in this order: an all_reduce is no reduce
 _OPERATIONS: Final = (
     *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "broadcast", "barrier"),
@@ -35,6 +36,10 @@ _WIDTHS: Final[Mapping[str, int]] = {
 }
 _LIMIT: Final = 2**62
 """No message has so many bytes, and a table has no room for more."""
+
+
+_LONGEST: Final = 8192
+"""Letters of a text that many rows may share."""
 
 
 class Message(NamedTuple):
@@ -79,7 +84,10 @@ def messages(trace: Trace, rows: Ints, record: Ints, label: Ints) -> list[Messag
         stored = known.get(group or "", Group(None, None))
         dtype = word(texts["dtype"][place])
         size = counts["group_size"][place] if counts["group_size"][place] > 0 else stored.size
-        operation = _first_operation(texts["collective"][place], match[2] if match else None, name)
+        said = library(name)
+        operation = _first_operation(
+            texts["collective"][place], match[2] if match else None, said.operation if said else None, name
+        )
         elements = max(counts["in_elements"][place], counts["out_elements"][place])
         moved = _bytes(elements, dtype) if elements >= 0 else _input_bytes(dims, types, operation, size)
         found.append(
@@ -125,11 +133,11 @@ def _first_operation(*texts: object) -> str | None:
 
 
 def _backend(trace: Trace, name: str) -> str | None:
-    match = _BACKEND.search(name)
+    of = library(name)
     info = trace.metadata.get("distributedInfo")
-    # kernels of torch itself (symmetric memory) are of no backend; what asks for some is of the job's
+    # a record that names no library is of the job's
     usual = info.get("backend") if isinstance(info, dict) and name == RECORD else None
-    return match[1].lower() if match else word(usual)
+    return of.name if of else word(usual)
 
 
 def _bytes(elements: int, dtype: str | None) -> int | None:
@@ -161,8 +169,8 @@ def _input_type(types: object) -> str | None:
 
 
 def word(value: object) -> str | None:
-    """A text that can be written to a file, where JSON can spell some that cannot; None for anything else."""
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) and value else None
+    """A text, or its beginning, as files can hold it, where JSON can spell some that they cannot; None for others."""
+    return value[:_LONGEST].encode("utf-8", "replace").decode() if isinstance(value, str) and value else None
 
 
 def _texts(trace: Trace, name: str, rows: Ints) -> list[Any]:

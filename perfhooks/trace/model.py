@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -12,12 +12,16 @@ from perfhooks.trace.events import decode_value
 from perfhooks.trace.kinds import DEVICE_WORK, Kind, Lane
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 Ints: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int64]]"
 Floats: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.float64]]"
 Flags: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.bool_]]"
 Column: TypeAlias = "np.ndarray[tuple[int], np.dtype[Any]]"
+
+
+_MOST_RANKS: Final = 2**31
+"""No job has so many, and what counts ranks has no room for more."""
 
 
 class Thread(NamedTuple):
@@ -113,6 +117,10 @@ class Trace:
         self.flows = flows
         self.doubts = list(doubts)
         self._arguments = arguments
+        self.communication: str | None = None
+        """Parts of names of kernels that communicate, beside those of `perfhooks.trace.communication`."""
+        self.known: dict[object, Any] = {}
+        """What has been computed of it; see `perfhooks.trace.once`."""
 
     def __len__(self) -> int:
         return len(self.start)
@@ -169,7 +177,7 @@ class Trace:
         """The rank of the process in its job, if the trace says so."""
         info = self.metadata.get("distributedInfo")
         rank = info.get("rank") if isinstance(info, dict) else None
-        return rank if type(rank) is int else None
+        return rank if type(rank) is int and 0 <= rank < _MOST_RANKS else None
 
     @cached_property
     def device_rows(self) -> Ints:
@@ -198,3 +206,9 @@ def _lookup(keys: Ints, values: Ints, wanted: Ints) -> Ints:
     place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     found: Ints = np.where(keys[place] == wanted, values[place], -1)
     return found
+
+
+def epoch(metadata: Mapping[str, Any]) -> int:
+    """What a trace counts its nanoseconds from, since 1970: since torch 2.4 they are small numbers from a base."""
+    base = metadata.get("baseTimeNanoseconds")
+    return base if type(base) is int and abs(base) < 2**63 else 0

@@ -9,6 +9,8 @@ import polars as pl
 
 from perfhooks.trace import autograd, host
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.nesting import inherited
+from perfhooks.trace.once import once
 
 if TYPE_CHECKING:
     from perfhooks.trace.intervals import Flags
@@ -16,6 +18,11 @@ if TYPE_CHECKING:
 
 _MS: Final = 1e-6  # milliseconds in a nanosecond
 _MODULE: Final = "nn.Module: "
+
+_MOST: Final = 16 << 20
+_MOST_PER_SLICE: Final = 300
+"""So many letters the paths of all modules may have together, and so many more for each slice of the trace. A network
+of 10,000 modules, 10 deep, has 2 million; calls that nest 100,000 deep would have 10^10."""
 
 _FORWARD: Final = ("forward_ms", "forward_self_ms", "forward_device_ms")
 _BACKWARD: Final = ("backward_ms", "backward_device_ms")
@@ -30,7 +37,7 @@ _SCHEMA: Final = {
 class Modules(NamedTuple):
     """The modules of a trace as nodes of a tree, and which of them each entry of `host.tree` belongs to."""
 
-    parents: list[int]
+    parents: Ints
     names: list[str]
     paths: list[str]
     call: Flags
@@ -68,7 +75,7 @@ def table(trace: Trace) -> pl.DataFrame:
     """
     found = find(trace)
     count = len(found.names)
-    columns: dict[str, object] = {"path": found.paths, "name": found.names, "depth": _depths(found.parents)}
+    columns: dict[str, object] = {"path": found.paths, "name": found.names, "depth": host.depths(found.parents)}
     columns |= {name: values * _MS for name, values in _times(trace, found, count).items()}
     columns["calls"] = np.bincount(found.forward[found.call], minlength=count)
     absent = [None] * count
@@ -80,25 +87,36 @@ def table(trace: Trace) -> pl.DataFrame:
     return pl.DataFrame({name: columns[name] for name in _SCHEMA}, schema=_SCHEMA)[order]
 
 
+@once
 def find(trace: Trace) -> Modules:
     """The modules of a trace."""
     tree, nodes = host.tree(trace), autograd.find(trace)
     names = trace.name[tree.row]
     call = autograd.named(trace, _MODULE)[names] & (trace.kind[tree.row] == Kind.PYTHON) & (nodes.inside < 0)
+    shown = [name.removeprefix(_MODULE) for name in trace.names]
+    call &= _writable(trace, host.paths(tree.nesting, names, ~call), shown)
     found = host.paths(tree.nesting, names, ~call)
     forward = np.where(nodes.inside < 0, found.node, -1)
     owner = _owners(trace, nodes, forward)
-    node = host.inherited(tree.nesting.parent, np.where(owner >= 0, np.arange(len(owner)), -1))
-    shown = [name.removeprefix(_MODULE) for name in trace.names]
+    node = inherited(tree.nesting.parent, np.where(owner >= 0, np.arange(len(owner)), -1))
+    mine = [shown[frame] for frame in found.frames.tolist()]
     return Modules(
         found.parents,
-        [shown[frame] for frame in found.frames],
-        host.joined(found, shown, "/"),
+        mine,
+        host.joined(found.parents, mine, "/"),
         call,
         forward,
         np.append(owner, -1)[node],
         node,
     )
+
+
+def _writable(trace: Trace, found: host.Paths, shown: list[str]) -> Flags:
+    """Which entries lie in no module that is nested too deep to be written; what is, belongs to those around it."""
+    lengths = np.array([*map(len, shown), 0], np.int64)[found.frames]
+    deepest = host.writable_depth(found.parents, lengths, _MOST + _MOST_PER_SLICE * len(trace))
+    deep = host.depths(found.parents) > deepest
+    return ~np.append(deep, False)[found.node]
 
 
 def of_slices(trace: Trace) -> tuple[list[str], Ints]:
@@ -133,9 +151,8 @@ def _times(trace: Trace, found: Modules, count: int) -> dict[str, Ints]:
     span = tree.nesting.end - trace.start[tree.row]
     total = _summed(found.forward[found.call], span[found.call], count)
     own = total.copy()
-    for child, parent in enumerate(found.parents):
-        if parent >= 0:
-            own[parent] -= total[child]
+    inner = found.parents >= 0
+    np.subtract.at(own, found.parents[inner], total[inner])
     launcher = host.launchers(trace)
     work = (trace.end - trace.start)[trace.device_rows]
     backward = np.append(found.backward, -1)[launcher]
@@ -144,9 +161,9 @@ def _times(trace: Trace, found: Modules, count: int) -> dict[str, Ints]:
     return {
         "forward_ms": total,
         "forward_self_ms": own,
-        "forward_device_ms": _with_children(_summed(forward, work, count), found.parents),
-        "backward_ms": _with_children(spent, found.parents),
-        "backward_device_ms": _with_children(_summed(backward, work, count), found.parents),
+        "forward_device_ms": host.summed_down(found.parents, _summed(forward, work, count)),
+        "backward_ms": host.summed_down(found.parents, spent),
+        "backward_device_ms": host.summed_down(found.parents, _summed(backward, work, count)),
     }
 
 
@@ -166,32 +183,18 @@ def _summed(module: Column, value: Ints, count: int) -> Ints:
     return total[:-1]
 
 
-def _with_children(own: Ints, parents: list[int]) -> Ints:
-    total = own.tolist()
-    for child in range(len(parents) - 1, -1, -1):
-        if parents[child] >= 0:
-            total[parents[child]] += total[child]
-    return np.array(total, np.int64)
-
-
-def _depths(parents: list[int]) -> list[int]:
-    depths: list[int] = []
-    for parent in parents:
-        depths.append(depths[parent] + 1 if parent >= 0 else 0)
-    return depths
-
-
 def _first_calls(trace: Trace, found: Modules, count: int) -> Ints:
     first = np.full(count, np.iinfo(np.int64).max)
     np.minimum.at(first, found.forward[found.call], trace.start[host.tree(trace).row[found.call]])
     return first
 
 
-def _in_tree_order(parents: list[int], first: Ints) -> list[int]:
+def _in_tree_order(parents: Ints, first: Ints) -> list[int]:
     """The nodes, each before those below it, siblings by their first call."""
     children: dict[int, list[int]] = {}
-    for node in np.argsort(first, kind="stable").tolist():
-        children.setdefault(parents[node], []).append(node)
+    by_call = np.argsort(first, kind="stable")
+    for node, parent in zip(by_call.tolist(), parents[by_call].tolist(), strict=True):
+        children.setdefault(parent, []).append(node)
     order: list[int] = []
     waiting = children.get(-1, [])[::-1]
     while waiting:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
+
+from perfhooks.trace.intervals import highest
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Ints
@@ -22,6 +24,10 @@ class Nesting(NamedTuple):
     """Where it ends; for a slice that a later one crosses, where that one begins."""
     own: Ints
     """Its nanoseconds that lie in none of its children; over a thread they sum to the union of its slices."""
+
+
+_FEW_CROSSINGS: Final = 8
+"""So many times the slices of a thread are looked through for what crosses them, before it is done one by one."""
 
 
 def nest(thread: Column, start: Ints, end: Ints) -> Nesting:
@@ -42,10 +48,32 @@ def nest(thread: Column, start: Ints, end: Ints) -> Nesting:
     edges = [*np.flatnonzero(np.diff(thread, prepend=thread[:1] - 1)).tolist(), len(thread)]
     for first, last in pairwise(edges):
         part = slice(first, last)
-        found = _nest_thread(start[part], end[part]) or _nest_crossing(start[part], end[part])
+        found = _nest(start[part], end[part])
         parent[part] = np.where(found[0] >= 0, found[0] + first, -1)
         depth[part], shown[part] = found[1], found[2]
     return Nesting(parent, depth, shown, _own(parent, shown - start))
+
+
+def _nest(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
+    found = _nest_thread(start, end)
+    if found is None and (shown := _cut(start, end)) is not None:
+        found = _nest_thread(start, shown)
+    return found or _nest_crossing(start, end)
+
+
+def _cut(start: Ints, end: Ints) -> Ints | None:
+    """Where the slices of one thread end if each ends where the first one begins that crosses it; None if many do."""
+    count = len(start)
+    after, last = np.arange(1, count + 1), np.searchsorted(start, end, "left")
+    crossed = np.flatnonzero((highest(end, after, last) > end) & (last > after))
+    if (last - after)[crossed].sum() > _FEW_CROSSINGS * count:
+        return None
+    shown: Ints = end.copy()
+    for row in crossed.tolist():
+        later = end[row + 1 : last[row]] > end[row]
+        if later.any():
+            shown[row] = start[row + 1 + int(later.argmax())]
+    return shown
 
 
 def _nest_thread(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints] | None:
@@ -98,3 +126,42 @@ def outermost(nesting: Nesting) -> Ints:
         if (higher == root).all():
             return root
         root = higher
+
+
+def inherited(parent: Ints, own: Ints) -> Ints:
+    """The value of each entry, or where that is -1, of the innermost entry around it that has one.
+
+    Args:
+        parent: the entry around each one, or -1.
+        own: a value of each entry, or -1.
+    """
+    count = len(own)
+    value = np.append(own, -1)
+    source = np.append(np.where(own >= 0, np.arange(count), np.where(parent >= 0, parent, count)), count)
+    while True:
+        further = source[source]
+        if np.array_equal(further, source):
+            found: Ints = value[source[:-1]]
+            return found
+        source = further
+
+
+def still_open(nesting: Nesting, entry: Ints, time: Ints) -> Ints:
+    """For each slice the innermost one around it, or itself, that does not end before a time, or -1.
+
+    Args:
+        nesting: how slices nest.
+        entry: some of them, or -1.
+        time: one time for each, not before it begins.
+    """
+    found: Ints = entry.copy()
+    over = np.flatnonzero((found >= 0) & (nesting.end[found] < time)) if len(nesting.end) else found[:0]
+    jumps = [np.append(nesting.parent, -1)] if len(over) else []
+    while jumps and (jumps[-1] >= 0).any():  # each one twice as far up as the one before
+        jumps.append(jumps[-1][jumps[-1]])
+    for jump in reversed(jumps):  # ends are later the further up, so what is over is passed in ever shorter jumps
+        further = jump[found[over]]
+        passed = (further >= 0) & (nesting.end[further] < time[over])
+        found[over] = np.where(passed, further, found[over])
+    found[over] = np.append(nesting.parent, -1)[found[over]]
+    return found

@@ -12,6 +12,7 @@ from perfhooks.errors import OptionError
 from perfhooks.trace import flops, modules, stacks, steps, torch_rules
 from perfhooks.trace.kinds import DEVICE_WORK, Kind
 from perfhooks.trace.nesting import nest
+from perfhooks.trace.once import once
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,7 +24,7 @@ _HOST: Final = (Kind.OP, Kind.ANNOTATION, Kind.RUNTIME, Kind.OVERHEAD)
 _DEVICE: Final = (*DEVICE_WORK, Kind.DEVICE_ANNOTATION)
 GROUPS: Final = ("shapes", "stack", "module", "step")
 """What rows can be told apart by, besides the name."""
-_TIMES: Final = ("self_cpu_ms", "cpu_ms", "self_device_ms", "device_ms")
+_TIMES: Final = ("self_cpu_ms", "cpu_ms", "exclusive_cpu_ms", "self_device_ms", "device_ms")
 _SIZES: Final = ("self_cpu_bytes", "cpu_bytes", "self_device_bytes", "device_bytes")
 
 
@@ -47,6 +48,11 @@ def table(trace: Trace, by: Iterable[str] = (), *, stack_depth: int = 5, all_flo
     work that it, or it and what it called, put on a device; ``self_cpu_bytes`` ... ``device_bytes``, memory allocated
     less memory released meanwhile; ``flops``, floating point operations. Device columns are null if the trace shows no
     device, memory if it has none, and ``flops`` for operators of which no formula is known or no shapes were recorded.
+
+    By torch's rule ``self_cpu_ms`` is not additive: a runtime call that bears no operator's number, as while a graph is
+    captured, has a row of its own and stays in the self time of the operator in which it ran, so that the sum may be
+    more than has passed. ``exclusive_cpu_ms`` is: the time of each call on its own thread less every other call that
+    was recorded inside of it. Over all rows it sums to the time in which any call ran, of each thread.
 
     torch's rules are those of `perfhooks.trace.torch_rules`. Where torch is wrong we are not:
 
@@ -86,6 +92,7 @@ def table(trace: Trace, by: Iterable[str] = (), *, stack_depth: int = 5, all_flo
     return _finished(trace, grouped, memory, tuple(keys))
 
 
+@once
 def calls(trace: Trace) -> Calls:
     """The tree of calls on the host, by torch's rules."""
     rows = trace.rows(*_HOST)
@@ -115,6 +122,7 @@ def device_time(trace: Trace, tree: Calls) -> Ints:
     return time
 
 
+@once
 def _host_rows(trace: Trace, *, all_flops: bool) -> pl.DataFrame:
     tree = calls(trace)
     start, end = trace.start[tree.row], trace.end[tree.row]
@@ -124,6 +132,7 @@ def _host_rows(trace: Trace, *, all_flops: bool) -> pl.DataFrame:
     columns = {
         "self_cpu_ms": _own(end - start, tree),
         "cpu_ms": end - start,
+        "exclusive_cpu_ms": _exclusive(trace, tree),
         "self_device_ms": on_device,
         "device_ms": _total(on_device, tree),
         "self_cpu_bytes": _own(host_bytes, tree),
@@ -149,6 +158,7 @@ def _known_sum(name: str) -> pl.Expr:
     return pl.when(known.len() > 0).then(known.sum())
 
 
+@once
 def _device_rows(trace: Trace) -> pl.DataFrame:
     rows = trace.rows(*_DEVICE)
     span = trace.end[rows] - trace.start[rows]
@@ -170,6 +180,17 @@ def _own(values: Ints, tree: Calls) -> Ints:
     child = (tree.parent >= 0) & (tree.into == np.arange(len(values)))
     np.subtract.at(own, tree.parent[child], values[child])
     return own
+
+
+def _exclusive(trace: Trace, tree: Calls) -> Ints:
+    """The time of each call on its own thread in which no other call ran inside of it."""
+    order = np.argsort(tree.row)
+    rows = tree.row[order]
+    own = np.empty_like(rows)
+    own[order] = nest(trace.thread[rows], trace.start[rows], trace.end[rows]).own
+    found = np.zeros(len(rows), np.int64)
+    np.add.at(found, tree.into, own)
+    return found
 
 
 def _total(values: Ints, tree: Calls) -> Ints:
@@ -214,6 +235,7 @@ def _shapes(trace: Trace, rows: Ints) -> pl.Series:
     return pl.Series(texts, dtype=pl.String).gather(pl.Series(place))
 
 
+@once
 def _memory_row(trace: Trace) -> pl.DataFrame | None:
     rows = trace.rows(*_HOST)
     rows = rows[~torch_rules.hidden(trace, rows)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -11,6 +12,7 @@ import numpy as np
 
 from perfhooks.errors import TraceError
 from perfhooks.trace.columns import Columns, exact_nanoseconds, nanoseconds
+from perfhooks.trace.communication import texts
 from perfhooks.trace.events import EXACT, PLAIN, Event, decode_object, salvage
 from perfhooks.trace.model import Doubt, Trace
 from perfhooks.trace.source import BLOCK, TornArchiveError, blocks, opened
@@ -25,8 +27,9 @@ _GLANCE: Final = 4096
 """So many bytes behind a chunk tell whether its last event was the last one."""
 _PATIENCE: Final = 16
 """After so many chunks without the end of an event, ends are looked for more freely."""
-_HEAD_LIMIT: Final = 64 << 20
-_TAIL_LIMIT: Final = 64 << 20
+_LONGEST: Final = 16 << 20
+"""So many bytes one event may have, and so many the keys before and behind the events: what has more is passed over. A
+collective that lists 100,000 ranks has less than 1 MB."""
 _BROKEN: Final = (ValueError, RecursionError, msgspec.MsgspecError)
 
 _EVENTS_BEGIN: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A(?:\xef\xbb\xbf)?\s*\[')
@@ -38,24 +41,36 @@ _EVENT_AHEAD: Final = re.compile(rb'\}\s*,\s*\{[^{}\[\]]*"ph"\s*:')
 _FRACTION: Final = re.compile(rb'"ts"\s*:\s*\d{13,}\.\d')
 # Above this many microseconds a double no longer tells one nanosecond from the next.
 _DOUBLE_LIMIT: Final = 2.0**43
+_TIME: Final = attrgetter("ts")
 
 
-def read(path: str | os.PathLike[str]) -> Trace:
+def read(
+    path: str | os.PathLike[str], *, communication: str | None = None, max_unpacked_mb: float | None = None
+) -> Trace:
     """Read a trace that Kineto (or anybody in Chrome's format) wrote.
 
-    A file that is cut off or partly damaged gives what is whole, and says so in `Trace.doubts`.
+    A file that is cut off or partly damaged gives what is whole, and says so in `Trace.doubts`. So does an archive that
+    unpacks to more than it may, which ends there.
 
     Args:
         path: a ``.json`` or ``.json.gz`` file, or a URL that fsspec opens.
+        communication: parts of names, as ``"mine|other"``: kernels in whose name one of them is found communicate, as
+            do those of the libraries that are known (`perfhooks.trace.communication.LIBRARIES`).
+        max_unpacked_mb: how many megabytes an archive may unpack to. None is what the variable
+            ``PERFHOOKS_MAX_UNPACKED_MB`` of the environment says, else 100 times its size, or 268 if that is more.
 
     Raises:
+        OptionError: ``communication`` is no such text, or the limit is no number above 0.
         TraceError: it cannot be opened, it is no trace, or nothing in it can be used.
     """
+    texts(communication)
     name = os.fspath(path)
     with opened(name) as file:
         reader = _Reader(name)
-        reader.consume(_careful(blocks(file), reader))
-    return reader.finish()
+        reader.consume(_careful(blocks(file, max_unpacked_mb), reader))
+    trace = reader.finish()
+    trace.communication = communication
+    return trace
 
 
 def _careful(source: Iterator[bytes], reader: _Reader) -> Iterator[bytes]:
@@ -80,6 +95,7 @@ class _Reader:
         self._boundary = _COMPACT_BOUNDARY
         self._looser: re.Pattern[bytes] | None = None
         self._tail: bytearray | None = None
+        self._is_inside_endless = False
 
     def consume(self, source: Iterable[bytes]) -> None:
         source = iter(source)
@@ -92,8 +108,12 @@ class _Reader:
                 continue
             if len(buffer) < _CHUNK:
                 continue
+            if self._is_inside_endless and not self._is_past_endless(buffer):
+                continue
             cut = self._last_boundary(buffer, searched)
             searched = 0 if cut else len(buffer) - 256
+            if not cut and len(buffer) > _LONGEST:
+                self._give_up(buffer)
             if self._looser is not None and len(buffer) > _PATIENCE * _CHUNK:  # events that do not all begin alike
                 self._boundary, self._looser, searched = self._looser, None, 0
             if cut:
@@ -103,6 +123,24 @@ class _Reader:
                 # the comma belongs to what follows the list, if the list ended in this chunk
                 del buffer[: cut if self._tail is None else cut - 1]
         self._read_rest(buffer)
+
+    def _give_up(self, buffer: bytearray) -> None:
+        """Take what begins an endless text: the last event, with keys behind the list, or an event that is too long."""
+        saved, _, behind = salvage(bytes(buffer))
+        self._columns.add(saved, *exact_nanoseconds([event.ts for event in saved]))
+        if behind:
+            self._tail = bytearray(behind[1:])
+            buffer.clear()
+        else:
+            self._is_inside_endless = True
+            self._lost += 1
+
+    def _is_past_endless(self, buffer: bytearray) -> bool:
+        """Forget more of an endless text; say whether it ended."""
+        end = self._boundary.search(buffer)
+        self._is_inside_endless = end is None
+        del buffer[: end.end() if end else max(0, len(buffer) - _GLANCE)]
+        return end is not None
 
     def _read_head(self, source: Iterator[bytes]) -> bytearray:
         head = bytearray()
@@ -115,7 +153,7 @@ class _Reader:
                 del head[: found.end()]
                 self._choose_boundary(head, source)
                 return head
-            if len(head) > _HEAD_LIMIT:
+            if len(head) > _LONGEST:
                 break
         raise TraceError(f"{self.path} is no trace: {self._why_not(bytes(head))}")
 
@@ -123,7 +161,7 @@ class _Reader:
         if not head.strip():
             return "it is empty"
         try:
-            msgspec.json.decode(head)
+            msgspec.json.decode(head, type=msgspec.Raw)
         except _BROKEN as error:
             return f"no list of traceEvents in its first {len(head)} bytes, and no JSON: {error}"
         return "it is JSON, but has no list of traceEvents"
@@ -134,6 +172,7 @@ class _Reader:
             block = next(source, None)
             if block is None:
                 return
+            head[: max(0, len(head) - _GLANCE)] = b""  # what is left tells how the first event is indented
             head += block
         first = _FIRST_EVENT.match(head)
         space = first[0][:-1] if first else b""
@@ -180,7 +219,7 @@ class _Reader:
         """The events of a list, and their ``ts`` as `Columns.add` takes it."""
         if not self._exact:
             plain = PLAIN.decode(text)
-            micros = np.array([event.ts for event in plain], np.float64)
+            micros = np.fromiter(map(_TIME, plain), np.float64, len(plain))
             self._exact = bool((micros >= _DOUBLE_LIMIT).any()) and _FRACTION.search(text) is not None
             if not self._exact:
                 return plain, *nanoseconds(micros)
@@ -192,6 +231,8 @@ class _Reader:
         events: list[Event] = []
         begin = 0
         ends = [match.end() - 1 for match in self._boundary.finditer(text)]
+        last = max((match.start() for match in _EVENT_AHEAD.finditer(text)), default=-1)
+        followed = _EVENT_AHEAD.match(following) is not None
         for end in (*ends, len(text)):
             piece = text[begin:end]
             try:
@@ -200,7 +241,7 @@ class _Reader:
                 saved, lost, behind = salvage(piece)
                 self._lost += lost
                 events += saved
-                if behind and (_EVENT_AHEAD.search(text, end - 1) or _EVENT_AHEAD.match(following)):
+                if behind and (last >= end - 1 or followed):
                     self._lost += 1  # the end of some list inside of an event
                 elif behind:
                     self._tail = bytearray(behind[1:] + text[end:])
@@ -209,7 +250,7 @@ class _Reader:
         return events
 
     def _grow_tail(self, buffer: bytearray) -> None:
-        if self._tail is not None and len(self._tail) < _TAIL_LIMIT:
+        if self._tail is not None and len(self._tail) <= _LONGEST:
             self._tail += buffer
         buffer.clear()
 
@@ -218,6 +259,9 @@ class _Reader:
         if self._tail is not None:
             self._grow_tail(buffer)
             self._read_tail()
+            return
+        if self._is_inside_endless:
+            self.doubts.append(Doubt("cut-off", 1, "the file ends in the middle of an event"))
             return
         rest = _rest(bytes(buffer))
         if rest is None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from perfhooks.errors import TraceError
+from perfhooks.errors import OptionError, TraceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,12 +16,21 @@ if TYPE_CHECKING:
 BLOCK: Final = 1 << 19
 """Bytes to read at once, after unpacking: what is made of so many stays in the processor's cache."""
 
+LIMIT: Final = "PERFHOOKS_MAX_UNPACKED_MB"
+"""The variable of the environment that says how many megabytes a packed trace may unpack to."""
+RATIO: Final = 100
+"""So many times its own size a packed trace may unpack to, if nobody says otherwise. Recorded traces unpack to 10 to 23
+times; a file made to fill the memory of whoever opens it, to 1,000 times."""
+FLOOR: Final = 256 << 20
+"""So many bytes any packed trace may unpack to."""
+
 _GZIP_MAGIC: Final = b"\x1f\x8b"
-_PACKED_BLOCK: Final = 1 << 18
+_PACKED_BLOCK: Final = 1 << 16
+"""Bytes to read of an archive at once. What follows a member is copied for each member that begins in them."""
 
 
 class TornArchiveError(Exception):
-    """The archive ends early or is damaged; what came before it is good."""
+    """The archive ends early, is damaged, or holds more than is allowed; what came before it is good."""
 
 
 @contextmanager
@@ -47,23 +57,46 @@ def _open(path: str) -> IO[bytes]:
     return file
 
 
-def blocks(file: IO[bytes]) -> Iterator[bytes]:
+def blocks(file: IO[bytes], max_unpacked_mb: float | None = None) -> Iterator[bytes]:
     """Read a file in blocks, unpacked if it is a gzip archive (of any number of members, under any name).
 
+    Args:
+        file: an open binary file.
+        max_unpacked_mb: how many megabytes (10^6 bytes) an archive may unpack to; None is what the variable `LIMIT` of
+            the environment says, else `RATIO` times its size, at least `FLOOR`.
+
     Raises:
-        TornArchiveError: after the last good block of a damaged archive.
+        TornArchiveError: after the last good block of an archive that is damaged, or unpacks to more.
+        OptionError: the limit is no number above 0.
     """
+    limit = _limit(max_unpacked_mb)
     start = file.read(_PACKED_BLOCK)
     if start.startswith(_GZIP_MAGIC):
-        yield from _unpacked(start, file)
+        yield from _unpacked(start, file, limit)
         return
     while start:
         yield start
         start = file.read(BLOCK)
 
 
-def _unpacked(data: bytes, file: IO[bytes]) -> Iterator[bytes]:
+def _limit(given: float | None) -> float | None:
+    """The limit in bytes, or None where it follows from the size of the file."""
+    said = os.environ.get(LIMIT, "").strip()
+    name = "max_unpacked_mb" if given is not None else LIMIT
+    try:
+        limit = given if given is not None else float(said) if said else None
+        if limit is None:
+            return None
+        if limit > 0:
+            return limit * 1e6
+    except (TypeError, ValueError):
+        pass
+    raise OptionError(f"{name} must be a number of megabytes above 0, got {said if given is None else given!r}")
+
+
+def _unpacked(data: bytes, file: IO[bytes], limit: float | None) -> Iterator[bytes]:
     inflater = zlib.decompressobj(wbits=31)
+    packed, unpacked = len(data), 0
     while data:
         try:
             block = inflater.decompress(data, BLOCK)
@@ -71,10 +104,24 @@ def _unpacked(data: bytes, file: IO[bytes]) -> Iterator[bytes]:
             raise TornArchiveError(f"the gzip archive is damaged: {error}") from error
         if block:
             yield block
-        data = inflater.unconsumed_tail or inflater.unused_data.lstrip(b"\0") or file.read(_PACKED_BLOCK)
+        unpacked += len(block)
+        _check(packed, unpacked, limit)
+        data = inflater.unconsumed_tail or inflater.unused_data.lstrip(b"\0")
+        if not data:
+            data = file.read(_PACKED_BLOCK)
+            packed += len(data)
         if inflater.eof and data:
             if not data.startswith(_GZIP_MAGIC[: len(data)]):
                 raise TornArchiveError("something that is no gzip follows the archive")
             inflater = zlib.decompressobj(wbits=31)
     if not inflater.eof:
         raise TornArchiveError("the gzip archive is cut off")
+
+
+def _check(packed: int, unpacked: int, limit: float | None) -> None:
+    if unpacked <= (max(RATIO * packed, FLOOR) if limit is None else limit):
+        return
+    rule = f"{RATIO} times its size" if limit is None else f"the {limit / 1e6:g} MB that are allowed"
+    raise TornArchiveError(
+        f"the gzip archive unpacks to more than {rule}; if you trust it, set {LIMIT} to the megabytes that it may have"
+    )

@@ -8,8 +8,10 @@ from typing import IO, TYPE_CHECKING, Final, Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from perfhooks.trace import autograd, host, torch_rules
+from perfhooks.trace import autograd, host, idle_threads, torch_rules
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.nesting import inherited
+from perfhooks.trace.once import once
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,18 +31,33 @@ UNKNOWN: Final = "(unknown)"
 """The stack of work of which the trace does not tell who launched it."""
 OUTSIDE: Final = "(outside)"
 """The stack of memory that was allocated while no recorded code ran."""
+DEEPER: Final = "(deeper)"
+"""The frame of all that is nested too deep to be written."""
+
+_MOST: Final = 32 << 20
+_MOST_PER_SLICE: Final = 300
+"""So many letters all stacks of a trace may have together, and so many more for each of its slices. The recorded trace
+with the longest stacks has 18 million, 825 a slice; slices that nest 100,000 deep would have 10^10."""
+
+_LEAST: Final = 20
+"""Letters of either end of a name: fewer say nothing."""
 
 _PLACE: Final = re.compile(r"(.+)\((\d+)\): .+")
 
 
 def folded(
-    trace: Trace, by: Literal["host", "device", "bytes"] = "host", *, skip: str | None = UNINTERESTING
+    trace: Trace,
+    by: Literal["host", "device", "bytes"] = "host",
+    *,
+    skip: str | None = UNINTERESTING,
+    idle: bool = False,
 ) -> dict[str, int]:
     """Sum what each stack of calls cost by itself.
 
     A stack is ``outer;inner;leaf``: Python frames if they were recorded, labels, operators and runtime calls, as they
-    nest on their thread. Nothing is lost: over all stacks, times by host sum to the union of the slices of each thread,
-    times by device to the durations of all work, bytes to everything that was allocated.
+    nest on their thread. Nothing is lost: over all stacks, times by host sum to the union of the slices of each thread
+    (less what idle threads wait, see ``idle``), times by device to the durations of all work, bytes to everything that
+    was allocated.
 
     Args:
         trace: any trace; without Python frames, labels and operators make the stacks.
@@ -48,18 +65,41 @@ def folded(
             launched it, with the name of the work as leaf; ``"bytes"``, bytes allocated, released later or not.
         skip: a regular expression; frames in whose name it is found are left out, and their own time goes to their
             caller. None leaves out none.
+        idle: count what threads other than those of the steps wait for locks, queues, files and time as well; by
+            default the time of the host is without it.
 
     Returns:
         The stacks and their values, greatest first.
     """
+    found = summed(trace, by, skip=skip, idle=idle)
+    texts = host.joined(found.parents, [found.names[frame] for frame in found.frames.tolist()], ";")
+    values: dict[str, int] = {}
+    for node in np.flatnonzero(found.values).tolist():
+        values[texts[node]] = values.get(texts[node], 0) + int(found.values[node])
+    return dict(sorted(values.items(), key=lambda item: -item[1]))
+
+
+@once
+def summed(
+    trace: Trace,
+    by: Literal["host", "device", "bytes"] = "host",
+    *,
+    skip: str | None = UNINTERESTING,
+    idle: bool = False,
+) -> Summed:
+    """The same as a tree, which grows with the trace and not with the lengths of its stacks.
+
+    What is nested so deep that `folded` would not fit in memory is one frame ``(deeper)``.
+
+    Args:
+        trace: any trace.
+        by: see `folded`.
+        skip: see `folded`.
+        idle: see `folded`.
+    """
     found = _paths(trace, skip)
-    texts = host.joined(found.paths, found.names, ";")
-    summed: dict[str, int] = {}
-    for node, leaf, value in {"host": _host, "device": _device, "bytes": _bytes}[by](trace, found.paths.node):
-        stack = texts[node] if node >= 0 else {-1: SKIPPED, -2: UNKNOWN, -3: OUTSIDE}[node]
-        stack = f"{stack};{leaf}" if leaf else stack
-        summed[stack] = summed.get(stack, 0) + value
-    return dict(sorted(((stack, value) for stack, value in summed.items() if value), key=lambda item: -item[1]))
+    node, leaf, value = {"host": _every if idle else _host, "device": _device, "bytes": _bytes}[by](trace, found)
+    return _cut(_planted(found, node, leaf, value), _MOST + _MOST_PER_SLICE * len(trace))
 
 
 def write(stacks: Mapping[str, int], file: IO[bytes]) -> None:
@@ -113,22 +153,45 @@ def by_depth(trace: Trace, depth: int) -> tuple[list[str], Ints]:
     tree = host.tree(trace)
     frame = trace.name[tree.row]
     found = host.paths(tree.nesting, frame, trace.kind[tree.row] != Kind.PYTHON)
-    parents, frames = (np.array([*values, -1], np.int64) for values in (found.parents, found.frames))
+    parents, frames = (np.append(values, -1) for values in (found.parents, found.frames))
     node = np.arange(len(frames) - 1)
     cut = np.empty((len(node), depth), np.int64)
     for column in range(depth - 1, -1, -1):
         cut[:, column] = frames[node]
         node = parents[node]
     distinct, place = np.unique(cut, axis=0, return_inverse=True)
-    texts = [";".join(_escape(trace.names[each]) for each in row if each >= 0) for row in distinct.tolist()]
     nodes = autograd.find(trace)
-    made = host.inherited(tree.nesting.parent, nodes.source)
+    made = inherited(tree.nesting.parent, nodes.source)
     stack = np.where((made >= 0) & (nodes.inside >= 0), np.append(found.node, -1)[made], found.node)
     mine = np.append(place.ravel(), -1)[np.append(stack, -1)]
     of_slice = np.full(len(trace), -1, np.int64)
     of_slice[tree.row] = mine[:-1]
     of_slice[trace.device_rows] = mine[host.launchers(trace)]
-    return texts, of_slice
+    names = _short(trace, distinct, np.bincount(of_slice[of_slice >= 0], minlength=len(distinct)))
+    return [";".join(names[each] for each in row if each >= 0) for row in distinct.tolist()], of_slice
+
+
+def _short(trace: Trace, rows: Ints, uses: Ints) -> list[str]:
+    """The names of all frames, without their middles if the rows, each as often as it is used, would be too long."""
+    names = list(map(_escape, trace.names))
+    most = _MOST + _MOST_PER_SLICE * len(trace)
+    lengths = np.array([*map(len, names), 0], np.int64)[rows].sum(axis=1)
+    if (lengths * np.maximum(uses, 1)).sum() <= most:
+        return names
+    half = max(most // (int(uses.sum()) * (rows.size // len(rows)) + 1) // 2, _LEAST)
+    return [name if len(name) <= 2 * half else f"{name[:half]}…{name[-half:]}" for name in names]
+
+
+class Summed(NamedTuple):
+    """What each stack cost by itself: the stacks as nodes of a tree, each after the one around it."""
+
+    names: list[str]
+    parents: Ints
+    """For each node the one around it, or -1."""
+    frames: Ints
+    """For each node its innermost frame, one of the names."""
+    values: Ints
+    """Its own."""
 
 
 class _Named(NamedTuple):
@@ -136,15 +199,60 @@ class _Named(NamedTuple):
 
     paths: host.Paths
     names: list[str]
+    frame: Ints
+    """For each of `Trace.names` its place among these."""
 
 
+@once
 def _paths(trace: Trace, skip: str | None) -> _Named:
     tree = host.tree(trace)
-    names, place = torch_rules.shown_names(trace.names)
-    frame = place[trace.name[tree.row]]
+    shown = [torch_rules.shown_name(name) for name in trace.names]
+    frames: dict[str, int] = {}
+    frame = np.array([frames.setdefault(_escape(name), len(frames)) for name in shown] or [0], np.int64)
     pattern = re.compile(skip) if skip else None
-    dull = np.array([bool(pattern and pattern.search(name)) for name in names] or [False])[frame]
-    return _Named(host.paths(tree.nesting, frame, dull), [_escape(name) for name in names])
+    dull = np.array([bool(pattern and pattern.search(name)) for name in shown] or [False])
+    names = trace.name[tree.row]
+    return _Named(host.paths(tree.nesting, frame[names], dull[names]), list(frames), frame)
+
+
+def _planted(found: _Named, node: Ints, leaf: Ints, value: Ints) -> Summed:
+    """The tree with values at its nodes, or at leaves below them; nodes below 0 are `_NOWHERE`."""
+    names = [*found.names, *_NOWHERE]
+    count, known = len(found.paths.parents), len(found.names)
+    parents = np.append(found.paths.parents, np.full(len(_NOWHERE), -1))
+    frames = np.append(found.paths.frames, known + np.arange(len(_NOWHERE)))
+    place = np.where(node >= 0, node, count - 1 - node)
+    keys, mine = np.unique(place * (known + 1) + leaf + 1, return_inverse=True)
+    around, under = np.divmod(keys, known + 1)
+    grown = under > 0
+    parents, frames = np.append(parents, around[grown]), np.append(frames, under[grown] - 1)
+    at = np.where(grown, len(parents) - int(grown.sum()) + np.cumsum(grown) - 1, around)
+    values = np.zeros(len(parents), np.int64)
+    np.add.at(values, at[mine.ravel()], value)
+    return Summed(names, parents, frames, values)
+
+
+def _cut(found: Summed, most: int) -> Summed:
+    """The tree without what is too deep to be written; its values stand at frames that say so."""
+    lengths = np.array([*map(len, found.names), 0], np.int64)[found.frames]
+    deepest = host.writable_depth(found.parents, lengths, most)
+    depth = host.depths(found.parents)
+    if not (depth > deepest).any():
+        return found
+    top = host.ancestors(found.parents, depth, deepest)
+    cut, mine = np.unique(top[depth > deepest], return_inverse=True)
+    kept = np.flatnonzero(depth <= deepest)
+    place = np.full(len(depth), -1, np.int64)
+    place[kept] = np.arange(len(kept))
+    values = np.zeros(len(kept) + len(cut), np.int64)
+    values[: len(kept)] = found.values[kept]
+    np.add.at(values, len(kept) + mine.ravel(), found.values[depth > deepest])
+    return Summed(
+        [*found.names, DEEPER],
+        np.append(np.append(place, -1)[found.parents[kept]], place[cut]),
+        np.append(found.frames[kept], np.full(len(cut), len(found.names))),
+        values,
+    )
 
 
 def _escape(name: str) -> str:
@@ -152,32 +260,46 @@ def _escape(name: str) -> str:
     return " ".join(name.replace(";", ":").split()) or "?"
 
 
-def _host(trace: Trace, node: Ints) -> list[tuple[int, str, int]]:
-    return _summed(node, host.tree(trace).nesting.own)
+_NOWHERE: Final = (SKIPPED, UNKNOWN, OUTSIDE)
+"""What stands for the nodes -1, -2 and -3."""
 
 
-def _summed(node: Ints, value: Ints) -> list[tuple[int, str, int]]:
-    keys, place = np.unique(node, return_inverse=True)
-    total = np.zeros(len(keys), np.int64)
-    np.add.at(total, place, value)
-    return [(key, "", each) for key, each in zip(keys.tolist(), total.tolist(), strict=True)]
+def _host(trace: Trace, found: _Named) -> tuple[Ints, Ints, Ints]:
+    node, own = found.paths.node, host.tree(trace).nesting.own
+    return node, np.full(len(node), -1, np.int64), np.where(idle_threads.waiting(trace), 0, own)
 
 
-def _device(trace: Trace, node: Ints) -> list[tuple[int, str, int]]:
+def _every(trace: Trace, found: _Named) -> tuple[Ints, Ints, Ints]:
+    node = found.paths.node
+    return node, np.full(len(node), -1, np.int64), host.tree(trace).nesting.own
+
+
+def _device(trace: Trace, found: _Named) -> tuple[Ints, Ints, Ints]:
     """Device work by the stack of the call that launched it, else of the operator it names."""
     work = trace.device_rows
-    stack = np.append(node, -2)[host.launchers(trace)]
-    spans = (trace.end - trace.start)[work].tolist()
-    leaves = [_escape(trace.names[name]) for name in trace.name[work].tolist()]
-    return list(zip(stack.tolist(), leaves, spans, strict=True))
+    node = np.append(found.paths.node, -2)[host.launchers(trace)]
+    return node, found.frame[trace.name[work]], (trace.end - trace.start)[work]
 
 
-def _bytes(trace: Trace, node: Ints) -> list[tuple[int, str, int]]:
+def _bytes(trace: Trace, found: _Named) -> tuple[Ints, Ints, Ints]:
     """Allocations by the innermost slice that was open on their thread."""
     events = trace.instants
-    grown = events.size > 0
+    grown = np.flatnonzero(events.size > 0)
     open_then = host.innermost(trace, events.thread[grown], events.time[grown])
-    return _summed(np.append(node, -3)[open_then], events.size[grown])
+    node = np.append(found.paths.node, -3)[open_then]
+    return node, np.full(len(grown), -1, np.int64), events.size[grown]
 
 
-__all__ = ["OUTSIDE", "SKIPPED", "UNINTERESTING", "UNKNOWN", "by_depth", "folded", "write", "write_speedscope"]
+__all__ = [
+    "DEEPER",
+    "OUTSIDE",
+    "SKIPPED",
+    "UNINTERESTING",
+    "UNKNOWN",
+    "Summed",
+    "by_depth",
+    "folded",
+    "summed",
+    "write",
+    "write_speedscope",
+]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from perfhooks import labels
-from perfhooks.trace import device, intervals
+from perfhooks.trace import device, intervals, parts, waits
 from perfhooks.trace.kinds import DEVICE_WORK, HOST, Kind
-from perfhooks.trace.nesting import nest
+from perfhooks.trace.once import once
 
 if TYPE_CHECKING:
     from perfhooks.trace.intervals import Intervals
@@ -18,13 +19,13 @@ if TYPE_CHECKING:
 
 _MS: Final = 1e-6  # milliseconds in a nanosecond
 _MB: Final = 1 << 20
-_LOADER: Final = "enumerate(DataLoader)#"
-_OPTIMIZER: Final = "Optimizer.step#"
-_AUTOGRAD: Final = "autograd::engine::evaluate_function: "
+_COMPUTE, _COMM, _COPY = range(3)
+_GROUPS: Final = 3
 
 _HOST_PARTS: Final = tuple(f"{part}_ms" for part in labels.PARTS)
 _DEVICE_TIMES: Final = (
     *("device_span_ms", "busy_ms", "idle_ms", "compute_ms", "comm_ms", "exposed_comm_ms", "exposed_copy_ms"),
+    "other_work_ms",
 )
 _SCHEMA: Final = {
     "rank": pl.Int64,
@@ -56,19 +57,23 @@ def table(trace: Trace, *, rank: int | None = None, stage: str = "train") -> pl.
     the trace cannot tell: a part of which it shows no sign anywhere, device columns if it shows no device.
 
     Host, on the step's own thread, without overlap; the parts and ``other_ms`` sum to ``wall_ms``. A moment belongs to
-    the innermost open label among `perfhooks.labels.PARTS`; unlabelled moments go to ``data`` inside the ranges of
-    PyTorch's DataLoader, else to ``optimizer`` inside ``Optimizer.step``, else to ``backward`` where autograd runs a
-    node on any thread, else to ``other``.
+    the innermost label among `perfhooks.labels.PARTS` that somebody wrote, else to what `perfhooks.trace.parts` tells:
+    PyTorch's DataLoader, what perfhooks labelled while it recorded, what autograd left in the trace; else to
+    ``other``.
 
-    Device, over the union of all devices, for work that was launched inside the step, on any thread; work whose launch
-    is not in the trace counts where it ran. ``device_span_ms`` from first start to last end, ``busy_ms`` = |all work|,
-    ``idle_ms`` = span - busy, ``compute_ms`` = |kernels that do not communicate|, ``comm_ms`` = |kernels that do|,
-    ``exposed_comm_ms`` = |comm - compute|, ``exposed_copy_ms`` = |copies and sets - compute - comm|. So
-    compute + exposed_comm + exposed_copy + idle = span.
+    Device, over the union of all devices, for work that was launched inside the step, on any thread. Work that was
+    launched before recording began (`device.before_window`) belongs to no step; other work whose launch is not in the
+    trace counts where it ran. ``device_span_ms`` from first start to last end, ``busy_ms`` = |the step's work|,
+    ``compute_ms`` = |kernels that do not communicate|, ``comm_ms`` = |kernels that do|, ``exposed_comm_ms`` =
+    |comm - compute|, ``exposed_copy_ms`` = |copies and sets - compute - comm|. Within the span, ``other_work_ms`` =
+    |work of other steps and of none - the step's work| and ``idle_ms`` = |span - all work of anybody|. So
+    compute + exposed_comm + exposed_copy = busy, and busy + other_work + idle = span, to the nanosecond.
 
-    Counts, for what begins inside the step on any thread: ``ops``, ``launches`` (calls that launch kernels or graphs),
-    ``kernels`` (launched by them), ``syncs`` and ``sync_ms`` (calls that wait for the device, and their union). Memory,
-    of the devices if any was traced, else of the host: ``allocated_peak_mb`` (MiB) over the step, ``alloc_count``.
+    Counts, for what begins inside the step on any thread: ``ops``, ``launches`` (calls that launch kernels or graphs,
+    less what was captured into a graph; null for a backend that has none), ``kernels`` (launched by them), ``syncs``
+    (calls that synchronise with the device). ``sync_ms`` is how long the host waited for the device, on any thread:
+    |those calls, and copies that block, beyond the cost of their call (`waits.held`)|. Memory, of the devices if any
+    was traced, else of the host: ``allocated_peak_mb`` (MiB) over the step, ``alloc_count``.
 
     Args:
         trace: any trace.
@@ -89,6 +94,7 @@ def table(trace: Trace, *, rank: int | None = None, stage: str = "train") -> pl.
     return pl.DataFrame({name: columns.get(name, [None] * count) for name in _SCHEMA}, schema=_SCHEMA)
 
 
+@once
 def find(trace: Trace) -> Steps:
     """The steps of a trace: its marks on the host, else one for all of it."""
     marks = trace.named(Kind.ANNOTATION, prefix=labels.STEP_MARK)
@@ -126,58 +132,16 @@ def _host(trace: Trace, steps: Steps) -> dict[str, Ints | None]:
     """The parts of each step, in nanoseconds, for each thread that has steps."""
     found = {part: np.zeros(len(steps.thread), np.int64) for part in labels.PARTS}
     seen: set[str] = set()
-    backward = _ranges(trace, trace.named(Kind.OP, prefix=_AUTOGRAD))
-    for thread in np.unique(steps.thread):
-        mine = steps.thread == thread
-        parts = _parts(trace, int(thread), backward)
-        for part, moments in parts.items():
+    by_thread = np.argsort(steps.thread, kind="stable")
+    threads, first = np.unique(steps.thread[by_thread], return_index=True)
+    for thread, mine in zip(threads.tolist(), np.split(by_thread, first[1:]), strict=False):
+        for part, moments in parts.of_thread(trace, thread).items():
             found[part][mine] = intervals.within(moments, steps.start[mine], steps.end[mine])
             seen |= {part} if len(moments) else set()
     wall: Ints = steps.end - steps.start
     other: Ints = wall - sum(found.values())
     shown = {f"{part}_ms": values if part in seen else None for part, values in found.items()}
     return {"wall_ms": wall, **shown, "other_ms": other}
-
-
-def _parts(trace: Trace, thread: int, backward: Intervals) -> dict[str, Intervals]:
-    """The moments of each part on one thread, disjoint."""
-    parts = _labelled(trace, thread)
-    taken = intervals.joined(*parts.values())
-    fallbacks = (
-        (labels.DATA, _ranges(trace, _on(trace, thread, trace.named(Kind.ANNOTATION, Kind.OP, prefix=_LOADER)))),
-        (
-            labels.OPTIMIZER,
-            _ranges(trace, _on(trace, thread, trace.named(Kind.ANNOTATION, Kind.OP, prefix=_OPTIMIZER))),
-        ),
-        (labels.BACKWARD, backward),
-    )
-    for part, moments in fallbacks:
-        free = intervals.subtract(moments, taken)
-        parts[part] = intervals.joined(parts[part], free)
-        taken = intervals.joined(taken, free)
-    return parts
-
-
-def _labelled(trace: Trace, thread: int) -> dict[str, Intervals]:
-    """The moments at which each part is the innermost open label of a thread."""
-    rows = _on(trace, thread, trace.named(Kind.ANNOTATION, names=labels.PARTS))
-    start = trace.start[rows]
-    nesting = nest(trace.thread[rows], start, trace.end[rows])
-    cuts = np.unique(np.concatenate([start, nesting.end]))
-    owner: Ints = np.searchsorted(start, cuts[:-1], "right") - 1
-    while True:  # from the label that began last to the innermost that is still open
-        over = (owner >= 0) & (nesting.end[owner] <= cuts[:-1]) if len(rows) else owner > 0
-        if not over.any():
-            break
-        owner = np.where(over, nesting.parent[owner], owner)
-    held = {part: [trace.names[name] == part for name in trace.name[rows]] for part in labels.PARTS}
-    pick = {part: (owner >= 0) & np.array([*mine, False])[owner] for part, mine in held.items()}
-    return {part: intervals.union(cuts[:-1][mine], cuts[1:][mine]) for part, mine in pick.items()}
-
-
-def _on(trace: Trace, thread: int, rows: Ints) -> Ints:
-    mine: Ints = rows[trace.thread[rows] == thread]
-    return mine
 
 
 def _ranges(trace: Trace, rows: Ints) -> Intervals:
@@ -196,26 +160,31 @@ def step_of(steps: Steps, time: Ints) -> Ints:
 def _device(trace: Trace, steps: Steps) -> dict[str, object]:
     if not trace.is_device_traced:
         return {}
-    rows = trace.device_rows
+    rows, count = trace.device_rows, len(steps.number)
     step = step_of(steps, device.launch_times(trace))
-    communicates = device.communicates(trace)
     kernel = trace.kind[rows] == Kind.KERNEL
-    sets = (kernel & ~communicates, communicates, ~kernel)
-    found = np.zeros((len(steps.number), len(_DEVICE_TIMES)), np.int64)
-    for number in range(len(steps.number)):
-        found[number] = _exposed(*(_ranges(trace, rows[(step == number) & mine]) for mine in sets))
+    group = np.select([device.communicates(trace), kernel], [_COMM, _COMPUTE], _COPY)
+    # sorted by step and group, each step finds its own without looking at all the others'
+    place = _GROUPS * step + group
+    order = np.argsort(place, kind="stable")
+    edges = np.searchsorted(place[order], np.arange(_GROUPS * count + 1))
+    moments = [_ranges(trace, rows[order[first:last]]) for first, last in pairwise(edges.tolist())]
+    each = zip(moments[_COMPUTE::_GROUPS], moments[_COMM::_GROUPS], moments[_COPY::_GROUPS], strict=True)
+    exposed = np.array([_exposed(*sets) for sets in each], np.int64).reshape(count, len(_DEVICE_TIMES) - 1)
+    first, last, used = exposed[:, :3].T
+    worked = intervals.within(_ranges(trace, rows), first, last)  # by anybody
+    found = np.stack([last - first, used, last - first - worked, *exposed[:, 3:].T, worked - used], axis=1)
     times = {name: found[:, place] * _MS for place, name in enumerate(_DEVICE_TIMES)}
-    return times | {"kernels": np.bincount(step[kernel & (step >= 0)], minlength=len(steps.number))}
+    return times | {"kernels": np.bincount(step[kernel & (step >= 0)], minlength=count)}
 
 
 def _exposed(compute: Intervals, comm: Intervals, copy: Intervals) -> tuple[int, ...]:
-    """The device columns of one step, in nanoseconds and in their order."""
+    """The first and last moment of one step's work, and its own device columns in their order, in nanoseconds."""
     busy = intervals.joined(compute, comm, copy)
-    span = int(busy[-1, 1] - busy[0, 0]) if len(busy) else 0
+    first, last = (int(busy[0, 0]), int(busy[-1, 1])) if len(busy) else (0, 0)
     exposed_comm = intervals.subtract(comm, compute)
     exposed_copy = intervals.subtract(copy, intervals.joined(compute, comm))
-    used = intervals.total(busy)
-    return (span, used, span - used, *map(intervals.total, (compute, comm, exposed_comm, exposed_copy)))
+    return (first, last, *map(intervals.total, (busy, compute, comm, exposed_comm, exposed_copy)))
 
 
 def _counts(trace: Trace, steps: Steps) -> dict[str, object]:
@@ -224,10 +193,11 @@ def _counts(trace: Trace, steps: Steps) -> dict[str, object]:
     if len(ops):
         found["ops"] = _count(trace, steps, ops)
     if len(trace.rows(Kind.RUNTIME)):
-        found["launches"] = _count(trace, steps, device.launch_calls(trace))
-        waits = device.wait_calls(trace)
-        found["syncs"] = _count(trace, steps, waits)
-        found["sync_ms"] = intervals.within(_ranges(trace, waits), steps.start, steps.end) * _MS
+        found["launches"] = _count(trace, steps, device.launch_calls(trace)) if device.has_launches(trace) else None
+        calls, held = device.wait_calls(trace), waits.held(trace)
+        found["syncs"] = _count(trace, steps, calls)
+        waited = intervals.joined(_ranges(trace, calls), intervals.union(held.start, held.end))
+        found["sync_ms"] = intervals.within(waited, steps.start, steps.end) * _MS
     return found
 
 
@@ -255,10 +225,11 @@ def _memory(trace: Trace, steps: Steps) -> dict[str, object]:
 
 def _level(owner: Ints, allocated: Ints) -> Ints:
     """The bytes allocated on all devices together after each event."""
-    change = np.zeros(len(owner), np.int64)
-    for each in np.unique(owner):
-        mine = owner == each
-        change[mine] = np.diff(allocated[mine], prepend=0)
+    change = np.empty(len(owner), np.int64)
+    order = np.argsort(owner, kind="stable")
+    same = np.diff(owner[order], prepend=owner[order][:1] - 1) == 0
+    before = np.where(same, np.roll(allocated[order], 1), 0)
+    change[order] = allocated[order] - before
     return np.cumsum(change)
 
 
@@ -266,4 +237,6 @@ def _peaks(time: Ints, level: Ints, steps: Steps) -> list[float | None]:
     """The highest level during each step in MiB, what was allocated before it included; None before the first event."""
     first = np.maximum(np.searchsorted(time, steps.start, "right") - 1, 0)
     last = np.searchsorted(time, steps.end, "left")
-    return [float(level[a:b].max()) / _MB if b > a else None for a, b in zip(first, last, strict=True)]
+    highest = intervals.highest(level, first, last)
+    known = (last > first).tolist()
+    return [each / _MB if here else None for each, here in zip(highest.tolist(), known, strict=True)]

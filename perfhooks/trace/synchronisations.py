@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
 
-from perfhooks.trace import device, stacks, torch_rules
+from perfhooks.trace import device, intervals, torch_rules, waits, whose
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.messages import word
 from perfhooks.trace.nesting import nest, outermost
@@ -16,14 +15,13 @@ from perfhooks.trace.step_columns import MS, since_start, step_numbers
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace
+    from perfhooks.trace.whose import Owners
 
 READERS: Final = ("aten::item", "aten::_local_scalar_dense", "aten::nonzero")
 """Operators whose result the host needs, so that on a device's tensor they wait."""
 
-# a line of source code: path.py(12): function; then those lines that are nobody's own code
-_LINE: Final = re.compile(r"\.py\(\d+\): ")
-_LIBRARY: Final = re.compile(rf"{stacks.UNINTERESTING}|(?:^|/)(?:torch|torchvision|site-packages|dist-packages)/|^<")
 
+_BLOCKING: Final = "Blocking Copy"
 _SCHEMA: Final = {
     "step": pl.Int64,
     "start_ms": pl.Float64,
@@ -33,26 +31,31 @@ _SCHEMA: Final = {
     "device_ms": pl.Float64,
     "operator": pl.String,
     "line": pl.String,
+    "bytes": pl.Int64,
 }
 
 
-def table(trace: Trace) -> pl.DataFrame:
+def table(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
     """List where the host waited for a device, or one stream for another, by time: one row each.
 
-    Rows are the runtime calls that wait (see `device.wait_calls`) and the waits that the device's tracer reports itself
-    (``cuda_sync`` events), joined by correlation where they are the same. Where a device was traced but no runtime call
-    was, the operators that need a device's result stand in for the calls: `READERS`, of those that nest the outermost.
+    Rows are the runtime calls that synchronise (`device.wait_calls`), the calls of copies that block (`waits.held`),
+    and the waits that the device's tracer reports itself (``cuda_sync`` events), joined by correlation where they are
+    the same. Where a device was traced but no runtime call was, the operators that need a device's result stand in for
+    the calls: `READERS`, of those that nest the outermost.
 
     ``step`` is that in which it began; ``start_ms`` counts from the first slice of the trace. ``call`` is the call, or
-    what stands in for it; ``kind`` the tracer's word for it (``Stream Sync``, ``Stream Wait Event``, ...). ``host_ms``
-    is how long the call held the host, null for what does not; ``device_ms`` what the tracer reports. ``operator`` is
-    the outermost operator around the call; ``line`` the innermost line of Python around it, of one's own code if there
-    is any on the stack, which takes ``with_stack``.
+    what stands in for it; ``kind`` the tracer's word for it (``Stream Sync``, ``Stream Wait Event``, ...) or ``Blocking
+    Copy``. ``host_ms`` is how long the call held the host, of a copy beyond what such a call costs; null for what does
+    not hold it. ``device_ms`` is what the tracer reports. ``operator`` is the outermost operator around the call;
+    ``line`` the innermost line of the user around it (see `perfhooks.trace.whose.lines`), else of anybody, which takes
+    ``with_stack``; ``bytes`` what a copy that blocks moves.
 
     Args:
         trace: any trace.
+        owners: whose code is whose, see `perfhooks.trace.whose`.
     """
-    calls = _calls(trace)
+    plain, held = _calls(trace), waits.held(trace)
+    calls = np.concatenate([plain, held.call])
     reported = trace.rows(Kind.SYNC)
     # a report that belongs to no call that waits is a row of its own, and knows the call that it belongs to
     twin = _twin(trace, calls, reported)
@@ -61,15 +64,21 @@ def table(trace: Trace) -> pl.DataFrame:
     asked = np.concatenate([calls, _twin(trace, own, trace.rows(Kind.RUNTIME))])
     operator = _operators(trace, asked)
     call = np.where(asked >= 0, asked, rows)
+    copies = slice(len(plain), len(calls))
+    start, size = trace.start[call], np.full(len(call), -1)
+    start[copies], size[copies] = held.start, trace.argument("nbytes")[held.copy]
+    kinds = [word(trace.text(index)) for index in np.append(trace.argument("sync_kind"), -1)[twin]]
+    kinds[copies] = [kind or _BLOCKING for kind in kinds[copies]]
     columns = {
-        "step": step_numbers(trace, trace.start[call]),
-        "start_ms": since_start(trace, trace.start[call]),
+        "step": step_numbers(trace, start),
+        "start_ms": since_start(trace, start),
         "call": _names(trace, call),
-        "kind": [word(trace.text(index)) for index in np.append(trace.argument("sync_kind"), -1)[twin]],
-        "host_ms": [*((trace.end - trace.start)[calls] * MS).tolist(), *(None for _ in own)],
+        "kind": kinds,
+        "host_ms": [*((trace.end[calls] - start[: len(calls)]) * MS).tolist(), *(None for _ in own)],
         "device_ms": [each * MS if row >= 0 else None for row, each in zip(twin, _span(trace, twin), strict=True)],
         "operator": _names(trace, operator),
-        "line": _names(trace, _lines(trace, np.where(operator >= 0, operator, asked))),
+        "line": whose.lines(trace, np.where(operator >= 0, operator, asked), owners, otherwise=True),
+        "bytes": [each if each >= 0 else None for each in size.tolist()],
     }
     return pl.DataFrame(columns, schema=_SCHEMA, strict=False).sort("start_ms", maintain_order=True)
 
@@ -109,27 +118,12 @@ def _operators(trace: Trace, calls: Ints) -> Ints:
     around &= (named >= 0) & (trace.end[named] >= trace.start[rows])
     inner = np.where(around, named, device.holders(trace, rows, ops))
     inner = np.where(trace.kind[rows] == Kind.OP, rows, inner)
-    ops = np.union1d(device.around(trace, inner[inner >= 0], ops), inner[inner >= 0])
+    ops = intervals.distinct(device.around(trace, inner[inner >= 0], ops), inner[inner >= 0])
     if not len(ops):
         return found
     root = outermost(nest(trace.thread[ops], trace.start[ops], trace.end[ops]))
     outer = ops[root[np.minimum(np.searchsorted(ops, inner), len(ops) - 1)]]
     found[known] = np.where(inner >= 0, outer, -1)
-    return found
-
-
-def _lines(trace: Trace, rows: Ints) -> Ints:
-    """The innermost frame around each slice that is a line of one's own code, else of any code, or -1."""
-    lines = np.array([bool(_LINE.search(name)) for name in trace.names] or [False])
-    own = lines & np.array([not _LIBRARY.search(name) for name in trace.names] or [False])
-    frames = trace.rows(Kind.PYTHON)
-    found = np.full(len(rows), -1, np.int64)
-    known = np.flatnonzero(rows >= 0)
-    for flags in (lines, own):
-        candidates = frames[flags[trace.name[frames]]]
-        if len(candidates) and len(known):
-            holder = device.holders(trace, rows[known], candidates)
-            found[known] = np.where(holder >= 0, holder, found[known])
     return found
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from perfhooks.labels import STEP_MARK
 from perfhooks.trace import intervals
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.once import once
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,16 +71,22 @@ def tree_threads(trace: Trace, rows: Ints) -> Ints:
 
 def named_operator(trace: Trace, rows: Ints) -> Ints:
     """The operator or label whose external id a slice bears, or -1."""
-    owners = trace.rows(Kind.OP, Kind.ANNOTATION)
-    ids = trace.external[owners]
-    order = np.argsort(ids, kind="stable")
-    ids, owners = ids[order], owners[order]
+    ids, owners = _external_ids(trace)
     wanted = trace.external[rows]
     if not len(ids):
         return np.full(len(rows), -1, np.int64)
     place = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
     found: Ints = np.where((ids[place] == wanted) & (wanted > 0), owners[place], -1)
     return found
+
+
+@once
+def _external_ids(trace: Trace) -> tuple[Ints, Ints]:
+    """The external ids of operators and labels, ascending, and whose they are."""
+    owners = trace.rows(Kind.OP, Kind.ANNOTATION)
+    ids = trace.external[owners]
+    order = np.argsort(ids, kind="stable")
+    return ids[order], owners[order]
 
 
 def merged_into(parent: Ints, name: Column) -> Ints:

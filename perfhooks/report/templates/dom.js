@@ -8,7 +8,8 @@ function el(tag, attributes, ...children) {
   for (const [name, value] of Object.entries(attributes || {})) {
     if (value === null || value === undefined || value === false) continue;
     if (name === "on") for (const [event, act] of Object.entries(value)) element.addEventListener(event, act);
-    else if (name === "style") for (const [property, each] of Object.entries(value)) element.style.setProperty(property, each);
+    else if (name === "style")
+      for (const [property, each] of Object.entries(value)) element.style.setProperty(property, each);
     else element.setAttribute(name, value === true ? "" : String(value));
   }
   for (const child of children.flat(Infinity)) {
@@ -27,7 +28,9 @@ const height = (table) => (table && Object.values(table)[0] ? Object.values(tabl
 
 function rowsOf(table) {
   const names = Object.keys(table || {});
-  return Array.from({ length: height(table) }, (_, i) => Object.fromEntries(names.map((name) => [name, table[name][i]])));
+  return Array.from({ length: height(table) }, (_, i) =>
+    Object.fromEntries(names.map((name) => [name, table[name][i]])),
+  );
 }
 
 function grouped(number, decimals) {
@@ -52,16 +55,24 @@ function percent(share) {
 function bytes(value) {
   if (!known(value)) return "–";
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-  let size = Math.abs(value), unit = 0;
-  while (size >= 1024 && unit < units.length - 1) { size /= 1024; unit += 1; }
+  let size = Math.abs(value),
+    unit = 0;
+  while (size >= 1024 && unit < units.length - 1) {
+    size /= 1024;
+    unit += 1;
+  }
   const shown = unit === 0 ? String(size) : size >= 100 ? size.toFixed(0) : size.toFixed(1);
   return `${value < 0 ? "−" : ""}${shown} ${units[unit]}`;
 }
 
 function large(value) {
   const units = ["", "k", "M", "G", "T", "P"];
-  let size = value, unit = 0;
-  while (size >= 1000 && unit < units.length - 1) { size /= 1000; unit += 1; }
+  let size = value,
+    unit = 0;
+  while (size >= 1000 && unit < units.length - 1) {
+    size /= 1000;
+    unit += 1;
+  }
   return `${unit === 0 ? size : size.toFixed(1)}${units[unit] ? " " + units[unit] : ""}`;
 }
 
@@ -77,7 +88,9 @@ function stepRange(first, last) {
 }
 
 function windowName(window_) {
-  return known(window_.first) ? `${stageName(window_.stage)}, ${stepRange(window_.first, window_.last)}` : `${stageName(window_.stage)} without steps`;
+  return known(window_.first)
+    ? `${stageName(window_.stage)}, ${stepRange(window_.first, window_.last)}`
+    : `${stageName(window_.stage)} without steps`;
 }
 
 // a Python frame, file.py(12): function, with what one looks for first
@@ -94,17 +107,35 @@ function kernelName(name) {
 }
 
 function section(id, title, lead, ...children) {
-  return el("section", { id, "aria-labelledby": `${id}-title`, class: "block" },
-    el("h2", { id: `${id}-title` }, title), lead ? el("p", { class: "lead" }, lead) : null, ...children);
+  return el(
+    "section",
+    { id, "aria-labelledby": `${id}-title`, class: "block" },
+    el("h2", { id: `${id}-title` }, title),
+    lead ? el("p", { class: "lead" }, lead) : null,
+    ...children,
+  );
 }
 
 function segmented(label, choices, chosen, choose) {
   const group = el("div", { class: "segmented", role: "group", "aria-label": label });
   for (const [key, text] of choices) {
-    group.append(el("button", { type: "button", "data-key": key, "aria-pressed": key === chosen, on: { click: () => {
-      for (const each of group.children) each.setAttribute("aria-pressed", String(each.dataset.key === key));
-      choose(key);
-    } } }, text));
+    group.append(
+      el(
+        "button",
+        {
+          type: "button",
+          "data-key": key,
+          "aria-pressed": key === chosen,
+          on: {
+            click: () => {
+              for (const each of group.children) each.setAttribute("aria-pressed", String(each.dataset.key === key));
+              choose(key);
+            },
+          },
+        },
+        text,
+      ),
+    );
   }
   for (const each of group.children) each.setAttribute("aria-pressed", String(each.dataset.key === chosen));
   return group;

@@ -1,14 +1,29 @@
 // Figures: plotly, unpacked when the first one comes into sight, in the colours of the page.
 
 const PARTS = [
-  ["data_ms", "data"], ["transfer_ms", "transfer"], ["forward_ms", "forward"], ["backward_ms", "backward"],
-  ["optimizer_ms", "optimizer"], ["validation_ms", "validation"], ["checkpoint_ms", "checkpoint"], ["other_ms", "other"],
+  ["data_ms", "data"],
+  ["transfer_ms", "transfer"],
+  ["forward_ms", "forward"],
+  ["backward_ms", "backward"],
+  ["optimizer_ms", "optimizer"],
+  ["validation_ms", "validation"],
+  ["checkpoint_ms", "checkpoint"],
+  ["communication_ms", "communication"],
+  ["other_ms", "other"],
 ];
 const ON_DEVICE = [
-  ["compute_ms", "compute"], ["exposed_comm_ms", "exposed communication"], ["exposed_copy_ms", "exposed copies"], ["idle_ms", "idle"],
+  ["compute_ms", "compute"],
+  ["exposed_comm_ms", "exposed communication"],
+  ["exposed_copy_ms", "exposed copies"],
+  ["other_work_ms", "other steps’ work"],
+  ["idle_ms", "idle"],
 ];
 const OF_RANKS = [
-  ["data_ms", "data"], ["compute_ms", "compute"], ["communication_ms", "communication"], ["other_ms", "other"], ["wait_ms", "wait for other ranks"],
+  ["data_ms", "data"],
+  ["compute_ms", "compute"],
+  ["communication_ms", "communication"],
+  ["other_ms", "other"],
+  ["wait_ms", "wait for other ranks"],
 ];
 const HORIZONTAL = 14; // as many bars as can lie one below the other
 
@@ -47,23 +62,46 @@ async function drawFigures() {
   try {
     library = await plotly();
   } catch (error) {
-    for (const box of figures.keys()) box.replaceChildren(el("p", { class: "muted" }, "This browser is too old to unpack the figures."));
+    for (const box of figures.keys())
+      box.replaceChildren(el("p", { class: "muted" }, "This browser is too old to unpack the figures."));
     return;
   }
   for (const [box, make] of figures) {
     if (!box.isConnected) continue;
     const { traces, layout } = make();
-    const font = { family: "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", size: 12, color: colour("muted") };
-    const base = {
-      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font, showlegend: false, dragmode: false, bargap: 0.28,
-      margin: { l: 8, r: 16, t: 6, b: 30 }, hoverlabel: { bgcolor: colour("card"), bordercolor: colour("line"), font: { ...font, color: colour("ink") } },
+    const font = {
+      family: "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif",
+      size: 12,
+      color: colour("muted"),
     };
-    await library.react(box, traces, { ...base, ...layout }, { displayModeBar: false, responsive: true, showTips: false });
+    const base = {
+      paper_bgcolor: "rgba(0,0,0,0)",
+      plot_bgcolor: "rgba(0,0,0,0)",
+      font,
+      showlegend: false,
+      dragmode: false,
+      bargap: 0.28,
+      margin: { l: 8, r: 16, t: 6, b: 30 },
+      hoverlabel: { bgcolor: colour("card"), bordercolor: colour("line"), font: { ...font, color: colour("ink") } },
+    };
+    await library.react(
+      box,
+      traces,
+      { ...base, ...layout },
+      { displayModeBar: false, responsive: true, showTips: false },
+    );
   }
 }
 
 function axis(more) {
-  return { gridcolor: colour("line"), zeroline: false, linecolor: colour("line"), fixedrange: true, automargin: true, ...more };
+  return {
+    gridcolor: colour("line"),
+    zeroline: false,
+    linecolor: colour("line"),
+    fixedrange: true,
+    automargin: true,
+    ...more,
+  };
 }
 
 const stepLabel = (step) => (known(step) ? `step ${step}` : "whole trace");
@@ -80,10 +118,26 @@ function stacked(rows, parts, across, yaxis) {
     const labels = rows.map((row) => (across ? rowLabel(row) : known(row.rank) ? row.rank : row.step));
     const text = values.map((value, i) => (across && value / whole[i] >= 0.09 ? percent(value / whole[i]) : ""));
     return {
-      type: "bar", name: label, orientation: across ? "h" : "v", x: across ? values : labels, y: across ? labels : values, yaxis,
-      marker: { color: colour(`part-${key.replace("_ms", "").replace(/_/g, "-")}`), line: { width: 0 } }, text, textposition: "inside", insidetextanchor: "middle",
-      textangle: 0, constraintext: "inside", textfont: { color: colour(["idle_ms", "other_ms", "wait_ms"].includes(key) ? "ink" : "on-part"), size: 11 },
-      hovertemplate: values.map((value, i) => `${label}<br><b>${ms(value)}</b>, ${percent(value / whole[i])}<extra>${rowLabel(rows[i])}</extra>`),
+      type: "bar",
+      name: label,
+      orientation: across ? "h" : "v",
+      x: across ? values : labels,
+      y: across ? labels : values,
+      yaxis,
+      marker: { color: colour(`part-${key.replace("_ms", "").replace(/_/g, "-")}`), line: { width: 0 } },
+      text,
+      textposition: "inside",
+      insidetextanchor: "middle",
+      textangle: 0,
+      constraintext: "inside",
+      textfont: {
+        color: colour(["idle_ms", "other_work_ms", "other_ms", "wait_ms"].includes(key) ? "ink" : "on-part"),
+        size: 11,
+      },
+      hovertemplate: values.map(
+        (value, i) =>
+          `${label}<br><b>${ms(value)}</b>, ${percent(value / whole[i])}<extra>${rowLabel(rows[i])}</extra>`,
+      ),
     };
   });
 }
@@ -92,10 +146,34 @@ function ranksFigure(rows) {
   const across = rows.length <= HORIZONTAL;
   const time = () => axis({ ticksuffix: " ms", rangemode: "tozero" });
   const names = rows.map(rowLabel).reverse();
-  const make = () => ({ traces: stacked(rows, OF_RANKS, across, "y"), layout: across
-    ? { barmode: "stack", uniformtext: { mode: "hide", minsize: 10 }, xaxis: time(), yaxis: axis({ type: "category", categoryorder: "array", categoryarray: names, showgrid: false, ticklabelstandoff: 6 }) }
-    : { barmode: "stack", bargap: rows.length > 100 ? 0 : 0.2, margin: { l: 8, r: 16, t: 6, b: 40 }, xaxis: axis({ showgrid: false, tickformat: "d", title: { text: "rank", standoff: 4 } }), yaxis: time() } });
-  return figure("Where the time of a step goes on each rank; the tables have the numbers", across ? 46 + 24 * rows.length : 230, make);
+  const make = () => ({
+    traces: stacked(rows, OF_RANKS, across, "y"),
+    layout: across
+      ? {
+          barmode: "stack",
+          uniformtext: { mode: "hide", minsize: 10 },
+          xaxis: time(),
+          yaxis: axis({
+            type: "category",
+            categoryorder: "array",
+            categoryarray: names,
+            showgrid: false,
+            ticklabelstandoff: 6,
+          }),
+        }
+      : {
+          barmode: "stack",
+          bargap: rows.length > 100 ? 0 : 0.2,
+          margin: { l: 8, r: 16, t: 6, b: 40 },
+          xaxis: axis({ showgrid: false, tickformat: "d", title: { text: "rank", standoff: 4 } }),
+          yaxis: time(),
+        },
+  });
+  return figure(
+    "Where the time of a step goes on each rank; the tables have the numbers",
+    across ? 46 + 24 * rows.length : 230,
+    make,
+  );
 }
 
 function stepsFigure(rows, baseline) {
@@ -107,17 +185,35 @@ function stepsFigure(rows, baseline) {
   const size = across ? 46 + 24 * bars + (host && device ? 38 : 0) : host && device ? 330 : 200;
   const cut = host && device ? (across ? rows.length / bars : 0.45) : host ? 0 : 1;
   const gap = host && device ? (across ? 10 / size : 0.05) : 0;
-  const make = () => ({ traces: stepTraces(rows, across, baseline, host, device), layout: stepLayout(rows, across, baseline, host, device, cut, gap) });
-  return figure("Where the time of each step goes, on the host and on devices; the tables beside it have the numbers", size, make);
+  const make = () => ({
+    traces: stepTraces(rows, across, baseline, host, device),
+    layout: stepLayout(rows, across, baseline, host, device, cut, gap),
+  });
+  return figure(
+    "Where the time of each step goes, on the host and on devices; the tables beside it have the numbers",
+    size,
+    make,
+  );
 }
 
 function stepTraces(rows, across, baseline, host, device) {
   const traces = [];
   if (host) traces.push(...stacked(rows, PARTS, across, "y"));
   if (host && across && known(baseline)) {
-    traces.push({ type: "bar", orientation: "h", name: "not recorded", x: [baseline], y: ["not recorded"], yaxis: "y",
-      marker: { color: colour("baseline"), line: { color: colour("faint"), width: 1 } }, text: [ms(baseline)], textposition: "inside", insidetextanchor: "middle",
-      textfont: { color: colour("muted"), size: 11 }, hovertemplate: `median step while the recorder was off<br><b>${ms(baseline)}</b><extra></extra>` });
+    traces.push({
+      type: "bar",
+      orientation: "h",
+      name: "not recorded",
+      x: [baseline],
+      y: ["not recorded"],
+      yaxis: "y",
+      marker: { color: colour("baseline"), line: { color: colour("faint"), width: 1 } },
+      text: [ms(baseline)],
+      textposition: "inside",
+      insidetextanchor: "middle",
+      textfont: { color: colour("muted"), size: 11 },
+      hovertemplate: `median step while the recorder was off<br><b>${ms(baseline)}</b><extra></extra>`,
+    });
   }
   if (device) traces.push(...stacked(rows, ON_DEVICE, across, "y2"));
   return traces;
@@ -126,24 +222,54 @@ function stepTraces(rows, across, baseline, host, device) {
 function stepLayout(rows, across, baseline, host, device, cut, gap) {
   const labels = rows.map((row) => stepLabel(row.step));
   const time = axis({ ticksuffix: " ms", rangemode: "tozero", anchor: across && device ? "y2" : undefined });
-  const category = (values) => axis({ type: "category", categoryorder: "array", categoryarray: [...values].reverse(), showgrid: false, ticklabelstandoff: 6 });
+  const category = (values) =>
+    axis({
+      type: "category",
+      categoryorder: "array",
+      categoryarray: [...values].reverse(),
+      showgrid: false,
+      ticklabelstandoff: 6,
+    });
   const layout = { barmode: "stack", uniformtext: { mode: "hide", minsize: 10 } };
   if (host && device) {
-    const title = (text, yref) => ({ text, x: across ? -8 / 600 : 0, xref: "paper", xanchor: across ? "right" : "left", y: 1, yref, yanchor: "bottom", showarrow: false, font: { size: 11, color: colour("ink") } });
+    const title = (text, yref) => ({
+      text,
+      x: across ? -8 / 600 : 0,
+      xref: "paper",
+      xanchor: across ? "right" : "left",
+      y: 1,
+      yref,
+      yanchor: "bottom",
+      showarrow: false,
+      font: { size: 11, color: colour("ink") },
+    });
     layout.annotations = [title("<b>Host</b>", "y domain"), title("<b>Device</b>", "y2 domain")];
     layout.margin = { l: 8, r: 16, t: 20, b: 30 };
   }
   if (across) {
     layout.xaxis = time;
-    layout.yaxis = { ...category(known(baseline) ? ["not recorded", ...labels] : labels), domain: [cut + gap, 1], visible: host };
-    if (device) layout.yaxis2 = { ...category(labels), domain: [0, Math.max(cut - gap, 0)], anchor: "x", ticklabelstandoff: 6 };
+    layout.yaxis = {
+      ...category(known(baseline) ? ["not recorded", ...labels] : labels),
+      domain: [cut + gap, 1],
+      visible: host,
+    };
+    if (device)
+      layout.yaxis2 = { ...category(labels), domain: [0, Math.max(cut - gap, 0)], anchor: "x", ticklabelstandoff: 6 };
   } else {
-    layout.xaxis = axis({ showgrid: false, tickformat: "d", anchor: device ? "y2" : "y", title: { text: "step", standoff: 4 } });
+    layout.xaxis = axis({
+      showgrid: false,
+      tickformat: "d",
+      anchor: device ? "y2" : "y",
+      title: { text: "step", standoff: 4 },
+    });
     layout.yaxis = { ...axis({ ticksuffix: " ms", rangemode: "tozero" }), domain: [cut + gap, 1], visible: host };
-    if (device) layout.yaxis2 = { ...axis({ ticksuffix: " ms", rangemode: "tozero" }), domain: [0, cut - gap], anchor: "x" };
+    if (device)
+      layout.yaxis2 = { ...axis({ ticksuffix: " ms", rangemode: "tozero" }), domain: [0, cut - gap], anchor: "x" };
   }
   if (known(baseline) && host) {
-    const place = across ? { x0: baseline, x1: baseline, y0: 0, y1: 1, yref: "y domain" } : { y0: baseline, y1: baseline, x0: 0, x1: 1, xref: "x domain" };
+    const place = across
+      ? { x0: baseline, x1: baseline, y0: 0, y1: 1, yref: "y domain" }
+      : { y0: baseline, y1: baseline, x0: 0, x1: 1, xref: "x domain" };
     layout.shapes = [{ type: "line", ...place, line: { color: colour("faint"), width: 1, dash: "dot" } }];
   }
   return layout;
@@ -153,13 +279,27 @@ function timelineFigure(rows) {
   const make = () => {
     const part = (recorded) => rows.filter((row) => row.recorded === recorded);
     const trace = (some, name, tone, size) => ({
-      type: "scatter", mode: some.length > 60 && size < 6 ? "lines" : "markers", name, x: some.map((row) => row.step), y: some.map((row) => row.wall_ms),
-      line: { color: tone, width: 1.25 }, marker: { color: tone, size }, hovertemplate: `step %{x}<br><b>%{y:.4~g} ms</b><extra>${name}</extra>`,
+      type: "scatter",
+      mode: some.length > 60 && size < 6 ? "lines" : "markers",
+      name,
+      x: some.map((row) => row.step),
+      y: some.map((row) => row.wall_ms),
+      line: { color: tone, width: 1.25 },
+      marker: { color: tone, size },
+      hovertemplate: `step %{x}<br><b>%{y:.4~g} ms</b><extra>${name}</extra>`,
     });
     return {
-      traces: [trace(part(false), "not recorded", colour("faint"), 4), trace(part(true), "recorded", colour("accent"), 7)],
-      layout: { xaxis: axis({ showgrid: false, tickformat: "d", title: { text: "step", standoff: 4 } }), yaxis: axis({ ticksuffix: " ms", rangemode: "tozero" }),
-        showlegend: true, legend: { orientation: "h", x: 1, xanchor: "right", y: 1.02, yanchor: "bottom" }, margin: { l: 8, r: 16, t: 24, b: 40 } },
+      traces: [
+        trace(part(false), "not recorded", colour("faint"), 4),
+        trace(part(true), "recorded", colour("accent"), 7),
+      ],
+      layout: {
+        xaxis: axis({ showgrid: false, tickformat: "d", title: { text: "step", standoff: 4 } }),
+        yaxis: axis({ ticksuffix: " ms", rangemode: "tozero" }),
+        showlegend: true,
+        legend: { orientation: "h", x: 1, xanchor: "right", y: 1.02, yanchor: "bottom" },
+        margin: { l: 8, r: 16, t: 24, b: 40 },
+      },
     };
   };
   return figure("Wall time of every step of the run", 230, make);
@@ -167,19 +307,57 @@ function timelineFigure(rows) {
 
 function memoryFigure(device, levels, peak) {
   const times = column(levels, "time_ms");
-  const unit = Math.max(...levels.allocated_bytes, ...(levels.reserved_bytes || [0])) >= 2 ** 30 ? ["GiB", 2 ** 30] : ["MiB", 2 ** 20];
+  const unit =
+    Math.max(...levels.allocated_bytes, ...(levels.reserved_bytes || [0])) >= 2 ** 30
+      ? ["GiB", 2 ** 30]
+      : ["MiB", 2 ** 20];
   const make = () => {
     const line = (key, name, tone, more) => ({
-      type: "scatter", mode: "lines", name, x: times, y: levels[key].map((value) => value / unit[1]),
-      line: { shape: "hv", color: tone, width: 1.5 }, hovertemplate: `%{x:.4~g} ms<br><b>%{y:.4~g} ${unit[0]}</b><extra>${name}</extra>`, ...more,
+      type: "scatter",
+      mode: "lines",
+      name,
+      x: times,
+      y: levels[key].map((value) => value / unit[1]),
+      line: { shape: "hv", color: tone, width: 1.5 },
+      hovertemplate: `%{x:.4~g} ms<br><b>%{y:.4~g} ${unit[0]}</b><extra>${name}</extra>`,
+      ...more,
     });
     const traces = [];
-    if (levels.reserved_bytes) traces.push(line("reserved_bytes", "reserved", colour("faint"), { line: { shape: "hv", color: colour("faint"), width: 1.25, dash: "dot" } }));
-    traces.push(line("allocated_bytes", "allocated", colour("accent"), { fill: "tozeroy", fillcolor: colour("accent-soft") }));
-    const notes = peak ? [{ x: peak.time_ms, y: peak.allocated_bytes / unit[1], text: `peak ${bytes(peak.allocated_bytes)}`, showarrow: true, arrowhead: 0,
-      arrowcolor: colour("faint"), ax: 0, ay: -22, font: { color: colour("ink"), size: 12 } }] : [];
-    return { traces, layout: { annotations: notes, xaxis: axis({ ticksuffix: " ms", showgrid: false }), yaxis: axis({ ticksuffix: ` ${unit[0]}`, rangemode: "tozero" }),
-      margin: { l: 8, r: 16, t: 30, b: 30 }, showlegend: Boolean(levels.reserved_bytes), legend: { orientation: "h", x: 1, xanchor: "right", y: 1.02, yanchor: "bottom" } } };
+    if (levels.reserved_bytes)
+      traces.push(
+        line("reserved_bytes", "reserved", colour("faint"), {
+          line: { shape: "hv", color: colour("faint"), width: 1.25, dash: "dot" },
+        }),
+      );
+    traces.push(
+      line("allocated_bytes", "allocated", colour("accent"), { fill: "tozeroy", fillcolor: colour("accent-soft") }),
+    );
+    const notes = peak
+      ? [
+          {
+            x: peak.time_ms,
+            y: peak.allocated_bytes / unit[1],
+            text: `peak ${bytes(peak.allocated_bytes)}`,
+            showarrow: true,
+            arrowhead: 0,
+            arrowcolor: colour("faint"),
+            ax: 0,
+            ay: -22,
+            font: { color: colour("ink"), size: 12 },
+          },
+        ]
+      : [];
+    return {
+      traces,
+      layout: {
+        annotations: notes,
+        xaxis: axis({ ticksuffix: " ms", showgrid: false }),
+        yaxis: axis({ ticksuffix: ` ${unit[0]}`, rangemode: "tozero" }),
+        margin: { l: 8, r: 16, t: 30, b: 30 },
+        showlegend: Boolean(levels.reserved_bytes),
+        legend: { orientation: "h", x: 1, xanchor: "right", y: 1.02, yanchor: "bottom" },
+      },
+    };
   };
   return figure(`Memory of ${device} over time`, 280, make);
 }

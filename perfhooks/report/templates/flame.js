@@ -1,14 +1,35 @@
 // Flame graphs: columns of nodes, drawn from the frame one looks at downwards.
 
 const FRAME_KINDS = ["code", "library", "module", "operator", "runtime", "label", "kernel", "other"];
-const KIND_NAMES = { code: "your code", library: "installed code", module: "module", operator: "operator", runtime: "device runtime", label: "label", kernel: "kernel", other: "other" };
+const KIND_NAMES = {
+  code: "your code",
+  library: "installed code",
+  module: "module",
+  operator: "operator",
+  runtime: "device runtime",
+  label: "label",
+  kernel: "kernel",
+  other: "other",
+};
+const CHANGES = [
+  ["d-more-3", "takes longer than in the other run"],
+  ["d-same", "within 5%"],
+  ["d-less-3", "takes less"],
+];
 const ROW = 21;
 
 function flameTree(flame) {
   const nodes = flame.parent.map((parent, i) => ({
-    parent, name: flame.names[flame.frame[i]], kind: FRAME_KINDS[flame.kinds[flame.frame[i]]], value: flame.value[i], children: [],
+    parent,
+    name: flame.names[flame.frame[i]],
+    kind: FRAME_KINDS[flame.kinds[flame.frame[i]]],
+    value: flame.value[i],
+    before: flame.before ? flame.before[i] : null,
+    children: [],
   }));
-  nodes.forEach((node, i) => { if (node.parent >= 0) nodes[node.parent].children.push(i); });
+  nodes.forEach((node, i) => {
+    if (node.parent >= 0) nodes[node.parent].children.push(i);
+  });
   return nodes;
 }
 
@@ -23,19 +44,38 @@ function stepThread(nodes) {
 // what every stack has in common is no news: begin where the graph branches
 function firstBranch(nodes) {
   let place = stepThread(nodes);
-  while (nodes[place].children.length && nodes[nodes[place].children[0]].value >= 0.97 * nodes[place].value) place = nodes[place].children[0];
+  while (nodes[place].children.length && nodes[nodes[place].children[0]].value >= 0.97 * nodes[place].value)
+    place = nodes[place].children[0];
   return place === 0 ? 0 : nodes[place].children.length ? place : nodes[place].parent;
+}
+
+// of two runs: red where this one takes longer, blue where the other does, the stronger the more of the whole it is
+function changed(node) {
+  if (!known(node.before)) return null;
+  const most = Math.max(node.value, node.before);
+  const share = most > 0 ? (node.value - node.before) / most : 0;
+  const strength = Math.abs(share) < 0.05 ? 0 : Math.abs(share) < 0.2 ? 1 : Math.abs(share) < 0.5 ? 2 : 3;
+  return strength === 0 ? "d-same" : `d-${share > 0 ? "more" : "less"}-${strength}`;
 }
 
 function flameGraph(flames) {
   let which = Object.keys(flames)[0];
-  let nodes, root, focus, words = "";
+  let nodes,
+    root,
+    focus,
+    words = "";
   const crumbs = el("nav", { class: "crumbs", "aria-label": "Frames around" });
-  const canvas = el("div", { class: "flame", tabindex: "0", role: "application", "aria-label": "Flame graph; arrow keys move, Enter zooms in, Escape zooms out" });
+  const canvas = el("div", {
+    class: "flame",
+    tabindex: "0",
+    role: "application",
+    "aria-label": "Flame graph; arrow keys move, Enter zooms in, Escape zooms out",
+  });
   const detail = el("p", { class: "flame-detail", role: "status" });
   const matched = el("span", { class: "muted" });
 
-  const time = (node) => `${ms(node.value / 1e6)}, ${percent(node.value / nodes[0].value)}`;
+  const change = (node) => (known(node.before) ? `, ${ms(node.before / 1e6)} in the other run` : "");
+  const time = (node) => `${ms(node.value / 1e6)}, ${percent(node.value / nodes[0].value)}${change(node)}`;
   const describe = (node) => {
     detail.replaceChildren(el("span", { class: "mono" }, node.name), el("span", { class: "muted" }, ` ${time(node)}`));
   };
@@ -74,20 +114,41 @@ function flameGraph(flames) {
     const node = nodes[place];
     const dim = words !== "" && !hits(node);
     const width = (node.value / nodes[root].value) * 100;
-    return el("div", { class: `frame k-${node.kind}${dim ? " dim" : ""}${place === focus ? " focus" : ""}`, "data-place": place,
-      style: { left: `${(left / nodes[root].value) * 100}%`, width: `${width}%`, top: `${depth * ROW}px` },
-      on: { click: () => zoom(place === root && node.parent >= 0 ? node.parent : place), mouseenter: () => describe(node) } }, width > 2 ? frameName(node.name) : "");
+    return el(
+      "div",
+      {
+        class: `frame ${changed(node) || `k-${node.kind}`}${dim ? " dim" : ""}${place === focus ? " focus" : ""}`,
+        "data-place": place,
+        style: { left: `${(left / nodes[root].value) * 100}%`, width: `${width}%`, top: `${depth * ROW}px` },
+        on: {
+          click: () => zoom(place === root && node.parent >= 0 ? node.parent : place),
+          mouseenter: () => describe(node),
+        },
+      },
+      width > 2 ? frameName(node.name) : "",
+    );
   }
   // time in frames that match, each moment once
   function share(place) {
-    return hits(nodes[place]) ? nodes[place].value : nodes[place].children.reduce((sum, child) => sum + share(child), 0);
+    return hits(nodes[place])
+      ? nodes[place].value
+      : nodes[place].children.reduce((sum, child) => sum + share(child), 0);
   }
   function drawCrumbs() {
     const path = [];
     for (let place = nodes[root].parent; place >= 0; place = nodes[place].parent) path.unshift(place);
     const shown = path.length > 7 ? [...path.slice(0, 2), null, ...path.slice(-4)] : path;
-    crumbs.replaceChildren(...shown.map((place) => (place === null ? el("span", { class: "muted" }, "…")
-      : el("button", { type: "button", class: "plain", title: nodes[place].name, on: { click: () => zoom(place) } }, frameName(nodes[place].name)))));
+    crumbs.replaceChildren(
+      ...shown.map((place) =>
+        place === null
+          ? el("span", { class: "muted" }, "…")
+          : el(
+              "button",
+              { type: "button", class: "plain", title: nodes[place].name, on: { click: () => zoom(place) } },
+              frameName(nodes[place].name),
+            ),
+      ),
+    );
     crumbs.hidden = !path.length;
   }
   function move(key) {
@@ -110,14 +171,63 @@ function flameGraph(flames) {
     if (current) current.scrollIntoView({ block: "nearest" });
   });
 
-  const names = { host: "Host time", device: "Device time" };
-  const tools = el("div", { class: "tools" },
-    el("input", { type: "search", placeholder: "Search frames", "aria-label": "Search frames", spellcheck: "false",
-      on: { input: (event) => { words = event.target.value.trim().toLowerCase(); draw(); } } }), matched,
-    Object.keys(flames).length > 1 ? segmented("Time of", Object.keys(flames).map((key) => [key, names[key]]), which, load) : null,
-    el("button", { type: "button", class: "plain", on: { click: () => zoom(0) } }, "Show all"));
+  const names = {
+    host: "Host time",
+    device: "Device time",
+    "host, B": "B's host time",
+    "host, A": "A's host time",
+    "device, B": "B's device time",
+    "device, A": "A's device time",
+  };
+  const tools = el(
+    "div",
+    { class: "tools" },
+    el("input", {
+      type: "search",
+      placeholder: "Search frames",
+      "aria-label": "Search frames",
+      spellcheck: "false",
+      on: {
+        input: (event) => {
+          words = event.target.value.trim().toLowerCase();
+          draw();
+        },
+      },
+    }),
+    matched,
+    Object.keys(flames).length > 1
+      ? segmented(
+          "Time of",
+          Object.keys(flames).map((key) => [key, names[key]]),
+          which,
+          load,
+        )
+      : null,
+    el("button", { type: "button", class: "plain", on: { click: () => zoom(0) } }, "Show all"),
+  );
   load(which);
   const kinds = new Set(Object.values(flames).flatMap((flame) => flame.kinds.map((kind) => FRAME_KINDS[kind])));
-  const legend = el("p", { class: "legend" }, FRAME_KINDS.filter((kind) => kinds.has(kind)).map((kind) => el("span", null, el("i", { class: `chip k-${kind}` }), KIND_NAMES[kind])));
-  return el("div", { class: "flame-box" }, tools, crumbs, el("div", { class: "flame-scroll" }, canvas), detail, legend);
+  const legend = el(
+    "p",
+    { class: "legend" },
+    FRAME_KINDS.filter((kind) => kinds.has(kind)).map((kind) =>
+      el("span", null, el("i", { class: `chip k-${kind}` }), KIND_NAMES[kind]),
+    ),
+  );
+  const colours = flames[which].before
+    ? el(
+        "p",
+        { class: "legend" },
+        CHANGES.map(([name, text]) => el("span", null, el("i", { class: `chip ${name}` }), text)),
+      )
+    : legend;
+  return el(
+    "div",
+    { class: "flame-box" },
+    tools,
+    crumbs,
+    el("div", { class: "flame-scroll" }, canvas),
+    detail,
+    colours,
+  );
 }

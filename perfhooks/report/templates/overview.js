@@ -2,11 +2,35 @@
 
 function sharesTable(title, rows, parts, whole, note) {
   const mean = (key) => rows.reduce((sum, row) => sum + (row[key] || 0), 0) / rows.length;
-  const lines = presentParts(rows, parts).map(([key, label]) => el("tr", null,
-    el("th", { scope: "row" }, el("i", { class: "chip", style: { background: `var(--part-${key.replace("_ms", "").replace(/_/g, "-")})` } }), label),
-    el("td", { class: "num" }, mean(key).toFixed(Math.max(decimals([whole]) - (whole >= 100 ? 0 : 1), 1))), el("td", { class: "num share" }, percent(mean(key) / whole))));
-  return el("table", { class: "shares" }, el("caption", null, title, note ? el("span", { class: "muted" }, ` ${note}`) : null),
-    el("thead", { class: "hidden" }, el("tr", null, ["part", "ms a step", "share"].map((each) => el("th", { scope: "col" }, each)))), el("tbody", null, lines));
+  const lines = presentParts(rows, parts).map(([key, label]) =>
+    el(
+      "tr",
+      null,
+      el(
+        "th",
+        { scope: "row" },
+        el("i", { class: "chip", style: { background: `var(--part-${key.replace("_ms", "").replace(/_/g, "-")})` } }),
+        label,
+      ),
+      el("td", { class: "num" }, mean(key).toFixed(Math.max(decimals([whole]) - (whole >= 100 ? 0 : 1), 1))),
+      el("td", { class: "num share" }, percent(mean(key) / whole)),
+    ),
+  );
+  return el(
+    "table",
+    { class: "shares" },
+    el("caption", null, title, note ? el("span", { class: "muted" }, ` ${note}`) : null),
+    el(
+      "thead",
+      { class: "hidden" },
+      el(
+        "tr",
+        null,
+        ["part", "ms a step", "share"].map((each) => el("th", { scope: "col" }, each)),
+      ),
+    ),
+    el("tbody", null, lines),
+  );
 }
 
 function stat(value, label, title) {
@@ -20,30 +44,86 @@ function waited(window_, rank) {
   return row ? row.wait_ms / row.wall_ms : 0;
 }
 
+// the steps that neither validate nor save a checkpoint: what is said of a step is said of these
+function usualSteps(steps) {
+  const rows = rowsOf(steps.rows);
+  const found = rows.filter((_, place) => !(steps.kinds || [])[place]);
+  return found.length ? found : rows;
+}
+
+function otherSteps(steps) {
+  const does = { validation: "it validates", checkpoint: "it saves a checkpoint" };
+  return (steps.others || [])
+    .map((each) => `; ${ms(each.wall_ms)} where ${does[each.kind]} (${each.count} of ${steps.count})`)
+    .join("");
+}
+
 function stats(window_, details, rank) {
-  const { mean = {}, median_ms: median, spread_ms: spread = [], count = 0 } = details.steps || {};
+  const steps = details.steps || {};
+  const mean = steps.usual || steps.mean || {};
+  const walls = usualSteps(steps).map((row) => row.wall_ms);
+  const spread = [Math.min(...walls), Math.max(...walls)];
+  const step = mean.wall_ms;
   const found = [];
-  if (known(median)) found.push(stat(ms(median), count > 1 ? `a step: the median of ${count}, ${ms(spread[0])} to ${ms(spread[1])}` : "the step"));
-  const named = PARTS.filter(([key]) => key !== "other_ms" && known(mean[key])).sort((a, b) => mean[b[0]] - mean[a[0]])[0];
-  const verbs = { data: "of it waiting for data", transfer: "of it in transfers", checkpoint: "of it writing checkpoints" };
-  if (named && mean[named[0]] > 0) found.push(stat(percent(mean[named[0]] / mean.wall_ms), verbs[named[1]] || `of it in ${named[1]}`));
+  if (known(step)) {
+    const label =
+      walls.length > 1 ? `a step: the mean of ${walls.length}, ${ms(spread[0])} to ${ms(spread[1])}` : "the step";
+    found.push(stat(ms(step), label + otherSteps(steps)));
+  }
+  const named = PARTS.filter(([key]) => key !== "other_ms" && known(mean[key])).sort(
+    (a, b) => mean[b[0]] - mean[a[0]],
+  )[0];
+  const verbs = {
+    data: "of it waiting for data",
+    transfer: "of it in transfers",
+    checkpoint: "of it writing checkpoints",
+  };
+  if (named && mean[named[0]] > 0)
+    found.push(stat(percent(mean[named[0]] / mean.wall_ms), verbs[named[1]] || `of it in ${named[1]}`));
   const wait = waited(window_, rank);
   if (wait >= 0.05) found.push(stat(percent(wait), "of it waiting for other ranks", (DEFINITIONS.Ranks || {}).wait));
-  if (known(mean.busy_share)) found.push(stat(percent(mean.busy_ms / mean.wall_ms), "device busy, of the step’s time"));
+  if (known(mean.busy_share)) found.push(stat(percent(mean.busy_share), "device busy", (DEFINITIONS.Steps || {}).busy));
   const cost = rank.cost || {};
-  if (known(cost.idle_step_ms) && known(median)) {
-    const added = median / cost.idle_step_ms - 1;
+  if (known(cost.idle_step_ms) && known(step)) {
+    const added = step / cost.idle_step_ms - 1;
     // steps that differ more among themselves than from the others prove nothing
-    const certain = spread[1] - spread[0] < Math.max(median - cost.idle_step_ms, 0.1 * median);
-    found.push(stat(ms(cost.idle_step_ms), certain && Math.abs(added) < 0.01 ? "when not recorded: recording cost less than 1%"
-      : certain && added > 0 ? `when not recorded: recording added ${percent(added)}` : "when not recorded, the median"));
+    const certain = spread[1] - spread[0] < Math.max(step - cost.idle_step_ms, 0.1 * step);
+    found.push(
+      stat(
+        ms(cost.idle_step_ms),
+        certain && Math.abs(added) < 0.01
+          ? "when not recorded: recording cost less than 1%"
+          : certain && added > 0
+            ? `when not recorded: recording added ${percent(added)}`
+            : "when not recorded, the median",
+      ),
+    );
   }
   return el("div", { class: "stats" }, found);
 }
 
+const STEPS_BY = {
+  loader: "a fetch after an update ends a step",
+  optimizer: "an update ends a step",
+  batches: "a fetch ends a step",
+  time: "no steps: a window of some seconds",
+};
+
+/* How `perfhooks run` told steps, in a script that did not say so itself. */
+function stepsBy(said) {
+  if (!said) return null;
+  const count = (value, word) => (known(value) ? `${Number(value.toPrecision(3))} ${word}` : null);
+  const each = [count(said.fetches, "fetches"), count(said.updates, "updates")].filter(Boolean).join(" and ");
+  return `${STEPS_BY[said.what] || said.what}${each ? ` (${each} each)` : ""}`;
+}
+
 function heading(window_, details, rank) {
   const subject = details.subject || {};
-  const place = subject.device_traced ? subject.device || (subject.model ? "a device" : null) : subject.model ? "CPU" : null;
+  const place = subject.device_traced
+    ? subject.device || (subject.model ? "a device" : null)
+    : subject.model
+      ? "CPU"
+      : null;
   const what = [subject.model, place].filter(Boolean).join(" on ");
   const versions = rank.versions || DATA.run.versions || {};
   const command = (DATA.run.command || [DATA.title]).join(" ");
@@ -51,62 +131,152 @@ function heading(window_, details, rank) {
   const pieces = [
     windowName(window_),
     rank.partial ? `cut short: ${rank.partial}` : null,
-    subject.world_size > 1 || DATA.run.world_size > 1 ? `rank ${rank.rank} of ${DATA.run.world_size || subject.world_size}` : null,
-    window_.time ? new Date(window_.time * 1000).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" }) : null,
+    subject.world_size > 1 || DATA.run.world_size > 1
+      ? `rank ${rank.rank} of ${DATA.run.world_size || subject.world_size}`
+      : null,
+    window_.time
+      ? new Date(window_.time * 1000).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" })
+      : null,
+    stepsBy(DATA.run.steps_by),
     ...Object.entries(versions).map(([name, version]) => `${name} ${version}`),
   ];
-  return el("div", { class: "heading" }, el("h1", null, what || (known(count) ? `${plural(count, "step")} of ${DATA.title}` : DATA.title)),
-    el("p", { class: "meta" }, pieces.filter(Boolean).map((each) => el("span", null, each))),
-    command ? el("p", { class: "command mono", title: command }, command) : null);
+  return el(
+    "div",
+    { class: "heading" },
+    el("h1", null, what || (known(count) ? `${plural(count, "step")} of ${DATA.title}` : DATA.title)),
+    el(
+      "p",
+      { class: "meta" },
+      pieces.filter(Boolean).map((each) => el("span", null, each)),
+    ),
+    command ? el("p", { class: "command mono", title: command }, command) : null,
+  );
 }
 
 function gain(finding) {
   const parts = [];
-  if (known(finding.gain_ms)) parts.push(el("strong", null, ms(finding.gain_ms)), ` a step${known(finding.gain_percent) ? `, ${percent(finding.gain_percent / 100)}` : ""}`);
+  if (known(finding.concerns_ms)) {
+    return el(
+      "p",
+      { class: "gain", title: finding.estimate },
+      "Worth trying: it is about ",
+      el("strong", null, ms(finding.concerns_ms)),
+      " a step",
+    );
+  }
+  if (known(finding.gain_ms))
+    parts.push(
+      el("strong", null, ms(finding.gain_ms)),
+      ` a step${known(finding.gain_percent) ? `, ${percent(finding.gain_percent / 100)}` : ""}`,
+    );
   return parts.length ? el("p", { class: "gain", title: finding.estimate }, "Could gain up to ", parts) : null;
 }
 
 function findingItem(finding, open) {
-  return el("li", { class: "finding" }, el("h3", null, finding.title), gain(finding),
-    el("ul", { class: "evidence" }, (finding.evidence || []).map((line) => el("li", null, line))),
-    el("details", { open }, el("summary", null, "What to do"), el("p", null, finding.advice),
+  return el(
+    "li",
+    { class: "finding" },
+    el("h3", null, finding.title),
+    gain(finding),
+    el(
+      "ul",
+      { class: "evidence" },
+      (finding.evidence || []).map((line) => el("li", null, line)),
+    ),
+    el(
+      "details",
+      { open },
+      el("summary", null, "What to do"),
+      el("p", null, finding.advice),
       finding.code ? el("pre", { tabindex: "0" }, finding.code) : null,
-      finding.estimate ? el("p", { class: "muted" }, `How the gain was estimated: ${finding.estimate}`) : null));
+      finding.estimate ? el("p", { class: "muted" }, `How the gain was estimated: ${finding.estimate}`) : null,
+    ),
+  );
 }
 
 function findings(details) {
   // what gains most first, whoever found it
-  const found = [...(DATA.findings || []), ...((details.findings || {}).rows || [])].sort((a, b) => (b.gain_ms || 0) - (a.gain_ms || 0));
+  const found = [...(DATA.findings || []), ...((details.findings || {}).rows || [])].sort(
+    (a, b) => (b.gain_ms || b.concerns_ms || 0) - (a.gain_ms || a.concerns_ms || 0),
+  );
   if (!found.length) {
-    const text = details.findings ? "Nothing wrong was found. Every rule looked at this window, and none has evidence against it." : "The rules that look for problems did not run on this window.";
+    const text = details.findings
+      ? `Nothing wrong was found: every rule looked at this window, and ${percent(details.findings.accounted)} of ` +
+        `the step is accounted for.`
+      : "The rules that look for problems did not run on this window.";
     return el("div", { class: "findings" }, el("h2", null, "What to do first"), el("p", { class: "good" }, text));
   }
   const rest = found.slice(3);
-  return el("div", { class: "findings" }, el("h2", null, "What to do first"),
-    el("ol", null, found.slice(0, 3).map((each) => findingItem(each, false))),
-    rest.length ? el("details", { class: "rest" }, el("summary", null, plural(rest.length, "more finding")), el("ol", { start: 4 }, rest.map((each) => findingItem(each, false)))) : null);
+  return el(
+    "div",
+    { class: "findings" },
+    el("h2", null, "What to do first"),
+    el(
+      "ol",
+      null,
+      found.slice(0, 3).map((each) => findingItem(each, false)),
+    ),
+    rest.length
+      ? el(
+          "details",
+          { class: "rest" },
+          el("summary", null, plural(rest.length, "more finding")),
+          el(
+            "ol",
+            { start: 4 },
+            rest.map((each) => findingItem(each, false)),
+          ),
+        )
+      : null,
+  );
 }
 
 function overview(window_, details, rank) {
   const steps = details.steps || {};
   const rows = rowsOf(steps.rows);
-  const box = el("section", { id: "overview", class: "overview", "aria-label": "Overview" }, heading(window_, details, rank));
+  const usual = usualSteps(steps);
+  const box = el(
+    "section",
+    { id: "overview", class: "overview", "aria-label": "Overview" },
+    heading(window_, details, rank),
+  );
   if (!rows.length) {
     box.append(el("p", { class: "good" }, "This window has no steps and no work that could be shown."));
     return box;
   }
   box.append(stats(window_, details, rank));
-  const whole = rows.reduce((sum, row) => sum + row.wall_ms, 0) / rows.length;
-  const span = rows.reduce((sum, row) => sum + (row.device_span_ms || 0), 0) / rows.length;
+  const whole = usual.reduce((sum, row) => sum + row.wall_ms, 0) / usual.length;
+  const span = usual.reduce((sum, row) => sum + (row.device_span_ms || 0), 0) / usual.length;
   const hosted = presentParts(rows, PARTS).length > 0;
   const traced = presentParts(rows, ON_DEVICE.slice(0, 3)).length > 0;
   const cost = rank.cost || {};
-  const left = el("div", { class: "where-time" }, el("h2", null, "Where the step goes"),
+  const left = el(
+    "div",
+    { class: "where-time" },
+    el("h2", null, "Where the step goes"),
     hosted || traced ? stepsFigure(rows, hosted ? cost.idle_step_ms : null) : null,
-    el("div", { class: "pair" }, hosted ? sharesTable("Host", rows, PARTS, whole, "ms a step") : null,
-      traced ? sharesTable("Device", rows, ON_DEVICE, span, `ms a step, of ${ms(span)} from first to last work`) : null));
+    el(
+      "div",
+      { class: "pair" },
+      hosted ? sharesTable("Host", usual, PARTS, whole, "ms a step") : null,
+      traced
+        ? sharesTable("Device", usual, ON_DEVICE, span, `ms a step, of ${ms(span)} from first to last work`)
+        : null,
+    ),
+  );
   box.append(el("div", { class: "split" }, left, findings(details)));
-  const doubts = rowsOf((details.checks || {}).rows).filter((each) => each.severity !== "info").length + (details.problems || []).length;
-  if (doubts) box.append(el("p", { class: "doubt" }, `${plural(doubts, "thing makes", "things make")} these numbers doubtful: `, el("a", { href: "#checks" }, "see how far they can be trusted"), "."));
+  const doubts =
+    rowsOf((details.checks || {}).rows).filter((each) => each.severity !== "info").length +
+    (details.problems || []).length;
+  if (doubts)
+    box.append(
+      el(
+        "p",
+        { class: "doubt" },
+        `${plural(doubts, "thing makes", "things make")} these numbers doubtful: `,
+        el("a", { href: "#checks" }, "see how far they can be trusted"),
+        ".",
+      ),
+    );
   return box;
 }

@@ -1,7 +1,20 @@
 // Which window and rank is shown, and drawing it.
 
-const LABELS = { overview: "Overview", timeline: "All steps", windows: "Windows", operators: "Operators", kernels: "Kernels", flame: "Flame graph",
-  modules: "Modules", memory: "Memory", communication: "Communication", ranks: "Ranks", checks: "Checks", footnotes: "Definitions" };
+const LABELS = {
+  overview: "Overview",
+  timeline: "All steps",
+  startup: "Start",
+  windows: "Windows",
+  operators: "Operators",
+  kernels: "Kernels",
+  flame: "Flame graph",
+  modules: "Modules",
+  memory: "Memory",
+  communication: "Communication",
+  ranks: "Ranks",
+  checks: "Checks",
+  footnotes: "Definitions",
+};
 const chosen = { window: DATA.windows.length - 1, rank: null };
 
 function pick(place, rank) {
@@ -19,24 +32,41 @@ function currentRank(window_) {
 
 function picker(label, options, value, choose) {
   if (options.length < 2) return null;
-  const select = el("select", { "aria-label": label, on: { change: (event) => choose(Number(event.target.value)) } },
-    options.map(([key, text]) => el("option", { value: key, selected: key === value }, text)));
+  const select = el(
+    "select",
+    { "aria-label": label, on: { change: (event) => choose(Number(event.target.value)) } },
+    options.map(([key, text]) => el("option", { value: key, selected: key === value }, text)),
+  );
   return el("label", null, el("span", { class: "hidden" }, label), select);
 }
 
 function drawPickers(window_, rank) {
   const windows = DATA.windows.map((each, place) => [place, windowName(each)]);
   const ranks = window_.ranks.map((each) => [each.rank, `Rank ${each.rank}`]);
-  document.getElementById("pickers").replaceChildren(...[
-    picker("Window", windows, chosen.window, (place) => pick(place, chosen.rank)), picker("Rank", ranks, rank.rank, (number) => pick(null, number)),
-  ].filter(Boolean));
+  document
+    .getElementById("pickers")
+    .replaceChildren(
+      ...[
+        picker("Window", windows, chosen.window, (place) => pick(place, chosen.rank)),
+        picker("Rank", ranks, rank.rank, (number) => pick(null, number)),
+      ].filter(Boolean),
+    );
 }
 
 function absent(window_, _, rank) {
-  return el("section", { id: "overview", class: "overview", "aria-label": "Overview" }, heading(window_, {}, rank),
+  return el(
+    "section",
+    { id: "overview", class: "overview", "aria-label": "Overview" },
+    heading(window_, {}, rank),
     el("p", { class: "good" }, rank.headline || ""),
-    el("p", { class: "muted" }, `The details of this rank are not in this page, to keep it small. They are in the files ${window_.name}/rank${rank.rank}.*`),
-    (DATA.findings || []).length ? findings({}) : null);
+    el(
+      "p",
+      { class: "muted" },
+      `The details of this rank are not in this page, to keep it small. They are in the files ` +
+        `${window_.name}/rank${rank.rank}.*`,
+    ),
+    (DATA.findings || []).length ? findings({}) : null,
+  );
 }
 
 // one section that cannot be drawn must not cost the others
@@ -52,24 +82,64 @@ function attempt(make, ...given) {
 function show() {
   const main = document.getElementById("main");
   if (!DATA.windows.length) {
-    main.replaceChildren(el("section", { id: "overview", class: "overview" }, el("h1", null, DATA.title), el("p", { class: "good" }, "No window of this run has been finished yet."),
-      (DATA.lost || []).map((each) => el("p", { class: "doubt" }, `The process ended while it recorded ${each}; that window is lost.`))));
+    main.replaceChildren(
+      el(
+        "section",
+        { id: "overview", class: "overview" },
+        el("h1", null, DATA.title),
+        el("p", { class: "good" }, "No window of this run has been finished yet."),
+        (DATA.lost || []).map((each) =>
+          el("p", { class: "doubt" }, `The process ended while it recorded ${each}; that window is lost.`),
+        ),
+      ),
+    );
     return;
   }
   const window_ = DATA.windows[chosen.window];
   const rank = currentRank(window_);
   const details = window_.details[String(rank.rank)];
-  const lost = (DATA.lost || []).map((each) => el("p", { class: "doubt" }, `The process ended while it recorded ${each}; that window is lost.`));
+  const lost = (DATA.lost || []).map((each) =>
+    el("p", { class: "doubt" }, `The process ended while it recorded ${each}; that window is lost.`),
+  );
+  if (DATA.windows_count) {
+    const some = `The latest ${DATA.windows.length} of ${DATA.windows_count} windows are on this page`;
+    lost.push(el("p", { class: "muted" }, `${some}; the files of all are beside it.`));
+  }
   const first = attempt(details ? overview : absent, window_, details || {}, rank);
-  const ofRun = [windowsSection, ranksSection, timelineSection].map((make) => attempt(make, window_, rank));
-  const ofWindow = [operatorsSection, kernelsSection, flameSection, modulesSection, memorySection, communicationSection, checksSection];
-  const parts = [first, ...lost, ...ofRun, ...(details ? ofWindow.map((make) => attempt(make, details, rank)) : []), attempt(footnotesSection)];
+  const ofRun = [windowsSection, ranksSection, timelineSection, startupSection].map((make) =>
+    attempt(make, window_, rank),
+  );
+  const ofWindow = [
+    operatorsSection,
+    kernelsSection,
+    flameSection,
+    modulesSection,
+    memorySection,
+    communicationSection,
+    checksSection,
+  ];
+  const parts = [
+    first,
+    ...lost,
+    ...ofRun,
+    ...(details ? ofWindow.map((make) => attempt(make, details, rank)) : []),
+    attempt(footnotesSection),
+  ];
   main.replaceChildren(...parts.filter(Boolean));
   drawPickers(window_, rank);
-  document.getElementById("nav").replaceChildren(...[...main.querySelectorAll("section[id]")].map((each) => el("a", { href: `#${each.id}` }, LABELS[each.id] || each.id)));
+  document
+    .getElementById("nav")
+    .replaceChildren(
+      ...[...main.querySelectorAll("section[id]")].map((each) =>
+        el("a", { href: `#${each.id}` }, LABELS[each.id] || each.id),
+      ),
+    );
   document.title = `${DATA.title} · perfhooks`;
-  drawFigures().then(() => { document.body.dataset.ready = "yes"; });
+  drawFigures().then(() => {
+    document.body.dataset.ready = "yes";
+  });
 }
 
-for (const query of ["(prefers-color-scheme: dark)", "print"]) window.matchMedia(query).addEventListener("change", drawFigures);
+for (const query of ["(prefers-color-scheme: dark)", "print"])
+  window.matchMedia(query).addEventListener("change", drawFigures);
 show();

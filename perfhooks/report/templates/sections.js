@@ -5,10 +5,16 @@ const meaning = (group, term) => (DEFINITIONS[group] || {})[term];
 function operatorColumns(extra) {
   const of = (term) => meaning("Operators", term);
   return [
-    { key: "name", label: "Operator", kind: "name" }, ...extra, { key: "count", label: "Count", kind: "count", title: of("count") },
-    { key: "self_cpu_ms", label: "Self host, ms", kind: "ms", bar: true, title: of("self host") }, { key: "cpu_ms", label: "Host, ms", kind: "ms", title: of("host") },
-    { key: "self_device_ms", label: "Self device, ms", kind: "ms", bar: true, title: of("self device") }, { key: "device_ms", label: "Device, ms", kind: "ms", title: of("device") },
-    { key: "self_cpu_bytes", label: "Host memory", kind: "bytes", title: of("host memory") }, { key: "self_device_bytes", label: "Device memory", kind: "bytes", title: of("device memory") },
+    { key: "name", label: "Operator", kind: "name" },
+    ...extra,
+    { key: "count", label: "Count", kind: "count", title: of("count") },
+    { key: "self_cpu_ms", label: "Self host, ms", kind: "ms", bar: true, title: of("self host") },
+    { key: "cpu_ms", label: "Host, ms", kind: "ms", title: of("host") },
+    { key: "exclusive_cpu_ms", label: "Exclusive host, ms", kind: "ms", title: of("exclusive host") },
+    { key: "self_device_ms", label: "Self device, ms", kind: "ms", bar: true, title: of("self device") },
+    { key: "device_ms", label: "Device, ms", kind: "ms", title: of("device") },
+    { key: "self_cpu_bytes", label: "Host memory", kind: "bytes", title: of("host memory") },
+    { key: "self_device_bytes", label: "Device memory", kind: "bytes", title: of("device memory") },
     { key: "flops", label: "Flops", kind: "flops", title: of("flops") },
   ];
 }
@@ -16,36 +22,72 @@ function operatorColumns(extra) {
 function operatorsSection(details) {
   const tables = details.operators;
   if (!tables || !height(tables.name)) return null;
-  const extra = { name: ["By name", []], shapes: ["By shape", [{ key: "input_shapes", label: "Input shapes", kind: "name" }]], step: ["By step", [{ key: "step", label: "Step", kind: "count" }]] };
+  const extra = {
+    name: ["By name", []],
+    shapes: ["By shape", [{ key: "input_shapes", label: "Input shapes", kind: "name" }]],
+    step: ["By step", [{ key: "step", label: "Step", kind: "count" }]],
+  };
   const groups = {};
   for (const [key, [label, columns]] of Object.entries(extra)) {
-    if (tables[key] && height(tables[key])) groups[key] = { label, columns: operatorColumns(columns), rows: rowsOf(tables[key]) };
+    if (tables[key] && height(tables[key]))
+      groups[key] = { label, columns: operatorColumns(columns), rows: rowsOf(tables[key]) };
   }
-  return section("operators", "Operators", "What torch ran, summed over all recorded steps: on the host, and the device work it launched.",
-    dataTable({ caption: "Operators", groups, group: "name", sort: { key: "self_cpu_ms", descending: true }, search: "Search operators", limit: 14 }));
+  return section(
+    "operators",
+    "Operators",
+    "What torch ran, summed over all recorded steps: on the host, and the device work it launched.",
+    dataTable({
+      caption: "Operators",
+      groups,
+      group: "name",
+      sort: { key: "self_cpu_ms", descending: true },
+      search: "Search operators",
+      limit: 14,
+    }),
+  );
 }
 
 function kernelsSection(details) {
   if (!details.kernels) return null;
   const of = (term) => meaning("Kernels", term);
   const columns = [
-    { key: "name", label: "Kernel", kind: "name", show: kernelName }, { key: "class", word: true, label: "Class", kind: "text", title: of("class") }, { key: "count", label: "Count", kind: "count" },
-    { key: "total_ms", label: "Total, ms", kind: "ms", bar: true, title: of("total") }, { key: "mean_ms", label: "Mean, ms", kind: "ms" }, { key: "max_ms", label: "Max, ms", kind: "ms" },
-    { key: "occupancy_percent", label: "Occupancy, %", kind: "percent", title: of("occupancy") }, { key: "gap_before_ms", label: "Gap before, ms", kind: "ms", title: of("gap before") },
+    { key: "name", label: "Kernel", kind: "name", show: kernelName },
+    { key: "class", word: true, label: "Class", kind: "text", title: of("class") },
+    { key: "count", label: "Count", kind: "count" },
+    { key: "total_ms", label: "Total, ms", kind: "ms", bar: true, title: of("total") },
+    { key: "mean_ms", label: "Mean, ms", kind: "ms" },
+    { key: "max_ms", label: "Max, ms", kind: "ms" },
+    { key: "occupancy_percent", label: "Occupancy, %", kind: "percent", title: of("occupancy") },
+    { key: "gap_before_ms", label: "Gap before, ms", kind: "ms", title: of("gap before") },
     { key: "operators", label: "Launched by", kind: "text", title: of("launched by") },
   ];
   const classes = rowsOf(details.kernels.classes);
   const whole = classes.reduce((sum, each) => sum + each.total_ms, 0);
-  const lead = `What the device ran: ${classes.map((each) => `${each.class} ${percent(each.total_ms / whole)}`).join(", ")} of ${ms(whole)}.`;
-  return section("kernels", "Kernels", lead, dataTable({ caption: "Kernels, copies and sets", columns, rows: rowsOf(details.kernels.rows),
-    sort: { key: "total_ms", descending: true }, search: "Search kernels", total: details.kernels.count }));
+  const lead =
+    `What the device ran: ` +
+    `${classes.map((each) => `${each.class} ${percent(each.total_ms / whole)}`).join(", ")} of ${ms(whole)}.`;
+  return section(
+    "kernels",
+    "Kernels",
+    lead,
+    dataTable({
+      caption: "Kernels, copies and sets",
+      columns,
+      rows: rowsOf(details.kernels.rows),
+      sort: { key: "total_ms", descending: true },
+      search: "Search kernels",
+      total: details.kernels.count,
+    }),
+  );
 }
 
 function flameSection(details) {
   const flames = details.flames;
   if (!flames || !Object.keys(flames).length) return null;
   const frames = (details.subject || {}).python_frames;
-  const lead = frames ? "Wider is longer; what is below was called by what is above. Click a frame to look closer, click it again to go back."
+  const lead = frames
+    ? "Wider is longer; what is below was called by what is above. Click a frame to look closer, click it again " +
+      "to go back."
     : "Labels, operators and kernels. Record with_stack=True to see the lines of Python around them.";
   return section("flame", "Flame graph", lead, flameGraph(flames));
 }
@@ -53,34 +95,80 @@ function flameSection(details) {
 function modulesSection(details) {
   if (!details.modules) return null;
   const columns = [
-    { key: "name", label: "Module", kind: "name", node: (value, row) => el("span", { class: "indent", style: { "--depth": row.depth } }, value) },
-    { key: "calls", label: "Calls", kind: "count" }, { key: "forward_ms", label: "Forward, ms", kind: "ms", bar: true }, { key: "forward_self_ms", label: "Self, ms", kind: "ms" },
-    { key: "forward_device_ms", label: "Device forward, ms", kind: "ms" }, { key: "backward_ms", label: "Backward, ms", kind: "ms", bar: true }, { key: "backward_device_ms", label: "Device backward, ms", kind: "ms" },
+    {
+      key: "name",
+      label: "Module",
+      kind: "name",
+      node: (value, row) => el("span", { class: "indent", style: { "--depth": row.depth } }, value),
+    },
+    { key: "calls", label: "Calls", kind: "count" },
+    { key: "forward_ms", label: "Forward, ms", kind: "ms", bar: true },
+    { key: "forward_self_ms", label: "Self, ms", kind: "ms" },
+    { key: "forward_device_ms", label: "Device forward, ms", kind: "ms" },
+    { key: "backward_ms", label: "Backward, ms", kind: "ms", bar: true },
+    { key: "backward_device_ms", label: "Device backward, ms", kind: "ms" },
   ];
-  return section("modules", "Modules", "The tree of modules in the order of their first calls; a row includes the rows below it.",
-    dataTable({ caption: "Modules", columns, rows: rowsOf(details.modules.rows), search: "Search modules", limit: 24, total: details.modules.count }));
+  return section(
+    "modules",
+    "Modules",
+    "The tree of modules in the order of their first calls; a row includes the rows below it.",
+    dataTable({
+      caption: "Modules",
+      columns,
+      rows: rowsOf(details.modules.rows),
+      search: "Search modules",
+      limit: 24,
+      total: details.modules.count,
+    }),
+  );
 }
 
 function memorySection(details) {
   const memory = details.memory;
   if (!memory || !memory.over_time) return null;
   const peaks = rowsOf(memory.peak);
-  peaks.sort((a, b) => (a.device.startsWith("cpu") ? 1 : 0) - (b.device.startsWith("cpu") ? 1 : 0) || b.allocated_bytes - a.allocated_bytes);
+  peaks.sort(
+    (a, b) =>
+      (a.device.startsWith("cpu") ? 1 : 0) - (b.device.startsWith("cpu") ? 1 : 0) ||
+      b.allocated_bytes - a.allocated_bytes,
+  );
   const place = el("div");
   const columns = [
-    { key: "operator", label: "Allocated by", kind: "name" }, { key: "source", word: true, label: "Line", kind: "name", show: frameName }, { key: "count", label: "Allocations", kind: "count" },
+    { key: "operator", label: "Allocated by", kind: "name" },
+    { key: "source", word: true, label: "Line", kind: "name", show: frameName },
+    { key: "count", label: "Allocations", kind: "count" },
     { key: "bytes", label: "Bytes", kind: "bytes", bar: true },
   ];
   function show(device) {
     const peak = peaks.find((each) => each.device === device);
     const when = known(peak.step) ? `in step ${peak.step}` : `after ${ms(peak.time_ms)}`;
     const mine = rowsOf(memory.alive).filter((row) => row.device === device);
-    place.replaceChildren(memoryFigure(device, memory.over_time[device], peak),
+    place.replaceChildren(
+      memoryFigure(device, memory.over_time[device], peak),
       el("h3", null, `Alive at the peak: ${bytes(peak.allocated_bytes)} ${when}`),
-      dataTable({ caption: "Alive at the peak", columns, rows: mine, sort: { key: "bytes", descending: true }, limit: 10 }));
+      dataTable({
+        caption: "Alive at the peak",
+        columns,
+        rows: mine,
+        sort: { key: "bytes", descending: true },
+        limit: 10,
+      }),
+    );
     drawFigures();
   }
-  const tools = peaks.length > 1 ? el("div", { class: "tools" }, segmented("Memory of", peaks.map((each) => [each.device, each.device]), peaks[0].device, show)) : null;
+  const tools =
+    peaks.length > 1
+      ? el(
+          "div",
+          { class: "tools" },
+          segmented(
+            "Memory of",
+            peaks.map((each) => [each.device, each.device]),
+            peaks[0].device,
+            show,
+          ),
+        )
+      : null;
   queueMicrotask(() => show(peaks[0].device));
   return section("memory", "Memory", null, tools, place);
 }
@@ -89,49 +177,116 @@ function communicationSection(details) {
   const of = (term) => meaning("Communication and waiting", term);
   const made = [];
   const add = (title, table, columns, key) => {
-    if (height(table)) made.push(el("h3", null, title), dataTable({ caption: title, columns, rows: rowsOf(table), sort: { key, descending: true }, limit: 10 }));
+    if (height(table))
+      made.push(
+        el("h3", null, title),
+        dataTable({ caption: title, columns, rows: rowsOf(table), sort: { key, descending: true }, limit: 10 }),
+      );
   };
-  add("Collectives", details.collectives, [
-    { key: "operation", label: "Operation", kind: "name" }, { key: "backend", word: true, label: "Backend", kind: "text" }, { key: "group_description", word: true, label: "Group", kind: "text" },
-    { key: "group_size", label: "Ranks", kind: "count" }, { key: "dtype", word: true, label: "Type", kind: "text" }, { key: "count", label: "Count", kind: "count" },
-    { key: "total_ms", label: "Total, ms", kind: "ms", bar: true }, { key: "exposed_ms", label: "Exposed, ms", kind: "ms" }, { key: "bytes", label: "Bytes", kind: "bytes" },
-    { key: "median_bytes", label: "Message, median", kind: "bytes", title: of("message") }, { key: "bus_gb_per_s", label: "Bus, GB/s", kind: "number", title: of("bus bandwidth") },
-  ], "total_ms");
-  add("Copies", details.copies, [
-    { key: "kind", label: "Copy", kind: "name" }, { key: "source", word: true, label: "From", kind: "text" }, { key: "target", word: true, label: "To", kind: "text" }, { key: "blocking", word: true, label: "Blocking", kind: "text", title: of("blocking") },
-    { key: "count", label: "Count", kind: "count" }, { key: "total_ms", label: "Total, ms", kind: "ms", bar: true }, { key: "bytes", label: "Bytes", kind: "bytes" }, { key: "gb_per_s", label: "GB/s", kind: "number" },
-    { key: "operator", label: "Launched by", kind: "name" },
-  ], "total_ms");
-  add("Where the host waited for the device", details.synchronisations, [
-    { key: "call", label: "Call", kind: "name" }, { key: "operator", label: "Operator", kind: "name" }, { key: "line", label: "Line", kind: "name", show: frameName },
-    { key: "count", label: "Count", kind: "count" }, { key: "host_ms", label: "Host wait, ms", kind: "ms", bar: true, title: of("host wait") },
-  ], "host_ms");
+  add(
+    "Collectives",
+    details.collectives,
+    [
+      { key: "operation", label: "Operation", kind: "name" },
+      { key: "backend", word: true, label: "Backend", kind: "text" },
+      { key: "group_description", word: true, label: "Group", kind: "text" },
+      { key: "group_size", label: "Ranks", kind: "count" },
+      { key: "dtype", word: true, label: "Type", kind: "text" },
+      { key: "count", label: "Count", kind: "count" },
+      { key: "total_ms", label: "Total, ms", kind: "ms", bar: true },
+      { key: "exposed_ms", label: "Exposed, ms", kind: "ms" },
+      { key: "bytes", label: "Bytes", kind: "bytes" },
+      { key: "median_bytes", label: "Message, median", kind: "bytes", title: of("message") },
+      { key: "bus_gb_per_s", label: "Bus, GB/s", kind: "number", title: of("bus bandwidth") },
+    ],
+    "total_ms",
+  );
+  add(
+    "Copies",
+    details.copies,
+    [
+      { key: "kind", label: "Copy", kind: "name" },
+      { key: "source", word: true, label: "From", kind: "text" },
+      { key: "target", word: true, label: "To", kind: "text" },
+      { key: "blocking", word: true, label: "Blocking", kind: "text", title: of("blocking") },
+      { key: "count", label: "Count", kind: "count" },
+      { key: "total_ms", label: "Total, ms", kind: "ms", bar: true },
+      { key: "bytes", label: "Bytes", kind: "bytes" },
+      { key: "gb_per_s", label: "GB/s", kind: "number" },
+      { key: "host_ms", label: "Host, ms", kind: "ms", title: of("host, of a copy") },
+      { key: "operator", label: "Launched by", kind: "name" },
+    ],
+    "total_ms",
+  );
+  add(
+    "Where the host waited for the device",
+    details.synchronisations,
+    [
+      { key: "call", label: "Call", kind: "name" },
+      { key: "operator", label: "Operator", kind: "name" },
+      { key: "line", label: "Line", kind: "name", show: frameName },
+      { key: "count", label: "Count", kind: "count" },
+      { key: "host_ms", label: "Host wait, ms", kind: "ms", bar: true, title: of("host wait") },
+      { key: "bytes", label: "Bytes copied", kind: "bytes" },
+    ],
+    "host_ms",
+  );
   return made.length ? section("communication", "Communication and waiting", null, ...made) : null;
 }
 
 function meansColumns(first) {
   const part = ([key, label]) => ({ key, label: `${label[0].toUpperCase()}${label.slice(1)}, ms`, kind: "ms" });
-  return [...first, { key: "wall_ms", label: "Step, ms", kind: "ms", bar: true, title: "mean over the recorded steps" }, ...PARTS.map(part),
-    { key: "busy_ms", label: "Device busy, ms", kind: "ms" }, { key: "exposed_comm_ms", label: "Exposed comm, ms", kind: "ms" }, { key: "idle_ms", label: "Idle, ms", kind: "ms" }];
+  return [
+    ...first,
+    { key: "wall_ms", label: "Step, ms", kind: "ms", bar: true, title: "mean over the recorded steps" },
+    ...PARTS.map(part),
+    { key: "busy_ms", label: "Device busy, ms", kind: "ms" },
+    { key: "exposed_comm_ms", label: "Exposed comm, ms", kind: "ms" },
+    { key: "idle_ms", label: "Idle, ms", kind: "ms" },
+  ];
 }
 
 function windowsSection(current) {
   if (DATA.windows.length < 2) return null;
-  const rows = DATA.windows.map((each, place) => ({ $place: place, $current: each === current, name: windowName(each),
-    ranks: each.ranks.length > 1 ? each.ranks.length : null, ...each.ranks[0].mean }));
-  const columns = meansColumns([{ key: "name", label: "Window", kind: "name", node: (value, row) => el("button", { type: "button", class: "plain", on: { click: () => pick(row.$place, null) } }, value) },
-    { key: "ranks", label: "Ranks", kind: "count" }]);
-  return section("windows", "Windows", "Means over the steps of each window, of its lowest rank.", dataTable({ caption: "Windows", columns, rows, limit: 20 }));
+  const rows = DATA.windows.map((each, place) => ({
+    $place: place,
+    $current: each === current,
+    name: windowName(each),
+    ranks: each.ranks.length > 1 ? each.ranks.length : null,
+    ...each.ranks[0].mean,
+  }));
+  const columns = meansColumns([
+    {
+      key: "name",
+      label: "Window",
+      kind: "name",
+      node: (value, row) =>
+        el("button", { type: "button", class: "plain", on: { click: () => pick(row.$place, null) } }, value),
+    },
+    { key: "ranks", label: "Ranks", kind: "count" },
+  ]);
+  return section(
+    "windows",
+    "Windows",
+    "Means over the steps of each window, of its lowest rank.",
+    dataTable({ caption: "Windows", columns, rows, limit: 20 }),
+  );
 }
 
 function togetherColumns(node) {
   const of = (term) => meaning("Ranks", term);
   return [
-    { key: "rank", label: "Rank", kind: "text", node }, { key: "node", word: true, label: "Node", kind: "text" }, { key: "wall_ms", label: "Step, ms", kind: "ms", title: "mean over the recorded steps" },
-    { key: "own_ms", label: "Own work, ms", kind: "ms", bar: true, title: of("own work") }, { key: "wait_ms", label: "Wait, ms", kind: "ms", title: of("wait") },
-    { key: "excess_ms", label: "Excess, ms", kind: "ms", title: of("excess") }, { key: "slowest", word: true, label: "Slowest in", kind: "text", title: of("excess") },
-    { key: "slow_percent", label: "Slow steps, %", kind: "percent", title: of("slow steps") }, { key: "busy_comm_ms", label: "Busy comm, ms", kind: "ms", title: of("busy communication") },
-    { key: "exposed_comm_ms", label: "Exposed comm, ms", kind: "ms", title: of("busy communication") }, { key: "offset_ms", label: "Clock offset, ms", kind: "ms", title: of("clock offset") },
+    { key: "rank", label: "Rank", kind: "text", node },
+    { key: "node", word: true, label: "Node", kind: "text" },
+    { key: "wall_ms", label: "Step, ms", kind: "ms", title: "mean over the recorded steps" },
+    { key: "own_ms", label: "Own work, ms", kind: "ms", bar: true, title: of("own work") },
+    { key: "wait_ms", label: "Wait, ms", kind: "ms", title: of("wait") },
+    { key: "excess_ms", label: "Excess, ms", kind: "ms", title: of("excess") },
+    { key: "slowest", word: true, label: "Slowest in", kind: "text", title: of("excess") },
+    { key: "slow_percent", label: "Slow steps, %", kind: "percent", title: of("slow steps") },
+    { key: "busy_comm_ms", label: "Busy comm, ms", kind: "ms", title: of("busy communication") },
+    { key: "exposed_comm_ms", label: "Exposed comm, ms", kind: "ms", title: of("busy communication") },
+    { key: "offset_ms", label: "Clock offset, ms", kind: "ms", title: of("clock offset") },
   ];
 }
 
@@ -139,96 +294,254 @@ function kindsColumns(clocks) {
   const of = (term) => meaning("Ranks", term);
   const error = known(clocks.error_ms) ? ` (clocks ± ${ms(clocks.error_ms)})` : "";
   return [
-    { key: "operation", label: "Operation", kind: "name" }, { key: "group_size", label: "Ranks", kind: "count" }, { key: "groups", label: "Groups", kind: "count" },
-    { key: "dtype", word: true, label: "Type", kind: "text" }, { key: "bytes", label: "Message", kind: "bytes", title: meaning("Communication and waiting", "message") }, { key: "count", label: "Count", kind: "count" },
-    { key: "duration_ms", label: "Duration, ms", kind: "ms", title: of("duration") }, { key: "spread_ms", label: `Spread of starts, ms${error}`, kind: "ms", title: of("spread of starts") },
-    { key: "wait_ms", label: "Waiting for the last, ms", kind: "ms", bar: true, title: of("waiting for the last") }, { key: "longest_wait_ms", label: "Longest wait, ms", kind: "ms" },
+    { key: "operation", label: "Operation", kind: "name" },
+    { key: "group_size", label: "Ranks", kind: "count" },
+    { key: "groups", label: "Groups", kind: "count" },
+    { key: "dtype", word: true, label: "Type", kind: "text" },
+    { key: "bytes", label: "Message", kind: "bytes", title: meaning("Communication and waiting", "message") },
+    { key: "count", label: "Count", kind: "count" },
+    { key: "duration_ms", label: "Duration, ms", kind: "ms", title: of("duration") },
+    { key: "spread_ms", label: `Spread of starts, ms${error}`, kind: "ms", title: of("spread of starts") },
+    { key: "wait_ms", label: "Waiting for the last, ms", kind: "ms", bar: true, title: of("waiting for the last") },
+    { key: "longest_wait_ms", label: "Longest wait, ms", kind: "ms" },
     { key: "bus_gb_per_s", label: "Bus, GB/s", kind: "number", title: of("duration") },
-    { key: "last_rank", word: true, label: "Last rank", kind: "text", title: of("last rank") }, { key: "last_percent", label: "Of all, %", kind: "percent", title: of("last rank") },
+    { key: "last_rank", word: true, label: "Last rank", kind: "text", title: of("last rank") },
+    { key: "last_percent", label: "Of all, %", kind: "percent", title: of("last rank") },
   ];
 }
 
 // of the parts of a rank's own work, that which exceeds the others' by most
 function slowestPart(row) {
   const excess = (part) => row[`${part}_excess_ms`] || 0;
-  const most = ["data", "compute", "communication", "other"].reduce((top, part) => (excess(part) > excess(top) ? part : top));
+  const most = ["data", "compute", "communication", "other"].reduce((top, part) =>
+    excess(part) > excess(top) ? part : top,
+  );
   return row.excess_ms > 0 && excess(most) > 0 ? most : null;
 }
 
 function clocksText(clocks) {
   if (!known(clocks.error_ms)) return "The ranks shared no collective by which their clocks could be compared.";
-  return `The clocks of ${plural(clocks.ranks, "rank")} were brought together at the ends of collectives: half of all ends are within ${ms(clocks.error_ms)} of the others, 95 of 100 within ${ms(clocks.error_95_ms)}.`;
+  return (
+    `The clocks of ${plural(clocks.ranks, "rank")} were brought together at the ends of collectives: half of ` +
+    `all ends are within ${ms(clocks.error_ms)} of the others, 95 of 100 within ${ms(clocks.error_95_ms)}.`
+  );
 }
 
 function missingList(together) {
   const entries = together.missing || [];
   if (!entries.length) return null;
   const rest = together.missing_count - entries.length;
-  return [el("h3", null, "What is missing"), el("ul", { class: "plain-list", id: "missing" },
-    entries.map((each) => el("li", null, each.window ? `${each.window}: ${each.text}` : each.text)), rest > 0 ? el("li", null, `and ${plural(rest, "more thing")}`) : null)];
+  return [
+    el("h3", null, "What is missing"),
+    el(
+      "ul",
+      { class: "plain-list", id: "missing" },
+      entries.map((each) => el("li", null, each.window ? `${each.window}: ${each.text}` : each.text)),
+      rest > 0 ? el("li", null, `and ${plural(rest, "more thing")}`) : null,
+    ),
+  ];
 }
 
 function ranksSection(window_, rank) {
   const together = DATA.ranks_together;
   if (!together) return meansSection(window_, rank);
   const told = (together.windows || {})[window_.name];
-  const rows = rowsOf((told || {}).ranks).map((row) => ({ $current: row.rank === rank.rank, ...row, slowest: slowestPart(row) }));
+  const rows = rowsOf((told || {}).ranks).map((row) => ({
+    $current: row.rank === rank.rank,
+    ...row,
+    slowest: slowestPart(row),
+  }));
   if (!rows.length) {
     const why = together.problem ? `What the ranks say together could not be found out: ${together.problem}` : null;
     return meansSection(window_, rank, [why ? el("p", { class: "doubt" }, why) : null, missingList(together)]);
   }
   const here = new Set(window_.ranks.map((each) => each.rank));
-  const button = (value) => (here.has(value) ? el("button", { type: "button", class: "plain", on: { click: () => pick(null, value) } }, value) : String(value));
+  const button = (value) =>
+    here.has(value)
+      ? el("button", { type: "button", class: "plain", on: { click: () => pick(null, value) } }, value)
+      : String(value);
   const whole = rows.reduce((sum, row) => sum + row.wall_ms, 0) / rows.length;
   const own = rows.map((row) => row.own_ms).sort((a, b) => a - b);
   const worst = rows.reduce((top, row) => ((row.excess_ms || 0) > (top.excess_ms || 0) ? row : top), rows[0]);
-  const lead = rows.length > 1 ? `A step takes ${ms(whole)}, of which a rank works ${ms(own[0])} to ${ms(own[own.length - 1])} itself.${
-    worst.excess_ms > 0 ? ` Rank ${worst.rank} works longest, ${ms(worst.excess_ms)} more than the others${worst.slowest ? `, most of it in ${worst.slowest}` : ""}.` : ""}` : null;
+  const lead =
+    rows.length > 1
+      ? `A step takes ${ms(whole)}, of which a rank works ${ms(own[0])} to ${ms(own[own.length - 1])} itself.${
+          worst.excess_ms > 0
+            ? ` Rank ${worst.rank} works longest, ${ms(worst.excess_ms)} more than the ` +
+              `others${worst.slowest ? `, most of it in ${worst.slowest}` : ""}.`
+            : ""
+        }`
+      : null;
   const groups = {
     together: { label: "Compared", columns: togetherColumns(button), rows },
-    means: { label: "Parts of the step", columns: meansColumns([{ key: "rank", label: "Rank", kind: "text", node: button }]), rows: meansRows(window_, rank) },
+    means: {
+      label: "Parts of the step",
+      columns: meansColumns([{ key: "rank", label: "Rank", kind: "text", node: button }]),
+      rows: meansRows(window_, rank),
+    },
   };
   // a name, not an amount: columns of nothing but 0 are left out
-  const kinds = rowsOf(told.collectives).map((row) => ({ ...row, last_rank: known(row.last_rank) ? String(row.last_rank) : null }));
-  return section("ranks", "Ranks", lead, el("div", { class: "split" }, ranksFigure(rows), sharesTable("Mean of all ranks", rows, OF_RANKS, whole, "ms a step")),
-    el("h3", null, "Step by rank"), dataTable({ caption: "Ranks", groups, group: "together", sort: { key: "own_ms", descending: true }, limit: 16 }),
-    el("h3", null, "Collectives over ranks"), el("p", { class: "lead" }, clocksText(told.clocks || {}), told.unmatched ? ` ${plural(told.unmatched, "call")} had no certain partner on other ranks and ${told.unmatched === 1 ? "is" : "are"} left out.` : null),
-    kinds.length ? dataTable({ caption: "Collectives over ranks", columns: kindsColumns(told.clocks || {}), rows: kinds, limit: 10 }) : null,
-    missingList(together));
+  const kinds = rowsOf(told.collectives).map((row) => ({
+    ...row,
+    last_rank: known(row.last_rank) ? String(row.last_rank) : null,
+  }));
+  return section(
+    "ranks",
+    "Ranks",
+    lead,
+    el(
+      "div",
+      { class: "split" },
+      ranksFigure(rows),
+      sharesTable("Mean of all ranks", rows, OF_RANKS, whole, "ms a step"),
+    ),
+    el("h3", null, "Step by rank"),
+    dataTable({ caption: "Ranks", groups, group: "together", sort: { key: "own_ms", descending: true }, limit: 16 }),
+    el("h3", null, "Collectives over ranks"),
+    el(
+      "p",
+      { class: "lead" },
+      clocksText(told.clocks || {}),
+      told.unmatched
+        ? ` ${plural(told.unmatched, "call")} had no certain partner on other ranks and ` +
+            `${told.unmatched === 1 ? "is" : "are"} left out.`
+        : null,
+    ),
+    kinds.length
+      ? dataTable({
+          caption: "Collectives over ranks",
+          columns: kindsColumns(told.clocks || {}),
+          rows: kinds,
+          limit: 10,
+        })
+      : null,
+    missingList(together),
+  );
 }
 
-const meansRows = (window_, rank) => window_.ranks.map((each) => ({ $current: each.rank === rank.rank, rank: each.rank, ...each.mean }));
+const meansRows = (window_, rank) =>
+  window_.ranks.map((each) => ({ $current: each.rank === rank.rank, rank: each.rank, ...each.mean }));
 
 // each rank by itself, where they could not be compared
 function meansSection(window_, rank, more) {
   if (window_.ranks.length < 2) return more && more.some(Boolean) ? section("ranks", "Ranks", null, ...more) : null;
   const rows = meansRows(window_, rank);
-  const walls = rows.map((row) => row.wall_ms).filter(known).sort((a, b) => a - b);
+  const walls = rows
+    .map((row) => row.wall_ms)
+    .filter(known)
+    .sort((a, b) => a - b);
   const slowest = rows.reduce((top, row) => ((row.wall_ms || 0) > (top.wall_ms || 0) ? row : top), rows[0]);
-  const lead = walls.length > 1 ? `A step takes ${ms(walls[0])} to ${ms(walls[walls.length - 1])}; rank ${slowest.rank} is the slowest.` : null;
-  const columns = meansColumns([{ key: "rank", label: "Rank", kind: "text", node: (value) => el("button", { type: "button", class: "plain", on: { click: () => pick(null, value) } }, value) }]);
-  return section("ranks", "Ranks", lead, dataTable({ caption: "Ranks", columns, rows, sort: { key: "wall_ms", descending: true }, limit: 16 }), ...(more || []));
+  const lead =
+    walls.length > 1
+      ? `A step takes ${ms(walls[0])} to ${ms(walls[walls.length - 1])}; rank ${slowest.rank} is the slowest.`
+      : null;
+  const columns = meansColumns([
+    {
+      key: "rank",
+      label: "Rank",
+      kind: "text",
+      node: (value) => el("button", { type: "button", class: "plain", on: { click: () => pick(null, value) } }, value),
+    },
+  ]);
+  return section(
+    "ranks",
+    "Ranks",
+    lead,
+    dataTable({ caption: "Ranks", columns, rows, sort: { key: "wall_ms", descending: true }, limit: 16 }),
+    ...(more || []),
+  );
 }
 
 function timelineSection(window_) {
   const rows = rowsOf((DATA.timeline || {})[window_.stage]);
-  return rows.length > 2 ? section("timeline", "All steps of the run", "The wall time of every step by the training’s own clock, recorded or not; of long runs the median of each stretch.", timelineFigure(rows)) : null;
+  return rows.length > 2
+    ? section(
+        "timeline",
+        "All steps of the run",
+        "The wall time of every step by the training’s own clock, recorded or not, to step " +
+          `${rows[rows.length - 1].step}; of long runs the median of each stretch.`,
+        timelineFigure(rows),
+      )
+    : null;
+}
+
+function startupSection() {
+  const rows = rowsOf(DATA.startup || {});
+  const whole = rows.reduce((sum, row) => sum + row.seconds, 0);
+  return rows.length
+    ? section(
+        "startup",
+        "Before the first step",
+        `${Number(whole.toPrecision(3))} s from the start of the process to the end of its first step, by looking at ` +
+          "its main thread every 50 ms.",
+        dataTable({
+          caption: "Before the first step",
+          columns: [
+            { key: "phase", label: "What", kind: "text" },
+            { key: "what", label: "Where", kind: "name" },
+            { key: "seconds", label: "Seconds", kind: "number", bar: true },
+          ],
+          rows,
+          limit: 12,
+        }),
+      )
+    : null;
 }
 
 function checksSection(details, rank) {
   const words = { error: "error", warning: "warning", info: "note" };
   const found = rowsOf((details.checks || {}).rows);
-  const line = (severity, text, more) => el("li", { class: `check ${severity}` }, el("span", { class: "badge" }, words[severity]), el("span", null, text, more ? el("span", { class: "muted" }, ` ${more}`) : null));
+  const line = (severity, text, more) =>
+    el(
+      "li",
+      { class: `check ${severity}` },
+      el("span", { class: "badge" }, words[severity]),
+      el("span", null, text, more ? el("span", { class: "muted" }, ` ${more}`) : null),
+    );
   const lines = found.map((each) => line(each.severity, each.text, each.first ? `First: ${each.first}.` : ""));
-  lines.push(...(rank.notes || []).map((note) => line("warning", note)), ...(details.problems || []).map((problem) => line("warning", `not on this page: ${problem}`)));
+  lines.push(
+    ...(rank.notes || []).map((note) => line("warning", note)),
+    ...(details.problems || []).map((problem) => line("warning", `not on this page: ${problem}`)),
+  );
   const cost = rank.cost || {};
-  const spent = cost.trace_bytes ? ` Ending this window held the training for ${ms((cost.stop_s + (cost.save_s || 0) + (cost.free_s || 0)) * 1000)}, for a trace of ${bytes(cost.trace_bytes)}.` : "";
-  const lead = `${found.some((each) => each.severity === "error") ? "Some of these numbers are wrong or missing." : lines.length ? "What to keep in mind when reading these numbers." : details.checks ? "Nothing makes this trace doubtful." : "The trace was not checked."} It has ${plural(details.events || 0, "event")}.${spent}`;
-  return section("checks", "How far this can be trusted", lead, lines.length ? el("ul", { class: "checks" }, lines) : null);
+  const spent = cost.trace_bytes
+    ? ` Ending this window held the training for ` +
+      `${ms((cost.stop_s + (cost.save_s || 0) + (cost.free_s || 0)) * 1000)}, for a trace of ` +
+      `${bytes(cost.trace_bytes)}.`
+    : "";
+  const verdict = found.some((each) => each.severity === "error")
+    ? "Some of these numbers are wrong or missing."
+    : lines.length
+      ? "What to keep in mind when reading these numbers."
+      : details.checks
+        ? "Nothing makes this trace doubtful."
+        : "The trace was not checked.";
+  const lead = `${verdict} It has ${plural(details.events || 0, "event")}.${spent}`;
+  return section(
+    "checks",
+    "How far this can be trusted",
+    lead,
+    lines.length ? el("ul", { class: "checks" }, lines) : null,
+  );
 }
 
 function footnotesSection() {
-  const blocks = Object.entries(DEFINITIONS).map(([group, terms]) => el("div", { class: "notes" }, el("h3", null, group),
-    el("dl", null, Object.entries(terms).map(([term, text]) => [el("dt", null, term), el("dd", null, text)]))));
-  return section("footnotes", "What the numbers mean", "Times are milliseconds on the trace’s own clock. What a trace cannot tell is empty, never 0.", ...blocks);
+  const blocks = Object.entries(DEFINITIONS).map(([group, terms]) =>
+    el(
+      "div",
+      { class: "notes" },
+      el("h3", null, group),
+      el(
+        "dl",
+        null,
+        Object.entries(terms).map(([term, text]) => [el("dt", null, term), el("dd", null, text)]),
+      ),
+    ),
+  );
+  return section(
+    "footnotes",
+    "What the numbers mean",
+    "Times are milliseconds on the trace’s own clock. What a trace cannot tell is empty, never 0.",
+    ...blocks,
+  );
 }

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
+
+from perfhooks.adapting.open_labels import OpenLabels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
+
+_MODULE: Final = "module"
 
 
 class ModuleNames:
@@ -24,8 +28,7 @@ class ModuleNames:
     """
 
     def __init__(self, root: torch.nn.Module, region: Callable[[str], AbstractContextManager[Any]]) -> None:
-        self._region = region
-        self._open: list[AbstractContextManager[Any]] = []
+        self._labels = OpenLabels(region)
         self._hooks = []
         for name, module in root.named_modules():
             if name and "_orig_mod" not in name.split("."):
@@ -35,17 +38,14 @@ class ModuleNames:
 
     def _enter(self, label: str, *_: Any) -> None:
         if not torch.compiler.is_compiling():
-            region = self._region(label)
-            region.__enter__()
-            self._open.append(region)
+            self._labels.begin(label, key=_MODULE)
 
     def _leave(self, *_: Any) -> None:
-        if self._open and not torch.compiler.is_compiling():
-            self._open.pop().__exit__(None, None, None)
+        if not torch.compiler.is_compiling():
+            self._labels.end(_MODULE)
 
     def remove(self) -> None:
         """Take all hooks away."""
         for hook in self._hooks:
             hook.remove()
-        while self._open:
-            self._open.pop().__exit__(None, None, None)
+        self._labels.close()

@@ -1,0 +1,157 @@
+"""What a comparison finds in real trainings: nothing where nothing changed, and first what was planted.
+
+``python benchmarks/compare.py`` runs 30 pairs of equal trainings and one pair for each planted change, each training in
+a process of its own, and says how long comparing takes. It takes some minutes, and a machine that nobody else uses: two
+trainings of which one was disturbed are not equal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from comparison import Comparison, say, seconds
+
+PAIRS = 30
+STEPS = 400
+WAIT_S = 0.003
+"""How much slower the planted loader is."""
+PLANTED = {
+    "loader": ("part", "data"),
+    "doubled": ("module", "Net_0/Linear_2"),
+    "item": ("operator", "aten::_local_scalar_dense"),
+    "float64": ("types", "float -> double"),
+    "foreach": ("part", "optimizer"),
+}
+"""What is planted, and the row that should come first."""
+SLOWER = {"loader": WAIT_S * 1e9}
+"""What it costs, where that is known without measuring, in nanoseconds."""
+
+
+def train(kind: str, out: str, name: str) -> None:
+    """Train a small network with something planted in it."""
+    import torch
+    from torch import nn
+
+    import perfhooks
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            layers = [nn.Linear(64, 256), nn.Linear(256, 256), *([nn.Linear(256, 256)] * (kind == "doubled"))]
+            self.layers = nn.ModuleList(layers)
+            self.head = nn.Linear(256, 10)
+
+        def forward(self, x: Any) -> Any:
+            for layer in self.layers:
+                x = torch.relu(layer(x))
+            return self.head(x)
+
+    class Slow(torch.utils.data.DataLoader):  # type: ignore[type-arg]
+        def __iter__(self) -> Any:
+            for batch in super().__iter__():
+                until = time.perf_counter() + WAIT_S
+                while time.perf_counter() < until:
+                    pass
+                yield batch
+
+    dtype = torch.float64 if kind == "float64" else torch.float32
+    data = torch.utils.data.TensorDataset(torch.randn(64 * STEPS, 64, dtype=dtype), torch.randint(10, (64 * STEPS,)))
+    loader = (Slow if kind == "loader" else torch.utils.data.DataLoader)(data, batch_size=64)
+    model = Net().to(dtype)
+    optimizer = torch.optim.Adam(model.parameters(), foreach=kind != "foreach")
+    schedule = "skip_first=60 wait=0 warmup=2 active=10 repeat=1"
+    with perfhooks.Profiler(
+        schedule=schedule, with_stack=True, record_shapes=True, out=out, run=name, background=False
+    ) as prof:
+        for x, y in prof.steps(loader):
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            for value in model.head.weight.flatten()[: 500 * (kind == "item")]:
+                value.item()
+
+
+def trained(kind: str, out: Path, name: str) -> Path:
+    subprocess.run([sys.executable, __file__, "--train", kind, str(out), name], check=True, stderr=subprocess.DEVNULL)
+    return out / name
+
+
+def alarms(out: Path, pairs: int) -> tuple[int, list[str]]:
+    """How many pairs of equal trainings are told apart, and what is said of each."""
+    from perfhooks.comparing.comparison import compare
+    from perfhooks.comparing.sources import read
+
+    told = []
+    for pair in range(pairs):
+        say(f"equal trainings, pair {pair + 1} of {pairs}")
+        made = compare(*read([[trained("base", out, f"{pair}{side}")] for side in "ab"]))
+        told.append("nothing" if made.verdict is None else f"{made.verdict.outcome} {made.verdict.ratio:.3f}")
+    return sum(each.startswith(("slower", "faster")) for each in told), told
+
+
+def planted(out: Path) -> None:
+    """Print, for each planted change, the verdict, the first row, and the row that should be first."""
+    from perfhooks.comparing.comparison import compare
+    from perfhooks.comparing.sources import read
+
+    base = trained("base", out, "base")
+    for kind, row in PLANTED.items():
+        say(f"planted: {kind}")
+        made = compare(*read([[base], [trained(kind, out, kind)]]))
+        found = next((place for place, each in enumerate(made.reasons) if _is(each, row)), None)
+        wanted = made.reasons[found] if found is not None else None
+        truth = SLOWER.get(kind)
+        share = "" if truth is None or wanted is None else f", {wanted.difference / truth:.2f} of the truth"
+        outcome = made.verdict.outcome if made.verdict else "no verdict"
+        place = "missing" if found is None else f"row {found + 1}{share}"
+        print(f"  {kind:8}  {outcome:9}  {place}: {made.told[0] if made.told else ''}")
+
+
+def _is(each: Any, row: tuple[str, str]) -> bool:
+    return each.kind == row[0] and each.name.partition(" ")[0] == row[1].partition(" ")[0]
+
+
+def measure(pairs: int = PAIRS) -> list[Comparison]:
+    """Equal and planted trainings, printed; and how long a comparison takes."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder)
+        count, told = alarms(out, pairs)
+        print(f"\nequal trainings told apart: {count} of {pairs} ({', '.join(told)})\n\nplanted changes:")
+        planted(out)
+        from perfhooks.comparing.comparison import compare
+        from perfhooks.comparing.sources import read
+
+        runs = [[out / "base"], [out / "loader"]]
+        whole = seconds(lambda: compare(*read(runs)))
+        for path in out.glob("*/train-*/rank0.costs.json"):
+            path.unlink()
+        traces = seconds(lambda: compare(*read(runs)))
+    rows = (("from the traces", traces * 1e3), ("from what a window leaves", whole * 1e3))
+    return [Comparison(title="comparing two runs of one window", unit="ms", rows=rows)]
+
+
+def main() -> None:
+    """Run a training, or all of them."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--train", nargs=3, metavar=("KIND", "OUT", "NAME"))
+    parser.add_argument("--pairs", type=int, default=PAIRS)
+    given = parser.parse_args()
+    if given.train:
+        train(*given.train)
+        return
+    for comparison in measure(given.pairs):
+        print(f"\n{comparison}")
+
+
+if __name__ == "__main__":
+    main()

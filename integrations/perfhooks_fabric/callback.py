@@ -1,0 +1,217 @@
+"""The callback: Fabric's two hooks, and what a loop of the user's own tells besides."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
+
+from typing_extensions import Unpack
+
+from perfhooks import OptionError, Options, Profiler, adapting
+from perfhooks.adapting import Parts, Stage, Stages, guard, labels, with_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from perfhooks import Capture
+    from perfhooks.adapting import HandlerLike, Place, ScheduleLike
+
+T = TypeVar("T")
+
+STAGES: Final = ("train", "validate", "test", "predict")
+_METHODS: Final = {
+    "backward": labels.BACKWARD,
+    "clip_gradients": labels.OPTIMIZER,
+    "save": labels.CHECKPOINT,
+}
+"""Those of Fabric that are a part of a training step."""
+_END: Final = object()
+
+
+@with_options(without=("stage",), keep_results=False)
+class ProfilerCallback:
+    """Profiles the loops of a program that uses Fabric.
+
+    Files go to ``perf`` in the folder of Fabric's first logger, else in the working directory, unless ``out`` is given.
+
+    Fabric tells of two things by itself: that a model was set up, and that an optimizer has made a step. So much is
+    enough: a training step is an update. A loop over `steps` says more: the wait for data, batches, other loops.
+
+    Args:
+        schedule: Which steps to record, as for :class:`perfhooks.Profiler`; or a mapping with a schedule for each loop:
+            ``train``, ``validate``, ``test``, ``predict``. None records one small window of the training.
+        on_trace_ready: What to make of each window, as for :class:`perfhooks.Profiler`.
+        step_unit: What a training step is: an ``"optimizer"`` update, or a ``"batch"`` of `steps`. With several
+            optimizers the one that first makes a step counts, unless `steps` is used.
+        log_results: Give the mean of each column of a window's step table to ``fabric.log_dict``.
+        **options: See :class:`perfhooks.Options`; all but ``stage``.
+
+    Raises:
+        OptionError: An argument has a value that it cannot have.
+        TypeError: No option has this name.
+    """
+
+    def __init__(
+        self,
+        schedule: ScheduleLike | Mapping[str, ScheduleLike] = None,
+        on_trace_ready: HandlerLike | Sequence[HandlerLike] | None = None,
+        *,
+        step_unit: Literal["batch", "optimizer"] = "optimizer",
+        log_results: bool = True,
+        **options: Unpack[Options],
+    ) -> None:
+        adapting.check(type(self), options, framework="the program", step_unit=step_unit)
+        self._by_update = step_unit == "optimizer"
+        self._stages = Stages.of(
+            adapting.schedules(schedule, STAGES),
+            on_trace_ready,
+            options=options,
+            labels=lambda profiler, stage: Parts(profiler, _METHODS if stage == "train" else {}),
+            listener=self._log if log_results else None,
+        )
+        self._train = self._stages.get("train")
+        self._fabric: Any = None
+        self._out: str | None = None
+        self._run: str | None = None
+        self._leader: Any = None
+        self._fetches = self._updated = False
+
+    @property
+    def profilers(self) -> dict[str, Profiler]:
+        """The profiler of each loop that has a schedule."""
+        return self._stages.profilers
+
+    def summary(self) -> str:
+        """The step tables of all windows so far, as text; waits for their files."""
+        return self._stages.summary()
+
+    # -- what the user calls -----------------------------------------------------------------------------------------
+
+    def steps(self, loader: Iterable[T], stage: str = "train") -> Batches[T]:
+        """Iterate over what ``fabric.setup_dataloaders`` gave, and say when steps end and what is wait for data.
+
+        Args:
+            loader: Any iterable. What comes back has a length if it has one, and can be iterated again each epoch.
+            stage: Which loop it is. Any but ``train``, inside of a training step, is its part ``validation``.
+
+        Raises:
+            OptionError: There is no such stage.
+        """
+        if stage not in STAGES:
+            raise OptionError(f"stage must be one of {', '.join(STAGES)}, got {stage!r}")
+        return Batches(self, loader, stage)
+
+    def region(self, name: str) -> AbstractContextManager[Any]:
+        """Label a part of a training step while a window records: ``with callback.region("forward"): ...``."""
+        return nullcontext() if self._train is None else self._train.profiler.region(name)
+
+    def stop(self, cause: str | None = None) -> None:
+        """All loops are over; a window that records is kept. The end of the process does it as well.
+
+        Args:
+            cause: What cut them short, if something did.
+        """
+        self._stages.stop(cause)
+
+    def state_dict(self) -> dict[str, Any]:
+        """For ``fabric.save(path, {"profiler": callback, ...})``: how many steps each loop has done."""
+        return {"steps": self._stages.counts()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """For ``fabric.load``: go on there."""
+        with guard("reading the steps from the checkpoint"):
+            counts = adapting.read_counts(state_dict.get("steps"))
+            for stage in self._stages.values():
+                stage.pause("the training was resumed")
+            self._stages.resume(counts)
+
+    # -- what Fabric calls, or the user by ``fabric.call(...)`` ------------------------------------------------------
+
+    def on_after_setup(self, fabric: Any, module: Any) -> None:  # noqa: ARG002 -- Fabric's form
+        """A model was set up: Fabric is known, and every rank is here."""
+        if self._fabric is fabric:
+            return
+        self._fabric = fabric
+        with guard("asking Fabric for its folder"):
+            logger = next(iter(fabric.loggers), None)
+            folder = None if logger is None else logger.log_dir or logger.root_dir
+            self._out = None if folder is None else adapting.folder_in(folder)
+        self._run = fabric.broadcast(self._run or adapting.new_run_name())
+
+    def on_after_optimizer_step(self, strategy: Any, optimizer: Any) -> None:  # noqa: ARG002 -- Fabric's form
+        """An optimizer has made a step: the end of ours, unless the loader says where that is."""
+        self._updated = True
+        if self._fetches or self._train is None or not self._by_update:
+            return
+        if self._leader is None:
+            self._leader = optimizer
+            self.begin(self._train, self._train.count + 1)  # the first update was not seen from its beginning
+        elif self._leader is optimizer:
+            self._train.step()
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        """For ``fabric.call("on_train_end")``."""
+        self.stop()
+
+    def on_exception(self, *_: Any, exception: BaseException | None = None, **__: Any) -> None:
+        """For ``fabric.call("on_exception", exception=error)``."""
+        self.stop(None if exception is None else adapting.cause_of(exception))
+
+    # -- how it is done ----------------------------------------------------------------------------------------------
+
+    def begin(self, stage: Stage, step: int | None = None) -> None:
+        """A loop begins, or goes on."""
+        stage.begin(self._fabric, step=step, out=self._out, run=self._run)
+
+    def batches(self, loader: Iterable[T], name: str) -> Iterator[T]:
+        """One pass over a loader."""
+        stage = self._stages.get(name)
+        if name == "train":
+            self._fetches = True
+            yield from loader if stage is None else self._pass(stage, loader, by_update=self._by_update)
+            return
+        parts = self._train.parts if self._train is not None else None
+        with nullcontext() if parts is None else parts.validation():
+            try:
+                yield from loader if stage is None else self._pass(stage, loader, by_update=False)
+            finally:
+                if stage is not None:
+                    stage.pause()
+
+    def _pass(self, stage: Stage, loader: Iterable[T], *, by_update: bool) -> Iterator[T]:
+        self.begin(stage)
+        region = stage.profiler.region
+        with region(labels.DATA):
+            items = iter(loader)
+        while True:
+            with region(labels.DATA):
+                item: Any = next(items, _END)
+            if item is _END:
+                return
+            stage.data_arrived()
+            yield item
+            if not by_update:
+                stage.step()
+            elif self._updated:
+                self._updated = False
+                stage.step()
+
+    def _log(self, capture: Capture, place: Place) -> None:  # noqa: ARG002 -- the numbers are in its facts
+        """A window has its files."""
+        if self._fabric is not None:
+            self._fabric.log_dict(adapting.scalars(capture), step=adapting.last_step(capture))
+
+
+class Batches(Generic[T]):
+    """What `ProfilerCallback.steps` gives."""
+
+    def __init__(self, callback: ProfilerCallback, loader: Iterable[T], stage: str) -> None:
+        self._callback = callback
+        self._loader = loader
+        self._stage = stage
+
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]  # a loader without a length says so itself
+
+    def __iter__(self) -> Iterator[T]:
+        return self._callback.batches(self._loader, self._stage)

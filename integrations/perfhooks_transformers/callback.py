@@ -1,0 +1,217 @@
+"""The callback: the Trainer's hooks as start, step and stop of a profiler for each loop."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, Literal
+from weakref import ref
+
+from transformers import Trainer, TrainerCallback
+from transformers.trainer_callback import ExportableState
+from typing_extensions import Unpack
+
+from perfhooks import Options, Profiler, adapting
+from perfhooks.adapting import Parts, Stages, WrappedMethods, guard, labels, with_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from transformers import TrainerControl, TrainerState, TrainingArguments
+
+    from perfhooks import Capture
+    from perfhooks.adapting import HandlerLike, Place, ScheduleLike
+
+STAGES: Final = ("train", "validate", "predict")
+_LOOPS: Final = {"evaluate": "validate", "predict": "predict"}
+"""Methods of the Trainer that run a loop beside the training, and what we call it."""
+_TRAINING: Final = {
+    "get_batch_samples": labels.DATA,
+    "compute_loss": labels.FORWARD,
+    "accelerator.backward": labels.BACKWARD,
+}
+_EVALUATION: Final = {"prediction_step": labels.FORWARD}
+"""Methods that are a part of a step."""
+
+
+@with_options(without=("stage",), keep_results=False)
+class ProfilerCallback(TrainerCallback, ExportableState):
+    """Profiles the loops of a Trainer, each on a schedule of its own.
+
+    Files go to ``perf`` in ``args.output_dir`` unless ``out`` is given. A training step is everything from one
+    ``on_step_end`` to the next: wait for data, and an evaluation or a checkpoint that falls in between.
+
+    Args:
+        schedule: Which steps to record, as for :class:`perfhooks.Profiler`; or a mapping with a schedule for each loop:
+            ``train``, ``validate`` (``trainer.evaluate``), ``predict``. None records one small window of the training.
+        on_trace_ready: What to make of each window, as for :class:`perfhooks.Profiler`.
+        step_unit: What a training step is: an ``"optimizer"`` update, counted by ``state.global_step``, or a
+            ``"batch"``.
+        module_names: Label the forward pass of every module with its name.
+        log_results: Give the mean of each column of a window's step table to ``Trainer.log``.
+        steps: For transformers, where ``restore_callback_states_from_checkpoint`` is set.
+        **options: See :class:`perfhooks.Options`; all but ``stage``.
+
+    Raises:
+        OptionError: An argument has a value that it cannot have.
+        TypeError: No option has this name.
+    """
+
+    def __init__(
+        self,
+        schedule: ScheduleLike | Mapping[str, ScheduleLike] = None,
+        on_trace_ready: HandlerLike | Sequence[HandlerLike] | None = None,
+        *,
+        step_unit: Literal["batch", "optimizer"] = "optimizer",
+        module_names: bool = False,
+        log_results: bool = True,
+        steps: Mapping[str, int] | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        trainer = None if steps is None else adapting.caller(Trainer)
+        if trainer is not None:
+            # transformers makes a callback anew: the one with the schedule and the handlers is still in its list
+            before = next(each for each in trainer.callback_handler.callbacks if type(each) is type(self))
+            self.__dict__ = before.__dict__
+            return
+        adapting.check(type(self), options, framework="the Trainer", step_unit=step_unit)
+        self._by_update = step_unit == "optimizer"
+        self._log_results = log_results
+        self._stages = Stages.of(
+            adapting.schedules(schedule, STAGES),
+            on_trace_ready,
+            options=options,
+            labels=partial(_parts, module_names=module_names),
+            listener=self._log,
+        )
+        self._train = self._stages.get("train")
+        self._trainer: Callable[[], Trainer | None] = type(None)
+        self._methods = WrappedMethods()
+        self._loop: adapting.Stage | None = None
+        self._steps: dict[str, int] = {}
+
+    @property
+    def profilers(self) -> dict[str, Profiler]:
+        """The profiler of each loop that has a schedule."""
+        return self._stages.profilers
+
+    def summary(self) -> str:
+        """The step tables of all windows so far, as text; waits for their files."""
+        return self._stages.summary()
+
+    def state(self) -> dict[str, Any]:
+        """For the checkpoint: how many steps each loop has done."""
+        return {"args": {"steps": self._stages.counts() | self._steps}, "attributes": {}}
+
+    # -- training ----------------------------------------------------------------------------------------------------
+
+    def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:  # noqa: ARG002
+        """The Trainer is complete."""
+        self._watch()
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:  # noqa: ARG002
+        """The first step begins: of a training, or of another attempt with smaller batches."""
+        self._watch()
+        with guard("reading the steps from the checkpoint"):
+            self._steps = _counts(state.stateful_callbacks, type(self).__name__) if state.global_step else {}
+        if self._train is not None:
+            self._train.pause("the training began anew")
+            step = state.global_step if self._by_update or not state.global_step else self._steps.pop("train", None)
+            self._train.begin(self._trainer(), step=step, out=adapting.folder_in(args.output_dir or ""))
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        """The batches of the update are here."""
+        if self._train is not None:
+            self._train.data_arrived()
+
+    def on_substep_end(self, *_: Any, **__: Any) -> None:
+        """A batch is done that only adds to the gradients."""
+        if self._train is not None and not self._by_update:
+            self._train.step()
+
+    def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
+        """The optimizer, the scheduler and `zero_grad` follow."""
+        if self._train is not None and self._train.parts is not None:
+            self._train.parts.begin(labels.OPTIMIZER)
+
+    def on_step_end(self, args: Any, state: Any, control: TrainerControl, **_: Any) -> None:
+        """A step ends and the next one begins."""
+        if self._train is not None:
+            if self._train.parts is not None:
+                self._train.parts.end(labels.OPTIMIZER)
+            self._train.step()
+            self.on_log(args, state, control)
+
+    def on_log(self, args: Any, state: Any, control: TrainerControl, **_: Any) -> None:  # noqa: ARG002
+        """A checkpoint may follow."""
+        parts = self._train.parts if self._train is not None else None
+        if parts is not None and control.should_save and not (control.should_log or control.should_evaluate):
+            parts.begin(labels.CHECKPOINT)
+
+    on_epoch_end = on_evaluate = on_log
+
+    def on_save(self, *_: Any, **__: Any) -> None:
+        """The checkpoint is complete."""
+        if self._train is not None and self._train.parts is not None:
+            self._train.parts.end(labels.CHECKPOINT)
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        """Training ended, early or not."""
+        self._stages.stop()
+
+    def on_prediction_step(self, *_: Any, **__: Any) -> None:
+        """A batch of an evaluation or a prediction is done."""
+        if self._loop is not None:
+            self._loop.step()
+            if self._loop.parts is not None:
+                self._loop.parts.wait()
+
+    # -- how it is done ----------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Wrap the Trainer's three entrances: no hook tells of an error, or which loop it is that begins."""
+        trainer = adapting.caller(Trainer)
+        if trainer is None or trainer is self._trainer():
+            return
+        self._methods.unwrap()
+        self._trainer = ref(trainer)
+        self._methods.wrap_in(trainer, "train", self._stages.until_error)
+        for name, stage in _LOOPS.items():
+            self._methods.wrap_in(trainer, name, partial(self._looping, trainer, stage))
+
+    @contextmanager
+    def _looping(self, trainer: Trainer, name: str) -> Iterator[None]:
+        """A loop beside the training runs; an evaluation of several data sets is one."""
+        stage = None if self._loop is not None else self._stages.get(name)
+        with ExitStack() as stack:
+            if self._train is not None and self._train.parts is not None:
+                stack.enter_context(self._train.parts.validation())
+            if stage is not None:
+                out, step = adapting.folder_in(trainer.args.output_dir or ""), self._steps.pop(name, None)
+                stack.enter_context(stage.running(trainer, for_good=not trainer.is_in_train, step=step, out=out))
+                stack.callback(setattr, self, "_loop", None)
+                self._loop = stage
+            yield
+
+    def _log(self, capture: Capture, place: Place) -> None:  # noqa: ARG002 -- the numbers are in its facts
+        """A window has its files."""
+        trainer = self._trainer()
+        if trainer is None or not self._log_results or not trainer.is_world_process_zero():
+            return
+        should_log = trainer.control.should_log
+        # the method of a subclass may empty what it has gathered for the Trainer's own lines
+        Trainer.log(trainer, adapting.scalars(capture))
+        trainer.control.should_log = should_log
+
+
+def _parts(profiler: Profiler, stage: str, *, module_names: bool) -> Parts:
+    methods = _TRAINING if stage == "train" else _EVALUATION
+    return Parts(profiler, methods, waits=stage != "train", modules=attrgetter("model") if module_names else None)
+
+
+def _counts(kept: Any, name: str) -> dict[str, int]:
+    """The steps that a checkpoint says were done."""
+    ours = kept.get(name) if isinstance(kept, dict) else kept
+    ours = ours[0] if isinstance(ours, list) and ours else ours  # of several callbacks
+    return adapting.read_counts(ours and ours["args"]["steps"])

@@ -1,0 +1,58 @@
+"""What an integration is given: options by its user, counts by a checkpoint."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from perfhooks.errors import OptionError
+from perfhooks.guard import logger
+from perfhooks.options import Options
+
+UNITS: Final = ("batch", "optimizer")
+"""What a training step may be: a batch, or an update of the optimizer, however many batches it takes."""
+
+
+def check(face: Callable[..., Any], options: Mapping[str, Any], *, framework: str, step_unit: str = "batch") -> None:
+    """Look through the arguments that all integrations have; a profiler looks through its options by itself.
+
+    Args:
+        face: What was called, for the names of its other arguments.
+        options: The keywords that it hands on to the profiler.
+        framework: How the framework is called.
+        step_unit: Its argument of this name.
+
+    Raises:
+        OptionError: An argument has a value that it cannot have.
+        TypeError: No option has this name.
+    """
+    known = [*inspect.signature(face).parameters, *Options.__annotations__]
+    for name in options:
+        if name not in Options.__annotations__:
+            close = difflib.get_close_matches(name, known, n=1)
+            raise TypeError(f"unexpected option {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+    if "stage" in options:
+        raise OptionError(f"stage is what {framework} runs: give a schedule for {options['stage']!r} instead")
+    if step_unit not in UNITS:
+        raise OptionError(f"step_unit must be 'batch' or 'optimizer', got {step_unit!r}")
+
+
+def read_counts(state: object) -> dict[str, int]:
+    """The steps of each stage from a checkpoint, less what cannot be read: that costs a log line, not the training.
+
+    Args:
+        state: What the checkpoint holds in the place where `Stages.counts` was put; None where it holds nothing.
+    """
+    if state is None:
+        return {}
+    found = state if isinstance(state, Mapping) else {}
+    counts = {name: count for name, count in found.items() if isinstance(name, str) and _is_count(count)}
+    if len(counts) != len(found) or not isinstance(state, Mapping):
+        logger.warning("the checkpoint's counts of steps cannot be read (%.200r): counting begins anew", state)
+    return counts
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

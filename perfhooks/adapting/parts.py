@@ -1,0 +1,100 @@
+"""The parts of a step: public methods of a framework's objects, wrapped while a window is open."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from perfhooks import labels
+from perfhooks.adapting.module_names import ModuleNames
+from perfhooks.adapting.open_labels import OpenLabels
+from perfhooks.adapting.wrapped_methods import WrappedMethods
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    import torch
+
+    from perfhooks.recording.profiler import Profiler
+
+
+class Parts:
+    """Labels for `Stage`: a call of a method is a part of the step, and hooks may begin and end others.
+
+    A validation inside the step is one part, whatever it does but save a checkpoint.
+
+    Args:
+        profiler: Of the stage.
+        methods: What to wrap and which part it is, by names like ``model.loss``, from what the stage began with.
+        waits: Whether the stage waits for data wherever no method of these runs, from the end of one step on.
+        modules: Finds the module whose descendants' names are to be shown; None shows none.
+    """
+
+    def __init__(
+        self,
+        profiler: Profiler,
+        methods: Mapping[str, str],
+        *,
+        waits: bool = False,
+        modules: Callable[[Any], torch.nn.Module] | None = None,
+    ) -> None:
+        self._region = profiler.region
+        self._parts = methods
+        self._waits = waits
+        self._modules = modules
+        self._names: ModuleNames | None = None
+        self._methods = WrappedMethods()
+        self._labels = OpenLabels(profiler.region)
+        self._on = False
+
+    def put(self, loop: Any, *, waiting: bool) -> None:
+        """A window has opened."""
+        self._on = True
+        for path, part in self._parts.items():
+            owner, _, name = path.rpartition(".")
+            self._methods.wrap_in(attrgetter(owner)(loop) if owner else loop, name, partial(self.part, part))
+        if self._modules is not None:
+            self._names = ModuleNames(self._modules(loop), self._region)
+        if waiting:
+            self.wait()
+
+    def take_off(self, loop: Any) -> None:  # noqa: ARG002 -- the methods know whose they are
+        """The window has closed."""
+        self._on = False
+        self._labels.close()
+        self._methods.unwrap()
+        names, self._names = self._names, None
+        if names is not None:
+            names.remove()
+
+    def wait(self) -> None:
+        """A step has ended: what follows is the wait for data, if that cannot be seen otherwise."""
+        if self._waits:
+            self.begin(labels.DATA)
+
+    def begin(self, part: str) -> None:
+        """A part begins in one hook and ends in another; the first of several beginnings counts."""
+        if self._on and not self._labels.has(part):
+            self._labels.begin(part)
+
+    def end(self, part: str) -> None:
+        """It ends, if it has begun."""
+        self._labels.end(part)
+
+    def part(self, name: str) -> AbstractContextManager[Any]:
+        """Label what is done inside the context."""
+        if self._waits:
+            self.end(labels.DATA)
+        hidden = not self._on or (self._labels.has(labels.VALIDATION) and name != labels.CHECKPOINT)
+        return nullcontext() if hidden else self._region(name)
+
+    @contextmanager
+    def validation(self) -> Iterator[None]:
+        """A validation that interrupts the loop."""
+        self.begin(labels.VALIDATION)
+        try:
+            yield
+        finally:
+            self.end(labels.VALIDATION)

@@ -1,0 +1,58 @@
+"""What a finished window says, in the forms that a framework's loggers take."""
+
+from __future__ import annotations
+
+import csv
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from perfhooks.run.capture import Capture, Place
+
+_KEYS: Final = ("rank", "stage", "step")
+_TABLE: Final = "steps.csv"
+
+
+def scalars(capture: Capture) -> dict[str, float]:
+    """The mean of each column of a window's step table, by a name like ``perf/train/forward_ms``."""
+    return {f"perf/{capture.stage}/{name}": value for name, value in capture.summary.items()}
+
+
+def last_step(capture: Capture) -> int:
+    """The number of the step at which a window ended."""
+    return capture.reached if capture.last is None or capture.partial else capture.last
+
+
+def step_rows(place: Place) -> Iterator[tuple[int, dict[str, float]]]:
+    """Each numbered step of a window with its columns, less what was not measured; nothing if there is no table.
+
+    Args:
+        place: Where the window's files are.
+
+    Yields:
+        The number of a step, and its columns by name: milliseconds, MiB and counts.
+    """
+    for row in _table(place):
+        if row["step"]:
+            yield int(row["step"]), {name: float(row[name]) for name in row if name not in _KEYS and row[name]}
+
+
+def markdown(capture: Capture, place: Place) -> str:
+    """A window as text: its headline, the place of its files and its step table."""
+    rows = list(_table(place))
+    lines = [f"**{capture.headline}**", "", f"`{place.folder}`", ""]
+    if rows:
+        lines += [_row(list(rows[0])), _row(["---"] * len(rows[0])), *(_row(list(row.values())) for row in rows)]
+    return "\n".join(lines)
+
+
+def _table(place: Place) -> Iterator[dict[str, str]]:
+    table = place.artifact(_TABLE)
+    if table.exists():
+        with table.open(encoding="utf-8", newline="") as file:
+            yield from csv.DictReader(file)
+
+
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,184 @@
+"""``perfhooks compare``: did it get slower, by how much, and through what."""
+
+from __future__ import annotations
+
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from typer.core import TyperCommand
+
+from perfhooks.command.output import write
+from perfhooks.errors import OptionError
+from perfhooks.progress import working
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from perfhooks.comparing.comparison import Comparison
+    from perfhooks.comparing.side import Side
+
+EXAMPLES: Final = """Examples:
+
+- `perfhooks compare perf/base perf/new`
+- `perfhooks compare base1 base2 base3 -- new1 new2 new3 --fail-if-slower 2%`
+- `perfhooks compare a.pt.trace.json.gz b.pt.trace.json.gz -o difference.html`
+- `perfhooks compare --save base.json perf/base`, then `perfhooks compare base.json perf/new`
+"""
+"""What ``--help`` ends with."""
+
+SLOWER: Final = 3
+"""The exit code where the verdict is what ``--fail-if-slower`` asks about."""
+
+_BETWEEN: Final = "\0"
+"""Stands for ``--`` between the sides: click takes the first for the end of the options."""
+
+
+class CLASS(TyperCommand):
+    """A command whose ``--`` stands between two lists, with options on either side of it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line."""
+        return super().parse_args(ctx, [_BETWEEN if each == "--" else each for each in args])
+
+
+class Form(str, Enum):
+    """How a comparison is written."""
+
+    text = "text"
+    markdown = "markdown"
+    json = "json"
+
+
+def command(
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            help="Two run folders, traces or baselines; or several runs of each side with -- between the sides.",
+            show_default=False,
+        ),
+    ],
+    *,
+    fail_if_slower: Annotated[
+        str | None,
+        typer.Option("--fail-if-slower", help="Exit with 3 if B is slower by more than this, as 2%.", metavar="SHARE"),
+    ] = None,
+    tolerance: Annotated[
+        str | None, typer.Option("--tolerance", help="What difference is none; 2% if not given.", metavar="SHARE")
+    ] = None,
+    stage: Annotated[
+        str | None, typer.Option("--stage", help="Which loop to compare; train if both have it.", show_default=False)
+    ] = None,
+    shares: Annotated[
+        bool, typer.Option("--shares", help="Compare shares of the step: for runs on different machines.")
+    ] = False,
+    form: Annotated[Form, typer.Option("--format", "-f", help="What goes to standard output.")] = Form.text,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write a page with everything side by side.", show_default=False)
+    ] = None,
+    show_it: Annotated[bool, typer.Option("--open", help="Open that page in a browser.")] = False,
+    save: Annotated[
+        Path | None,
+        typer.Option("--save", help="Keep the given runs as a baseline, to be compared with later.", metavar="FILE"),
+    ] = None,
+) -> None:
+    """Say whether a training became slower, by how much, and through what.
+
+    The verdict is about the steps that nobody recorded; the reasons come from the recorded windows.
+    """
+    limit = _share(fail_if_slower or tolerance, "fail-if-slower" if fail_if_slower else "tolerance")
+    if save is not None:
+        _save(targets, stage, save)
+        return
+    if shares and fail_if_slower:
+        raise OptionError("choose one of --shares and --fail-if-slower: shares of a step say nothing of its length")
+    made = _compared(_sides(targets), stage, limit, shares=shares)
+    _tell(made, form)
+    _page(made, out, show_it=show_it)
+    if fail_if_slower and made.verdict is not None and made.verdict.outcome == "slower":
+        raise typer.Exit(SLOWER)
+
+
+def _share(text: str | None, name: str) -> float:
+    from perfhooks.comparing.statistics import TOLERANCE
+
+    if text is None:
+        return TOLERANCE
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1:
+        raise OptionError(f"{name} must be a share from 0 to 1, such as 2% or 0.02; got {text!r}")
+    return value
+
+
+def _sides(targets: Sequence[str]) -> list[list[Path]]:
+    """The paths of both sides."""
+    given = list(targets)
+    if _BETWEEN in given:
+        place = given.index(_BETWEEN)
+        sides = [given[:place], given[place + 1 :]]
+    else:
+        sides = [[each] for each in given]
+    if len(sides) != 2 or not all(sides) or _BETWEEN in sides[1]:  # noqa: PLR2004 -- A and B
+        raise OptionError(
+            f"compare takes two runs, or several of each side with -- between the sides; got {len(given)} without it"
+            if _BETWEEN not in given
+            else "compare takes runs on both sides of one --"
+        )
+    return [[Path(each) for each in side] for side in sides]
+
+
+def _compared(sides: Sequence[Sequence[Path]], stage: str | None, tolerance: float, *, shares: bool) -> Comparison:
+    from perfhooks.comparing.comparison import compare
+    from perfhooks.comparing.sources import read
+
+    with working("comparing"):
+        a, b = read(sides, stage)
+        return compare(a, b, tolerance=tolerance, shares=shares)
+
+
+def _save(targets: Sequence[str], stage: str | None, path: Path) -> None:
+    from perfhooks.comparing import baseline
+    from perfhooks.comparing.sources import read
+
+    with working("reading"):
+        (side,) = read([[Path(each) for each in targets if each != _BETWEEN]], stage)
+    _warn(side)
+    write(path, baseline.encode(side))
+    typer.echo(path)
+
+
+def _warn(side: Side) -> None:
+    for note in side.notes:
+        typer.echo(f"perfhooks: {note}", err=True)
+
+
+def _tell(made: Comparison, form: Form) -> None:
+    if form is Form.json:
+        import msgspec
+
+        from perfhooks.comparing.comparison import data
+
+        sys.stdout.flush()
+        sys.stdout.buffer.write(msgspec.json.encode(data(made)) + b"\n")
+        sys.stdout.flush()
+        return
+    from perfhooks.comparing import written
+
+    typer.echo(written.markdown(made) if form is Form.markdown else written.text(made))
+
+
+def _page(made: Comparison, out: Path | None, *, show_it: bool) -> None:
+    if out is None and not show_it:
+        return
+    from perfhooks.comparing.page import render
+
+    path = out or Path("comparison.html")
+    write(path, render(made).encode())
+    typer.echo(path, err=True)
+    if show_it:
+        typer.launch(path.absolute().as_uri())

@@ -1,0 +1,140 @@
+"""Which run or which traces a user means, by what was said or by what lies around."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from perfhooks.errors import PerfhooksError, TraceError
+from perfhooks.run.layout import MANIFEST
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from perfhooks.run.capture import Capture, Place
+from perfhooks.run.reading import is_plain
+
+_NAMES: Final = ("pt.trace.json.gz", "pt.trace.json")
+_DEPTH: Final = 5
+"""Folders below the working directory that are looked at: ``lightning_logs/version_3/perf/RUN`` is four deep."""
+_MOST: Final = 20_000
+"""Folders that are looked at in all: a home directory has more, and a person waits."""
+
+
+def last_run() -> Path:
+    """The run that was begun last: ``perf/latest``, else the newest folder below here that is one.
+
+    Raises:
+        PerfhooksError: There is none.
+    """
+    latest = Path("perf/latest")
+    if (latest / MANIFEST).exists():
+        return latest
+    found = max(_manifests(), key=lambda each: each.stat().st_mtime, default=None)
+    if found is None:
+        raise PerfhooksError("there is no run below this folder: say which one, such as perf/latest")
+    return found.parent
+
+
+def _manifests() -> Iterator[Path]:
+    for count, (folder, below, files) in enumerate(os.walk(".")):
+        depth = folder.count(os.sep)
+        below[:] = [name for name in below if not name.startswith(".") and depth < _DEPTH]
+        if MANIFEST in files:
+            yield Path(folder, MANIFEST)
+            below.clear()
+        if count > _MOST:
+            return
+
+
+@dataclass(frozen=True)
+class Source:
+    """One trace to show."""
+
+    path: Path | str
+    window: str = ""
+    """Which of several it is."""
+    capture: Capture | None = None
+    """The facts of its window, if it is one of ours."""
+
+    @property
+    def communication(self) -> str | None:
+        """The kernels that its training said communicate; see `perfhooks.trace.read`."""
+        return None if self.capture is None else self.capture.options.get("communication")
+
+    @property
+    def rank(self) -> int:
+        """The rank that recorded it, as far as its folder knows."""
+        return 0 if self.capture is None else self.capture.rank
+
+
+def find(target: str | None) -> list[Source]:
+    """Find the traces that a user means, windows and ranks in order.
+
+    Args:
+        target: a trace or a URL of one, the folder of a run or of a window, a folder that holds runs (the latest is
+            taken), or any folder with traces, see `perfhooks.run.loose.traces`.
+
+    Raises:
+        TraceError: there is none.
+        PerfhooksError: the run folder was written by a newer perfhooks.
+    """
+    from perfhooks.run.folder import Run
+
+    path = last_run() if target is None else Path(target)
+    if target is not None and ("://" in target or path.is_file()):
+        return [Source(target)]
+    if not path.exists():
+        raise TraceError(f"{path} does not exist")
+    places = Run.existing(path).places() if (path / "run.json").exists() else _places(path)
+    if not places and (path / "latest" / "run.json").exists():
+        places = Run.existing(path / "latest").places()
+    found = [source for place in places if (source := _source(place)) is not None]
+    if not places:
+        found = _loose(path)
+    if not found:
+        missing = "its windows kept no trace" if places else "no run, no window, and no *.json with traceEvents"
+        raise TraceError(f"{path} has no trace to show: {missing}")
+    return found
+
+
+def last_window(sources: Sequence[Source]) -> list[Source]:
+    """Those of some traces that are of the window that was recorded last, the lowest rank first."""
+    last = max(sources, key=lambda source: source.capture.time if source.capture else 0.0).window
+    return sorted((source for source in sources if source.window == last), key=lambda source: source.rank)
+
+
+def _loose(folder: Path) -> list[Source]:
+    """Traces that others recorded: those of all ranks together, one without a rank by itself."""
+    from perfhooks.run import loose
+    from perfhooks.run.capture import Capture
+
+    windows = loose.windows(loose.traces(folder))
+    found = []
+    for turn, together in enumerate(windows):
+        name = together[0].path.name if together[0].rank is None else f"{turn + 1} of {len(windows)}"
+        # with a last step, whatever it is, no step was cut short
+        found += [Source(each.path, name, Capture(rank=each.rank or 0, last=0)) for each in together]
+    return found
+
+
+def _places(window: Path) -> list[Place]:
+    """The ranks of one window."""
+    from perfhooks.run.folder import Run
+
+    return [place for place in Run(window.parent).places() if place.folder.name == window.name]
+
+
+def _source(place: Place) -> Source | None:
+    from perfhooks.run.capture import Capture
+
+    capture = None
+    with contextlib.suppress(PerfhooksError):
+        capture = place.load()
+    for path in (*map(place.artifact, _NAMES), *([place.saved(capture)] if capture else [])):
+        if is_plain(path):
+            return Source(path, place.folder.name, capture or Capture(rank=place.rank))
+    return None

@@ -1,0 +1,236 @@
+"""Two trainings compared: one object with the verdict, what differs besides and the reason, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from perfhooks.comparing import reason, sentences
+from perfhooks.comparing.facts import RECORDED, Difference, differences, is_elsewhere
+from perfhooks.comparing.reason import Aligned, Contribution
+from perfhooks.comparing.statistics import TOLERANCE, Verdict, verdict
+from perfhooks.errors import PerfhooksError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from perfhooks.comparing.side import Side
+
+FORMAT: Final = 1
+"""Of a comparison's data. 1: the first."""
+NAMED: Final = 5
+"""How many reasons are said; all are in the tables."""
+
+_ROWS: Final = 200
+
+
+class Comparison(msgspec.Struct, kw_only=True):
+    """What two sides say together."""
+
+    a: Side
+    b: Side
+    verdict: Verdict | None
+    """None where a side has no steps to judge by."""
+    differs: list[Difference]
+    notes: list[str]
+    by_device: bool = False
+    """Whether the reasons are times of devices rather than of the host."""
+    shares: bool = False
+    """Whether their numbers are shares of the step rather than nanoseconds."""
+    reasons: list[Contribution] = []
+    """Largest first; they sum to the difference of the recorded steps."""
+    views: dict[str, list[Contribution]] = {}
+    """The same difference by parts, operators, ...; each sums to it, but collectives."""
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in words."""
+        if self.shares:
+            return "Shares of the step are compared, not milliseconds: the two ran on different machines."
+        return sentences.verdict(self.verdict)
+
+    @property
+    def told(self) -> list[str]:
+        """The largest reasons in words."""
+        say = sentences.share if self.shares else None
+        return [sentences.contribution(each, say) for each in self.reasons[:NAMED] if each.difference]
+
+    @property
+    def recorded(self) -> str:
+        """What the recorded steps differ by, in words."""
+        if not (self.a.costs.steps and self.b.costs.steps):
+            return ""
+        change = f"{sentences.ms(self.a.step_ms)} -> {sentences.ms(self.b.step_ms)}"
+        whose = "by the device's time" if self.by_device else "by the host's time"
+        counts = f"{self.a.costs.steps} and {self.b.costs.steps} steps"
+        return f"Where it comes from, {whose} in the recorded steps ({counts}, mean {change}):"
+
+
+def compare(a: Side, b: Side, *, tolerance: float = TOLERANCE, shares: bool = False) -> Comparison:
+    """Compare two sides.
+
+    Args:
+        a: What was before.
+        b: What is now.
+        tolerance: What share of difference is none.
+        shares: Compare shares of the step instead of times.
+
+    Raises:
+        PerfhooksError: There is nothing that both have.
+    """
+    if not (a.levels and b.levels) and not (a.costs.steps and b.costs.steps):
+        raise PerfhooksError(f"{a.label} and {b.label} have nothing in common: neither timed steps nor windows")
+    judged = verdict(a.levels, b.levels, tolerance=tolerance) if a.levels and b.levels else None
+    differs = differences(a.facts, b.facts)
+    made = Comparison(a=a, b=b, verdict=judged, differs=differs, notes=[*a.notes, *b.notes], shares=shares)
+    made.notes += _doubts(made)
+    if a.costs.steps and b.costs.steps:
+        _explain(made)
+    return made
+
+
+def _doubts(made: Comparison) -> list[str]:
+    found = []
+    if is_elsewhere(made.differs, made.a.facts) and not made.shares:
+        found.append(
+            "the two ran on different machines, so milliseconds hardly compare; --shares compares shares of the step"
+        )
+    recorded = [each.name.removeprefix("option ") for each in made.differs if each.name.startswith("option ")]
+    other = [name for name in recorded if name in RECORDED]
+    if other:
+        found.append(
+            f"the windows were recorded with different options ({', '.join(other)}): what only one of them recorded "
+            "is not compared, and recording itself is part of the difference of the recorded steps"
+        )
+    return found
+
+
+def _explain(made: Comparison) -> None:
+    aligned = Aligned(made.a.costs, made.b.costs)
+    made.by_device = aligned.by_device
+    views = {
+        "reasons": reason.largest(aligned),
+        "parts": reason.by_part(aligned),
+        "operators": reason.by_operator(aligned),
+        "modules": reason.by_module(aligned) if aligned.modules else [],
+        "lines": reason.by_line(aligned) if aligned.a.frames and aligned.b.frames else [],
+        "classes": reason.by_class(aligned),
+        "kernels": reason.by_kernel(aligned),
+    }
+    if made.shares:
+        steps = made.a.step_ms * 1e6, made.b.step_ms * 1e6
+        views = {name: [_as_share(row, *steps) for row in rows] for name, rows in views.items()}
+        views = {name: sorted(rows, key=lambda each: -abs(each.difference)) for name, rows in views.items()}
+    else:
+        views["collectives"] = reason.collectives(made.a.costs, made.b.costs)
+    made.reasons = views.pop("reasons")
+    made.views = {name: rows for name, rows in views.items() if rows}
+
+
+def _as_share(row: Contribution, step_a: float, step_b: float) -> Contribution:
+    a, b = row.a / step_a, row.b / step_b
+    by_count = row.by_count / step_a
+    changed = {"a": a, "b": b, "by_count": by_count, "by_price": b - a - by_count, "inside": []}
+    return msgspec.structs.replace(row, **changed)
+
+
+def data(made: Comparison) -> dict[str, Any]:
+    """A comparison as plain JSON.
+
+    Args:
+        made: Any.
+
+    Returns:
+        ``verdict``, ``sentence``, ``differs``, ``notes``, ``reasons`` and ``tables`` (rows with ``a``, ``b`` and
+        ``difference``, of one step, in nanoseconds or as shares), ``memory``, ``findings``, ``ranks`` and ``flames``.
+    """
+    return {
+        "format": FORMAT,
+        "a": _described(made.a),
+        "b": _described(made.b),
+        "verdict": None if made.verdict is None else asdict(made.verdict),
+        "sentence": made.sentence,
+        "differs": [each._asdict() for each in made.differs],
+        "notes": made.notes,
+        "by_device": made.by_device,
+        "unit": "share" if made.shares else "ns",
+        "recorded": made.recorded,
+        "told": made.told,
+        "reasons": _rows(made.reasons),
+        "tables": {name: _rows(rows) for name, rows in made.views.items()},
+        "memory": memory(made),
+        "findings": findings(made),
+        "ranks": ranks(made),
+        "counts": _counts(made),
+        "flames": {"a": made.a.flames, "b": made.b.flames},
+    }
+
+
+def _described(side: Side) -> dict[str, Any]:
+    costs = side.costs
+    return {
+        "label": side.label,
+        "stage": side.stage,
+        "runs": len(side.levels),
+        "windows": side.windows,
+        "recorded_steps": costs.steps,
+        "recorded_ns": costs.wall / costs.steps if costs.steps else None,
+    }
+
+
+def _rows(rows: Sequence[Contribution]) -> list[dict[str, Any]]:
+    """The largest rows, and what the others sum to."""
+    shown = [_row(each) for each in rows[:_ROWS]]
+    rest = rows[_ROWS:]
+    if rest:
+        columns = ("a", "b", "count_a", "count_b", "by_count", "by_price")
+        sums = {name: sum(getattr(each, name) for each in rest) for name in columns}
+        shown.append(_row(Contribution(name=f"{len(rest)} smaller ones", kind=reason.ELSEWHERE, **sums)))
+    return shown
+
+
+def _row(each: Contribution) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(each)
+    return plain | {"title": sentences.subject(each), "difference": each.difference}
+
+
+def memory(made: Comparison) -> list[dict[str, Any]]:
+    """The peak of memory of each device, in bytes; nothing where one side did not record it."""
+    a, b = made.a.costs.peak_bytes, made.b.costs.peak_bytes
+    return [{"device": name, "a": a[name], "b": b[name]} for name in a if name in b]
+
+
+def findings(made: Comparison) -> dict[str, list[str]]:
+    """What is now to be said that was not before, and the other way round: titles of findings."""
+    a, b = made.a.findings, made.b.findings
+    return {
+        "came": [title for rule, title in b.items() if rule not in a],
+        "went": [title for rule, title in a.items() if rule not in b],
+    }
+
+
+def ranks(made: Comparison) -> dict[str, Any]:
+    """The median step of the middle and the slowest rank, in milliseconds; nothing of one rank a side."""
+    if max(len(made.a.ranks), len(made.b.ranks)) < 2:  # noqa: PLR2004 -- several
+        return {}
+    found: dict[str, Any] = {}
+    for name, side in (("a", made.a), ("b", made.b)):
+        ordered = sorted(side.ranks, key=side.ranks.__getitem__)
+        if ordered:
+            slowest, middle = ordered[-1], ordered[(len(ordered) - 1) // 2]
+            found[name] = {"count": len(ordered), "median_ms": side.ranks[middle], "slowest": slowest}
+            found[name]["slowest_ms"] = side.ranks[slowest]
+    return found
+
+
+def _counts(made: Comparison) -> list[dict[str, Any]]:
+    """How often each operator and kernel ran in a step, on any thread, where that differs."""
+    a, b = made.a.costs, made.b.costs
+    rows = []
+    for name in dict.fromkeys([*a.counts, *b.counts]):
+        of_a, of_b = (side.counts.get(name, 0) / side.steps if side.steps else 0.0 for side in (a, b))
+        if of_a != of_b:
+            rows.append((abs(of_b - of_a), {"name": name, "a": of_a, "b": of_b}))
+    return [row for _, row in sorted(rows, key=lambda row: -row[0])[:_ROWS]]

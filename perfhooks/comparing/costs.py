@@ -1,0 +1,443 @@
+"""What the steps of one window were spent on: rows that sum to the steps, to the nanosecond."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from perfhooks import labels
+from perfhooks.report import json_values
+from perfhooks.trace import device, host, intervals, modules, parts, steps, whose
+from perfhooks.trace.kinds import Kind
+from perfhooks.trace.nesting import inherited
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from perfhooks.trace import Trace
+    from perfhooks.trace.intervals import Intervals
+    from perfhooks.trace.model import Flags, Ints
+    from perfhooks.trace.steps import Steps
+    from perfhooks.trace.tables import Tables
+
+    Moments = dict[str, Intervals]
+    """The moments of each part of a step on one thread."""
+    Keys = np.ndarray[tuple[int, int], np.dtype[np.int64]]
+    """One row for each entry: the part, and the numbers of what a `Where` tells of it."""
+
+FORMAT: Final = 1
+"""Of ``costs.json``. 1: the first."""
+
+PARTS: Final = (*labels.PARTS, "other")
+"""The parts of a step; ``other`` is what no label and no sign tells."""
+IDLE: Final = "idle"
+"""The class of moments in which no device worked."""
+SMALL: Final = "(small)"
+"""The operator of rows that are summed because there are so many."""
+
+MOST_ROWS: Final = 4000
+"""What is kept of a window apart; a ResNet's window has 1,500 rows."""
+_TEXT: Final = 200
+"""Of operators and shapes; a longer one loses its middle."""
+_NAME: Final = 1000
+"""Of kernels, which differ in the middle of their template arguments."""
+
+
+class Where(NamedTuple):
+    """Whose time it is; empty is none, or what was not recorded."""
+
+    part: str
+    """One of `PARTS`."""
+    module: str = ""
+    """The path of modules, forward or backward."""
+    line: str = ""
+    """The innermost frame of the training's own code."""
+    operator: str = ""
+    """The innermost operator on the host; what launched the work on a device."""
+    shapes: str = ""
+    """Of the tensors among its inputs."""
+    types: str = ""
+    """What these hold, each type once."""
+    kind: str = ""
+    """On a device, the class of the work: compute, communication, copy, set or idle."""
+    kernel: str = ""
+    """On a device, the name of the work."""
+
+
+class Cost(NamedTuple):
+    """How often, and how long: over all the steps that count."""
+
+    calls: int
+    nanoseconds: int
+
+    def __add__(self, other: object) -> Cost:
+        """Of both together."""
+        if not isinstance(other, Cost):
+            return NotImplemented
+        return Cost(self.calls + other.calls, self.nanoseconds + other.nanoseconds)
+
+
+class Collective(msgspec.Struct, frozen=True):
+    """The collectives of one kind."""
+
+    operation: str
+    count: int
+    nanoseconds: int
+    bytes: int
+
+
+class Costs(msgspec.Struct, kw_only=True):
+    """What the steps of one window, of one rank, were spent on."""
+
+    steps: int = 0
+    """How many steps count."""
+    wall: int = 0
+    """What they took together, in nanoseconds."""
+    host: dict[Where, Cost] = msgspec.field(default_factory=dict)
+    """Every moment of the steps' own thread; sums to ``wall``."""
+    device: dict[Where, Cost] = msgspec.field(default_factory=dict)
+    """Every moment of the steps by what the devices did, idle ones by the part of the step; sums to ``wall``, or is
+    empty where no device was traced."""
+    collectives: list[Collective] = msgspec.field(default_factory=list)
+    peak_bytes: dict[str, int] = msgspec.field(default_factory=dict)
+    """The most memory that was allocated, by device."""
+    counts: dict[str, int] = msgspec.field(default_factory=dict)
+    """How often each operator, label, call into the runtime, and kernel ran in these steps, on any thread."""
+    shapes: bool = False
+    """Whether shapes were recorded."""
+    frames: bool = False
+    """Whether Python frames and modules were."""
+    batch: str = ""
+    """The first operator of a step that has shapes, and they."""
+    fetches: int = 0
+    """How many batches a DataLoader gave in these steps."""
+    device_name: str = ""
+
+
+def measure(tables: Tables) -> Costs:
+    """Say what the steps of a window that count were spent on.
+
+    On the host a moment of the step's own thread belongs to the innermost operator, module (forward or backward) and
+    frame of the training's own code that are open, and to the part of the step (`perfhooks.trace.steps.table`).
+
+    On devices a moment of the step belongs to the work that runs: to compute before communication, to these before
+    copies and sets, and of several of a class to the one that began first; else it is idle, while the host was in
+    some part of the step. Work has the part, module and operator of its launch.
+
+    Args:
+        tables: Those of the window.
+    """
+    trace = tables.trace
+    marks, counting = tables.marks, tables.counting
+    chosen = steps.Steps(
+        [number for number, counts in zip(marks.number, counting.tolist(), strict=True) if counts],
+        *(column[counting] for column in marks[1:]),
+    )
+    frames = _Frames(trace, tables.owners)
+    moments = {int(thread): parts.of_thread(trace, int(thread)) for thread in np.unique(chosen.thread)}
+    return Costs(
+        steps=len(chosen.number),
+        wall=int((chosen.end - chosen.start).sum()),
+        host=shortened(_host(trace, chosen, moments, frames), MOST_ROWS),
+        device=shortened(_device(trace, chosen, moments, frames), MOST_ROWS) if trace.is_device_traced else {},
+        collectives=_collectives(tables),
+        peak_bytes=_peaks(tables),
+        counts=_counts(trace, chosen),
+        shapes="dims" in trace.arguments,
+        frames=bool((trace.kind == Kind.PYTHON).any()),
+        batch=_batch(trace, chosen, frames),
+        fetches=_fetches(trace, chosen),
+        device_name=_device_name(trace),
+    )
+
+
+class _Frames:
+    """What is around each entry of `host.tree`."""
+
+    def __init__(self, trace: Trace, owners: whose.Owners) -> None:
+        self.tree = host.tree(trace)
+        kind = trace.kind[self.tree.row]
+        parent = self.tree.nesting.parent
+        entries = np.arange(len(kind))
+        self.operator = inherited(parent, np.where(kind == Kind.OP, entries, -1))
+        own = whose.names_of(trace, (whose.Origin.USER,), owners)
+        line = (kind == Kind.PYTHON) & own[trace.name[self.tree.row]]
+        self.line = inherited(parent, np.where(line, entries, -1))
+        paths, place = modules.of_slices(trace)
+        self.paths = [*paths, ""]
+        self.module = place[self.tree.row]
+        self._trace = trace
+        self._known: dict[tuple[int, Callable[[object], str]], str] = {}
+        self.dims, self.types = trace.argument("dims"), trace.argument("types")
+
+    def keys(self, entries: Ints) -> Keys:
+        """For each entry, or -1, a number for each of what a `Where` tells of it: one row each."""
+        operator, line, module = (np.append(column, -1)[entries] for column in (self.operator, self.line, self.module))
+        row = np.append(self.tree.row, -1)
+        columns = [
+            module,
+            np.where(line >= 0, self._trace.name[row[line]], -1),
+            np.where(operator >= 0, self._trace.name[row[operator]], -1),
+            np.where(operator >= 0, self.dims[row[operator]], -1),
+            np.where(operator >= 0, self.types[row[operator]], -1),
+        ]
+        return np.stack(columns, axis=1).astype(np.int64).reshape(len(entries), len(columns))
+
+    def where(self, part: int, keys: Sequence[int], kind: str = "", kernel: str = "") -> Where:
+        """What such numbers stand for."""
+        module, line, operator, dims, types = keys
+        names = self._trace.names
+        return Where(
+            PARTS[part],
+            self.paths[module],
+            "" if line < 0 else _line(names[line]),
+            "" if operator < 0 else json_values.text(names[operator], _TEXT),
+            self._written(dims, _shapes),
+            self._written(types, _types),
+            kind,
+            kernel,
+        )
+
+    def _written(self, text: int, write: Callable[[object], str]) -> str:
+        """An argument as it is shown; few are distinct."""
+        key = (text, write)
+        if key not in self._known:
+            self._known[key] = write(self._trace.text(text))
+        return self._known[key]
+
+
+_PLACE: Final = re.compile(r"(?:.*[/\\])?(.+)\(\d+\): (.+)")
+
+
+def _line(frame: str) -> str:
+    """A frame without its folder and its number, which change with every edit: ``train.py: step``."""
+    found = _PLACE.fullmatch(frame)
+    return json_values.text(f"{found[1]}: {found[2]}" if found else frame, _TEXT)
+
+
+@functools.cache
+def _short(words: tuple[str, ...]) -> str:
+    return json_values.text(", ".join(dict.fromkeys(words)), _TEXT)
+
+
+def _shapes(dims: object) -> str:
+    """The shapes of the tensors among the inputs, as torch writes them."""
+    shown = [each for each in dims if each] if isinstance(dims, list) else []
+    return json_values.text(" ".join(json.dumps(each) for each in shown), _TEXT)
+
+
+def _types(types: object) -> str:
+    """What the tensors among the inputs hold, each type once: ``float, long int``."""
+    words = types if isinstance(types, list) else []
+    plain = (str(each).removeprefix("c10::") for each in words if each and isinstance(each, str))
+    return _short(tuple(each for each in plain if each not in _NO_TENSOR))
+
+
+_NO_TENSOR: Final = ("Scalar", "ScalarList", "GenericList")
+
+
+def _host(trace: Trace, chosen: Steps, by_thread: dict[int, Moments], frames: _Frames) -> dict[Where, Cost]:
+    """The moments of the steps' threads, cut wherever anything begins or ends."""
+    keys: list[Keys] = []
+    lengths: list[Ints] = []
+    calls: list[Ints] = []
+    for thread, moments in by_thread.items():
+        mine = chosen.thread == thread
+        within = intervals.union(chosen.start[mine], chosen.end[mine])
+        first, last = np.searchsorted(frames.tree.thread, [thread, thread + 1])
+        start = trace.start[frames.tree.row[first:last]]
+        end = frames.tree.nesting.end[first:last]
+        edges = [start, end, within.ravel(), *(each.ravel() for each in moments.values())]
+        cuts = np.unique(np.concatenate(edges))
+        cuts = cuts[(cuts >= within[0, 0]) & (cuts <= within[-1, 1])]
+        begin, length = cuts[:-1], np.diff(cuts)
+        inside = _covered(within, begin)
+        begin, length = begin[inside], length[inside]
+        owner = _owners(begin, start, end, frames.tree.nesting.parent[first:last] - first)
+        keys.append(_with_part(moments, begin, frames.keys(np.where(owner >= 0, owner + first, -1))))
+        lengths.append(length)
+        calls.append(np.zeros(len(length), np.int64))
+        operators = np.flatnonzero((frames.operator[first:last] == np.arange(first, last)) & _covered(within, start))
+        keys.append(_with_part(moments, start[operators], frames.keys(operators + first)))
+        lengths.append(np.zeros(len(operators), np.int64))
+        calls.append(np.ones(len(operators), np.int64))
+    distinct, count, total = _summed(keys, calls, lengths)
+    return _cells((frames.where(part, rest) for part, *rest in distinct.tolist()), count, total)
+
+
+def _owners(time: Ints, start: Ints, end: Ints, parent: Ints) -> Ints:
+    """The innermost slice of one thread that is open at each moment, or -1."""
+    owner: Ints = np.searchsorted(start, time, "right") - 1
+    asking = np.flatnonzero(owner >= 0)
+    while len(asking):
+        asking = asking[end[owner[asking]] <= time[asking]]
+        owner[asking] = np.maximum(parent[owner[asking]], -1)
+        asking = asking[owner[asking] >= 0]
+    return owner
+
+
+def _with_part(moments: Moments, time: Ints, keys: Keys) -> Keys:
+    part = np.full((len(time), 1), len(PARTS) - 1, np.int64)
+    for place, name in enumerate(labels.PARTS):
+        part[_covered(moments[name], time)] = place
+    return np.concatenate([part, keys], axis=1)
+
+
+def _covered(moments: Intervals, time: Ints) -> Flags:
+    begun = np.searchsorted(moments[:, 0], time, "right")
+    covered: Flags = begun > np.searchsorted(moments[:, 1], time, "right")
+    return covered
+
+
+def _summed(keys: list[Keys], calls: list[Ints], lengths: list[Ints]) -> tuple[Keys, Ints, Ints]:
+    """The distinct keys, and the sums of each."""
+    if not keys:
+        return np.empty((0, 6), np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
+    every = np.concatenate(keys)
+    _, first, place = np.unique(_packed(every), return_index=True, return_inverse=True)
+    sums = []
+    for values in (calls, lengths):
+        total = np.zeros(len(first), np.int64)
+        np.add.at(total, place.ravel(), np.concatenate(values))
+        sums.append(total)
+    return every[first], sums[0], sums[1]
+
+
+def _packed(keys: Keys) -> Ints:
+    """One number for each row, equal for equal rows: sorting numbers takes a tenth of the time of sorting rows."""
+    packed: Ints = np.zeros(len(keys), np.int64)
+    for column in keys.T:
+        size = int(column.max(initial=-1)) + 2
+        if int(packed.max(initial=0)) >= _LARGEST // size:
+            packed = np.unique(packed, return_inverse=True)[1].ravel()
+        packed = packed * size + column + 1
+    return packed
+
+
+_LARGEST: Final = 2**62
+
+
+def _cells(wheres: Iterable[Where], count: Ints, total: Ints) -> dict[Where, Cost]:
+    """Texts that are cut may be equal where numbers were not."""
+    found: dict[Where, Cost] = {}
+    for where, calls, nanoseconds in zip(wheres, count.tolist(), total.tolist(), strict=True):
+        if calls or nanoseconds:
+            found[where] = found.get(where, Cost(0, 0)) + Cost(calls, nanoseconds)
+    return found
+
+
+def shortened(rows: dict[Where, Cost], most: int) -> dict[Where, Cost]:
+    """The costliest rows; the others as one for each part and kind, so that the sum stays."""
+    if len(rows) <= most:
+        return rows
+    ordered = sorted(rows.items(), key=lambda row: -row[1].nanoseconds)
+    found = dict(ordered[:most])
+    for where, cost in ordered[most:]:
+        rest = Where(where.part, operator=SMALL, kind=where.kind)
+        found[rest] = found.get(rest, Cost(0, 0)) + cost
+    return found
+
+
+def _device(trace: Trace, chosen: Steps, by_thread: dict[int, Moments], frames: _Frames) -> dict[Where, Cost]:
+    """What the devices did in every moment of the steps."""
+    rows = trace.device_rows
+    kind = device.classes(trace)
+    free = intervals.union(chosen.start, chosen.end)
+    spent = np.zeros(len(rows), np.int64)
+    for classes in (("compute",), ("communication",), ("copy", "set")):
+        mine = np.flatnonzero(np.isin(kind, [device.CLASSES.index(each) for each in classes]))
+        mine = mine[np.argsort(trace.start[rows[mine]], kind="stable")]
+        start, end = trace.start[rows[mine]], trace.end[rows[mine]]
+        reached = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, end))[:-1]
+        spent[mine] = intervals.within(free, np.maximum(start, reached), np.maximum(end, reached))
+        free = intervals.subtract(free, intervals.union(start, end))
+    launch = np.append(frames.tree.entry, -1)[np.where(trace.launches >= 0, trace.launches, -1)]
+    owner = device.owners(trace)
+    entry = np.where(owner >= 0, frames.tree.entry[owner], launch)
+    times = device.launch_times(trace)
+    moments = next(iter(by_thread.values()), dict.fromkeys(labels.PARTS, intervals.nothing()))
+    keys = _with_part(moments, times, frames.keys(entry))
+    begins = _covered(intervals.union(chosen.start, chosen.end), trace.start[rows])
+    table = np.concatenate([keys, kind[:, None], trace.name[rows][:, None]], axis=1).astype(np.int64)
+    distinct, count, total = _summed([table], [begins.astype(np.int64)], [spent])
+    wheres = [
+        frames.where(part, rest, device.CLASSES[what], json_values.text(trace.names[name], _NAME))
+        for part, *rest, what, name in distinct.tolist()
+    ]
+    return _cells(wheres, count, total) | _idle(free, moments)
+
+
+def _idle(free: Intervals, moments: Moments) -> dict[Where, Cost]:
+    """What is left of the steps, by what the host did meanwhile."""
+    found = {part: intervals.total(intervals.intersect(free, moments[part])) for part in labels.PARTS}
+    found["other"] = intervals.total(free) - sum(found.values())
+    return {Where(part, kind=IDLE): Cost(0, spent) for part, spent in found.items() if spent}
+
+
+def _collectives(tables: Tables) -> list[Collective]:
+    found: dict[str, list[int]] = {}
+    table = tables.collectives.select("operation", "duration_ms", "bytes", "step")
+    wanted = set(tables.steps["step"].to_list())
+    for operation, duration, size, step in table.iter_rows():
+        if step in wanted:
+            row = found.setdefault(operation or "unknown", [0, 0, 0])
+            for place, value in enumerate((1, round((duration or 0) * 1e6), size or 0)):
+                row[place] += value
+    return [Collective(name, *row) for name, row in sorted(found.items())]
+
+
+def _peaks(tables: Tables) -> dict[str, int]:
+    if not len(tables.trace.instants.time):
+        return {}
+    rows = tables.memory_peak.select("device", "allocated_bytes").iter_rows()
+    return {name: size for name, size in rows if size is not None}
+
+
+def _counts(trace: Trace, chosen: Steps) -> dict[str, int]:
+    found: dict[str, int] = {}
+    operators, work = trace.rows(Kind.OP, Kind.ANNOTATION, Kind.RUNTIME), trace.device_rows
+    for rows, time in ((operators, trace.start[operators]), (work, device.launch_times(trace))):
+        inside = rows[steps.step_of(chosen, time) >= 0]
+        numbers = np.bincount(trace.name[inside], minlength=len(trace.names)).tolist()
+        for name, number in zip(trace.names, numbers, strict=False):
+            if number and not name.startswith(labels.STEP_MARK):
+                text = json_values.text(name, _NAME)
+                found[text] = found.get(text, 0) + number
+    return dict(sorted(found.items(), key=lambda item: -item[1])[:MOST_ROWS])
+
+
+def _batch(trace: Trace, chosen: Steps, frames: _Frames) -> str:
+    """The first operator of the last step in whose inputs is a tensor of two dimensions: most often its batch."""
+    if "dims" not in trace.arguments or not len(chosen.number):
+        return ""
+    rows, _ = trace.sparse("dims")
+    rows = rows[(trace.start[rows] >= chosen.start[-1]) & (trace.start[rows] < chosen.end[-1])]
+    rows = rows[np.argsort(trace.start[rows], kind="stable")]
+    for row in rows.tolist():
+        name = trace.names[trace.name[row]]
+        shapes = trace.text(int(frames.dims[row]))
+        if name in _FIRST and isinstance(shapes, list) and shapes:
+            return f"{name} of {shapes[0]}"
+    return ""
+
+
+_FIRST: Final = ("aten::linear", "aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::embedding", "aten::matmul")
+"""What a model does with its input first."""
+
+
+def _fetches(trace: Trace, chosen: Steps) -> int:
+    rows = trace.named(Kind.ANNOTATION, Kind.OP, prefix="enumerate(DataLoader)#")
+    labelled = trace.named(Kind.ANNOTATION, names=(labels.DATA,))
+    rows = rows if len(rows) else labelled
+    return int((steps.step_of(chosen, trace.start[rows]) >= 0).sum())
+
+
+def _device_name(trace: Trace) -> str:
+    devices = trace.metadata.get("deviceProperties")
+    names = [each.get("name") for each in devices if isinstance(each, dict)] if isinstance(devices, list) else []
+    return json_values.text(str(next((name for name in names if name), "")))

@@ -1,0 +1,181 @@
+"""What of one run is what of the other: modules, lines and kernels, by name and by what they contain."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from difflib import SequenceMatcher
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from perfhooks.comparing.costs import Where
+
+NEW: Final = "(new)"
+"""What follows the path of a new module where the other run has another one of that name."""
+
+_NUMBERED: Final = re.compile(r"(.+)_\d+")
+_TEMPLATE: Final = re.compile(r"<[^<>]*>")
+_NUMBER: Final = re.compile(r"\d+")
+
+
+def modules(a: Iterable[Where], b: Iterable[Where]) -> dict[str, str]:
+    """For each module of B the path of the one of A that it is; a new one keeps its own, marked if A has another so.
+
+    From the outside inwards, the modules of one class inside of matched ones are aligned in order by what they
+    contain: operators, shapes and inner modules. Where that leaves gaps on both sides, their order decides. What then
+    is left is matched where exactly the same is contained, whatever it is called.
+    """
+    trees = _Tree(a), _Tree(b)
+    twins: dict[str, str] = {"": ""}
+    waiting = [("", "")]
+    while waiting:
+        pairs = _children(trees, *waiting.pop())
+        waiting += pairs
+        twins |= {each: twin for twin, each in pairs}
+    found: dict[str, str] = {}
+    for path in sorted(trees[1].own):  # whoever is around comes first
+        parent, _, name = path.rpartition("/")
+        own = "/".join(filter(None, (found.get(parent, ""), name)))
+        found[path] = twins.get(path) or (f"{own} {NEW}" if own in trees[0].own else own)
+    return found
+
+
+class _Tree:
+    """Modules by the one around them, and what each contains."""
+
+    def __init__(self, rows: Iterable[Where]) -> None:
+        self.own: dict[str, Counter[tuple[str, str]]] = {}
+        self.children: dict[str, list[str]] = {"": []}
+        for where in rows:
+            if where.module:
+                self._add(where.module)
+                self.own[where.module][where.operator, where.shapes] += 1
+        for each in self.children.values():
+            each.sort(key=_in_order)
+        self._known: dict[str, int] = {}
+
+    def _add(self, path: str) -> None:
+        """Know a module, and those around it."""
+        while path and path not in self.own:
+            self.own[path] = Counter()
+            self.children.setdefault(path, [])
+            parent = path.rpartition("/")[0]
+            self.children.setdefault(parent, []).append(path)
+            path = parent
+
+    def contained(self, path: str) -> int:
+        """A number that is equal for modules that contain the same."""
+        if path not in self._known:
+            inner = sorted((class_of(each), self.contained(each)) for each in self.children[path])
+            self._known[path] = hash((frozenset(self.own[path].items()), tuple(inner)))
+        return self._known[path]
+
+
+def _in_order(path: str) -> tuple[str, int]:
+    name = path.rpartition("/")[2]
+    number = name.rpartition("_")[2]
+    return class_of(path), int(number) if number.isdecimal() else 0
+
+
+def class_of(path: str) -> str:
+    """The class of a module: ``Linear`` for ``Net_0/Linear_3``."""
+    name = path.rpartition("/")[2]
+    found = _NUMBERED.fullmatch(name)
+    return found[1] if found else name
+
+
+def _children(trees: tuple[_Tree, _Tree], of_a: str, of_b: str) -> list[tuple[str, str]]:
+    """The pairs among the modules inside of two that are matched."""
+    inside = [side.children[path] for side, path in zip(trees, (of_a, of_b), strict=True)]
+    pairs: list[tuple[str, str]] = []
+    for name in sorted({class_of(each) for each in inside[0]} & {class_of(each) for each in inside[1]}):
+        both = [[each for each in side if class_of(each) == name] for side in inside]
+        pairs += _aligned(trees, *both)
+    left = [[each for each in side if each not in used] for side, used in zip(inside, _columns(pairs), strict=True)]
+    twins = {trees[0].contained(each): each for each in left[0]}
+    for each in left[1]:
+        twin = twins.pop(trees[1].contained(each), None)
+        pairs += [(twin, each)] if twin is not None else []
+    return pairs
+
+
+def _columns(pairs: list[tuple[str, str]]) -> tuple[set[str], set[str]]:
+    return {pair[0] for pair in pairs}, {pair[1] for pair in pairs}
+
+
+def _aligned(trees: tuple[_Tree, _Tree], of_a: list[str], of_b: list[str]) -> list[tuple[str, str]]:
+    in_a, in_b = ([side.contained(each) for each in paths] for side, paths in zip(trees, (of_a, of_b), strict=True))
+    # what is equal from the beginning on stays where it is, though a later one may be equal too
+    same = next((place for place, both in enumerate(zip(in_a, in_b, strict=False)) if both[0] != both[1]), None)
+    begun = min(len(in_a), len(in_b)) if same is None else same
+    pairs = list(zip(of_a[:begun], of_b[:begun], strict=True))
+    left = SequenceMatcher(a=in_a[begun:], b=in_b[begun:], autojunk=False).get_opcodes()
+    for _, first_a, last_a, first_b, last_b in left:
+        # of a gap, what is longer on one side is new or gone at its end
+        gap_a, gap_b = of_a[begun + first_a : begun + last_a], of_b[begun + first_b : begun + last_b]
+        pairs += list(zip(gap_a, gap_b, strict=False))
+    return pairs
+
+
+def lines(a: Iterable[Where], b: Iterable[Where]) -> dict[str, str]:
+    """For each line of B that A has not the one of A that B has not and in which the same operators ran, if any."""
+    content: tuple[dict[str, Counter[tuple[str, str]]], ...] = ({}, {})
+    for found, rows in zip(content, (a, b), strict=True):
+        for where in rows:
+            if where.line and where.operator:
+                found.setdefault(where.line, Counter())[where.operator, where.shapes] += 1
+    gone = {frozenset(inner.items()): line for line, inner in content[0].items() if line not in content[1]}
+    renamed = {}
+    for line, inner in content[1].items():
+        twin = None if line in content[0] else gone.pop(frozenset(inner.items()), None)
+        if twin is not None:
+            renamed[line] = twin
+    return renamed
+
+
+def shapeless(a: Iterable[Where], b: Iterable[Where]) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
+    """The operators with shapes, of each side, that are compared by name: the other has them with other shapes only."""
+    both = [{(where.operator, where.shapes) for where in rows if where.operator} for rows in (a, b)]
+    alone = both[0] - both[1], both[1] - both[0]
+    names = {name for name, _ in alone[0]} & {name for name, _ in alone[1]}
+    return tuple({each for each in side if each[0] in names} for side in alone)  # type: ignore[return-value]  # two
+
+
+class Kernels:
+    """Names of kernels: as they are where both runs have them, else without what a compiler writes into them.
+
+    Args:
+        a: The rows of one run.
+        b: And of the other.
+    """
+
+    def __init__(self, a: Iterable[Where], b: Iterable[Where]) -> None:
+        self._names = [{where.kernel for where in rows} - {""} for rows in (a, b)]
+
+    @cached_property
+    def _both(self) -> set[str]:
+        return self._names[0] & self._names[1]
+
+    @cached_property
+    def _plain(self) -> set[str]:
+        """Normalised names of those that one of the runs has, in which both have something."""
+        alone = [{normalised(name) for name in names - self._both} for names in self._names]
+        return alone[0] & alone[1]
+
+    def __call__(self, name: str) -> str:
+        """The name under which a kernel is compared."""
+        plain = normalised(name) if name not in self._both else name
+        return plain if plain in self._plain else name
+
+
+def normalised(name: str) -> str:
+    """A kernel's name without return type, arguments, template arguments and numbers."""
+    text = name.removeprefix("void ").replace("(anonymous namespace)", "{anonymous}")
+    text = text.partition("(")[0]
+    shorter = _TEMPLATE.sub("", text)
+    while shorter != text:
+        text, shorter = shorter, _TEMPLATE.sub("", shorter)
+    return _NUMBER.sub("", text).strip(" <")

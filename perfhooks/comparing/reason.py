@@ -1,0 +1,331 @@
+"""Why one step takes longer than the other: rows of both sides whose differences sum to that of the steps."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from perfhooks.comparing import matching
+from perfhooks.comparing.costs import IDLE, SMALL, Cost, Costs, Where
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+ELSEWHERE: Final = "elsewhere"
+"""The row of what belongs to no other."""
+
+_WHOLE: Final = ("data", "transfer", "optimizer", "validation", "checkpoint")
+"""Parts that are looked at as one, rather than module by module."""
+_BUSY: Final = 0.5
+"""From this share of the step on it is the device that takes the time, and the host runs ahead of it."""
+
+_COMPILED: Final = re.compile("Torch-Compiled Region|CompiledFunction|## Call CompiledFxGraph")
+"""What torch writes around compiled code."""
+
+Key = tuple[str, ...]
+
+
+class Contribution(msgspec.Struct, frozen=True, kw_only=True):
+    """What one row adds to the difference; all numbers are of one step, times in nanoseconds."""
+
+    name: str
+    """What it is: a module, an operator with its shapes, ..."""
+    kind: str
+    """part, module, operator, line, types, kernel, class, idle, or elsewhere."""
+    a: float
+    b: float
+    count_a: float
+    count_b: float
+    by_count: float
+    """What more calls add, each as dear as A's; where A has none, all of it."""
+    by_price: float
+    """What dearer calls add. Both sum to ``difference``."""
+    renamed: str = ""
+    """What it is called in B, if otherwise."""
+    inside: list[tuple[str, float, float, float]] = []
+    """What changed most in it: name, difference, calls of A and calls of B."""
+
+    @property
+    def difference(self) -> float:
+        """B less A."""
+        return self.b - self.a
+
+    @property
+    def is_new(self) -> bool:
+        """Whether A has nothing of it."""
+        return not self.a and not self.count_a
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether B has nothing of it."""
+        return not self.b and not self.count_b
+
+
+class _Pair(NamedTuple):
+    """What both sides spent in the same place, in all steps."""
+
+    a: Cost
+    b: Cost
+
+
+class Aligned:
+    """The rows of both sides under the same names.
+
+    Columns that only one side recorded are left out of both.
+
+    Args:
+        a: The costs of one side.
+        b: And of the other.
+    """
+
+    def __init__(self, a: Costs, b: Costs) -> None:
+        self.a, self.b = a, b
+        self.by_device = _is_busy(a) and _is_busy(b)
+        self._blank: dict[str, str] = {}
+        if not (a.shapes and b.shapes):
+            self._blank |= {"shapes": "", "types": ""}
+        if not (a.frames and b.frames):
+            self._blank |= {"module": "", "line": ""}
+        rows_a, rows_b = (side.device or side.host for side in (a, b)) if a.device and b.device else (a.host, b.host)
+        every = [self._blanked({**side.host, **side.device}) for side in (a, b)]
+        self.modules = matching.modules(*every)
+        self._lines = matching.lines(*every)
+        self._shapeless = matching.shapeless(*every)
+        self._kernel = matching.Kernels(rows_a, rows_b)
+        self.renamed = {own: name for name, own in self.modules.items() if name != own and matching.NEW not in own}
+        """The modules and lines of B that A calls otherwise, by A's name."""
+        self.renamed |= {own: name for name, own in self._lines.items()}
+        self.host = self._joined(a.host, b.host)
+        self.device = self._joined(a.device, b.device) if a.device and b.device else {}
+
+    @property
+    def is_compiled_once(self) -> bool:
+        """Whether one of the two, and not the other, runs what torch.compile made: its operators have other names."""
+        return len({any(_COMPILED.match(name) for name in side.counts) for side in (self.a, self.b)}) > 1
+
+    @property
+    def rows(self) -> dict[Where, _Pair]:
+        """Those by which the difference is best told: what devices did, if they are busy most of both steps."""
+        return self.device if self.by_device else self.host
+
+    def _blanked(self, rows: Mapping[Where, Cost]) -> list[Where]:
+        return [where._replace(**self._blank) for where in rows]
+
+    def _joined(self, a: Mapping[Where, Cost], b: Mapping[Where, Cost]) -> dict[Where, _Pair]:
+        found: dict[Where, list[Cost]] = {}
+        for side, rows in enumerate((a, b)):
+            for where, cost in rows.items():
+                key = self._named(where, side)
+                both = found.setdefault(key, [Cost(0, 0), Cost(0, 0)])
+                both[side] += cost
+        return {where: _Pair(*both) for where, both in found.items()}
+
+    def _named(self, where: Where, side: int) -> Where:
+        key = where._replace(**self._blank)
+        if (key.operator, key.shapes) in self._shapeless[side]:
+            key = key._replace(shapes="")
+        if key.kernel:
+            key = key._replace(kernel=self._kernel(key.kernel))
+        if not side:
+            return key
+        return key._replace(module=self.modules.get(key.module, key.module), line=self._lines.get(key.line, key.line))
+
+
+def _is_busy(costs: Costs) -> bool:
+    idle = sum(cost.nanoseconds for where, cost in costs.device.items() if where.kind == IDLE)
+    return bool(costs.device) and idle < (1 - _BUSY) * costs.wall
+
+
+def largest(aligned: Aligned) -> list[Contribution]:
+    """The reasons: every row of the steps is in exactly one, so that they sum to the difference of the steps.
+
+    Data, transfer, optimizer, validation and checkpoint are a reason each. What ran in a module, forward or backward,
+    is the module's; what ran in none is the operator's, else its line's. Operators that were given other types are one
+    reason together. On devices communication, copies and idle time are told apart first.
+
+    Args:
+        aligned: Both sides.
+    """
+    changed = _changed_types(aligned)
+    order = _LINES_FIRST if aligned.is_compiled_once else _OPERATORS_FIRST
+    return _grouped(aligned, aligned.rows, lambda where: _reason(where, changed, order))
+
+
+def by_part(aligned: Aligned) -> list[Contribution]:
+    """The parts of the step, on the host."""
+    return _grouped(aligned, aligned.host, lambda where: ("part", where.part))
+
+
+def by_operator(aligned: Aligned) -> list[Contribution]:
+    """Operators with shapes and types, by the time of the step's thread that is theirs alone."""
+    return _grouped(aligned, aligned.host, lambda where: _named("operator", where.operator, where.shapes, where.types))
+
+
+def by_module(aligned: Aligned) -> list[Contribution]:
+    """Modules, forward and backward, without the modules in them."""
+    return _grouped(aligned, aligned.rows, lambda where: _named("module", where.module))
+
+
+def by_line(aligned: Aligned) -> list[Contribution]:
+    """The innermost lines of the training's own code."""
+    return _grouped(aligned, aligned.host, lambda where: _named("line", where.line))
+
+
+def by_kernel(aligned: Aligned) -> list[Contribution]:
+    """Work of devices by name; elsewhere is the time in which none worked."""
+    return _grouped(aligned, aligned.device, lambda where: _named("kernel", where.kernel))
+
+
+def by_class(aligned: Aligned) -> list[Contribution]:
+    """Work of devices by class, and idle time by the part of the step in which the host was."""
+    return _grouped(aligned, aligned.device, _class)
+
+
+def _named(kind: str, *words: str) -> Key:
+    return (kind, *words) if words[0] and words[0] != SMALL else (ELSEWHERE, "")
+
+
+def _class(where: Where) -> Key:
+    return ("idle", where.part) if where.kind == IDLE else ("class", where.kind)
+
+
+_OPERATORS_FIRST: Final = ("module", "operator", "line")
+_LINES_FIRST: Final = ("module", "line", "operator")
+
+
+def _reason(where: Where, changed: Mapping[Key, str], order: Sequence[str]) -> Key:
+    if where.kind and where.kind != "compute":
+        return _class(where)
+    if where.part in _WHOLE:
+        return ("part", where.part)
+    types = changed.get(_without_types(where))
+    if types:
+        return ("types", types)
+    for kind in order:
+        name = getattr(where, kind)
+        if name and name != SMALL:
+            return (kind, name, where.shapes, where.types) if kind == "operator" else (kind, name)
+    return (ELSEWHERE, where.part)
+
+
+def _without_types(where: Where) -> Key:
+    return (where.part, where.module, where.operator, where.shapes)
+
+
+def _changed_types(aligned: Aligned) -> dict[Key, str]:
+    """The operators of which all calls hold one thing in A, and another in B."""
+    held: dict[Key, tuple[set[str], set[str]]] = {}
+    for where, pair in aligned.rows.items():
+        if where.types and where.operator:
+            both = held.setdefault(_without_types(where), (set(), set()))
+            for types, cost in zip(both, pair, strict=True):
+                types.update({where.types} if cost.calls or cost.nanoseconds else ())
+    return {
+        key: f"{'; '.join(sorted(a))} -> {'; '.join(sorted(b))}"
+        for key, (a, b) in held.items()
+        if a and b and not a & b
+    }
+
+
+def _grouped(aligned: Aligned, rows: Mapping[Where, _Pair], key_of: Callable[[Where], Key]) -> list[Contribution]:
+    groups: dict[Key, dict[Where, _Pair]] = {}
+    for where, pair in rows.items():
+        groups.setdefault(key_of(where), {})[where] = pair
+    found = [_contribution(aligned, key, group) for key, group in groups.items()]
+    return sorted(found, key=lambda each: -abs(each.difference))
+
+
+def _contribution(aligned: Aligned, key: Key, group: Mapping[Where, _Pair]) -> Contribution:
+    steps_a, steps_b = aligned.a.steps, aligned.b.steps
+    a, b = (sum(pair[side].nanoseconds for pair in group.values()) for side in (0, 1))
+    count_a, count_b = (sum(pair[side].calls for pair in group.values()) for side in (0, 1))
+    calls = _calls(group)
+    by_count = sum(_by_count(pair, steps_a, steps_b) for pair in calls.values())
+    kind, *words = key
+    name = " ".join(filter(None, words))
+    difference = b / steps_b - a / steps_a
+    return Contribution(
+        name=name,
+        kind=kind,
+        a=a / steps_a,
+        b=b / steps_b,
+        count_a=count_a / steps_a,
+        count_b=count_b / steps_b,
+        by_count=by_count,
+        by_price=difference - by_count,
+        renamed=aligned.renamed.get(name, ""),
+        inside=[] if kind == "idle" else _inside(calls, steps_a, steps_b),
+    )
+
+
+def _calls(group: Mapping[Where, _Pair]) -> dict[str, _Pair]:
+    """The rows of a reason by what was called."""
+    found: dict[str, _Pair] = {}
+    for where, pair in group.items():
+        name = (
+            where.kernel
+            or " ".join(filter(None, (where.operator, where.shapes)))
+            or (f"Python in {where.line}" if where.line else "Python")
+        )
+        before = found.get(name, _Pair(Cost(0, 0), Cost(0, 0)))
+        found[name] = _Pair(before.a + pair.a, before.b + pair.b)
+    return found
+
+
+def _by_count(pair: _Pair, steps_a: int, steps_b: int) -> float:
+    """(nB - nA) x tA, of one step; what is new or gone is so by count alone."""
+    if pair.a.calls and pair.b.calls:
+        return (pair.b.calls / steps_b - pair.a.calls / steps_a) * pair.a.nanoseconds / pair.a.calls
+    if pair.a.calls or pair.b.calls:
+        return pair.b.nanoseconds / steps_b - pair.a.nanoseconds / steps_a
+    return 0.0
+
+
+_INSIDE: Final = 4
+
+
+def _inside(calls: Mapping[str, _Pair], steps_a: int, steps_b: int) -> list[tuple[str, float, float, float]]:
+    told = [
+        (
+            name,
+            pair.b.nanoseconds / steps_b - pair.a.nanoseconds / steps_a,
+            pair.a.calls / steps_a,
+            pair.b.calls / steps_b,
+        )
+        for name, pair in calls.items()
+    ]
+    return sorted(told, key=lambda each: -abs(each[1]))[:_INSIDE]
+
+
+def collectives(a: Costs, b: Costs) -> list[Contribution]:
+    """Collectives by operation: a sum of durations, as a rank has them, which other work may hide."""
+    found: Counter[str] = Counter()
+    for side in (a, b):
+        found.update(each.operation for each in side.collectives)
+    rows = []
+    for name in found:
+        pair = _Pair(*(_of(side, name) for side in (a, b)))
+        by_count = _by_count(pair, a.steps, b.steps)
+        times = [cost.nanoseconds / side.steps for cost, side in zip(pair, (a, b), strict=True)]
+        counts = [cost.calls / side.steps for cost, side in zip(pair, (a, b), strict=True)]
+        rows.append(
+            Contribution(
+                name=name,
+                kind="collective",
+                a=times[0],
+                b=times[1],
+                count_a=counts[0],
+                count_b=counts[1],
+                by_count=by_count,
+                by_price=times[1] - times[0] - by_count,
+            )
+        )
+    return sorted(rows, key=lambda each: -abs(each.difference))
+
+
+def _of(side: Costs, operation: str) -> Cost:
+    mine = [each for each in side.collectives if each.operation == operation]
+    return Cost(sum(each.count for each in mine), sum(each.nanoseconds for each in mine))

@@ -1,0 +1,93 @@
+"""Costs as a file: every text once, rows as numbers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from perfhooks.comparing.costs import FORMAT, MOST_ROWS, Collective, Cost, Costs, Where, shortened
+from perfhooks.errors import PerfhooksError
+
+NAME: Final = "costs.json"
+"""What a window's file is called, after its rank."""
+
+_ROW: Final = len(Where._fields) + len(Cost._fields)
+
+
+class _File(msgspec.Struct, kw_only=True):
+    """The layout of the file."""
+
+    format: int
+    steps: int
+    wall: int
+    texts: list[str]
+    host: list[list[int]]
+    device: list[list[int]]
+    collectives: list[Collective]
+    peak_bytes: dict[str, int]
+    counts: list[list[int]]
+    shapes: bool
+    frames: bool
+    batch: str
+    fetches: int
+    device_name: str
+
+
+def encode(costs: Costs, *, most: int = MOST_ROWS) -> bytes:
+    """Write costs down.
+
+    Args:
+        costs: Any.
+        most: How many of the costliest rows to keep apart, on the host and on devices each.
+    """
+    texts: dict[str, int] = {}
+
+    def number(text: str) -> int:
+        return texts.setdefault(text, len(texts))
+
+    def rows(given: dict[Where, Cost]) -> list[list[int]]:
+        return [[*map(number, where), *cost] for where, cost in shortened(given, most).items()]
+
+    counts = sorted(costs.counts.items(), key=lambda item: -item[1])[:most]
+    return msgspec.json.encode(
+        {
+            "format": FORMAT,
+            "host": rows(costs.host),
+            "device": rows(costs.device),
+            "counts": [[number(name), count] for name, count in counts],
+            **{name: getattr(costs, name) for name in _PLAIN},
+            "texts": list(texts),
+        }
+    )
+
+
+_PLAIN: Final = ("steps", "wall", "collectives", "peak_bytes", "shapes", "frames", "batch", "fetches", "device_name")
+
+
+def decode(content: bytes, source: object) -> Costs:
+    """Read what `encode` wrote.
+
+    Args:
+        content: The file.
+        source: What to call it if it is none.
+
+    Raises:
+        PerfhooksError: It is none, or of a newer perfhooks.
+    """
+    try:
+        found = msgspec.json.decode(content, type=_File)
+        if found.format > FORMAT:
+            raise PerfhooksError(f"{source}: format {found.format} is newer than this perfhooks knows")
+        plain = {name: getattr(found, name) for name in _PLAIN}
+        counts = {found.texts[name]: count for name, count in found.counts}
+        return Costs(host=_rows(found, found.host), device=_rows(found, found.device), counts=counts, **plain)
+    except (msgspec.MsgspecError, IndexError, ValueError, TypeError) as error:
+        raise PerfhooksError(f"{source}: not the costs of a window ({error})") from error
+
+
+def _rows(found: _File, rows: list[list[int]]) -> dict[Where, Cost]:
+    width = len(Where._fields)
+    if any(len(row) != _ROW for row in rows):
+        raise ValueError("a row is too short")
+    return {Where(*(found.texts[each] for each in row[:width])): Cost(*row[width:]) for row in rows}

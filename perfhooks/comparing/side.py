@@ -1,0 +1,277 @@
+"""One side of a comparison: what a run, some runs, a trace or a baseline say of a training."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+import perfhooks.trace
+from perfhooks.comparing import saved, unrecorded
+from perfhooks.comparing.costs import Costs, measure
+from perfhooks.comparing.facts import facts
+from perfhooks.comparing.statistics import LEAST_STEPS, Level, level
+from perfhooks.errors import PerfhooksError
+from perfhooks.report import tree
+from perfhooks.run.capture import Capture, Place
+from perfhooks.run.folder import Run
+from perfhooks.run.layout import SHARE, TRACES
+from perfhooks.run.manifest import Manifest
+from perfhooks.run.reading import is_plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    import polars as pl
+
+_UNEVEN: Final = 1.25
+"""From there on the mean step says something else than the median one."""
+
+
+class Side(msgspec.Struct, kw_only=True):
+    """What is known of one side."""
+
+    label: str
+    stage: str
+    facts: dict[str, str] = msgspec.field(default_factory=dict)
+    """What may differ besides: versions, device, schedule, ..."""
+    levels: list[Level] = msgspec.field(default_factory=list)
+    """The median of the unrecorded steps of each run."""
+    costs: Costs = msgspec.field(default_factory=Costs)
+    """Of all windows of the lowest rank that kept them."""
+    windows: int = 0
+    findings: dict[str, str] = msgspec.field(default_factory=dict)
+    """Title by rule, of the last window."""
+    ranks: dict[int, float] = msgspec.field(default_factory=dict)
+    """Milliseconds of the median step of each rank, recorded or not."""
+    flames: dict[str, Any] = msgspec.field(default_factory=dict)
+    """Flame graphs of the last window, as the page has them."""
+    flame_steps: int = 1
+    """How many steps that has."""
+    notes: list[str] = msgspec.field(default_factory=list)
+
+    @property
+    def step_ms(self) -> float:
+        """The mean recorded step."""
+        return self.costs.wall / self.costs.steps / 1e6 if self.costs.steps else 0.0
+
+
+class Source:
+    """A run folder, or a trace, that is to be compared.
+
+    Args:
+        path: Where it is.
+
+    Raises:
+        PerfhooksError: It is neither, or of a newer perfhooks.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._run: Run | None = None
+        self._steps: pl.DataFrame | None = None
+        self._finished: list[tuple[Place, Capture]] = []
+        if path.is_file():
+            return
+        self._run = Run.existing(path)
+        self._finished = sorted(_finished(self._run), key=lambda each: (each[1].time, each[0].rank))
+        self.rank = min([place.rank for place, _ in self._finished] or _timed(path), default=0)
+        raw = [each for each, rank in self._run.left_steps() if rank == self.rank]
+        self._steps = unrecorded.read(self._run.timeline(self.rank), raw)
+        if not self._steps.height and not self._finished:
+            raise PerfhooksError(f"{path} has nothing to compare: no step was timed and no window finished")
+
+    @property
+    def stages(self) -> list[str] | None:
+        """The loops that it knows of; None for a trace, which does not tell."""
+        if self._run is None or self._steps is None:
+            return None
+        return list(dict.fromkeys([*self._steps["stage"], *(capture.stage for _, capture in self._finished)]))
+
+    def side(self, stage: str) -> Side:
+        """What it says of a stage.
+
+        Raises:
+            TraceError: A trace that is needed cannot be read.
+        """
+        return self._of_trace(stage) if self._run is None else self._of_run(self._run, stage)
+
+    def _of_trace(self, stage: str) -> Side:
+        trace = perfhooks.trace.read(self.path)
+        capture = Capture(rank=trace.rank or 0, stage=stage, last=0)
+        costs = measure(capture.tables(trace))
+        made = Side(label=self.path.name, stage=stage, costs=costs, windows=1, facts=facts(Manifest(), capture, costs))
+        made.flames, made.flame_steps = _drawn(capture, trace), costs.steps
+        made.findings = _found(capture, trace)
+        made.notes.append(f"{made.label} is a trace: it does not tell what steps take that nobody records")
+        return made
+
+    def _of_run(self, run: Run, stage: str) -> Side:
+        made = Side(label=self.path.resolve().name, stage=stage)
+        self._add_steps(made, stage)
+        windows = [(place, capture) for place, capture in self._finished if capture.stage == stage]
+        for place, capture in windows:
+            made.ranks[place.rank] = capture.cost.idle_step_ms or capture.summary.get("wall_ms", 0.0)
+            if place.rank == self.rank:
+                _add_window(made, place, capture)
+        last = windows[-1][1] if windows else Capture()
+        made.facts = facts(run.manifest(), last, made.costs)
+        if not made.costs.steps:
+            made.notes.append(f"{made.label} kept no window of {stage}: what its steps are spent on is not known")
+        if _is_written(run):
+            made.notes.append(f"{made.label} is still being written: compared as far as it is")
+        return made
+
+    def _add_steps(self, made: Side, stage: str) -> None:
+        if self._steps is None:
+            return
+        steps = unrecorded.chosen(self._steps, stage)
+        if len(steps.wall) < LEAST_STEPS:
+            made.notes.append(
+                f"{made.label} has {len(steps.wall)} steps of {stage} that nobody recorded; {LEAST_STEPS} are needed"
+            )
+            return
+        made.levels.append(level(steps.wall))
+        if steps.far:
+            made.notes.append(
+                f"{made.label}: {steps.far} {'step' if steps.far == 1 else 'steps'} of more than three times "
+                "the median left out (validation, checkpoints, pauses)"
+            )
+        if steps.uneven > _UNEVEN:
+            made.notes.append(
+                f"{made.label}: the mean step takes {steps.uneven:.2f} times the median one, "
+                "of which the verdict is; some steps are of another kind"
+            )
+
+
+def _finished(run: Run) -> Iterable[tuple[Place, Capture]]:
+    for place in run.places():
+        try:
+            capture = place.load()
+        except PerfhooksError:
+            continue
+        if capture.state == "done":
+            yield place, capture
+
+
+def _timed(folder: Path) -> list[int]:
+    names = [path.name[len("rank") : -len(".timeline.csv")] for path in folder.glob("rank*.timeline.csv")]
+    return [int(name) for name in names if name.isdecimal()]
+
+
+def _is_written(run: Run) -> bool:
+    return run.is_any_recording() or any(run.folder.glob("*/.rank*.spool.json"))
+
+
+class _Finding(msgspec.Struct):
+    rule: str
+    title: str
+
+
+class _Findings(msgspec.Struct):
+    rows: list[_Finding] = []
+
+
+class _Share(msgspec.Struct):
+    """Of the page of a window, what two are compared by."""
+
+    flames: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    findings: _Findings | msgspec.UnsetType = msgspec.UNSET
+
+
+def _told(path: Path) -> dict[str, Any]:
+    try:
+        share = msgspec.json.decode(path.read_bytes(), type=_Share)
+    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise PerfhooksError(f"{path} cannot be read: {error}") from error
+    found: dict[str, Any] = {} if share.flames is msgspec.UNSET else {"flames": share.flames}
+    if share.findings is not msgspec.UNSET:
+        found["findings"] = {each.rule: each.title for each in share.findings.rows}
+    return found
+
+
+def _add_window(made: Side, place: Place, capture: Capture) -> None:
+    """Take what a window's files tell; the trace is read only where they are of an older perfhooks."""
+    kept, share = place.artifact(saved.NAME), place.artifact(SHARE)
+    told: dict[str, Any] = {}
+    if share.exists():
+        told = _told(share)
+    if kept.exists():
+        costs = saved.decode(kept.read_bytes(), kept)
+    else:
+        path = next((path for path in map(place.artifact, TRACES) if is_plain(path)), None)
+        if path is None:
+            return
+        trace = perfhooks.trace.read(path, communication=capture.options.get("communication"))
+        costs = measure(capture.tables(trace))
+        told.setdefault("flames", _drawn(capture, trace))
+    made.windows += 1
+    made.costs = added([made.costs, costs])
+    if "flames" in told:
+        made.flames, made.flame_steps = told["flames"], costs.steps
+    made.findings = told.get("findings", made.findings)
+
+
+def _drawn(capture: Capture, trace: perfhooks.trace.Trace) -> dict[str, Any]:
+    tables = capture.tables(trace)
+    found = {"host": tree.tree(tables.stacks("host"))}
+    if trace.is_device_traced:
+        found["device"] = tree.tree(tables.stacks("device"), leaves="kernel")
+    return {name: flame for name, flame in found.items() if flame["value"][0]}
+
+
+def _found(capture: Capture, trace: perfhooks.trace.Trace) -> dict[str, str]:
+    from perfhooks import findings
+
+    return {finding.rule: finding.title for finding in findings.find(capture, trace)}
+
+
+def added(parts: Sequence[Costs]) -> Costs:
+    """The costs of several windows or runs together; what one lacks, all lack."""
+    known = [each for each in parts if each.steps]
+    if len(known) < 2:  # noqa: PLR2004 -- nothing to add
+        return known[0] if known else Costs()
+    total = Costs(
+        steps=sum(each.steps for each in known),
+        wall=sum(each.wall for each in known),
+        fetches=sum(each.fetches for each in known),
+        shapes=all(each.shapes for each in known),
+        frames=all(each.frames for each in known),
+        batch=known[-1].batch,
+        device_name=known[-1].device_name,
+        collectives=[row for each in known for row in each.collectives],
+    )
+    for each in known:
+        for rows, more in ((total.host, each.host), (total.device, each.device)):
+            for where, cost in more.items():
+                rows[where] = rows[where] + cost if where in rows else cost
+        for name, count in each.counts.items():
+            total.counts[name] = total.counts.get(name, 0) + count
+        for name, size in each.peak_bytes.items():
+            total.peak_bytes[name] = max(size, total.peak_bytes.get(name, 0))
+    return total
+
+
+def joined(sides: Sequence[Side]) -> Side:
+    """Several runs of the same training as one side."""
+    first = sides[0]
+    if len(sides) == 1:
+        return first
+    return Side(
+        label=f"{first.label} and {len(sides) - 1} more",
+        stage=first.stage,
+        facts={name: " / ".join(dict.fromkeys(each.facts.get(name, "") for each in sides)) for name in _names(sides)},
+        levels=[level for each in sides for level in each.levels],
+        costs=added([each.costs for each in sides]),
+        windows=sum(each.windows for each in sides),
+        findings={rule: title for each in sides for rule, title in each.findings.items()},
+        ranks=first.ranks,
+        flames=sides[-1].flames,
+        flame_steps=sides[-1].flame_steps,
+        notes=[note for each in sides for note in each.notes],
+    )
+
+
+def _names(sides: Sequence[Side]) -> list[str]:
+    return list(dict.fromkeys(name for each in sides for name in each.facts))

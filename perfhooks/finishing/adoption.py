@@ -1,0 +1,112 @@
+"""Traces that others recorded become a run, for as long as it is looked at: then all that is there for runs serves."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import perfhooks.trace
+from perfhooks import handlers
+from perfhooks.errors import PerfhooksError
+from perfhooks.report.headline import headline, summary
+from perfhooks.run import loose
+from perfhooks.run.capture import Capture, Place
+from perfhooks.run.manifest import Manifest
+from perfhooks.run.publishing import publish
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from perfhooks.run.loose import Loose
+    from perfhooks.trace import Trace
+
+STAGE: Final = "trace"
+"""Of their windows, as nobody knows which loop was recorded."""
+
+_MADE: Final = ("steps", "collectives", "page")
+"""What is made of each trace: all that ranks are compared by, and the page."""
+
+
+@dataclass(frozen=True)
+class Adopted:
+    """A run made of loose traces."""
+
+    folder: Path
+    windows: tuple[Path, ...]
+    problems: tuple[str, ...]
+    """Traces that could not be read, and why."""
+
+
+@contextlib.contextmanager
+def adopted(
+    folder: Path, *, communication: str | None = None, tell: Callable[[int, int], object] | None = None
+) -> Iterator[Adopted]:
+    """A run folder made of the traces of a folder, which is gone afterwards; the traces stay where they are.
+
+    Args:
+        folder: any folder with traces, see `loose.traces`.
+        communication: kernels that communicate, see `perfhooks.trace.read`.
+        tell: is told how many traces are done, and of how many.
+
+    Raises:
+        PerfhooksError: there is no trace in it that can be read.
+    """
+    groups = loose.windows(loose.traces(folder))
+    if not groups:
+        raise PerfhooksError(f"{folder} has no trace: no *.json or *.json.gz with a list of traceEvents")
+    with tempfile.TemporaryDirectory(prefix="perfhooks-") as scratch:
+        run = Path(scratch)
+        Manifest().write(run)
+        windows: dict[int, Path] = {}
+        problems: list[str] = []
+        every = [(turn, each) for turn, group in enumerate(groups) for each in group]
+        for done, (turn, each) in enumerate(every):
+            if tell is not None:
+                tell(done, len(every))
+            try:
+                trace = perfhooks.trace.read(each.path, communication=communication)
+            except PerfhooksError as error:
+                problems.append(str(error))
+                continue
+            capture = _capture(each, trace)
+            windows[turn] = windows.get(turn) or _window(run, turn, capture)
+            _add(Place(windows[turn], capture.rank), capture, trace, each.path)
+        if not windows:
+            raise PerfhooksError("; ".join(problems))
+        yield Adopted(run, tuple(windows.values()), tuple(problems))
+
+
+def _capture(each: Loose, trace: Trace) -> Capture:
+    """The facts of a trace; with a last step, whatever it is, no step was cut short."""
+    rank = each.rank if each.rank is not None else trace.rank or 0
+    table = Capture(rank=rank, stage=STAGE, last=0).tables(trace).steps
+    numbers: Sequence[int] = table["step"].drop_nulls().to_list()
+    first, last = min(numbers, default=0), max(numbers, default=0)
+    told: dict[str, Any] = {"headline": headline(table), "summary": summary(table)}
+    return Capture(rank=rank, stage=STAGE, first=first, last=last, reached=last, **told)
+
+
+def _window(run: Path, turn: int, capture: Capture) -> Path:
+    """A folder of its own, though two windows be of the same steps."""
+    name = f"{STAGE}{turn or ''}-{capture.first:06}-{capture.last:06}"
+    (run / name).mkdir()
+    return run / name
+
+
+def _add(place: Place, capture: Capture, trace: Trace, path: Path) -> None:
+    names = []
+    for name in _MADE:
+        for artifact in handlers.build({"type": name}).artifacts(capture, trace):
+            with publish(place.artifact(artifact.name)) as file:
+                artifact.write(file)
+            names.append(artifact.name)
+    link = place.artifact("pt.trace.json.gz" if path.name.endswith(".gz") else "pt.trace.json")
+    try:
+        link.symlink_to(path.absolute())
+    except OSError:  # Windows, without the right to make links
+        shutil.copyfile(path, link)
+    place.save(capture)

@@ -1,0 +1,72 @@
+"""The worker's main loop: it finishes what the training tells it to, one thing after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import IO, Final
+
+import msgspec
+
+from perfhooks.finishing.finish import finish, turn_page
+from perfhooks.finishing.leftovers import write_steps
+from perfhooks.finishing.messages import MESSAGE, Answer, FinishWindow, TurnPage, WriteSteps
+from perfhooks.run.capture import Place
+
+ORPHAN_TIMEOUT_S: Final = 900
+"""How long a worker whose training process is gone may go on, in seconds."""
+
+_logger: Final = logging.getLogger("perfhooks")
+
+
+def serve(first: str) -> None:
+    """Do what each line of standard input says, answer each on standard output, and end with the input.
+
+    Args:
+        first: The first line, which has been read already.
+    """
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)  # what a handler prints belongs in the log
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    threading.Thread(target=_mind, args=(os.getppid(),), daemon=True).start()
+    line = first
+    while line:
+        message = MESSAGE.decode(line)
+        if isinstance(message, FinishWindow | WriteSteps | TurnPage):
+            _answer(answers, Answer(message.task, _problem(message)))
+        line = sys.stdin.readline()
+
+
+def _problem(message: FinishWindow | WriteSteps | TurnPage) -> str | None:
+    """Do what a message says; why it could not be done."""
+    began = time.perf_counter()
+    try:
+        if isinstance(message, FinishWindow):
+            finish(Place(Path(message.folder), message.rank), message.permit)
+        elif isinstance(message, TurnPage):
+            turn_page(Place(Path(message.folder), message.rank), message.permit)
+        else:
+            write_steps(Path(message.steps), Path(message.timeline))
+    except Exception as error:  # the next one must be served all the same
+        _logger.exception("%s", message.task)
+        return f"{type(error).__name__}: {error}"
+    _logger.info("%s: %.2f s", message.task, time.perf_counter() - began)
+    return None
+
+
+def _mind(parent: int) -> None:
+    """A handler that hangs must not leave a process behind for ever."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    time.sleep(ORPHAN_TIMEOUT_S)
+    os._exit(1)
+
+
+def _answer(answers: IO[bytes], answer: Answer) -> None:
+    with contextlib.suppress(OSError):  # the training may be gone; its windows are finished all the same
+        answers.write(msgspec.json.encode(answer) + b"\n")

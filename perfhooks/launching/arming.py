@@ -1,0 +1,52 @@
+"""What happens once torch's modules have been imported: the program is listened to from then on.
+
+Runs in the middle of ``import torch``, so it imports nothing of torch and nothing that does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perfhooks.launching import loaders, step_signal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from perfhooks.launching.step_signal import StepSignal
+
+
+def imported(name: str, module: Any, began: int) -> None:
+    """Take note of a module that has been imported, or, of torch itself, that is about to be.
+
+    Args:
+        name: One of those that `site` watches, or what it says of torch.
+        module: What was imported.
+        began: When this Python began to run our code, in nanoseconds of the monotonic clock.
+    """
+    signal = step_signal.current(began)
+    if signal is None:
+        return
+    act: dict[str, Callable[[Any, StepSignal], object]] = {
+        "torch.optim.optimizer": _listen_to_optimizers,
+        "torch.utils.data.dataloader": lambda loader, heard: loaders.listen(loader.DataLoader, heard),
+        "mmengine.runner.runner": _give_mmengine_its_hook,
+        "transformers.trainer": _give_transformers_its_callback,
+    }
+    if name in act:
+        act[name](module, signal)
+
+
+def _listen_to_optimizers(module: Any, signal: StepSignal) -> None:
+    module.register_optimizer_step_post_hook(signal.hook())
+
+
+def _give_mmengine_its_hook(module: Any, signal: StepSignal) -> None:
+    from perfhooks.launching import frameworks
+
+    frameworks.give_mmengine_its_hook(module.Runner, signal)
+
+
+def _give_transformers_its_callback(module: Any, signal: StepSignal) -> None:
+    from perfhooks.launching import frameworks
+
+    frameworks.give_transformers_its_callback(module.Trainer, signal)

@@ -1,0 +1,118 @@
+"""What ``perfhooks run`` was asked for: the command it becomes, and the environment that it becomes it in."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from perfhooks.errors import OptionError
+from perfhooks.options import checked
+from perfhooks.schedule import Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+VARIABLE: Final = "PERFHOOKS_RUN"
+"""The one environment variable: `Request` as JSON."""
+
+SITE: Final = Path(__file__).parent / "site"
+"""The folder that goes first in PYTHONPATH; it holds ``sitecustomize.py`` and nothing else."""
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for on the command line, for every process of the training."""
+
+    schedule: str | None = None
+    """As `Schedule.parse` takes it; None is one small window soon after the start."""
+    handlers: list[str] | None = None
+    """What to make of each window; None makes everything that was recorded for."""
+    options: dict[str, Any] = {}
+    """Those of `perfhooks.Options` that were given."""
+    here: str = ""
+    """The working directory in which the command was given: the place for runs is in there."""
+    notes: str = ""
+    """The folder in which processes leave a note of the run that they recorded, for `farewell`."""
+
+    @classmethod
+    def current(cls) -> Request | None:
+        """That of this process; None where nobody asked, or what was asked for cannot be read."""
+        try:
+            return msgspec.json.decode(os.environ[VARIABLE], type=cls)
+        except (KeyError, msgspec.MsgspecError):
+            return None
+
+
+def request(schedule: str | None, handlers: Sequence[str], options: Mapping[str, Any], notes: str = "") -> Request:
+    """Check what was asked for, before anything starts.
+
+    Args:
+        schedule: In words, or None.
+        handlers: Names of handlers; none make everything that was recorded for.
+        options: Of `perfhooks.Options`.
+        notes: See `Request`.
+
+    Raises:
+        ScheduleError: The schedule cannot be.
+        OptionError: An option has a value that it cannot have, or there is no such handler.
+    """
+    if schedule is not None:
+        Schedule.parse(schedule)
+    if handlers:
+        from perfhooks.handlers import build
+
+        for handler in handlers:
+            if handler != "default":
+                build(handler)
+    whole = dict(options)
+    checked(whole)  # type: ignore[arg-type]  # the names were generated from Options
+    out = whole.get("out")
+    if out is not None and "://" not in out:
+        whole["out"] = str(Path(out).absolute())  # the training may change its working directory
+    return Request(schedule=schedule, handlers=list(handlers) or None, options=whole, here=str(Path.cwd()), notes=notes)
+
+
+def command(words: Sequence[str]) -> list[str]:
+    """The command as the system takes it: a script and a module get this Python in front.
+
+    Args:
+        words: ``train.py --lr 0.1``, ``-m package.train`` or any command.
+
+    Raises:
+        OptionError: There is no such command or script.
+    """
+    if not words:
+        raise OptionError("run needs a command, such as: perfhooks run train.py --lr 0.1")
+    first = words[0]
+    if first == "-m":
+        if len(words) == 1:
+            raise OptionError("run -m needs the name of a module, such as: perfhooks run -m package.train")
+        return [sys.executable, *words]
+    if first.endswith(".py"):
+        if not Path(first).is_file():
+            raise OptionError(f"there is no script {first!r}")
+        return [sys.executable, *words]
+    found = shutil.which(first)
+    if found is None:
+        hint = "; a script's name ends in .py" if Path(first).is_file() else ""
+        raise OptionError(f"there is no command {first!r}{hint}")
+    return [found, *words[1:]]
+
+
+def environment(asked: Request, before: Mapping[str, str]) -> dict[str, str]:
+    """The environment of the command.
+
+    Args:
+        asked: What the processes of the command are to do.
+        before: The environment as it is.
+    """
+    rest = before.get("PYTHONPATH", "")
+    return {
+        **before,
+        VARIABLE: msgspec.json.encode(asked).decode(),
+        "PYTHONPATH": f"{SITE}{os.pathsep}{rest}" if rest else str(SITE),
+    }

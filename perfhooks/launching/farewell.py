@@ -1,0 +1,113 @@
+"""The last word of ``perfhooks run``, by a process that waits for the end of the command and is no child of it.
+
+The command itself has become the training, whose exit code and signals are its own; so somebody else has to say what
+came of it, also where it was killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_POLL_S = 0.1
+
+
+def announce(pid: int, notes: str, words: Sequence[str]) -> None:
+    """Split off a process that waits for the end of another one, and says what came of it on standard error.
+
+    Args:
+        pid: The process that is to become the training.
+        notes: The folder in which processes of the training leave their notes; it is deleted at the end.
+        words: The command, to look for why nothing was recorded.
+    """
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    try:
+        # the training's own input and output must end when the training does
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, 0)
+        os.dup2(null, 1)
+        _await(pid)
+        for line in lines(Path(notes), words):
+            sys.stderr.write(f"perfhooks: {line}\n")
+        sys.stderr.flush()
+        shutil.rmtree(notes, ignore_errors=True)
+    finally:
+        os._exit(0)
+
+
+def _await(pid: int) -> None:
+    try:
+        descriptor = os.pidfd_open(pid)
+    except (AttributeError, OSError):  # not Linux, or an old one
+        while _lives(pid):
+            time.sleep(_POLL_S)
+        return
+    select.select([descriptor], [], [])
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def lines(notes: Path, words: Sequence[str]) -> Iterator[str]:
+    """What came of the command: a line for each run that its processes recorded, or why there is none."""
+    runs = {str(read(path).get("run", "")): None for path in sorted(notes.glob("*.json"))}
+    for run in filter(None, runs):
+        yield _of_run(Path(run))
+    if not runs:
+        yield f"nothing was recorded: {_why(words)}"
+
+
+def _of_run(run: Path) -> str:
+    captures = [read(path) for path in run.glob("*/rank*.capture.json")]
+    done = [each for each in captures if each.get("headline")]
+    if not captures:
+        return f"no window was recorded -> {run}"
+    if not done:
+        return f"recorded, but not finished: perfhooks report {run}"
+    lowest = min(each.get("rank", 0) for each in done)
+    latest = max((each for each in done if each.get("rank", 0) == lowest), key=lambda each: each.get("time", 0.0))
+    page = run / "report.html"
+    return f"{latest['headline']} -> {page if page.exists() else run}"
+
+
+def _why(words: Sequence[str]) -> str:
+    for word in words[1:]:
+        if not word.startswith("-") or word.startswith("--") or word == "-m":
+            break
+        if set(word[1:]) & set("IES"):
+            return f"Python was started with {word}, which keeps it from reading PYTHONPATH"
+    return (
+        "no Python of this command trained with torch, or it was one that does not read PYTHONPATH (python -I, -E), "
+        "another interpreter without perfhooks, or on another machine with an environment of its own"
+    )
+
+
+def read(path: Path) -> dict[str, Any]:
+    """An object of JSON; an empty one where it cannot be read."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

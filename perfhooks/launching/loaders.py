@@ -1,0 +1,56 @@
+"""Loaders that tell when they are asked for a batch: their iterators become a subclass of their own class."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from perfhooks import labels
+from perfhooks.run.timeline import clock
+
+if TYPE_CHECKING:
+    from perfhooks.launching.step_signal import StepSignal
+
+
+def listen(loader: Any, signal: StepSignal) -> None:
+    """Have every iterator of every DataLoader tell of its fetches.
+
+    Args:
+        loader: The class ``DataLoader``.
+        signal: Is told.
+    """
+    plain = loader.__iter__
+    kinds: dict[type, type] = {}
+
+    @functools.wraps(plain)
+    def __iter__(self: Any) -> Any:  # noqa: N807 -- it is one
+        iterator = plain(self)
+        try:
+            if not hasattr(type(iterator), "perfhooks_heard"):
+                iterator.__class__ = kinds.setdefault(type(iterator), telling(type(iterator), signal))
+        except TypeError:
+            return iterator  # somebody has made it in C or with slots: its updates still tell
+        return iterator
+
+    loader.__iter__ = __iter__
+
+
+def telling(kind: type, signal: StepSignal) -> type:
+    """A subclass of an iterator's class whose ``__next__`` tells that it was called."""
+    plain = kind.__next__  # type: ignore[attr-defined]  # it is an iterator's
+
+    def __next__(self: Any) -> Any:  # noqa: N807 -- it is one
+        signal.fetches += 1
+        if signal.armed or signal.fetches >= signal.due:
+            signal.look_at_fetch()
+        profiler = signal.profiler
+        if profiler.is_recording:
+            with profiler.region(labels.DATA):
+                item = plain(self)
+        else:
+            item = plain(self)
+        profiler.arrive(clock())
+        return item
+
+    members = {"__next__": __next__, "perfhooks_heard": True, "__module__": kind.__module__, "__doc__": kind.__doc__}
+    return type(kind.__name__, (kind,), members)

@@ -1,0 +1,271 @@
+"""When a step ends, in a training that does not say so: told by its optimizers and loaders.
+
+A step ends when a DataLoader is asked for a batch and an optimizer has stepped since the last boundary. Where updates
+follow each other without a fetch in between, the updates are the steps: of several optimizers, that of the one that
+ends a round. Where there are fetches and no updates, as in evaluation, the fetches are.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from perfhooks.guard import guard, logger, speak_up
+from perfhooks.launching.command_line import Request
+from perfhooks.launching.startup import Startup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from perfhooks.launching.profiling import Mode
+
+BATCHES: Final = 20
+"""Fetches without any update after which they count as steps: a sanity check before training fetches fewer."""
+
+_NEVER: Final = sys.maxsize
+_EARLY: Final = 3
+"""Rounds of updates after which a fetch no longer changes what a step is; optimizers are warmed up with fewer."""
+_LOST: Final = 8
+"""Updates beyond three rounds' after which a round that never ended is forgotten: its optimizer is gone."""
+
+
+class Round:
+    """Learns in which order several optimizers take turns, and tells when the last of them has stepped."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        """Rounds that have ended."""
+        self._order: list[int] = []
+        self._last: int | None = None
+        self._since = 0
+
+    def ends(self, optimizer: object) -> bool:
+        """Whether this update is the last one of a round; known from the second round on."""
+        mine = id(optimizer)
+        self._since += 1
+        if self._last is not None and self._since > 3 * len(self._order) + _LOST:
+            self._order, self._last = [], None
+        if self._last is None:
+            if self._order and mine == self._order[0]:
+                self._last = self._order[-1]
+                self.count += 1
+            elif mine not in self._order:
+                self._order.append(mine)
+        if mine != self._last:
+            return False
+        self._since = 0
+        self.count += 1
+        return True
+
+
+class _Nobody:
+    """Stands for the profiler as long as there is none."""
+
+    is_recording = False
+
+    def step(self) -> None:
+        pass
+
+    def arrive(self, _: int) -> None:
+        pass
+
+
+class StepSignal:
+    """Makes steps of updates and fetches, and profiles them.
+
+    Args:
+        asked: What was asked for on the command line.
+        startup: Is told when the first step begins and ends.
+    """
+
+    def __init__(self, asked: Request, startup: Startup) -> None:
+        self.asked = asked
+        self.startup = startup
+        self.is_compiling: Callable[[], bool] = self._first_update
+        atexit.register(startup.wait)
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew: this process is a forked child, and what its parent heard is not its own."""
+        self.mode: Mode | None = None
+        self.profiler: Any = _Nobody()
+        self.updates = self.fetches = 0
+        self.armed = False
+        """Whether the next fetch ends a step."""
+        self.by_fetch = True
+        """Whether an update arms."""
+        self.by_update = True
+        """Whether an update has to be looked at more closely."""
+        self.due = 0
+        """The number of fetches from which each has to be looked at more closely."""
+        self._thread: int | None = None
+        self._fetches_before = 0
+        self._counted = (0, 0, 0)
+        self._round = Round()
+
+    # -- what is heard -----------------------------------------------------------------------------------------------
+
+    def hook(self) -> Callable[[Any, Any, Any], None]:
+        """What an optimizer calls after each of its steps."""
+        signal = self
+
+        def heard(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            if signal.is_compiling():
+                signal.heard_outside(optimizer)
+                return
+            signal.updates += 1
+            signal.armed = signal.by_fetch
+            if signal.by_update:
+                signal.look_at_update(optimizer)
+
+        return heard
+
+    def _first_update(self) -> bool:
+        """Find torch's own question, which cannot be imported while torch is."""
+        from torch.compiler import disable, is_compiling
+
+        self.is_compiling = is_compiling
+        # inside a graph our bookkeeping would be traced, and each new count compile the step again
+        self.heard_outside = disable(self.heard_outside)  # type: ignore[method-assign, no-untyped-call]
+        return is_compiling()
+
+    def heard_outside(self, optimizer: Any) -> None:
+        """Hear an update that is being compiled, outside of the graph."""
+        self.updates += 1
+        self.armed = self.by_fetch
+        if self.by_update:
+            self.look_at_update(optimizer)
+
+    def look_at_update(self, optimizer: object) -> None:
+        """An update, as long as it is not settled that fetches end steps."""
+        with self._listening():
+            if self._thread is None:
+                self._thread = threading.get_ident()
+            ends = self._round.ends(optimizer)
+            if self.mode == "batches" or (self.mode == "loader" and self.fetches > self._fetches_before + 1):
+                self._settle_for_fetches()
+            elif ends and self.mode in (None, "loader") and (self.mode is None or self._round.count >= _EARLY):
+                self._begin("optimizer", self._round.count)
+            elif ends and self.mode == "optimizer":
+                self._step()
+
+    def look_at_fetch(self) -> None:
+        """A loader is about to be asked for a batch, and that may end a step or begin the first one."""
+        with self._listening():
+            if self._thread is not None and self._thread != threading.get_ident():
+                self.armed = False  # somebody fetches ahead, in a thread of his own
+                self.due = _NEVER
+            elif self.mode is None or (self.mode == "optimizer" and self._round.count <= _EARLY):
+                self._begin("loader", 0)
+            elif self.mode == "optimizer":
+                self.due = _NEVER
+            elif self.mode == "loader" and self.armed:
+                self.armed = False
+                self._step()
+            elif self.mode == "loader" and not self.updates:
+                self._begin("batches", 0)
+            elif self.mode == "batches":
+                self._step()
+
+    def _step(self) -> None:
+        self.profiler.step()
+        if not self.startup.is_over:
+            self._end_startup()
+
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        """What fails here fails once: a loop asks for thousands of batches."""
+        failed = True
+        with guard("listening to the training"):
+            yield
+            failed = False
+        if failed:
+            self.stand_down()
+
+    def _settle_for_fetches(self) -> None:
+        if self.mode != "loader":
+            self._begin("loader", 0)
+        self.by_update = False
+        self.due = _NEVER
+
+    # -- what becomes of it ------------------------------------------------------------------------------------------
+
+    def _begin(self, mode: Mode, step: int) -> None:
+        """Profile from here on, steps being what ``mode`` says; a count that began as something else is left."""
+        from perfhooks.launching import profiling
+
+        speak_up()
+        self._end(f"steps are told by {mode} from here on")
+        self.mode = mode
+        self.by_fetch = mode == "loader"
+        self.armed = False
+        self._fetches_before = self.fetches
+        self.due = self.fetches + BATCHES if mode == "loader" else 0
+        self.startup.first_step()
+        reason = profiling.why_not()
+        if reason is not None:
+            self.stand_down(reason)
+            return
+        self.profiler = profiling.begin(self.asked, mode, step)
+        self._counted = (self.fetches, self.updates, step)
+        # registered after the profiler's own, so called before it: what is said then is on its last page
+        atexit.unregister(self._say_counts)
+        atexit.register(self._say_counts)
+
+    def _say_counts(self) -> None:
+        """The process ends: what a step had is known."""
+        from perfhooks.launching import profiling
+
+        fetches, updates, first = self._counted
+        steps = getattr(self.profiler, "step_num", first) - first
+        if steps and self.mode is not None:
+            with guard("saying how many fetches and updates a step had"):
+                means = {"fetches": (self.fetches - fetches) / steps, "updates": (self.updates - updates) / steps}
+                profiling.say_steps_by(self.profiler, self.mode, **means)
+
+    def stand_down(self, reason: str | None = None) -> None:
+        """Listen no more.
+
+        Args:
+            reason: What to say of it; None says nothing, as where a framework's own face takes over.
+        """
+        self._end(reason or "a framework's own face takes over")
+        self.by_update = self.by_fetch = self.armed = False
+        self.due = _NEVER
+        if reason is not None:
+            logger.warning("perfhooks run records nothing here: %s", reason)
+
+    def _end_startup(self) -> None:
+        from perfhooks.launching import profiling
+
+        self.startup.end(profiling.startup_file(self.profiler))
+
+    def _end(self, cause: str) -> None:
+        profiler, self.profiler = self.profiler, _Nobody()
+        if not isinstance(profiler, _Nobody):
+            profiler.stop(cause)
+
+
+_signal: StepSignal | None = None
+"""The one of this process: optimizers and loaders know no other."""
+
+
+def current(began: int = 0) -> StepSignal | None:
+    """The signal of this process; None where ``perfhooks run`` is not at work.
+
+    Args:
+        began: When this Python began to run our code, in nanoseconds of the monotonic clock.
+    """
+    global _signal  # noqa: PLW0603 -- one for the process
+    if _signal is None:
+        asked = Request.current()
+        if asked is None:
+            return None
+        _signal = StepSignal(asked, Startup(began))
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=_signal.forget)
+    return _signal

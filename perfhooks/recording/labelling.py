@@ -1,0 +1,236 @@
+"""Labels that nobody has to write: the parts of a step, named while a window records, and only then.
+
+What begins a part gets a stand-in: ``torch.nn.Module.__call__``, ``torch.autograd.backward``, ``torch.save``,
+``torch.distributed.checkpoint`` and the ``wait`` of a collective. torch labels optimizers and loaders itself.
+
+Not by torch's global module hooks: with them ``torch.compile`` warns at every call of a compiled module, compiles the
+hooks, and compiles the model again when they are gone. And ``torch.autograd.grad`` is left alone, as torch.compile
+guards it: a stand-in would make it compile again. The trace tells its time nearly as well.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from dataclasses import dataclass, field
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+import torch
+from torch.compiler import is_compiling
+from torch.jit import is_tracing  # type: ignore[attr-defined]  # public, but not in torch's __all__
+from torch.nn import Module
+
+from perfhooks import labels
+from perfhooks.guard import logger
+from perfhooks.recording.window import region
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+_MOST_CHANGES: Final = 900 if sys.version_info >= (3, 13) else sys.maxsize
+"""How often ``torch.nn.Module`` may be changed, twice a window or more. From Python 3.13 on a class that was changed a
+thousand times is looked up slowly for the rest of the process (``MAX_VERSIONS_PER_CLASS`` in CPython's
+``typeobject.c``). Windows after that have the forward pass that the trace shows by itself."""
+
+_call_module: Callable[..., Any] = Module.__call__
+"""What a call of a module was before; a global, as torch.compile would guard the cells of a closure."""
+
+
+@dataclass
+class _Here:
+    """What goes on in the one thread whose steps are recorded; there is one recorder in a process."""
+
+    thread: int = 0
+    """The thread; 0 while nothing is labelled."""
+    inside: bool = False
+    """Whether one of our labels is open: what begins inside of it is part of it."""
+    aside: bool = False
+    """Whether the stand-in of module calls is out of the way until the open label ends."""
+    without_gradients: str = labels.VALIDATION
+    """What calls in evaluation mode without gradients are."""
+    last: str = labels.FORWARD
+    """The part of the last module call."""
+    changes: int = 0
+    """How often ``torch.nn.Module`` was changed."""
+    placed: list[_StandIn] = field(default_factory=list)
+
+
+_here: Final = _Here()
+_Label: TypeAlias = "AbstractContextManager[Any] | None"
+
+
+class _StandIn(NamedTuple):
+    """Something that stands in the place of an attribute."""
+
+    owner: Any
+    name: str
+    original: Any
+    made: Any
+
+    def put(self) -> None:
+        setattr(self.owner, self.name, self.made)
+        _here.changes += self.owner is Module
+
+    def take_back(self) -> None:
+        """Put the original back, unless somebody has put something else there since."""
+        if vars(self.owner).get(self.name) is self.made:
+            setattr(self.owner, self.name, self.original)
+            _here.changes += self.owner is Module
+
+
+def put(stage: str) -> None:
+    """Label what the current thread does from now on; what is labelled already stays so.
+
+    Args:
+        stage: That of the loop; in others than ``train``, calls without gradients are its forward pass.
+    """
+    global _call_module  # noqa: PLW0603 -- see there
+    _here.thread, _here.inside = get_ident(), False  # whatever was left open by a fault
+    if _here.placed:
+        return
+    _here.last = labels.FORWARD
+    _here.without_gradients = labels.VALIDATION if stage == "train" else labels.FORWARD
+    if _here.changes < _MOST_CHANGES:
+        _call_module = Module.__call__
+        _here.placed.append(_StandIn(Module, "__call__", _call_module, _labelled_call))
+    _here.placed += [
+        _StandIn(owner, name, vars(owner)[name], _inside(part, vars(owner)[name])) for owner, name, part in _functions()
+    ]
+    for stand_in in _here.placed:
+        stand_in.put()
+
+
+def take_back() -> None:
+    """Leave everything as it was."""
+    while _here.placed:
+        _here.placed.pop().take_back()
+    _here.thread, _here.inside, _here.aside = 0, False, False
+
+
+def _functions() -> Iterator[tuple[Any, str, str]]:
+    """The functions that are parts of a step: where they are, and which part they are."""
+    yield torch.autograd, "backward", labels.BACKWARD
+    yield torch, "save", labels.CHECKPOINT
+    # not imported here: whoever saves with it has done so
+    saving = sys.modules.get("torch.distributed.checkpoint")
+    for name in ("save", "async_save"):
+        if hasattr(saving, name):
+            yield saving, name, labels.CHECKPOINT
+    if torch.distributed.is_available() and _here.changes < _MOST_CHANGES:
+        yield torch.distributed.Work, "wait", labels.COMMUNICATION
+
+
+def _inside(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The stand-in of a function that is a part of the step."""
+    begin, end = _uncompiled(_begin), _uncompiled(_end)
+
+    @functools.wraps(function)
+    def labelled(*args: Any, **kwargs: Any) -> Any:
+        if is_compiling() or _here.inside or get_ident() != _here.thread:
+            return function(*args, **kwargs)
+        label = begin(part)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            end(label)
+
+    return _uncompiled(labelled, recursive=False)
+
+
+def _uncompiled(function: Callable[..., Any], *, recursive: bool = True) -> Callable[..., Any]:
+    """Keep torch.compile, where it may be in use, from compiling a function of ours that a graph break exposes to it.
+
+    Args:
+        function: Ours.
+        recursive: Whether that holds for all that it calls.
+    """
+    if "torch._dynamo" not in sys.modules:  # asking would import it, which takes a second
+        return function
+    disabled: Callable[..., Any] = torch.compiler.disable(function, recursive=recursive)  # type: ignore[no-untyped-call]
+    return disabled
+
+
+def _labelled_call(module: Module, /, *args: Any, **kwargs: Any) -> Any:
+    """The stand-in of ``torch.nn.Module.__call__``."""
+    if is_compiling():  # first of all: torch.compile guards what it reads
+        return _call_module(module, *args, **kwargs)
+    if get_ident() != _here.thread:
+        return _call_module(module, *args, **kwargs)
+    if _here.inside:
+        if _is_compiled(module):
+            _step_aside()
+        return _call_module(module, *args, **kwargs)
+    label = _begin_call(module, args)
+    try:
+        return _call_module(module, *args, **kwargs)
+    finally:
+        _end(label)
+
+
+def _is_compiled(module: Module) -> bool:
+    """Whether torch.compile made it, or compiled it in place."""
+    in_place = module._compiled_call_impl  # noqa: SLF001 -- torch has no public way to ask
+    return in_place is not None or type(module).__name__ == "OptimizedModule"
+
+
+def _step_aside() -> None:
+    """Let torch.compile see no stand-in: where a graph breaks, it would try to compile that."""
+    if not _here.aside and vars(Module).get("__call__") is _labelled_call and _here.changes < _MOST_CHANGES:
+        _here.aside = True
+        _here.placed[0].take_back()
+
+
+def _begin_call(module: Module, args: tuple[Any, ...]) -> _Label:
+    try:
+        if _is_traced(args):
+            _here.inside = True  # a label would become part of what is being traced
+            return None
+        part = _here.last = _part_of(module)
+        if _is_compiled(module):
+            _step_aside()
+    except Exception:  # noqa: BLE001 -- the training goes on, whatever a module answers
+        logger.debug("a module could not be asked what it does", exc_info=True)
+        part = labels.FORWARD
+    return _begin(part)
+
+
+def _is_traced(args: tuple[Any, ...]) -> bool:
+    """Whether the call runs for torch.jit.trace, or on the stand-ins of tensors with which torch.compile works."""
+    traced: bool = is_tracing()  # type: ignore[no-untyped-call]
+    return traced or any(type(each).__module__.startswith("torch._subclasses") for each in args)
+
+
+def _part_of(module: Module) -> str:
+    """What a call is; of a loss or a metric, which has no mode of its own, what the call before it was."""
+    if torch.is_grad_enabled():
+        return labels.FORWARD
+    if not module.training:
+        return _here.without_gradients
+    return _here.last if next(module.parameters(), None) is None else labels.FORWARD
+
+
+def _begin(part: str) -> _Label:
+    """Open a label; None if that fails."""
+    _here.inside = True
+    try:
+        label: AbstractContextManager[Any] = region(labels.AUTOMATIC[part])
+        label.__enter__()
+    except Exception:  # noqa: BLE001 -- the training goes on without it
+        logger.debug("%s could not be labelled", part, exc_info=True)
+        return None
+    return label
+
+
+def _end(label: _Label) -> None:
+    _here.inside = False
+    if _here.aside and _here.placed:
+        _here.aside = False
+        if vars(Module).get("__call__") is _call_module:
+            _here.placed[0].put()
+    if label is not None:
+        try:
+            label.__exit__(None, None, None)
+        except Exception:  # noqa: BLE001 -- the training goes on
+            logger.debug("a label could not be closed", exc_info=True)

@@ -1,0 +1,284 @@
+"""Signals while we are at work: they wait until a window is saved, and SIGTERM waits for nothing but that.
+
+Python runs handlers in the main thread, between two of its instructions. So a handler of the program's may raise in the
+middle of our own code, where its exception would be taken for ours; and a handler of ours comes too late where the main
+thread is inside of a call that does not return, as a rank that waits for the others in a collective.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from typing_extensions import Self
+
+Handler = Callable[[int, Any], object]
+
+GRACE_S: Final = 0.5
+"""How long the main thread may take to come to a SIGTERM, in seconds: most operators of a step take less, and whoever
+sends the signal waits longer before SIGKILL (30 s in torchrun, Kubernetes and SLURM)."""
+
+_GRACE_IN_COLLECTIVE_S: Final = 0.1
+"""The same where the main thread is inside of torch.distributed, which it may leave soon or never."""
+
+_HELD: Final = tuple(
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGXCPU")
+    if hasattr(signal, name)
+)
+"""What a program handles to be told of something that happens outside of it."""
+
+
+class _Held(contextlib.AbstractContextManager["_Held"]):
+    """Holds back the program's own signal handlers; main thread only."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._handlers: dict[int, Any] = {}
+        """What each signal that is held back will mean again."""
+        self._arrived: list[int] = []
+
+    def __enter__(self) -> Self:
+        if not self._depth:
+            self._hold()
+        # nothing can interrupt us any more and leave a wrong count
+        self._depth += 1
+        return self
+
+    def _hold(self) -> None:
+        found = {number: self.handler(number) for number in _HELD}
+        self._handlers = {number: handler for number, handler in found.items() if callable(handler)}
+        try:
+            for number in self._handlers:
+                signal.signal(number, _hold_back)
+        except BaseException:  # of a handler that is not held back yet
+            self._deliver(self.release())
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if self._depth <= 0:
+            self._deliver(self.release())
+
+    def handler(self, number: int) -> Any:
+        """What a signal means when nothing is held back."""
+        handler = signal.getsignal(number)
+        return self._handlers.get(number, signal.SIG_DFL) if handler is _hold_back else handler
+
+    def set_handler(self, number: int, handler: Any) -> None:
+        """Let a signal mean something, as soon as nothing is held back."""
+        if self._depth:
+            self._handlers[number] = handler
+            handler = _hold_back
+        signal.signal(number, handler)
+
+    def arrive(self, number: int) -> None:
+        """Remember a signal; whoever presses Ctrl-C again does not want to wait."""
+        if number == signal.SIGTERM:
+            _watchman.noticed.set()
+        again = number in self._arrived
+        if not again:
+            self._arrived.append(number)
+        if not self._depth or (again and number == signal.SIGINT):
+            self._deliver(self.release())
+
+    def release(self) -> list[int]:
+        """Hold nothing back any more.
+
+        Returns:
+            The signals that have arrived meanwhile, in their order.
+        """
+        self._depth = 0
+        arrived, self._arrived = self._arrived, []
+        # Ctrl-C last: it may come as soon as it can
+        for number, handler in reversed(self._handlers.items()):
+            if signal.getsignal(number) is _hold_back:
+                signal.signal(number, handler)
+        return arrived
+
+    def _deliver(self, arrived: list[int]) -> None:
+        """Let every signal do what it does now, even if one of them raises."""
+        if not arrived:
+            return
+        number, *rest = arrived
+        try:
+            handler = signal.getsignal(number)
+            if callable(handler):
+                handler(number, sys._getframe(1))  # noqa: SLF001 -- what Python itself hands over
+            else:
+                os.kill(os.getpid(), number)
+        finally:
+            self._deliver(rest)
+
+
+held: Final = _Held()
+"""While this is entered, signals wait."""
+
+
+def _hold_back(number: int, _frame: object) -> None:
+    held.arrive(number)
+
+
+class _Watchman:
+    """A thread that hears of a SIGTERM at once, and ends the process if the main thread does not come to it.
+
+    Python writes the number of every signal that it handles into a file descriptor, from whatever thread gets it and
+    whatever the main thread does.
+    """
+
+    def __init__(self) -> None:
+        self.noticed = threading.Event()
+        """The main thread has come to the signal."""
+        self._ours: tuple[socket.socket, socket.socket] | None = None
+        self._paused = False
+        self._mask: set[signal.Signals | int] | None = None
+
+    def begin(self) -> bool:
+        """Watch from now on; False if somebody else is told of signals, as an event loop is."""
+        self.noticed.clear()
+        hear, tell = socket.socketpair()
+        tell.setblocking(False)
+        before = signal.set_wakeup_fd(tell.fileno(), warn_on_full_buffer=False)
+        self._ours = hear, tell
+        try:
+            if before == -1:
+                threading.Thread(target=self._mind, args=(hear,), name="perfhooks-sigterm", daemon=True).start()
+                return True
+            signal.set_wakeup_fd(before)
+        except RuntimeError:  # no more threads
+            pass
+        self.end()
+        hear.close()
+        return False
+
+    def end(self) -> None:
+        """Watch no more."""
+        if self._ours is None:
+            return
+        (_, tell), self._ours = self._ours, None
+        before = signal.set_wakeup_fd(-1)
+        if before not in (-1, tell.fileno()):
+            signal.set_wakeup_fd(before)  # somebody has come after us
+        with contextlib.suppress(OSError):
+            tell.send(b"\0")
+        tell.close()
+
+    def pause(self) -> None:
+        """A child is about to be forked: what it is sent must not be taken for ours."""
+        if self._ours is not None and threading.current_thread() is threading.main_thread():
+            # what arrives before the child has its own disposition would be noted for ours, and then forgotten
+            self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+            before = signal.set_wakeup_fd(-1)
+            self._paused = before == self._ours[1].fileno()
+            if not self._paused:
+                signal.set_wakeup_fd(before)  # somebody has come after us
+
+    def go_on(self) -> None:
+        """The child is there, and this is not it."""
+        if self._paused and self._ours is not None:
+            signal.set_wakeup_fd(self._ours[1].fileno(), warn_on_full_buffer=False)
+        self._paused = False
+        self.unmask()
+
+    def unmask(self) -> None:
+        """Let SIGTERM come again, as before the fork."""
+        mask, self._mask = self._mask, None
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def forget(self) -> None:
+        """This is the child."""
+        if self._ours is not None:
+            signal.set_wakeup_fd(-1)
+            for end in self._ours:
+                end.close()
+            self._ours = None
+
+    def _mind(self, hear: socket.socket) -> None:
+        with hear:
+            while (numbers := hear.recv(64)) and 0 not in numbers:
+                if signal.SIGTERM not in numbers or held.handler(signal.SIGTERM) is not _ours:
+                    continue
+                if not self.noticed.wait(_GRACE_IN_COLLECTIVE_S if _is_in_collective() else GRACE_S):
+                    _die()
+
+
+_watchman: Final = _Watchman()
+
+
+def _is_in_collective() -> bool:
+    """Whether the main thread is inside of torch.distributed, where it may wait for ever."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001 -- there is no other way to look
+    return frame is not None and f"torch{os.sep}distributed{os.sep}" in frame.f_code.co_filename
+
+
+def _die() -> None:
+    """Die of SIGTERM, from a thread that Python lets change no handler."""
+    ctypes.CDLL(None).signal(int(signal.SIGTERM), None)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+_ours: Handler | None = None
+"""What a SIGTERM calls while it is ours."""
+
+
+def on_sigterm(handler: Handler) -> bool:
+    """Have a SIGTERM that nobody handles call ``handler``.
+
+    Returns:
+        Whether it does; no if somebody else handles it.
+    """
+    global _ours  # noqa: PLW0603 -- there is one SIGTERM
+    if _ours is None and held.handler(signal.SIGTERM) == signal.SIG_DFL and _watchman.begin():
+        _ours = _noticing(handler)
+        held.set_handler(signal.SIGTERM, _ours)
+    return _ours is not None and held.handler(signal.SIGTERM) is _ours
+
+
+def off_sigterm() -> None:
+    """Let SIGTERM mean what it meant before, unless somebody else has come after us."""
+    global _ours  # noqa: PLW0603 -- as above
+    if _ours is not None and held.handler(signal.SIGTERM) is _ours:
+        held.set_handler(signal.SIGTERM, signal.SIG_DFL)
+    _ours = None
+    _watchman.end()
+
+
+def forget() -> None:
+    """This is a forked child: nothing is held back in it, and SIGTERM ends it."""
+    global _ours  # noqa: PLW0603 -- as above
+    held.release()
+    if _ours is not None and signal.getsignal(signal.SIGTERM) is _ours:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _ours = None
+
+
+def _in_child() -> None:
+    _watchman.forget()
+    forget()
+    _watchman.unmask()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_watchman.pause, after_in_parent=_watchman.go_on, after_in_child=_in_child)
+
+
+def _noticing(handler: Handler) -> Handler:
+    process = os.getpid()
+
+    def notice(number: int, frame: Any) -> None:
+        _watchman.noticed.set()
+        if os.getpid() == process:
+            handler(number, frame)
+        else:  # a child that was just forked
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    return notice

@@ -1,0 +1,163 @@
+"""What code that was written for ``torch.profiler.profile`` asks a profiler, answered by its windows."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from perfhooks.errors import NothingRecordedError, OptionError
+from perfhooks.guard import logger
+from perfhooks.recording.window import TorchProfile, action_of, metadata_json
+from perfhooks.schedule import FromStartToStop, Phases
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from perfhooks.recording.window import Window
+
+
+class TorchFace(TorchProfile):
+    """A ``torch.profiler.profile`` by its type, its attributes and its methods, which itself records nothing.
+
+    Args:
+        recording: What torch's constructor takes on top of a schedule and a handler.
+        on_trace_ready: What the user gave.
+
+    Raises:
+        OptionError: torch refuses an option.
+    """
+
+    def __init__(self, recording: Mapping[str, Any], on_trace_ready: Any) -> None:
+        self.is_recording = False
+        self._step = 0
+        self._phases: Phases = FromStartToStop(0)
+        self._window: Window | None = None
+        self._last: Window | None = None
+        self._metadata: dict[str, str] = {}
+        try:
+            super().__init__(**recording, on_trace_ready=on_trace_ready)
+        except (AssertionError, TypeError, ValueError) as error:
+            raise OptionError(f"torch.profiler refuses these options: {dict(recording)!r} ({error})") from error
+        self.schedule = self._action
+        # torch may have made one, as the environment asks for
+        self._recording_options = {**recording, "execution_trace_observer": self.execution_trace_observer}
+
+    def _action(self, step: int) -> Any:
+        """The schedule as torch's callers ask for it."""
+        return action_of(self._phases, step)
+
+    def _why_nothing(self) -> str:
+        """Why there is no window to ask, in a sentence."""
+        raise NotImplementedError
+
+    @property
+    def step_num(self) -> int:
+        """Number of the current step, from 0."""
+        return self._step
+
+    @step_num.setter
+    def step_num(self, step: int) -> None:
+        self._step = step
+
+    @property
+    def current_action(self) -> Any:
+        """What the schedule says of the current step, as torch names it."""
+        return self._action(self._step) if self._window is None else self._window.current_action
+
+    @current_action.setter
+    def current_action(self, action: Any) -> None:
+        """Only torch's own constructor gives one; the schedule decides."""
+
+    @property
+    def profiler(self) -> Any:
+        """torch's recorder of the window that is open, else of the last one; None if there is none."""
+        window = self._window or self._last
+        return None if window is None else window.profiler
+
+    @profiler.setter
+    def profiler(self, recorder: Any) -> None:
+        """Only torch's own constructor gives one; every window has its own."""
+
+    def prepare_trace(self) -> None:
+        """Nothing: a window prepares itself when it begins."""
+
+    def start_trace(self) -> None:
+        """The same as ``start()``."""
+        self.start()
+
+    def stop_trace(self) -> None:
+        """The same as ``stop()``."""
+        self.stop()
+
+    @property
+    def _results(self) -> Window:
+        if self._last is None:
+            raise NothingRecordedError(self._why_nothing())
+        return self._last
+
+    def key_averages(self, *args: Any, **kwargs: Any) -> Any:
+        """torch's operator table of the last window, averaged by name; takes what torch takes."""
+        return self._results.key_averages(*args, **kwargs)
+
+    def events(self) -> Any:
+        """torch's events of the last window."""
+        return self._results.events()  # type: ignore[no-untyped-call]
+
+    def export_chrome_trace(self, path: str, *args: Any, **kwargs: Any) -> None:
+        """Write the last window's trace; any number of times, compressed where the name ends in ``.gz``."""
+        self._results.export_chrome_trace(path, *args, **kwargs)
+
+    def export_stacks(self, path: str, metric: str = "self_cpu_time_total") -> None:
+        """Write the last window's folded stacks, times in nanoseconds."""
+        self._results.export_stacks(path, metric)
+
+    def export_memory_timeline(self, path: str, device: str | None = None) -> None:
+        """Write torch's memory timeline of the last window; deprecated by torch."""
+        self._results.export_memory_timeline(path, device)
+
+    def wait_for_exports(self, *args: Any, **kwargs: Any) -> Any:
+        """Wait for what the last window still writes, where the installed torch writes later."""
+        return None if self._last is None else self._last.wait_for_exports(*args, **kwargs)
+
+    def take_pending_cuspy_export(self, *args: Any, **kwargs: Any) -> Any:
+        """What the last window has still to write; private to torch."""
+        return None if self._last is None else self._last.take_pending_cuspy_export(*args, **kwargs)
+
+    def get_trace_id(self) -> Any:
+        """The trace id of the window that records, else of the last one."""
+        return (self._window or self._results).get_trace_id()  # type: ignore[no-untyped-call]
+
+    def set_custom_trace_id_callback(self, callback: Callable[[], str]) -> None:
+        """Make the trace ids of the windows to come by another callback."""
+        self.custom_trace_id_callback = self._recording_options["custom_trace_id_callback"] = callback
+
+    def add_metadata(self, key: str, value: str) -> None:
+        """Add a string to the trace that is being recorded, or to the next one."""
+        self.add_metadata_json(key, json.dumps(value))
+
+    def add_metadata_json(self, key: str, value: str) -> None:
+        """Add a JSON value to the trace that is being recorded, or to the next one.
+
+        Raises:
+            OptionError: It is no JSON, and the trace would be none either.
+        """
+        value = metadata_json(value)
+        if self.is_recording and self._window is not None:
+            self._window.add_metadata_json(key, value)
+        else:
+            self.preset_metadata_json(key, value)
+
+    def preset_metadata_json(self, key: str, value: str) -> None:
+        """Add a JSON value to every trace from the next one on."""
+        self._metadata[key] = value = metadata_json(value)
+        if self._window is not None:
+            self._window.preset_metadata_json(key, value)
+
+    def toggle_collection_dynamic(self, enable: bool, activities: Iterable[Any]) -> None:
+        """Switch the collection of some activities off or on while a window records; nothing happens otherwise."""
+        if not self.is_recording or self._window is None:
+            return
+        if hasattr(self._window, "toggle_collection_dynamic"):
+            self._window.toggle_collection_dynamic(enable, activities)
+        else:
+            logger.warning("this torch cannot switch collection off and on; it came with torch 2.5")

@@ -1,0 +1,203 @@
+"""A run, or a trace, in one page of markdown: for people who read it, and for programs that read words."""
+
+from __future__ import annotations
+
+from html import escape
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from perfhooks.run.layout import PAGE, timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+MOST: Final = 5500
+"""Characters; tables of numbers have about three characters a token, so it stays below 2,000 tokens."""
+
+_PARTS: Final = ("data", "transfer", "forward", "backward", "optimizer", "validation", "checkpoint", "other")
+_DEVICE: Final = ("busy", "compute", "exposed_comm", "exposed_copy", "idle")
+_FINDINGS: Final = 5
+_OPERATORS: Final = 8
+_DOUBTS: Final = 6
+_LINE: Final = 260
+_NOT_OPERATORS: Final = ("kernel", "copy", "set", "device_annotation", "runtime", "overhead")
+
+
+class Text(str):
+    """Text that a notebook shows as it is, or drawn where it is markdown; everywhere else a string."""
+
+    __slots__ = ("_is_markdown",)
+    _is_markdown: bool
+
+    @classmethod
+    def of(cls, text: str, *, is_markdown: bool = False) -> Text:
+        """Make it of a string."""
+        made = cls(text)
+        made._is_markdown = is_markdown
+        return made
+
+    def _repr_html_(self) -> str | None:
+        return None if self._is_markdown else f"<pre>{escape(self)}</pre>"
+
+    def _repr_markdown_(self) -> str | None:
+        return str(self) if self._is_markdown else None
+
+
+def of_run(folder: Path) -> str:
+    """What a run was, where its step goes and what to do about it: its last window, lowest rank.
+
+    Args:
+        folder: A run folder.
+
+    Returns:
+        Markdown of at most `MOST` characters.
+
+    Raises:
+        PerfhooksError: It is no run folder.
+    """
+    from perfhooks.report.run_data import gather
+
+    return _written(_plain(gather(folder)), _files(folder))
+
+
+def of_trace(path: Path) -> str:
+    """The same of a trace, whoever recorded it.
+
+    Args:
+        path: A Kineto trace.
+
+    Raises:
+        TraceError: It is none.
+    """
+    from perfhooks.report.run_data import from_trace
+
+    return _written(_plain(from_trace(path)), [str(path)])
+
+
+def _plain(data: Any) -> dict[str, Any]:
+    """The page's data as it stands in ``report.json``."""
+    return msgspec.json.decode(msgspec.json.encode(data), type=dict[str, Any])
+
+
+def _files(folder: Path) -> list[str]:
+    windows = sorted(path for path in folder.glob("*-*") if path.is_dir())
+    of_last = sorted(windows[-1].glob("rank0.*")) if windows else []
+    found = [folder / PAGE, folder / timeline(0), *of_last]
+    return [str(path) for path in found if path.exists()]
+
+
+def _written(data: Mapping[str, Any], files: list[str]) -> str:
+    """Section by section, as far as there is room: what matters most comes first."""
+    windows = data.get("windows") or []
+    window = windows[-1] if windows else {}
+    details: dict[str, Any] = next(iter(window.get("details", {}).values()), {})
+    rank: dict[str, Any] = next(iter(window.get("ranks", ())), {})
+    sections = [
+        _head(data, window, details, rank),
+        _steps(details, rank),
+        _findings([*data.get("findings", ()), *details.get("findings", {}).get("rows", ())]),
+        _operators(details),
+        _doubts(details, rank),
+        _titled("Files", (f"- {path}" for path in files)),
+    ]
+    text = ""
+    for section in sections:
+        for line in section:
+            if len(text) + len(line) < MOST:
+                text += f"{_short(line)}\n"
+    return text
+
+
+def _short(line: str) -> str:
+    return line if len(line) <= _LINE else f"{line[: _LINE - 2]} …"
+
+
+def _titled(title: str, lines: Iterable[str]) -> Iterator[str]:
+    found = list(lines)
+    if found:
+        yield from ("", f"## {title}", *found)
+
+
+def _head(data: Mapping[str, Any], window: Mapping[str, Any], details: Mapping[str, Any], rank: Any) -> Iterator[str]:
+    run, subject = data.get("run", {}), details.get("subject", {})
+    yield f"# {data.get('title', '')}"
+    versions = {**run.get("versions", {}), **rank.get("versions", {})}
+    told = {
+        "model": subject.get("model"),
+        "device": subject.get("device"),
+        "ranks": run.get("world_size") or subject.get("world_size"),
+        "torch": versions.get("torch"),
+        "host": run.get("host"),
+        "started": run.get("started"),
+        "command": " ".join(run.get("command", ())),
+        "window": window.get("name"),
+        "recorded": ", ".join(name for name, value in rank.get("options", {}).items() if value is True),
+    }
+    yield from (f"- {name}: {value}" for name, value in told.items() if value)
+    if rank.get("partial"):
+        yield f"- partial: {rank['partial']}"
+    if not details:
+        yield "- no window was finished" if not window else "- the details of this window are in its files"
+
+
+def _steps(details: Mapping[str, Any], rank: Mapping[str, Any]) -> Iterator[str]:
+    steps = details.get("steps", {})
+    mean = steps.get("mean", {})
+    wall = mean.get("wall_ms")
+    if not wall:
+        return
+    count = steps.get("count", 0)
+    yield from _titled("Where the step goes", [f"Mean of {count} recorded steps: {wall:.4g} ms.", *_idle(rank)])
+    yield from ("", "| part | ms | share |", "|---|---:|---:|")
+    for name in (*_PARTS, *_DEVICE):
+        value = mean.get(f"{name}_ms")
+        if value:
+            where = f"device {name}" if name in _DEVICE else name
+            yield f"| {where.replace('_', ' ')} | {value:.4g} | {value / wall:.1%} |"
+
+
+def _idle(rank: Mapping[str, Any]) -> Iterator[str]:
+    idle = rank.get("cost", {}).get("idle_step_ms")
+    if idle:
+        yield f"The median step that nobody recorded takes {idle:.4g} ms."
+
+
+def _findings(rows: list[Mapping[str, Any]]) -> Iterator[str]:
+    def lines() -> Iterator[str]:
+        for row in rows[:_FINDINGS]:
+            gain = row.get("gain_ms")
+            yield f"- **{row['title']}**{f' Up to {gain:.3g} ms a step.' if gain else ''}"
+            yield from (f"  - {evidence}" for evidence in row.get("evidence", ())[:2])
+            if row.get("advice"):
+                yield f"  - do: {row['advice']}"
+
+    yield from _titled("What to do", lines())
+
+
+def _operators(details: Mapping[str, Any]) -> Iterator[str]:
+    table = details.get("operators", {}).get("name", {})
+    count = details.get("steps", {}).get("count") or 1
+    rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+    rows = [row for row in rows if row.get("kind") not in _NOT_OPERATORS and "ProfilerStep" not in row["name"]]
+    has_device = any(row.get("self_device_ms") for row in rows)
+    key = "self_device_ms" if has_device else "self_cpu_ms"
+    rows.sort(key=lambda row: -(row.get(key) or 0))
+    if not rows:
+        return
+    yield from _titled("Largest operators, of one step", ["| operator | calls | self host ms | self device ms |"])
+    yield "|---|---:|---:|---:|"
+    for row in islice(rows, _OPERATORS):
+        host, device = ((row.get(name) or 0) / count for name in ("self_cpu_ms", "self_device_ms"))
+        name = row["name"].replace("|", "\\|")
+        yield f"| {name} | {row['count'] / count:.4g} | {host:.3g} | {f'{device:.3g}' if has_device else ''} |"
+
+
+def _doubts(details: Mapping[str, Any], rank: Mapping[str, Any]) -> Iterator[str]:
+    checks = details.get("checks", {}).get("rows", {})
+    told = zip(checks.get("severity", ()), checks.get("text", ()), strict=True)
+    lines = [f"- {severity}: {text}" for severity, text in told]
+    notes = [f"- {note}" for note in rank.get("notes", ()) if not any(note in line for line in lines)]
+    yield from _titled("Doubts", [*lines, *notes][:_DOUBTS])

@@ -1,0 +1,295 @@
+// Two runs: the verdict, what differs besides, the way from A's step to B's, and tables with both columns.
+
+const SECTIONS = {
+  overview: "Overview",
+  waterfall: "From A to B",
+  rows: "All rows",
+  flame: "Flame graph",
+  besides: "Besides",
+  footnotes: "Definitions",
+};
+const VIEWS = {
+  reasons: "Reasons",
+  parts: "Parts",
+  modules: "Modules",
+  operators: "Operators",
+  lines: "Lines",
+  classes: "Device",
+  kernels: "Kernels",
+  collectives: "Collectives",
+};
+const IN_WATERFALL = 12;
+const isTime = DATA.unit === "ns";
+const amount = (value) => (isTime ? ms(value / 1e6) : percent(value));
+const signed = (value) => `${value < 0 ? "−" : "+"}${amount(Math.abs(value))}`;
+const scaled = (value) => (isTime ? value / 1e6 : value * 100);
+
+function stat(number, text) {
+  return el("div", { class: "stat" }, el("strong", null, number), el("span", null, text));
+}
+
+function sideStats(side, letter, median) {
+  const runs = side.runs > 1 ? `${side.runs} runs, ` : "";
+  return [
+    known(median) ? stat(ms(median), `${letter}: median step that nobody recorded, ${runs}${side.label}`) : null,
+    known(side.recorded_ns)
+      ? stat(
+          ms(side.recorded_ns / 1e6),
+          `${letter}: mean of ${plural(side.recorded_steps, "recorded step")}, ${side.label}`,
+        )
+      : null,
+  ];
+}
+
+function overview() {
+  const verdict = DATA.verdict;
+  const differs = DATA.differs.map((each) => ({ name: each.name, a: each.a || "none", b: each.b || "none" }));
+  return el(
+    "section",
+    { id: "overview", class: "overview" },
+    el(
+      "div",
+      { class: "heading" },
+      el("h1", null, `${DATA.a.label} → ${DATA.b.label}`),
+      el("p", { class: "meta" }, el("span", null, stageName(DATA.a.stage))),
+    ),
+    el("p", { class: "lead verdict" }, DATA.sentence),
+    el(
+      "div",
+      { class: "stats" },
+      sideStats(DATA.a, "A", verdict && verdict.median_a),
+      sideStats(DATA.b, "B", verdict && verdict.median_b),
+    ),
+    DATA.notes.length
+      ? el(
+          "ul",
+          { class: "plain-list doubts" },
+          DATA.notes.map((note) => el("li", null, note)),
+        )
+      : null,
+    differs.length
+      ? [
+          el("h2", null, "What differs besides"),
+          dataTable({
+            caption: "What differs besides",
+            rows: differs,
+            limit: 20,
+            search: "Search facts",
+            columns: [
+              { key: "name", label: "Fact", kind: "text" },
+              { key: "a", label: "A", kind: "name" },
+              { key: "b", label: "B", kind: "name" },
+            ],
+          }),
+        ]
+      : null,
+    DATA.told.length
+      ? [
+          el("h2", null, "Reasons"),
+          el("p", { class: "lead" }, DATA.recorded),
+          el(
+            "ol",
+            { class: "plain-list told" },
+            DATA.told.map((each) => el("li", null, each)),
+          ),
+        ]
+      : null,
+  );
+}
+
+// bars that begin where the one before has ended
+function waterfall() {
+  if (!DATA.reasons.length || !isTime) return null;
+  const rows = DATA.reasons.filter((row) => row.difference !== 0);
+  const shown = rows.slice(0, IN_WATERFALL);
+  const rest = rows.slice(IN_WATERFALL).reduce((sum, row) => sum + row.difference, 0);
+  const steps = shown.map((row) => [row.title, row.difference]);
+  if (rest !== 0) steps.push([`${rows.length - shown.length} smaller ones`, rest]);
+  const begin = DATA.a.recorded_ns,
+    end = DATA.b.recorded_ns;
+  let level = begin,
+    low = Math.min(begin, end),
+    high = Math.max(begin, end);
+  for (const [, change] of steps) {
+    level += change;
+    low = Math.min(low, level);
+    high = Math.max(high, level);
+  }
+  const from = low - (high - low) * 0.25 < low * 0.5 ? 0 : low - (high - low) * 0.25;
+  const place = (value) => ((value - from) / (high - from || 1)) * 100;
+  const line = (what, first, last, kind, text) => [
+    el("span", { class: "what", title: what }, what),
+    el(
+      "span",
+      { class: "lane" },
+      el("i", {
+        class: kind,
+        style: { left: `${place(Math.min(first, last))}%`, width: `${Math.abs(place(last) - place(first))}%` },
+      }),
+    ),
+    el("span", { class: "by" }, text),
+  ];
+  level = begin;
+  const bars = steps.map(([title, change]) => {
+    const before = level;
+    level += change;
+    return line(title, before, level, change > 0 ? "more" : "less", signed(change));
+  });
+  return section(
+    "waterfall",
+    "From A's step to B's",
+    "The largest differences of the recorded steps, one after the other; together they are the whole difference.",
+    el(
+      "div",
+      { class: "waterfall" },
+      line(`A: ${DATA.a.label}`, from, begin, "step", amount(begin)),
+      bars,
+      line(`B: ${DATA.b.label}`, from, end, "step", amount(end)),
+    ),
+  );
+}
+
+function tableRow(row) {
+  const times = Object.fromEntries(
+    ["a", "b", "difference", "by_count", "by_price"].map((key) => [key, scaled(row[key])]),
+  );
+  return {
+    ...times,
+    title: row.renamed ? `${row.title} (in B ${row.renamed})` : row.title,
+    count_a: row.count_a,
+    count_b: row.count_b,
+  };
+}
+
+function allRows() {
+  const unit = isTime ? "ms" : "% of the step";
+  const kind = isTime ? "ms" : "number";
+  const columns = [
+    { key: "title", label: "What", kind: "name" },
+    { key: "a", label: `A, ${unit}`, kind },
+    { key: "b", label: `B, ${unit}`, kind },
+    { key: "difference", label: "Difference", kind, title: "B less A, of one step" },
+    { key: "count_a", label: "Calls of A", kind: "number" },
+    { key: "count_b", label: "Calls of B", kind: "number" },
+    { key: "by_count", label: "By calls", kind, title: "(calls of B - calls of A) times the price of A's" },
+    { key: "by_price", label: "By price", kind },
+  ];
+  const every = { reasons: DATA.reasons, ...DATA.tables };
+  const groups = {};
+  for (const [key, label] of Object.entries(VIEWS))
+    if (every[key] && every[key].length) groups[key] = { label, columns, rows: every[key].map(tableRow) };
+  const first = Object.keys(groups)[0];
+  if (!first) return null;
+  return section(
+    "rows",
+    "All rows",
+    "Of one recorded step. In each grouping but collectives, the rows sum to the difference of the steps.",
+    dataTable({ caption: "All rows", groups, group: first, search: "Search", limit: 20 }),
+  );
+}
+
+function flame() {
+  if (!Object.keys(DATA.flames).length) return null;
+  return section(
+    "flame",
+    "Flame graph of the difference",
+    "Of one step, on all threads. Red takes longer than in the other run, blue less. As wide as A's time one also " +
+      "sees what B no longer does.",
+    flameGraph(DATA.flames),
+  );
+}
+
+function besides() {
+  const parts = [];
+  if (DATA.memory.length)
+    parts.push(
+      el("h3", null, "Peak memory"),
+      dataTable({
+        caption: "Peak memory",
+        rows: DATA.memory,
+        columns: [
+          { key: "device", label: "Device", kind: "text" },
+          { key: "a", label: "A", kind: "bytes" },
+          { key: "b", label: "B", kind: "bytes" },
+        ],
+      }),
+    );
+  for (const [key, title] of [
+    ["came", "Findings that B has and A had not"],
+    ["went", "Findings that A had and B has not"],
+  ]) {
+    if (DATA.findings[key].length)
+      parts.push(
+        el("h3", null, title),
+        el(
+          "ul",
+          { class: "plain-list" },
+          DATA.findings[key].map((each) => el("li", null, each)),
+        ),
+      );
+  }
+  const ranks = Object.entries(DATA.ranks).map(([side, each]) => ({ side: side.toUpperCase(), ...each }));
+  if (ranks.length)
+    parts.push(
+      el("h3", null, "Ranks"),
+      dataTable({
+        caption: "Ranks",
+        rows: ranks,
+        columns: [
+          { key: "side", label: "Side", kind: "text" },
+          { key: "count", label: "Ranks", kind: "count" },
+          { key: "median_ms", label: "Median step, ms", kind: "ms" },
+          { key: "slowest", label: "Slowest rank", kind: "count" },
+          { key: "slowest_ms", label: "Its step, ms", kind: "ms" },
+        ],
+      }),
+    );
+  if (DATA.counts.length)
+    parts.push(
+      el("h3", null, "How often"),
+      el(
+        "p",
+        { class: "lead" },
+        "Operators, labels, calls into the runtime and kernels of one step, on any thread, where the number differs.",
+      ),
+      dataTable({
+        caption: "How often",
+        rows: DATA.counts,
+        search: "Search names",
+        columns: [
+          { key: "name", label: "Name", kind: "name" },
+          { key: "a", label: "A", kind: "number" },
+          { key: "b", label: "B", kind: "number" },
+        ],
+      }),
+    );
+  return parts.length ? section("besides", "Besides", null, ...parts) : null;
+}
+
+function notes() {
+  return section(
+    "footnotes",
+    "Definitions",
+    null,
+    Object.entries(DEFINITIONS).map(([title, terms]) =>
+      el(
+        "div",
+        { class: "notes" },
+        el("h3", null, title),
+        el(
+          "dl",
+          null,
+          Object.entries(terms).map(([term, text]) => [el("dt", null, term), el("dd", null, text)]),
+        ),
+      ),
+    ),
+  );
+}
+
+const sections = [overview(), waterfall(), allRows(), flame(), besides(), notes()].filter(Boolean);
+document.getElementById("main").replaceChildren(...sections);
+document
+  .getElementById("nav")
+  .replaceChildren(...sections.map((each) => el("a", { href: `#${each.id}` }, SECTIONS[each.id])));
+document.title = `${DATA.a.label} → ${DATA.b.label} · perfhooks`;
+document.body.dataset.ready = "yes";

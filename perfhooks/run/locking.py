@@ -1,0 +1,47 @@
+"""One process at a time, on file systems with locks and without."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from filelock import FileLock, SoftFileLock
+
+from perfhooks.run.reading import check_plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_NO_LOCKS: Final = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+"""What a file system without locks answers, such as NFS without its lock service."""
+
+
+@contextmanager
+def locked(path: Path, timeout: float) -> Iterator[None]:
+    """Hold a lock. Where the file system has none, a file that is there only while it is held takes its place.
+
+    Args:
+        path: The lock's file.
+        timeout: How long to wait for another process, in seconds.
+
+    Raises:
+        TimeoutError: Another process held it for so long.
+        OSError: The file cannot be made, or is a link: that may lead to a file of somebody else.
+    """
+    if os.path.lexists(path):
+        check_plain(path)
+    lock = FileLock(path, timeout=timeout)
+    try:
+        lock.acquire()
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        lock = SoftFileLock(path.with_name(f"{path.name}.held"), timeout=timeout)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()

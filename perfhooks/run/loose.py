@@ -1,0 +1,85 @@
+"""Traces that lie loose in a folder, as others recorded them: which there are, and of which rank each is."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from perfhooks.run.layout import MERGED
+from perfhooks.trace.events import decode_object
+from perfhooks.trace.source import TornArchiveError, blocks, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+_NAMES: Final = (".json", ".json.gz")
+_EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
+_HEAD_BYTES: Final = 4 << 20
+"""Maximum length of what stands before the events of a trace; what Kineto writes there is some kilobytes."""
+_RANKS: Final = 1_000_000
+"""No job has so many; a larger number is none of a rank, and no file of a run could be called so."""
+# rank-0, inference_rank_3, rank34; TP-0 as SGLang calls its ranks
+_RANK: Final = re.compile(r"(?<![a-z])(?:rank|tp)[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
+
+
+class Loose(NamedTuple):
+    """One trace."""
+
+    path: Path
+    rank: int | None
+    """Of the process that recorded it; None where neither the trace nor its name says it."""
+
+
+def traces(folder: Path) -> list[Loose]:
+    """The traces of a folder, by name: files ``*.json`` and ``*.json.gz`` that have a list of events.
+
+    The rank is that of ``distributedInfo`` in the trace, else that of the name.
+
+    Args:
+        folder: any; what lies deeper is not looked at.
+    """
+    found = []
+    for path in sorted(folder.iterdir()):
+        if path.name.endswith(_NAMES) and not path.name.startswith(".") and path.name != MERGED and path.is_file():
+            head = _head(path)
+            if head is not None:
+                found.append(Loose(path, _rank(head, path.name)))
+    return found
+
+
+def windows(found: Sequence[Loose]) -> list[list[Loose]]:
+    """The traces that belong together: the first one of each rank, the second ones and so on, by rank.
+
+    A trace of which no rank is known stays alone.
+    """
+    of_rank: dict[int, list[Loose]] = {}
+    for each in found:
+        if each.rank is not None:
+            of_rank.setdefault(each.rank, []).append(each)
+    turns = max(map(len, of_rank.values()), default=0)
+    together = [[of_rank[rank][turn] for rank in sorted(of_rank) if turn < len(of_rank[rank])] for turn in range(turns)]
+    return together + [[each] for each in found if each.rank is None]
+
+
+def _head(path: Path) -> bytes | None:
+    """What stands before the events; None if it is no trace."""
+    head = bytearray()
+    with contextlib.suppress(OSError, TornArchiveError), opened(str(path)) as file:
+        for block in blocks(file):
+            head += block
+            if begin := _EVENTS.search(head):
+                return bytes(head[: begin.end()])
+            if len(head) > _HEAD_BYTES:
+                break
+    return None
+
+
+def _rank(head: bytes, name: str) -> int | None:
+    info = (decode_object(head + b"]}") or {}).get("distributedInfo")
+    rank = info.get("rank") if isinstance(info, dict) else None
+    if type(rank) is int and 0 <= rank < _RANKS:
+        return rank
+    match = _RANK.search(name)
+    return int(match[1]) if match else None

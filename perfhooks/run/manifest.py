@@ -1,0 +1,145 @@
+"""What ``run.json`` says of a run: who, when, where, and what was asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+
+from perfhooks.run.layout import MANIFEST
+from perfhooks.run.publishing import publish_json
+from perfhooks.run.reading import check_format, read_json
+from perfhooks.version import __version__
+
+if TYPE_CHECKING:
+    from perfhooks.run.job import Job
+
+FORMAT: Final = 1
+"""1: the first."""
+
+_MOST_RANKS: Final = 1_000_000
+"""Ten times the processes of the largest jobs: a number beyond it is a mistake, or an attack on memory."""
+
+_DECISIVE: Final = (
+    *("OMP_", "MKL_", "KMP_", "OPENBLAS_", "GOMP_"),
+    *("CUDA_", "CUBLAS_", "CUDNN_", "NVIDIA_TF32", "HIP_", "HSA_", "ROCR_", "MIOPEN_", "ZE_", "ASCEND_"),
+    *("NCCL_", "RCCL_", "GLOO_", "UCX_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_", "TRITON_"),
+)
+"""How the names of such variables begin; others may hold secrets, and are nobody's business."""
+_MODEL: Final = "model name"
+
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=_MOST_RANKS)]
+
+
+class StepsBy(msgspec.Struct, frozen=True, kw_only=True):
+    """What ended a step, in a training that did not say so itself."""
+
+    what: str = ""
+    """``loader``, ``optimizer``, ``batches`` or ``time``; see `perfhooks.launching.step_signal`."""
+    fetches: float | None = None
+    """Batches that loaders were asked for in a step, the mean; known when the process has ended."""
+    updates: float | None = None
+    """Steps of optimizers in a step, the mean."""
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts of a run; where a run says nothing of something, the field is empty."""
+
+    format: int = FORMAT
+    started: str = ""
+    """When, in ISO 8601."""
+    host: str = ""
+    """The machine of the rank that began it."""
+    pid: int = 0
+    """The process of that rank."""
+    world_size: _Count | None = None
+    """Number of processes in the job."""
+    command: tuple[str, ...] = ()
+    """How the training was started."""
+    versions: dict[str, str] = {}
+    """Of what a reader of the files may need to know."""
+    machine: str = ""
+    """What computes: the model and number of its processors."""
+    environment: dict[str, str] = {}
+    """The variables that decide how fast a training is."""
+    remote: str | None = None
+    """The URL at which the run was to be kept. Nothing is sent there because it stands here."""
+    windows: tuple[str, ...] = ()
+    """The finished windows of any rank, by name."""
+    schedule: dict[str, Any] | None = None
+    """Which steps were to be recorded."""
+    handlers: tuple[dict[str, Any], ...] = ()
+    """What was to be made of each window."""
+    options: dict[str, Any] = {}
+    """What was to be recorded."""
+    ranks: str | tuple[_Count, ...] | None = None
+    """Which ranks were to record, as `perfhooks.options.said` says it."""
+    steps_by: StepsBy | None = None
+    """How ``perfhooks run`` told steps; None where the training or its framework says what a step is."""
+    keep_windows: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """How many windows of a stage a rank was to keep."""
+
+    @classmethod
+    def of(cls, job: Job, *, remote: str | None = None, **facts: Any) -> Manifest:
+        """That of a run which begins now."""
+        return cls(
+            started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            host=job.node,
+            pid=os.getpid(),
+            world_size=job.world_size,
+            command=tuple(sys.argv),
+            versions=versions(),
+            machine=machine(),
+            environment=environment(),
+            remote=remote,
+            **facts,
+        )
+
+    @classmethod
+    def read(cls, run: Path) -> Manifest:
+        """That of a run folder; an empty one if the folder has none.
+
+        Raises:
+            PerfhooksError: It is broken, or of another format.
+        """
+        path = run / MANIFEST
+        try:
+            found = read_json(path, cls, "the facts of a run")
+        except FileNotFoundError:
+            return cls()
+        check_format(path, found.format, FORMAT)
+        return found
+
+    def write(self, run: Path) -> None:
+        """Write it into a run folder."""
+        publish_json(run / MANIFEST, self)
+
+
+def versions() -> dict[str, str]:
+    """The versions that a reader of the files may need to know."""
+    found = {"perfhooks": __version__, "python": sys.version.split()[0]}
+    for name in ("torch", "lightning", "pytorch_lightning", "mmengine"):
+        version = getattr(sys.modules.get(name), "__version__", None)
+        if version is not None:
+            found[name] = str(version)
+    return found
+
+
+def environment() -> dict[str, str]:
+    """The variables of this process that decide how fast a training is: threads, devices, communication, allocators."""
+    return {name: value for name, value in sorted(os.environ.items()) if name.startswith(_DECISIVE)}
+
+
+def machine() -> str:
+    """The model and number of the processors: ``16 x Intel(R) Xeon(R) Platinum 8480+``."""
+    model = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError), Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as file:
+        lines = (line.partition(":") for line in file)
+        model = next((value.strip() for name, _, value in lines if name.strip() == _MODEL), model)
+    return f"{os.cpu_count()} x {model}"

@@ -1,0 +1,134 @@
+"""Reading what a run folder holds, which somebody else may have written: bounded, typed, and never through a link."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+
+from perfhooks.errors import PerfhooksError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+T = TypeVar("T")
+
+LARGEST: Final = 64 << 20
+"""Bytes of the largest file that is read as a whole: the share of the page of a large window has 0.2 MB, the facts of
+10,000 windows have 0.5 MB, a table of 10^5 collectives has 15 MB."""
+
+
+class NotPlainError(OSError):
+    """A link, a folder or a FIFO where a file should be."""
+
+
+def is_plain(path: Path) -> bool:
+    """Whether something is a file of its own: no link, no folder, no FIFO."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except (OSError, ValueError):  # a NUL in the name
+        return False
+
+
+def check_plain(path: Path) -> None:
+    """Refuse to read or to write what is no file of its own.
+
+    Raises:
+        FileNotFoundError: There is nothing.
+        NotPlainError: It is a link, a folder or a FIFO.
+    """
+    _check(path, path.lstat())
+
+
+def open_plain(path: Path, flags: int = os.O_RDONLY) -> int:
+    """Open a file of its own; a FIFO does not block.
+
+    Returns:
+        Its descriptor.
+
+    Raises:
+        OSError: It cannot be opened.
+        NotPlainError: It is a link, a folder or a FIFO.
+    """
+    if os.path.lexists(path):
+        check_plain(path)
+    safely = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+    found = os.open(path, flags | safely | getattr(os, "O_BINARY", 0), 0o666)
+    try:
+        _check(path, os.fstat(found))
+    except BaseException:
+        os.close(found)
+        raise
+    return found
+
+
+def read_bytes(path: Path, most: int = LARGEST) -> bytes:
+    """All that a file holds.
+
+    Args:
+        path: A file of its own.
+        most: How many bytes it may have.
+
+    Raises:
+        OSError: It cannot be read, is no file of its own, or too large.
+    """
+    with os.fdopen(open_plain(path), "rb") as file:
+        found = file.read(most + 1)
+    if len(found) > most:
+        raise NotPlainError(f"{path} is larger than {most >> 20} MB")
+    return found
+
+
+def read_json(path: Path, kind: type[T], what: str) -> T:
+    """What a file says.
+
+    Args:
+        path: A file of JSON.
+        kind: The type of what it holds.
+        what: What it should be, for the error: ``"the facts of a window"``.
+
+    Raises:
+        FileNotFoundError: There is none.
+        PerfhooksError: It cannot be read, is too large, or says something else.
+    """
+    try:
+        return msgspec.json.decode(read_bytes(path), type=kind)
+    except FileNotFoundError:
+        raise
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise PerfhooksError(f"{path}: not {what} ({said(error)})") from error
+
+
+def check_format(path: Path, found: int, known: int) -> None:
+    """Refuse a file that another perfhooks wrote in another way.
+
+    Raises:
+        PerfhooksError: It has another format number.
+    """
+    if found != known:
+        why = "is newer than this perfhooks knows: update perfhooks" if found > known else "is none that there was"
+        raise PerfhooksError(f"{path}: format {found} {why} (this one reads format {known})")
+
+
+def said(error: BaseException) -> str:
+    """An error as the end of a line."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return text.partition("\n")[0] or type(error).__name__
+
+
+def _check(path: Path, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        kind = next((name for test, name in _KINDS if test(found.st_mode)), "no file")
+        raise NotPlainError(f"{path} is {kind}, and no file of its own")
+
+
+_KINDS: Final = (
+    (stat.S_ISLNK, "a link, which is not followed"),
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+)

@@ -1,0 +1,102 @@
+"""The table of gaps: when the devices had nothing to do for longest, and what the host did meanwhile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import polars as pl
+
+from perfhooks import labels
+from perfhooks.trace import intervals, steps, whose
+from perfhooks.trace.kinds import Kind
+from perfhooks.trace.step_columns import MS, since_start, step_numbers
+
+if TYPE_CHECKING:
+    from perfhooks.trace.intervals import Flags, Intervals
+    from perfhooks.trace.model import Ints, Trace
+    from perfhooks.trace.whose import Owners
+
+MOST: Final = 10
+"""Rows of the table."""
+HALF: Final = 0.5
+"""Of a gap: what lasts at least so long of it is what the host did; of several, the innermost."""
+
+_SCHEMA: Final = {
+    "step": pl.Int64,
+    "start_ms": pl.Float64,
+    "gap_ms": pl.Float64,
+    "line": pl.String,
+    "label": pl.String,
+    "operator": pl.String,
+    "call": pl.String,
+}
+
+
+def table(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
+    """List the longest times in which no device worked, between the first and the last of their work: ten at most.
+
+    ``step`` is that in which the gap began; ``start_ms`` counts from the first slice of the trace; ``gap_ms`` is its
+    length. What the thread of the steps did in it: ``line`` is the innermost line of the user that lasted for half of
+    the gap or more, with the line of an installed package in which it did so (see `perfhooks.trace.whose`), ``label``,
+    ``operator`` and ``call`` are the innermost label, operator and call of the runtime that did; null where none did.
+
+    Args:
+        trace: any trace; without device work there are no rows.
+        owners: whose code is whose.
+    """
+    found = longest(trace)
+    host = [_host(trace, gap, owners) for gap in found]
+    columns = {
+        "step": step_numbers(trace, found[:, 0]),
+        "start_ms": since_start(trace, found[:, 0]),
+        "gap_ms": (found[:, 1] - found[:, 0]) * MS,
+        **{name: [each[name] for each in host] for name in ("line", "label", "operator", "call")},
+    }
+    return pl.DataFrame(columns, schema=_SCHEMA, strict=False)
+
+
+def longest(trace: Trace) -> Intervals:
+    """The longest gaps, longest first."""
+    work = trace.device_rows
+    busy = intervals.union(trace.start[work], trace.end[work])
+    between = np.stack([busy[:-1, 1], busy[1:, 0]], axis=1)
+    order = np.argsort(between[:, 0] - between[:, 1], kind="stable")
+    found: Intervals = between[order[:MOST]]
+    return found
+
+
+def _host(trace: Trace, gap: Ints, owners: Owners) -> dict[str, str | None]:
+    """What the thread of the steps did for half of a gap or more."""
+    begin, end = int(gap[0]), int(gap[1])
+    open_for = np.minimum(trace.end, end) - np.maximum(trace.start, begin)
+    lasts = (open_for >= HALF * (end - begin)) & (trace.thread == _thread(trace, begin))
+    is_mark = np.array([name.startswith(labels.STEP_MARK) for name in trace.names] or [False])[trace.name]
+    frames = lasts & (trace.kind == Kind.PYTHON)
+    user, library = (
+        _innermost(frames & whose.names_of(trace, origins, owners)[trace.name]) for origins in whose.PREFERENCE[:2]
+    )
+    return {
+        "line": whose.spoken(trace, user, library),
+        **{
+            name: _name(trace, _innermost(lasts & (trace.kind == kind) & ~is_mark))
+            for name, kind in (("label", Kind.ANNOTATION), ("operator", Kind.OP), ("call", Kind.RUNTIME))
+        },
+    }
+
+
+def _thread(trace: Trace, time: int) -> int:
+    """The thread of the step in which a moment lies, else of the first step."""
+    marks = steps.find(trace)
+    place = int(steps.step_of(marks, np.array([time]))[0])
+    return int(marks.thread[max(place, 0)]) if len(marks.thread) else -1
+
+
+def _innermost(flags: Flags) -> int:
+    """The innermost of some slices of one thread that all lie around one moment, or -1: the last of them."""
+    rows = np.flatnonzero(flags)
+    return int(rows[-1]) if len(rows) else -1
+
+
+def _name(trace: Trace, row: int) -> str | None:
+    return trace.names[trace.name[row]] if row >= 0 else None

@@ -1,0 +1,51 @@
+"""Threads that only wait: half of a flame graph, and nothing that a training spends."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from perfhooks import labels
+from perfhooks.trace import host
+from perfhooks.trace.kinds import HOST, Kind
+from perfhooks.trace.nesting import inherited
+from perfhooks.trace.once import once
+
+if TYPE_CHECKING:
+    from perfhooks.trace.intervals import Flags
+    from perfhooks.trace.model import Ints, Trace
+
+_WAITS: Final = re.compile(
+    # the standard library, by file and function, then what is written in C
+    r"(?:^|/)threading\.py\(\d+\): (?:wait|wait_for|acquire|join|_wait_for_tstate_lock)$"
+    r"|(?:^|/)queue\.py\(\d+\): get$|(?:^|/)selectors\.py\(\d+\): select$"
+    r"|(?:^|/)multiprocessing/\w+\.py\(\d+\): (?:wait|poll|_poll|recv|recv_bytes|_recv|_recv_bytes|accept|get|acquire)$"
+    r"|^<(?:built-in )?(?:method|function) '?(?:acquire|select|poll|sleep|wait|accept|recv|recv_into)\b"
+    r"|^<built-in method get of _queue\.SimpleQueue"
+)
+
+
+@once
+def waiting(trace: Trace) -> Flags:
+    """Which entries of `host.tree` are waiting, on threads that are not those of the steps.
+
+    That is what lies in a frame that waits for a lock, a queue, a file or a time, by its name; on the thread of the
+    steps every wait counts, for it holds the training up.
+    """
+    tree = host.tree(trace)
+    waits = np.array([bool(_WAITS.search(name)) for name in trace.names] or [False], np.bool_)[trace.name[tree.row]]
+    waits &= (trace.kind[tree.row] == Kind.PYTHON) & ~np.isin(tree.thread, _of_steps(trace))
+    around = inherited(tree.nesting.parent, np.where(waits, np.arange(len(waits)), -1))
+    found: Flags = around >= 0
+    return found
+
+
+def _of_steps(trace: Trace) -> Ints:
+    """The threads of the steps, as in `perfhooks.trace.steps`, which takes polars."""
+    marks = trace.named(Kind.ANNOTATION, Kind.OP, prefix=labels.STEP_MARK)
+    if len(marks):
+        return np.unique(trace.thread[marks])
+    calls = trace.rows(*HOST)
+    return np.array([np.bincount(trace.thread[calls]).argmax()]) if len(calls) else calls

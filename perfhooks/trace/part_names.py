@@ -1,0 +1,82 @@
+"""Which part of a step a label or a Python frame is, by its name: the one table of names."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from perfhooks import labels
+
+_NAMES: Final = {
+    labels.DATA: (
+        *("data", "data load", "data loading", "dataload", "dataloading", "dataloader", "load data", "load batch"),
+        *("data fetch", "fetch data", "data io", "next batch", "get batch", "wait for batch"),
+    ),
+    labels.TRANSFER: (
+        *("transfer", "data transfer", "to device", "to gpu", "move to device", "move to gpu", "data to device"),
+        *("copy batch to gpu", "copy batch to device", "h2d"),
+    ),
+    labels.FORWARD: ("forward", "forward pass", "model forward", "forward and loss", "fwd"),
+    labels.BACKWARD: ("backward", "backward pass", "model backward", "loss backward", "bwd"),
+    labels.OPTIMIZER: ("optimizer", "optimizer step", "optim", "optim step", "opt step", "zero grad"),
+    labels.VALIDATION: ("validation", "validate", "evaluation", "evaluate", "eval"),
+    labels.CHECKPOINT: ("checkpoint", "checkpointing", "save checkpoint"),
+    labels.COMMUNICATION: ("communication",),
+}
+"""The names that people give to the parts of a step, in small letters and without signs: ``## forward ##`` and
+``Forward`` are ``forward``, ``optimizer_step`` is ``optimizer step``, ``copy_batch_to_gpu`` is torchrec's."""
+
+_PARTS: Final = {name: part for part, names in _NAMES.items() for name in names}
+
+_LIGHTNING: Final = "[pl][profile]"
+"""How the labels of Lightning's ``PyTorchProfiler`` begin; the last word is the hook."""
+
+_HOOKS: Final = {
+    **dict.fromkeys(("train_dataloader_next", "predict_next"), labels.DATA),
+    "batch_to_device": labels.TRANSFER,
+    "training_step": labels.FORWARD,
+    "backward": labels.BACKWARD,
+    **dict.fromkeys(("optimizer_step", "optimizer_zero_grad", "lr_scheduler_step"), labels.OPTIMIZER),
+    **dict.fromkeys(("validation_step", "val_next", "on_validation_model_zero_grad"), labels.VALIDATION),
+    "save_checkpoint": labels.CHECKPOINT,
+}
+
+_FRAMES: Final = (
+    (re.compile(r"torch/autograd/__init__\.py\(\d+\): (?:backward|grad)$"), labels.BACKWARD),
+    (re.compile(r"torch/serialization\.py\(\d+\): save$"), labels.CHECKPOINT),
+    (re.compile(r"torch/distributed/checkpoint/state_dict_saver\.py\(\d+\): (?:async_)?save$"), labels.CHECKPOINT),
+    (re.compile(r"^nn\.Module: "), labels.FORWARD),
+)
+"""The Python frames that are a part of the step, where stacks were recorded."""
+
+_RANGES: Final = (
+    ("Optimizer.step#", labels.OPTIMIZER),
+    ("Optimizer.zero_grad#", labels.OPTIMIZER),
+    ("DistributedDataParallel.forward", labels.FORWARD),
+    ("FullyShardedDataParallel.forward", labels.FORWARD),
+)
+"""How the ranges begin that torch itself writes around a part of the step."""
+
+_AUTOMATIC: Final = {name: part for part, name in labels.AUTOMATIC.items()}
+
+
+def of_label(name: str) -> str | None:
+    """The part that somebody meant who wrote a label; None for other labels."""
+    if name.startswith(_LIGHTNING):
+        return _HOOKS.get(re.split(r"[.\]]", name)[-1])
+    return _PARTS.get(" ".join(re.findall(r"[a-z0-9]+", name.lower())))
+
+
+def of_automatic(name: str) -> str | None:
+    """The part that a label of perfhooks' own names; None for other labels."""
+    return _AUTOMATIC.get(name)
+
+
+def of_range(name: str) -> str | None:
+    """The part that a range of torch's own is; None for other labels."""
+    return next((part for start, part in _RANGES if name.startswith(start)), None)
+
+
+def of_frame(name: str) -> str | None:
+    """The part that a Python frame is; None for nearly all."""
+    return next((part for pattern, part in _FRAMES if pattern.search(name)), None)

@@ -1,0 +1,36 @@
+"""Steps that differ in kind: those that validate or save a checkpoint are apart from those that only train."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from perfhooks import labels
+
+if TYPE_CHECKING:
+    from perfhooks.trace.intervals import Flags
+
+KINDS: Final = (labels.VALIDATION, labels.CHECKPOINT)
+"""The parts that make a step one of another kind."""
+OTHERWISE: Final = 0.05
+"""Of its time: a step that spends so much in one of these parts is of that kind."""
+
+
+def kinds(table: pl.DataFrame) -> list[str]:
+    """The kind of each step of a step table: ``validation``, ``checkpoint``, or nothing for all other steps.
+
+    Args:
+        table: what `perfhooks.trace.steps.table` makes.
+    """
+    found = []
+    for wall, *parts in table.select("wall_ms", *(f"{kind}_ms" for kind in KINDS)).iter_rows():
+        spent, kind = max((part or 0.0, kind) for part, kind in zip(parts, KINDS, strict=True))
+        found.append(kind if spent > 0 and spent >= OTHERWISE * wall else "")
+    return found
+
+
+def usual(table: pl.DataFrame) -> Flags:
+    """Which steps are of no other kind; all of them where none is."""
+    found: Flags = pl.Series(kinds(table), dtype=pl.String).eq("").to_numpy()
+    return found if found.any() else ~found

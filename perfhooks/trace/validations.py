@@ -1,0 +1,70 @@
+"""What belongs to a validation, and what to training: fetches and copies do not say so by themselves."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from perfhooks import labels
+
+_CALLS: Final = (labels.FORWARD, labels.VALIDATION)
+WRITTEN: Final = -1
+"""The group of marks that somebody wrote, which stay what they are."""
+
+
+def told(parts: list[str], groups: list[int]) -> list[str]:
+    """Say again what the marks of one thread are, given the order in which they begin.
+
+    * A call in evaluation mode without gradients belongs to training where it lies between the fetch of a batch and the
+      backward pass over it: a teacher, a reference model.
+    * A fetch or a copy belongs to the call that follows. The last fetch of a validation, which finds no batch, has no
+      such call: it is the first of several fetches after it.
+
+    Args:
+        parts: what each mark seems to be.
+        groups: where it came from; negative for what somebody wrote.
+    """
+    found = _teachers(parts, groups)
+    following: str | None = None
+    fetched = False
+    for place in range(len(found) - 1, -1, -1):
+        part = found[place]
+        if part in _CALLS:
+            following, fetched = part, False
+        elif part in (labels.DATA, labels.TRANSFER) and groups[place] != WRITTEN:
+            ended = part == labels.DATA and fetched and _before(found, place) == labels.VALIDATION
+            if ended or following == labels.VALIDATION:
+                found[place] = labels.VALIDATION
+        fetched |= part == labels.DATA
+    return found
+
+
+def _before(parts: list[str], place: int) -> str | None:
+    """The call before a mark, if no fetch lies between."""
+    earlier = (parts[index] for index in range(place - 1, -1, -1))
+    return next((part for part in earlier if part in (*_CALLS, labels.DATA)), None)
+
+
+def _teachers(parts: list[str], groups: list[int]) -> list[str]:
+    """The marks, with calls of teachers and reference models as part of the forward pass."""
+    found = list(parts)
+    fetched = trained = fetched_since = False
+    before: str | None = None
+    for place, part in enumerate(parts):
+        if part == labels.DATA:
+            fetched = fetched_since = True
+        elif part == labels.OPTIMIZER:
+            fetched, before = False, part
+        elif part == labels.VALIDATION and groups[place] != WRITTEN:
+            runs = before == labels.VALIDATION and fetched_since
+            trained = fetched and not runs and _next(parts, place) == labels.BACKWARD
+            found[place] = labels.FORWARD if trained else part
+        if part in (*_CALLS, labels.BACKWARD):
+            before, fetched_since = found[place], False
+    return found
+
+
+def _next(parts: list[str], place: int) -> str | None:
+    """The first fetch, backward pass or update after a mark."""
+    ends = (labels.DATA, labels.BACKWARD, labels.OPTIMIZER)
+    later = (parts[index] for index in range(place + 1, len(parts)))
+    return next((part for part in later if part in ends), None)

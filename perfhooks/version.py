@@ -1,0 +1,3 @@
+"""The version, which files say: below everything that writes one."""
+
+__version__ = "0.1.0"

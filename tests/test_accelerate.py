@@ -1,0 +1,269 @@
+"""accelerate's own idiom with our profiler: which steps it records, what is in them, and how it ends."""
+
+import csv
+import json
+import time
+
+import pytest
+
+pytest.importorskip("accelerate")
+
+import torch
+from accelerate import Accelerator
+from accelerate.tracking import GeneralTracker
+from torch.utils.data import DataLoader, TensorDataset
+
+import perfhooks
+from perfhooks.options import DEFAULTS
+from perfhooks_accelerate import ProfileKwargs
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
+
+TWO_WINDOWS = "skip_first=1 wait=1 warmup=1 active=2 repeat=2"
+"""Records steps 3 and 4, 7 and 8."""
+
+
+def kwargs(folder, schedule, **options):
+    """A handler that writes to a folder, at once, and only step tables unless told otherwise."""
+    usual = {"on_trace_ready": ["steps"], "out": folder / "perf", "run": "run", "background": False}
+    return ProfileKwargs(schedule, **usual | options)
+
+
+def prepared(accelerator, batches=10, models=1):
+    """A loader, and some models with an optimizer each."""
+    data = TensorDataset(torch.randn(2 * batches, 4))
+    layers = [torch.nn.Linear(4, 2) for _ in range(models)]
+    optimizers = [torch.optim.SGD(layer.parameters(), lr=0.01) for layer in layers]
+    return accelerator.prepare(DataLoader(data, batch_size=2), *layers, *optimizers)
+
+
+def train(accelerator, prof, loader, model, optimizer, *, at=None):
+    """One epoch in accelerate's own form."""
+    updates = 0
+    for index, (batch,) in enumerate(prof.steps(loader)):
+        with accelerator.accumulate(model):
+            with prof.region("forward"):
+                loss = model(batch).square().mean()
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+        updates += accelerator.sync_gradients
+        if at is not None:
+            at(index)
+    return updates
+
+
+def rows(folder, run="run"):
+    """The step table of each window, by the name of its folder."""
+    found = {}
+    for path in sorted((folder / "perf" / run).glob("*/rank0.steps.csv")):
+        with path.open(encoding="utf-8") as file:
+            found[path.parent.name] = list(csv.DictReader(file))
+    return found
+
+
+def windows(folder, run="run"):
+    return {name: [int(row["step"]) for row in table] for name, table in rows(folder, run).items()}
+
+
+def capture(folder, window, run="run"):
+    return json.loads((folder / "perf" / run / window / "rank0.capture.json").read_text(encoding="utf-8"))
+
+
+def parts(row):
+    names = ("data", "forward", "backward", "optimizer", "validation", "checkpoint")
+    return {name for name in names if float(row[f"{name}_ms"] or 0)}
+
+
+# --- arguments ---
+
+
+def test_wrong_options_raise_before_training():
+    with pytest.raises(perfhooks.ScheduleError, match="active"):
+        ProfileKwargs("wait=1 warmup=1 active=0")
+    with pytest.raises(TypeError, match="'schedule'"):
+        ProfileKwargs(schedule_option={"wait": 1})
+    with pytest.raises(perfhooks.OptionError, match="step_unit"):
+        ProfileKwargs(step_unit="epoch")
+    with pytest.raises(perfhooks.OptionError, match="stage"):
+        ProfileKwargs(stage="validate")
+    with pytest.raises(perfhooks.OptionError, match="record_shapes"):
+        ProfileKwargs(record_shapes="yes")
+
+
+def test_it_takes_every_option_of_the_profiler_but_the_stage():
+    given = {name: value for name, value in DEFAULTS.items() if name != "stage"}
+    accelerator = Accelerator(cpu=True)
+    with accelerator.profile(ProfileKwargs(**given, schedule=TWO_WINDOWS, on_trace_ready=[])) as prof:
+        assert prof._options == DEFAULTS
+
+
+def test_out_of_the_box_it_records_one_small_window_into_the_logging_folder(tmp_path):
+    accelerator = Accelerator(cpu=True, project_dir=tmp_path)
+    with accelerator.profile(ProfileKwargs(background=False)) as prof:
+        train(accelerator, prof, *prepared(accelerator, 16))
+    assert windows(tmp_path, "latest") == {"train-000012-000014": [12, 13, 14]}
+
+
+@pytest.mark.parametrize("how", ["argument", "handler"])
+def test_it_may_be_given_to_profile_or_to_the_accelerator(tmp_path, how):
+    ours = kwargs(tmp_path, TWO_WINDOWS)
+    accelerator = Accelerator(cpu=True, kwargs_handlers=[ours] if how == "handler" else None)
+    with accelerator.profile(ours if how == "argument" else None) as prof:
+        train(accelerator, prof, *prepared(accelerator))
+    assert windows(tmp_path) == {"train-000003-000004": [3, 4], "train-000007-000008": [7, 8]}
+    assert not {"backward", "save_state"} & set(vars(accelerator))
+
+
+# --- which steps, and what is in them ---
+
+
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_a_step_may_be_an_update_however_many_batches_it_takes(tmp_path, accumulate):
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulate)
+    with accelerator.profile(kwargs(tmp_path, TWO_WINDOWS, step_unit="optimizer")) as prof:
+        updates = train(accelerator, prof, *prepared(accelerator, 10 * accumulate))
+        assert prof.step_num == updates == 10
+    assert windows(tmp_path) == {"train-000003-000004": [3, 4], "train-000007-000008": [7, 8]}
+
+
+def test_an_update_that_was_skipped_ends_no_step(tmp_path, monkeypatch):
+    accelerator = Accelerator(cpu=True)
+    loader, model, optimizer = prepared(accelerator)
+    skipped = iter([True, False] * 5)
+    monkeypatch.setattr(type(accelerator), "optimizer_step_was_skipped", property(lambda _: next(skipped)))
+    with accelerator.profile(kwargs(tmp_path, TWO_WINDOWS, step_unit="optimizer")) as prof:
+        train(accelerator, prof, loader, model, optimizer)
+        assert prof.step_num == 5
+
+
+def test_each_part_of_a_step_has_its_time_and_validation_is_one(tmp_path):
+    accelerator = Accelerator(cpu=True, project_dir=tmp_path)
+    loader, model, optimizer = prepared(accelerator)
+    schedule = {"train": "wait=2 warmup=0 active=3 repeat=1", "validate": "wait=3 warmup=0 active=2 repeat=1"}
+
+    def between(index):
+        if index in {3, 8}:
+            with prof.stage("validate") as val:
+                for (batch,) in val.steps(loader):
+                    model(batch)
+        if index == 4:
+            accelerator.save_state(tmp_path / "state")
+
+    with accelerator.profile(kwargs(tmp_path, schedule)) as prof:
+        train(accelerator, prof, loader, model, optimizer, at=between)
+    update = {"data", "forward", "backward", "optimizer"}
+    found = {int(row["step"]): parts(row) for row in rows(tmp_path)["train-000002-000004"]}
+    assert found == {2: update, 3: update | {"validation"}, 4: update | {"checkpoint"}}
+    # the first validation has ten batches, and its window lies inside of the training's
+    assert set(windows(tmp_path)) == {"train-000002-000004"}
+
+
+def test_other_loops_have_windows_of_their_own(tmp_path):
+    accelerator = Accelerator(cpu=True)
+    loader, model, _ = prepared(accelerator, 4)
+    one = "wait=1 warmup=0 active=2 repeat=1"
+    with accelerator.profile(kwargs(tmp_path, {"validate": one, "predict": one})) as prof:
+        for name in ("validate", "predict", "test"):
+            with prof.stage(name) as loop:
+                for (batch,) in loop.steps(loader):
+                    model(batch)
+    assert windows(tmp_path) == {"predict-000001-000002": [1, 2], "validate-000001-000002": [1, 2]}
+
+
+def test_several_models_and_optimizers_make_one_step_of_a_batch(tmp_path):
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    loader, one, two, first, second = prepared(accelerator, models=2)
+    with accelerator.profile(kwargs(tmp_path, "wait=1 warmup=0 active=2 repeat=1", step_unit="optimizer")) as prof:
+        for (batch,) in prof.steps(loader):
+            with accelerator.accumulate(one, two):
+                accelerator.backward(one(batch).mean() + two(batch).mean())
+                for optimizer in (first, second):
+                    optimizer.step()
+                    optimizer.zero_grad()
+        assert prof.step_num == 5
+    assert windows(tmp_path) == {"train-000001-000002": [1, 2]}
+
+
+def test_results_are_with_the_trackers(tmp_path):
+    class Tracker(GeneralTracker):
+        name = "list"
+        requires_logging_directory = False
+
+        def __init__(self):
+            super().__init__()
+            self.seen = []
+
+        @property
+        def tracker(self):
+            return self.seen
+
+        def store_init_configuration(self, values):
+            pass
+
+        def log(self, values, step=None, **kwargs):
+            self.seen.append((step, values))
+
+    tracker = Tracker()
+    accelerator = Accelerator(cpu=True, log_with=tracker)
+    accelerator.init_trackers("test")
+    with accelerator.profile(kwargs(tmp_path, TWO_WINDOWS)) as prof:
+        train(accelerator, prof, *prepared(accelerator))
+    assert [(step, values["perf/train/wall_ms"] > 0) for step, values in tracker.seen] == [(4, True), (8, True)]
+
+
+# --- checkpoints, ends, cost ---
+
+
+def test_a_resumed_training_goes_on_in_its_schedule(tmp_path):
+    for run, batches in (("first", 6), ("again", 4)):
+        accelerator = Accelerator(cpu=True)
+        loader, model, optimizer = prepared(accelerator, batches)
+        with accelerator.profile(kwargs(tmp_path, TWO_WINDOWS, run=run)) as prof:
+            accelerator.register_for_checkpointing(prof)
+            if run == "again":
+                accelerator.load_state(tmp_path / "state")
+            train(accelerator, prof, loader, model, optimizer)
+            accelerator.save_state(tmp_path / "state")
+            assert prof.step_num == {"first": 6, "again": 10}[run]
+    assert windows(tmp_path, "first") == {"train-000003-000004": [3, 4]}
+    assert windows(tmp_path, "again") == {"train-000007-000008": [7, 8]}
+
+
+@pytest.mark.parametrize("state", [{}, {"steps": "nonsense"}, {"steps": {"train": "three"}}], ids=str)
+def test_a_state_that_cannot_be_read_raises_nothing(tmp_path, state):
+    accelerator = Accelerator(cpu=True)
+    with accelerator.profile(kwargs(tmp_path, TWO_WINDOWS)) as prof:
+        prof.load_state_dict(state)
+        assert prof.step_num == 0
+
+
+@pytest.mark.parametrize("error", [RuntimeError("out of luck"), KeyboardInterrupt()], ids=repr)
+def test_what_ends_a_training_is_kept_with_the_window(tmp_path, error):
+    accelerator = Accelerator(cpu=True)
+
+    def fail(index):
+        if index == 3:
+            raise error
+
+    def run():
+        with accelerator.profile(kwargs(tmp_path, "wait=1 warmup=0 active=9 repeat=1")) as prof:
+            train(accelerator, prof, *prepared(accelerator), at=fail)
+
+    with pytest.raises(type(error)):
+        run()
+    assert capture(tmp_path, "train-000001-000009")["partial"].startswith(type(error).__name__)
+    assert "backward" not in vars(accelerator)
+
+
+@pytest.mark.parametrize("unit", ["batch", "optimizer"])
+def test_an_idle_step_costs_little(tmp_path, unit):
+    accelerator = Accelerator(cpu=True)
+    best = float("inf")
+    with accelerator.profile(kwargs(tmp_path, "wait=1000000 warmup=1 active=1", step_unit=unit)) as prof:
+        for _ in range(5):
+            began = time.process_time()
+            for _ in range(20_000):
+                prof.step()
+            best = min(best, (time.process_time() - began) / 20_000)
+    assert best <= 4e-6, "2 us on a machine that does nothing else"

@@ -1,0 +1,265 @@
+"""What integrations share: stages with schedules of their own, their counts, and what goes around foreign methods."""
+
+import copy
+import pickle
+
+import pytest
+
+import perfhooks
+from perfhooks import adapting
+from perfhooks.adapting import OpenLabels, Stage, Stages, WrappedMethods
+
+ONE = "wait=1 warmup=0 active=1 repeat=1"
+
+
+def run(stage, steps, **begin):
+    stage.begin(**begin)
+    for _ in range(steps):
+        stage.step()
+    stage.stop()
+
+
+# --- schedules ---
+
+
+def test_a_schedule_is_of_training_and_a_mapping_of_stages_of_each():
+    stages = ("train", "validate")
+    assert adapting.schedules(None, stages) == {"train": adapting.SCHEDULE}
+    assert adapting.schedules(ONE, stages) == {"train": ONE}
+    assert adapting.schedules({"wait": 1, "active": 1}, stages) == {"train": {"wait": 1, "active": 1}}
+    assert adapting.schedules({"validate": ONE}, stages) == {"validate": ONE}
+    assert adapting.schedules({"val": None}, {"val": "validate"}) == {"validate": adapting.SCHEDULE}
+    with pytest.raises(perfhooks.OptionError, match="'valid'"):
+        adapting.schedules({"train": ONE, "valid": ONE}, stages)
+
+
+# --- what a checkpoint holds ---
+
+
+@pytest.mark.parametrize(
+    "state", [7, [1], {"train": "3"}, {"train": -1}, {"train": True}, {3: 3}, {"train": None}], ids=str
+)
+def test_counts_that_cannot_be_read_cost_a_log_line_and_nothing_else(state, caplog):
+    assert adapting.read_counts(state) == {}
+    assert "cannot be read" in caplog.text
+
+
+def test_counts_that_can_be_read_are_kept_beside_others_that_cannot(caplog):
+    assert adapting.read_counts({"train": 3, "test": "x"}) == {"train": 3}
+    assert adapting.read_counts({"train": 3}) == {"train": 3}
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize(
+    "again", [copy.deepcopy, lambda stages: pickle.loads(pickle.dumps(stages))], ids=["copy", "pickle"]
+)
+def test_a_copy_of_stages_has_not_begun_and_goes_on_counting(tmp_path, again):
+    stages = Stages.of({"train": ONE}, "steps", options={"out": tmp_path, "background": False})
+    run(stages["train"], 3, run="first")
+    copied = again(stages)
+    assert copied["train"].profiler is not stages["train"].profiler
+    assert copied.counts() == stages.counts() == {"train": 3}
+    run(copied["train"], 2, run="second")
+    assert copied.counts() == {"train": 5}
+    assert stages.counts() == {"train": 3}
+
+
+# --- a stage ---
+
+
+class Noting:
+    """Labels that note when they are put and taken off."""
+
+    def __init__(self, profiler, name):
+        self.notes = []
+        self.profiler = profiler
+
+    def put(self, loop, *, waiting):
+        self.notes.append((self.profiler.step_num, loop, "waiting" if waiting else "at once"))
+
+    def take_off(self, loop):
+        self.notes.append((self.profiler.step_num, loop, "off"))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "notes"),
+    [
+        ("wait=2 warmup=1 active=1 repeat=1", [(2, "loop", "waiting"), (4, "loop", "off")]),
+        ("wait=0 warmup=0 active=1 repeat=2", [(0, "loop", "at once"), (2, "loop", "off")]),
+        ("wait=5 warmup=0 active=9", [(5, "loop", "waiting"), (6, "loop", "off")]),
+    ],
+)
+def test_labels_are_put_while_windows_are_open(schedule, notes):
+    stage = Stage("train", schedule, [], options={}, labels=Noting)
+    run(stage, 6, loop="loop")
+    assert stage.labels.notes == notes
+
+
+def test_labels_that_fail_cost_one_log_line(caplog):
+    class Failing(Noting):
+        def put(self, loop, *, waiting):
+            raise RuntimeError("no such seam")
+
+    stage = Stage("train", "wait=0 warmup=0 active=3 repeat=1", [], options={}, labels=Failing)
+    run(stage, 6)
+    assert stage.profiler.step_num == 6
+    assert caplog.text.count("no such seam") == 1
+
+
+def test_a_listener_hears_of_a_window_and_learns_the_frameworks_own_step(tmp_path):
+    heard = []
+
+    def listen(capture, place):
+        heard.append((place.folder.name, stage.global_step_of(capture), adapting.last_step(capture)))
+        assert adapting.scalars(capture)["perf/train/wall_ms"] > 0
+        assert [step for step, row in adapting.step_rows(place) if row["wall_ms"] > 0] == [2]
+        assert "| wall_ms |" in adapting.markdown(capture, place)
+
+    options = {"out": tmp_path, "background": False, "on_error": "raise"}
+    stage = Stage("train", "wait=2 warmup=0 active=1 repeat=1", "steps", options=options, listener=listen)
+    run(stage, 4, global_step=lambda: 10 * stage.profiler.step_num)
+    assert heard == [("train-000002-000002", 20, 2)]
+
+
+def test_a_step_that_is_no_number_raises_nothing(caplog):
+    stage = Stage("train", ONE, [], options={})
+    stage.begin(step="three")
+    stage.step()
+    stage.stop()
+    assert "must be an integer" in caplog.text
+
+
+# --- causes ---
+
+
+def test_an_exception_that_cannot_say_what_it_is_has_its_name():
+    class MuteError(Exception):
+        def __str__(self):
+            raise ValueError("no text")
+
+    assert adapting.cause_of(MuteError()) == "MuteError"
+    assert adapting.cause_of(KeyboardInterrupt()) == "KeyboardInterrupt"
+    assert adapting.cause_of(ValueError("no")) == "ValueError: no"
+    assert len(adapting.cause_of(ValueError("x" * 20_000_000))) < 2000
+
+
+# --- labels, and methods of others ---
+
+
+def test_a_label_that_ends_closes_what_was_left_open_inside():
+    seen = []
+
+    class Region:
+        def __init__(self, name):
+            self.name = name
+
+        def __enter__(self):
+            seen.append(f"<{self.name}>")
+
+        def __exit__(self, *_):
+            seen.append(f"</{self.name}>")
+
+    labels = OpenLabels(Region)
+    labels.begin("outer")
+    labels.begin("inner")
+    labels.end("nothing")
+    labels.end("outer")
+    labels.begin("last", key="by another name")
+    assert labels.has("by another name")
+    labels.close()
+    assert seen == ["<outer>", "<inner>", "</inner>", "</outer>", "<last>", "</last>"]
+
+
+class Duck:
+    def speak(self, times=1):
+        return "quack" * times
+
+
+def loudly(method):
+    return lambda *args, **kwargs: method(*args, **kwargs).upper()
+
+
+def test_wrapped_methods_leave_nothing_behind():
+    duck, own, methods = Duck(), Duck(), WrappedMethods()
+    own.speak = lambda: "moo"
+    before = own.speak
+    for one in (duck, duck, own):
+        methods.wrap(one, "speak", loudly)
+        methods.wrap(one, "swim", loudly)
+    assert (duck.speak(2), own.speak()) == ("QUACKQUACK", "MOO")
+    methods.unwrap()
+    assert (vars(duck), own.speak) == ({}, before)
+
+
+def test_what_somebody_covered_meanwhile_stays_theirs():
+    duck, methods = Duck(), WrappedMethods()
+    methods.wrap(duck, "speak", loudly)
+    ours = duck.speak
+    duck.speak = theirs = lambda: ours() + "!"
+    methods.unwrap()
+    assert duck.speak is theirs
+    assert duck.speak() == "QUACK!"
+
+
+def test_who_calls_is_found_on_the_stack():
+    class Goose(Duck):
+        def speak(self):
+            return adapting.caller(Duck)
+
+    goose = Goose()
+    assert goose.speak() is goose
+    assert adapting.caller(Duck) is None
+    assert copy.deepcopy(WrappedMethods()) is not None
+
+
+# --- parts ---
+
+
+def test_parts_are_labelled_while_a_window_is_open_and_a_validation_is_one(tmp_path):
+    class Model:
+        def __init__(self):
+            self.inner = Duck()
+
+        def save(self):
+            return "saved"
+
+    model = Model()
+    methods = {"inner.speak": "forward", "save": "checkpoint", "inner.swim": "optimizer"}
+    options = {"out": tmp_path, "run": "run", "background": False, "on_error": "raise"}
+    stage = Stage(
+        "train", "wait=1 warmup=0 active=2 repeat=1", "steps", options=options,
+        labels=lambda profiler, _: adapting.Parts(profiler, methods, waits=True),
+    )  # fmt: skip
+    with stage.running(model):
+        assert stage.parts is None
+        for step in range(4):
+            model.inner.speak()
+            if step == 2:
+                with stage.parts.validation():
+                    model.inner.speak()
+                    model.save()
+            stage.step()
+            if stage.parts is not None:
+                stage.parts.wait()
+    assert vars(model.inner) == {}
+    rows = dict(adapting.step_rows(next(iter(stage.profiler._handover.places))))
+    found = {step: {name for name in ("data", "forward", "validation", "checkpoint") if row.get(f"{name}_ms")}
+             for step, row in rows.items()}  # fmt: skip
+    assert found == {1: {"data", "forward"}, 2: {"data", "forward", "validation", "checkpoint"}}
+
+
+def test_an_error_inside_ends_all_stages_with_its_cause(tmp_path, caplog):
+    stages = Stages.of(
+        {"train": "wait=0 warmup=0 active=9 repeat=1"}, "steps", options={"out": tmp_path, "background": False}
+    )
+
+    def fail():
+        with stages.until_error():
+            stages["train"].begin()
+            stages["train"].step()
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        fail()
+    assert "ValueError: no" in caplog.text
+    assert not stages["train"].profiler.in_window

@@ -1,0 +1,361 @@
+"""Traces made to take all memory or time cost no more than their size; sizes of thousands are in `make fuzz`."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from perfhooks import testing
+from perfhooks.command import app, show
+from perfhooks.errors import OptionError, PerfhooksError, TraceError
+from perfhooks.handlers.tensorboard import translate
+from perfhooks.ranks import merge as merging
+from perfhooks.report import terminal_tables, tree
+from perfhooks.trace import arguments, host, memory, modules, read, reader, source, stacks, steps, synchronisations
+from perfhooks.trace.events import decode_object, decode_value
+
+GOOD = '{"ph":"X","cat":"cpu_op","name":"good","pid":1,"tid":1,"ts":5.001,"dur":1}'
+SCRIPT = Path(__file__).parents[1] / "benchmarks" / "attacks.py"
+
+
+def nested(count, make):
+    return [make(number, number, 3 * count - number) for number in range(count)]
+
+
+def frames(count):
+    return nested(count, lambda number, start, end: testing.python_frame(f"a.py({number}): f", start, end))
+
+
+def packed(path, *pieces):
+    """An archive of some texts, each of them so many times."""
+    pack = zlib.compressobj(wbits=31)
+    path.write_bytes(b"".join(pack.compress(text.encode() * count) for text, count in pieces) + pack.flush())
+    return path
+
+
+def spied(real, tell):
+    """The same function, which tells what it is given."""
+
+    def known(*given):
+        tell(*given)
+        return real(*given)
+
+    return known
+
+
+def doubts(trace):
+    return [doubt.name for doubt in trace.doubts]
+
+
+# --- what nests
+
+
+def test_stacks_too_deep_to_be_written_end_in_a_frame_that_says_so(tmp_path, monkeypatch):
+    trace = read(testing.write_trace(tmp_path / "t.json", frames(300)))
+    whole = stacks.folded(trace)
+    monkeypatch.setattr(stacks, "_MOST", 10_000)
+    monkeypatch.setattr(stacks, "_MOST_PER_SLICE", 0)
+    trace = read(tmp_path / "t.json")
+    cut = stacks.folded(trace)
+    assert sum(map(len, whole)) > 500_000
+    assert sum(map(len, cut)) <= 10_000 + 1000
+    assert sum(cut.values()) == sum(whole.values()), "no time is lost"
+    (deeper,) = [stack for stack in cut if stack.endswith(stacks.DEEPER)]
+    assert [stack for stack in cut if stack != deeper] == [stack for stack in whole if stack in cut]
+
+
+def test_kernels_below_a_long_stack_are_cut_as_well(tmp_path, monkeypatch):
+    """Their names stand behind the stack of each."""
+    events = [testing.op("x" * 5000, 0, 10_000)]
+    for number in range(1, 100):
+        events += [testing.launch(number, number, number), testing.kernel(number, 0, 5, name=f"k{number}")]
+    monkeypatch.setattr(stacks, "_MOST", 10_000)
+    monkeypatch.setattr(stacks, "_MOST_PER_SLICE", 0)
+    cut = stacks.folded(read(testing.write_trace(tmp_path / "t.json", events)), "device")
+    assert sum(map(len, cut)) <= 10_000 + 5000
+    assert sum(cut.values()) == 5 * 99
+
+
+def test_modules_nested_too_deep_belong_to_those_around_them(tmp_path, monkeypatch):
+    events = nested(60, lambda number, start, end: testing.python_frame(f"nn.Module: A_{number}", start, end))
+    path = testing.write_trace(tmp_path / "t.json", events)
+    whole = modules.table(read(path))
+    monkeypatch.setattr(modules, "_MOST", 500)
+    monkeypatch.setattr(modules, "_MOST_PER_SLICE", 0)
+    cut = modules.table(read(path))
+    assert 5 < cut.height < 30
+    assert cut["forward_ms"].to_list() == whole["forward_ms"].to_list()[: cut.height]
+    assert cut["forward_self_ms"].sum() == pytest.approx(whole["forward_self_ms"].sum())
+
+
+def test_long_names_lose_their_middle_where_stacks_of_them_are_many(tmp_path, monkeypatch):
+    events = [testing.python_frame(f"{'x' * 5000}.py(1): f", 0, 10_000)]
+    events += [testing.python_frame(f"b.py({number}): g", 10 * number, 10 * number + 5) for number in range(1, 100)]
+    monkeypatch.setattr(stacks, "_MOST", 10_000)
+    monkeypatch.setattr(stacks, "_MOST_PER_SLICE", 0)
+    texts, _ = stacks.by_depth(read(testing.write_trace(tmp_path / "t.json", events)), 5)
+    assert len(texts) == 100
+    assert sum(map(len, texts)) <= 20_000
+    assert texts[1].startswith("xxxx")
+    assert "…" in texts[1]
+    assert texts[1].endswith("b.py(1): g")
+
+
+def test_a_name_that_no_table_has_room_for_loses_its_middle(tmp_path):
+    long = "a" * 100_000 + "end"
+    path = testing.write_trace(tmp_path / "t.json", [testing.op(long, 0, 5), testing.op("b" * 8192, 0, 5, tid=7)])
+    first, second = read(path).names
+    assert first == f"{'a' * 4096}…{'a' * 4092}end"
+    assert second == "b" * 8192
+
+
+def test_arguments_that_are_all_wrong_cost_no_more_than_right_ones(tmp_path):
+    """What fields there are is found out once."""
+    events = [testing.kernel(number, number, number + 1, occupancy=[]) | {"args": {"device": "x", "correlation": 1}}
+              for number in range(300)]  # fmt: skip
+    path = testing.write_trace(tmp_path / "t.json", events)
+    arguments._fields.cache_clear()
+    assert read(path).correlation.tolist() == [1] * 300
+    assert arguments._fields.cache_info().misses <= 2
+
+
+def test_a_deep_flame_graph_shows_its_outermost_frames(tmp_path):
+    trace = read(testing.write_trace(tmp_path / "t.json", frames(500)))
+    flame = tree.tree(stacks.summed(trace), nodes=50)
+    assert 40 < len(flame["value"]) <= 50
+    assert flame["value"][0] == sum(stacks.folded(trace).values())
+    assert flame["names"][flame["frame"][1]] == "a.py(0): f"
+
+
+@pytest.mark.parametrize("late", [0, 1, 5, 299, 300, 301, 600, 2000])
+def test_what_is_open_is_found_however_deep_it_nests(tmp_path, late):
+    """The innermost that has not ended, both its ends included."""
+    events = nested(300, lambda number, start, end: testing.op(f"op{number}", start, end))
+    trace = read(testing.write_trace(tmp_path / "t.json", events))
+    open_then = [number for number in range(300) if number <= late <= 900 - number]
+    found = host.innermost(trace, trace.thread[:1], trace.start[:1] + late)
+    assert found.tolist() == [max(open_then, default=-1)]
+
+
+def test_a_wait_deep_in_others_finds_its_operator(tmp_path):
+    events = [testing.op("aten::item", 0, 10_000, external=5)]
+    events += nested(300, lambda number, start, end: testing.launch(
+        number + 1, start + 1, end + 1, name="cudaStreamSynchronize"))  # fmt: skip
+    table = synchronisations.table(read(testing.write_trace(tmp_path / "t.json", [*events, testing.kernel(999, 0, 1)])))
+    assert table["operator"].to_list() == ["aten::item"] * 300
+
+
+def test_memory_of_more_devices_than_there_are_is_that_of_the_busiest(tmp_path):
+    events = [testing.memory(number, 8, allocated=8, device=number) for number in range(200)]
+    events += [testing.memory(300, 8, allocated=16, device=199)]
+    table = memory.peak(read(testing.write_trace(tmp_path / "t.json", [testing.op("a", 0, 9), *events])))
+    assert table.height == 64
+    assert table["allocated_bytes"].to_list()[-1] == 16
+
+
+def test_labels_in_labels_are_each_others_time(tmp_path):
+    """The innermost has the moment, however many are open."""
+    names = ("forward", "backward")
+    events = nested(400, lambda number, start, end: testing.annotation(names[number % 2], start, end))
+    table = steps.table(read(testing.write_trace(tmp_path / "t.json", [testing.step_mark(0, 0, 1200), *events])))
+    assert table["forward_ms"].item() == pytest.approx(400e-6)
+    assert table["backward_ms"].item() == pytest.approx(800e-6)
+
+
+# --- what is packed
+
+
+@pytest.mark.parametrize("limit", ["argument", "environment", "ratio"])
+def test_an_archive_that_unpacks_to_more_than_it_may_ends_there(tmp_path, monkeypatch, limit):
+    path = packed(tmp_path / "t.json.gz", ('{"traceEvents":[' + GOOD, 1), (" " * 1000, 3000), ("," + GOOD + "]}", 1))
+    assert doubts(read(path)) == []
+    if limit == "environment":
+        monkeypatch.setenv(source.LIMIT, "1.5")
+    if limit == "ratio":
+        monkeypatch.setattr(source, "FLOOR", 0)
+    trace = read(path, max_unpacked_mb=1.5 if limit == "argument" else None)
+    assert (len(trace), set(doubts(trace))) == (1, {"cut-off"})
+    assert source.LIMIT in trace.doubts[0].text
+    said = f"{source.RATIO} times" if limit == "ratio" else "1.5 MB"
+    assert said in trace.doubts[0].text
+
+
+def test_the_argument_goes_before_the_environment(tmp_path, monkeypatch):
+    path = packed(tmp_path / "t.json.gz", ('{"traceEvents":[' + GOOD, 1), (" " * 1000, 3000), ("]}", 1))
+    monkeypatch.setenv(source.LIMIT, "1")
+    assert doubts(read(path, max_unpacked_mb=100)) == []
+
+
+@pytest.mark.parametrize(("given", "said"), [(0, ""), ("many", ""), (None, "many"), (None, "-3"), (None, "nan")])
+def test_a_limit_that_is_none_is_refused(tmp_path, monkeypatch, given, said):
+    monkeypatch.setenv(source.LIMIT, said)
+    with pytest.raises(OptionError, match="must be a number of megabytes above 0"):
+        read(packed(tmp_path / "t.json.gz", ("[]", 1)), max_unpacked_mb=given)
+
+
+def test_a_plain_file_has_no_limit(tmp_path):
+    (tmp_path / "t.json").write_text(f"[{GOOD}{' ' * 3_000_000}]")
+    assert doubts(read(tmp_path / "t.json", max_unpacked_mb=1)) == []
+
+
+def test_recorded_traces_are_far_from_the_limit(traces):
+    for path in traces.glob("*.json.gz"):
+        data = path.read_bytes()
+        assert len(gzip.decompress(data)) < source.RATIO / 4 * len(data), path.name
+
+
+# --- what has no end
+
+ENDLESS = {
+    "string": '{"ph":"X","ts":1,"name":"' + "a" * 9000 + '"}',
+    "argument": '{"ph":"X","ts":1,"args":{"Input Dims":[' + "[1]," * 3000 + "1]}}",
+    "braces in a string": '{"ph":"X","ts":1,"name":"' + '},{\\"' * 2000 + '"}',
+    "space": '{"ph":"X","ts":1}' + " " * 9000,
+}
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Events are too long from some kilobytes on."""
+    for name, value in {"_CHUNK": 300, "_LONGEST": 3000, "_GLANCE": 100, "_PATIENCE": 3}.items():
+        monkeypatch.setattr(reader, name, value)
+    monkeypatch.setattr(source, "BLOCK", 300)
+    monkeypatch.setattr(source, "_PACKED_BLOCK", 300)
+
+
+@pytest.mark.parametrize("what", ENDLESS)
+def test_an_endless_event_costs_few_others(tmp_path, short, monkeypatch, what):
+    kept = []
+    spy = spied(reader._Reader._is_past_endless, lambda _, text: kept.append(len(text)))
+    monkeypatch.setattr(reader._Reader, "_is_past_endless", spy)
+    text = ",".join([*[GOOD] * 20, ENDLESS[what], *[GOOD] * 20])
+    (tmp_path / "t.json").write_text('{"traceEvents":[' + text + '],"distributedInfo":{"rank":3}}')
+    trace = read(tmp_path / "t.json")
+    assert len(trace) >= 39
+    assert trace.rank == 3
+    assert (doubts(trace) == ["dropped-events"]) == (len(trace) < 41)
+    assert max(kept[1:], default=0) < 1000, "what is passed over is not kept"
+
+
+@pytest.mark.parametrize("text", ["x" * 20_000, "[" * 20_000], ids=["string", "brackets"])
+def test_keys_without_end_cost_no_event(tmp_path, short, text):
+    (tmp_path / "t.json").write_text('{"traceEvents":[' + ",".join([GOOD] * 20) + '],"x":"' + text)
+    trace = read(tmp_path / "t.json")
+    assert len(trace) == 20
+    assert doubts(trace) == ["unread-metadata"]
+
+
+def test_keys_without_end_before_the_events_are_no_trace(tmp_path, short):
+    (tmp_path / "t.json").write_text('{"x":"' + "x" * 20_000 + f'","traceEvents":[{GOOD}]}}')
+    with pytest.raises(TraceError, match="no list of traceEvents in its first"):
+        read(tmp_path / "t.json")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"traceEvents":[' + "[" * 100_000,
+        '{"traceEvents":[' + GOOD + ',{"args":' + "[" * 100_000,
+        '{"traceEvents":[' + GOOD + '],"x":' + "[" * 100_000,
+        '{"traceEvents":[' + GOOD + ',{"ph":"X","ts":1e999999999,"id":' + "7" * 9000 + "}]}",
+        '{"traceEvents":[{"ph":"X","ts":"soon","pid":1}]}',
+        '{"x":' + "[" * 100_000,
+    ],
+    ids=["brackets", "in an event", "behind", "numbers", "words", "before"],
+)
+def test_a_merge_refuses_what_it_cannot_read_in_a_line(tmp_path, text):
+    (tmp_path / "rank0.pt.trace.json").write_text(text)
+    writer = merging._Writer(io.BytesIO(), 1)
+    try:
+        writer.add(0, 0, tmp_path / "rank0.pt.trace.json", 1.0)
+    except PerfhooksError as error:
+        assert "\n" not in str(error)  # noqa: PT017 - either is fine
+
+
+def test_a_merge_looks_for_the_end_of_an_event_in_ever_more_text(tmp_path, monkeypatch):
+    monkeypatch.setattr(merging, "BLOCK", 1000)
+    monkeypatch.setattr(source, "BLOCK", 1000)
+    monkeypatch.setattr(source, "_PACKED_BLOCK", 1000)
+    looked = []
+    monkeypatch.setattr(merging, "_whole_events", spied(merging._whole_events, lambda text: looked.append(len(text))))
+    (tmp_path / "t.json").write_text('{"traceEvents":[{"ph":"X","ts":1,"name":"' + "x" * 200_000 + '"}]}')
+    assert sum(map(len, merging._Source(tmp_path / "t.json").lists())) == 1
+    assert len(looked) < 12
+
+
+# --- what no table can hold
+
+
+@pytest.mark.parametrize("rank", [2**70, 2**40, -1, 1.5, "0", True, None])
+def test_a_rank_that_no_job_has_is_none(tmp_path, rank):
+    assert (
+        read(testing.write_trace(tmp_path / "t.json", [testing.op("a", 0, 1)], distributedInfo={"rank": rank})).rank
+        is None
+    )
+
+
+@pytest.mark.parametrize("decode", [decode_object, decode_value])
+def test_what_only_json_can_spell_is_read_as_something_else(decode):
+    text = b'{"a":[1,%d,%d,{"\\ud800b":"\\ud83d\\ude00 \\udc00"}],"c":true}' % (2**70, -(2**63))
+    assert decode(text) == {"a": [1, None, -(2**63), {"?b": "😀 ?"}], "c": True}
+    json.dumps(decode(text), ensure_ascii=False).encode()
+
+
+def test_a_torn_archive_is_translated_for_tensorboard_as_far_as_it_goes(tmp_path, caplog):
+    events = [testing.annotation(f"label{number}", number, number + 1) for number in range(20_000)]
+    path = testing.write_trace(tmp_path / "t.json.gz", events)
+    path.write_bytes(path.read_bytes()[:-5000])
+    made = io.BytesIO()
+    translate(path, made)
+    text = gzip.decompress(made.getvalue())
+    assert text.startswith(b"{")
+    assert text.count(b'"cat": "cpu_op"') > 10_000
+    assert b"user_annotation" not in text
+    assert "not whole" in caplog.text
+
+
+HOSTILE = "\x1b[31mred\x1b]0;title\x07 \x9b2J \u202eright \x7f\x00"
+
+
+@pytest.mark.parametrize("name", ["operators", "kernels", "modules", "stacks", "memory", "syncs", "checks"])
+def test_no_name_moves_the_cursor_of_a_terminal(tmp_path, name):
+    events = [
+        testing.op(f"aten::{HOSTILE}", 0, 90, external=1),
+        testing.python_frame(f"a.py(1): {HOSTILE}", 0, 90),
+        testing.python_frame(f"nn.Module: {HOSTILE}", 0, 90),
+        testing.launch(1, 1, 2, name="cudaStreamSynchronize"),
+        testing.kernel(1, 5, 9, name=HOSTILE, external=1),
+        testing.memory(5, 8, allocated=8),
+    ]
+    trace = read(testing.write_trace(tmp_path / "t.json", events, WARNING=[HOSTILE]))
+    screen = io.StringIO()
+    console = Console(file=screen, width=200, color_system=None, highlight=False)
+    terminal_tables.draw({name: show.compute(trace, name)}, console=console)
+    assert "red" in screen.getvalue()
+    assert {letter for letter in screen.getvalue() if not letter.isprintable()} == {"\n"}
+
+
+def test_errors_and_problems_are_printable_as_well(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["perfhooks", "show", str(tmp_path / HOSTILE.replace("\x00", ""))])
+    with pytest.raises(SystemExit):
+        app.main()
+    assert "\x1b" not in capsys.readouterr().err
+
+
+# --- and all of it together
+
+QUICK = ("bad-times", "bad-ends", "open-events", "nested-then-memory", "threads", "brackets-in-an-event")
+
+
+def test_small_attacks_stay_within_their_bounds():
+    command = [sys.executable, str(SCRIPT), "--size", "1500", "--together", *QUICK]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,341 @@
+"""Two trainings compared: what is said of them, where the difference is, and that nothing of it is lost."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from comparing_runs import make_run, training
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import perfhooks.trace
+from perfhooks import testing
+from perfhooks.command.app import app
+from perfhooks.comparing import baseline, comparison, costs, matching, saved, sources, unrecorded, written
+from perfhooks.comparing.reason import Aligned, largest
+from perfhooks.errors import PerfhooksError
+from perfhooks.trace.tables import Tables
+
+
+def measured(folder, events):
+    return costs.measure(Tables(perfhooks.trace.read(testing.write_trace(folder / "t.json", events))))
+
+
+def steps(median=5.0, count=300, seed=0):
+    return median * np.exp(np.random.default_rng(seed).normal(0, 0.005, count))
+
+
+def run(*words):
+    return CliRunner().invoke(app, ["compare", *map(str, words)])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def base(folder):
+    return make_run(folder / "base", training(), steps())
+
+
+@pytest.fixture(scope="module")
+def slower(folder):
+    return make_run(folder / "new", training(data=4000), steps(8.0, seed=1))
+
+
+# --- nothing is lost ---
+
+LABELS = {"aten::mm": "forward", "aten::add": "data"}
+NAMES = st.sampled_from(["aten::mm", "aten::add", "aten::item"])
+SLICES = st.lists(
+    st.tuples(st.sampled_from(["op", "label", "module", "frame"]), NAMES, st.integers(0, 2000), st.integers(1, 900)),
+    max_size=25,
+)
+KERNELS = st.lists(
+    st.tuples(
+        st.sampled_from(["gemm<1>", "gemm<2>", "ncclAllReduce", "copy"]),
+        st.integers(0, 2500),
+        st.integers(1, 700),
+        st.integers(7, 9),
+    ),
+    max_size=15,
+)
+SIDE = st.tuples(SLICES, KERNELS, st.integers(300, 1200))
+
+
+def drawn(slices, kernels, length):
+    """A trace of whatever crosses whatever."""
+    makers = {
+        "op": lambda name, *span: testing.op(name, *span, Input_Dims=[[2, span[0] % 3]], Input_type=["float"]),
+        "label": lambda name, *span: testing.annotation(
+            {"aten::mm": "forward", "aten::add": "data"}.get(name, "x"), *span
+        ),
+        "module": lambda name, *span: testing.python_frame(f"nn.Module: Net_{len(name) % 3}", *span),
+        "frame": lambda name, *span: testing.python_frame(f"train.py({len(name)}): f", *span),
+    }
+    events = [testing.step_mark(3, 100, 100 + length), testing.step_mark(4, 100 + length, 100 + 2 * length)]
+    events += [makers[kind](name, start, start + span) for kind, name, start, span in slices]
+    for number, (name, start, span, stream) in enumerate(kernels, 1):
+        kind = "gpu_memcpy" if name == "copy" else "kernel"
+        events.append(testing.launch(number, max(start - 50, 0), max(start - 40, 1)))
+        events.append(testing.kernel(number, start, start + span, name=name, category=kind, stream=stream))
+    return events
+
+
+@settings(max_examples=80)
+@given(SIDE, SIDE)
+def test_the_rows_of_every_view_sum_to_the_difference_of_the_steps(folder, one, other):
+    (a, length_a), (b, length_b) = ((measured(folder, drawn(*side)), side[-1]) for side in (one, other))
+    assert sum(cost.nanoseconds for cost in a.host.values()) == a.wall == 2 * length_a
+    assert not a.device or sum(cost.nanoseconds for cost in a.device.values()) == a.wall
+    made = compared(a, b)
+    for name, rows in {"reasons": made.reasons, **made.views}.items():
+        if name != "collectives":
+            assert math.fsum(row.difference for row in rows) == pytest.approx(length_b - length_a, abs=1e-6), name
+            assert all(row.by_count + row.by_price == pytest.approx(row.difference, abs=1e-6) for row in rows)
+
+
+def compared(a, b):
+    from perfhooks.comparing.side import Side
+
+    return comparison.compare(Side(label="a", stage="train", costs=a), Side(label="b", stage="train", costs=b))
+
+
+def test_costs_are_the_same_after_they_were_written(tmp_path):
+    found = measured(tmp_path, training(items=2))
+    again = saved.decode(saved.encode(found), "here")
+    assert again == found
+    short = saved.decode(saved.encode(found, most=3), "here")
+    assert sum(cost.nanoseconds for cost in short.host.values()) == short.wall == found.wall
+    assert len(short.host) <= 3 + len(costs.PARTS)
+
+
+# --- what was planted is found first, with what it costs ---
+
+
+@pytest.mark.parametrize(
+    ("planted", "kind", "named", "truth_us"),
+    [
+        ({"doubled": True}, "module", "Net_0/Linear_2", 700),
+        ({"data": 4000}, "part", "data", 3000),
+        ({"items": 1}, "operator", "aten::_local_scalar_dense float", 290),
+        ({"types": ["double"] * 3, "slower_by_type": 2}, "types", "float -> double", 1700),
+        ({"foreach": False}, "part", "optimizer", 1200),
+    ],
+    ids=["a layer doubled", "a loader 3 ms slower", "an extra item()", "float64 by accident", "foreach off"],
+)
+def test_what_was_planted_is_the_first_row_and_costs_what_it_costs(tmp_path, planted, kind, named, truth_us):
+    a, b = (measured(tmp_path, training(noise=seed, **what)) for seed, what in ((1, {}), (2, planted)))
+    first = largest(Aligned(a, b))[0]
+    assert (first.kind, first.name) == (kind, named)
+    assert first.difference == pytest.approx(truth_us * 1000, rel=0.05)
+
+
+def test_more_calls_and_dearer_calls_are_told_apart(tmp_path):
+    a, b = (measured(tmp_path, training(items=items)) for items in (1, 3))
+    rows = {row.name: row for row in largest(Aligned(a, b))}
+    found = rows["aten::_local_scalar_dense float"]
+    assert (found.count_a, found.count_b) == (1, 3)
+    assert (found.by_count, found.by_price) == (pytest.approx(580_000), pytest.approx(0))
+    dearer = largest(Aligned(a, measured(tmp_path, training(items=1, slower_by_type=2))))[0]
+    assert (dearer.by_count, dearer.by_price) == (pytest.approx(0), pytest.approx(1_000_000))
+
+
+# --- renamed ---
+
+
+def test_a_module_that_is_called_otherwise_is_the_same_if_it_contains_the_same(tmp_path):
+    a, b = measured(tmp_path, training()), measured(tmp_path, training(renamed=True))
+    found = largest(Aligned(a, b))
+    assert all(row.difference == 0 for row in found)
+    assert {row.renamed for row in found if row.kind == "module"} == {"Renamed_0/Linear_0", "Renamed_0/Linear_1"}
+
+
+def test_a_layer_put_before_others_moves_their_names_and_is_the_only_new_one(tmp_path):
+    a, b = measured(tmp_path, training(layers=2)), measured(tmp_path, training(layers=3))
+    changed = [row for row in largest(Aligned(a, b)) if row.difference]
+    assert [(row.name, row.is_new) for row in changed] == [("Net_0/Linear_1 (new)", True)]
+    (moved,) = (row for row in largest(Aligned(a, b)) if row.name == "Net_0/Linear_1")
+    assert moved.renamed == "Net_0/Linear_2"
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [
+        ("void at::native::foo<float, 4, std::array<char*, 2ul> >(int, float)", "at::native::foo"),
+        ("ampere_sgemm_128x64_tn", "ampere_sgemm_x_tn"),
+        ("triton_poi_fused_add_3", "triton_poi_fused_add_"),
+        ("void (anonymous namespace)::copy<int>(int*)", "{anonymous}::copy"),
+    ],
+)
+def test_a_kernel_is_known_without_what_a_compiler_writes_into_its_name(name, plain):
+    assert matching.normalised(name) == plain
+
+
+# --- runs ---
+
+
+def test_a_slower_run_is_slower_and_says_where(base, slower):
+    done = run(base, slower)
+    assert done.exit_code == 0, done.output
+    assert "\nSlower: the median step went 5" in done.output
+    assert "  1. +3 ms a step: waiting for data takes 4 ms instead of 1 ms" in done.output
+
+
+def test_a_slower_run_fails_where_it_is_asked_to(base, slower):
+    assert run(base, slower, "--fail-if-slower", "2%").exit_code == 3
+    assert run(slower, base, "--fail-if-slower", "2%").exit_code == 0
+    assert run(base, base, "--fail-if-slower", "2%").exit_code == 0
+
+
+def test_several_runs_a_side_are_given_with_two_dashes_between(folder):
+    sides = [
+        [make_run(folder / f"{name}{seed}", None, steps(median, seed=seed)) for seed in range(3)]
+        for name, median in (("a", 5.0), ("b", 5.3))
+    ]
+    done = run(*sides[0], "--", *sides[1], "--fail-if-slower", "2%")
+    assert done.exit_code == 3, done.output
+    assert "3 and 3 runs" in done.output
+    assert "Slower" in done.output
+
+
+def test_one_run_a_side_is_said_to_be_one_run_a_side(base):
+    assert "one run a side" in run(base, base).output
+
+
+def test_json_and_markdown_say_the_same(base, slower):
+    data = json.loads(run(base, slower, "--format", "json").output)
+    assert data["verdict"]["outcome"] == "slower"
+    assert data["reasons"][0]["name"] == "data"
+    assert sum(row["difference"] for row in data["reasons"]) == pytest.approx(3_000_000)
+    text = run(base, slower, "--format", "markdown").output
+    assert "**Slower" in text
+    assert "waiting for data" in text
+    assert len(text.splitlines()) <= written.MOST_LINES
+
+
+def test_what_differs_besides_is_said_first(folder, base):
+    other = make_run(folder / "other", training(), steps(), versions={"torch": "2.16"}, machine="2 x z80")
+    make_run(folder / "own", training(), steps(), machine="8 x z80")
+    lines = run(folder / "own", other).output.splitlines()
+    assert "  differs: version of torch: 2.15 -> 2.16" in lines
+    assert any("different machines" in line for line in lines)
+    assert lines.index("  differs: version of torch: 2.15 -> 2.16") < next(
+        place for place, line in enumerate(lines) if line.startswith("Where it comes from")
+    )
+
+
+def test_shares_of_the_step_are_compared_where_milliseconds_say_nothing(base, slower):
+    output = run(base, slower, "--shares").output
+    assert "Shares of the step are compared" in output
+    assert "waiting for data takes 65%" in output
+
+
+def test_what_only_one_side_recorded_is_not_compared(folder, base):
+    plain = [event for event in training() if event["cat"] != "python_function"]
+    other = make_run(folder / "plain", plain, steps(), options={"with_stack": False})
+    output = run(base, other).output
+    assert "recorded with different options (with_stack)" in output
+    assert "Net_0" not in output
+
+
+def test_steps_with_something_else_in_them_and_first_steps_are_left_out(tmp_path):
+    walls = [100.0] * 3 + [5.0] * 50 + [500.0] + [5.0] * 46
+    table = unrecorded.read(make_run(tmp_path / "r", None, walls) / "rank0.timeline.csv")
+    found = unrecorded.chosen(table, "train")
+    assert set(found.wall) == {5.0}
+    assert (found.first, found.far) == (5, 2)
+
+
+# --- baselines ---
+
+
+def test_a_baseline_is_small_has_no_paths_and_takes_the_place_of_its_run(folder, base, slower, tmp_path):
+    made = tmp_path / "base.json"
+    assert run("--save", made, base).exit_code == 0
+    content = made.read_text()
+    assert len(content) < 60_000
+    assert str(folder) not in content
+    assert baseline.is_baseline(made)
+    with_run, with_file = run(base, slower), run(made, slower)
+    assert with_file.output.splitlines()[3:] == with_run.output.splitlines()[3:]
+    assert run(made, slower, "--fail-if-slower", "2%").exit_code == 3
+
+
+def test_a_test_fails_where_a_step_became_slower_and_says_why(base, slower, tmp_path):
+    run("--save", tmp_path / "base.json", base)
+    with pytest.raises(AssertionError, match=r"Slower: (?s:.*)waiting for data takes 4 ms instead of 1 ms"):
+        testing.assert_not_slower(tmp_path / "base.json", slower, by=0.05)
+    assert testing.assert_not_slower(slower, str(base)).verdict.outcome == "faster"
+    assert testing.assert_not_slower([base], base).verdict.outcome == "undecided"
+
+
+def test_a_test_does_not_pass_where_there_is_nothing_to_judge_by(folder, base):
+    short = make_run(folder / "short", training(), [5.0] * 10)
+    with pytest.raises(PerfhooksError, match="short has 10 steps"):
+        testing.assert_not_slower(base, short)
+
+
+# --- what cannot be ---
+
+
+def test_bad_input_is_one_line_each(folder, base, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "no.json").write_text("{}")
+    (tmp_path / "b.json").write_text('{"perfhooks_baseline":99,"label":""}')
+    validation = make_run(folder / "validation", None, steps(), stage="validate")
+    silent = make_run(tmp_path / "silent", None, [])
+    for words, said in (
+        ((tmp_path / "none", base), "does not exist"),
+        ((tmp_path / "empty", base), "no run"),
+        ((tmp_path / "no.json", base), "no.json"),
+        ((tmp_path / "b.json", base), "not a baseline"),
+        ((validation, base), "no stage in common"),
+        ((silent, base), "nothing to compare"),
+        ((base,), "takes two runs"),
+        ((base, base, "--tolerance", "lots"), "tolerance must be a share"),
+        ((base, base, "--stage", "predict"), "no stage 'predict'"),
+    ):
+        done = run(*words)
+        assert isinstance(done.exception, PerfhooksError), (words, done.output, done.exception)
+        assert said in str(done.exception)
+        assert "\n" not in str(done.exception)
+
+
+def test_a_run_that_is_still_being_written_is_compared_and_said_to_be(folder, base):
+    growing = make_run(folder / "growing", training(), steps())
+    with (growing / "rank0.timeline.csv").open("a") as file:
+        file.write("train,303,wa")
+    (growing / "train-000010-000012" / ".rank0.abc.spool.json").write_text("{}")
+    output = run(base, growing).output
+    assert "growing is still being written: compared as far as it is" in output
+
+
+def test_runs_without_windows_have_a_verdict_and_no_reason(folder, base):
+    bare = make_run(folder / "bare", None, steps(8.0))
+    output = run(base, bare).output
+    assert "Slower" in output
+    assert "kept no window of train" in output
+    assert "Where it comes from" not in output
+
+
+def test_two_traces_are_compared_without_a_verdict(folder):
+    traces = [
+        testing.write_trace(folder / f"{name}.json", training(data=data)) for name, data in (("a", 1000), ("b", 4000))
+    ]
+    output = run(*traces).output
+    assert "Not decided" in output
+    assert "waiting for data takes 4 ms instead of 1 ms" in output
+
+
+def test_the_loop_is_the_training_unless_said_otherwise(folder):
+    both = make_run(folder / "both", training(), steps())
+    with (both / "rank0.timeline.csv").open("a") as file:
+        file.writelines(f"validate,{number},wait,2.0,\n" for number in range(100))
+    (side,) = sources.read([[both]])
+    assert side.stage == "train"
+    (side,) = sources.read([[both]], "validate")
+    assert side.levels[0].median == pytest.approx(2)

@@ -1,0 +1,75 @@
+"""The page of a comparison: it draws itself, needs nothing else, and shows both runs."""
+
+import json
+import re
+from pathlib import Path
+
+import browser
+import pytest
+from comparing_runs import make_run, training
+from test_comparing import steps
+
+from perfhooks.comparing import comparison, flames, page, sources
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    base = make_run(folder / "base", training(), steps())
+    new = make_run(folder / "new", training(data=4000, doubled=True), steps(9.0, seed=1), machine="</script>")
+    return comparison.compare(*sources.read([[base], [new]]))
+
+
+def test_the_page_holds_all_that_was_found_and_no_markup_of_a_trace(made):
+    html = page.render(made)
+    (text,) = re.findall(r'id="data">(.*?)</script>', html, re.DOTALL)
+    data = json.loads(text)
+    assert data["reasons"][0]["name"] == "data"
+    assert sum(row["difference"] for row in data["reasons"]) == pytest.approx(3_700_000)
+    assert len(html) < 300_000
+    assert 'id="plotly"' not in html
+
+
+def test_two_flame_graphs_are_merged_frame_by_frame():
+    def graph(*nodes):
+        parent, names, value = zip(*nodes, strict=True)
+        return {
+            "names": list(names),
+            "kinds": [0] * len(nodes),
+            "parent": list(parent),
+            "frame": list(range(len(nodes))),
+            "value": list(value),
+        }
+
+    a = {"host": graph((-1, "all", 100), (0, "t.py(3): f", 60), (0, "g", 40))}
+    b = {"host": graph((-1, "all", 200), (0, "t.py(9): f", 200))}
+    found = flames.both_ways(a, b, 1, 2)
+    assert set(found) == {"host, A", "host, B"}
+    shown = {name: rows(graph_) for name, graph_ in found.items()}
+    assert shown["host, B"] == {"all": (100, 100), "t.py(3): f": (100, 60)}
+    assert shown["host, A"] == {"all": (100, 100), "t.py(3): f": (60, 100), "g": (40, 0)}
+
+
+def rows(graph):
+    names = [graph["names"][frame] for frame in graph["frame"]]
+    return dict(zip(names, zip(graph["value"], graph["before"], strict=True), strict=True))
+
+
+@pytest.mark.skipif(browser.find() is None, reason="no browser")
+def test_the_page_draws_itself_without_the_network_and_can_be_searched(made, tmp_path):
+    path = Path(tmp_path / "page.html")
+    path.write_text(page.render(made), encoding="utf-8")
+    with browser.Browser() as opened:
+        opened.open(path)
+        assert opened.complaints == []
+        assert {each.partition(":")[0] for each in opened.requests} <= {"file", "data", "blob"}
+        assert opened.run("[...document.querySelectorAll('main > section')].map((each) => each.id).join()") == (
+            "overview,waterfall,rows,flame,besides,footnotes"
+        )
+        assert opened.run("document.querySelectorAll('.waterfall .more').length") > 1
+        assert opened.run("document.querySelectorAll('.frame[class*=d-more]').length") > 0
+        opened.run(
+            "const box = document.querySelector('#rows input'); box.value = 'linear_2';"
+            "box.dispatchEvent(new Event('input')); 0"
+        )
+        assert opened.run("document.querySelectorAll('#rows tbody tr').length") == 1

@@ -1,0 +1,164 @@
+"""What a page may say: no green light over a dark room, and no gain beyond what a step takes when nobody records."""
+
+from dataclasses import replace
+
+import pytest
+
+from perfhooks import findings, testing
+from perfhooks.report import window_data
+from perfhooks.run.capture import Capture, Cost
+from perfhooks.run.circumstances import Circumstances
+from perfhooks.testing import annotation, kernel, launch, op, python_frame, step_mark
+from perfhooks.trace import read
+
+MS = 1_000_000
+WHOLE = Capture(first=0, last=1, reached=2)
+
+
+def trace_of(tmp_path, events):
+    return read(testing.write_trace(tmp_path / "t.json", events))
+
+
+def found(capture, trace):
+    return {finding.rule: finding for finding in findings.find(capture, trace)}
+
+
+def half_named(share, *extra):
+    """Two steps of 100 ms, of which a share has a label."""
+    for number in (0, 1):
+        begin = 100 * number * MS
+        yield step_mark(number, begin, begin + 100 * MS)
+        yield annotation("forward", begin, begin + share * MS)
+        yield from (make(begin) for make in extra)
+
+
+# --- no green light over a dark room ---
+
+
+def test_a_large_part_without_a_name_is_a_finding(tmp_path):
+    """How much, and the largest operators and lines in it; the calls of modules are parts that have names."""
+    trace = trace_of(
+        tmp_path,
+        half_named(
+            50,
+            lambda begin: python_frame("train.py(7): loss", begin + 50 * MS, begin + 99 * MS),
+            lambda begin: op("aten::cdist", begin + 52 * MS, begin + 92 * MS),
+        ),
+    )
+    finding = found(WHOLE, trace)["unnamed-time"]
+    assert finding.title == "50% of the step, 50 ms, is part of nothing that has a name."
+    assert finding.gain_ms is None
+    assert list(finding.evidence) == [
+        "40 ms of it in operators, most in:",
+        "aten::cdist: 40 ms",
+        "10 ms of it in no operator of torch",
+        "train.py(7): loss: 40 ms",
+    ]
+
+
+@pytest.mark.parametrize(("share", "expected"), [(80, []), (79, ["unnamed-time"])])
+def test_nothing_is_wrong_only_where_four_fifths_are_accounted_for(share, expected, tmp_path):
+    trace = trace_of(tmp_path, half_named(share))
+    assert list(found(WHOLE, trace)) == expected
+    assert window_data.reduce(WHOLE, trace)["findings"]["accounted"] == share / 100
+
+
+def test_what_a_device_does_meanwhile_has_a_name(tmp_path):
+    """The host is ahead of it, and says nothing of where the time goes."""
+    trace = trace_of(
+        tmp_path,
+        half_named(
+            10,
+            lambda begin: launch(begin // MS + 1, begin + 10, begin + 20),
+            lambda begin: kernel(begin // MS + 1, begin + 10 * MS, begin + 95 * MS),
+        ),
+    )
+    assert "unnamed-time" not in found(WHOLE, trace)
+
+
+# --- gains are those of steps that nobody records ---
+
+SLOWED = replace(WHOLE, cost=Cost(idle_step_ms=40.0, recorded_step_ms=100.0))
+
+
+def waiting(slices):
+    """Two steps of 100 ms that wait for data for 50, in which so many of 100 slices are recorded."""
+    for number in (0, 1):
+        begin = 100 * number * MS
+        yield step_mark(number, begin, begin + 100 * MS)
+        yield annotation("data", begin, begin + 50 * MS)
+        yield annotation("forward", begin + 50 * MS, begin + 100 * MS)
+        yield from (op("a", begin + (place + 1) * 10, begin + (place + 1) * 10 + 5) for place in range(slices))
+        late = begin + 51 * MS
+        yield from (op("b", late + place * 10, late + place * 10 + 5) for place in range(97 - slices))
+
+
+def test_what_recording_adds_to_a_part_is_taken_off(tmp_path):
+    """Of the 60 ms that it adds, the wait for data has as much as it has of the slices that were written down."""
+    few, many = (found(SLOWED, trace_of(tmp_path, waiting(slices)))["waiting-for-data"] for slices in (0, 48))
+    assert few.gain_ms == pytest.approx(40)
+    assert many.gain_ms == pytest.approx(20)
+    assert many.gain_percent == pytest.approx(50)
+    assert "when nobody records, 40 ms" in many.estimate
+
+
+def test_no_gain_is_more_than_the_step_takes_when_nobody_records(tmp_path):
+    capture = replace(WHOLE, cost=Cost(idle_step_ms=13.8, recorded_step_ms=100.0))
+    finding = found(capture, trace_of(tmp_path, waiting(0)))["waiting-for-data"]
+    assert (finding.gain_ms, finding.gain_percent) == (13.8, 100)
+
+
+def test_a_problem_that_only_recording_makes_is_none(tmp_path):
+    assert "waiting-for-data" not in found(SLOWED, trace_of(tmp_path, waiting(97)))
+
+
+# --- workers: as many as there is room for ---
+
+
+def loading(milliseconds, name="_SingleProcessDataLoaderIter", wall=100):
+    """Two steps that wait so long for a loader."""
+    for number in (0, 1):
+        begin = wall * number * MS
+        yield step_mark(number, begin, begin + wall * MS)
+        yield annotation(f"enumerate(DataLoader)#{name}.__next__", begin, begin + milliseconds * MS)
+        yield annotation("forward", begin + milliseconds * MS, begin + wall * MS)
+
+
+@pytest.mark.parametrize(
+    ("wait", "circumstances", "workers"),
+    [
+        (40, Circumstances(cores=16, ranks=1, threads=1), 1),
+        (75, Circumstances(cores=16, ranks=1, threads=1), 3),
+        (75, Circumstances(cores=16, ranks=8, threads=1), 1),
+        (90, Circumstances(cores=16, ranks=2, threads=1), 7),
+    ],
+    ids=["one is enough", "three are needed", "eight ranks share the processors", "no more than are to spare"],
+)
+def test_the_number_of_workers_is_that_which_is_needed_and_fits(wait, circumstances, workers, tmp_path):
+    capture = replace(WHOLE, circumstances=circumstances)
+    finding = found(capture, trace_of(tmp_path, loading(wait)))["waiting-for-data"]
+    assert finding.code == f"DataLoader(..., num_workers={workers}, persistent_workers=True)"
+    assert finding.gain_ms == wait
+
+
+def test_no_worker_is_advised_where_no_processor_is_to_spare(tmp_path):
+    capture = replace(WHOLE, circumstances=Circumstances(cores=2, ranks=2, threads=1))
+    finding = found(capture, trace_of(tmp_path, loading(50)))["waiting-for-data"]
+    assert "2 processors for 2 ranks" in finding.advice
+    assert "num_workers" not in finding.code
+    assert (finding.gain_ms, finding.concerns_ms) == (None, 50)
+
+
+def test_workers_that_do_not_keep_up_get_no_more_than_there_is_room_for(tmp_path):
+    capture = replace(WHOLE, circumstances=Circumstances(cores=8, ranks=1, threads=2))
+    finding = found(capture, trace_of(tmp_path, loading(50, "_MultiProcessingDataLoaderIter")))["waiting-for-data"]
+    assert "up to 6" in finding.advice
+
+
+def test_a_batch_that_costs_less_than_handing_it_over_stays_where_it_is(tmp_path):
+    capture = replace(WHOLE, circumstances=Circumstances(cores=16, threads=1))
+    finding = found(capture, trace_of(tmp_path, loading(4, wall=10)))["waiting-for-data"]
+    assert "leave num_workers at 0" in finding.advice
+    assert "num_workers=" not in finding.code
+    assert (finding.gain_ms, finding.concerns_ms) == (None, 4)
+    assert "Worth trying" in finding.estimate

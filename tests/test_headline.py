@@ -1,0 +1,88 @@
+"""Where the step time goes, in one line."""
+
+from __future__ import annotations
+
+import msgspec
+import polars as pl
+import pytest
+
+from perfhooks import labels, testing
+from perfhooks.report import window_data
+from perfhooks.report.data import Share
+from perfhooks.report.headline import headline, summary
+from perfhooks.run.capture import Capture
+from perfhooks.testing import annotation, kernel, launch, step_mark
+from perfhooks.trace import read, steps
+from perfhooks.trace.tables import Tables
+
+MS = 1_000_000
+
+
+def test_a_device_is_never_busier_than_always(tmp_path):
+    """Where the host launches ahead, a step's work goes on for longer than the step."""
+    events = [step_mark(0, 0, 100), launch(1, 10, 20), kernel(1, 150, 250), launch(2, 20, 30), kernel(2, 260, 340)]
+    table = steps.table(read(testing.write_trace(tmp_path / "t.json", events)))
+    assert headline(table).endswith("device busy 95%")
+    assert summary(table)["busy_share"] == pytest.approx(180 / 190)
+
+
+def test_a_device_that_works_for_a_part_of_the_step_is_busy_for_that_part():
+    table = pl.DataFrame(
+        {"step": [3, 4], "wall_ms": [100.0, 100.0], "device_span_ms": [30.0, None], "busy_ms": [25.0, None]}
+    )
+    table = table.with_columns(pl.lit(0.0).alias(f"{part}_ms") for part in labels.PARTS)
+    assert headline(table) == "steps 3-4: 100 ms each, device busy 25%"
+
+
+# --- one basis ---
+
+
+def steps_of(tmp_path, *steps):
+    """Steps of so many milliseconds, of which so many are a part."""
+    begin = 0
+    for number, (wall, part, spent) in enumerate(steps):
+        yield step_mark(number, begin, begin + wall * MS)
+        yield annotation(part, begin, begin + spent * MS)
+        begin += wall * MS
+
+
+def line_of(tmp_path, *steps):
+    return headline(table(read(testing.write_trace(tmp_path / "t.json", steps_of(tmp_path, *steps)))))
+
+
+def table(trace):
+    return Tables(trace).steps
+
+
+def test_every_number_of_the_line_is_a_mean_of_the_same_steps(tmp_path):
+    """The median of these is 100 ms, of which nobody spends 60%."""
+    line = line_of(tmp_path, (100, "backward", 10), (100, "backward", 10), (400, "backward", 340))
+    assert line == "steps 0-2: 200 ms on average (100 ms to 400 ms), 60% backward"
+
+
+def test_steps_of_another_kind_are_named_apart(tmp_path):
+    line = line_of(tmp_path, (150, "backward", 75), (150, "backward", 75), (1500, "validation", 1300))
+    assert line == "steps 0-2: 150 ms each, 50% backward; 1.5 s where it validates (1 of 3)"
+
+
+def test_steps_that_all_validate_are_the_usual_ones(tmp_path):
+    line = line_of(tmp_path, (100, "validation", 90), (100, "validation", 90))
+    assert line == "steps 0-1: 100 ms each, 90% validation"
+
+
+def test_page_and_findings_are_about_the_same_steps_as_the_line(tmp_path):
+    steps = steps_of(tmp_path, (150, "data", 75), (150, "data", 75), (1500, "checkpoint", 1300))
+    trace = read(testing.write_trace(tmp_path / "t.json", steps))
+    capture = Capture(first=0, last=2, reached=3)
+    page = window_data.reduce(capture, trace)
+    assert page["steps"]["usual"]["wall_ms"] == 150
+    assert page["steps"]["kinds"] == ["", "", "checkpoint"]
+    assert page["steps"]["others"] == [{"kind": "checkpoint", "count": 1, "wall_ms": 1500}]
+    waiting = next(each for each in page["findings"]["rows"] if each["rule"] == "waiting-for-data")
+    assert (waiting["gain_ms"], waiting["gain_percent"]) == (75, 50)
+    assert "checkpoint-in-steps" in [each["rule"] for each in page["findings"]["rows"]]
+
+
+def test_every_part_of_a_page_has_its_place_in_the_file():
+    """What has none is an error when the page is written."""
+    assert set(window_data._PARTS) <= {field.name for field in msgspec.structs.fields(Share)}

@@ -1,0 +1,414 @@
+"""A run folder somebody sent is data: nothing in it starts code, leaves the folder, hangs, or ends in a traceback."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from perfhooks import testing
+from perfhooks.command.app import main
+from perfhooks.errors import PerfhooksError
+from perfhooks.finishing.finish import finish
+from perfhooks.finishing.leftovers import finish_all
+from perfhooks.handlers.permit import Permit
+from perfhooks.run.capture import Capture, Place
+from perfhooks.run.layout import below
+from perfhooks.run.liveness import Process
+from perfhooks.run.publishing import publish_json
+from perfhooks.run.timeline import HEADER, Rows, wall_times
+
+WINDOW = "train-000003-000004"
+TOKEN = "0123abcd"
+"""Of the trace that was saved and is not finished."""
+EVENTS = [testing.step_mark(3, 0, 100_000), testing.step_mark(4, 100_000, 200_000), testing.op("aten::mm", 10, 60)]
+OWN = """
+from dataclasses import dataclass
+from pathlib import Path
+from perfhooks import Artifact
+
+@dataclass(frozen=True)
+class Own:
+    def artifacts(self, capture, trace):
+        Path(__file__).with_name("ran").touch()
+        yield Artifact("own.txt", lambda file: file.write(b"own"))
+"""
+
+
+@pytest.fixture
+def victim(tmp_path):
+    """A file of the user's own, beside the folder that was sent."""
+    path = tmp_path / "precious.json"
+    path.write_text("{}")
+    return path
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run folder with one window that waits to be finished."""
+    folder = tmp_path / "runs" / "sent"
+    folder.mkdir(parents=True)
+    publish_json(folder / "run.json", {"format": 1, "windows": []})
+    window(folder)
+    return folder
+
+
+def window(folder, name=WINDOW, **facts):
+    """A window with a saved trace and what a sender says of it, which may be anything."""
+    (folder / name).mkdir(exist_ok=True)
+    facts = {"rank": 0, "first": 3, "last": 4, "reached": 5, "state": "spooled", "token": TOKEN, "format": 1} | facts
+    (folder / name / "rank0.capture.json").write_text(json.dumps({"handlers": [{"type": "steps"}], **facts}))
+    testing.write_trace(folder / name / f".rank0.{TOKEN}.spool.json", EVENTS)
+    return folder / name
+
+
+def report(monkeypatch, capsys, *arguments):
+    """What the command says, and its exit code; a traceback fails the test."""
+    monkeypatch.setattr(sys, "argv", ["perfhooks", "report", *map(str, arguments)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    said = capsys.readouterr()
+    return end.value.code or 0, said.out + said.err
+
+
+def notes(folder, name=WINDOW):
+    return " ".join(Place(folder / name).load().notes)
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A module of the user's own with a handler, which leaves a file when it runs."""
+    (tmp_path / "own_hostile.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path / "ran"
+    sys.modules.pop("own_hostile", None)
+
+
+# --- it starts no code ---
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        {"type": "subprocess:Popen", "args": ["touch", "{victim}.ran"]},
+        {"type": "os:system", "command": "touch {victim}.ran"},
+        {"type": "tensorboard", "folder": "{victim}.ran"},
+        {"type": ["steps"]},
+        {},
+    ],
+)
+def test_a_file_names_no_handler_but_ours(run, victim, recipe):
+    named = json.loads(json.dumps(recipe).replace("{victim}", str(victim)))
+    window(run, handlers=[named, {"type": "steps"}])
+    (outcome,) = finish_all(run)
+    assert outcome.capture.artifacts == ("rank0.steps.csv",), "the others have their files"
+    assert "is named by a file only" in notes(run)
+    assert list(victim.parent.glob("precious.json.ran*")) == []
+
+
+def test_run_json_names_none_either(run, own):
+    (run / WINDOW / "rank0.capture.json").unlink()
+    publish_json(run / "run.json", {"format": 1, "handlers": [{"type": "own_hostile:Own"}, {"type": "steps"}]})
+    (outcome,) = finish_all(run)
+    assert outcome.capture.artifacts == ("rank0.steps.csv",)
+    assert not own.exists()
+
+
+def test_the_users_own_handler_runs_where_the_user_said_so(run, own, monkeypatch, capsys):
+    window(run, handlers=[{"type": "own_hostile:Own"}])
+    assert "--handler own_hostile:Own" in " ".join(finish(Place(run / WINDOW)).notes), "the line says how"
+    assert not own.exists()
+    window(run, handlers=[{"type": "own_hostile:Own"}])
+    assert finish(Place(run / WINDOW), Permit(handlers=({"type": "own_hostile:Own"},))).artifacts == ("rank0.own.txt",)
+    own.unlink()
+    window(run, handlers=[{"type": "own_hostile:Own"}])
+    assert report(monkeypatch, capsys, run, "--handler", "own_hostile:Own")[0] == 0
+    assert own.exists()
+
+
+def test_what_the_user_said_holds_for_these_options_only(run, tmp_path):
+    window(run, handlers=[{"type": "tensorboard", "folder": str(tmp_path / "elsewhere")}])
+    finish(Place(run / WINDOW), Permit(handlers=({"type": "tensorboard", "folder": str(tmp_path / "logs")},)))
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_package_that_is_installed_may_announce_handlers_that_files_name(run, own, tmp_path):
+    info = tmp_path / "own-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[perfhooks.handlers]\nmine = own_hostile:Own\n")
+    window(run, handlers=[{"type": "mine"}])
+    assert finish(Place(run / WINDOW)).artifacts == ("rank0.own.txt",)
+    from perfhooks import handlers
+
+    assert handlers.spec(handlers.build("mine")) == {"type": "mine"}
+    assert own.exists()
+
+
+def test_numpy_never_unpickles_and_reads_no_more_than_steps_can_be(run):
+    path = run / ".rank0.steps.000000000000.npz"
+    whole = dict.fromkeys(("numbers", "phases", "walls", "waits"), np.zeros(1, np.int64))
+    np.savez(path, stage="train", **whole | {"walls": np.array([os.system], dtype=object)}, allow_pickle=True)
+    assert any("cannot be read" in outcome.problem for outcome in finish_all(run))
+    np.savez_compressed(path, stage="train", **dict.fromkeys(whole, np.zeros(80 << 20, np.int8)))
+    assert path.stat().st_size < 1 << 20
+    with pytest.raises(ValueError, match="too large"):
+        Rows.load(path)
+    np.savez(path, stage="train", **whole | {"phases": np.array([9])})
+    with pytest.raises(ValueError, match="phases"):
+        Rows.load(path)
+
+
+# --- it leaves its folder nowhere ---
+
+
+@pytest.mark.parametrize("name", ["/etc/x", "../x", "..", ".", "", "a/b", "a\\b", "a\0b", "x" * 300])
+def test_a_name_is_one_plain_component(tmp_path, name):
+    with pytest.raises(PerfhooksError, match="cannot be the name"):
+        below(tmp_path, name)
+
+
+def test_names_of_artifacts_lead_nowhere_else(run, victim):
+    """They are deleted with old windows, and copied."""
+    for first in range(3):
+        names = [str(victim), f"rank0.x/../../../../{victim.name}", f"../../../{victim.name}"]
+        window(run, f"train-00000{first}-00000{first}", state="done", artifacts=names, keep_windows=1, time=first)
+    window(run, keep_windows=1, time=9.0)
+    list(finish_all(run))
+    assert victim.exists()
+
+
+@pytest.mark.parametrize("field", ["spool", "token"])
+def test_no_other_file_is_read_or_deleted_as_the_trace(run, victim, field):
+    testing.write_trace(victim, EVENTS)
+    path = str(victim) if field == "spool" else f"x/../../../../../{victim.name}"
+    window(run, **{field: path})
+    content = victim.read_bytes()
+    assert all(outcome.problem or outcome.capture.token == TOKEN for outcome in finish_all(run))
+    assert victim.read_bytes() == content
+
+
+def test_a_mark_names_no_other_folder(run, victim):
+    mark = {"window": str(victim), "process": {"pid": 1, "host": "elsewhere"}}
+    (run / ".rank0.recording").write_text(json.dumps(mark))
+    os.utime(run / ".rank0.recording", (0, 0))
+    assert all(outcome.place.folder.parent == run for outcome in finish_all(run))
+
+
+@pytest.mark.parametrize("name", [".rank0.lock", ".run.lock", ".page.lock", "rank0.timeline.csv"])
+def test_a_link_that_leads_outside_is_not_followed(run, victim, name, monkeypatch, capsys):
+    (run / name).symlink_to(victim)
+    steps = Rows("train", *(np.zeros(1, np.int64),) * 4)
+    with (run / ".rank0.steps.000000000000.npz").open("wb") as file:
+        steps.save(file)
+    report(monkeypatch, capsys, run)
+    assert victim.read_text() == "{}"
+
+
+def test_a_link_is_no_window_and_no_facts(run, tmp_path, monkeypatch, capsys):
+    elsewhere = tmp_path / "elsewhere"
+    (run / WINDOW).rename(elsewhere)
+    (run / WINDOW).symlink_to(elsewhere)
+    assert list(finish_all(run)) == []
+    (run / WINDOW).unlink()
+    (run / WINDOW).mkdir()
+    for name in ("rank0.capture.json", f".rank0.{TOKEN}.spool.json"):
+        (run / WINDOW / name).symlink_to(elsewhere / name)
+    assert "is a link" in report(monkeypatch, capsys, run)[1]
+    assert sorted(path.name for path in elsewhere.iterdir()) == [f".rank0.{TOKEN}.spool.json", "rank0.capture.json"]
+
+
+def test_nothing_is_sent_anywhere_unless_the_command_line_says_so(run, tmp_path, monkeypatch, capsys):
+    there = (tmp_path / "sender").as_uri()
+    publish_json(run / "run.json", {"format": 1, "windows": [], "remote": there})
+    code, said = report(monkeypatch, capsys, run)
+    assert code == 0
+    assert f"--upload {there}" in said, "the line says how"
+    assert not (tmp_path / "sender").exists()
+    report(monkeypatch, capsys, run, "--upload", (tmp_path / "mine").as_uri())
+    assert not (tmp_path / "sender").exists()
+    assert {"run.json", "report.html", WINDOW} <= {path.name for path in (tmp_path / "mine").iterdir()}
+
+
+# --- odd files are one line ---
+
+NUMBERS = ["-1", "1e999", "1" * 400, "9" * 19]
+JUNK = [
+    *("", "[]", "7", '"x"', "null", "[" * 100_000, '{"options":' * 50_000, '{"time": NaN}', '{"a": "\0"}'),
+    *('"\\ud800"', b"\xff\xfe\x00", '{"format": 99}', '{"format": "2"}'),
+    json.dumps({"format": 1, "windows": ["w"] * 100_000, "world_size": 10**9}),
+    *(f'{{"rank": {each}, "first": {each}, "world_size": {each}, "time": {each}}}' for each in NUMBERS),
+]
+FILES = [
+    "run.json",
+    f"{WINDOW}/rank0.capture.json",
+    f"{WINDOW}/rank0.page.json",
+    f"{WINDOW}/rank0.steps.csv",
+    "rank0.timeline.csv",
+    "rank0.startup.csv",
+    ".rank0.recording",
+    ".rank0.lock",
+    ".page.lock",
+    ".page.cache.json",
+    ".rank0.steps.000000000000.npz",
+    f"{WINDOW}/.rank0.{TOKEN}.spool.json",
+]
+
+
+def no_traceback(code, said):
+    assert code in (0, 1, 2)
+    assert "Traceback" not in said
+    if code == 2:
+        assert said.startswith("perfhooks: ") + said.count("\nperfhooks: ") == 1, said
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_whatever_a_file_says_is_a_line_and_no_traceback(run, name, monkeypatch, capsys):
+    publish_json(run / WINDOW / "rank0.page.json", {"format": 1})
+    for junk in JUNK:
+        (run / name).unlink(missing_ok=True)
+        (run / name).write_bytes(junk if isinstance(junk, bytes) else junk.encode())
+        began = time.process_time()
+        no_traceback(*report(monkeypatch, capsys, run))
+        assert time.process_time() - began < 5, "it ends soon"
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("kind", ["folder", "FIFO", "link to itself"])
+def test_what_is_no_file_is_a_line_and_does_not_hang(run, name, kind, monkeypatch, capsys):
+    (run / name).unlink(missing_ok=True)
+    if kind == "folder":
+        (run / name).mkdir()
+    elif kind == "FIFO":
+        os.mkfifo(run / name)
+    else:
+        (run / name).symlink_to(run / name)
+    no_traceback(*report(monkeypatch, capsys, run))
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "a/b/c", "\udcff", "a\x1b[31mb"])
+def test_an_odd_name_of_a_folder_is_one_line(name, monkeypatch, capsys):
+    code, said = report(monkeypatch, capsys, name)
+    assert code == 2
+    assert len(said.splitlines()) == 1
+    assert "\x1b" not in said
+
+
+@pytest.mark.parametrize("which", ["run", "capture"])
+def test_another_format_is_refused_with_what_to_do(run, which):
+    path = run / "run.json" if which == "run" else run / WINDOW / "rank0.capture.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 99}))
+    with pytest.raises(PerfhooksError, match="update perfhooks"):
+        list(finish_all(run)) if which == "run" else Place(run / WINDOW).load()
+
+
+# --- nothing is lost ---
+
+
+def test_a_torn_row_costs_no_other(tmp_path):
+    """As after a full disk."""
+    path = tmp_path / "rank0.timeline.csv"
+    path.write_text(HEADER + "train,3,wait,1.0,\ntrain,4,wait,2.0,0.1\ntrain,5,wa")
+    rows = Rows("train", np.array([6, 7]), np.array([0, 0]), np.array([3_000_000, 4_000_000]), np.array([-1, -1]))
+    rows.append_to(path)
+    assert wall_times(path, "train")[0] == [1.0, 2.0, 3.0, 4.0]
+    assert path.read_text().splitlines()[3:5] == ["train,5,wa", "train,6,wait,3.000000,"]
+
+
+def test_text_that_json_cannot_take_is_written_all_the_same(tmp_path):
+    place = Place(tmp_path / WINDOW)
+    place.save(Capture(partial="\udcff" + "x" * 20_000_000, notes=("\ud800",)))
+    assert place.capture_file.stat().st_size < 10_000
+    assert place.load().notes == ("\\ud800",)
+
+
+def test_a_process_that_lives_keeps_its_run(tmp_path):
+    from perfhooks.run.folder import Run
+    from perfhooks.run.job import Job
+
+    folder = Run.open(tmp_path, "same", Job(), {}).folder
+    Run.open(tmp_path, "same", Job(), {})  # this process itself may go on
+    parent = Process(pid=1, **{name: getattr(Process.current(), name) for name in ("host", "boot", "space")}, began="")
+    publish_json(folder / ".rank0.process", parent)
+    from perfhooks.run.liveness import began
+
+    publish_json(folder / ".rank0.process", {**json.loads((folder / ".rank0.process").read_text()), "began": began(1)})
+    with pytest.raises(PerfhooksError, match="a name of its own, run="):
+        Run.open(tmp_path, "same", Job(), {})
+    Run.open(tmp_path, "same", Job(rank=1), {})
+
+
+@pytest.mark.parametrize("out", ["a\nb", "a\udcffb"])
+def test_a_path_that_cannot_be_recorded_into_is_refused_at_construction(tmp_path, out):
+    from perfhooks.run.folder import check_out
+
+    with pytest.raises(PerfhooksError, match="the recorder cannot save"):
+        check_out(tmp_path / out)
+
+
+def test_a_folder_for_temporary_files_of_another_user_is_not_used(tmp_path, monkeypatch):
+    from perfhooks.run import remote
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "other").mkdir()
+    remote.temporary_folder().rmdir()
+    remote_folder = tmp_path / f"perfhooks-{remote._user()}"
+    remote_folder.symlink_to(tmp_path / "other")
+    with pytest.raises(PerfhooksError, match="TMPDIR"):
+        remote.local_folder("s3://bucket/runs")
+
+
+def test_a_file_system_without_locks_does_without(run, monkeypatch):
+    import errno
+
+    def flock(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    (outcome,) = finish_all(run)
+    assert outcome.finished_now, outcome.problem
+
+
+def test_the_timeline_of_a_long_training_is_read_in_parts(tmp_path):
+    from perfhooks.report.run_data import _timeline
+
+    path = tmp_path / "rank0.timeline.csv"
+    rows = "".join(f"train,{step},wait,{step / 1000:.6f},\n" for step in range(300_000))
+    path.write_text(HEADER + rows)
+    assert path.stat().st_size > 4 << 20
+    found = _timeline(path)["train"]
+    assert 300 < len(found["step"]) <= 401
+    assert all(abs(wall - step / 1000) < 1.5 for step, wall in zip(found["step"], found["wall_ms"], strict=True))
+
+
+# --- the cost of a window does not grow ---
+
+
+def test_a_page_shows_the_latest_windows_and_reads_no_other_twice(run, monkeypatch):
+    """Of a long run: what was said of a window is known as long as its folder stays as it is."""
+    from perfhooks import ranks
+    from perfhooks.report import run_data
+
+    monkeypatch.setattr("perfhooks.report.run_data._WINDOWS", 3)
+    for first in range(5):
+        folder = window(run, f"train-00001{first}-00001{first}", state="done", first=first + 10, time=float(first))
+        os.utime(folder, (first, first))
+    os.utime(run / WINDOW, (0, 0))
+    made = run_data.gather(run)
+    assert [each["first"] for each in made["windows"]] == [12, 13, 14]
+    assert made["windows_count"] == 6
+    read = []
+    monkeypatch.setattr(
+        "perfhooks.ranks._told", lambda folder, real=ranks._told: read.append(folder.name) or real(folder)
+    )
+    assert run_data.gather(run) == made
+    assert read == []
+    last = Place(run / "train-000014-000014")
+    last.save(dataclasses.replace(last.load(), partial="cut"))
+    assert run_data.gather(run) != made
+    assert read == ["train-000014-000014"]

@@ -1,0 +1,474 @@
+"""While a window records, the parts of a step are labelled without a line from the user; and nothing else changes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+
+import polars as pl
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, Dataset
+
+import perfhooks
+from perfhooks import labels
+from perfhooks.trace import read, steps
+from perfhooks.trace.kinds import Kind
+
+PLACES = ((nn.Module, "__call__"), (torch.autograd, "backward"), (torch, "save"), (torch.distributed.Work, "wait"))
+SCHEDULE = "wait=1 warmup=1 active=2 repeat=1"
+
+
+def standing():
+    """What is in the places where stand-ins are put."""
+    return [vars(owner)[name] for owner, name in PLACES]
+
+
+ORIGINALS = standing()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    yield
+    assert standing() == ORIGINALS
+
+
+class Recorded:
+    """What one window of a loop showed."""
+
+    def __init__(self, folder):
+        (path,) = folder.glob("run/*/rank0.pt.trace.json.gz")
+        self.trace = read(path)
+        self.steps = steps.table(self.trace)
+        trace = self.trace
+        self.names = Counter(trace.names[name] for name in trace.name[trace.rows(Kind.ANNOTATION)].tolist())
+
+    def ms(self, part):
+        return self.steps[f"{part}_ms"].sum()
+
+    def count(self, part):
+        return self.names[labels.AUTOMATIC[part]]
+
+
+def record(folder, body, *, steps=5, schedule=SCHEDULE, **options):
+    """Run a loop of steps and read back what its window showed."""
+    options = {"out": folder, "run": "run", "background": False, "on_error": "raise", **options}
+    with perfhooks.Profiler(schedule=schedule, **options) as prof:
+        for step in range(steps):
+            body(prof, step)
+            prof.step()
+    return Recorded(folder)
+
+
+def model(width=64, depth=3):
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Linear(width, width) for _ in range(depth)))
+
+
+class Clock:
+    """The time of each part by the clock of the process, while the window records."""
+
+    def __init__(self):
+        self.ms = Counter()
+        self.on = False
+
+    @contextlib.contextmanager
+    def __call__(self, part):
+        began = time.perf_counter()
+        yield
+        self.ms[part] += (time.perf_counter() - began) * 1e3 * self.on
+
+
+class Slow(Dataset):
+    """Samples that take a millisecond each."""
+
+    def __init__(self, count):
+        self.samples = torch.randn(count, 256)
+
+    def __len__(self):
+        return len(self.samples)
+
+    def __getitem__(self, index):
+        time.sleep(0.001)
+        return self.samples[index]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A loop as people write it: it trains, validates, saves, and is idle for a while."""
+    folder = tmp_path_factory.mktemp("plain")
+    net, loss_of = model(256, 8), nn.MSELoss()
+    optimizer = torch.optim.Adam(net.parameters())
+    clock, batches = Clock(), DataLoader(Slow(60), batch_size=30)
+    training = iter(DataLoader(Slow(80), batch_size=16))
+
+    def body(prof, step):
+        clock.on = prof.is_recording
+        with clock("data"):
+            batch = next(training)
+        with clock("forward"):
+            loss = loss_of(net(batch), batch)
+        with clock("backward"):
+            loss.backward()
+        with clock("optimizer"):
+            optimizer.step()
+            optimizer.zero_grad()
+        if step == 3:
+            net.eval()
+            with torch.no_grad(), clock("validation"):
+                for held_out in batches:
+                    loss_of(net(held_out), held_out)
+            net.train()
+            with clock("checkpoint"):
+                torch.save(net.state_dict(), folder / "state.pt")
+        with clock("other"):
+            time.sleep(0.02)
+
+    return record(folder, body), clock
+
+
+@pytest.mark.parametrize("part", [*labels.PARTS[2:7], "data", "other"])
+def test_the_parts_agree_with_the_clock(plain, part):
+    """What lies between the clock and the label is a call or two; the fetches of the validation are part of it."""
+    recorded, clock = plain
+    assert recorded.ms(part) == pytest.approx(clock.ms[part], rel=0.3, abs=6.0)
+
+
+def test_a_loop_has_one_label_for_each_outermost_call(plain):
+    """The loss is a module too; it and the model count once for each batch, the model's layers never."""
+    recorded, _ = plain
+    assert {part: recorded.count(part) for part in labels.PARTS if recorded.count(part)} == {
+        "forward": 4, "backward": 2, "validation": 4, "checkpoint": 1,
+    }  # fmt: skip
+
+
+def trained(folder, **options):
+    """The losses and weights of a training with a bit of everything, and what its window showed."""
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.Dropout(0.1), nn.Linear(16, 4))
+    loss_of, optimizer = nn.CrossEntropyLoss(), torch.optim.SGD(net.parameters(), lr=0.1)
+    losses = []
+
+    def body(_prof, _step):
+        for _ in range(2):  # accumulates
+            batch, target = torch.randn(8, 16), torch.randint(4, (8,))
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = loss_of(checkpoint(net, batch, use_reentrant=False), target)
+            losses.append(loss.item())
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return losses, [each.clone() for each in net.parameters()], record(folder, body, **options)
+
+
+def test_results_are_those_of_a_loop_without_labels(tmp_path):
+    """To the bit, with accumulation, autocast, dropout and activation checkpoints; recomputing is backward."""
+    losses, weights, recorded = trained(tmp_path / "on")
+    expected, others, unlabelled = trained(tmp_path / "off", labels=False)
+    assert losses == expected
+    assert all(torch.equal(*pair) for pair in zip(weights, others, strict=True))
+    assert (recorded.count("forward"), recorded.count("backward")) == (8, 4)
+    assert not any(unlabelled.count(part) for part in labels.PARTS)
+
+
+def test_a_label_of_the_user_wins(tmp_path):
+    """Whatever is labelled by itself inside of it."""
+    net = model()
+
+    def body(prof, _step):
+        with prof.region("data"):
+            net(torch.randn(4, 64)).sum().backward()
+            time.sleep(0.002)
+
+    recorded = record(tmp_path, body)
+    assert recorded.count("forward") == 2
+    assert recorded.ms("data")
+    assert not recorded.ms("forward")
+    assert not recorded.ms("backward")
+
+
+@pytest.mark.parametrize("with_modules", [True, False])
+def test_an_optimizer_is_told_from_its_closure(tmp_path, with_modules):
+    """LBFGS calls the forward and the backward pass itself; functions count like modules."""
+    net = model(256, 4)
+    optimizer = torch.optim.LBFGS(net.parameters(), max_iter=3)
+    batch = torch.randn(256, 256)
+
+    def forward():
+        out = batch
+        for layer in net:
+            out = layer(out) if with_modules else nn.functional.linear(out, layer.weight, layer.bias)
+        return out.square().mean()
+
+    def closure():
+        optimizer.zero_grad()
+        loss = forward()
+        loss.backward()
+        return loss
+
+    recorded = record(tmp_path, lambda *_: optimizer.step(closure))
+    shares = {part: recorded.ms(part) / recorded.ms("wall") for part in ("forward", "backward", "optimizer")}
+    assert min(shares.values()) > 0.02
+    assert shares["optimizer"] < 0.8
+
+
+def test_functional_training_has_a_forward_and_a_backward_pass(tmp_path):
+    """Without a module and with ``torch.autograd.grad``, from what autograd leaves in the trace."""
+    weight = torch.randn(256, 256, requires_grad=True)
+
+    def body(*_):
+        loss = (torch.randn(256, 256) @ weight).relu().sum()
+        (gradient,) = torch.autograd.grad(loss, [weight])
+        with torch.no_grad():
+            weight.sub_(gradient, alpha=1e-3)
+
+    recorded = record(tmp_path, body)
+    assert recorded.ms("forward") > 0.05 * recorded.ms("wall")
+    assert recorded.ms("backward") > 0.05 * recorded.ms("wall")
+
+
+def test_calls_without_gradients_are_told_apart(tmp_path):
+    """A generator in training mode is forward, and so is a teacher before the backward pass; a last call is not."""
+    student, teacher, batches = model(), model().eval(), iter(DataLoader(torch.randn(40, 64), batch_size=4))
+
+    def body(_prof, step):
+        batch = next(batches)
+        with torch.no_grad():
+            wanted = teacher(batch)
+            student(batch)
+        (student(batch) - wanted).square().mean().backward()
+        if step == 3:
+            teacher(batch)
+
+    recorded = record(tmp_path, body)
+    assert (recorded.count("forward"), recorded.count("validation")) == (5, 2)
+    assert recorded.ms("validation") is None or recorded.ms("validation") == 0
+    assert recorded.ms("data") > 0
+
+
+def test_other_stages_have_a_forward_pass_and_no_validation(tmp_path):
+    net = model().eval()
+
+    @torch.inference_mode()
+    def body(*_):
+        net(torch.randn(4, 64))
+
+    recorded = record(tmp_path, body, stage="test")
+    assert (recorded.count("forward"), recorded.count("validation")) == (2, 0)
+
+
+class Raises(nn.Module):
+    def forward(self, batch):
+        raise ValueError(f"no {batch}")
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_nothing_is_left_after_a_fault(tmp_path, error):
+    """The exception is the user's own, and the label that was open is closed."""
+    net = model()
+
+    def stop(*_):
+        raise error("in a hook")
+
+    def body(_prof, step):
+        if step == 3:
+            net.register_forward_hook(stop)
+        net(torch.randn(4, 64)).sum().backward()
+
+    with pytest.raises(error, match="in a hook"):
+        record(tmp_path, body)
+    assert standing() == ORIGINALS
+    assert Recorded(tmp_path).count("forward") == 2
+
+
+def test_a_fault_that_the_loop_survives_ends_its_label(tmp_path):
+    net = model()
+
+    def body(*_):
+        with contextlib.suppress(ValueError):
+            nn.Sequential(nn.Linear(64, 64), Raises())(torch.randn(4, 64))
+        net(torch.randn(4, 64))
+
+    assert record(tmp_path, body).count("forward") == 4
+
+
+def test_only_the_thread_of_the_steps_is_labelled(tmp_path):
+    """Other threads run on as they did."""
+    net, found = model(), []
+
+    def body(*_):
+        worker = threading.Thread(target=lambda: found.append(net(torch.ones(2, 64)).sum().item()))
+        worker.start()
+        worker.join()
+        net(torch.ones(2, 64))
+
+    assert record(tmp_path, body).count("forward") == 2
+    assert len(set(found)) == 1
+    assert len(found) == 5
+
+
+def test_without_files_nothing_is_labelled():
+    """Then it is torch's profiler, and its table has no rows of ours."""
+    net = model()
+    with perfhooks.Profiler() as prof:
+        assert standing() == ORIGINALS
+        net(torch.randn(4, 64))
+    assert not any("(auto)" in row.key for row in prof.key_averages())
+
+
+def test_modules_are_found_where_stacks_are_recorded(tmp_path):
+    """The recorder knows a call of a module by its code, so stand-ins come after it has looked."""
+    from perfhooks.trace import modules
+
+    net = model()
+    recorded = record(tmp_path, lambda *_: net(torch.randn(4, 64)).sum().backward(), with_stack=True)
+    table = modules.table(recorded.trace)
+    assert table["name"].to_list() == ["Sequential_0", "Linear_0", "Linear_1", "Linear_2"]
+    assert table["calls"].to_list() == [2] * 4
+
+
+class Breaks(nn.Module):
+    """Has a graph break in the middle."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, batch):
+        found = self.first(batch)
+        return self.second(found * found.sum().item())
+
+
+def whole_step(net):
+    def step(batch):
+        loss = net(batch).sum()
+        loss.backward()
+        return loss
+
+    return step
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch.compile asks for it
+@pytest.mark.parametrize("first", [0, 3], ids=["before the window", "in the window"])
+@pytest.mark.parametrize("how", ["module", "in place", "inner", "broken", "function"])
+def test_what_is_compiled_stays_as_it_is(tmp_path, how, first):
+    """No graph is compiled again, none breaks where it did not, nothing of ours is in one."""
+    from torch._dynamo.utils import counters
+
+    torch.compiler.reset()
+    counters.clear()
+    graphs = []
+
+    def backend(graph, _inputs):
+        graphs.append(str(graph.graph))
+        return graph.forward
+
+    net = Breaks() if how == "broken" else model(8)
+    call = net
+    if how == "in place":
+        net.compile(backend=backend)
+    elif how == "inner":
+        net[1] = torch.compile(net[1], backend=backend)
+    else:
+        call = torch.compile(whole_step(net) if how == "function" else net, backend=backend)
+
+    def body(_prof, step):
+        if step >= first:
+            loss = call(torch.ones(2, 8)).sum()
+            if how != "function":
+                loss.backward()
+
+    breaks = [sum(counters["graph_break"].values())]
+    recorded = record(tmp_path, body, steps=6, schedule="wait=1 warmup=1 active=3 repeat=1")
+    breaks.append(sum(counters["graph_break"].values()))
+    torch.compiler.reset()
+    assert len(graphs) == {"broken": 2, "function": 1}.get(how, 1)
+    assert breaks == [0, {"broken": 1, "function": 1}.get(how, 0)]
+    assert not any("profiler" in graph for graph in graphs)
+    assert recorded.count("backward") == 3 - (first == 3)
+    assert recorded.ms("forward") > 0
+
+
+RANKS = """
+import sys, time
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+import perfhooks
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+net = DistributedDataParallel(torch.nn.Linear(8, 8))
+with perfhooks.Profiler(
+    schedule="wait=1 warmup=1 active=2 repeat=1", out=sys.argv[1], run="run", background=False, on_error="raise",
+) as prof:
+    for _ in range(4):
+        loss = net(torch.randn(4, 8)).sum()
+        if rank == 1:
+            time.sleep(0.1)
+        loss.backward()
+        if rank == 1:
+            time.sleep(0.1)
+        dist.all_reduce(torch.ones(4))
+        prof.step()
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """The step tables of two ranks, the second of which is late twice in every step."""
+    folder = tmp_path_factory.mktemp("ranks")
+    script = folder / "train.py"
+    script.write_text(RANKS)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(folder)],
+            env={**os.environ, **job, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stderr=subprocess.PIPE,
+        )
+        for rank in range(2)
+    ]
+    errors = [process.communicate()[1].decode() for process in started]
+    assert [process.returncode for process in started] == [0, 0], errors
+    return [pl.read_csv(next(folder.glob(f"run/*/rank{rank}.steps.csv"))) for rank in range(2)]
+
+
+def test_the_wait_for_other_ranks_gradients_is_backward(ranks):
+    quick, late = ranks
+    assert quick["backward_ms"].min() > 90
+    assert late["backward_ms"].max() < 90
+
+
+def test_a_wait_of_the_loops_own_is_communication(ranks):
+    quick, late = ranks
+    assert quick["communication_ms"].min() > 90
+    assert late["communication_ms"].max() < 90
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_saving_with_torch_distributed_is_a_checkpoint(tmp_path):
+    import torch.distributed.checkpoint as dcp
+
+    net = model()
+
+    def body(_prof, step):
+        if step == 2:
+            dcp.save(net.state_dict(), checkpoint_id=tmp_path / "state", no_dist=True)
+
+    recorded = record(tmp_path, body)
+    assert recorded.count("checkpoint") == 1
+    assert dcp.save.__module__.startswith("torch.")

@@ -1,0 +1,276 @@
+"""`perfhooks run`: real commands, which must not notice it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from perfhooks.command import app, run
+from perfhooks.launching import farewell
+from perfhooks.launching.command_line import VARIABLE
+
+HERE = Path(__file__).parent
+SCRIPT = str(HERE / "launched_training.py")
+SCHEDULE = "skip_first=4 wait=0 warmup=1 active=4 repeat=1"
+RUN = [sys.executable, "-m", "perfhooks", "run", "--schedule", SCHEDULE, "--run", "it", "--handler", "steps"]
+"""The page takes the most time of all: only where it is looked at."""
+
+
+def started(folder, *command, **options):
+    return subprocess.Popen(
+        [str(word) for word in command],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={name: value for name, value in os.environ.items() if name != VARIABLE} | options.pop("env", {}),
+        **options,
+    )
+
+
+def done(folder, *command, **options):
+    process = started(folder, *command, **options)
+    out, err = process.communicate(timeout=300)
+    return process.returncode, out, err
+
+
+def windows(folder, run="it"):
+    return sorted(path.name for path in (folder / "perf" / run).glob("*-0*"))
+
+
+def capture(folder, run="it"):
+    (file,) = (folder / "perf" / run).glob("*/rank0.capture.json")
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def rows(file):
+    with file.open(encoding="utf-8", newline="") as text:
+        return list(csv.DictReader(text))
+
+
+def ours(err):
+    """The lines of standard error that are ours."""
+    return [line for line in err.splitlines() if "perfhooks" in line]
+
+
+# --- the training does not notice ---
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory):
+    return done(tmp_path_factory.mktemp("bare"), sys.executable, SCRIPT, "raw")
+
+
+@pytest.fixture(scope="module")
+def launched(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("launched")
+    return folder, done(folder, *RUN, "--handler", "page", "--handler", "operators", SCRIPT, "raw")
+
+
+def test_output_and_exit_code_are_those_of_the_script_to_the_last_bit(bare, launched):
+    (code, out, _), (_, (launched_code, launched_out, _)) = bare, launched
+    assert (launched_code, launched_out) == (code, out)
+    assert code == 0
+    assert "loss" in out
+
+
+def test_a_window_and_a_page_come_of_it_and_one_line_says_so(launched):
+    folder, (_, _, err) = launched
+    assert windows(folder) == ["train-000005-000008"]
+    assert [row["step"] for row in rows(folder / "perf/it/train-000005-000008/rank0.steps.csv")] == ["5", "6", "7", "8"]
+    last = ours(err)[-1]
+    assert last.startswith("perfhooks: steps 5-8: ")
+    assert last.endswith(str(folder / "perf/it/report.html"))
+
+
+def test_the_run_says_what_ended_a_step_and_what_it_had(launched):
+    """Sixteen updates for sixteen fetches of training, sixteen of validation and four at the ends of loaders."""
+    folder, _ = launched
+    said = json.loads((folder / "perf/it/run.json").read_text())["steps_by"]
+    assert (said["what"], said["updates"]) == ("loader", 1.0)
+    assert 2.0 <= said["fetches"] <= 2.3
+    page = json.loads((folder / "perf/it/report.json").read_text())
+    assert page["run"]["steps_by"]["what"] == "loader"
+    assert "imports" in page["startup"]["phase"]
+
+
+def test_the_wait_for_data_is_a_part_of_the_step(launched):
+    folder, _ = launched
+    table = rows(folder / "perf/it/train-000005-000008/rank0.steps.csv")
+    assert all(0 < float(row["data_ms"]) < float(row["wall_ms"]) for row in table)
+    assert all(row["data_ms"] for row in rows(folder / "perf/it/rank0.timeline.csv")[:8])
+
+
+def test_what_came_before_the_first_step_is_told(launched):
+    folder, _ = launched
+    table = rows(folder / "perf/it/rank0.startup.csv")
+    phases = [row["phase"] for row in table]
+    assert phases[:2] == ["python", "before torch"]
+    imports = {row["what"]: float(row["seconds"]) for row in table if row["phase"] == "imports"}
+    assert max(imports, key=imports.get) == "torch"
+
+
+def test_steps_and_operators_are_those_of_a_loop_that_was_changed_by_hand(tmp_path):
+    by_hand = done(tmp_path, sys.executable, SCRIPT, "by_hand")
+    launched = done(tmp_path, *RUN, "--handler", "operators", SCRIPT, "plain")
+    assert by_hand[0] == launched[0] == 0, by_hand[2] + launched[2]
+    assert windows(tmp_path, "by-hand") == windows(tmp_path, "it") == ["train-000005-000008"]
+    tables = [rows(tmp_path / f"perf/{name}/train-000005-000008/rank0.operators.csv") for name in ("by-hand", "it")]
+    counts = [{row["name"]: row["count"] for row in table if row["name"].startswith("aten::")} for table in tables]
+    assert counts[0] == counts[1]
+    assert len(counts[0]) > 20
+
+
+def test_workers_that_are_spawned_know_the_script(tmp_path):
+    code, out, err = done(tmp_path, *RUN, SCRIPT, "spawn")
+    assert code == 0, err
+    assert "loss" in out
+    assert windows(tmp_path) == ["train-000005-000008"]
+
+
+# --- how it ends ---
+
+
+def test_an_exception_ends_it_as_ever_and_the_window_says_why(tmp_path):
+    command = [*RUN[:4], "--schedule", "wait=0 warmup=0 active=1000", "--run", "it", "--handler", "steps"]
+    code, _, err = done(tmp_path, *command, SCRIPT, "fails")
+    assert code == 1
+    assert 'raise RuntimeError("as planted")' in err
+    assert capture(tmp_path)["partial"] == "RuntimeError: as planted"
+
+
+def test_the_exit_code_is_that_of_the_script(tmp_path):
+    code, _, _ = done(tmp_path, *RUN, SCRIPT, "exits")
+    assert code == 3
+    assert windows(tmp_path) == ["train-000005-000008"]
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "cause"), [("SIGINT", -2, "KeyboardInterrupt"), ("SIGTERM", -15, "SIGTERM")]
+)
+def test_a_signal_ends_it_as_ever_and_keeps_the_window(tmp_path, number, code, cause):
+    command = [*RUN[:4], "--schedule", "wait=0 warmup=0 active=1000000", "--run", "it", "--handler", "steps"]
+    process = started(tmp_path, *command, SCRIPT, "waits")
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(getattr(signal, number))
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == code, err
+    assert capture(tmp_path)["partial"].startswith(cause)
+
+
+# --- what can be launched ---
+
+
+def test_a_module_and_a_shell_script_that_starts_python_twice(tmp_path):
+    script = tmp_path / "train.sh"
+    script.write_text(
+        f"{sys.executable} -c 'import sys; print(\"perfhooks\" in sys.modules)'\n"
+        f"cd {HERE} && {sys.executable} -m launched_training plain\n"
+    )
+    code, out, err = done(tmp_path, *RUN, "bash", script)
+    assert code == 0, err
+    assert out.splitlines()[0] == "False", "a Python without torch has nothing of ours but the file that waits"
+    assert windows(tmp_path) == ["train-000005-000008"], "the place for runs is that in which the command was given"
+
+
+def test_ranks_of_torchrun_meet_in_one_run(tmp_path):
+    torchrun = Path(sys.executable).with_name("torchrun")
+    code, _, err = done(
+        tmp_path, *RUN, torchrun, "--nproc-per-node", "2", SCRIPT, "plain", env={"OMP_NUM_THREADS": "1"}
+    )
+    assert code == 0, err
+    files = {path.name for path in (tmp_path / "perf/it/train-000005-000008").glob("*.csv")}
+    assert {"rank0.steps.csv", "rank1.steps.csv"} <= files
+
+
+def test_a_users_own_sitecustomize_runs_too(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import builtins; builtins.HIS_OWN = True")
+    code, out, err = done(
+        tmp_path, *RUN, sys.executable, "-c", "print(HIS_OWN); import sys; print(sys.path[1])",
+        env={"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])},
+    )  # fmt: skip
+    assert (code, out.split()) == (0, ["True", str(tmp_path)]), err
+
+
+def test_it_says_why_nothing_was_recorded(tmp_path):
+    code, out, err = done(tmp_path, *RUN, sys.executable, "-I", "-c", "print(1)")
+    assert (code, out) == (0, "1\n")
+    assert ours(err) == [
+        "perfhooks: nothing was recorded: Python was started with -I, which keeps it from reading PYTHONPATH"
+    ]
+    assert not (tmp_path / "perf").exists()
+
+
+def test_a_script_with_a_profiler_of_its_own_is_left_alone(tmp_path):
+    code, _, err = done(tmp_path, *RUN, SCRIPT, "by_hand")
+    assert code == 0, err
+    assert windows(tmp_path, "by-hand") == ["train-000005-000008"]
+    assert not (tmp_path / "perf/it").exists()
+    assert [line for line in ours(err) if "profiles itself with perfhooks" in line]
+
+
+# --- bad input ---
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nothere.py"], "there is no script 'nothere.py'"),
+        (["nosuchcommand"], "there is no command 'nosuchcommand'"),
+        (["-m"], "run -m needs the name of a module"),
+        (["--schedule", "wait=-1 warmup=0 active=1", SCRIPT], "wait must be"),
+        (["--handler", "stakcs", SCRIPT], "did you mean 'stacks'?"),
+        (["--ranks", "some", SCRIPT], "ranks must be"),
+        (["--keep-windows", "0", SCRIPT], "keep_windows must be an integer >= 1"),
+    ],
+)
+def test_bad_input_is_one_line_before_anything_starts(monkeypatch, capfd, words, said):
+    monkeypatch.setattr(sys, "argv", ["perfhooks", "run", *words])
+    with pytest.raises(SystemExit) as ended:
+        app.main()
+    err = capfd.readouterr().err
+    assert ended.value.code == 2
+    assert re.fullmatch(rf"perfhooks: .*{re.escape(said)}.*\n", err), err
+
+
+def test_an_unknown_option_is_answered_with_one_that_is_like_it(monkeypatch, capfd):
+    monkeypatch.setattr(sys, "argv", ["perfhooks", "run", "--with-stak", SCRIPT])
+    with pytest.raises(SystemExit) as ended:
+        app.main()
+    assert ended.value.code == 2
+    assert "--with-stack" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "becomes"),
+    [
+        (["run", "-m", "a.b", "-m", "x"], ["run", "--", "-m", "a.b", "-m", "x"]),
+        (["run", "--with-stack", "-m", "a.b"], ["run", "--with-stack", "--", "-m", "a.b"]),
+        (["run", "--run", "it", "-m", "a.b"], ["run", "--run", "it", "--", "-m", "a.b"]),
+        (["run", "train.py", "-m", "x"], ["run", "train.py", "-m", "x"]),
+        (["run", "python", "-m", "a.b"], ["run", "python", "-m", "a.b"]),
+        (["show", "-m"], ["show", "-m"]),
+    ],
+)
+def test_m_begins_the_command_where_python_would_take_it(given, becomes):
+    assert run.separated(given) == becomes
+
+
+def test_the_last_word_tells_of_runs_that_are_not_finished(tmp_path):
+    (tmp_path / "1.json").write_text(json.dumps({"run": str(tmp_path / "killed")}))
+    (tmp_path / "2.json").write_text(json.dumps({"run": str(tmp_path / "empty")}))
+    window = tmp_path / "killed/train-000001-000002"
+    window.mkdir(parents=True)
+    (window / "rank0.capture.json").write_text(json.dumps({"state": "spooled"}))
+    assert list(farewell.lines(tmp_path, ["python"])) == [
+        f"recorded, but not finished: perfhooks report {tmp_path / 'killed'}",
+        f"no window was recorded -> {tmp_path / 'empty'}",
+    ]

@@ -1,0 +1,76 @@
+"""`perfhooks run` with the frameworks: their own face takes over, and the script has no line of ours."""
+
+from __future__ import annotations
+
+import pytest
+from test_launching import RUN, done, rows
+
+LIGHTNING = """
+import lightning as L
+from lightning.pytorch.demos.boring_classes import BoringModel
+
+L.Trainer(max_steps=12, limit_val_batches=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+          enable_model_summary=False, accelerator="cpu").fit(BoringModel())
+"""
+
+MMENGINE = """
+import torch
+from mmengine.model import BaseModel
+from mmengine.runner import Runner
+
+
+class Tiny(BaseModel):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 2)
+
+    def forward(self, inputs, labels, mode="loss"):
+        return {"loss": torch.nn.functional.cross_entropy(self.layer(inputs), labels)}
+
+
+samples = torch.utils.data.TensorDataset(torch.randn(48, 4), torch.randint(2, (48,)))
+Runner(
+    Tiny(), "work", train_dataloader=torch.utils.data.DataLoader(samples, batch_size=4),
+    train_cfg=dict(by_epoch=True, max_epochs=1), optim_wrapper=dict(optimizer=dict(type="SGD", lr=0.1)),
+    log_level="ERROR",
+).train()
+"""
+
+TRANSFORMERS = """
+import torch
+from transformers import Trainer, TrainingArguments
+
+
+class Tiny(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 2)
+
+    def forward(self, x, labels):
+        scores = self.layer(x)
+        return {"loss": torch.nn.functional.cross_entropy(scores, labels), "logits": scores}
+
+
+samples = [{"x": torch.randn(4), "labels": torch.tensor(i % 2)} for i in range(96)]
+Trainer(
+    Tiny(), TrainingArguments("out", per_device_train_batch_size=8, num_train_epochs=1, report_to=[], use_cpu=True,
+                              save_strategy="no", disable_tqdm=True),
+    train_dataset=samples,
+).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("framework", "script"), [("lightning", LIGHTNING), ("mmengine", MMENGINE), ("transformers", TRANSFORMERS)]
+)
+def test_the_frameworks_own_face_takes_over(tmp_path, framework, script):
+    pytest.importorskip(framework)
+    (tmp_path / "train.py").write_text(script)
+    code, _, err = done(tmp_path, *RUN, "train.py")
+    assert code == 0, err
+    (window,) = tmp_path.rglob("train-000005-000008")
+    assert window.parent.name == "it"
+    assert window.parent.parent.name == "perf"
+    assert [row["step"] for row in rows(window / "rank0.steps.csv")] == ["5", "6", "7", "8"]
+    assert '"steps_by": null' in (window.parent / "run.json").read_text(), "the framework says what a step is"
+    assert sum("steps 5-8" in line for line in err.splitlines() if line.startswith("perfhooks: ")) == 1, err

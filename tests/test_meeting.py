@@ -1,0 +1,64 @@
+"""Ranks that were started by hand: they know each other only when the process group is there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from perfhooks import Profiler
+
+SPAWN = """
+import sys, torch, torch.distributed as dist, torch.multiprocessing as mp, perfhooks
+
+def work(rank, meet):
+    with perfhooks.Profiler(schedule="wait=2 warmup=0 active=1 repeat=1", out="runs", on_trace_ready="steps") as prof:
+        dist.init_process_group("gloo", init_method="file://" + meet, rank=rank, world_size=2)
+        for _ in range(4):
+            torch.ones(3) + 1
+            prof.step()
+        dist.barrier()
+
+if __name__ == "__main__":
+    mp.spawn(work, (sys.argv[1],), nprocs=2)
+"""
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
+def test_ranks_that_start_before_the_process_group_meet_in_one_run(tmp_path):
+    (tmp_path / "train.py").write_text(SPAWN)
+    done = subprocess.run(
+        [sys.executable, "train.py", str(tmp_path / "meet")], cwd=tmp_path, capture_output=True, text=True,
+        timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (run,) = [path for path in (tmp_path / "runs").iterdir() if not path.is_symlink()]
+    window = run / "train-000002-000002"
+    assert {path.name for path in window.glob("rank*.steps.csv")} == {"rank0.steps.csv", "rank1.steps.csv"}
+    assert json.loads((run / "run.json").read_text())["world_size"] == 2
+    assert (tmp_path / "runs/latest").resolve() == run
+
+
+def test_a_rank_that_learns_too_late_who_it_is_says_so(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    with Profiler(schedule="wait=0 warmup=0 active=1 repeat=3", out="runs", background=False) as prof:
+        prof.step()
+        monkeypatch.setenv("RANK", "1")
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        prof.step()
+    assert "this process is rank 1 of 2 now, and was 0 of 1 when profiling began" in caplog.text
+    assert len([path for path in (tmp_path / "runs").iterdir() if not path.is_symlink()]) == 1
+
+
+def test_a_rank_that_turns_out_not_to_be_asked_records_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with Profiler(schedule="wait=1 warmup=0 active=1", out="runs", ranks=[0], background=False) as prof:
+        monkeypatch.setenv("RANK", "1")
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        for _ in range(5):
+            prof.step()
+    assert [path for path in (tmp_path / "runs").iterdir() if not path.is_symlink()] == []
+    assert "this rank is not among those" in prof.summary()

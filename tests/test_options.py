@@ -1,0 +1,86 @@
+"""The options: defined once, shown by help, signatures and type hints of every face."""
+
+from __future__ import annotations
+
+import inspect
+import pydoc
+import typing
+
+import pytest
+import torch
+
+import perfhooks
+from perfhooks import Options, Profiler
+from perfhooks.options import DEFAULTS, described, with_options
+
+
+def test_every_option_has_a_type_a_default_and_a_meaning():
+    hints = typing.get_type_hints(Options)
+    assert [option.name for option in described()] == list(hints) == list(DEFAULTS)
+    for option in described():
+        assert option.meaning.endswith("."), option.name
+        assert DEFAULTS[option.name] == option.default
+
+
+def test_the_signature_shows_every_option_with_its_default():
+    parameters = inspect.signature(Profiler).parameters
+    shown = {name: each.default for name, each in parameters.items() if name not in {"schedule", "on_trace_ready"}}
+    assert shown == dict(DEFAULTS)
+    assert {each.kind for each in parameters.values()} == {inspect.Parameter.KEYWORD_ONLY}
+    assert parameters["with_stack"].annotation is bool
+
+
+def test_help_tells_what_every_option_means():
+    text = pydoc.plain(pydoc.render_doc(Profiler))
+    for option in described():
+        assert f"{option.name}: {option.meaning} Default: {option.default!r}." in text
+
+
+def test_a_face_shows_what_it_takes_and_its_own_defaults():
+    @with_options(without=("stage",), keep_results=False)
+    class Face:
+        """One.
+
+        Args:
+            own: Its own.
+            **options: All.
+        """
+
+        def __init__(self, own=1, **options):
+            pass
+
+    parameters = inspect.signature(Face).parameters
+    assert list(parameters) == ["own", *(name for name in DEFAULTS if name != "stage")]
+    assert parameters["keep_results"].default is False
+    assert "**options" not in Face.__doc__
+
+
+def test_the_experimental_options_of_torch_reach_the_trace(tmp_path):
+    """Verbose stacks can be had in no other way."""
+    config = torch._C._profiler._ExperimentalConfig(verbose=True)
+    with Profiler(activities=["cpu"], with_stack=True, experimental_config=config) as prof:
+        torch.ones(3) + 1
+    prof.export_chrome_trace(str(tmp_path / "t.json"))
+    assert "Call stack" in (tmp_path / "t.json").read_text()
+
+
+def test_what_is_no_experimental_config_is_refused():
+    with pytest.raises(perfhooks.OptionError, match="must be torch's _ExperimentalConfig, got 'verbose'"):
+        Profiler(experimental_config="verbose")
+
+
+CPU = torch.profiler.ProfilerActivity.CPU
+
+
+@pytest.mark.parametrize("wanted", [[CPU, CPU], [3]])
+def test_activities_that_torch_refuses_are_refused_at_construction(wanted):
+    with pytest.raises(perfhooks.OptionError, match="activities"):
+        Profiler(activities=wanted)
+
+
+@pytest.mark.skipif(not hasattr(torch.profiler.profiler, "_parse_activities"), reason="torch 2.12 brought them")
+@pytest.mark.parametrize("wanted", [{"cpu": ["USER_ANNOTATION"]}, [{CPU: ["USER_ANNOTATION"]}]])
+def test_activities_may_say_what_of_them_is_recorded(wanted):
+    with Profiler(activities=wanted) as prof:
+        torch.ones(3) + 1
+    assert prof.activity_configs[CPU].activity_types == ["USER_ANNOTATION"]

@@ -1,0 +1,232 @@
+"""Signals: a training ends as fast as without us, and what its own handlers raise is its own."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import torch
+
+from perfhooks import Profiler
+from perfhooks.recording import lifetime, signals
+
+X = torch.ones(8, 8)
+TIMEOUT = 120
+
+WAITING = """
+import sys, time, torch, torch.distributed as dist, perfhooks
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+with perfhooks.Profiler(schedule="wait=0 warmup=0 active=5", out="runs", run="r", background=False) as prof:
+    for step in range(3):
+        if step == 1:
+            print("ready", flush=True)
+            (dist.barrier if rank == 0 else lambda: time.sleep(100))()
+        prof.step()
+"""
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
+def test_sigterm_ends_a_rank_that_waits_for_another_one_as_fast_as_without_us(tmp_path):
+    """The main thread is in a call that does not return, so no Python handler comes to run."""
+    (tmp_path / "train.py").write_text(WAITING)
+    both = [
+        subprocess.Popen(
+            [sys.executable, "train.py", rank, str(tmp_path / "meet")], cwd=tmp_path, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, text=True,
+        )
+        for rank in "01"
+    ]  # fmt: skip
+    try:
+        for each in both:
+            assert each.stdout.readline() == "ready\n"
+        time.sleep(0.5)  # from the line to the barrier; nothing else tells that it waits there
+        began = time.monotonic()
+        both[0].send_signal(signal.SIGTERM)
+        assert both[0].wait(TIMEOUT) == -signal.SIGTERM
+        # without us it takes 0.1 s; with a Python handler alone it takes until the other rank or the time limit
+        assert time.monotonic() - began < 10
+    finally:
+        for each in both:
+            each.kill()
+            each.communicate()
+    assert not list((tmp_path / "runs/r").glob("train-*/*.capture.json")), "nobody can end a recorder from outside"
+
+
+OWN = """
+import os, signal, torch, perfhooks, perfhooks.recording.window as window
+class Preempted(Exception): pass
+def handler(number, frame):
+    raise Preempted(number)
+real, when = window.Window.save, signal.SIGALRM
+def save(self, path):
+    os.kill(os.getpid(), when)
+    real(self, path)
+window.Window.save = save
+for when in (signal.SIGALRM, signal.SIGUSR1):
+    signal.signal(when, handler)
+    prof = perfhooks.Profiler(schedule="wait=0 warmup=0 active=2 repeat=2", out="runs", run=when.name, background=False)
+    try:
+        with prof:
+            for _ in range(10):
+                torch.ones(3) + 1
+                prof.step()
+    except Preempted as error:
+        print(when.name, error, prof.step_num, signal.getsignal(when) is handler)
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_what_a_handler_of_the_program_raises_while_we_save_is_its_own_and_costs_no_window(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", OWN], cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT, check=False
+    )
+    assert done.stdout.splitlines() == [f"{name} {getattr(signal, name)} 2 True" for name in ("SIGALRM", "SIGUSR1")], (
+        done.stderr
+    )
+    assert done.returncode == -signal.SIGTERM, "nothing is held back any more"
+    for name in ("SIGALRM", "SIGUSR1"):
+        assert (tmp_path / "runs" / name / "train-000000-000001/rank0.steps.csv").exists()
+
+
+def _interrupted_at(line, act):
+    """Do something with a Ctrl-C at the n-th line of our code for signals; whether there was such a line."""
+    left = [line]
+
+    def trace(frame, event, _):
+        if frame.f_code.co_filename == signals.__file__ and event == "line":
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGINT)
+        return trace
+
+    before = sys.gettrace()
+    try:
+        sys.settrace(trace)
+        act()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+    return left[0] <= 0
+
+
+def test_ctrl_c_at_whatever_moment_leaves_signals_as_they_were():
+    def work():
+        with lifetime.busy(), lifetime.busy():
+            pass
+
+    own = signal.signal(signal.SIGUSR1, lambda number, frame: None)
+    mine = signal.getsignal(signal.SIGUSR1)
+    try:
+        line = 1
+        while _interrupted_at(line, work):
+            assert signals.held._depth == 0, line
+            assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, line
+            assert signal.getsignal(signal.SIGUSR1) is mine, line
+            line += 1
+        assert line > 20
+    finally:
+        signal.signal(signal.SIGUSR1, own)
+
+
+def test_an_event_loop_that_is_told_of_signals_is_left_alone():
+    """There is one place to be told; SIGTERM then ends the training at once, as without us."""
+    import socket
+
+    hear, tell = socket.socketpair()
+    tell.setblocking(False)
+    signal.set_wakeup_fd(tell.fileno())
+    try:
+        with Profiler(schedule="wait=0 warmup=0 active=9", on_trace_ready=lambda w: None) as prof:
+            prof.step()
+            assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        assert signal.set_wakeup_fd(-1) == tell.fileno()
+    finally:
+        hear.close()
+        tell.close()
+
+
+def test_a_window_that_ends_leaves_no_thread_and_no_handler():
+    before = threading.active_count()
+    with Profiler(schedule="wait=0 warmup=0 active=2 repeat=1", on_trace_ready=lambda w: None) as prof:
+        assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
+        prof.step()
+        prof.step()
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.set_wakeup_fd(-1) == -1
+    for thread in threading.enumerate():
+        if thread.name == "perfhooks-sigterm":
+            thread.join(TIMEOUT)
+    assert threading.active_count() == before
+
+
+FORKED = """
+import os, signal, time, torch, perfhooks
+with perfhooks.Profiler(schedule="wait=0 warmup=0 active=9", out="runs", run="r", background=False) as prof:
+    child = os.fork()
+    if not child:
+        time.sleep(100)
+        os._exit(0)
+    os.kill(child, signal.SIGTERM)
+    code = os.waitpid(child, 0)[1]
+    time.sleep(1.0)  # longer than a main thread may take to come to a signal of its own
+    torch.ones(3) + 1
+print("child", code)
+"""
+
+
+def test_a_child_that_is_terminated_during_a_window_is_none_of_our_business(tmp_path):
+    """As the workers of a data loader are."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED], cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, f"child {int(signal.SIGTERM)}\n"), done.stderr
+
+
+def in_thread(act):
+    thread = threading.Thread(target=act, name="trainer")
+    thread.start()
+    thread.join()
+
+
+def test_steps_in_another_thread_than_the_start_are_said_and_leave_no_recorder_on(caplog):
+    prof = Profiler(on_trace_ready=lambda window: None)
+    prof.start()
+    in_thread(lambda: [prof.step() for _ in range(3)])
+    (said,) = [record.message for record in caplog.records]
+    assert "the window of step 1 cannot go on: it records the thread 'MainThread', and this is 'trainer'" in said
+    in_thread(prof.stop)
+    assert "the window cannot end here" in caplog.text
+    prof.stop()
+    assert not torch._C._autograd._profiler_enabled()
+
+
+def test_a_window_whose_thread_has_ended_is_said_to_be_lost(caplog):
+    caplog.set_level(logging.INFO, "perfhooks")
+    seen = []
+    prof = Profiler(on_trace_ready=lambda window: seen.append(window.notes))
+    in_thread(prof.start)
+    prof.stop()
+    assert seen == [["the thread that was recorded has ended, and its events with it"]]
+    with Profiler(activities=["cpu"]) as after:
+        X @ X
+    assert {event.name for event in after.events()} >= {"aten::mm"}
+
+
+def test_a_warm_up_that_begins_in_one_thread_is_recorded_in_the_one_that_trains():
+    seen = []
+    prof = Profiler(
+        schedule="wait=0 warmup=1 active=2 repeat=1",
+        on_trace_ready=lambda w: seen.append([event.name for event in w.events()].count("aten::mm")),
+    )
+    prof.start()
+    in_thread(lambda: [(X @ X, prof.step()) for _ in range(4)])
+    prof.stop()
+    assert seen == [2]

@@ -1,0 +1,148 @@
+"""Which loops end their steps when: eleven kinds of them, in this process, with torch's own loaders and optimizers."""
+
+from __future__ import annotations
+
+import threading
+
+import launched_training as loops
+import pytest
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from perfhooks.launching import loaders, profiling
+from perfhooks.launching.command_line import Request
+from perfhooks.launching.step_signal import BATCHES, Round, StepSignal
+
+
+class Startup:
+    """Takes no time, and starts no thread."""
+
+    is_over = True
+
+    def first_step(self):
+        pass
+
+    def end(self, file=None):
+        pass
+
+    def wait(self):
+        pass
+
+
+class Counter:
+    """Counts steps in place of a profiler."""
+
+    is_recording = False
+    folder = None
+
+    def __init__(self, mode, step):
+        self.mode, self.first, self.step_num, self.stopped = mode, step, step, None
+
+    def step(self):
+        self.step_num += 1
+
+    def arrive(self, time):
+        pass
+
+    def stop(self, cause=None):
+        self.stopped = cause
+
+
+@pytest.fixture
+def heard(monkeypatch):
+    """A signal that listens to everything in this process, and the counters it has begun."""
+    begun = []
+
+    def begin(asked, mode, step):
+        begun.append(Counter(mode, step))
+        return begun[-1]
+
+    monkeypatch.setattr(profiling, "begin", begin)
+    # a profiler of another test may still wait for its files
+    monkeypatch.setattr(profiling, "why_not", lambda: None)
+    monkeypatch.setattr(torch.utils.data.DataLoader, "__iter__", torch.utils.data.DataLoader.__iter__)
+    signal = StepSignal(Request(), Startup())
+    loaders.listen(torch.utils.data.DataLoader, signal)
+    handle = register_optimizer_step_post_hook(signal.hook())
+    yield signal, begun
+    handle.remove()
+    signal.stand_down()
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode", "steps"),
+    [
+        # a loop asks for a batch once more than it gets, so the last update ends a step too
+        ("raw", "loader", 16),
+        ("fork", "loader", 16),
+        ("persistent", "loader", 16),
+        ("accumulate", "loader", 8),
+        ("gan", "loader", 16),
+        ("lbfgs", "loader", 16),
+        ("scaler", "loader", 7),
+        ("in_backward", "loader", 16),
+        ("no_loader", "optimizer", 20),
+        ("generator", "optimizer", 20),
+        ("inference", "batches", 40 - BATCHES),
+        ("compiled", "loader", 16),
+    ],
+)
+def test_steps_end_where_the_loop_makes_updates(heard, kind, mode, steps):
+    signal, begun = heard
+    getattr(loops, kind)()
+    assert (begun[-1].mode, begun[-1].step_num) == (mode, steps), [vars(each) for each in begun]
+    assert signal.mode == mode
+
+
+def test_a_warm_up_of_the_optimizer_does_not_hide_the_loader(heard):
+    _, begun = heard
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    for _ in range(3):
+        optimizer.step()
+    loops.raw()
+    assert [each.mode for each in begun] == ["optimizer", "loader"]
+    assert begun[0].stopped is not None
+    assert begun[1].step_num == 16
+
+
+def test_fetches_of_another_thread_end_no_step(heard):
+    _, begun = heard
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    optimizer.step()
+    fetching = threading.Thread(target=lambda: list(loops.loader()))
+    fetching.start()
+    fetching.join()
+    for _ in range(9):
+        optimizer.step()
+    assert [(each.mode, each.step_num) for each in begun] == [("optimizer", 10)]
+
+
+def test_a_sanity_check_before_training_is_no_training(heard):
+    _, begun = heard
+    list(torch.utils.data.DataLoader(range(BATCHES + 5)))
+    loops.raw()
+    assert [each.mode for each in begun] == ["loader", "batches", "loader"]
+    assert begun[-1].step_num >= 14, "the updates that told that this is training are not counted"
+
+
+def test_who_stands_down_hears_nothing_more(heard):
+    signal, begun = heard
+    signal.stand_down()
+    loops.raw()
+    assert begun == []
+
+
+def test_a_loader_keeps_its_class_its_length_and_its_batches(heard):
+    iterator = iter(loops.loader())
+    assert isinstance(iterator, torch.utils.data.dataloader._BaseDataLoaderIter)
+    assert len(iterator) == loops.BATCHES
+    assert type(iterator).__name__ == "_SingleProcessDataLoaderIter"
+    assert len(list(iterator)) == loops.BATCHES
+
+
+@pytest.mark.parametrize(("order", "ends"), [("aaaa", " aaa"), ("abab", "   b"), ("abcabcabc", "     c  c")])
+def test_a_round_ends_with_the_optimizer_that_steps_last(order, ends):
+    """Known from the second round on: only then is it known who begins."""
+    optimizers = {name: object() for name in "abc"}
+    turns = Round()
+    assert "".join(name if turns.ends(optimizers[name]) else " " for name in order) == ends

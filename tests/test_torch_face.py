@@ -1,0 +1,91 @@
+"""Code that was written for ``torch.profiler.profile`` finds in a Profiler what it reads there."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import pytest
+import torch
+from torch.profiler import ProfilerAction, ProfilerActivity, profile
+
+from perfhooks import Profiler
+
+torch.set_num_threads(1)
+X = torch.ones(8, 8)
+OPTIONS = {"activities": [ProfilerActivity.CPU], "record_shapes": True, "with_stack": True}
+SCHEDULE = {"wait": 1, "warmup": 1, "active": 2, "repeat": 1}
+OURS = {"step_num", "profiler", "current_action", "schedule", "on_trace_ready", "action_map", "record_steps"}
+
+
+def ignore(window):
+    """A handler, so that no file is written."""
+
+
+def test_it_is_one():
+    assert isinstance(Profiler(), profile)
+    assert isinstance(deepcopy(Profiler()), profile)
+
+
+def test_its_attributes_are_those_of_torch():
+    ours, theirs = Profiler(on_trace_ready=ignore, **OPTIONS), profile(on_trace_ready=ignore, **OPTIONS)
+    for name in vars(theirs):
+        if name not in OURS:
+            assert getattr(ours, name) == getattr(theirs, name), name
+    assert ours.on_trace_ready is ignore
+    assert (ours.profiler, ours.step_num, ours.current_action) == (None, 0, ProfilerAction.RECORD)
+
+
+def test_every_public_method_of_torch_is_answered_by_a_window_and_not_by_torch():
+    methods = [name for name in vars(profile) | vars(profile.__mro__[1]) if not name.startswith("_")]
+    assert [name for name in methods if getattr(Profiler, name) is getattr(profile, name)] == []
+
+
+@pytest.mark.parametrize("schedule", [None, SCHEDULE])
+def test_the_action_of_the_moment_and_the_schedule_are_those_of_torch(schedule):
+    def run(make, of):
+        seen = []
+        with make(activities=[ProfilerActivity.CPU], on_trace_ready=ignore, schedule=of) as prof:
+            for _ in range(6):
+                seen.append((prof.step_num, prof.current_action, prof.schedule(prof.step_num), prof.record_steps))
+                X @ X
+                prof.step()
+        return seen
+
+    assert run(Profiler, schedule) == run(profile, schedule and torch.profiler.schedule(**schedule))
+
+
+def test_the_recorder_is_that_of_the_window():
+    with Profiler(activities=["cpu"]) as prof:
+        assert prof.profiler is prof._window.profiler
+        X @ X
+    assert {event.name for event in prof.profiler.function_events} >= {"aten::mm"}
+
+
+def test_trace_ids_are_made_by_the_callback_that_was_set_last():
+    if not hasattr(profile, "set_custom_trace_id_callback"):
+        pytest.skip("torch 2.6 brought it")
+    prof = Profiler(activities=["cpu"], custom_trace_id_callback=lambda: "first")
+    prof.set_custom_trace_id_callback(lambda: "second")
+    with prof:
+        X @ X
+    assert prof.get_trace_id() == "second"
+
+
+def test_start_trace_and_stop_trace_record_a_window():
+    prof = Profiler(activities=["cpu"])
+    prof.prepare_trace()
+    prof.start_trace()
+    X @ X
+    prof.stop_trace()
+    assert {row.key: row.count for row in prof.key_averages()}["aten::mm"] == 1
+
+
+def test_it_can_be_given_where_torch_wants_its_own():
+    """As ``torch.profiler.tensorboard_trace_handler`` and Lightning check."""
+    seen = []
+    with Profiler(
+        activities=["cpu"], schedule=SCHEDULE, on_trace_ready=lambda p: seen.append(isinstance(p, profile))
+    ) as p:
+        for _ in range(5):
+            p.step()
+    assert seen == [True]

@@ -1,0 +1,143 @@
+"""Whose line a frame is: one definition, decided by what the machine that recorded knew."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from perfhooks import findings, testing
+from perfhooks.report import tree
+from perfhooks.run.capture import Capture, Place
+from perfhooks.run.installation import Installation
+from perfhooks.testing import annotation, op, python_frame, step_mark
+from perfhooks.trace import Kind, memory, read, whose
+from perfhooks.trace.whose import Origin, origin
+
+MS = 1_000_000
+LIBRARY = "framework/loops/fetch.py(341): __next__"
+USER = "train.py(12): main"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (USER, Origin.USER),
+        ("models/net.py(7): forward", Origin.USER),
+        ("/home/me/project/models/net.py(7): forward", Origin.USER),
+        ("/tmp/ipykernel_77/123.py(3): <module>", Origin.USER),
+        ("<ipython-input-3-abc>(3): train", Origin.USER),
+        ("lightning/pytorch/utilities/combined_loader.py(341): __next__", Origin.INSTALLED),
+        ("/opt/venv/lib/python3.11/site-packages/odd/x.py(1): f", Origin.INSTALLED),
+        ("threading.py(331): wait", Origin.STANDARD),
+        ("concurrent/futures/thread.py(81): _worker", Origin.STANDARD),
+        ("/usr/lib/python3.11/threading.py(331): wait", Origin.STANDARD),
+        ("<frozen importlib._bootstrap>(1176): _find_and_load", Origin.STANDARD),
+        ("<string>(2): __init__", Origin.STANDARD),
+        ("torch/nn/modules/module.py(1): _call_impl", Origin.TORCH),
+        ("/opt/venv/lib/python3.11/site-packages/torch/nn/modules/module.py(1): f", Origin.TORCH),
+        ("/tmp/torchinductor_me/ab/cab.py(9): call", Origin.TORCH),
+        ("<eval_with_key>.5(7): forward", Origin.TORCH),
+        ("perfhooks/recording/loader.py(3): __next__", Origin.PERFHOOKS),
+        ("perfhooks_lightning/callback.py(3): on_fit_start", Origin.PERFHOOKS),
+        ("/opt/venv/lib/python3.11/site-packages/perfhooks/x.py(3): f", Origin.PERFHOOKS),
+        ("<built-in method numpy of Tensor object at 0x7f>", Origin.NO_SOURCE),
+        ("nn.Module: Linear_0", Origin.NO_SOURCE),
+        ("loss (1): mean", Origin.NO_SOURCE),
+    ],
+)
+def test_where_nobody_looked_names_are_what_they_usually_are(name, expected):
+    assert origin(name) is expected
+
+
+def test_what_the_recording_machine_knew_decides():
+    """A framework that nobody has heard of, and a file of the user's that is called as one of the standard library."""
+    known = {"framework": "installed", "profile.py": "user"}
+    assert origin(LIBRARY, known) is Origin.INSTALLED
+    assert origin("profile.py(3): main", known) is Origin.USER
+    assert origin("perfhooks/x.py(1): f", {"perfhooks": "user"}) is Origin.PERFHOOKS, "installed in editable mode"
+    assert tree.kind(LIBRARY, known) == "library"
+    assert tree.kind(LIBRARY) == "code"
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """A project, an editable package, a folder of packages and a standard library."""
+    for file in ("project/train.py", "project/random.py", "work/mine/x.py", "site/framework/loops/fetch.py"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    (tmp_path / "std").mkdir()
+    (tmp_path / "std" / "queue.py").touch()
+    return Installation(
+        path=tuple(str(tmp_path / each) for each in ("project", "std", "site", "work")),
+        sites=(str(tmp_path / "site"),),
+        standard=(str(tmp_path / "std"),),
+    )
+
+
+def trace_of(tmp_path, events):
+    return read(testing.write_trace(tmp_path / "t.json", events))
+
+
+def test_the_worker_looks_up_the_first_parts_of_names(machine, tmp_path):
+    names = ("train.py(1): f", "random.py(1): f", "mine/x.py(1): f", LIBRARY, "queue.py(1): get", "gone.py(1): f")
+    trace = trace_of(tmp_path, [python_frame(name, 10 * place, 10 * place + 5) for place, name in enumerate(names)])
+    assert machine.owners(trace) == {
+        "train.py": "user",
+        "random.py": "user",
+        "mine": "user",
+        "framework": "installed",
+        "queue.py": "standard",
+    }
+
+
+def test_an_installation_asks_python_and_not_the_disk():
+    here = Installation.current()
+    assert here.folder == str(Path.cwd())
+    assert here.prefix == sys.prefix
+    assert any(Path(each, "torch").is_dir() for each in here.sites)
+    assert any(Path(each, "threading.py").is_file() for each in here.standard)
+
+
+def test_a_capture_keeps_where_things_were(tmp_path):
+    place = Place(tmp_path)
+    capture = Capture(installation=Installation.current(), owners={"framework": "installed"})
+    place.save(capture)
+    assert place.load() == capture
+
+
+# --- what is named ---
+
+CAPTURE = Capture(first=0, last=1, reached=2, owners={"framework": "installed"})
+
+
+def loading():
+    """Two steps of a framework that wait for data, started from a line of the user's."""
+    yield python_frame(USER, 0, 200 * MS)
+    for number in (0, 1):
+        begin = 100 * number * MS
+        yield step_mark(number, begin, begin + 100 * MS)
+        yield python_frame(LIBRARY, begin + 1, begin + 50 * MS)
+        yield python_frame("perfhooks/recording/loader.py(3): __next__", begin + 2, begin + 50 * MS)
+        yield annotation("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", begin + 3, begin + 50 * MS)
+
+
+def test_evidence_names_the_users_line_above_the_library_that_waits(tmp_path):
+    finding = findings.find(CAPTURE, trace_of(tmp_path, loading()))[0]
+    assert f"{USER}, in {LIBRARY}: 50 ms" in finding.evidence
+    assert "perfhooks" not in str(finding.evidence)
+
+
+def test_a_library_alone_is_named_alone_and_perfhooks_never(tmp_path):
+    frames = [python_frame(LIBRARY, 0, 100), python_frame("perfhooks/x.py(3): f", 1, 99), op("a", 2, 90)]
+    trace = trace_of(tmp_path, [*frames, python_frame("perfhooks/x.py(3): f", 200, 300), op("b", 201, 290)])
+    rows = trace.rows(Kind.OP)
+    assert whose.lines(trace, rows, (("framework", "installed"),), otherwise=True) == [LIBRARY, None]
+
+
+def test_what_is_alive_at_the_peak_is_the_users(tmp_path):
+    frames = [python_frame(USER, 0, 100), python_frame(LIBRARY, 1, 99), op("aten::mm", 2, 90)]
+    allocation = testing.memory(10, 64, allocated=64)
+    trace = trace_of(tmp_path, [*frames, allocation])
+    table = memory.alive_at_peak(trace, owners=(("framework", "installed"),))
+    assert table["source"].to_list() == [f"{USER}, in {LIBRARY}"]
+    assert CAPTURE.tables(trace).alive_at_peak.equals(table)

@@ -1,0 +1,184 @@
+"""The child process that makes the files: whatever becomes of it, the training goes on and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+import torch
+
+from perfhooks import Profiler
+from perfhooks.finishing.leftovers import finish_all
+from perfhooks.finishing.messages import WakeUp, WriteSteps
+from perfhooks.recording.worker import Worker
+
+TIMEOUT = 120
+
+
+@pytest.fixture
+def worker(tmp_path):
+    made = Worker(tmp_path / "worker.log")
+    yield made
+    if made.exit_code is None:
+        os.kill(made.pid, signal.SIGKILL)
+    made.leave(TIMEOUT)
+
+
+def answers(worker):
+    deadline = time.monotonic() + TIMEOUT
+    while time.monotonic() < deadline:
+        if found := worker.answers(1.0):
+            return found
+    pytest.fail("no answer")
+
+
+def test_a_worker_that_is_stuck_holds_nobody_up(worker):
+    """A pipe is full after some hundred messages; the rest waits here."""
+    os.kill(worker.pid, signal.SIGSTOP)
+    for _ in range(20_000):
+        worker.send(WakeUp())
+    worker.send(WriteSteps("last", "nowhere.npz", "nowhere.csv"))
+    os.kill(worker.pid, signal.SIGCONT)
+    (answer,) = answers(worker)
+    assert answer.task == "last"
+    assert "nowhere.npz" in answer.problem
+
+
+def test_a_worker_ends_when_its_work_is_done_though_a_forked_child_has_our_end_of_the_channel(worker):
+    """As the workers of a data loader have, for as long as the training takes."""
+    child = os.fork()
+    if not child:
+        time.sleep(TIMEOUT)
+        os._exit(0)
+    try:
+        worker.send(WriteSteps("one", "nowhere.npz", "nowhere.csv"))
+        worker.close()
+        assert answers(worker)[0].task == "one"
+        deadline = time.monotonic() + TIMEOUT
+        while worker.exit_code is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert worker.exit_code == 0
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_what_is_no_answer_is_not_taken_for_one(worker):
+    os.write(worker._channel.fileno(), b"")
+    worker._rest = b"{torn\nhello\n[1]\n"
+    worker.send(WriteSteps("one", "nowhere.npz", "nowhere.csv"))
+    assert [answer.task for answer in answers(worker)] == ["one"]
+
+
+def test_descriptors_that_somebody_closed_are_the_end_of_a_worker_and_no_exception(worker):
+    os.close(worker._channel.fileno())
+    worker.send(WakeUp())
+    assert worker.answers(0.1) == []
+    assert worker.is_gone
+
+
+def train(folder, script, name="train.py"):
+    (folder / name).write_text(textwrap.dedent(script))
+    return subprocess.run(
+        [sys.executable, name], cwd=folder, capture_output=True, text=True, timeout=TIMEOUT, check=False
+    )
+
+
+def test_a_training_survives_what_it_does_to_itself(tmp_path):
+    """SIGPIPE at its default, 1,100 open files, a stray json.py and a sitecustomize that prints, and a dead worker."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text("print('{\"task\": 1}\\nhello')\n")
+    script = """
+        import os, resource, signal, sys, time
+        import torch, perfhooks
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+        many = [open(os.devnull) for _ in range(1100)]
+        os.environ["PYTHONPATH"] = os.pathsep.join([os.path.abspath("site"), os.environ.get("PYTHONPATH", "")])
+        open("json.py", "w").write("raise RuntimeError('stray')\\n")
+        with perfhooks.Profiler(schedule="wait=2 warmup=0 active=1 repeat=3", out="runs", run="r") as prof:
+            worker = prof._handover._worker
+            for step in range(12):
+                torch.ones(3) + 1
+                if step == 4:
+                    os.kill(worker.pid, signal.SIGKILL)
+                    os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+                prof.step()
+        print("trained", prof.wait(60), len(many))
+    """
+    done = train(tmp_path, script)
+    assert (done.returncode, done.stdout) == (0, "trained True 1100\n"), done.stderr
+    assert done.stderr.count("was started again") == 1
+    windows = sorted(path.parent.name for path in tmp_path.glob("runs/r/*/rank0.steps.csv"))
+    assert windows == ["train-000002-000002", "train-000005-000005", "train-000008-000008"]
+    assert "hello" in (tmp_path / "runs/r/rank0.worker.log").read_text()
+
+
+def test_ten_profilers_one_after_the_other_leave_no_worker(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pids = []
+    for _ in range(3):
+        with Profiler(schedule="wait=0 warmup=0 active=1 repeat=1", out="runs", on_trace_ready="steps") as prof:
+            pids.append(prof._handover._worker.pid)
+            prof.step()
+    deadline = time.monotonic() + TIMEOUT
+    while any(map(_is_there, pids)) and time.monotonic() < deadline:
+        prof.wait(0)
+        time.sleep(0.05)
+    assert not any(map(_is_there, pids)), "neither running nor a zombie"
+
+
+def _is_there(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_window_that_kills_every_worker_costs_only_itself(tmp_path, monkeypatch, caplog):
+    (tmp_path / "mine.py").write_text(
+        "import os\nfrom dataclasses import dataclass\n@dataclass(frozen=True)\nclass Kills:\n"
+        "    def artifacts(self, capture, trace):\n"
+        "        if capture.first == 1:\n            os._exit(9)\n        return []\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with Profiler(
+        schedule="wait=1 warmup=0 active=1 repeat=3", out="runs", run="r", on_trace_ready=["mine:Kills", "steps"]
+    ) as prof:
+        for _ in range(8):
+            torch.ones(3) + 1
+            prof.step()
+    assert prof.wait(TIMEOUT)
+    made = sorted(path.parent.name for path in tmp_path.glob("runs/r/*/rank0.steps.csv"))
+    assert made == ["train-000003-000003", "train-000005-000005"]
+    assert [record.levelname for record in caplog.records if "died again" in record.message] == ["WARNING"]
+
+
+def test_where_no_worker_can_be_started_the_training_makes_the_files(tmp_path, monkeypatch):
+    """In a frozen application ``sys.executable`` would be the application again, and again."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    with Profiler(schedule="wait=0 warmup=0 active=1 repeat=1", out="runs", run="r", on_trace_ready="steps") as prof:
+        prof.step()
+        assert (tmp_path / "runs/r/train-000000-000000/rank0.steps.csv").exists()
+
+
+def test_windows_that_nobody_finishes_wait_for_report_and_the_next_one_is_recorded(tmp_path, monkeypatch):
+    """A worker that dies at once, always: eight windows in the queue were the end of profiling."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("perfhooks.recording.worker._BOOTSTRAP", "import os; os._exit(3)")
+    with Profiler(schedule="wait=1 warmup=0 active=1 repeat=12", out="runs", run="r", on_trace_ready="steps") as prof:
+        for _ in range(24):
+            torch.ones(3) + 1
+            prof.step()
+            time.sleep(0.01)
+    outcomes = [outcome.finished_now for outcome in finish_all(tmp_path / "runs/r")]
+    assert outcomes == [True] * 12
