@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from perfhooks.errors import NothingRecordedError, OptionError, PerfhooksError, ScheduleError, TraceError
     from perfhooks.handlers import (
         Artifact,
+        CategoryTable,
         ChromeTrace,
         CollectiveTable,
         Flame,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Artifact",
     "Capture",
+    "CategoryTable",
     "ChromeTrace",
     "CollectiveTable",
     "Flame",
@@ -60,8 +62,8 @@ __all__ = [
 
 _HOMES = {
     "handlers": (
-        *("Artifact", "ChromeTrace", "CollectiveTable", "Flame", "KernelTable", "Memory", "Modules"),
-        *("OperatorTable", "PageData", "Stacks", "StepTable", "TensorBoard"),
+        *("Artifact", "CategoryTable", "ChromeTrace", "CollectiveTable", "Flame", "KernelTable", "Memory"),
+        *("Modules", "OperatorTable", "PageData", "Stacks", "StepTable", "TensorBoard"),
     ),
     "run.capture": ("Capture",),
     "errors": ("NothingRecordedError", "OptionError", "PerfhooksError", "ScheduleError", "TraceError"),

@@ -87,7 +87,8 @@ def test_the_page_of_a_run_draws_itself(chromium, recorded):
     assert_quiet(chromium)
     assert sections(chromium) == [
         # one rank has no section of ranks
-        *("overview", "windows", "timeline", "operators", "flame", "modules", "memory", "checks", "footnotes"),
+        *("overview", "windows", "timeline", "categories", "operators", "flame", "modules", "memory", "checks"),
+        "footnotes",
     ]
     assert texts(chromium, "h1") == ["Sequential on CPU"]
     assert chromium.run("document.querySelectorAll('.figure .main-svg').length") >= 6
@@ -100,7 +101,11 @@ def test_the_page_of_a_run_draws_itself(chromium, recorded):
 def test_pages_of_real_devices_draw_themselves(chromium, traces, tmp_path, name, width):
     chromium.open(of_trace(traces / f"{name}.json.gz", tmp_path), width=width, dark=width < 1000)
     assert_quiet(chromium)
-    assert {"operators", "kernels", "flame", "checks"} <= set(sections(chromium))
+    assert {"categories", "operators", "kernels", "gaps", "flame", "checks"} <= set(sections(chromium))
+    width = "[...document.querySelectorAll('.share-track')].map(each => [...each.children].map(i => i.offsetWidth))"
+    assert all(sum(parts) > 0 for parts in chromium.run(width))
+    colours = "[...document.querySelectorAll('.share-track i')].map(each => getComputedStyle(each).backgroundColor)"
+    assert "rgba(0, 0, 0, 0)" not in chromium.run(colours), "every kind of work has a colour"
     assert "compute" in texts(chromium, ".shares th[scope=row]")
     assert chromium.run("document.documentElement.scrollWidth <= innerWidth"), "the page itself never scrolls sideways"
 

@@ -34,7 +34,7 @@ EXAMPLES: Final = """Examples:
 """What ``--help`` ends with."""
 
 TABLES: Final = (
-    *("steps", "operators", "kernels", "collectives", "copies", "syncs"),
+    *("steps", "operators", "kernels", "categories", "collectives", "copies", "syncs"),
     *("gaps", "modules", "memory", "stacks", "findings", "checks", "startup"),
 )
 """What can be shown."""
@@ -98,9 +98,10 @@ def command(
         typer.Option(
             "--table",
             "-t",
-            help="steps, operators, kernels, collectives, copies, syncs, modules, memory, stacks; findings: what to "
-            "do about the training; checks: what is doubtful about the trace itself; startup: what came before the "
-            "first step. May be given several times. Without it an overview.",
+            help="steps, operators, kernels, collectives, copies, syncs, modules, memory, stacks; categories: the time "
+            "by kind of work; gaps: when devices idled longest; findings: what to do about the training; checks: what "
+            "is doubtful about the trace itself; startup: what came before the first step. May be given several "
+            "times. Without it an overview.",
             show_default=False,
             autocompletion=lambda: list(TABLES),
         ),

@@ -16,13 +16,14 @@ from perfhooks.handlers.modules import Modules
 from perfhooks.handlers.page import PageData
 from perfhooks.handlers.recipes import ENTRY_POINTS, NAMES, build, by_default, rebuild, spec
 from perfhooks.handlers.stacks import Stacks
-from perfhooks.handlers.tables import OperatorTable, StepTable
+from perfhooks.handlers.tables import CategoryTable, OperatorTable, StepTable
 from perfhooks.handlers.tensorboard import TensorBoard
 
 __all__ = [
     "ENTRY_POINTS",
     "NAMES",
     "Artifact",
+    "CategoryTable",
     "ChromeTrace",
     "CollectiveTable",
     "Flame",

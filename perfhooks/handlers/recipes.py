@@ -20,7 +20,7 @@ from perfhooks.handlers.memory import Memory
 from perfhooks.handlers.modules import Modules
 from perfhooks.handlers.page import PageData
 from perfhooks.handlers.stacks import Stacks
-from perfhooks.handlers.tables import OperatorTable, StepTable
+from perfhooks.handlers.tables import CategoryTable, OperatorTable, StepTable
 from perfhooks.handlers.tensorboard import TensorBoard
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ NAMES: Final[dict[str, Callable[..., Handler]]] = {
     "steps": StepTable,
     "operators": OperatorTable,
     "kernels": KernelTable,
+    "categories": CategoryTable,
     "collectives": CollectiveTable,
     "stacks": Stacks,
     "flame": Flame,

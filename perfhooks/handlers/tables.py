@@ -59,6 +59,15 @@ class OperatorTable:
         yield csv("operators.csv", table if self.row_limit is None else table.head(self.row_limit))
 
 
+@dataclass(frozen=True, kw_only=True)
+class CategoryTable:
+    """The time by kind of work, as products, attention and copies: ``rank0.categories.csv``."""
+
+    def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
+        """One file, most time first."""
+        yield csv("categories.csv", capture.tables(trace).categories)
+
+
 def csv(name: str, table: pl.DataFrame) -> Artifact:
     """A table as CSV; milliseconds have six decimals, which is a nanosecond."""
     return Artifact(name, functools.partial(table.write_csv, float_precision=6))

@@ -95,6 +95,8 @@ class Share(_Part):
     operators: dict[str, Columns] | None = None
     """By what they are told apart by."""
     kernels: Counted | None = None
+    categories: Columns | None = None
+    """What kind of work was done."""
     flames: dict[str, dict[str, list[Any]]] | None = None
     """Flame graphs by what their widths are, as `perfhooks.report.tree` makes them."""
     modules: Counted | None = None

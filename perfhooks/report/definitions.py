@@ -98,6 +98,33 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         "gap before": "How long the stream had been idle when the kernel began, on average.",
         "launched by": "The operators that launched it, up to three, most time first.",
     },
+    "Categories": {
+        "category": (
+            "What kind of work it was: products of matrices, convolution, attention, normalisation, elementwise, "
+            "reduction, communication, copies, the optimizer's step, other. Softmax, losses over classes, sorting and "
+            "pooling are reductions; filling and dropout are elementwise; concatenating is copying; embeddings, "
+            "indexing and random numbers are other."
+        ),
+        "device": (
+            "The plain sum of the durations of kernels, copies and sets. Communication and copies are told by their "
+            "class in the table of kernels; attention, whatever it is made of, by the operator around the launch; then "
+            "what the optimizer's part launched; then by the innermost operator around the launch that tells, else by "
+            "the kernel's own name. Each kernel is in one row: they sum to the table of kernels."
+        ),
+        "host": (
+            "The time of operators on their threads without the operators in them, by the same rules: the rows sum to "
+            "the time in which any operator ran, of each thread."
+        ),
+        "most of it in": "The operators, or kernels that no operator launched, that cost most: three at most.",
+    },
+    "Longest gaps": {
+        "gap": "A time in which no device of the process worked, between the first and the last of their work.",
+        "from": "When it began, from the first slice of the trace; step is that in which it began.",
+        "line, label, operator, call": (
+            "What the thread of the steps was in for half of the gap or more; of several the innermost. Empty where it "
+            "was in none for so long."
+        ),
+    },
     "Flame graph": {
         "width": (
             "Time, summed over all calls of the same stack: of the host, by thread; or of the device, moved to "

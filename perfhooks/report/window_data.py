@@ -110,6 +110,10 @@ def _kernels(capture: Capture, trace: Trace) -> dict[str, Any]:
     return {"rows": json_values.columns(table, _ROWS), "count": table.height, "classes": json_values.columns(shares)}
 
 
+def _categories(capture: Capture, trace: Trace) -> json_values.Columns:
+    return json_values.columns(capture.tables(trace).categories)
+
+
 def _flames(capture: Capture, trace: Trace) -> dict[str, Any]:
     found = {"host": tree.tree(capture.tables(trace).calls("host"), owners=capture.owners)}
     if trace.is_device_traced:
@@ -210,6 +214,7 @@ _PARTS: Final[dict[str, Callable[[Capture, Trace], Any]]] = {
     "findings": _findings,
     "operators": _operators,
     "kernels": _kernels,
+    "categories": _categories,
     "flames": _flames,
     "modules": _modules,
     "memory": _memory,

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from perfhooks.trace import (
+    categories,
     checks,
     collectives,
     copies,
@@ -88,6 +89,11 @@ class Tables:
     def kernels_by_launch(self) -> pl.DataFrame:
         """The same by what launched them: `perfhooks.trace.kernels.by_launch`."""
         return _plain(self.trace, kernels.by_launch)
+
+    @property
+    def categories(self) -> pl.DataFrame:
+        """The table of categories: `perfhooks.trace.categories.table`."""
+        return _plain(self.trace, categories.table)
 
     @property
     def collectives(self) -> pl.DataFrame:

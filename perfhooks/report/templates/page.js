@@ -5,8 +5,10 @@ const LABELS = {
   timeline: "All steps",
   startup: "Start",
   windows: "Windows",
+  categories: "Kinds of work",
   operators: "Operators",
   kernels: "Kernels",
+  gaps: "Gaps",
   flame: "Flame graph",
   modules: "Modules",
   memory: "Memory",
@@ -110,8 +112,10 @@ function show() {
     attempt(make, window_, rank),
   );
   const ofWindow = [
+    categoriesSection,
     operatorsSection,
     kernelsSection,
+    gapsSection,
     flameSection,
     modulesSection,
     memorySection,

@@ -1,0 +1,286 @@
+"""The table of categories: what kind of work the operators and their kernels did, and how long."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from perfhooks import labels
+from perfhooks.trace import device, intervals, part_names, parts
+from perfhooks.trace.kinds import Kind
+from perfhooks.trace.nesting import inherited, nest
+from perfhooks.trace.once import once
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from perfhooks.trace.intervals import Flags
+    from perfhooks.trace.model import Column, Ints, Trace
+
+CATEGORIES: Final = (
+    *("products", "convolution", "attention", "normalisation", "elementwise", "reduction"),
+    *("communication", "copies", "optimizer", "other"),
+)
+"""What work can be; ``other`` is what nothing tells, as embeddings, indexing, random numbers and quantisation."""
+PRODUCTS, CONVOLUTION, ATTENTION, NORMALISATION, ELEMENTWISE, REDUCTION, COMMUNICATION, COPIES, OPTIMIZER, OTHER = (
+    range(len(CATEGORIES))
+)
+
+_MS: Final = 1e-6  # milliseconds in a nanosecond
+_NAMED: Final = 3
+"""So many names of what cost most in a category."""
+
+# Those that torch itself tags as pointwise (torch.Tag.pointwise), with losses, dropout and fused ones.
+_POINTWISE: Final = (
+    "abs|acosh?|add|addcdiv|addcmul|angle|asinh?|atan[2h]?|bitwise_\\w+|ceil|celu|clamp|clamp_max|clamp_min|clip"
+    "|conj_physical|copysign|cosh?|deg2rad|digamma|div|elu|eq|equal|erf|erfc|erfinv|exp2?|expm1|float_power|floor"
+    "|floor_divide|fmax|fmin|fmod|frac|frexp|gcd|ge|gelu|glu|gt|hardshrink|hardsigmoid|hardswish|hardtanh|heaviside"
+    "|hypot|i0|igammac?|is(?:finite|inf|nan|neginf|posinf)|lcm|ldexp|le|leaky_relu|lerp|lgamma|log|log10|log1p|log2"
+    "|log_sigmoid|logaddexp2?|logical_\\w+|logit|lt|masked_fill|maximum|minimum|mish|mul|mvlgamma|nan_to_num|ne|neg"
+    "|nextafter|polygamma|positive|pow|prelu|rad2deg|reciprocal|relu6?|remainder|round|rrelu|rsqrt|rsub|selu|sgn"
+    "|sigmoid|sign|signbit|silu|sin|sinc|sinh|softplus|softshrink|special_\\w+|sqrt|square|sub|tanh?|threshold"
+    "|true_divide|trunc|where|xlogy|fill|zero|dropout|native_dropout|fused_dropout|feature_dropout|alpha_dropout"
+    "|mse_loss|l1_loss|smooth_l1_loss|huber_loss|binary_cross_entropy(?:_with_logits)?|kl_div|rotary_embedding"
+    "|amp_foreach_non_finite_check_and_unscale|add_relu|swiglu|silu_and_mul|gelu_and_mul"
+)
+_REDUCTIONS: Final = (
+    "all|any|amax|amin|aminmax|argmax|argmin|argsort|bincount|count_nonzero|cumsum|cumprod|cummax|cummin"
+    "|logcumsumexp|logsumexp|max|min|mean|median|mode|nanmean|nanmedian|nansum|norm|linalg_vector_norm"
+    "|prod|std|std_mean|sum|trace|var|var_mean|softmax|log_softmax|safe_softmax|masked_softmax|nll_loss\\w*"
+    "|cross_entropy\\w*|ctc_loss|sort|topk|kthvalue|unique\\w*|histc|(?:\\w+_)?(?:max|avg)_pool[123]?d\\w*|max_pool\\w*"
+)
+_ENDS: Final = r"(?:_(?:backward|backward_data|double_backward|out|jvp|scalar|tensor|list))*_?$"
+
+# Searched for in the name of an operator, in small letters, without its name space; the first that is found decides.
+_OPERATORS: Final = (
+    (COMMUNICATION, r"^(?:record_param_comms$|nccl:|gloo:|mpi:|c10d::|_?c10d_functional|symm_mem::)"),
+    (OPTIMIZER, r"_fused_?(?:adamw?|sgd|adagrad|lamb|lion)"),
+    (ATTENTION, r"attention|attn|fmha|sdpa"),
+    (NORMALISATION, r"(?:batch|layer|group|instance|rms|weight|spectral)_?norm|local_response_norm"),
+    (CONVOLUTION, r"conv(?!ert)|im2col|col2im|::unfold_backward"),
+    (REDUCTION, r"^triton_(?:red|per)_"),
+    (ELEMENTWISE, r"^triton_poi_"),
+    (PRODUCTS, r"^triton_tem_|(?<!fb)gemm|gemv|matmul|_mm$|::_?linear$|einsum|cublas"),
+    (
+        PRODUCTS,
+        r"(?:::|: |^)_*(?:mm|bmm|addmm|baddbmm|addbmm|addmv|addr|mv|dot|vdot|outer|ger|inner|linear\w*|bilinear"
+        r"|tensordot|int_mm|scaled_mm|grouped_mm|scaled_grouped_mm|addmm_activation|sparse_mm|\w+_linear)" + _ENDS,
+    ),
+    (
+        COPIES,
+        r"(?:::|: |^)_*(?:copy|copy_from|to_copy|to|clone|contiguous|cat|stack|foreach_copy|to_dense|item"
+        r"|local_scalar_dense|is_nonzero)" + _ENDS,
+    ),
+    (REDUCTION, rf"(?:::|: |^)_*(?:foreach_)?(?:{_REDUCTIONS}){_ENDS}"),
+    (ELEMENTWISE, rf"(?:::|: |^)_*(?:foreach_)?(?:{_POINTWISE}){_ENDS}"),
+)
+# The same of a kernel, where no operator tells.
+_KERNELS: Final = (
+    (OPTIMIZER, r"(?:fused|multi_tensor)\w*(?:adam|sgd|adagrad|lamb|lion)|adam_?functor"),
+    (ATTENTION, r"flash|fmha|attn|attention|sdpa|\bmha_"),
+    (NORMALISATION, r"(?:batch|layer|group|instance|rms)_?norm|\bbn_(?:fw|bw)|welford"),
+    (COPIES, r"catarray|direct_copy|batched_transpose_|^triton_\w*copy"),
+    (
+        CONVOLUTION,
+        r"conv(?!ert)|[wd]grad|fprop|winograd|igemm_|implicit_?gemm|[sh]cudnn|nchwtonhwc|nhwctonchw|subtensorop|im2col",
+    ),
+    (PRODUCTS, r"(?<!fb)gemm|gemv|cutlass|cijk_|nvjet|matmul|cublas|\bbmm_|dot_kernel|splitkreduce|^triton_tem_"),
+    (
+        REDUCTION,
+        r"reduce_?(?:kernel|segments)|softmax|arg(?:max|min)|cum(?:sum|prod)|scan_|sort|topk|_pool(?!ed)|nll_loss|norm_ker",
+    ),
+    (REDUCTION, r"^triton_(?:red|per)_|cross_entropy"),
+    (
+        ELEMENTWISE,
+        r"elementwise|pointwise|^triton_poi_|multi_tensor_apply|dropout|[gr]elu|silu|fillfunctor|rotary|act_and_mul",
+    ),
+)
+_NODE: Final = re.compile(r"^(?:.*[: ])?([A-Z]\w*?)Backward\d*$")
+_RANGE: Final = re.compile(r"^(?:ProfilerStep#|Optimizer\.|enumerate\(DataLoader\)|Torch-Compiled Region|##|\[pl\])")
+"""Ranges around operators, which old traces write as if they were operators."""
+
+_SCHEMA: Final = {
+    "category": pl.String,
+    "kernels": pl.Int64,
+    **dict.fromkeys(("device_ms", "device_percent"), pl.Float64),
+    "calls": pl.Int64,
+    **dict.fromkeys(("host_ms", "host_percent"), pl.Float64),
+    "names": pl.String,
+}
+
+
+class _Calls(NamedTuple):
+    """The operators and labels of the host, by thread and time."""
+
+    row: Ints
+    category: Column
+    """Of each, by its name or that of the innermost around it that tells; `OTHER` where none does."""
+    counts: Flags
+    """Whether it is an operator, or lies in one."""
+    own: Ints
+    """Its nanoseconds without those in it."""
+
+
+def table(trace: Trace) -> pl.DataFrame:
+    """Say what kind of work was done: one row for each of `CATEGORIES` that there is, most time first.
+
+    ``kernels`` is how many kernels, copies and sets a device ran, ``device_ms`` the plain sum of their durations and
+    ``device_percent`` their share of all. Each piece of work is in exactly one row, so the rows
+    sum to the table of kernels. In this order it is
+
+    1. ``communication`` and ``copies`` (with sets) by its class in the table of kernels;
+    2. ``attention`` if an operator of that name is around its launch, whatever it is made of;
+    3. ``optimizer`` if it was launched in the optimizer's part of its thread (`perfhooks.trace.parts`);
+    4. what the innermost operator around its launch does that tells, by its name; for a node of autograd what its
+       forward operator does;
+    5. what its own name says, else ``other``.
+
+    ``calls`` is how many operators the host ran, ``host_ms`` their time on their threads without the operators in them,
+    by the same rules, ``host_percent`` its share. These rows sum to the time in which any operator ran, of each thread.
+
+    Columns of the device are null where none was traced, those of the host where no operator was.
+
+    ``names`` are up to three operators, or kernels that no operator launched, that cost most: on the device if there is
+    one.
+
+    Args:
+        trace: any trace.
+    """
+    on_device, host = _device(trace), _host(trace)
+    named = on_device if trace.is_device_traced else host
+    columns = {
+        "category": list(CATEGORIES),
+        "kernels": np.bincount(on_device["category"], minlength=len(CATEGORIES)),
+        "device_ms": _summed(on_device) * _MS,
+        "device_percent": _percent(_summed(on_device)),
+        "calls": np.bincount(host["category"].filter(host["is_operator"]), minlength=len(CATEGORIES)),
+        "host_ms": _summed(host) * _MS,
+        "host_percent": _percent(_summed(host)),
+        "names": _names(trace, named),
+    }
+    found = pl.DataFrame(columns, schema_overrides=_SCHEMA, strict=False)
+    order = "device_ms" if trace.is_device_traced else "host_ms"
+    found = found.filter((pl.col("kernels") > 0) | (pl.col("calls") > 0)).sort(order, "host_ms", descending=True)
+    empty = [] if trace.is_device_traced else ["kernels", "device_ms", "device_percent"]
+    empty += [] if host.height else ["calls", "host_ms", "host_percent"]
+    return found.with_columns(pl.lit(None, _SCHEMA[name]).alias(name) for name in empty).select(*_SCHEMA)
+
+
+@once
+def of_work(trace: Trace) -> Column:
+    """For each of `Trace.device_rows`, its place in `CATEGORIES`."""
+    work, owner = trace.device_rows, device.owners(trace)
+    by_row = np.full(len(trace) + 1, OTHER, np.int8)
+    found = calls(trace)
+    by_row[found.row] = found.category
+    category = by_row[owner]
+    # an operator that communicates also copies into buckets, and waits: only what communicates is communication
+    unknown = (category == OTHER) | (category == COMMUNICATION)
+    by_name = _by_name(trace.names, _KERNELS)
+    category = np.where(unknown, by_name[trace.name[work]], category)
+    launch = np.where(trace.launches >= 0, trace.launches, owner)
+    updates = (launch >= 0) & (category != ATTENTION) & _updating(trace, launch)
+    category[updates] = OPTIMIZER
+    kind = trace.kind[work]
+    category[(kind == Kind.COPY) | (kind == Kind.SET)] = COPIES
+    category[device.communicates(trace)] = COMMUNICATION
+    return category
+
+
+@once
+def calls(trace: Trace) -> _Calls:
+    """The operators of the host with their categories."""
+    rows = trace.rows(Kind.OP, Kind.ANNOTATION)
+    is_range = np.array([*(bool(_RANGE.match(name)) for name in trace.names), False])[trace.name[rows]]
+    is_operator = (trace.kind[rows] == Kind.OP) & ~is_range
+    nesting = nest(trace.thread[rows], trace.start[rows], trace.end[rows])
+    said = _by_name(trace.names, _OPERATORS)[trace.name[rows]]
+    named = np.where(is_operator & (said != OTHER), said, -1)
+    category = inherited(nesting.parent, named)
+    within = inherited(nesting.parent, np.where(named == ATTENTION, ATTENTION, -1))
+    category = np.where(within == ATTENTION, ATTENTION, np.where(category >= 0, category, OTHER))
+    updates = _updating(trace, rows) & (category != COMMUNICATION) & (category != COPIES) & (category != ATTENTION)
+    category[updates] = OPTIMIZER
+    counts = inherited(nesting.parent, np.where(is_operator, 1, -1)) > 0
+    return _Calls(rows, category.astype(np.int8), counts, nesting.own)
+
+
+def _updating(trace: Trace, rows: Ints) -> Flags:
+    """Whether each slice began in the optimizer's part of its thread."""
+    found = np.zeros(len(rows), np.bool_)
+    thread, start = trace.thread[rows], trace.start[rows]
+    for each in _optimizing(trace):
+        mine = thread == each
+        found[mine] = intervals.covers(parts.of_thread(trace, each)[labels.OPTIMIZER], start[mine])
+    return found
+
+
+@once
+def _optimizing(trace: Trace) -> list[int]:
+    """The threads on which anything is called an optimizer."""
+    told = (part_names.of_label, part_names.of_automatic, part_names.of_range)
+    named = [any(part_of(name) == labels.OPTIMIZER for part_of in told) for name in trace.names]
+    rows = trace.rows(Kind.OP, Kind.ANNOTATION)
+    rows = rows[np.array([*named, False])[trace.name[rows]]]
+    found: list[int] = np.unique(trace.thread[rows]).tolist()
+    return found
+
+
+def _by_name(names: Sequence[str], rules: Sequence[tuple[int, str]]) -> Column:
+    """The category that each name tells, else `OTHER`; one value more."""
+    searches = [(category, re.compile(pattern).search) for category, pattern in rules]
+    is_of_operators = rules is _OPERATORS
+    found = np.full(len(names) + 1, OTHER, np.int8)
+    for place, name in enumerate(names):
+        text = (_plain(name) if is_of_operators else name).lower()
+        found[place] = next((category for category, search in searches if search(text)), OTHER)
+    return found
+
+
+def _plain(name: str) -> str:
+    """The name of an operator; of a node of autograd that of its forward operator."""
+    node = _NODE.match(name)
+    return "::" + re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", node[1]) if node else name
+
+
+def _device(trace: Trace) -> pl.DataFrame:
+    work, owner = trace.device_rows, device.owners(trace)
+    name = np.where(owner >= 0, np.append(trace.name, 0)[owner], trace.name[work])
+    columns = {"category": of_work(trace), "name": name, "span": (trace.end - trace.start)[work]}
+    return pl.DataFrame(columns, schema={"category": pl.Int8, "name": pl.Int32, "span": pl.Int64})
+
+
+def _host(trace: Trace) -> pl.DataFrame:
+    found = calls(trace)
+    rows = found.row[found.counts]
+    is_operator = trace.kind[rows] == Kind.OP
+    columns = {"category": found.category[found.counts], "name": trace.name[rows], "span": found.own[found.counts]}
+    return pl.DataFrame(
+        columns | {"is_operator": is_operator},
+        schema={"category": pl.Int8, "name": pl.Int32, "span": pl.Int64, "is_operator": pl.Boolean},
+    )
+
+
+def _summed(rows: pl.DataFrame) -> Ints:
+    """The nanoseconds of each category."""
+    found = np.zeros(len(CATEGORIES), np.int64)
+    np.add.at(found, rows["category"].to_numpy(), rows["span"].to_numpy())
+    return found
+
+
+def _percent(nanos: Ints) -> Column:
+    found: Column = 100 * nanos / max(int(nanos.sum()), 1)
+    return found
+
+
+def _names(trace: Trace, rows: pl.DataFrame) -> list[str | None]:
+    """What cost most in each category."""
+    ordered = rows.group_by("category", "name").agg(pl.col("span").sum()).sort("span", "name", descending=[True, False])
+    found: list[list[str]] = [[] for _ in CATEGORIES]
+    for category, name in ordered.select("category", "name").iter_rows():
+        if len(found[category]) < _NAMED:
+            found[category].append(trace.names[name])
+    return [", ".join(each) or None for each in found]

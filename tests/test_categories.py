@@ -1,0 +1,206 @@
+"""The table of categories: every name where it belongs, and parts that sum to the whole."""
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from perfhooks import handlers, testing
+from perfhooks.report import window_data
+from perfhooks.run.capture import Capture
+from perfhooks.testing import PID, annotation, kernel, launch, op
+from perfhooks.trace import Kind, categories, intervals, kernels, read
+
+REAL = [
+    *("a100-ddp2-train-3steps", "alexnet-cuda-sync", "b200-eager-stacks-shapes", "cpu-only-rank34", "h100-bert-small"),
+    *("mi210-gpu-only", "mi250-minitoy-train", "mi300-bert-small", "odd-no-distributed-info"),
+    *("sampled-128ranks-rank0", "sampled-128ranks-rank1", "triton-compile", "v100-resnet-train-5steps"),
+]
+
+
+def trace_of(tmp_path, events):
+    return read(testing.write_trace(tmp_path / "t.json", events))
+
+
+def found(tmp_path, events):
+    return {row["category"]: row for row in categories.table(trace_of(tmp_path, events)).iter_rows(named=True)}
+
+
+def launched(number, at, name, **options):
+    return [launch(number, at, at + 5), kernel(number, at + 10, at + 20, name=name, **options)]
+
+
+@pytest.mark.parametrize(
+    ("name", "category"),
+    [
+        ("aten::addmm", "products"),
+        ("aten::_scaled_mm", "products"),
+        ("AddmmBackward0", "products"),
+        ("autograd::engine::evaluate_function: ConvolutionBackward0", "convolution"),
+        ("aten::_slow_conv2d_forward", "convolution"),
+        ("aten::_convert_weight_to_int4pack", "other"),
+        ("NativeLayerNormBackward0", "normalisation"),
+        ("aten::linalg_vector_norm", "reduction"),
+        ("aten::normal_", "other"),
+        ("aten::_foreach_norm", "reduction"),
+        ("aten::_softmax_backward_data", "reduction"),
+        ("aten::max_pool2d_with_indices_backward", "reduction"),
+        ("aten::threshold_backward", "elementwise"),
+        ("aten::_foreach_add_", "elementwise"),
+        ("aten::_to_copy", "copies"),
+        ("aten::cat", "copies"),
+        ("aten::item", "copies"),
+        ("aten::_fused_adamw_", "optimizer"),
+        ("fbgemm::bounds_check_indices", "other"),
+        ("aten::transpose", "other"),
+        ("triton_poi_fused_add_3", "elementwise"),
+        ("triton_red_fused_add_mean_0", "reduction"),
+        ("c10d::allreduce_", "communication"),
+    ],
+)
+def test_an_operator_is_told_by_its_name(tmp_path, name, category):
+    assert list(found(tmp_path, [op(name, 0, 10)])) == [category]
+
+
+@pytest.mark.parametrize(
+    ("name", "category"),
+    [
+        ("ampere_sgemm_128x64_tn", "products"),
+        ("void fbgemm_gpu::permute_pooled_embs_kernel<float>", "other"),
+        ("Cijk_Alik_Bljk_BBS_BH_MT256x192x64", "products"),
+        ("nvjet_tst_64x64_64x16_2x1_2cta_v_bz_bias_TNT", "products"),
+        ("cudnn_infer_volta_scudnn_128x64_relu_medium_nn_v1", "convolution"),
+        ("void cudnn::ops::nchwToNhwcKernel<float, float>", "convolution"),
+        ("void pytorch_flash::flash_fwd_kernel<...>", "attention"),
+        ("void cudnn::bn_bw_1C11_kernel_new<float>", "normalisation"),
+        ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>", "reduction"),
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>", "elementwise"),
+        ("void at::native::elementwise_kernel<128, 2, at::native::direct_copy_kernel_cuda>", "copies"),
+        ("void multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor<float>>", "optimizer"),
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "communication"),
+        ("some_kernel", "other"),
+    ],
+)
+def test_a_kernel_that_no_operator_tells_of_is_told_by_its_own_name(tmp_path, name, category):
+    table = found(tmp_path, [op("my::thing", 0, 30), *launched(1, 2, name)])
+    assert table[category]["kernels"] == 1
+    assert table[category]["device_percent"] == 100
+
+
+def test_the_operator_around_a_launch_tells_more_than_the_name_of_the_kernel(tmp_path):
+    events = [op("aten::convolution_backward", 0, 30), *launched(1, 2, "ampere_sgemm_128x64_tn")]
+    assert found(tmp_path, events)["convolution"]["kernels"] == 1
+
+
+def test_attention_is_attention_whatever_it_is_made_of(tmp_path):
+    events = [
+        op("aten::scaled_dot_product_attention", 0, 60),
+        op("aten::bmm", 1, 20),
+        *launched(1, 2, "ampere_sgemm_128x64_tn"),
+        op("aten::_softmax", 30, 50),
+        *launched(2, 32, "softmax_warp_forward"),
+    ]
+    table = found(tmp_path, events)
+    assert list(table) == ["attention"]
+    assert (table["attention"]["kernels"], table["attention"]["calls"]) == (2, 3)
+
+
+def test_what_the_optimizer_launches_is_its_own_but_for_copies_and_communication(tmp_path):
+    events = [
+        annotation("Optimizer.step#Muon.step", 0, 100),
+        op("aten::mm", 1, 20),
+        *launched(1, 2, "ampere_sgemm_128x64_tn"),
+        op("aten::copy_", 30, 45),
+        *launched(2, 32, "Memcpy DtoD (Device -> Device)", category="gpu_memcpy"),
+        op("c10d::allreduce_", 50, 70),
+        *launched(3, 52, "ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
+        op("aten::mm", 200, 220),
+        *launched(4, 202, "ampere_sgemm_128x64_tn"),
+    ]
+    table = found(tmp_path, events)
+    assert {name: row["kernels"] for name, row in table.items()} == {
+        "optimizer": 1,
+        "copies": 1,
+        "communication": 1,
+        "products": 1,
+    }
+
+
+def test_time_of_the_host_is_that_without_the_operators_within(tmp_path):
+    events = [
+        op("aten::linear", 0, 100),
+        op("aten::t", 10, 30),
+        op("aten::mul", 40, 60),
+        annotation("ProfilerStep#0", 0, 500),
+        op("aten::mul", 5, 25, tid=PID + 1),
+    ]
+    table = found(tmp_path, events)
+    assert table["products"]["host_ms"] == pytest.approx(80e-6)
+    assert table["elementwise"]["host_ms"] == pytest.approx(40e-6)
+    assert (table["products"]["calls"], table["elementwise"]["calls"]) == (2, 2)
+    assert table["products"]["kernels"] is None
+    assert table["products"]["names"] == "aten::linear, aten::t"
+
+
+def test_every_operator_that_torch_calls_pointwise_is_elementwise_or_something_better():
+    tagged = [name for name in dir(torch.ops.aten) if not name.startswith("__")]
+    overloads = {name: getattr(torch.ops.aten, name) for name in tagged}
+    pointwise = [
+        f"aten::{name}"
+        for name, each in overloads.items()
+        if hasattr(each, "overloads")
+        and all(torch.Tag.pointwise in getattr(each, overload).tags for overload in each.overloads())
+    ]
+    assert len(pointwise) > 50
+    table = categories._by_name(pointwise, categories._OPERATORS)
+    other = {name for name, category in zip(pointwise, table, strict=False) if category == categories.OTHER}
+    assert other == set()
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_the_parts_of_a_real_trace_sum_to_the_whole(traces, name):
+    """The device's to the table of kernels, class by class where classes are the same; the host's to its operators."""
+    trace = read(traces / f"{name}.json.gz")
+    table = categories.table(trace)
+    assert table["category"].is_unique().all()
+    whole = kernels.table(trace)
+    assert (table["kernels"].sum() or 0) == len(trace.device_rows)
+    assert (table["device_ms"].sum() or 0) == pytest.approx(whole["total_ms"].sum(), abs=1e-6)
+    by_class = dict(whole.group_by("class").agg(pl.col("total_ms").sum()).iter_rows())
+    by_category = dict(table.select("category", "device_ms").iter_rows())
+    assert (by_category.get("communication") or 0) == pytest.approx(by_class.get("communication", 0), abs=1e-6)
+    assert (by_category.get("copies") or 0) >= by_class.get("copy", 0) + by_class.get("set", 0) - 1e-6
+    ops = trace.rows(Kind.OP)
+    ops = ops[[not categories._RANGE.match(trace.names[each]) for each in trace.name[ops]]] if len(ops) else ops
+    ran = sum(
+        intervals.total(intervals.union(trace.start[mine], trace.end[mine]))
+        for mine in (ops[trace.thread[ops] == thread] for thread in np.unique(trace.thread[ops]))
+    )
+    assert (table["host_ms"].sum() or 0) == pytest.approx(ran * 1e-6, abs=1e-6)
+    assert (table["calls"].sum() or 0) == len(ops)
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "least"),
+    [
+        ("a100-ddp2-train-3steps", "convolution", 30),
+        ("v100-resnet-train-5steps", "convolution", 60),
+        ("h100-bert-small", "products", 60),
+        ("triton-compile", "products", 60),
+        ("mi210-gpu-only", "convolution", 35),
+    ],
+)
+def test_what_real_models_are_made_of(traces, name, first, least):
+    top = categories.table(read(traces / f"{name}.json.gz")).row(0, named=True)
+    assert top["category"] == first
+    assert top["device_percent"] > least
+
+
+def test_the_handler_writes_them_and_the_page_has_them(tmp_path):
+    trace = trace_of(tmp_path, [op("aten::mm", 0, 30), *launched(1, 2, "gemm")])
+    (artifact,) = handlers.build("categories").artifacts(Capture(), trace)
+    assert artifact.name == "categories.csv"
+    with (tmp_path / "c.csv").open("wb") as file:
+        artifact.write(file)
+    assert pl.read_csv(tmp_path / "c.csv")["category"].to_list() == ["products"]
+    assert window_data.reduce(Capture(), trace)["categories"]["category"] == ["products"]
