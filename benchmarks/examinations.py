@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import itertools
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfhooks import handlers
-from perfhooks.command import flame, show
+from perfhooks.command import flame, show, table_text
 from perfhooks.errors import PerfhooksError, TraceError
 from perfhooks.ranks import merge
 from perfhooks.report import json_values, terminal_tables, window_data
@@ -56,8 +57,8 @@ class Examination:
     def table(self, name: str, by: tuple[str, ...] = ()) -> str:
         """One table, as CSV, as JSON, and on a terminal."""
         made = show.compute(self.trace, name, by)
-        made.write_csv(io.BytesIO(), float_precision=6)
-        made.write_json(io.BytesIO())
+        for text in itertools.chain(table_text.csv(made), table_text.json(made)):
+            text.encode("utf-8", "replace")
         drawn(made, name)
         return f"{made.height} rows"
 

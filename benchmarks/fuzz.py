@@ -6,7 +6,7 @@ Each case is a piece of a recorded trace (of the folder in PERFHOOKS_TRACES, or 
 repository can write itself), with fields, events, keys or bytes changed; or a small run folder, with files changed.
 Some of what perfhooks makes of it is made: tables, on a terminal and in files, the page, every handler's files, flame
 graphs, a merged trace, a comparison. A case fails on any other exception, on what cannot be written or would move the
-cursor of a terminal, on more than ten seconds, or on memory out of proportion to its size. Failing cases are kept
+cursor of a terminal, on more than ten seconds of a processor, or on memory out of proportion to its size. Failing cases are kept
 beside the report, and the same numbers give the same cases again: --seed 7 --first 4711 --cases 1.
 """
 
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 LIMIT_S = 10
+"""Of processor time for one case."""
+LIMIT_WAITING_S = 300
+"""Of a clock: nothing may wait for ever, but the machine may be busy."""
 SPACE = 3 << 30
 """Address space beyond what is used at the start, in bytes; traces of these sizes need none of it."""
 GROWTH = 200 << 20
@@ -230,17 +233,20 @@ def examine(path: Path, dice: random.Random) -> str:
 
 
 def too_slow(_signal: int, _frame: object) -> None:
-    raise SlowError(f"more than {LIMIT_S} s")
+    raise SlowError(f"more than {LIMIT_S} s of a processor, or {LIMIT_WAITING_S} s in all")
 
 
 def examined(path: Path, examine: Callable[[], str]) -> str:
     """Examine a case within its bounds of time and memory."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
+    limits = {signal.ITIMER_PROF: LIMIT_S, signal.ITIMER_REAL: LIMIT_WAITING_S}
+    for clock, seconds in limits.items():
+        signal.setitimer(clock, seconds)
     try:
         found = examine()
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        for clock in limits:
+            signal.setitimer(clock, 0)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
     if grown > GROWTH:
         raise GreedyError(f"{grown >> 20} MiB for a file of {path.stat().st_size >> 10} KiB")
@@ -286,7 +292,8 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, default=Path(), help="folder for cases that fail")
     options = parser.parse_args()
     logging.disable()
-    signal.signal(signal.SIGALRM, too_slow)
+    for each in (signal.SIGALRM, signal.SIGPROF):
+        signal.signal(each, too_slow)
     outcomes: collections.Counter[str] = collections.Counter()
     failures: dict[str, str] = {}
     began = time.perf_counter()

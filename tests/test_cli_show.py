@@ -17,7 +17,7 @@ from rich.console import Console
 from test_trace_real import TRACES
 
 from perfhooks import testing
-from perfhooks.command import app, show
+from perfhooks.command import app, show, table_text
 from perfhooks.report import terminal_tables
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.publishing import publish_json
@@ -412,3 +412,15 @@ def the_version():
     from perfhooks import __version__
 
     return __version__
+
+
+def test_a_table_in_pieces_is_the_table(monkeypatch):
+    """CSV and JSON are written some rows at a time; what comes of it is what polars writes at once."""
+    table = pl.DataFrame({"a": range(7), "b": ["x,\n", None, "é", '"', "", "y", "z"], "c": [0.1234567] * 7})
+    for size in (1, 3, 7, 500):
+        monkeypatch.setattr(table_text, "_ROWS", size)
+        for rows in range(8):
+            head = table.head(rows)
+            assert "".join(table_text.csv(head)) == head.write_csv(float_precision=6)
+            assert json.loads("".join(table_text.json(head))) == json.loads(head.write_json())
+    assert max(map(len, table_text.json(table.head(0)))) == 1

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
+from perfhooks.command import table_text
 from perfhooks.command.targets import Source, find, last_run, last_window
 from perfhooks.errors import OptionError
 from perfhooks.progress import working
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import polars as pl
 
@@ -342,20 +343,17 @@ def show(
         draw(found, limit)
         return
     shown = {name: table.head(limit) if limit else table for name, table in found.items()}
-    write = _csv if form == "csv" else _json
     sys.stdout.flush()
-    sys.stdout.buffer.write(write(shown, alone=bool(names)).encode("utf-8", "replace"))
+    for text in _written(shown, form, alone=bool(names)):
+        sys.stdout.buffer.write(text.encode("utf-8", "replace"))
     sys.stdout.flush()
 
 
-def _csv(found: dict[str, pl.DataFrame], *, alone: bool) -> str:  # noqa: ARG001 - the form of a writer
-    (table,) = found.values()
-    return table.write_csv(float_precision=6)
-
-
-def _json(found: dict[str, pl.DataFrame], *, alone: bool) -> str:
-    """A list of rows for the one table that was asked for, else an object of such lists."""
-    texts = {name: table.write_json() for name, table in found.items()}
-    if alone and len(texts) == 1:
-        return f"{next(iter(texts.values()))}\n"
-    return "{" + ",\n ".join(f'"{name}": {text}' for name, text in texts.items()) + "}\n"
+def _written(found: dict[str, pl.DataFrame], form: Form, *, alone: bool) -> Iterator[str]:
+    """CSV, or a list of rows for the one table that was asked for, else an object of such lists."""
+    if form == "csv":
+        (table,) = found.values()
+        yield from table_text.csv(table)
+        return
+    yield from table_text.json(*found.values()) if alone and len(found) == 1 else table_text.json_object(found)
+    yield "\n"

@@ -14,7 +14,7 @@ from perfhooks import labels
 from perfhooks.report import json_values
 from perfhooks.trace import device, host, intervals, modules, parts, steps, whose
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.nesting import inherited
+from perfhooks.trace.nesting import Nesting, inherited, still_open
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -258,7 +258,7 @@ def _host(trace: Trace, chosen: Steps, by_thread: dict[int, Moments], frames: _F
         begin, length = cuts[:-1], np.diff(cuts)
         inside = _covered(within, begin)
         begin, length = begin[inside], length[inside]
-        owner = _owners(begin, start, end, frames.tree.nesting.parent[first:last] - first)
+        owner = _owners(begin, start, frames.tree.nesting, first)
         keys.append(_with_part(moments, begin, frames.keys(np.where(owner >= 0, owner + first, -1))))
         lengths.append(length)
         calls.append(np.zeros(len(length), np.int64))
@@ -270,15 +270,18 @@ def _host(trace: Trace, chosen: Steps, by_thread: dict[int, Moments], frames: _F
     return _cells((frames.where(part, rest) for part, *rest in distinct.tolist()), count, total)
 
 
-def _owners(time: Ints, start: Ints, end: Ints, parent: Ints) -> Ints:
-    """The innermost slice of one thread that is open at each moment, or -1."""
-    owner: Ints = np.searchsorted(start, time, "right") - 1
-    asking = np.flatnonzero(owner >= 0)
-    while len(asking):
-        asking = asking[end[owner[asking]] <= time[asking]]
-        owner[asking] = np.maximum(parent[owner[asking]], -1)
-        asking = asking[owner[asking] >= 0]
-    return owner
+def _owners(time: Ints, start: Ints, nesting: Nesting, first: int) -> Ints:
+    """The innermost slice of one thread that is open at each moment, or -1.
+
+    Args:
+        time: moments.
+        start: of the thread's slices.
+        nesting: how all slices nest.
+        first: where those of the thread begin.
+    """
+    mine = Nesting(*(column[first : first + len(start)] for column in nesting))
+    alone = mine._replace(parent=np.maximum(mine.parent - first, -1))
+    return still_open(alone, np.searchsorted(start, time, "right") - 1, time + 1)
 
 
 def _with_part(moments: Moments, time: Ints, keys: Keys) -> Keys:

@@ -1,0 +1,39 @@
+"""Tables as CSV and JSON, in pieces: what is written need not fit in memory at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import polars as pl
+
+_ROWS: Final = 500
+"""Rows of a piece. A row may name several kernels of 8,192 letters, so a piece has at most some tens of megabytes."""
+
+
+def csv(table: pl.DataFrame) -> Iterator[str]:
+    """A table as CSV, with a line of names above it."""
+    yield table.head(0).write_csv()
+    for piece in table.iter_slices(_ROWS):
+        yield piece.write_csv(include_header=False, float_precision=6)
+
+
+def json(table: pl.DataFrame) -> Iterator[str]:
+    """A table as a list of rows."""
+    yield "["
+    for number, piece in enumerate(table.iter_slices(_ROWS)):
+        text = piece.write_json().strip()[1:-1]
+        yield f",{text}" if number and text else text
+    yield "]"
+
+
+def json_object(tables: Mapping[str, pl.DataFrame]) -> Iterator[str]:
+    """Tables as an object of lists of rows."""
+    yield "{"
+    for number, (name, table) in enumerate(tables.items()):
+        separator = ",\n " if number else ""
+        yield f'{separator}"{name}": '
+        yield from json(table)
+    yield "}"
