@@ -6,8 +6,8 @@ Each case is a piece of a recorded trace (of the folder in PERFHOOKS_TRACES, or 
 repository can write itself), with fields, events, keys or bytes changed; or a small run folder, with files changed.
 Some of what perfhooks makes of it is made: tables, on a terminal and in files, the page, every handler's files, flame
 graphs, a merged trace, a comparison. A case fails on any other exception, on what cannot be written or would move the
-cursor of a terminal, on more than ten seconds of a processor, or on memory out of proportion to its size. Failing cases are kept
-beside the report, and the same numbers give the same cases again: --seed 7 --first 4711 --cases 1.
+cursor of a terminal, on more than ten seconds of a processor, or on memory out of proportion to its size. Failing cases
+are kept beside the report, and the same numbers give the same cases again: --seed 7 --first 4711 --cases 1.
 """
 
 from __future__ import annotations
