@@ -100,7 +100,7 @@ def test_a_training_survives_what_it_does_to_itself(tmp_path):
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
         many = [open(os.devnull) for _ in range(1100)]
-        os.environ["PYTHONPATH"] = os.pathsep.join([os.path.abspath("site"), os.environ.get("PYTHONPATH", "")])
+        os.environ["PYTHONPATH"] = os.pathsep.join([os.path.abspath("site"), os.environ.get("PYTHONPATH", ""), ""])
         open("json.py", "w").write("raise RuntimeError('stray')\\n")
         with perfhooks.Profiler(schedule="wait=2 warmup=0 active=1 repeat=3", out="runs", run="r") as prof:
             worker = prof._handover._worker

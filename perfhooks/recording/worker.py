@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 _BOOTSTRAP: Final = """\
 import os, sys
-sys.path[:] = filter(None, sys.path)
+here = os.getcwd()
+sys.path[:] = [entry for entry in sys.path if entry and os.path.abspath(entry) != here]
 import json
 if hasattr(os, "nice"):
     os.nice(10)
@@ -41,7 +42,8 @@ serve(first)
 """
 """Nothing is imported before the first message: a worker that waits is a bare interpreter.
 
-Nothing is imported from the working directory, and what a sitecustomize prints is in the log and not among the answers.
+Nothing is imported from the working directory, which an empty entry of PYTHONPATH names as well; and what a
+sitecustomize prints is in the log and not among the answers.
 """
 
 _ENVIRONMENT: Final = {
