@@ -103,7 +103,7 @@ def test_a_training_survives_what_it_does_to_itself(tmp_path):
         os.environ["PYTHONPATH"] = os.pathsep.join([os.path.abspath("site"), os.environ.get("PYTHONPATH", ""), ""])
         open("json.py", "w").write("raise RuntimeError('stray')\\n")
         with perfhooks.Profiler(schedule="wait=2 warmup=0 active=1 repeat=3", out="runs", run="r") as prof:
-            worker = prof._handover._worker
+            worker = prof._handover.tasks.worker
             for step in range(12):
                 torch.ones(3) + 1
                 if step == 4:
@@ -125,7 +125,7 @@ def test_ten_profilers_one_after_the_other_leave_no_worker(tmp_path, monkeypatch
     pids = []
     for _ in range(3):
         with Profiler(schedule="wait=0 warmup=0 active=1 repeat=1", out="runs", on_trace_ready="steps") as prof:
-            pids.append(prof._handover._worker.pid)
+            pids.append(prof._handover.tasks.worker.pid)
             prof.step()
     deadline = time.monotonic() + TIMEOUT
     while any(map(_is_there, pids)) and time.monotonic() < deadline:

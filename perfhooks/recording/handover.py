@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from perfhooks import handlers
@@ -19,9 +18,8 @@ from perfhooks.finishing.messages import FinishWindow, TurnPage, WakeUp, WriteSt
 from perfhooks.guard import OnError, guard, logger
 from perfhooks.handlers import Handler
 from perfhooks.handlers.permit import Permit
-from perfhooks.progress import waiting
-from perfhooks.recording import lifetime
-from perfhooks.recording.worker import Worker, can_start, reap
+from perfhooks.recording.tasks import QUEUE, Tasks
+from perfhooks.recording.worker import can_start
 from perfhooks.run.capture import Capture, Cost, Place
 from perfhooks.run.circumstances import Circumstances
 from perfhooks.run.installation import Installation
@@ -31,7 +29,8 @@ from perfhooks.run.manifest import versions
 from perfhooks.run.publishing import publish, shown
 
 if TYPE_CHECKING:
-    from perfhooks.finishing.messages import Answer
+    from pathlib import Path
+
     from perfhooks.run.folder import Run
     from perfhooks.run.timeline import Rows
     from perfhooks.schedule import Planned
@@ -41,15 +40,8 @@ HandlerLike = str | Mapping[str, Any] | Handler | Callable[..., object]
 DEFAULT: Final = "default"
 """In a list of handlers: everything that was recorded for, as without ``on_trace_ready``."""
 
-QUEUE: Final = 8
-"""So many windows may wait to be finished before further ones are skipped."""
-_POLL_S: Final = 0.2
 _FEW_STEPS: Final = 2048
 """So many rows are written by the training itself, in about a millisecond."""
-_FAREWELL_S: Final = 0.5
-_MOST_DEATHS: Final = 3
-"""So many workers in a row that die before they did anything are not the fault of a window."""
-_LATER: Final = "`perfhooks report` finishes what is left"
 
 
 class Recorded(Protocol):
@@ -122,19 +114,12 @@ class Handover:
         self.places: list[Place] = []
         """The windows that were saved, in the order of their end."""
         self.listeners: list[Callable[[Capture, Place], object]] = []
-        self.pending: dict[str, Place | None] = {}
-        """What the worker has not done yet: windows by folder, and raw steps by file."""
-        self._messages: dict[str, FinishWindow | TurnPage | WriteSteps] = {}
+        self.tasks = Tasks(self._heard, on_error)
         self.recorded = {name: value for name, value in recorded.items() if isinstance(value, bool | int | str)}
         self._background = background
         self._keep_windows = keep_windows
         self._on_error = on_error
         self._run: Run | None = None
-        self._worker: Worker | None = None
-        self._former: list[Worker] = []
-        """Workers that do what they were told before a pause, and end."""
-        self._deaths = 0
-        """How many workers died one after the other, with nothing done between."""
         self._is_page_old = False
         self.is_loud = True
         """Whether finished windows are worth an INFO line: of several ranks that record, one says it."""
@@ -146,11 +131,17 @@ class Handover:
             run: Where their files go; None where no files are wanted.
         """
         self._run = run
-        if self._worker is not None and self._worker.is_closing:
-            self._former.append(self._worker)
-            self._worker = None
-        if run is not None and self._background and self._worker is None:
-            self._start_worker(run)
+        self.tasks.open(self._log(run))
+
+    def _log(self, run: Run | None) -> Path | None:
+        """Where a worker prints; None where the training makes the files itself."""
+        if run is None or not self._background:
+            return None
+        if not can_start():
+            logger.info("there is no Python to start here (%s): the training makes the files itself", sys.executable)
+            self._background = False
+            return None
+        return run.folder / f"rank{run.rank}.worker.log"
 
     @property
     def has_files(self) -> bool:
@@ -159,20 +150,18 @@ class Handover:
 
     def move(self, run: Run | None) -> None:
         """Go to another folder, before anything was written into this one; None goes nowhere."""
-        worker, self._worker = self._worker, None
-        if worker is not None:
-            worker.leave()
-        self.open(run)
+        self._run = run
+        self.tasks.move(self._log(run))
 
     def warm_up(self) -> None:
         """A window is near: let the worker import what it needs."""
-        if self._worker is not None:
-            self._worker.send(WakeUp())
+        if self.tasks.worker is not None:
+            self.tasks.worker.send(WakeUp())
 
     @property
     def is_full(self) -> bool:
         """Whether so many windows wait to be finished that no other should be recorded."""
-        return self.windows_left >= QUEUE
+        return self.tasks.windows_left >= QUEUE
 
     def take(
         self, window: Recorded, stage: str, *, write: bool = True, release: Callable[[], None] | None
@@ -252,7 +241,7 @@ class Handover:
         self.places.append(place)
         self._is_page_old = False
         if self._background:
-            self._tell(FinishWindow(str(place.folder), str(place.folder), place.rank, self._permit), place)
+            self.tasks.tell(FinishWindow(str(place.folder), str(place.folder), place.rank, self._permit), place)
         else:
             self._finished(place, finish(place, self._permit))
 
@@ -260,15 +249,6 @@ class Handover:
     def _permit(self) -> Permit:
         """What this process says itself: of a file, nobody knows who wrote it."""
         return Permit(handlers=self.recipes, remote=None if self._run is None else self._run.remote)
-
-    def _tell(self, message: FinishWindow | TurnPage | WriteSteps, place: Place | None) -> None:
-        if self._worker is None and self._run is not None and self._deaths < _MOST_DEATHS:
-            self._start_worker(self._run)
-        if self._worker is None:
-            return  # it waits for `perfhooks report`
-        self.pending[message.task] = place
-        self._messages[message.task] = message
-        self._worker.send(message)
 
     def keep_time(self, rows: Rows) -> None:
         """Append steps to the run's timeline; many of them are left to the worker, as text takes its time.
@@ -281,14 +261,13 @@ class Handover:
             return
         self._is_page_old = True
         timeline = run.timeline(run.rank)
-        waiting = any(place is None for place in self.pending.values())
-        if self._worker is None or (len(rows.numbers) <= _FEW_STEPS and not waiting):
+        if self.tasks.worker is None or (len(rows.numbers) <= _FEW_STEPS and not self.tasks.has_steps_left):
             rows.append_to(timeline)
             return
         raw = run.raw_steps(run.rank, int(rows.numbers[0]))
         with publish(raw) as file:
             rows.save(file)
-        self._tell(WriteSteps(str(raw), str(raw), str(timeline)), None)
+        self.tasks.tell(WriteSteps(str(raw), str(raw), str(timeline)), None)
 
     def end_run(self) -> None:
         """No steps for now: let the page show those since the last window."""
@@ -298,82 +277,12 @@ class Handover:
         if not self._background:
             turn_page(place, self._permit)
         else:
-            self._tell(TurnPage(f"{place.folder}/{PAGE}", str(place.folder), place.rank, self._permit), None)
+            self.tasks.tell(TurnPage(f"{place.folder}/{PAGE}", str(place.folder), place.rank, self._permit), None)
 
-    def poll(self, timeout: float = 0.0) -> None:
-        """Hear what the worker has finished since the last call; start another one if it died.
-
-        Args:
-            timeout: How long to wait for news, in seconds.
-        """
-        for worker in [*self._former, self._worker]:
-            if worker is not None:
-                with guard("hearing the worker", self._on_error):
-                    answers = worker.answers(timeout)
-                    with lifetime.busy():
-                        for answer in answers:
-                            self._hear(answer)
-                        if worker.is_gone:
-                            self._lose(worker)
-
-    def _hear(self, answer: Answer) -> None:
-        place = self.pending.pop(answer.task, None)
-        self._messages.pop(answer.task, None)
-        self._deaths = 0
-        if place is None:
-            return
-        with guard(f"reading what became of {place.folder.name}", self._on_error):
-            if answer.problem is not None:
-                logger.warning("%s is not finished (%s); %s", shown(place.folder), answer.problem, _LATER)
-            elif self._keep_windows is None or place.capture_file.exists():  # not deleted since
-                self._finished(place, place.load())
-
-    def _lose(self, worker: Worker) -> None:
-        """A worker ended. Where it had work to do, another one does it; what kills two of them is left alone."""
-        worker.leave()
-        if worker is not self._worker:
-            self._former.remove(worker)
-        else:
-            self._worker = None
-        if not self.pending or self._former:
-            return
-        if self._worker is not None:
-            if worker.exit_code:  # what it left undone is for the one that is there; twice does no harm
-                self._tell_again()
-            return
-        self._deaths += 1
-        if self._deaths > 1:
-            task = next(iter(self.pending))
-            level = logging.DEBUG if self.pending[task] is None else logging.WARNING
-            logger.log(level, "the worker died again at %s: %s", shown(Path(task)), _LATER)
-            del self.pending[task], self._messages[task]
-        if self.pending and self._run is not None and self._deaths < _MOST_DEATHS:
-            logger.info("the worker ended with code %s and was started again; nothing is lost", worker.exit_code)
-            self._start_worker(self._run)
-            self._tell_again()
-        elif self.pending:
-            logger.warning("no worker is started any more, with %d windows to finish: %s", self.windows_left, _LATER)
-        if self._worker is None:
-            self.pending.clear()
-            self._messages.clear()
-
-    def _tell_again(self) -> None:
-        if self._worker is not None:
-            for message in self._messages.values():
-                self._worker.send(message)
-
-    @property
-    def windows_left(self) -> int:
-        """How many windows the worker has not finished yet."""
-        return sum(place is not None for place in self.pending.values())
-
-    def _start_worker(self, run: Run) -> None:
-        if not can_start():
-            logger.info("there is no Python to start here (%s): the training makes the files itself", sys.executable)
-            self._background = False
-            return
-        with guard("starting the worker", self._on_error):
-            self._worker = Worker(run.folder / f"rank{run.rank}.worker.log")
+    def _heard(self, place: Place) -> None:
+        """The worker has finished a window."""
+        if self._keep_windows is None or place.capture_file.exists():  # not deleted since
+            self._finished(place, place.load())
 
     def _finished(self, place: Place, capture: Capture) -> None:
         for note in capture.notes:
@@ -387,63 +296,10 @@ class Handover:
             with guard(f"telling {getattr(listen, '__qualname__', listen)!r} about {place.folder}", self._on_error):
                 listen(capture, place)
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until every window is finished, or nobody is left to do it.
-
-        Args:
-            timeout: How long at most, in seconds; None waits for ever.
-
-        Returns:
-            Whether all are finished.
-        """
-        began = time.monotonic()
-        with waiting() as show:
-            while self.pending and (self._worker is not None or self._former):
-                passed = time.monotonic() - began
-                if timeout is not None and passed >= timeout:
-                    break
-                show(len(self.pending), passed)
-                self.poll(_POLL_S if timeout is None else min(_POLL_S, timeout - passed))
-        reap()
-        return not self.pending
-
-    def rest(self) -> None:
-        """No windows for now: the worker ends when its work is done."""
-        if self._worker is not None and not self.pending:
-            self._worker.leave(_FAREWELL_S)
-            self._worker = None
-        elif self._worker is not None:
-            self._worker.close()
-
-    def leave(self, timeout: float) -> None:
-        """The process ends: wait for the worker for a while, then let it go on alone.
-
-        Args:
-            timeout: How long at most, in seconds.
-        """
-        if self._worker is not None:
-            self._worker.close()
-        if not self.wait(timeout) and (self._worker is not None or self._former):
-            logger.warning(
-                "%d windows are not finished after %.0f s; the worker goes on alone, %s",
-                self.windows_left,
-                timeout,
-                _LATER,
-            )
-        for worker in [*self._former, self._worker]:
-            if worker is not None:
-                worker.leave(_FAREWELL_S if not self.pending else 0.0)
-        self._former.clear()
-        self._worker = None
-
     def abandon(self) -> None:
         """This process is a forked child: the worker and its windows are its parent's."""
-        for worker in [*self._former, self._worker]:
-            if worker is not None:
-                worker.abandon()
-        self._former.clear()
-        self.pending.clear()
-        self._worker = self._run = None
+        self.tasks.abandon()
+        self._run = None
 
 
 def _timed(act: Callable[[], object]) -> float:

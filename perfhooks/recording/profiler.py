@@ -229,8 +229,8 @@ class Profiler(TorchFace):
             self._state = _State.ENDED
         with lifetime.busy(), guard("ending the run", self._on_error):
             self._handover.end_run()
-            self._handover.rest()
-        if not self._handover.pending:
+            self._handover.tasks.rest()
+        if not self._handover.tasks.pending:
             lifetime.forget(self)
 
     def pause(self, cause: str | None = None) -> None:
@@ -252,7 +252,7 @@ class Profiler(TorchFace):
                 whole = self._schedule is None and cause is None
                 self._close(self._step, None if whole else cause or STOPPED)
             self._write_timeline()
-        self._handover.poll()
+        self._handover.tasks.poll()
 
     def abandon(self) -> None:
         """Do nothing from now on, and touch nothing that was recorded: this process is a forked child."""
@@ -332,13 +332,13 @@ class Profiler(TorchFace):
         Returns:
             Whether they have.
         """
-        return self._handover.wait(timeout)
+        return self._handover.tasks.wait(timeout)
 
     def leave(self) -> None:
         """The process ends: stop, and wait for the files for at most ``exit_timeout`` seconds."""
         if self._state is _State.RUNNING:
             self.stop(lifetime.why_it_ends())
-        self._handover.leave(self._options["exit_timeout"])
+        self._handover.tasks.leave(self._options["exit_timeout"])
 
     def summary(self, format: Literal["table", "markdown"] = "table") -> str:  # noqa: A002 -- as pandas calls it
         """What all windows so far say, as text; waits for their files. A notebook shows it as it is.
@@ -408,8 +408,8 @@ class Profiler(TorchFace):
                     labelling.put(self._options["stage"])
                 if step >= self._timeline.full_at:
                     self._write_timeline()
-                if self._handover.pending:
-                    self._handover.poll()
+                if self._handover.tasks.pending:
+                    self._handover.tasks.poll()
                 self._turn_at = self._due(step)
                 self._next = step + 1 if self._window is not None else self._turn_at
                 done = True
@@ -450,7 +450,7 @@ class Profiler(TorchFace):
         if self._state is _State.LEFT_OUT:
             return NEVER
         change = self._phases.next_change(step)
-        heard = step + _POLL_STEPS if self._handover.windows_left else NEVER
+        heard = step + _POLL_STEPS if self._handover.tasks.windows_left else NEVER
         return min(NEVER if change is None else change, self._timeline.full_at, heard)
 
     def _open(self, step: int) -> None:

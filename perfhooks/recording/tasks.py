@@ -1,0 +1,222 @@
+"""What the worker was told and has not done yet: nothing of it is lost when a worker dies, and nobody waits for it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from perfhooks.guard import OnError, guard, logger
+from perfhooks.progress import waiting
+from perfhooks.recording import lifetime
+from perfhooks.recording.worker import Worker, reap
+from perfhooks.run.publishing import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from perfhooks.finishing.messages import Answer, FinishWindow, TurnPage, WriteSteps
+    from perfhooks.run.capture import Place
+
+QUEUE: Final = 8
+"""So many windows may wait to be finished before further ones are skipped."""
+_POLL_S: Final = 0.2
+_FAREWELL_S: Final = 0.5
+_MOST_DEATHS: Final = 3
+"""So many workers in a row that die before they did anything are not the fault of a window."""
+_LATER: Final = "`perfhooks report` finishes what is left"
+
+
+class Tasks:
+    """Gives work to a child process, hears what became of it, and starts another one if it dies.
+
+    Args:
+        finished: Called with the place of each window that has its files, on the training thread.
+        on_error: What a failure does.
+    """
+
+    def __init__(self, finished: Callable[[Place], object], on_error: OnError) -> None:
+        self._finished = finished
+        self._on_error = on_error
+        self.pending: dict[str, Place | None] = {}
+        """What the worker has not done yet: windows by folder, and raw steps by file."""
+        self._messages: dict[str, FinishWindow | TurnPage | WriteSteps] = {}
+        self.worker: Worker | None = None
+        self._log: Path | None = None
+        """What a worker prints goes there; None where nobody wants one."""
+        self._former: list[Worker] = []
+        """Workers that do what they were told before a pause, and end."""
+        self._deaths = 0
+        """How many workers died one after the other, with nothing done between."""
+
+    def open(self, log: Path | None) -> None:
+        """Be ready for work.
+
+        Args:
+            log: The file that gets what the worker prints; None starts no worker.
+        """
+        self._log = log
+        if self.worker is not None and self.worker.is_closing:
+            self._former.append(self.worker)
+            self.worker = None
+        if log is not None and self.worker is None:
+            self._start()
+
+    def move(self, log: Path | None) -> None:
+        """Let a worker that has no work yet go, and start another one."""
+        worker, self.worker = self.worker, None
+        if worker is not None:
+            worker.leave()
+        self.open(log)
+
+    def tell(self, message: FinishWindow | TurnPage | WriteSteps, place: Place | None) -> None:
+        """Have the worker do something.
+
+        Args:
+            message: What.
+            place: The window that is finished then, if one is.
+        """
+        if self.worker is None and self._deaths < _MOST_DEATHS:
+            self._start()
+        if self.worker is None:
+            return  # it waits for `perfhooks report`
+        self.pending[message.task] = place
+        self._messages[message.task] = message
+        self.worker.send(message)
+
+    def poll(self, timeout: float = 0.0) -> None:
+        """Hear what the worker has finished since the last call; start another one if it died.
+
+        Args:
+            timeout: How long to wait for news, in seconds.
+        """
+        for worker in [*self._former, self.worker]:
+            if worker is not None:
+                with guard("hearing the worker", self._on_error):
+                    answers = worker.answers(timeout)
+                    with lifetime.busy():
+                        for answer in answers:
+                            self._hear(answer)
+                        if worker.is_gone:
+                            self._lose(worker)
+
+    def _hear(self, answer: Answer) -> None:
+        place = self.pending.pop(answer.task, None)
+        self._messages.pop(answer.task, None)
+        self._deaths = 0
+        if place is None:
+            return
+        with guard(f"reading what became of {place.folder.name}", self._on_error):
+            if answer.problem is not None:
+                logger.warning("%s is not finished (%s); %s", shown(place.folder), answer.problem, _LATER)
+            else:
+                self._finished(place)
+
+    def _lose(self, worker: Worker) -> None:
+        """A worker ended. Where it had work to do, another one does it; what kills two of them is left alone."""
+        worker.leave()
+        if worker is not self.worker:
+            self._former.remove(worker)
+        else:
+            self.worker = None
+        if not self.pending or self._former:
+            return
+        if self.worker is not None:
+            if worker.exit_code:  # what it left undone is for the one that is there; twice does no harm
+                self._tell_again()
+            return
+        self._deaths += 1
+        if self._deaths > 1:
+            task = next(iter(self.pending))
+            level = logging.DEBUG if self.pending[task] is None else logging.WARNING
+            logger.log(level, "the worker died again at %s: %s", shown(Path(task)), _LATER)
+            del self.pending[task], self._messages[task]
+        if self.pending and self._log is not None and self._deaths < _MOST_DEATHS:
+            logger.info("the worker ended with code %s and was started again; nothing is lost", worker.exit_code)
+            self._start()
+            self._tell_again()
+        elif self.pending:
+            logger.warning("no worker is started any more, with %d windows to finish: %s", self.windows_left, _LATER)
+        if self.worker is None:
+            self.pending.clear()
+            self._messages.clear()
+
+    def _tell_again(self) -> None:
+        if self.worker is not None:
+            for message in self._messages.values():
+                self.worker.send(message)
+
+    @property
+    def windows_left(self) -> int:
+        """How many windows the worker has not finished yet."""
+        return sum(place is not None for place in self.pending.values())
+
+    @property
+    def has_steps_left(self) -> bool:
+        """Whether steps wait to be written: later ones must not be written before them."""
+        return any(place is None for place in self.pending.values())
+
+    def _start(self) -> None:
+        if self._log is None:
+            return
+        with guard("starting the worker", self._on_error):
+            self.worker = Worker(self._log)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until every window is finished, or nobody is left to do it.
+
+        Args:
+            timeout: How long at most, in seconds; None waits for ever.
+
+        Returns:
+            Whether all are finished.
+        """
+        began = time.monotonic()
+        with waiting() as show:
+            while self.pending and (self.worker is not None or self._former):
+                passed = time.monotonic() - began
+                if timeout is not None and passed >= timeout:
+                    break
+                show(len(self.pending), passed)
+                self.poll(_POLL_S if timeout is None else min(_POLL_S, timeout - passed))
+        reap()
+        return not self.pending
+
+    def rest(self) -> None:
+        """No windows for now: the worker ends when its work is done."""
+        if self.worker is not None and not self.pending:
+            self.worker.leave(_FAREWELL_S)
+            self.worker = None
+        elif self.worker is not None:
+            self.worker.close()
+
+    def leave(self, timeout: float) -> None:
+        """The process ends: wait for the worker for a while, then let it go on alone.
+
+        Args:
+            timeout: How long at most, in seconds.
+        """
+        if self.worker is not None:
+            self.worker.close()
+        if not self.wait(timeout) and (self.worker is not None or self._former):
+            logger.warning(
+                "%d windows are not finished after %.0f s; the worker goes on alone, %s",
+                self.windows_left,
+                timeout,
+                _LATER,
+            )
+        for worker in [*self._former, self.worker]:
+            if worker is not None:
+                worker.leave(_FAREWELL_S if not self.pending else 0.0)
+        self._former.clear()
+        self.worker = None
+
+    def abandon(self) -> None:
+        """This process is a forked child: the worker and its work are its parent's."""
+        for worker in [*self._former, self.worker]:
+            if worker is not None:
+                worker.abandon()
+        self._former.clear()
+        self.pending.clear()
+        self.worker = self._log = None
