@@ -70,12 +70,17 @@ class Browser:
         os.close(self._out)
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def open(self, path, *, width=1440, height=900, dark=False, ready="document.body.dataset.ready === 'yes'"):
-        """Open a file and wait until an expression holds."""
+    def open(
+        self, path, *, width=1440, height=900, dark=False, fragment="", ready="document.body.dataset.ready === 'yes'"
+    ):
+        """Open a file, at the place that a fragment names, and wait until an expression holds."""
+        self.look(width=width, height=height, dark=dark)
+        # a new fragment alone would not load the file again
+        self._call("Page.navigate", url="about:blank")
+        self.wait("location.href === 'about:blank'")
         self.requests.clear()
         self.complaints.clear()
-        self.look(width=width, height=height, dark=dark)
-        self._call("Page.navigate", url=path.absolute().as_uri())
+        self._call("Page.navigate", url=path.absolute().as_uri() + fragment)
         self.wait(f"location.href !== 'about:blank' && document.readyState === 'complete' && ({ready})")
 
     def look(self, *, width=1440, height=900, dark=False, media=""):
@@ -93,11 +98,21 @@ class Browser:
 
     def wait(self, script, timeout=60.0):
         """Wait until an expression holds in the page."""
+        self.wait_for(lambda: self.run(f"Boolean({script})"), script, timeout)
+
+    def wait_for(self, holds, what="it", timeout=60.0):
+        """Wait until something holds here."""
         end = time.monotonic() + timeout
-        while not self.run(f"Boolean({script})"):
+        while not holds():
             if time.monotonic() > end:
-                raise TimeoutError(f"{script} does not hold after {timeout} s; {self.complaints}")
+                raise TimeoutError(f"{what} does not hold after {timeout} s; {self.complaints}")
             time.sleep(0.05)
+
+    def save_to(self, folder):
+        """Let the page save files in a folder."""
+        session, self._session = self._session, None
+        self._call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
+        self._session = session
 
     def press(self, key):
         """Press a key, where the focus is."""

@@ -1,7 +1,11 @@
 """The page in a real browser: it draws itself, answers to hands and keys, and asks nobody for anything."""
 
+import csv
+import io
+import re
 import subprocess
 import sys
+from urllib.parse import parse_qs
 
 import browser
 import msgspec
@@ -26,7 +30,8 @@ model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.L
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 batches = [torch.randn(16, 64) for _ in range(12)]
 with perfhooks.Profiler(
-    schedule="wait=2 warmup=1 active=2 repeat=2", out=sys.argv[1], run="r", with_stack=True, profile_memory=True
+    schedule="wait=2 warmup=1 active=2 repeat=2", out=sys.argv[1], run="r",
+    with_stack=True, record_shapes=True, profile_memory=True,
 ) as prof:
     for batch in prof.steps(batches):
         with prof.region("forward"):
@@ -87,8 +92,8 @@ def test_the_page_of_a_run_draws_itself(chromium, recorded):
     assert_quiet(chromium)
     assert sections(chromium) == [
         # one rank has no section of ranks
-        *("overview", "windows", "timeline", "categories", "operators", "flame", "modules", "memory", "checks"),
-        "footnotes",
+        *("overview", "windows", "timeline", "steps", "categories", "operators", "flame", "modules", "memory"),
+        *("checks", "footnotes"),
     ]
     assert texts(chromium, "h1") == ["Sequential on CPU"]
     assert chromium.run("document.querySelectorAll('.figure .main-svg').length") >= 6
@@ -150,6 +155,175 @@ def test_the_flame_graph_zooms_by_hand_and_by_key_and_is_searched(chromium, trac
     chromium.run("document.querySelector('#flame button[data-key=device]').click()")
     assert chromium.run("document.querySelectorAll('#flame .frame.k-kernel').length") > 0
     assert_quiet(chromium)
+
+
+def address(chromium):
+    """The part of the address after #, and its question."""
+    place, _, question = chromium.run("location.hash").partition("?")
+    return place, {name: value for name, (value,) in parse_qs(question).items()}
+
+
+def test_evidence_links_to_rows_frames_and_steps(chromium, recorded, tmp_path):
+    """What evidence names is a link where the page shows it; a word of a sentence that is also a name is none."""
+    given = msgspec.json.decode((recorded / "report.json").read_bytes())
+    details = given["windows"][-1]["details"]["0"]
+    frame = next(name for name in details["flames"]["host"]["names"] if re.match(r".*loop\.py\(\d+\): ", name))
+    evidence = [
+        "aten::addmm: 3 ms",
+        f"{frame}: 2 ms",
+        "the longest wait is 3 ms, in step 9",
+        "in step 7777, forward is waited for",
+        "forward: 2 ms",
+        "aten::addmmm: 3 ms",
+        HOSTILE,
+    ]
+    finding = {"rule": "r", "title": "t", "estimate": "", "advice": "", "code": "a < b", "evidence": evidence}
+    details["findings"]["rows"] = [{**finding, "gain_ms": 1.0, "gain_percent": 1.0}]
+    (tmp_path / "report.html").write_text(page.render(given), encoding="utf-8")
+    chromium.open(tmp_path / "report.html")
+    assert texts(chromium, ".evidence li") == evidence
+    assert texts(chromium, ".evidence a") == ["aten::addmm", frame, "step 9", "forward"]
+
+    for number, (table, at) in enumerate([("operators", "aten::addmm"), ("flame", frame), ("steps", "9")]):
+        chromium.run(f"document.querySelectorAll('.evidence a')[{number}].click()")
+        chromium.wait(f"location.hash.startsWith('#{table}')")
+        assert address(chromium) == (f"#{table}", {"window": given["windows"][-1]["name"], "at": at})
+    chromium.wait("document.querySelector('#operators tr.opened') && document.querySelector('#steps tr.opened')")
+    assert texts(chromium, "#operators tr.opened td:first-child") == ["aten::addmm"]
+    assert texts(chromium, "#steps tr.opened td:first-child") == ["9"]
+    assert chromium.run("document.querySelector('#flame .frame').textContent") == re.sub(
+        r"^(?:.*/)?(.+)\((\d+)\): (.+)$", r"\3  \1:\2", frame
+    )
+    chromium.run("document.querySelector('.finding details').open = true")
+    chromium.run("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+    chromium.run("document.querySelector('.finding .copy').click()")
+    chromium.wait("window.copied === 'a < b'")
+    assert_quiet(chromium)
+
+
+def test_a_click_on_an_operator_shows_what_is_behind_it(chromium, recorded):
+    """Shapes, lines and modules, each with its part of the operator's time; gone with the next click."""
+    chromium.open(recorded / "report.html")
+    click = (
+        "[...document.querySelectorAll('#operators .opener')].find(each => each.textContent === 'aten::addmm').click()"
+    )
+    chromium.run(click)
+    assert texts(chromium, "#operators .behind caption") == [
+        *("Input shapes, self host", "Your lines, self host", "Modules, self host"),
+    ]
+    shapes, lines, modules = (
+        texts(chromium, f"#operators .behind:nth-child({number}) td:first-child") for number in (1, 2, 3)
+    )
+    assert sorted(shapes) == ["[[64], [16, 64], [64, 64], [], []]", "[[8], [16, 64], [64, 8], [], []]"]
+    assert all("loop.py" in line for line in lines)
+    assert sorted(modules) == ["Sequential_0/Linear_0", "Sequential_0/Linear_1"]
+    chromium.run(
+        "[...document.querySelectorAll('.behind a')].find(each => each.textContent.endsWith('Linear_0')).click()"
+    )
+    chromium.wait("document.querySelector('#flame .frame').textContent === 'nn.Module: Linear_0'")
+    chromium.run(click)
+    assert texts(chromium, "#operators .behind") == []
+    assert_quiet(chromium)
+
+
+def test_a_link_shows_others_the_same(chromium, recorded):
+    """The address says window, table, search, grouping, order and open row, and a fresh page follows it."""
+    chromium.open(recorded / "report.html")
+    chromium.run(
+        "(s => { s.value = '0'; s.dispatchEvent(new Event('change')); })(document.querySelector('#pickers select'))"
+    )
+    search(chromium, "operators", "addmm")
+    chromium.run("document.querySelector('#operators [data-key=shapes]').click()")
+    chromium.run("document.querySelector('#operators th [data-key=input_shapes]').click()")
+    sent, rows = chromium.run("location.hash"), texts(chromium, "#operators tbody tr")
+    assert address(chromium) == (
+        "#operators",
+        {"window": "train-000003-000004", "find": "addmm", "by": "shapes", "sort": "input_shapes"},
+    )
+    chromium.open(recorded / "report.html", fragment=sent)
+    assert "steps 3\N{EN DASH}4" in chromium.run("document.querySelector('.meta').textContent")
+    assert chromium.run("document.querySelector('#operators input').value") == "addmm"
+    assert texts(chromium, "#operators tbody tr") == rows
+    assert texts(chromium, "#operators [aria-pressed=true]") == ["By shape"]
+    assert chromium.run("location.hash") == sent
+    assert chromium.run("scrollY > 0")
+    for odd in ("#operators?window=none&rank=7&by=constructor&sort=__proto__&at=x", "#%E0%A4%A", "#flame?by=toString"):
+        chromium.open(recorded / "report.html", fragment=odd)
+        assert_quiet(chromium)
+        assert "operators" in sections(chromium)
+
+
+def test_rows_are_taken_along(chromium, recorded, tmp_path):
+    """As CSV: the rows that were searched for, in the order that is seen, every column and every digit."""
+    chromium.open(recorded / "report.html")
+    chromium.save_to(tmp_path)
+    search(chromium, "operators", "aten a")
+    chromium.run("document.querySelector('#operators th [data-key=count]').click()")
+    shown = chromium.run("document.querySelectorAll('#operators tbody tr').length")
+    chromium.run("[...document.querySelectorAll('#operators .copy')].find(each => each.textContent === 'CSV').click()")
+    made = tmp_path / "r-train-000008-000009-operators.csv"
+    chromium.wait_for(made.exists)
+    rows = list(csv.DictReader(io.StringIO(made.read_bytes().decode())))
+    given = msgspec.json.decode((recorded / "report.json").read_bytes())
+    table = given["windows"][-1]["details"]["0"]["operators"]["name"]
+    times = dict(zip(table["name"], table["self_cpu_ms"], strict=True))
+    assert len(rows) >= shown > 1
+    assert all(float(row["self_cpu_ms"]) == times[row["name"]] and "aten" in row["name"] for row in rows)
+    assert [int(row["count"]) for row in rows] == sorted((int(row["count"]) for row in rows), reverse=True)
+
+    chromium.run("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+    chromium.run("[...document.querySelectorAll('#operators .copy')].find(each => each.textContent === 'Copy').click()")
+    chromium.wait("window.copied")
+    copied = [line.split("\t") for line in chromium.run("window.copied").split("\n")]
+    assert copied[0] == list(rows[0])
+    assert [line[0] for line in copied[1:]] == [row["name"] for row in rows]
+    odd = 'rows = [{ a: \'x"y\', b: "1,2\\n3", c: null }]; keys = [{ key: "a" }, { key: "b" }, { key: "c" }]; '
+    assert chromium.run(odd + "asCsv(keys, rows)") == 'a,b,c\r\n"x""y","1,2\n3",\r\n'
+    assert chromium.run(odd + "asCells(keys, rows)") == 'a\tb\tc\nx"y\t1,2 3\t'
+    assert_quiet(chromium)
+
+
+CUT = """
+(() => {
+  const cut = [], walker = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
+  let seen = 0;
+  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+    const inside = node.parentElement;
+    if (!/\\d/.test(node.data) || inside.closest(".frame, .command, .crumbs, details:not([open])")) continue;
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    const box = range.getBoundingClientRect();
+    if (box.width < 2) continue;
+    seen += 1;
+    for (let up = inside; up; up = up.parentElement) {
+      const hides = up.tagName === "svg" || (up instanceof HTMLElement && getComputedStyle(up).overflowX !== "visible");
+      const edge = up === document.documentElement ? { left: 0, right: innerWidth } : up.getBoundingClientRect();
+      if ((hides || up === document.documentElement) && (box.right > edge.right + 1 || box.left < edge.left - 1))
+        cut.push(node.data);
+    }
+  }
+  return [seen, cut];
+})()
+"""
+
+
+def assert_whole(chromium):
+    """No text with a number in it leaves what shows it."""
+    seen, cut = chromium.run(CUT)
+    assert seen > 50
+    assert cut == []
+
+
+def test_no_number_is_cut_on_a_phone(chromium, recorded):
+    chromium.open(recorded / "report.html", width=390)
+    chromium.run("document.querySelector('#operators .opener').click()")
+    assert_whole(chromium)
+
+
+@pytest.mark.parametrize("name", ["a100-ddp2-train-3steps", "h100-bert-small"])
+def test_no_number_of_a_real_device_is_cut_on_a_phone(chromium, traces, tmp_path, name):
+    chromium.open(of_trace(traces / f"{name}.json.gz", tmp_path), width=390)
+    assert_whole(chromium)
 
 
 def test_another_window_is_chosen(chromium, recorded):

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from perfhooks import findings, testing
@@ -125,6 +126,25 @@ def test_evidence_names_the_users_line_above_the_library_that_waits(tmp_path):
     finding = findings.find(CAPTURE, trace_of(tmp_path, loading()))[0]
     assert f"{USER}, in {LIBRARY}: 50 ms" in finding.evidence
     assert "perfhooks" not in str(finding.evidence)
+
+
+def test_the_lines_of_many_slices_are_those_of_each(tmp_path):
+    """Of every slice of a recorded training, and -1: the fast way says what the slow one does."""
+    import torch
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    with torch.profiler.profile(with_stack=True) as prof:
+        for _ in range(2):
+            model(torch.randn(2, 4)).sum().backward()
+    prof.export_chrome_trace(str(tmp_path / "t.json"))
+    trace = read(tmp_path / "t.json")
+    rows = np.append(trace.rows(Kind.OP, Kind.ANNOTATION), -1)
+    owners = (("_pytest", "installed"), ("pluggy", "installed"))
+    texts, place = whose.of_rows(trace, rows, owners)
+    lines = whose.lines(trace, rows, owners)
+    assert [texts[each] if each >= 0 else None for each in place.tolist()] == lines
+    assert len(set(texts)) == len(texts) > 0
+    assert lines[-1] is None
 
 
 def test_a_library_alone_is_named_alone_and_perfhooks_never(tmp_path):

@@ -44,7 +44,7 @@ OVERVIEW: Final = ("steps", "operators", "kernels", "checks", "findings")
 """What is shown if nothing is asked for."""
 
 GROUPS: Final = {
-    "operators": ("shapes", "stack", "module", "step"),
+    "operators": ("shapes", "stack", "line", "module", "step"),
     "kernels": ("operator",),
     "stacks": ("host", "device", "bytes"),
 }
@@ -111,7 +111,8 @@ def command(
         list[str] | None,
         typer.Option(
             "--by",
-            help="Split operators by shapes, stack, module, step; kernels by operator; take stacks by device or bytes.",
+            help="Split operators by shapes, stack, line, module, step; kernels by operator; take stacks by device or "
+            "bytes.",
             show_default=False,
         ),
     ] = None,

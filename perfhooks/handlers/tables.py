@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from perfhooks.trace import Trace
 
 
-_GROUPS: Final = ("shapes", "stack", "module", "step")
+_GROUPS: Final = ("shapes", "stack", "line", "module", "step")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class OperatorTable:
     """The rows of ``key_averages()``: ``rank0.operators.csv``."""
 
     by: tuple[str, ...] = ()
-    """What to tell apart besides the name: ``"shapes"``, ``"stack"``, ``"module"``, ``"step"``."""
+    """What to tell apart besides the name: ``"shapes"``, ``"stack"``, ``"line"``, ``"module"``, ``"step"``."""
     stack_depth: int = 5
     """How many Python frames, the innermost ones, tell one ``"stack"`` from another."""
     all_flops: bool = False

@@ -94,6 +94,8 @@ class Share(_Part):
     findings: Findings | None = None
     operators: dict[str, Columns] | None = None
     """By what they are told apart by."""
+    behind_operators: Columns | None = None
+    """Where the time of the costliest operators goes: see `perfhooks.report.operator_rows`."""
     kernels: Counted | None = None
     categories: Columns | None = None
     """What kind of work was done."""

@@ -9,7 +9,7 @@ import msgspec
 import polars as pl
 
 from perfhooks import findings
-from perfhooks.report import json_values, tree
+from perfhooks.report import json_values, operator_rows, tree
 from perfhooks.report.data import SHARE_FORMAT
 from perfhooks.report.headline import headline, other_kinds, summary
 from perfhooks.trace import memory, step_kinds
@@ -96,8 +96,19 @@ def _operators(capture: Capture, trace: Trace) -> dict[str, json_values.Columns]
 def _costliest(table: pl.DataFrame) -> json_values.Columns:
     """The rows that cost most, on the host or on devices; work of devices by itself has a table of its own."""
     ours = table.filter(~pl.col("kind").is_in(_ON_DEVICE))
-    by_device = ours.sort("self_device_ms", descending=True, nulls_last=True).head(_ROWS // 2)
-    return json_values.columns(pl.concat([ours.head(_ROWS), by_device]).unique(maintain_order=True))
+    return json_values.columns(pl.concat([ours.head(_ROWS), _by_device(ours)]).unique(maintain_order=True))
+
+
+def _by_device(table: pl.DataFrame) -> pl.DataFrame:
+    """The operators that give devices most work."""
+    return table.sort("self_device_ms", descending=True, nulls_last=True).head(_ROWS // 2)
+
+
+def _behind_operators(capture: Capture, trace: Trace) -> json_values.Columns:
+    tables = capture.tables(trace)
+    ours = tables.operators().filter(~pl.col("kind").is_in(_ON_DEVICE))
+    shown = pl.concat([ours.head(_ROWS // 2), _by_device(ours)]).unique("name", maintain_order=True)
+    return operator_rows.behind(tables, shown["name"].to_list(), has_shapes="dims" in trace.arguments)
 
 
 def _kernels(capture: Capture, trace: Trace) -> dict[str, Any]:
@@ -213,6 +224,7 @@ _PARTS: Final[dict[str, Callable[[Capture, Trace], Any]]] = {
     "steps": _steps,
     "findings": _findings,
     "operators": _operators,
+    "behind_operators": _behind_operators,
     "kernels": _kernels,
     "categories": _categories,
     "flames": _flames,

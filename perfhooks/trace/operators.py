@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from perfhooks.errors import OptionError
-from perfhooks.trace import flops, modules, stacks, steps, torch_rules
+from perfhooks.trace import flops, modules, stacks, steps, torch_rules, whose
 from perfhooks.trace.kinds import DEVICE_WORK, Kind
 from perfhooks.trace.nesting import nest
 from perfhooks.trace.once import once
@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from perfhooks.trace.model import Ints, Trace
+    from perfhooks.trace.whose import Owners
 
 _MS: Final = 1e-6  # milliseconds in a nanosecond
 _HOST: Final = (Kind.OP, Kind.ANNOTATION, Kind.RUNTIME, Kind.OVERHEAD)
 _DEVICE: Final = (*DEVICE_WORK, Kind.DEVICE_ANNOTATION)
-GROUPS: Final = ("shapes", "stack", "module", "step")
+GROUPS: Final = ("shapes", "stack", "line", "module", "step")
 """What rows can be told apart by, besides the name."""
 _TIMES: Final = ("self_cpu_ms", "cpu_ms", "exclusive_cpu_ms", "self_device_ms", "device_ms")
 _SIZES: Final = ("self_cpu_bytes", "cpu_bytes", "self_device_bytes", "device_bytes")
@@ -40,7 +41,9 @@ class Calls(NamedTuple):
     depth: Ints
 
 
-def table(trace: Trace, by: Iterable[str] = (), *, stack_depth: int = 5, all_flops: bool = False) -> pl.DataFrame:
+def table(
+    trace: Trace, by: Iterable[str] = (), *, stack_depth: int = 5, all_flops: bool = False, owners: Owners = ()
+) -> pl.DataFrame:
     """Say what each operator cost: the rows of ``torch.profiler.profile.key_averages()`` for the same capture.
 
     One row for each name (kernels, copies and device-side labels have theirs), ``kind``, and whatever else is asked
@@ -69,10 +72,12 @@ def table(trace: Trace, by: Iterable[str] = (), *, stack_depth: int = 5, all_flo
         trace: any trace.
         by: ``"shapes"`` to tell input shapes apart (column ``input_shapes``; lists of tensors are told apart too, which
             torch does not), ``"stack"`` the innermost Python frames (``stack``, as in folded stacks; null without
-            any), ``"module"`` the modules, forward and backward (``module``, a path of `modules.table`; null outside of
-            all), ``"step"`` the steps (``step``; null outside of all). Device work has those of its launch.
+            any), ``"line"`` the innermost line of the user (``line``, see `whose.lines`), ``"module"`` the modules,
+            forward and backward (``module``, a path of `modules.table`; null outside of all), ``"step"`` the steps
+            (``step``; null outside of all). Device work has those of its launch.
         stack_depth: how many Python frames ``"stack"`` keeps.
         all_flops: count what torch forgets as well: `flops.MISSED_BY_TORCH`.
+        owners: whose code is whose, for ``"line"``.
 
     Raises:
         OptionError: ``by`` names something else.
@@ -83,7 +88,7 @@ def table(trace: Trace, by: Iterable[str] = (), *, stack_depth: int = 5, all_flo
             raise OptionError(f"by must be of {', '.join(map(repr, GROUPS))}, got {each!r}")
     rows = pl.concat([_host_rows(trace, all_flops=all_flops), _device_rows(trace)])
     memory = _memory_row(trace)
-    keys = _keys(trace, wanted, rows["row"].to_numpy(), stack_depth)
+    keys = _keys(trace, wanted, rows["row"].to_numpy(), stack_depth, owners)
     grouped = (
         rows.with_columns(**keys)
         .group_by("place", "group", *keys, maintain_order=True)
@@ -206,13 +211,16 @@ def _total(values: Ints, tree: Calls) -> Ints:
     return total
 
 
-def _keys(trace: Trace, by: tuple[str, ...], row: Ints, stack_depth: int) -> dict[str, pl.Series]:
+def _keys(trace: Trace, by: tuple[str, ...], row: Ints, stack_depth: int, owners: Owners) -> dict[str, pl.Series]:
     found: dict[str, pl.Series] = {}
     if "shapes" in by:
         found["input_shapes"] = _shapes(trace, row)
     if "stack" in by:
         texts, place = stacks.by_depth(trace, stack_depth)
         found["stack"] = _chosen(pl.Series(texts, dtype=pl.String), place[row])
+    if "line" in by:
+        texts, place = whose.of_rows(trace, _launched_from(trace, row), owners)
+        found["line"] = _chosen(pl.Series(texts, dtype=pl.String), place)
     if "module" in by:
         texts, place = modules.of_slices(trace)
         found["module"] = _chosen(pl.Series(texts, dtype=pl.String), place[row])
@@ -220,6 +228,13 @@ def _keys(trace: Trace, by: tuple[str, ...], row: Ints, stack_depth: int) -> dic
         every = steps.find(trace)
         found["step"] = _chosen(pl.Series(every.number, dtype=pl.Int64), steps.step_of(every, trace.start[row]))
     return found
+
+
+def _launched_from(trace: Trace, rows: Ints) -> Ints:
+    """Each slice of the host itself, and of work of devices what launched it, or -1."""
+    found = np.arange(len(trace))
+    found[trace.device_rows] = trace.launches
+    return found[rows]
 
 
 def _chosen(values: pl.Series, place: Ints) -> pl.Series:

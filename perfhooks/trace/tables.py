@@ -78,7 +78,8 @@ class Tables:
     def operators(self, by: Iterable[str] = (), *, stack_depth: int = 5, all_flops: bool = False) -> pl.DataFrame:
         """The table of operators: `perfhooks.trace.operators.table`."""
         wanted = (by,) if isinstance(by, str) else tuple(by)
-        return _operators(self.trace, wanted, stack_depth=stack_depth, all_flops=all_flops)
+        owners = self.owners if "line" in wanted else ()
+        return _operators(self.trace, wanted, stack_depth=stack_depth, all_flops=all_flops, owners=owners)
 
     @property
     def kernels(self) -> pl.DataFrame:
@@ -182,5 +183,5 @@ def _steps(trace: Trace, rank: int | None, stage: str, unfinished: int | None) -
 
 
 @once
-def _operators(trace: Trace, by: tuple[str, ...], *, stack_depth: int, all_flops: bool) -> pl.DataFrame:
-    return operators.table(trace, by, stack_depth=stack_depth, all_flops=all_flops)
+def _operators(trace: Trace, by: tuple[str, ...], *, stack_depth: int, all_flops: bool, owners: Owners) -> pl.DataFrame:
+    return operators.table(trace, by, stack_depth=stack_depth, all_flops=all_flops, owners=owners)

@@ -148,6 +148,20 @@ def lines(trace: Trace, rows: Ints, owners: Owners = (), *, otherwise: bool = Fa
     return [spoken(trace, *each) for each in zip(*around, strict=True)]
 
 
+def of_rows(trace: Trace, rows: Ints, owners: Owners = ()) -> tuple[list[str], Ints]:
+    """The same for many slices: the distinct lines, and for each slice the place of its line among them, or -1."""
+    user, library = (np.array(_around(trace, rows, each, owners), np.int64) for each in PREFERENCE[:2])
+    names = np.append(trace.name, -1)
+    # what is said of a pair of frames depends on their names, and on which of them is the inner one
+    said = np.stack([names[user], names[library], library > user])
+    _, first, place = np.unique(said, axis=1, return_index=True, return_inverse=True)
+    pairs = zip(user[first].tolist(), library[first].tolist(), strict=True)
+    texts = [spoken(trace, *pair) for pair in pairs]
+    known = {text: number for number, text in enumerate(dict.fromkeys(text for text in texts if text))}
+    numbers = np.array([known.get(text or "", -1) for text in texts] or [-1], np.int64)
+    return list(known), numbers[place.reshape(-1)]
+
+
 def spoken(trace: Trace, user: int, library: int, other: int = -1) -> str | None:
     """What `lines` says of the innermost frames of the user, of a library and of anybody else; slices, or -1."""
     line, inner = (trace.names[trace.name[row]] if row >= 0 else None for row in (user, library))

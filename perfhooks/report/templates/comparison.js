@@ -71,6 +71,7 @@ function overview() {
       ? [
           el("h2", null, "What differs besides"),
           dataTable({
+            id: "differs",
             caption: "What differs besides",
             rows: differs,
             limit: 20,
@@ -184,7 +185,7 @@ function allRows() {
     "rows",
     "All rows",
     "Of one recorded step. In each grouping but collectives, the rows sum to the difference of the steps.",
-    dataTable({ caption: "All rows", groups, group: first, search: "Search", limit: 20 }),
+    dataTable({ id: "rows", caption: "All rows", groups, group: first, search: "Search", limit: 20 }),
   );
 }
 
@@ -195,7 +196,7 @@ function flame() {
     "Flame graph of the difference",
     "Of one step, on all threads. Red takes longer than in the other run, blue less. As wide as A's time one also " +
       "sees what B no longer does.",
-    flameGraph(DATA.flames),
+    flameGraph(DATA.flames, "flame"),
   );
 }
 
@@ -205,6 +206,7 @@ function besides() {
     parts.push(
       el("h3", null, "Peak memory"),
       dataTable({
+        id: "memory",
         caption: "Peak memory",
         rows: DATA.memory,
         columns: [
@@ -233,6 +235,7 @@ function besides() {
     parts.push(
       el("h3", null, "Ranks"),
       dataTable({
+        id: "ranks",
         caption: "Ranks",
         rows: ranks,
         columns: [
@@ -253,6 +256,7 @@ function besides() {
         "Operators, labels, calls into the runtime and kernels of one step, on any thread, where the number differs.",
       ),
       dataTable({
+        id: "counts",
         caption: "How often",
         rows: DATA.counts,
         search: "Search names",
@@ -293,3 +297,5 @@ document
   .replaceChildren(...sections.map((each) => el("a", { href: `#${each.id}` }, SECTIONS[each.id])));
 document.title = `${DATA.a.label} → ${DATA.b.label} · perfhooks`;
 document.body.dataset.ready = "yes";
+window.addEventListener("hashchange", goTo);
+goTo();

@@ -58,7 +58,8 @@ function changed(node) {
   return strength === 0 ? "d-same" : `d-${share > 0 ? "more" : "less"}-${strength}`;
 }
 
-function flameGraph(flames) {
+// id names the graph in addresses: what is searched (find), which time (by), and the frame that is looked at (at)
+function flameGraph(flames, id) {
   let which = Object.keys(flames)[0];
   let nodes,
     root,
@@ -89,6 +90,23 @@ function flameGraph(flames) {
   function zoom(place) {
     root = focus = place;
     draw();
+  }
+  function note() {
+    if (!id) return;
+    const by = which === Object.keys(flames)[0] ? null : which;
+    const at = root === firstBranch(nodes) ? null : nodes[root].name;
+    noteAddress(id, { find: search.value.trim(), by, at });
+  }
+  // what the address says: of the frames of this name the widest is looked at, in the time where it is
+  function take({ find, by, at }) {
+    words = (find || "").toLowerCase();
+    search.value = find || "";
+    const keys = Object.keys(flames);
+    const holds = (key) => flames[key].names.includes(at);
+    load(Object.hasOwn(flames, by) ? by : (known(at) && keys.find(holds)) || keys[0]);
+    const found = nodes.map((_, place) => place).filter((place) => nodes[place].name === at);
+    if (found.length) zoom(found.reduce((top, place) => (nodes[place].value > nodes[top].value ? place : top)));
+    chooser.replaceChildren(...(keys.length > 1 ? [chooserOf(keys)] : []));
   }
   function draw() {
     const drawn = [];
@@ -121,7 +139,10 @@ function flameGraph(flames) {
         "data-place": place,
         style: { left: `${(left / nodes[root].value) * 100}%`, width: `${width}%`, top: `${depth * ROW}px` },
         on: {
-          click: () => zoom(place === root && node.parent >= 0 ? node.parent : place),
+          click: () => {
+            zoom(place === root && node.parent >= 0 ? node.parent : place);
+            note();
+          },
           mouseenter: () => describe(node),
         },
       },
@@ -179,33 +200,38 @@ function flameGraph(flames) {
     "device, B": "B's device time",
     "device, A": "A's device time",
   };
-  const tools = el(
-    "div",
-    { class: "tools" },
-    el("input", {
-      type: "search",
-      placeholder: "Search frames",
-      "aria-label": "Search frames",
-      spellcheck: "false",
-      on: {
-        input: (event) => {
-          words = event.target.value.trim().toLowerCase();
-          draw();
-        },
+  const search = el("input", {
+    type: "search",
+    placeholder: "Search frames",
+    "aria-label": "Search frames",
+    spellcheck: "false",
+    on: {
+      input: (event) => {
+        words = event.target.value.trim().toLowerCase();
+        draw();
+        note();
       },
-    }),
-    matched,
-    Object.keys(flames).length > 1
-      ? segmented(
-          "Time of",
-          Object.keys(flames).map((key) => [key, names[key]]),
-          which,
-          load,
-        )
-      : null,
-    el("button", { type: "button", class: "plain", on: { click: () => zoom(0) } }, "Show all"),
-  );
-  load(which);
+    },
+  });
+  const chooser = el("span");
+  const chooserOf = (keys) =>
+    segmented(
+      "Time of",
+      keys.map((key) => [key, names[key]]),
+      which,
+      (key) => {
+        load(key);
+        note();
+      },
+    );
+  const all = () => {
+    zoom(0);
+    note();
+  };
+  const showAll = el("button", { type: "button", class: "plain", on: { click: all } }, "Show all");
+  const tools = el("div", { class: "tools" }, search, matched, chooser, showAll);
+  take(id ? addressOf(id) : {});
+  if (id) places.set(id, take);
   const kinds = new Set(Object.values(flames).flatMap((flame) => flame.kinds.map((kind) => FRAME_KINDS[kind])));
   const legend = el(
     "p",

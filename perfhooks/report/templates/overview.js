@@ -172,23 +172,30 @@ function gain(finding) {
   return parts.length ? el("p", { class: "gain", title: finding.estimate }, "Could gain up to ", parts) : null;
 }
 
-function findingItem(finding, open) {
+function findingItem(finding, links) {
   return el(
     "li",
     { class: "finding" },
-    el("h3", null, finding.title),
+    el("h3", null, links(finding.title)),
     gain(finding),
     el(
       "ul",
       { class: "evidence" },
-      (finding.evidence || []).map((line) => el("li", null, line)),
+      (finding.evidence || []).map((line) => el("li", null, links(line))),
     ),
     el(
       "details",
-      { open },
+      null,
       el("summary", null, "What to do"),
       el("p", null, finding.advice),
-      finding.code ? el("pre", { tabindex: "0" }, finding.code) : null,
+      finding.code
+        ? el(
+            "div",
+            { class: "code" },
+            el("pre", { tabindex: "0" }, finding.code),
+            copyButton("Copy", "Copy these lines", () => finding.code),
+          )
+        : null,
       finding.estimate ? el("p", { class: "muted" }, `How the gain was estimated: ${finding.estimate}`) : null,
     ),
   );
@@ -207,6 +214,7 @@ function findings(details) {
     return el("div", { class: "findings" }, el("h2", null, "What to do first"), el("p", { class: "good" }, text));
   }
   const rest = found.slice(3);
+  const links = evidenceLinks(details);
   return el(
     "div",
     { class: "findings" },
@@ -214,7 +222,7 @@ function findings(details) {
     el(
       "ol",
       null,
-      found.slice(0, 3).map((each) => findingItem(each, false)),
+      found.slice(0, 3).map((each) => findingItem(each, links)),
     ),
     rest.length
       ? el(
@@ -224,7 +232,7 @@ function findings(details) {
           el(
             "ol",
             { start: 4 },
-            rest.map((each) => findingItem(each, false)),
+            rest.map((each) => findingItem(each, links)),
           ),
         )
       : null,

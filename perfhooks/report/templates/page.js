@@ -5,6 +5,7 @@ const LABELS = {
   timeline: "All steps",
   startup: "Start",
   windows: "Windows",
+  steps: "Steps",
   categories: "Kinds of work",
   operators: "Operators",
   kernels: "Kernels",
@@ -19,9 +20,27 @@ const LABELS = {
 };
 const chosen = { window: DATA.windows.length - 1, rank: null };
 
+// what an address must name so that others see the same
+function currentPlace() {
+  const window_ = DATA.windows[chosen.window];
+  return {
+    window: DATA.windows.length > 1 ? window_.name : null,
+    rank: window_ && window_.ranks.length > 1 ? currentRank(window_).rank : null,
+  };
+}
+
+// the window and rank that the address names, as far as they are here
+function choose() {
+  const { given } = readAddress();
+  const place = DATA.windows.findIndex((each) => each.name === given.window);
+  if (place >= 0) chosen.window = place;
+  if (/^\d+$/.test(given.rank || "")) chosen.rank = Number(given.rank);
+}
+
 function pick(place, rank) {
   if (place !== null) chosen.window = place;
   chosen.rank = rank;
+  noteAddress("overview", {});
   show();
   window.scrollTo({ top: 0 });
 }
@@ -107,11 +126,13 @@ function show() {
     const some = `The latest ${DATA.windows.length} of ${DATA.windows_count} windows are on this page`;
     lost.push(el("p", { class: "muted" }, `${some}; the files of all are beside it.`));
   }
+  places.clear();
   const first = attempt(details ? overview : absent, window_, details || {}, rank);
   const ofRun = [windowsSection, ranksSection, timelineSection, startupSection].map((make) =>
     attempt(make, window_, rank),
   );
   const ofWindow = [
+    stepsSection,
     categoriesSection,
     operatorsSection,
     kernelsSection,
@@ -135,7 +156,7 @@ function show() {
     .getElementById("nav")
     .replaceChildren(
       ...[...main.querySelectorAll("section[id]")].map((each) =>
-        el("a", { href: `#${each.id}` }, LABELS[each.id] || each.id),
+        el("a", { href: address(each.id, {}) }, LABELS[each.id] || each.id),
       ),
     );
   document.title = `${DATA.title} · perfhooks`;
@@ -146,4 +167,12 @@ function show() {
 
 for (const query of ["(prefers-color-scheme: dark)", "print"])
   window.matchMedia(query).addEventListener("change", drawFigures);
+window.addEventListener("hashchange", () => {
+  const before = { ...chosen };
+  choose();
+  if (before.window !== chosen.window || before.rank !== chosen.rank) show();
+  goTo();
+});
+choose();
 show();
+goTo();

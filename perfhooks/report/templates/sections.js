@@ -2,51 +2,6 @@
 
 const meaning = (group, term) => (DEFINITIONS[group] || {})[term];
 
-function operatorColumns(extra) {
-  const of = (term) => meaning("Operators", term);
-  return [
-    { key: "name", label: "Operator", kind: "name" },
-    ...extra,
-    { key: "count", label: "Count", kind: "count", title: of("count") },
-    { key: "self_cpu_ms", label: "Self host, ms", kind: "ms", bar: true, title: of("self host") },
-    { key: "cpu_ms", label: "Host, ms", kind: "ms", title: of("host") },
-    { key: "exclusive_cpu_ms", label: "Exclusive host, ms", kind: "ms", title: of("exclusive host") },
-    { key: "self_device_ms", label: "Self device, ms", kind: "ms", bar: true, title: of("self device") },
-    { key: "device_ms", label: "Device, ms", kind: "ms", title: of("device") },
-    { key: "self_cpu_bytes", label: "Host memory", kind: "bytes", title: of("host memory") },
-    { key: "self_device_bytes", label: "Device memory", kind: "bytes", title: of("device memory") },
-    { key: "flops", label: "Flops", kind: "flops", title: of("flops") },
-  ];
-}
-
-function operatorsSection(details) {
-  const tables = details.operators;
-  if (!tables || !height(tables.name)) return null;
-  const extra = {
-    name: ["By name", []],
-    shapes: ["By shape", [{ key: "input_shapes", label: "Input shapes", kind: "name" }]],
-    step: ["By step", [{ key: "step", label: "Step", kind: "count" }]],
-  };
-  const groups = {};
-  for (const [key, [label, columns]] of Object.entries(extra)) {
-    if (tables[key] && height(tables[key]))
-      groups[key] = { label, columns: operatorColumns(columns), rows: rowsOf(tables[key]) };
-  }
-  return section(
-    "operators",
-    "Operators",
-    "What torch ran, summed over all recorded steps: on the host, and the device work it launched.",
-    dataTable({
-      caption: "Operators",
-      groups,
-      group: "name",
-      sort: { key: "self_cpu_ms", descending: true },
-      search: "Search operators",
-      limit: 14,
-    }),
-  );
-}
-
 function kernelsSection(details) {
   if (!details.kernels) return null;
   const of = (term) => meaning("Kernels", term);
@@ -71,6 +26,7 @@ function kernelsSection(details) {
     "Kernels",
     lead,
     dataTable({
+      id: "kernels",
       caption: "Kernels, copies and sets",
       columns,
       rows: rowsOf(details.kernels.rows),
@@ -89,7 +45,7 @@ function flameSection(details) {
     ? "Wider is longer; what is below was called by what is above. Click a frame to look closer, click it again " +
       "to go back."
     : "Labels, operators and kernels. Record with_stack=True to see the lines of Python around them.";
-  return section("flame", "Flame graph", lead, flameGraph(flames));
+  return section("flame", "Flame graph", lead, flameGraph(flames, "flame"));
 }
 
 function modulesSection(details) {
@@ -113,6 +69,7 @@ function modulesSection(details) {
     "Modules",
     "The tree of modules in the order of their first calls; a row includes the rows below it.",
     dataTable({
+      id: "modules",
       caption: "Modules",
       columns,
       rows: rowsOf(details.modules.rows),
@@ -147,6 +104,7 @@ function memorySection(details) {
       memoryFigure(device, memory.over_time[device], peak),
       el("h3", null, `Alive at the peak: ${bytes(peak.allocated_bytes)} ${when}`),
       dataTable({
+        id: "alive",
         caption: "Alive at the peak",
         columns,
         rows: mine,
@@ -176,14 +134,15 @@ function memorySection(details) {
 function communicationSection(details) {
   const of = (term) => meaning("Communication and waiting", term);
   const made = [];
-  const add = (title, table, columns, key) => {
+  const add = (id, title, table, columns, key) => {
     if (height(table))
       made.push(
         el("h3", null, title),
-        dataTable({ caption: title, columns, rows: rowsOf(table), sort: { key, descending: true }, limit: 10 }),
+        dataTable({ id, caption: title, columns, rows: rowsOf(table), sort: { key, descending: true }, limit: 10 }),
       );
   };
   add(
+    "collectives",
     "Collectives",
     details.collectives,
     [
@@ -202,6 +161,7 @@ function communicationSection(details) {
     "total_ms",
   );
   add(
+    "copies",
     "Copies",
     details.copies,
     [
@@ -219,6 +179,7 @@ function communicationSection(details) {
     "total_ms",
   );
   add(
+    "synchronisations",
     "Where the host waited for the device",
     details.synchronisations,
     [
@@ -246,6 +207,39 @@ function meansColumns(first) {
   ];
 }
 
+const STEP_COLUMNS = [
+  { key: "device_span_ms", label: "Device span, ms", term: "device span" },
+  { key: "busy_ms", label: "Device busy, ms", term: "busy" },
+  { key: "compute_ms", label: "Compute, ms", term: "compute" },
+  { key: "exposed_comm_ms", label: "Exposed comm, ms", term: "exposed communication" },
+  { key: "exposed_copy_ms", label: "Exposed copies, ms", term: "exposed copies" },
+  { key: "other_work_ms", label: "Other work, ms", term: "other steps' work" },
+  { key: "idle_ms", label: "Idle, ms", term: "idle" },
+  { key: "sync_ms", label: "Syncs, ms", term: "syncs" },
+];
+
+function stepsSection(details) {
+  const steps = details.steps || {};
+  const rows = rowsOf(steps.rows).map((row, place) => ({ ...row, kind: (steps.kinds || [])[place] || null }));
+  if (!rows.some((row) => known(row.step))) return null;
+  const of = (term) => meaning("Steps", term);
+  const part = ([key, label]) => ({ key, label: `${label[0].toUpperCase()}${label.slice(1)}, ms`, kind: "ms" });
+  const columns = [
+    { key: "step", label: "Step", kind: "count", title: of("step") },
+    { key: "kind", label: "Kind", kind: "text", word: true, title: of("mean step") },
+    { key: "wall_ms", label: "Wall, ms", kind: "ms", bar: true },
+    ...PARTS.map(part),
+    ...STEP_COLUMNS.map(({ key, label, term }) => ({ key, label, kind: "ms", title: of(term) })),
+    { key: "ops", label: "Operators", kind: "count" },
+    { key: "launches", label: "Launches", kind: "count" },
+    { key: "kernels", label: "Kernels", kind: "count" },
+    { key: "syncs", label: "Syncs", kind: "count", title: of("syncs") },
+    { key: "allocated_peak_mb", label: "Peak memory, MB", kind: "number", title: of("peak memory") },
+  ];
+  const table = { id: "steps", key: "step", caption: "Steps", columns, rows, limit: 8, total: steps.count };
+  return section("steps", "Steps", "Where the time of each recorded step went.", dataTable(table));
+}
+
 function windowsSection(current) {
   if (DATA.windows.length < 2) return null;
   const rows = DATA.windows.map((each, place) => ({
@@ -269,7 +263,7 @@ function windowsSection(current) {
     "windows",
     "Windows",
     "Means over the steps of each window, of its lowest rank.",
-    dataTable({ caption: "Windows", columns, rows, limit: 20 }),
+    dataTable({ id: "windows", caption: "Windows", columns, rows, limit: 20 }),
   );
 }
 
@@ -396,7 +390,14 @@ function ranksSection(window_, rank) {
       sharesTable("Mean of all ranks", rows, OF_RANKS, whole, "ms a step"),
     ),
     el("h3", null, "Step by rank"),
-    dataTable({ caption: "Ranks", groups, group: "together", sort: { key: "own_ms", descending: true }, limit: 16 }),
+    dataTable({
+      id: "ranks",
+      caption: "Ranks",
+      groups,
+      group: "together",
+      sort: { key: "own_ms", descending: true },
+      limit: 16,
+    }),
     el("h3", null, "Collectives over ranks"),
     el(
       "p",
@@ -409,6 +410,7 @@ function ranksSection(window_, rank) {
     ),
     kinds.length
       ? dataTable({
+          id: "together",
           caption: "Collectives over ranks",
           columns: kindsColumns(told.clocks || {}),
           rows: kinds,
@@ -447,7 +449,7 @@ function meansSection(window_, rank, more) {
     "ranks",
     "Ranks",
     lead,
-    dataTable({ caption: "Ranks", columns, rows, sort: { key: "wall_ms", descending: true }, limit: 16 }),
+    dataTable({ id: "ranks", caption: "Ranks", columns, rows, sort: { key: "wall_ms", descending: true }, limit: 16 }),
     ...(more || []),
   );
 }
@@ -475,6 +477,7 @@ function startupSection() {
         `${Number(whole.toPrecision(3))} s from the start of the process to the end of its first step, by looking at ` +
           "its main thread every 50 ms.",
         dataTable({
+          id: "startup",
           caption: "Before the first step",
           columns: [
             { key: "phase", label: "What", kind: "text" },

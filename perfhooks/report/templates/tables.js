@@ -23,14 +23,23 @@ function compare(a, b, descending) {
   return descending ? -order : order;
 }
 
+const fileName = (caption) =>
+  `${[(DATA.title || "perfhooks").split("/").pop(), whereabouts().window, caption]
+    .filter(Boolean)
+    .join("-")
+    .replace(/[^\w.-]+/g, "-")
+    .toLowerCase()}.csv`;
+
 function cell(spec, value, row, scale, top) {
+  const label = spec.label; // shown beside the value where rows are not as wide as their columns
   if (spec.node) return el("td", { class: spec.kind === "name" ? "name" : null }, spec.node(value, row));
   if (!known(value)) return el("td", { class: NUMERIC.has(spec.kind) ? "num none" : "none" }, "–");
   const text = FORMATS[spec.kind](value, scale);
   if (!NUMERIC.has(spec.kind)) {
     const shown = spec.show ? spec.show(value, row) : text;
     const title = shown !== text || text.length > 40 ? text : null;
-    if (spec.kind !== "name") return el("td", { class: spec.word ? "txt word" : "txt", title }, shown);
+    const class_ = spec.word ? "txt word" : "txt";
+    if (spec.kind !== "name") return el("td", { class: class_, title, "data-label": label }, shown);
     return el("td", { class: "name", title }, el("span", { class: "clamp" }, shown));
   }
   const bar =
@@ -41,13 +50,39 @@ function cell(spec, value, row, scale, top) {
           value > 0 && el("i", { class: "meter", style: { width: `${(Math.max(value, 0) / top) * 100}%` } }),
         )
       : null;
-  return el("td", { class: value === 0 ? "num zero" : "num" }, bar, bar ? el("span", { class: "beside" }, text) : text);
+  const number = bar ? el("span", { class: "beside" }, text) : text;
+  return el("td", { class: value === 0 ? "num zero" : "num", "data-label": label }, bar, number);
 }
 
-// columns: [{key, label, kind, title, bar, word, show, node}]; those without any value, or number but 0, are left out
-function dataTable({ caption, columns, rows, sort, limit = 12, search, total, groups, group }) {
-  let current = { sort: { ...sort }, text: "", all: false, group };
-  const box = el("div", { class: "table" });
+// the rows in whose texts all words occur
+function matching({ columns, rows }, text) {
+  const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+  const keys = columns.filter((spec) => !NUMERIC.has(spec.kind)).map((spec) => spec.key);
+  return rows.filter((row) => {
+    const all = keys
+      .map((key) => (known(row[key]) ? String(row[key]) : ""))
+      .join(" ")
+      .toLowerCase();
+    return words.every((word) => all.includes(word));
+  });
+}
+
+// a name that can be clicked, to see what is behind it
+function opener(value, isOpen, click) {
+  const given = { type: "button", class: "opener", "aria-expanded": String(isOpen), on: { click } };
+  return el("button", given, el("span", { class: "clamp" }, value));
+}
+
+// "-count" is the column count, largest first
+const sortName = (sort) => (sort && sort.key ? `${sort.descending ? "-" : ""}${sort.key}` : null);
+const sortOf = (name) => ({ key: name.replace(/^-/, ""), descending: name.startsWith("-") });
+
+// columns: [{key, label, kind, title, bar, word, show, node}]; those without any value, or number but 0, are left out;
+// id names the table in addresses, key the column by which they name a row, open(row) makes what a click on it shows
+function dataTable({ id, key = "name", open, ...given }) {
+  const { caption, columns, rows, sort, limit = 12, search, total, groups, group } = given;
+  const current = { sort: { ...sort }, text: "", all: false, group, at: null };
+  const box = el("div", { class: "table", "data-table": id });
   const scroll = el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption });
   const foot = el("div", { class: "table-foot" });
   const status = el("span", { role: "status" });
@@ -61,32 +96,50 @@ function dataTable({ caption, columns, rows, sort, limit = 12, search, total, gr
       },
     },
   });
-  foot.append(status, more);
+  foot.append(
+    status,
+    el(
+      "span",
+      { class: "take" },
+      more,
+      copyButton("Copy", "Copy these rows for a spreadsheet", () => asCells(source().columns, ordered())),
+      csvButton(
+        () => fileName(caption),
+        () => asCsv(source().columns, ordered()),
+      ),
+    ),
+  );
 
   const source = () => (groups ? groups[current.group] : { columns, rows });
-  function matching() {
-    const words = current.text.toLowerCase().split(/\s+/).filter(Boolean);
-    const { columns: specs, rows: every } = source();
-    const texts = specs.filter((spec) => !NUMERIC.has(spec.kind)).map((spec) => spec.key);
-    return every.filter((row) => {
-      const text = texts
-        .map((key) => (known(row[key]) ? String(row[key]) : ""))
-        .join(" ")
-        .toLowerCase();
-      return words.every((word) => text.includes(word));
-    });
+  const isNamed = (row) => current.at !== null && String(row[key]) === current.at;
+  // what the address says of this table
+  function take({ find, by, sort: order, at }) {
+    current.text = find || "";
+    current.group = groups && Object.hasOwn(groups, by) ? by : group;
+    const asked = order ? sortOf(order) : {};
+    current.sort = source().columns.some((spec) => spec.key === asked.key) ? asked : { ...sort };
+    current.at = known(at) ? at : null;
+    if (current.at !== null && ordered().findIndex(isNamed) >= limit) current.all = true;
+  }
+  function note() {
+    if (!id) return;
+    const by = groups && current.group !== group ? current.group : null;
+    const order = sortName(current.sort);
+    const usual = sortName(sort);
+    noteAddress(id, { find: current.text, by, sort: order === usual ? null : order, at: current.at });
   }
   function head(specs) {
     return el(
       "tr",
       null,
       specs.map((spec) => {
-        const active = current.sort && current.sort.key === spec.key;
+        const active = current.sort.key === spec.key;
         const order = active ? (current.sort.descending ? "descending" : "ascending") : null;
         const turn = () => {
           const first = NUMERIC.has(spec.kind);
           current.sort = { key: spec.key, descending: active ? !current.sort.descending : first };
           draw();
+          note();
           const again = scroll.querySelector(`button[data-key="${spec.key}"]`);
           if (again) again.focus();
         };
@@ -98,21 +151,42 @@ function dataTable({ caption, columns, rows, sort, limit = 12, search, total, gr
       }),
     );
   }
+  function ordered() {
+    const found = matching(source(), current.text);
+    const { key: by, descending } = current.sort;
+    return by ? found.sort((a, b) => compare(a[by], b[by], descending)) : found;
+  }
+  function line(row, cells) {
+    const more = isNamed(row) && opens(row);
+    const kind = row.$current ? "current" : isNamed(row) ? "opened" : null;
+    const first = el("tr", { class: kind }, cells);
+    return more ? [first, el("tr", { class: "more" }, el("td", { colspan: cells.length }, more))] : [first];
+  }
+  function toggle(row) {
+    current.at = isNamed(row) ? null : String(row[key]);
+    draw();
+    note();
+    const again = scroll.querySelector("button[aria-expanded=true]");
+    if (again) again.focus();
+  }
+  const opens = (row) => open && current.group === group && open(row);
+  const node = (spec) =>
+    open && spec.key === key
+      ? (value, row) => (opens(row) ? opener(value, isNamed(row), () => toggle(row)) : el("span", null, value))
+      : spec.node;
   function draw() {
     const { columns: specs, rows: every } = source();
     const shown = specs.filter((spec) =>
       every.some((row) => known(row[spec.key]) && !(spec.kind !== "count" && row[spec.key] === 0)),
     );
-    const found = matching();
-    if (current.sort) found.sort((a, b) => compare(a[current.sort.key], b[current.sort.key], current.sort.descending));
+    const found = ordered();
     const visible = current.all ? found : found.slice(0, limit);
     const scale = shown.map((spec) => decimals(every.map((row) => (NUMERIC.has(spec.kind) ? row[spec.key] : null))));
     const tops = shown.map((spec) => (spec.bar ? Math.max(...every.map((row) => row[spec.key] || 0)) : 0));
     const body = visible.map((row) =>
-      el(
-        "tr",
-        row.$current ? { class: "current" } : null,
-        shown.map((spec, i) => cell(spec, row[spec.key], row, scale[i], tops[i])),
+      line(
+        row,
+        shown.map((spec, i) => cell({ ...spec, node: node(spec) }, row[spec.key], row, scale[i], tops[i])),
       ),
     );
     scroll.replaceChildren(
@@ -134,40 +208,43 @@ function dataTable({ caption, columns, rows, sort, limit = 12, search, total, gr
           : "";
     more.hidden = found.length <= limit;
     more.textContent = current.all ? "Show fewer" : `Show all ${found.length}`;
-    foot.hidden = !status.textContent && more.hidden;
   }
   const tools = el("div", { class: "tools" });
-  if (search) {
-    tools.append(
-      el("input", {
-        type: "search",
-        placeholder: search,
-        "aria-label": search,
-        spellcheck: "false",
-        on: {
-          input: (event) => {
-            current.text = event.target.value;
-            draw();
-          },
-        },
-      }),
-    );
-  }
-  if (groups && Object.keys(groups).length > 1) {
-    tools.append(
-      segmented(
-        "Group rows by",
-        Object.entries(groups).map(([key, each]) => [key, each.label]),
-        group,
-        (key) => {
-          current.group = key;
+  function drawTools() {
+    const words = {
+      type: "search",
+      placeholder: search,
+      "aria-label": search,
+      spellcheck: "false",
+      value: current.text,
+      on: {
+        input: (event) => {
+          current.text = event.target.value;
           draw();
+          note();
         },
-      ),
+      },
+    };
+    const choose = (name) => {
+      current.group = name;
+      draw();
+      note();
+    };
+    const choices = Object.entries(groups || {}).map(([name, each]) => [name, each.label]);
+    tools.replaceChildren(
+      ...[
+        search ? el("input", words) : null,
+        choices.length > 1 ? segmented("Group rows by", choices, current.group, choose) : null,
+      ].filter(Boolean),
     );
   }
-  if (tools.children.length) box.append(tools);
-  box.append(scroll, foot);
-  draw();
+  box.append(tools, scroll, foot);
+  const show = (given) => {
+    take(given);
+    drawTools();
+    draw();
+  };
+  show(id ? addressOf(id) : {});
+  if (id) places.set(id, show);
   return box;
 }

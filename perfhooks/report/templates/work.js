@@ -66,6 +66,6 @@ function gapsSection(details) {
     "gaps",
     "Longest gaps",
     `When no device worked for longest, ${ms(rows[0].gap_ms)} at once, and what the host did for most of that time.`,
-    dataTable({ caption: "Longest gaps", columns, rows, sort: { key: "gap_ms", descending: true } }),
+    dataTable({ id: "gaps", caption: "Longest gaps", columns, rows, sort: { key: "gap_ms", descending: true } }),
   );
 }

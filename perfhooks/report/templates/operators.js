@@ -1,0 +1,89 @@
+// The table of operators; a click on one shows the shapes, lines and modules behind it.
+
+function operatorColumns(extra) {
+  const of = (term) => meaning("Operators", term);
+  return [
+    { key: "name", label: "Operator", kind: "name" },
+    ...extra,
+    { key: "count", label: "Count", kind: "count", title: of("count") },
+    { key: "self_cpu_ms", label: "Self host, ms", kind: "ms", bar: true, title: of("self host") },
+    { key: "cpu_ms", label: "Host, ms", kind: "ms", title: of("host") },
+    { key: "exclusive_cpu_ms", label: "Exclusive host, ms", kind: "ms", title: of("exclusive host") },
+    { key: "self_device_ms", label: "Self device, ms", kind: "ms", bar: true, title: of("self device") },
+    { key: "device_ms", label: "Device, ms", kind: "ms", title: of("device") },
+    { key: "self_cpu_bytes", label: "Host memory", kind: "bytes", title: of("host memory") },
+    { key: "self_device_bytes", label: "Device memory", kind: "bytes", title: of("device memory") },
+    { key: "flops", label: "Flops", kind: "flops", title: of("flops") },
+  ];
+}
+
+// what of the flame graph a line of source or a module is
+function frameLink(by, what, frames) {
+  const name = by === "module" ? `nn.Module: ${what.split("/").pop()}` : what.split(", in ")[0];
+  const shown = by === "line" ? what.split(", in ").map(frameName).join(", in ") : what;
+  return frames.has(name) ? el("a", { href: address("flame", { at: name }), title: what }, shown) : shown;
+}
+
+function behindTable(title, by, rows, frames) {
+  const onDevice = rows.some((row) => row.self_device_ms > 0);
+  const time = (row) => (onDevice ? row.self_device_ms : row.self_cpu_ms);
+  const lines = rows.map((row) =>
+    el(
+      "tr",
+      null,
+      el("td", { class: "name" }, frameLink(by, row.what, frames)),
+      el("td", { class: "num" }, `${grouped(row.count, 0)} ×`),
+      el("td", { class: "num" }, ms(time(row))),
+    ),
+  );
+  const head = `${title}, ${onDevice ? "self device" : "self host"}`;
+  return el("table", { class: "behind" }, el("caption", null, head), el("tbody", null, lines));
+}
+
+// a function that says what is behind an operator; null where the trace does not tell
+function behindOperators(details) {
+  const rows = rowsOf(details.behind_operators);
+  const frames = new Set(Object.values(details.flames || {}).flatMap((flame) => flame.names));
+  const titles = { shapes: "Input shapes", line: "Your lines", module: "Modules" };
+  return (row) => {
+    const mine = rows.filter((each) => each.name === row.name);
+    if (!mine.length) return null;
+    const tables = Object.entries(titles).map(([by, title]) => [title, by, mine.filter((each) => each.by === by)]);
+    return el(
+      "div",
+      { class: "pair" },
+      tables.filter(([, , some]) => some.length).map(([title, by, some]) => behindTable(title, by, some, frames)),
+    );
+  };
+}
+
+function operatorsSection(details) {
+  const tables = details.operators;
+  if (!tables || !height(tables.name)) return null;
+  const extra = {
+    name: ["By name", []],
+    shapes: ["By shape", [{ key: "input_shapes", label: "Input shapes", kind: "name" }]],
+    step: ["By step", [{ key: "step", label: "Step", kind: "count" }]],
+  };
+  const groups = {};
+  for (const [key, [label, columns]] of Object.entries(extra)) {
+    if (tables[key] && height(tables[key]))
+      groups[key] = { label, columns: operatorColumns(columns), rows: rowsOf(tables[key]) };
+  }
+  return section(
+    "operators",
+    "Operators",
+    "What torch ran, summed over all recorded steps: on the host, and the device work it launched. Click one to see " +
+      "its costliest shapes, lines and modules.",
+    dataTable({
+      id: "operators",
+      caption: "Operators",
+      groups,
+      group: "name",
+      sort: { key: "self_cpu_ms", descending: true },
+      search: "Search operators",
+      limit: 14,
+      open: behindOperators(details),
+    }),
+  );
+}
