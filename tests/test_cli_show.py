@@ -166,7 +166,7 @@ def test_a_folder_of_runs_shows_the_latest(run, run_folder):
 
 def test_an_unfinished_window_is_read_from_its_spool(run, tmp_path):
     made = place(tmp_path / "train-000012-000014", state="spooled", token="0a1b")
-    testing.write_trace(made.spool("0a1b"), EVENTS)
+    testing.write_trace(made.saved_trace("0a1b"), EVENTS)
     assert [row["step"] for row in as_csv(run(made.folder)[1])] == ["3", "4"]
 
 

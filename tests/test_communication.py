@@ -101,7 +101,7 @@ def test_what_a_training_said_is_kept_with_its_windows(tmp_path):
     capture = Capture(first=2, last=2, reached=3, state="spooled", token="0a1b", options=prof._handover.recorded,
                       handlers=({"type": "steps"},))  # fmt: skip
     place.save(capture)
-    testing.write_trace(place.spool("0a1b"), [step_mark(2, 0, 100), kernel(1, 0, 10, name="my_exchange_v2")])
+    testing.write_trace(place.saved_trace("0a1b"), [step_mark(2, 0, 100), kernel(1, 0, 10, name="my_exchange_v2")])
     publish_json(tmp_path / "run.json", {"format": 1})
     finish(place)
     assert pl.read_csv(place.artifact("steps.csv"))["comm_ms"].item() > 0

@@ -148,9 +148,9 @@ def test_a_network_disk_is_known_by_its_mount(tmp_path, folder, network):
 def test_traces_are_saved_on_a_local_disk_where_the_run_is_on_a_network_one(tmp_path, monkeypatch):
     run = Run.open(tmp_path / "runs", "r", ALONE, {})
     place = run.place("train", 1, 2)
-    assert run.spool_for(place, "0a1b") == place.spool("0a1b")
+    assert run.saved_trace_for(place, "0a1b") == place.saved_trace("0a1b")
     monkeypatch.setattr("perfhooks.run.remote.is_network_disk", lambda folder: True)
-    assert not run.spool_for(place, "0a1b").is_relative_to(tmp_path / "runs")
+    assert not run.saved_trace_for(place, "0a1b").is_relative_to(tmp_path / "runs")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -225,7 +225,7 @@ def left(run, token="0a1b", **facts):
         for step in (2, 3, 4)
         for event in (step_mark(step, 100 * step, 100 * step + 90), op("a", 100 * step, 100 * step + 50))
     ]
-    write_trace(place.spool(token), events)
+    write_trace(place.saved_trace(token), events)
     if facts:
         place.save(Capture(state="spooled", token=token, handlers=({"type": "steps"},), **facts))
     return place
@@ -265,7 +265,7 @@ def test_a_trace_that_is_being_saved_is_left_to_its_process(tmp_path):
     path = mark(run, Process.current())
     path.write_bytes(path.read_bytes().replace(WINDOW.encode(), place.folder.name.encode()))
     assert list(finish_all(run.folder)) == []
-    assert place.spool("0a1b").exists()
+    assert place.saved_trace("0a1b").exists()
     assert not place.capture_file.exists()
 
 
@@ -282,7 +282,7 @@ def test_a_window_that_is_recorded_again_while_the_first_is_finished_is_the_one_
     monkeypatch.setattr("perfhooks.finishing.finish._artifacts", artifacts)
     finish(place)
     assert (place.load().state, place.load().token) == ("spooled", "2c3d")
-    assert [path.name for path in place.folder.glob(".*spool*")] == [place.spool("2c3d").name]
+    assert [path.name for path in place.folder.glob(".*spool*")] == [place.saved_trace("2c3d").name]
     assert (finish(place).time, place.load().state) == (2.0, "done")
     assert list(place.folder.glob(".*spool*")) == []
 
@@ -292,7 +292,7 @@ def test_a_newer_trace_takes_the_place_of_what_was_finished_only_if_it_is_whole(
     place = left(run, first=2, last=4, reached=5, time=1.0)
     finish(place)
     later = place.capture_file.stat().st_mtime + 5
-    whole = place.spool("2c3d")
+    whole = place.saved_trace("2c3d")
     left(run, "2c3d")
     text = whole.read_bytes()
     for content, token in ((text[:-3], "0a1b"), (text, "2c3d")):

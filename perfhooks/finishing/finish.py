@@ -116,7 +116,7 @@ def _finish(place: Place, capture: Capture, run: Run, permit: Permit) -> Capture
         place.save(done)
     with contextlib.suppress(FileNotFoundError):
         saved.unlink()
-    place.forget_spools(capture.time)
+    place.forget_saved_traces(capture.time)
     if newer:  # another process has recorded the same window since, and its worker waits for us to be done
         logger.warning("%s was recorded again before it was finished: the later one is kept", place.folder.name)
         return capture

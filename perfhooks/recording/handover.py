@@ -183,7 +183,7 @@ class Handover:
             self._note(window, place, stage)
             return None
         token = secrets.token_hex(4)
-        saved = None if run is None or place is None else self._save(window, place, run.spool_for(place, token))
+        saved = None if run is None or place is None else self._save(window, place, run.saved_trace_for(place, token))
         try:
             for call in self.calls:
                 with guard(f"handler {getattr(call, '__qualname__', call)!r}", self._on_error):

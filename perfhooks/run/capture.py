@@ -136,13 +136,13 @@ class Place:
         """The facts of the window."""
         return self.artifact(layout.CAPTURE)
 
-    def spool(self, token: str) -> Path:
+    def saved_trace(self, token: str) -> Path:
         """Where a process saves the trace as it was recorded, until it is finished."""
-        return layout.below(self.folder, layout.spool(self.rank, token))
+        return layout.below(self.folder, layout.saved_trace(self.rank, token))
 
-    def spool_of_node(self, token: str) -> Path:
+    def saved_trace_of_node(self, token: str) -> Path:
         """The same on a disk of this node, as others may not be there when they are needed."""
-        return remote.local_folder(self.run) / self.run.name / self.folder.name / self.spool(token).name
+        return remote.local_folder(self.run) / self.run.name / self.folder.name / self.saved_trace(token).name
 
     def saved(self, capture: Capture) -> Path:
         """The trace as it was recorded.
@@ -150,7 +150,7 @@ class Place:
         Raises:
             PerfhooksError: The facts name a file that is none of this window's.
         """
-        own = self.spool(capture.token)
+        own = self.saved_trace(capture.token)
         if capture.spool is None:
             return own
         path, root = Path(capture.spool), remote.temporary_folder()
@@ -192,9 +192,9 @@ class Place:
                 return self.capture_file.exists()
         return False
 
-    def forget_spools(self, before: float) -> None:
+    def forget_saved_traces(self, before: float) -> None:
         """Delete what attempts of this rank left of the window before a time, in seconds since 1970."""
-        for path in self.folder.glob(f"{layout.spool(self.rank, '*')}*"):
+        for path in self.folder.glob(f"{layout.saved_trace(self.rank, '*')}*"):
             with contextlib.suppress(OSError):
                 if path.stat().st_mtime <= before:
                     path.unlink()

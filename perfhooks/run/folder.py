@@ -127,14 +127,14 @@ class Run:
         """Where a window goes."""
         return Place(self.folder / layout.window(file_name(stage), first, last), self.rank)
 
-    def spool_for(self, place: Place, token: str) -> Path:
+    def saved_trace_for(self, place: Place, token: str) -> Path:
         """Where to save a window's trace: a disk of this node, as others may not be there when they are needed."""
         if remote.is_network_disk(self.folder):
             try:
-                return place.spool_of_node(token)
+                return place.saved_trace_of_node(token)
             except (OSError, PerfhooksError) as error:
                 logger.warning("traces wait on the disk of the run, which may be slow: %s", error)
-        return place.spool(token)
+        return place.saved_trace(token)
 
     def raw_steps(self, rank: int, first: int) -> Path:
         """Steps as the loop left them, until they are in the timeline."""
@@ -175,17 +175,17 @@ class Run:
         left = []
         for folder in self.window_folders():
             for entry in _entries(folder):
-                if (named := layout.spool_of(entry.name)) and entry.is_file(follow_symlinks=False):
+                if (named := layout.saved_trace_of(entry.name)) and entry.is_file(follow_symlinks=False):
                     with contextlib.suppress(FileNotFoundError):  # it has just been finished
                         left.append((entry.stat().st_mtime, Path(entry.path), *named))
         busy = [place for place, _, gone in self._marks() if not gone]
         manifest = self.manifest() if left else None
-        for saved, spool, rank, token in sorted(left):
-            place = Place(spool.parent, rank)
-            steps = layout.steps_of(spool.parent.name)
+        for saved, trace, rank, token in sorted(left):
+            place = Place(trace.parent, rank)
+            steps = layout.steps_of(trace.parent.name)
             if steps is None or manifest is None or place in busy or place.knows(token, saved):
                 continue
-            if place.capture_file.exists() and not is_whole_json(spool):
+            if place.capture_file.exists() and not is_whole_json(trace):
                 continue  # what there is of an earlier attempt is worth more
             place.save(
                 Capture(
@@ -271,7 +271,7 @@ class Run:
             names = place.files(each)
             for name in names:
                 (place.folder / name).unlink(missing_ok=True)
-            place.forget_spools(each.time)
+            place.forget_saved_traces(each.time)
             with contextlib.suppress(OSError):  # another rank's files are still there
                 if {path.name for path in place.folder.iterdir()} == {layout.MERGED}:
                     (place.folder / layout.MERGED).unlink()

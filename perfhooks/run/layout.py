@@ -130,7 +130,7 @@ def artifact(rank: int, name: str) -> str:
     return f"rank{rank}.{name}"
 
 
-def spool(rank: int, token: str) -> str:
+def saved_trace(rank: int, token: str) -> str:
     """The trace as a process saved it, until it is finished."""
     return f".rank{rank}.{token}.spool.json"
 
@@ -182,7 +182,7 @@ def rank_of_raw_steps(name: str) -> int | None:
     return _rank(_RAW_STEPS, name)
 
 
-def spool_of(name: str) -> tuple[int, str] | None:
+def saved_trace_of(name: str) -> tuple[int, str] | None:
     """The rank and the token of a saved trace."""
     found = _SPOOL.fullmatch(name)
     return found and (int(found["rank"]), found["token"])
