@@ -286,10 +286,10 @@ REAL = {
         ("info", "profiler-overhead", 9),
     ],
     # torch's last mark ends with the recording, and nothing ran in it
-    "mi250-minitoy-train": [("info", "step-with-few-kernels", 1)],
+    "mi250-minitoy-train": [("warning", "recorded-a-start", 1), ("info", "step-with-few-kernels", 1)],
     "mi210-gpu-only": [("info", "no-steps", 1)],
     "triton-compile": [("info", "no-steps", 1)],
-    "alexnet-cuda-sync": [("info", "no-steps", 1)],
+    "alexnet-cuda-sync": [("warning", "recorded-a-start", 1), ("info", "no-steps", 1)],
 }
 
 

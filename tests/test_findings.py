@@ -187,12 +187,12 @@ def test_recording_that_takes_half_as_long_again_is_said_without_a_gain(recorded
 
 REAL = {
     "a100-ddp2-train-3steps": ["host-bound", "device-pauses"],
-    "alexnet-cuda-sync": [],
+    "alexnet-cuda-sync": ["recorded-start"],
     "b200-eager-stacks-shapes": ["host-bound"],
     "cpu-only-rank34": [],
     "h100-bert-small": ["host-bound"],
     "mi210-gpu-only": ["layout-conversions"],
-    "mi250-minitoy-train": [],
+    "mi250-minitoy-train": ["recorded-start"],
     "mi300-bert-small": ["host-bound"],
     "odd-no-distributed-info": [],
     "sampled-128ranks-rank0": ["device-pauses", "exposed-communication"],
@@ -203,7 +203,8 @@ REAL = {
 """The A100, B200, H100 and MI300 idle for 60 to 90% of a step between small kernels; the V100 multiplies float32
 without tensor cores and is never idle; the MI210 transposes images around its convolutions for a seventh of the time;
 the ranks of the large job communicate for a quarter of the step while nothing computes, and their devices pause for up
-to 64 ms at once while the optimizer computes on the host; those of the A100 pause while DDP unflattens gradients."""
+to 64 ms at once while the optimizer computes on the host; those of the A100 pause while DDP unflattens gradients. The
+program of AlexNet makes its context and loads cuDNN for 42 of 43 s, and one launch of the MI250 takes 6.5 of 9.3 ms."""
 
 
 @pytest.mark.parametrize("name", REAL)

@@ -151,7 +151,50 @@ def preprocessing(made, at):
     made.events.append(python_frame("train.py(12): augment", at + 100 * US, at + 6200 * US))
 
 
+def reading_results(training, at, *, copied=True, busy=False, call="cudaMemcpyAsync"):
+    """A large result is read into memory that is not pinned; the next work is launched right after it."""
+    training.events.append(step_mark(at // STEP, at, at + STEP))
+    training.events.append(python_frame("train.py(30): save", at, at + STEP - 1))
+    training.work(at + 10 * US, at + 20 * US, at + 3 * MS, name=FAST)
+    begin, end = at + 3 * MS - 20 * US, at + 6 * MS
+    if copied:
+        place = {"category": "gpu_memcpy", "name": "Memcpy DtoH (Device -> Pageable)", "bytes": 40_000_000}
+        training.work(begin, at + 3 * MS, end - 5 * US, call=call, call_us=(end - begin) // US, **place)
+    else:
+        training.call(call, begin, end)
+    if busy:
+        training.work(at + 30 * US, at + 3 * MS, at + 6 * MS, name=FAST, stream=9)
+    training.work(end + 5 * US, end + 10 * US, at + STEP, name=FAST)
+
+
+def attention(training, at, *, between="aten::_softmax", around=None):
+    """The products and the softmax that launch the step's kernels."""
+    if around:
+        training.events.append(op(around, at + 38 * US, at + 60 * US))
+    names = ("aten::bmm", "aten::div", between, "aten::bmm")
+    for place, name in enumerate(names):
+        training.events.append(op(name, at + (39 + 2 * place) * US, at + (41 + 2 * place) * US - 200))
+
+
+def starting(training, at, *, steps=(0,), how="launch", ahead=False):
+    """In some steps a launch takes 6 ms while the device idles, or TorchDynamo compiles for as long."""
+    starts = at // STEP in steps
+    training.step(at // STEP, begin=6500 * US if starts else 60 * US, waits=not starts)
+    if starts and how == "launch":
+        training.work(at + 100 * US, at + (110 if ahead else 6200) * US, at + 6450 * US, call_us=6000, name=FAST)
+    elif starts:
+        training.events.append(op("inductor_compile (dynamo_timed)", at + 100 * US, at + 6200 * US))
+
+
+HALF = "cutlass_80_tensorop_f16_s16816gemm_f16_256x128_32x3_nn_align"
+SUM = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>"
+
 PLANTED = {
+    "held-by-copies": (lambda: made_of(reading_results), A100),
+    "written-out-attention": (lambda: steps(attention), A100),
+    "unaligned-products": (lambda: steps(name=f"{HALF}2"), A100),
+    "fusable-chains": (lambda: steps(name=SUM), A100),
+    "recorded-start": (lambda: made_of(starting), A100),
     "blocking-copies": (lambda: steps(pageable_copies, begin=2100 * US), A100),
     "host-bound": (lambda: made_of(many_launches), A100),
     "synchronisation": (lambda: made_of(reading_values), A100),
@@ -216,6 +259,14 @@ def test_nothing_is_found_where_nothing_is_wrong(metadata, tmp_path):
 def test_what_the_device_did_not_wait_for_is_no_finding(tmp_path):
     """Each of the planted problems in its harmless form: hidden, small, or of another device."""
     harmless = [
+        made_of(lambda made, at: reading_results(made, at, busy=True)),
+        made_of(lambda made, at: reading_results(made, at, copied=False, call="cudaFuncSetAttribute")),
+        steps(lambda made, at: attention(made, at, between="aten::mul")),
+        steps(lambda made, at: attention(made, at, around="aten::scaled_dot_product_attention")),
+        steps(name=f"{HALF}8"),
+        steps(name=SUM, begin=4500 * US, waits=False),
+        steps(lambda made, at: made.events.append(op("CompiledFxGraph 1", at + 1, at + 9 * MS)), name=SUM),
+        made_of(lambda made, at: starting(made, at, ahead=True)),
         steps(preprocessing, begin=4500 * US, waits=False),
         steps(preprocessing, begin=6500 * US),
         steps(lambda made, at: pageable_copies(made, at, source="Pinned"), begin=2100 * US),
@@ -308,9 +359,7 @@ def test_float32_is_a_problem_only_where_there_are_tensor_cores(metadata, expect
         "ampere_fp16_s16816gemm_fp16_64x64_ldg8_f2f_stages_64x5_nn",
         "nvjet_tst_64x64_64x16_2x1_2cta_v_bz_bias_TNT",
         "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4>>",
-        "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>",
         "void cudnn::cnn::conv2d_grouped_direct_kernel<false, true, false, false, 0, 0, int, float, float>",
-        "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<float, float>>>",
     ],
 )
 def test_kernels_on_tensor_cores_and_those_that_multiply_nothing_are_left_alone(name, tmp_path):
@@ -342,6 +391,94 @@ def test_allocations_belong_to_the_start_of_a_program(tmp_path):
     """A recording without marks may be just that."""
     events = [event for event in steps(allocations, begin=700 * US) if not event["name"].startswith("ProfilerStep")]
     assert rules(found_in(tmp_path, events)) == []
+
+
+@pytest.mark.parametrize(("name", "expected"), [("hipFree", ["allocator-churn"]), ("hipMalloc", [])])
+def test_memory_that_is_given_back_without_marks_of_steps_is_no_start(tmp_path, name, expected):
+    """What is only taken is: it is worth trying, for nobody knows what a step is."""
+    planted = steps(lambda made, at: allocations(made, at, name=name), begin=700 * US)
+    events = [event for event in planted if not event["name"].startswith("ProfilerStep")]
+    found = found_in(tmp_path, events)
+    assert rules(found) == expected
+    for finding in found:
+        assert finding.gain_ms is None
+        assert finding.concerns_ms == pytest.approx(1.5, rel=0.01)
+
+
+def test_memory_that_is_given_back_before_the_program_runs_belongs_to_its_start(tmp_path):
+    """As cuDNN does while its modules are loaded."""
+    planted = steps(lambda made, at: at or allocations(made, -140 * US, name="cudaFree"), begin=700 * US)
+    assert found_in(tmp_path, [event for event in planted if not event["name"].startswith("ProfilerStep")]) == []
+
+
+def test_the_copies_that_hold_the_host_are_named_with_their_line_and_size(tmp_path):
+    (finding,) = found_in(tmp_path, made_of(reading_results))
+    assert finding.concerns_ms == pytest.approx(3.0, rel=0.01)
+    assert any("Memcpy DtoH (Device -> Pageable), 40,000,000 bytes" in line for line in finding.evidence)
+    assert any(line.startswith("train.py(30): save") for line in finding.evidence)
+
+
+def test_a_copy_behind_which_no_device_works_holds_the_host_as_well(tmp_path):
+    (finding,) = found_in(tmp_path, made_of(lambda made, at: reading_results(made, at, copied=False)))
+    assert finding.rule == "held-by-copies"
+    assert "for 3 ms of it no device worked at all, not even at the copy" in finding.evidence
+
+
+def test_the_gradients_of_attention_are_written_out_as_well(tmp_path):
+    """Each product has two; the time is that of all five."""
+
+    def plant(made, at):
+        names = ("aten::bmm", "aten::bmm", "aten::_softmax_backward_data", "aten::bmm", "aten::bmm")
+        for place, name in enumerate(names):
+            begin = at + 40 * US + place * US
+            made.events.append(op(name, begin - 200, begin + 700))
+
+    (finding,) = found_in(tmp_path, steps(plant))
+    assert finding.rule == "written-out-attention"
+    assert finding.concerns_ms == pytest.approx(5 / 9 * 9.94, rel=0.01)
+
+
+def test_a_product_between_is_no_attention(tmp_path):
+    def plant(made, at):
+        attention(made, at)
+        made.events.append(op("aten::addmm", at + 41 * US, at + 42 * US))
+
+    assert found_in(tmp_path, steps(plant)) == []
+
+
+def test_sizes_that_do_not_fit_are_named_with_what_fits(tmp_path):
+    inputs = {"Input_Dims": [[64, 768], [768, 30522]], "Input_type": ["c10::Half", "c10::Half"]}
+    events = steps(
+        lambda made, at: made.events.append(op("aten::mm", at + 30 * US, at + STEP - 20 * US, **inputs)),
+        name=f"{HALF}2",
+    )
+    (finding,) = found_in(tmp_path, events)
+    assert finding.rule == "unaligned-products"
+    assert any("aten::mm 64 x 768 and 768 x 30522, pad 30522 to 30528: " in line for line in finding.evidence)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("cutlass_80_tensorop_s1688gemm_128x64_32x6_nt_align1", ["unaligned-products"]),
+        ("cutlass_80_tensorop_s1688gemm_128x64_32x6_nt_align4", []),
+        ("cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_32x32_128x2_tn_align8", []),
+        ("cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128_64x3_tn_align4", ["unaligned-products"]),
+        ("cutlass_80_tensorop_d884gemm_64x64_16x3_nn_align1", []),
+    ],
+)
+def test_what_is_aligned_depends_on_the_precision(tmp_path, name, expected):
+    assert rules(found_in(tmp_path, steps(name=name))) == expected
+
+
+def test_the_first_compilation_is_a_start_and_any_other_one_is_not(tmp_path):
+    found = found_in(tmp_path, made_of(lambda made, at: starting(made, at, how="compile")))
+    assert "recompilation" not in rules(found)
+    (finding,) = (each for each in found if each.rule == "recorded-start")
+    assert 'schedule="wait=10 warmup=2 active=3 repeat=1"' in finding.code
+    again = found_in(tmp_path, made_of(lambda made, at: starting(made, at, how="compile", steps=(1, 2))))
+    assert "recompilation" in rules(again)
+    assert "recorded-start" not in rules(again)
 
 
 def test_communication_of_which_the_gain_is_not_known_comes_last(tmp_path):

@@ -9,6 +9,7 @@ from perfhooks.findings import (
     communication,
     copies,
     data,
+    fusing,
     gaps,
     host,
     kernels,
@@ -16,6 +17,7 @@ from perfhooks.findings import (
     optimizer,
     recorder,
     stages,
+    start,
     unnamed,
 )
 from perfhooks.findings.evidence import Evidence
@@ -34,6 +36,7 @@ _logger: Final = logging.getLogger("perfhooks")
 RULES: Final[tuple[Callable[[Evidence], Iterator[Finding]], ...]] = (
     data.waiting_for_data,
     copies.blocking_copies,
+    copies.held_by_copies,
     host.host_bound,
     gaps.device_pauses,
     host.synchronisation,
@@ -43,6 +46,9 @@ RULES: Final[tuple[Callable[[Evidence], Iterator[Finding]], ...]] = (
     kernels.float64_products,
     kernels.slow_convolution,
     kernels.layout_conversions,
+    kernels.unaligned_products,
+    fusing.written_out_attention,
+    fusing.fusable_chains,
     optimizer.optimizer_loop,
     optimizer.zeroed_gradients,
     memory.allocator_churn,
@@ -52,6 +58,7 @@ RULES: Final[tuple[Callable[[Evidence], Iterator[Finding]], ...]] = (
     stages.validation,
     stages.checkpointing,
     recorder.profiler_overhead,
+    start.recorded_start,
     unnamed.unnamed_time,
 )
 """Every rule; the order decides only between findings of equal gain."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from perfhooks.findings.evidence import most, ms
 from perfhooks.trace import intervals
 from perfhooks.trace.kinds import Kind
@@ -19,8 +21,12 @@ STAGED_BYTES: Final = 64 * 1024
 """A pageable copy to the device of up to 64 KB returns before it is done (CUDA's "API synchronization behavior"), so it
 holds nothing up."""
 
+SLOW_NS: Final = 50_000
+"""A call that asks for a copy and returns takes 5 to 15 us; HolisticTraceAnalysis calls one above 50 us an outlier."""
+
 # ROCm does not tell pinned memory from pageable, but calls it by hipMemcpyWithStream, which waits
 _UNPINNED: Final = r"\bHtoD\b.*\((?:Pageable|Host) -> "
+_COPY_CALLS: Final = r"^(?:cuda|hip|cu)Memcpy"
 _WAITING: Final = r"^(?:cuda|hip)Memcpy(?:WithStream)?$"
 
 
@@ -55,6 +61,67 @@ def blocking_copies(seen: Evidence) -> Iterator[Finding]:
         ),
         code='DataLoader(..., pin_memory=True)\nbatch = batch.to("cuda", non_blocking=True)',
     )
+
+
+def held_by_copies(seen: Evidence) -> Iterator[Finding]:
+    """Calls that copy hold the host for 1% of the step or more, while no kernel runs.
+
+    Source: `evidence.NOTABLE`; calls longer than `SLOW_NS` on threads that launch kernels, less the moments in which a
+    kernel ran and those of `blocking_copies`. Two things do that: a copy from or to memory that is not pinned, for
+    which the call waits, and a call behind which no device works at all, as it makes room or takes pages first.
+
+    Measured: never; it is worth trying.
+    """
+    trace = seen.trace
+    if not trace.is_device_traced:
+        return
+    calls = _slow_calls(seen)
+    kernels, claimed = trace.rows(Kind.KERNEL), _unpinned(seen)
+    working = intervals.union(trace.start[kernels], trace.end[kernels])
+    held = intervals.subtract(seen.spans(calls), intervals.joined(working, seen.spans(claimed)))
+    spent = seen.per_step(held)
+    if not seen.is_worth(spent):
+        return
+    idle = seen.per_step(intervals.subtract(held, seen.busy))
+    yield from seen.finding(
+        "held-by-copies",
+        spent,
+        title=f"Calls that copy hold the host for {ms(spent)} of a {seen.unit} while no kernel runs.",
+        estimate="Worth trying: the time for which these calls took and no kernel ran.",
+        evidence=[
+            f"{seen.often(calls)} such calls in a {seen.unit}, {ms(seen.per_step(seen.spans(calls)))} together",
+            f"for {ms(idle)} of it no device worked at all, not even at the copy",
+            *_what_was_copied(seen, calls),
+            *(seen.by_line(calls) or seen.by_name(calls)),
+        ],
+        advice=(
+            "A copy from or to memory that is not pinned goes through a buffer, and the host waits for it: results "
+            "that are read with cpu() or numpy() as much as batches. Copy into pinned memory that is taken once and "
+            "used again, without waiting, and read it when the next step has been launched. Where no device works "
+            "behind the call, it takes or touches memory first: keep the buffer from step to step."
+        ),
+        code="buffer = torch.empty(shape, pin_memory=True)   # once\nbuffer.copy_(result, non_blocking=True)",
+        of=held,
+        is_measured=False,
+    )
+
+
+def _slow_calls(seen: Evidence) -> Ints:
+    """The long calls that copy, on threads that launch kernels."""
+    trace = seen.trace
+    calls = seen.named(_COPY_CALLS, Kind.RUNTIME)
+    launches = trace.launches[trace.kind[trace.device_rows] == Kind.KERNEL]
+    calls = calls[np.isin(trace.thread[calls], trace.thread[launches[launches >= 0]])]
+    found: Ints = calls[(trace.end - trace.start)[calls] > SLOW_NS]
+    return found
+
+
+def _what_was_copied(seen: Evidence, calls: Ints) -> list[str]:
+    """The copies that some calls asked for, by name and size, the longest calls first."""
+    trace = seen.trace
+    work = trace.device_rows[np.isin(trace.launches, calls)]
+    names = [f"{trace.names[trace.name[row]]}, {trace.argument('nbytes')[row]:,} bytes" for row in work.tolist()]
+    return most(list(zip(names, seen.lengths(seen.launch_of(work)), strict=True)), 2)
 
 
 def _unpinned(seen: Evidence) -> Ints:

@@ -11,7 +11,8 @@ import polars as pl
 from perfhooks import labels
 from perfhooks.findings.data import data_ranges
 from perfhooks.findings.evidence import most, ms
-from perfhooks.trace import captures, device, intervals
+from perfhooks.findings.start import spent_in
+from perfhooks.trace import captures, device, intervals, starts
 from perfhooks.trace.kinds import Kind
 
 if TYPE_CHECKING:
@@ -155,12 +156,13 @@ def numpy_on_the_host(seen: Evidence) -> Iterator[Finding]:
 def recompilation(seen: Evidence) -> Iterator[Finding]:
     """torch.compile compiles inside of recorded steps, for 1% of their time or more.
 
-    Source: `COMPILING`; the ranges that TorchDynamo opens around its phases (``... (dynamo_timed)``).
+    Source: `COMPILING`; the ranges that TorchDynamo opens around its phases (``... (dynamo_timed)``). The first
+    compilation alone is a start (`start.recorded_start`).
     """
     rows = seen.named(_COMPILE, Kind.OP, Kind.ANNOTATION)
     spent = seen.per_step(seen.spans(rows))
     gain = min(spent, seen.host_limit_ms)
-    if seen.share(gain) < COMPILING or not len(rows):
+    if seen.share(gain) < COMPILING or not len(rows) or starts.COMPILING in spent_in(seen):
         return
     outer = seen.outermost(rows)
     lines = [(line, spent / len(outer)) for line in seen.where(outer) if line]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from perfhooks.findings.evidence import ms
+from perfhooks.findings.evidence import most, ms
+from perfhooks.trace import device
 from perfhooks.trace.kinds import Kind
 
 if TYPE_CHECKING:
@@ -40,7 +42,10 @@ _PRODUCTS: Final = (
 )
 _SLOW: Final = r"^aten::(?:thnn_conv2d|_slow_conv2d_\w+|slow_conv3d\w*|slow_conv_dilated\w+|slow_conv_transpose\w+)$"
 _IN_LIBRARY: Final = r"^aten::(?:mkldnn|cudnn|miopen)_convolution"
-_LAYOUT: Final = r"nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|^batched_transpose_\d+x\d+"
+_HALF: Final = r"b?f16|fp16|half|[sh](?:16816|161616)|h(?:884|1688)"
+# a kernel on tensor cores that loads fewer numbers at once than are 16 bytes; double precision has no other kernels
+_UNALIGNED: Final = rf"^(?!.*(?:simt|d884)).*(?:(?:{_HALF}).*align[124]\b|(?:s1688|tf32).*align[12]\b)"
+LAYOUT: Final = r"nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|^batched_transpose_\d+x\d+"
 
 _USE_TF32: Final = """\
 torch.set_float32_matmul_precision("high")
@@ -175,7 +180,7 @@ def layout_conversions(seen: Evidence) -> Iterator[Finding]:
 
     Source: `evidence.NOTABLE`; the kernels of cuDNN and MIOpen, by their names. Tensor cores want channels last.
     """
-    rows = seen.work_named(_LAYOUT, Kind.KERNEL)
+    rows = seen.work_named(LAYOUT, Kind.KERNEL)
     spent = seen.device_ms(rows)
     gain = min(spent, seen.device_limit_ms)
     if not seen.is_worth(gain):
@@ -195,6 +200,76 @@ def layout_conversions(seen: Evidence) -> Iterator[Finding]:
             "model = model.to(memory_format=torch.channels_last)\nimages = images.to(memory_format=torch.channels_last)"
         ),
     )
+
+
+def unaligned_products(seen: Evidence) -> Iterator[Finding]:
+    """Products on tensor cores whose rows do not begin at multiples of 16 bytes take 5% of the step or more.
+
+    Source: `HEAVY`; kernels of CUTLASS, whose names say how many numbers they load at once (``align1``), and NVIDIA's
+    "Matrix Multiplication Background User's Guide": products are fastest with dimensions that are multiples of 16
+    bytes. The sizes are those of the operators that launched them, which ``record_shapes`` records.
+
+    Measured: never; it is worth trying.
+    """
+    rows = seen.work_named(_UNALIGNED, Kind.KERNEL)
+    spent = seen.device_ms(rows)
+    if not len(rows) or seen.share(spent) < HEAVY:
+        return
+    sizes = _odd_sizes(seen, rows)
+    multiples = sorted({str(_multiple(seen.trace.names[name])) for name in seen.trace.name[rows].tolist()})
+    yield from seen.finding(
+        "unaligned-products",
+        spent,
+        title=f"Products of sizes that do not fit the tensor cores take {ms(spent)} in a {seen.unit}.",
+        estimate="Worth trying: kernels that load 16 bytes at once are faster, at the price of a little padding.",
+        evidence=[
+            f"{seen.often(rows)} kernels in a {seen.unit} load fewer than 16 bytes at a time",
+            *seen.by_name(rows),
+            *(sizes or ["record with record_shapes=True to see which sizes these are"]),
+        ],
+        advice=(
+            f"Make the dimensions of these products multiples of {' or '.join(multiples)}, which is 16 bytes: the size "
+            "of a vocabulary or of the classes, hidden sizes, numbers of features, lengths of sequences. Rows that are "
+            "added for that are zeros that nobody reads. Sizes of a model are padded once, where it is built."
+        ),
+        code=f"size = -(-size // {multiples[0]}) * {multiples[0]}   # the next multiple",
+        is_measured=False,
+    )
+
+
+def _multiple(kernel: str) -> int:
+    """How many numbers are 16 bytes, for a product: of half precision 8, of TF32 4."""
+    return 8 if re.search(_HALF, kernel) else 4
+
+
+def _odd_sizes(seen: Evidence, rows: Ints) -> list[str]:
+    """The sizes that do not fit, by operator, with what to pad them to."""
+    trace = seen.trace
+    places = np.searchsorted(trace.device_rows, rows)
+    owner, dims = device.owners(trace)[places], trace.argument("dims")
+    found: list[tuple[str, float]] = []
+    for row, by, time in zip(rows.tolist(), owner.tolist(), seen.lengths(rows), strict=True):
+        shapes = trace.text(int(dims[by])) if by >= 0 else None
+        multiple = _multiple(trace.names[trace.name[row]])
+        odd = _not_multiples(shapes, multiple)
+        if odd:
+            pads = ", ".join(f"{size} to {-(-size // multiple) * multiple}" for size in odd)
+            found.append((f"{trace.names[trace.name[by]]} {_written(shapes)}, pad {pads}", time))
+    return most(found)
+
+
+def _not_multiples(shapes: object, multiple: int) -> list[int]:
+    """The rows and columns of the matrices among some shapes that are no multiples."""
+    matrices = [shape[-2:] for shape in shapes if isinstance(shape, list)] if isinstance(shapes, list) else []
+    sizes = [size for shape in matrices if len(shape) > 1 for size in shape if isinstance(size, int)]
+    return sorted({size for size in sizes if size > 1 and size % multiple})
+
+
+def _written(shapes: object) -> str:
+    matrices = (
+        [shape for shape in shapes if isinstance(shape, list) and len(shape) > 1] if isinstance(shapes, list) else []
+    )
+    return " and ".join(" x ".join(map(str, shape)) for shape in matrices)
 
 
 def _in_float64(seen: Evidence, rows: Ints) -> Ints:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from perfhooks.findings.evidence import ms
+from perfhooks.trace import starts
 from perfhooks.trace.kinds import Kind
 
 if TYPE_CHECKING:
@@ -12,6 +15,7 @@ if TYPE_CHECKING:
 
     from perfhooks.findings.evidence import Evidence
     from perfhooks.findings.finding import Finding
+    from perfhooks.trace.model import Ints
 
 OFTEN: Final = 1.0
 """Calls in a step, on average: once warm, torch's allocator makes none."""
@@ -19,17 +23,21 @@ OFTEN: Final = 1.0
 _CALLS: Final = (
     r"^(?:cuda|hip)(?:Malloc|Free)$|^cuMem(?:Create|Map|Unmap|Release)$|^hipMem(?:Create|Map|Unmap|Release)$"
 )
+_FREES: Final = r"^(?:cuda|hip)Free$|^(?:cu|hip)Mem(?:Unmap|Release)$"
 
 
 def allocator_churn(seen: Evidence) -> Iterator[Finding]:
     """Steps call ``cudaMalloc`` or ``cudaFree`` once each or more, for 1% of their time or more.
 
-    Source: `OFTEN`, `evidence.NOTABLE`. Only where there are marks of steps: a recording without them may be the start
-    of a program, where such calls belong.
+    Source: `OFTEN`, `evidence.NOTABLE`. A recording without marks of steps may be the start of a program, where memory
+    is taken for the first time: there only calls count that come after the first one which gave memory back, and that
+    after a tenth of all launches (`perfhooks.trace.starts.FIRST`).
+
+    Measured: never without marks of steps; there it is worth trying.
     """
-    if not seen.are_numbered:
-        return
     rows = seen.named(_CALLS, Kind.RUNTIME)
+    if not seen.are_numbered:
+        rows = _asked_again(seen, rows)
     spent = seen.per_step(seen.spans(rows))
     gain = min(spent, seen.host_limit_ms)
     if len(rows) < OFTEN * seen.count or not seen.is_worth(gain):
@@ -51,4 +59,13 @@ def allocator_churn(seen: Evidence) -> Iterator[Finding]:
         ),
         code="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True   # in the environment; no empty_cache() in the loop",
         of=seen.spans(rows),
+        is_measured=seen.are_numbered,
     )
+
+
+def _asked_again(seen: Evidence, rows: Ints) -> Ints:
+    """The calls from the first one on that gives memory back, once the program runs."""
+    start = seen.trace.start[rows]
+    given_back = np.isin(rows, seen.named(_FREES, Kind.RUNTIME)) & ~starts.is_first(seen.trace, rows)
+    found: Ints = rows[start >= start[given_back].min()] if given_back.any() else rows[:0]
+    return found

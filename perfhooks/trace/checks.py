@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from perfhooks.trace import captures, device, intervals, steps
+from perfhooks.trace import device, intervals, starts, steps
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.messages import word
 from perfhooks.trace.step_columns import MS, since_start
@@ -26,8 +26,6 @@ _STRAY: Final = 0.01  # of the device's work
 _NOTABLE: Final = 0.01  # of the window
 _HEAVY: Final = 0.05
 _MOSTLY: Final = 0.5  # of the steps' time
-_COMPILING: Final = " (dynamo_timed)"  # how the ranges end that TorchDynamo opens around its phases
-_LOADING_NS: Final = 50_000_000  # a launch takes microseconds, the first ones of recorded starts 420 to 1,338 ms
 _TAIL: Final = 8  # kernel launches at the end of a window that have no kernel
 
 _COUNTS: Final = re.compile(
@@ -66,8 +64,8 @@ def table(trace: Trace) -> pl.DataFrame:
     * ``counters-only``: the trace is one of CUPTI's range profiler, which counts and does not time.
     * ``no-device-work``: kernels were launched, but no work of a device is there.
     * ``launches-without-kernel``: a launch whose correlation no work of a device has.
-    * ``recorded-a-start``: half of the steps' time or more went into capturing graphs, compiling and loading kernels;
-      what a step takes later is not in this window.
+    * ``recorded-a-start``: half of the steps' time or more went into what a program does once (`starts.spent`), as
+      compiling and loading kernels; what a step takes later is not in this window.
     * ``launched-before-window``: work whose launch was made before recording began (`device.before_window`); it belongs
       to no step.
     * ``kernels-without-launch``: other work whose correlation no call has; info below 1%, and where no calls were
@@ -280,30 +278,12 @@ def _overhead(trace: Trace) -> Iterator[Check]:
 def _start(trace: Trace) -> Iterator[Check]:
     found = steps.find(trace)
     window = intervals.union(found.start, found.end)
-    named = np.array([*(name.endswith(_COMPILING) for name in trace.names), False])
-    rows = trace.rows(Kind.OP, Kind.ANNOTATION)
-    rows = rows[named[trace.name[rows]]]
-    captured = intervals.joined(*captures.by_thread(trace).values())
-    spent = {
-        "compiling": intervals.intersect(intervals.union(trace.start[rows], trace.end[rows]), window),
-        "capturing graphs": intervals.intersect(captured, window),
-        "loading kernels": intervals.intersect(_loading(trace), window),
-    }
+    spent = {name: intervals.intersect(moments, window) for name, moments in starts.spent(trace).items()}
     taken, whole = intervals.total(intervals.joined(*spent.values())), intervals.total(window)
     if whole and taken >= _MOSTLY * whole:
         into = ", ".join(f"{intervals.total(each) * MS:.3g} ms of {name}" for name, each in spent.items() if len(each))
         text = f"{taken / whole:.0%} of the recorded time is a start ({into}): record later to see what a step takes"
-        yield Check("warning", "recorded-a-start", max(len(rows), 1), text)
-
-
-def _loading(trace: Trace) -> intervals.Intervals:
-    """When calls that launch took long though the device idled: the first ones, which load modules."""
-    calls = device.launch_calls(trace)
-    calls = calls[(trace.end - trace.start)[calls] >= _LOADING_NS]
-    work = trace.device_rows
-    busy = intervals.union(trace.start[work], trace.end[work])
-    idle = intervals.within(busy, trace.start[calls], trace.end[calls]) < _NOTABLE * (trace.end - trace.start)[calls]
-    return intervals.union(trace.start[calls[idle]], trace.end[calls[idle]])
+        yield Check("warning", "recorded-a-start", 1, text)
 
 
 def _share(trace: Trace, rows: Ints, window: intervals.Intervals) -> tuple[int, float]:

@@ -1,0 +1,87 @@
+"""The window recorded a start: what a step takes later is not in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from perfhooks.findings.evidence import ms
+from perfhooks.trace import intervals, starts
+from perfhooks.trace.kinds import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from perfhooks.findings.evidence import Evidence
+    from perfhooks.findings.finding import Finding
+    from perfhooks.trace.intervals import Intervals
+
+START: Final = 0.1
+"""Of the recorded steps. What is done once and takes a tenth of a window makes its means those of no step."""
+SOONEST: Final = 10
+"""Steps to wait for at least: by then kernels are loaded and chosen, and the first compilations are over."""
+WARMUP: Final = 2
+"""Steps with the recorder on whose results are thrown away, so that its own start is not in the window either."""
+
+_SHOWN: Final = 3
+
+
+def recorded_start(seen: Evidence) -> Iterator[Finding]:
+    """A tenth of the recorded time or more goes into what a program does once.
+
+    Source: `START`, `SOONEST`, `WARMUP`; loading kernels and making a context, the first compilation, capturing graphs,
+    trying out convolutions (`perfhooks.trace.starts`). Compiling in the last recorded step as well is no start but
+    `recompilation`. Nothing is gained here but figures that are about steps.
+    """
+    spent = spent_in(seen)
+    every = intervals.joined(*spent.values())
+    taken = seen.per_step(every)
+    if seen.share(taken) < START:
+        return
+    wait = max(SOONEST, _last(seen, every) + 1)
+    yield from seen.finding(
+        "recorded-start",
+        taken,
+        title=f"{ms(taken)} of {ms(seen.step_ms)} of the {seen.unit} are a start, which comes once.",
+        estimate="No gain for the training: the window says what its start costs, and not what a step takes later.",
+        evidence=[f"{name}: {ms(seen.per_step(each))}" for name, each in spent.items()] + _calls(seen, every),
+        advice=(
+            "The figures of this window are not those of later steps. Record later: leave out the first steps, in "
+            "which kernels are loaded, code is compiled, graphs are captured and convolutions are tried out, and let "
+            "the recorder warm up for some steps. If it is the start that takes too long, this window shows why."
+        ),
+        code=(
+            f'schedule="wait={wait} warmup={WARMUP} active=3 repeat=1"   # perfhooks\n'
+            f"torch.profiler.schedule(wait={wait}, warmup={WARMUP}, active=3, repeat=1)"
+        ),
+        of=every,
+        is_measured=False,
+    )
+
+
+def spent_in(seen: Evidence) -> dict[str, Intervals]:
+    """The moments of the steps that belong to a start."""
+    found = {name: seen.clipped(moments) for name, moments in starts.spent(seen.trace).items()}
+    if seen.are_numbered and len(found.get(starts.COMPILING, ())):
+        last = intervals.clip(found[starts.COMPILING], int(seen.marks.start.max()), int(seen.marks.end.max()))
+        if len(last):  # of one step, or in every step: nothing tells that it is the first time
+            del found[starts.COMPILING]
+    return {name: moments for name, moments in found.items() if len(moments)}
+
+
+def _last(seen: Evidence, moments: Intervals) -> int:
+    """The number of the last step in which some of a start lies; -1 without numbers."""
+    inside = intervals.within(moments, seen.marks.start, seen.marks.end) > 0
+    return max((int(seen.marks.number[place] or 0) for place in np.flatnonzero(inside).tolist()), default=-1)
+
+
+def _calls(seen: Evidence, moments: Intervals) -> list[str]:
+    """The longest calls of the runtime in some moments."""
+    trace = seen.trace
+    calls = trace.rows(Kind.RUNTIME)
+    span = (trace.end - trace.start)[calls]
+    calls = calls[
+        (span >= starts.LOADING_NS) & (intervals.within(moments, trace.start[calls], trace.end[calls]) == span)
+    ]
+    return seen.by_name(calls)[:_SHOWN]

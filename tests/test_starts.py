@@ -1,0 +1,64 @@
+"""What a program does once, and what only looks like it."""
+
+import pytest
+
+from perfhooks import testing
+from perfhooks.testing import kernel, launch, op
+from perfhooks.trace import intervals, read, starts
+
+MS = 1_000_000
+
+
+def spent(tmp_path, *events):
+    """Milliseconds of each part of a start, in a trace in which the device works from 200 to 300 ms."""
+    work = [launch(1, 199 * MS, 199 * MS + 10), kernel(1, 200 * MS, 300 * MS)]
+    trace = read(testing.write_trace(tmp_path / "t.json", [op("a", 0, 400 * MS), *work, *events]))
+    return {name: intervals.total(moments) / MS for name, moments in starts.spent(trace).items()}
+
+
+def call(name, begin, end, number=9):
+    return launch(number, begin * MS, end * MS, name=name)
+
+
+@pytest.mark.parametrize(
+    ("name", "begin", "end"),
+    [
+        ("cudaLaunchKernel", 10, 16),
+        ("hipExtModuleLaunchKernel", 10, 16),
+        ("cuModuleLoadData", 10, 11),
+        ("cuLibraryLoadData", 10, 11),
+        ("cudaDeviceGetStreamPriorityRange", 10, 90),
+        ("cudaFree", 10, 90),
+    ],
+)
+def test_calls_that_load_are_told_by_how_long_they_take_while_the_device_idles(tmp_path, name, begin, end):
+    assert spent(tmp_path, call(name, begin, end)) == {starts.LOADING: end - begin}
+
+
+@pytest.mark.parametrize(
+    ("name", "begin", "end"),
+    [
+        ("cudaLaunchKernel", 10, 14),
+        ("cudaLaunchKernel", 210, 290),
+        ("cudaDeviceGetStreamPriorityRange", 10, 50),
+        ("cudaFree", 310, 390),
+        ("cudaMemcpyAsync", 10, 90),
+        ("cudaStreamSynchronize", 10, 90),
+    ],
+)
+def test_short_calls_waits_copies_and_later_memory_are_no_start(tmp_path, name, begin, end):
+    assert spent(tmp_path, call(name, begin, end)) == {}
+
+
+def test_convolutions_that_measure_with_events_are_tried_out(tmp_path):
+    convolution = op("aten::cudnn_convolution", 10 * MS, 40 * MS)
+    assert spent(tmp_path, convolution, call("cudaEventSynchronize", 20, 30)) == {starts.CHOOSING: 30}
+    assert spent(tmp_path, convolution, call("cudaEventSynchronize", 50, 60)) == {}
+
+
+def test_recording_a_graph_is_no_compilation(tmp_path):
+    ranges = [
+        op("CUDAGraphNode.record (dynamo_timed)", 10 * MS, 20 * MS),
+        op("backend_compile (dynamo_timed)", 30 * MS, 35 * MS),
+    ]
+    assert spent(tmp_path, *ranges) == {starts.CAPTURING: 10, starts.COMPILING: 5}
