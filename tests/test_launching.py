@@ -169,16 +169,29 @@ def test_a_signal_ends_it_as_ever_and_keeps_the_window(tmp_path, number, code, c
 # --- what can be launched ---
 
 
-def test_a_module_and_a_shell_script_that_starts_python_twice(tmp_path):
-    script = tmp_path / "train.sh"
+@pytest.fixture(scope="module")
+def accumulated(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("accumulated")
+    script = folder / "train.sh"
     script.write_text(
         f"{sys.executable} -c 'import sys; print(\"perfhooks\" in sys.modules)'\n"
-        f"cd {HERE} && {sys.executable} -m launched_training plain\n"
+        f"cd {HERE} && {sys.executable} -m launched_training accumulate_at_length\n"
     )
-    code, out, err = done(tmp_path, *RUN, "bash", script)
+    return folder, done(folder, *RUN, "bash", script)
+
+
+def test_a_module_and_a_shell_script_that_starts_python_twice(accumulated):
+    folder, (code, out, err) = accumulated
     assert code == 0, err
     assert out.splitlines()[0] == "False", "a Python without torch has nothing of ours but the file that waits"
-    assert windows(tmp_path) == ["train-000005-000008"], "the place for runs is that in which the command was given"
+    assert windows(folder) == ["train-000005-000008"], "the place for runs is that in which the command was given"
+
+
+def test_work_between_the_batches_of_a_step_is_no_wait_for_data(accumulated):
+    folder, _ = accumulated
+    assert json.loads((folder / "perf/it/run.json").read_text())["steps_by"]["fetches"] >= 2
+    table = rows(folder / "perf/it/rank0.timeline.csv")[1:9]
+    assert all(0 < float(row["data_ms"]) < 0.25 * float(row["wall_ms"]) for row in table), table
 
 
 def test_ranks_of_torchrun_meet_in_one_run(tmp_path):

@@ -32,17 +32,20 @@ class Startup:
 class Counter:
     """Counts steps in place of a profiler."""
 
-    is_recording = False
     folder = None
 
     def __init__(self, mode, step):
         self.mode, self.first, self.step_num, self.stopped = mode, step, step, None
+        self.asked, self.arrived = [], []
 
     def step(self):
         self.step_num += 1
 
+    def ask(self, time):
+        self.asked.append((self.step_num, time))
+
     def arrive(self, time):
-        pass
+        self.arrived.append((self.step_num, time))
 
     def stop(self, cause=None):
         self.stopped = cause
@@ -115,6 +118,18 @@ def test_fetches_of_another_thread_end_no_step(heard):
     for _ in range(9):
         optimizer.step()
     assert [(each.mode, each.step_num) for each in begun] == [("optimizer", 10)]
+    assert begun[0].arrived == [], "the training does not wait for what another thread fetches"
+
+
+def test_each_fetch_says_when_it_was_asked_for_and_when_it_came(heard):
+    """Of a step that accumulates, both: what lies between them is work."""
+    _, begun = heard
+    loops.accumulate()
+    counter = begun[-1]
+    assert [step for step, _ in counter.arrived[:6]] == [0, 0, 1, 1, 2, 2]
+    assert [step for step, _ in counter.asked[:6]] == [0, 0, 1, 1, 2, 2]
+    times = [time for pair in zip(counter.asked[:6], counter.arrived[:6], strict=True) for _, time in pair]
+    assert times == sorted(times)
 
 
 def test_a_sanity_check_before_training_is_no_training(heard):

@@ -109,6 +109,38 @@ def test_what_the_loop_did_between_two_passes_is_no_wait_for_data():
         assert [wall for _, walls, _ in taken for wall in walls.tolist()] == [10, 4000, 10]
 
 
+def test_several_waits_of_a_step_add_up_and_the_work_between_them_is_none():
+    """As where gradients are accumulated; also when the readings are taken in the middle of a step."""
+    for is_taken_between in (False, True):
+        line = Timeline("train")
+        line.begin(0)
+        line._begins[0] = 0
+        taken = []
+        for begin in (0, 1000):
+            line.data_asked(begin + 1)
+            line.data_arrived(begin + 4)
+            if is_taken_between:
+                taken.append(line.take())
+            line.data_asked(begin + 500)
+            line.data_arrived(begin + 507)
+            line.end_step(begin + 1000)
+        taken.append(line.take())
+        assert [wait for _, _, waits in taken for wait in waits.tolist()] == [3 + 7, 3 + 7]
+
+
+def test_of_several_batches_that_nobody_asked_for_the_first_alone_counts():
+    """What lies between them is work and waiting, and nobody has said how much of which."""
+    line = Timeline("train")
+    line.begin(0)
+    line._begins[0] = 0
+    line.data_arrived(5)
+    line.data_arrived(600)
+    line.end_step(1000)
+    line.data_arrived(1007)
+    line.end_step(2000)
+    assert line.take()[2].tolist() == [5, 7]
+
+
 def test_a_loop_with_a_test_after_each_pass_waits_for_its_data_only(tmp_path):
     """Nothing is slept away: the test burns more time of the processor than all batches of a pass take to fetch."""
     with perfhooks.Profiler(schedule="wait=1 warmup=1 active=6 repeat=1", out=tmp_path, background=False) as prof:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from perfhooks import labels
 from perfhooks.run.timeline import clock
 
 if TYPE_CHECKING:
@@ -24,7 +23,10 @@ def listen(loader: Any, signal: StepSignal) -> None:
 
     @functools.wraps(plain)
     def __iter__(self: Any) -> Any:  # noqa: N807 -- it is one
+        waiting = signal.waiting
+        waiting.ask(clock())
         iterator = plain(self)
+        waiting.arrive(clock())  # to start its workers is a wait as well
         try:
             if not hasattr(type(iterator), "perfhooks_heard"):
                 iterator.__class__ = kinds.setdefault(type(iterator), telling(type(iterator), signal))
@@ -43,12 +45,10 @@ def telling(kind: type, signal: StepSignal) -> type:
         signal.fetches += 1
         if signal.armed or signal.fetches >= signal.due:
             signal.look_at_fetch()
-        profiler = signal.profiler
-        if profiler.is_recording:
-            with profiler.region(labels.DATA):
-                item = plain(self)
-        else:
-            item = plain(self)
+        # torch labels the fetch itself, so a label of ours would only hide whether it belongs to a validation
+        profiler = signal.waiting
+        profiler.ask(clock())
+        item = plain(self)
         profiler.arrive(clock())
         return item
 

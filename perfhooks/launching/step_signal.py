@@ -65,9 +65,10 @@ class Round:
 class _Nobody:
     """Stands for the profiler as long as there is none."""
 
-    is_recording = False
-
     def step(self) -> None:
+        pass
+
+    def ask(self, _: int) -> None:
         pass
 
     def arrive(self, _: int) -> None:
@@ -93,6 +94,8 @@ class StepSignal:
         """Begin anew: this process is a forked child, and what its parent heard is not its own."""
         self.mode: Mode | None = None
         self.profiler: Any = _Nobody()
+        self.waiting: Any = self.profiler
+        """Who is told when a batch was asked for and when it came: nobody where that is not the training's thread."""
         self.updates = self.fetches = 0
         self.armed = False
         """Whether the next fetch ends a step."""
@@ -157,8 +160,9 @@ class StepSignal:
         """A loader is about to be asked for a batch, and that may end a step or begin the first one."""
         with self._listening():
             if self._thread is not None and self._thread != threading.get_ident():
-                self.armed = False  # somebody fetches ahead, in a thread of his own
+                self.armed = False  # somebody fetches ahead, in a thread of his own, and the training does not wait
                 self.due = _NEVER
+                self.waiting = _Nobody()
             elif self.mode is None or (self.mode == "optimizer" and self._round.count <= _EARLY):
                 self._begin("loader", 0)
             elif self.mode == "optimizer":
@@ -210,7 +214,7 @@ class StepSignal:
         if reason is not None:
             self.stand_down(reason)
             return
-        self.profiler = profiling.begin(self.asked, mode, step)
+        self.profiler = self.waiting = profiling.begin(self.asked, mode, step)
         self._counted = (self.fetches, self.updates, step)
         # registered after the profiler's own, so called before it: what is said then is on its last page
         atexit.unregister(self._say_counts)
@@ -246,6 +250,7 @@ class StepSignal:
 
     def _end(self, cause: str) -> None:
         profiler, self.profiler = self.profiler, _Nobody()
+        self.waiting = self.profiler
         if not isinstance(profiler, _Nobody):
             profiler.stop(cause)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import io
 import math
@@ -131,12 +132,12 @@ class Timeline:
 
     @property
     def data_arrived(self) -> Callable[[int], None]:
-        """Takes the clock when a step has its batch."""
+        """Takes the clock when a step has a batch."""
         return self._arrivals.append
 
     @property
     def data_asked(self) -> Callable[[int], None]:
-        """Takes the clock when a pass over the loader begins: what came before it in its step is no wait for data."""
+        """Takes the clock when a batch, or a pass over a loader, is asked for: what came before is no wait for data."""
         return self._asked.append
 
     def begin(self, step: int) -> None:
@@ -167,16 +168,30 @@ class Timeline:
         for step, begin in self._begins.items():
             if 0 <= step - self._first < len(begins):
                 begins[step - self._first] = begin
-        waits = np.full(len(ends), -1, dtype=np.int64)
         arrivals = np.array(self._arrivals, dtype=np.int64)
         owner = np.searchsorted(ends, arrivals, side="right")
         inside = owner < len(ends)
-        waits[owner[inside]] = arrivals[inside] - np.maximum(begins[owner[inside]], self._last_asked(arrivals[inside]))
+        waits = self._waits(begins, owner[inside], arrivals[inside])
         self._restart(int(ends[-1]) if len(ends) else None, arrivals[~inside])
         return numbers, ends - begins, waits
 
+    def _waits(self, begins: np.ndarray, owner: np.ndarray, arrivals: np.ndarray) -> np.ndarray:
+        """The wait for data in each step: that for its first batch, and for each later one that was asked for.
+
+        Of a later batch that nobody asked for it is not known how much of the time since the last one was work.
+        """
+        asked = self._last_asked(arrivals)
+        is_first = np.diff(owner, prepend=-1) != 0
+        is_asked = asked >= np.concatenate([arrivals[:0], arrivals[:1], arrivals[:-1]])
+        counts = is_first | is_asked
+        since = np.where(is_first, np.maximum(begins[owner], asked), asked)
+        waits = np.full(len(begins), -1, dtype=np.int64)
+        waits[owner] = 0
+        np.add.at(waits, owner[counts], (arrivals - since)[counts])
+        return waits
+
     def _last_asked(self, arrivals: np.ndarray) -> np.ndarray:
-        """When the pass began of which each batch is; long ago where nobody said."""
+        """When each batch was asked for, or the pass that it is of; long ago where nobody said."""
         asked = np.array([np.iinfo(np.int64).min, *self._asked])
         found: np.ndarray = asked[np.searchsorted(asked, arrivals, side="right") - 1]
         return found
@@ -190,7 +205,8 @@ class Timeline:
         self._begins = begins
         del self._ends[:]
         self._arrivals[:] = array("q", arrivals.tolist())
-        del self._asked[:-1]
+        if last_end is not None:
+            del self._asked[: max(bisect.bisect_right(self._asked, last_end) - 1, 0)]
 
     def rows(self) -> Rows:
         """Forget the steps that have ended and return them, ready to be written."""
