@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import csv
 import json
+import multiprocessing
 import os
 import re
 import signal
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
 
 from perfhooks.command import app, run
-from perfhooks.launching import farewell
+from perfhooks.launching import farewell, timed
 from perfhooks.launching.command_line import VARIABLE
 
 HERE = Path(__file__).parent
@@ -136,6 +138,51 @@ def test_workers_that_are_spawned_know_the_script(tmp_path):
     assert windows(tmp_path) == ["train-000005-000008"]
 
 
+# --- neither fetch nor update ---
+
+
+def test_a_program_without_steps_gets_one_window_which_is_called_none_until_it_trains(tmp_path):
+    """One that has prepared its data without any operator is left alone until it computes."""
+    command = [*RUN[:4], "--patience", "0.1", "--run", "it", "--handler", "page", "--handler", "steps"]
+    process = started(tmp_path, *command, "--schedule", SCHEDULE, SCRIPT, "endless", stdin=subprocess.PIPE)
+    assert process.stdout.readline() == "prepared\n"
+    assert not (tmp_path / "perf").exists()
+    said = next(line for line in process.stderr if "INFO perfhooks: from start to stop, without steps: " in line)
+    assert "% forward" in said
+    assert json.loads((tmp_path / "perf/it/run.json").read_text())["steps_by"]["what"] == "time"
+    page = json.loads((tmp_path / "perf/it/report.json").read_text())
+    (window,) = page["windows"]
+    assert window["details"]["0"]["steps"]["without_steps"] is True
+    assert capture(tmp_path)["partial"] is None
+    assert "script" in page["startup"]["phase"]
+    process.stdin.close()
+    process.stdin = None
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    assert windows(tmp_path) == ["process-000000", "train-000005-000008"]
+    assert json.loads((tmp_path / "perf/it/run.json").read_text())["steps_by"]["what"] == "loader"
+
+
+def test_who_works_for_somebody_else_is_no_program_of_its_own(monkeypatch):
+    assert not timed.is_of_somebody_else()
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", ModuleSpec("torch._inductor.compile_worker", None))
+    assert timed.is_of_somebody_else()
+    monkeypatch.undo()
+    monkeypatch.setattr(multiprocessing.process, "parent_process", object)
+    assert timed.is_of_somebody_else(), "a worker of a pool"
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert not timed.is_of_somebody_else(), "a rank is a program of its own"
+
+
+def test_nothing_of_ours_runs_in_the_middle_of_what_holds_locks():
+    assert timed.is_harmless_in(sys._getframe())
+    scope = {"sys": sys}
+    for file in ("<frozen importlib._bootstrap>", "/x/lib/logging/__init__.py", "/x/torch/_dynamo/eval_frame.py"):
+        exec(compile("def call(act): return act()", file, "exec"), scope)
+        assert not scope["call"](lambda: timed.is_harmless_in(sys._getframe())), file
+
+
 # --- how it ends ---
 
 
@@ -242,6 +289,7 @@ def test_a_script_with_a_profiler_of_its_own_is_left_alone(tmp_path):
         (["--schedule", "wait=-1 warmup=0 active=1", SCRIPT], "wait must be"),
         (["--handler", "stakcs", SCRIPT], "did you mean 'stacks'?"),
         (["--ranks", "some", SCRIPT], "ranks must be"),
+        (["--patience", "-1", SCRIPT], "patience must be"),
         (["--keep-windows", "0", SCRIPT], "keep_windows must be an integer >= 1"),
     ],
 )

@@ -12,6 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from perfhooks.launching import loaders, profiling
 from perfhooks.launching.command_line import Request
 from perfhooks.launching.step_signal import BATCHES, Round, StepSignal
+from perfhooks.recording import lifetime
 
 
 class Startup:
@@ -62,7 +63,7 @@ def heard(monkeypatch):
 
     monkeypatch.setattr(profiling, "begin", begin)
     # a profiler of another test may still wait for its files
-    monkeypatch.setattr(profiling, "why_not", lambda: None)
+    monkeypatch.setattr(profiling, "why_not", lambda ours: None)
     monkeypatch.setattr(torch.utils.data.DataLoader, "__iter__", torch.utils.data.DataLoader.__iter__)
     signal = StepSignal(Request(), Startup())
     loaders.listen(torch.utils.data.DataLoader, signal)
@@ -106,6 +107,22 @@ def test_a_warm_up_of_the_optimizer_does_not_hide_the_loader(heard):
     assert [each.mode for each in begun] == ["optimizer", "loader"]
     assert begun[0].stopped is not None
     assert begun[1].step_num == 16
+
+
+def test_a_profiler_of_ours_that_waits_for_its_files_is_nobody_elses(heard, monkeypatch):
+    """As where an evaluation of many batches was recorded before the training begins."""
+    monkeypatch.undo()
+    signal, _ = heard
+    ours = Counter("batches", 0)
+    lifetime.opened(ours)
+    try:
+        assert profiling.why_not([ours]) is None
+        assert profiling.why_not() == "the script profiles itself with perfhooks"
+        signal.profiler = ours
+        signal._end("steps are told by loader from here on")
+        assert profiling.why_not(signal._stopped) is None
+    finally:
+        lifetime.forget(ours)
 
 
 def test_fetches_of_another_thread_end_no_step(heard):

@@ -27,12 +27,18 @@ Options of perfhooks come first; everything from the first other word on is the 
 
 _SCHEDULE: Final = "Which steps to record, in the words of `perfhooks schedule`; one small window soon after the start."
 _HANDLER: Final = "What to make of each window, by its name, once for each; everything that was recorded for."
+_PATIENCE: Final = (
+    "Seconds in which a fetch or an update is expected; a program that computes and makes neither is then recorded for "
+    "five seconds. Default: 60."
+)
 _TYPES: Final = {bool: bool, int: int, float: float, str: str}
 _LISTS: Final = ("activities", "ranks")
 """Options that are lists: words between commas on the command line."""
 
 
-def command(words: list[str], schedule: str | None, handler: list[str] | None, **options: Any) -> None:
+def command(
+    words: list[str], schedule: str | None, handler: list[str] | None, patience: float | None, **options: Any
+) -> None:
     """Profile a training without a change to it: the command runs as if it stood alone, and leaves a run folder.
 
     A step ends when a DataLoader is asked for a batch and an optimizer has stepped. Inside Lightning, mmengine and
@@ -44,7 +50,9 @@ def command(words: list[str], schedule: str | None, handler: list[str] | None, *
     wanted = command_line.command(words)
     notes = tempfile.mkdtemp(prefix="perfhooks-run-")
     try:
-        asked = command_line.request(schedule, handler or (), given, notes)
+        asked = command_line.request(
+            schedule, handler or (), given, notes, command_line.PATIENCE_S if patience is None else patience
+        )
     except PerfhooksError:
         os.rmdir(notes)  # noqa: PTH106 -- a string
         raise
@@ -102,6 +110,7 @@ def _parameters() -> Iterator[inspect.Parameter]:
     yield _parameter("words", list[str], words, inspect.Parameter.empty)
     yield _parameter("schedule", str | None, typer.Option("--schedule", help=_SCHEDULE, show_default=False), None)
     yield _parameter("handler", list[str] | None, typer.Option("--handler", help=_HANDLER, show_default=False), None)
+    yield _parameter("patience", float | None, typer.Option("--patience", help=_PATIENCE, show_default=False), None)
     for option in described():
         kind = _kind(option)
         if kind is not None:

@@ -24,6 +24,10 @@ SITE: Final = Path(__file__).parent / "site"
 """The folder that goes first in PYTHONPATH; it holds ``sitecustomize.py`` and nothing else."""
 
 
+PATIENCE_S: Final = 60.0
+"""Most trainings have made a step by then; and who waits for an answer waits no longer."""
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for on the command line, for every process of the training."""
 
@@ -33,6 +37,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """What to make of each window; None makes everything that was recorded for."""
     options: dict[str, Any] = {}
     """Those of `perfhooks.Options` that were given."""
+    patience: float = PATIENCE_S
+    """Seconds after which a program that computes, and has neither fetched nor updated, is recorded for a while."""
     here: str = ""
     """The working directory in which the command was given: the place for runs is in there."""
     notes: str = ""
@@ -47,7 +53,13 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
             return None
 
 
-def request(schedule: str | None, handlers: Sequence[str], options: Mapping[str, Any], notes: str = "") -> Request:
+def request(
+    schedule: str | None,
+    handlers: Sequence[str],
+    options: Mapping[str, Any],
+    notes: str = "",
+    patience: float = PATIENCE_S,
+) -> Request:
     """Check what was asked for, before anything starts.
 
     Args:
@@ -55,6 +67,7 @@ def request(schedule: str | None, handlers: Sequence[str], options: Mapping[str,
         handlers: Names of handlers; none make everything that was recorded for.
         options: Of `perfhooks.Options`.
         notes: See `Request`.
+        patience: See `Request`.
 
     Raises:
         ScheduleError: The schedule cannot be.
@@ -62,6 +75,8 @@ def request(schedule: str | None, handlers: Sequence[str], options: Mapping[str,
     """
     if schedule is not None:
         Schedule.parse(schedule)
+    if not 0 <= patience < float("inf"):
+        raise OptionError(f"patience must be a number of seconds, 0 or more, got {patience:g}")
     if handlers:
         from perfhooks.handlers import build
 
@@ -73,7 +88,14 @@ def request(schedule: str | None, handlers: Sequence[str], options: Mapping[str,
     out = whole.get("out")
     if out is not None and "://" not in out:
         whole["out"] = str(Path(out).absolute())  # the training may change its working directory
-    return Request(schedule=schedule, handlers=list(handlers) or None, options=whole, here=str(Path.cwd()), notes=notes)
+    return Request(
+        schedule=schedule,
+        handlers=list(handlers) or None,
+        options=whole,
+        patience=patience,
+        here=str(Path.cwd()),
+        notes=notes,
+    )
 
 
 def command(words: Sequence[str]) -> list[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
+from perfhooks.guard import logger
 from perfhooks.recording import lifetime
 from perfhooks.recording.profiler import Profiler
 from perfhooks.recording.window import recorder_busy
@@ -17,6 +18,8 @@ from perfhooks.run.job import Job
 from perfhooks.run.manifest import StepsBy
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from perfhooks.launching.command_line import Request
 
 Mode = Literal["loader", "optimizer", "batches", "time"]
@@ -29,11 +32,15 @@ _STAGES: Final = {"batches": "predict", "time": "process"}
 """What a loop is called whose steps are no training steps."""
 
 
-def why_not() -> str | None:
-    """Why the program is to be left alone; None where nothing speaks against profiling it."""
+def why_not(ours: Collection[Any] = ()) -> str | None:
+    """Why the program is to be left alone; None where nothing speaks against profiling it.
+
+    Args:
+        ours: Profilers of ours that have stopped; they may still wait for their files.
+    """
     if recorder_busy():
         return "the script has a profiler of its own at work"
-    if lifetime.is_anybody_known():
+    if lifetime.is_anybody_known(besides=ours):
         return "the script profiles itself with perfhooks"
     return None
 
@@ -49,11 +56,33 @@ def begin(asked: Request, mode: Mode, step: int) -> Profiler:
     options: dict[str, Any] = {"out": str(Path(asked.here, "perf")), "keep_results": False, **asked.options}
     if mode in _STAGES:
         options["stage"] = _STAGES[mode]
-    profiler = Profiler(schedule=asked.schedule or SCHEDULE, on_trace_ready=asked.handlers, **options)
+    if mode == "time":
+        _say_that_time_ends_it(asked)
+    schedule = None if mode == "time" else asked.schedule or SCHEDULE
+    profiler = Profiler(schedule=schedule, on_trace_ready=asked.handlers, **options)
     profiler.start(step=step)
     leave_note(asked.notes, profiler.folder)
     say_steps_by(profiler, mode)
     return profiler
+
+
+def _say_that_time_ends_it(asked: Request) -> None:
+    more = "; the schedule counts steps, so it does not apply" if asked.schedule else ""
+    logger.info("no fetch and no update in %g s: some seconds are recorded, which are no step%s", asked.patience, more)
+
+
+class Trial:
+    """A look at whether the main thread calls any operator of torch: recorded, counted and forgotten."""
+
+    def __init__(self) -> None:
+        self._profiler = Profiler(activities=["cpu"], labels=False)
+        self._profiler.start()
+
+    def stop(self) -> bool:
+        """End it; whether there was an operator."""
+        self._profiler.stop()
+        results = getattr(self._profiler.profiler, "kineto_results", None)
+        return results is not None and bool(results.events())
 
 
 def startup_file(profiler: Profiler) -> Path | None:

@@ -118,7 +118,7 @@ class Startup:
             self._add(told(frame, in_step=self._in_step), (now - last) * 1e-9)
             last = now
             del frame
-            if is_over or _is_loader_worker():
+            if is_over or is_loader_worker():
                 return
 
     def _add(self, sample: Sample, seconds: float) -> None:
@@ -175,7 +175,8 @@ def _own_line(stack: list[FrameType]) -> str:
 _INSTALLED: Final = tuple({sys.prefix, sys.base_prefix, *(path for path in sys.path if "-packages" in path)})
 
 
-def _is_loader_worker() -> bool:
+def is_loader_worker() -> bool:
+    """Whether this process fetches for another one."""
     data = sys.modules.get("torch.utils.data")
     info = getattr(data, "get_worker_info", None)
     return info is not None and info() is not None

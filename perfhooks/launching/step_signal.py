@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from perfhooks.launching.profiling import Mode
+    from perfhooks.launching.timed import TimedWindow
 
 BATCHES: Final = 20
 """Fetches without any update after which they count as steps: a sanity check before training fetches fewer."""
@@ -31,6 +32,9 @@ _EARLY: Final = 3
 """Rounds of updates after which a fetch no longer changes what a step is; optimizers are warmed up with fewer."""
 _LOST: Final = 8
 """Updates beyond three rounds' after which a round that never ended is forgotten: its optimizer is gone."""
+
+_HEARING_S: Final = 0.01
+"""How long a program without steps is held up to hear whether its files are there."""
 
 
 class Round:
@@ -87,12 +91,17 @@ class StepSignal:
         self.asked = asked
         self.startup = startup
         self.is_compiling: Callable[[], bool] = self._first_update
+        self.timed: TimedWindow | None = None
         atexit.register(startup.wait)
         self.forget()
 
     def forget(self) -> None:
         """Begin anew: this process is a forked child, and what its parent heard is not its own."""
         self.mode: Mode | None = None
+        self.timed = None
+        self._stopped: list[Any] = []
+        """Profilers of ours that have ended."""
+        self._stands_by = False
         self.profiler: Any = _Nobody()
         self.waiting: Any = self.profiler
         """Who is told when a batch was asked for and when it came: nobody where that is not the training's thread."""
@@ -151,7 +160,7 @@ class StepSignal:
             ends = self._round.ends(optimizer)
             if self.mode == "batches" or (self.mode == "loader" and self.fetches > self._fetches_before + 1):
                 self._settle_for_fetches()
-            elif ends and self.mode in (None, "loader") and (self.mode is None or self._round.count >= _EARLY):
+            elif ends and self.mode != "optimizer" and (self.mode != "loader" or self._round.count >= _EARLY):
                 self._begin("optimizer", self._round.count)
             elif ends and self.mode == "optimizer":
                 self._step()
@@ -163,7 +172,7 @@ class StepSignal:
                 self.armed = False  # somebody fetches ahead, in a thread of his own, and the training does not wait
                 self.due = _NEVER
                 self.waiting = _Nobody()
-            elif self.mode is None or (self.mode == "optimizer" and self._round.count <= _EARLY):
+            elif self.mode in (None, "time") or (self.mode == "optimizer" and self._round.count <= _EARLY):
                 self._begin("loader", 0)
             elif self.mode == "optimizer":
                 self.due = _NEVER
@@ -203,14 +212,17 @@ class StepSignal:
         from perfhooks.launching import profiling
 
         speak_up()
+        if self.timed is not None and mode != "time":
+            self.timed.give_up()
         self._end(f"steps are told by {mode} from here on")
         self.mode = mode
         self.by_fetch = mode == "loader"
         self.armed = False
         self._fetches_before = self.fetches
         self.due = self.fetches + BATCHES if mode == "loader" else 0
-        self.startup.first_step()
-        reason = profiling.why_not()
+        if mode != "time":
+            self.startup.first_step()
+        reason = profiling.why_not(self._stopped)
         if reason is not None:
             self.stand_down(reason)
             return
@@ -219,6 +231,27 @@ class StepSignal:
         # registered after the profiler's own, so called before it: what is said then is on its last page
         atexit.unregister(self._say_counts)
         atexit.register(self._say_counts)
+
+    @property
+    def is_without_steps(self) -> bool:
+        """Whether nothing has been recorded so far, and may be."""
+        return self.mode is None and not self._stands_by
+
+    def begin_timed(self) -> None:
+        """Record from here on, as there are no steps; in the thread that is to be recorded."""
+        if self.is_without_steps:
+            self._begin("time", 0)
+            if not self._stands_by:
+                self._end_startup()
+
+    def end_timed(self) -> None:
+        """The window without steps is long enough."""
+        if self.mode == "time":
+            self.profiler.stop()
+
+    def hear_timed(self) -> bool:
+        """Whether its files are there; a program without steps does not ask."""
+        return self.mode != "time" or bool(self.profiler.wait(_HEARING_S))
 
     def _say_counts(self) -> None:
         """The process ends: what a step had is known."""
@@ -237,6 +270,9 @@ class StepSignal:
         Args:
             reason: What to say of it; None says nothing, as where a framework's own face takes over.
         """
+        self._stands_by = True
+        if self.timed is not None:
+            self.timed.give_up()
         self._end(reason or "a framework's own face takes over")
         self.by_update = self.by_fetch = self.armed = False
         self.due = _NEVER
@@ -253,6 +289,7 @@ class StepSignal:
         self.waiting = self.profiler
         if not isinstance(profiler, _Nobody):
             profiler.stop(cause)
+            self._stopped.append(profiler)
 
 
 _signal: StepSignal | None = None
@@ -271,6 +308,10 @@ def current(began: int = 0) -> StepSignal | None:
         if asked is None:
             return None
         _signal = StepSignal(asked, Startup(began))
+        with guard("waiting for a first step"):
+            from perfhooks.launching.timed import TimedWindow
+
+            _signal.timed = TimedWindow(_signal, asked.patience)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=_signal.forget)
     return _signal

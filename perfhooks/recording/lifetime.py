@@ -9,10 +9,13 @@ import signal
 import sys
 import threading
 import weakref
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from perfhooks.guard import cause_of
 from perfhooks.recording import signals, worker
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 
 class Closable(Protocol):
@@ -39,9 +42,13 @@ def opened(profiler: Closable) -> None:
     _known.add(profiler)
 
 
-def is_anybody_known() -> bool:
-    """Whether any profiler has begun, or waits for its files."""
-    return bool(_known)
+def is_anybody_known(besides: Collection[Closable] = ()) -> bool:
+    """Whether any profiler has begun, or waits for its files.
+
+    Args:
+        besides: These do not count.
+    """
+    return any(profiler not in besides for profiler in _known)
 
 
 def forget(profiler: Closable) -> None:

@@ -55,6 +55,8 @@ class StepsPart(_Part):
     """The means of the steps of no other kind."""
     others: list[StepKind]
     headline: str
+    without_steps: bool = False
+    """Whether the one row is no step, but all from start to stop."""
 
 
 class Counted(_Part):

@@ -30,7 +30,7 @@ _EVEN: Final = 1.25
 """Times the shortest step: up to here steps are said to take their mean each, beyond it on average."""
 
 
-def headline(table: pl.DataFrame) -> str:
+def headline(table: pl.DataFrame, *, without_steps: bool = False) -> str:
     """Say what a step takes and what it takes it for: the largest named parts, from 5% of the time on.
 
     Every number is of the same steps, and a mean: those that are of no other kind (`perfhooks.trace.step_kinds`). What
@@ -38,6 +38,7 @@ def headline(table: pl.DataFrame) -> str:
 
     Args:
         table: A step table.
+        without_steps: Whether its one row is no step, as nobody has said what one is.
 
     Returns:
         For instance ``steps 12-14: 412 ms each, 61% waiting for data, device busy 22%``, or ``steps 12-14: 150 ms each,
@@ -49,6 +50,8 @@ def headline(table: pl.DataFrame) -> str:
     usual = table.filter(pl.Series(step_kinds.usual(table)))
     first, last = min(steps), max(steps)
     span = f"step {first}" if first == last else f"steps {first}-{last}"
+    if without_steps:
+        span = "from start to stop, without steps"
     others = [
         f"{_time(each['wall_ms'])} where {_DOES[each['kind']]} ({each['count']} of {table.height})"
         for each in other_kinds(table)

@@ -150,7 +150,10 @@ def _steps(details: Mapping[str, Any], rank: Mapping[str, Any]) -> Iterator[str]
     if not wall:
         return
     count = steps.get("count", 0)
-    yield from _titled("Where the step goes", [f"Mean of {count} recorded steps: {wall:.4g} ms.", *_idle(rank)])
+    what = f"Mean of {count} recorded steps: {wall:.4g} ms."
+    if steps.get("without_steps"):
+        what = f"From start to stop, without steps: {wall:.4g} ms."
+    yield from _titled("Where the step goes", [what, *_idle(rank)])
     yield from ("", "| part | ms | share |", "|---|---:|---:|")
     for name in (*_PARTS, *_DEVICE):
         value = mean.get(f"{name}_ms")

@@ -107,6 +107,11 @@ class Capture:
         """The step that was still open when recording ended: its mark is shorter than the step, or of no step."""
         return self.reached if self.partial is not None or self.last is None else None
 
+    @property
+    def is_without_steps(self) -> bool:
+        """Whether it goes from start to stop and no step ended in it: its one row of the step table is no step."""
+        return self.last is None and self.reached == self.first
+
     def tables(self, trace: Trace) -> Tables:
         """The tables of the window, each computed once, whoever asks.
 

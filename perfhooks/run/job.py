@@ -59,6 +59,11 @@ class Job:
         )
 
 
+def is_in_job() -> bool:
+    """Whether this process is a rank, also the only one, as torch.distributed or a launcher says."""
+    return any((_from_process_group(), _from_torchrun(), _from_slurm()))
+
+
 class _Place(NamedTuple):
     rank: int
     world_size: int

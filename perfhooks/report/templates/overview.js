@@ -67,7 +67,11 @@ function stats(window_, details, rank) {
   const found = [];
   if (known(step)) {
     const label =
-      walls.length > 1 ? `a step: the mean of ${walls.length}, ${ms(spread[0])} to ${ms(spread[1])}` : "the step";
+      walls.length > 1
+        ? `a step: the mean of ${walls.length}, ${ms(spread[0])} to ${ms(spread[1])}`
+        : steps.without_steps
+          ? "from start to stop: nobody said what a step is"
+          : "the step";
     found.push(stat(ms(step), label + otherSteps(steps)));
   }
   const named = PARTS.filter(([key]) => key !== "other_ms" && known(mean[key])).sort(
