@@ -27,5 +27,9 @@ def pattern(*parts: str) -> str:
 DEVICE_STOPPED: Final = "torch stopped collecting from the device before the end of the window"
 """A note in a capture."""
 
+MODULE_NAMES: Final = "perfhooksModuleNames"
+"""In a trace's metadata: what the model calls the modules of each class, in the order of the recorder's
+numbers."""
+
 STEP_MARK: Final = "ProfilerStep#"
 """What torch.profiler writes before the number of a step; steps count from 0."""

@@ -216,11 +216,11 @@ def test_a_click_on_an_operator_shows_what_is_behind_it(chromium, recorded):
     )
     assert sorted(shapes) == ["[[64], [16, 64], [64, 64], [], []]", "[[8], [16, 64], [64, 8], [], []]"]
     assert all("loop.py" in line for line in lines)
-    assert sorted(modules) == ["Sequential_0/Linear_0", "Sequential_0/Linear_1"]
+    assert sorted(modules) == ["0  Linear_0", "2  Linear_1"], "as the model calls them"
     chromium.run(
         "[...document.querySelectorAll('.behind a')].find(each => each.textContent.endsWith('Linear_0')).click()"
     )
-    chromium.wait("document.querySelector('#flame .frame').textContent === 'nn.Module: Linear_0'")
+    chromium.wait("document.querySelector('#flame .frame').textContent === '0  Linear_0'")
     chromium.run(click)
     assert texts(chromium, "#operators .behind") == []
     assert_quiet(chromium)

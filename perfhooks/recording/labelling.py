@@ -11,6 +11,7 @@ guards it: a stand-in would make it compile again. The trace tells its time near
 from __future__ import annotations
 
 import functools
+import json
 import sys
 from dataclasses import dataclass, field
 from threading import get_ident
@@ -23,11 +24,14 @@ from torch.nn import Module
 
 from perfhooks import labels
 from perfhooks.guard import logger
-from perfhooks.recording.window import region
+from perfhooks.recording.module_order import ModuleOrder
+from perfhooks.recording.window import metadata_json, region
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
+
+    from perfhooks.recording.window import Window
 
 _MOST_CHANGES: Final = 900 if sys.version_info >= (3, 13) else sys.maxsize
 """How often ``torch.nn.Module`` may be changed, twice a window or more. From Python 3.13 on a class that was changed a
@@ -54,6 +58,8 @@ class _Here:
     """The part of the last module call."""
     changes: int = 0
     """How often ``torch.nn.Module`` was changed."""
+    order: ModuleOrder = field(default_factory=ModuleOrder)
+    """The modules that were called since the labels were put."""
     placed: list[_StandIn] = field(default_factory=list)
 
 
@@ -90,7 +96,7 @@ def put(stage: str) -> None:
     _here.thread, _here.inside = get_ident(), False  # whatever was left open by a fault
     if _here.placed:
         return
-    _here.last = labels.FORWARD
+    _here.last, _here.order = labels.FORWARD, ModuleOrder()
     _here.without_gradients = labels.VALIDATION if stage == "train" else labels.FORWARD
     if _here.changes < _MOST_CHANGES:
         _call_module = Module.__call__
@@ -107,6 +113,21 @@ def take_back() -> None:
     while _here.placed:
         _here.placed.pop().take_back()
     _here.thread, _here.inside, _here.aside = 0, False, False
+
+
+def name_modules(window: Window) -> None:
+    """Write into a trace, while its recorder takes that, what the model calls the modules that were called in it.
+
+    Args:
+        window: What records; names are of use only with stacks.
+    """
+    order, _here.order = _here.order, ModuleOrder()
+    try:
+        names = order.names() if window.with_stack else {}
+        if names:
+            window.add_metadata_json(labels.MODULE_NAMES, metadata_json(json.dumps(names)))
+    except Exception:  # noqa: BLE001 -- whatever a model answers, the training goes on
+        logger.debug("the modules could not be named", exc_info=True)
 
 
 def _functions() -> Iterator[tuple[Any, str, str]]:
@@ -158,6 +179,8 @@ def _labelled_call(module: Module, /, *args: Any, **kwargs: Any) -> Any:
         return _call_module(module, *args, **kwargs)
     if get_ident() != _here.thread:
         return _call_module(module, *args, **kwargs)
+    if id(module) not in _here.order.seen:
+        _here.order.add(module, is_outermost=not _here.inside)
     if _here.inside:
         if _is_compiled(module):
             _step_aside()

@@ -514,6 +514,7 @@ class Profiler(TorchFace):
         if window is None:
             return
         labelling.take_back()
+        labelling.name_modules(window)
         warming_up = self._phases.phase(window.step_num) is Phase.WARMUP
         try:
             window.close(reached, partial)

@@ -137,6 +137,11 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         ),
     },
     "Modules": {
+        "in the model": (
+            "What the model calls the module, as in named_modules(), where perfhooks recorded with stacks; names of "
+            "several models begin with their class. The other name is the recorder's: the class, and a number by the "
+            "order of first calls."
+        ),
         "forward": "Host time of the module's calls, with the modules that it called; self is without them.",
         "backward": "Host time of the autograd nodes that its forward operators made, on whatever thread they ran.",
         "device forward, backward": "Durations of the device work that was launched in them.",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import polars as pl
 
+from perfhooks import labels
 from perfhooks.trace import autograd, host
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.nesting import inherited
@@ -29,6 +30,7 @@ _BACKWARD: Final = ("backward_ms", "backward_device_ms")
 _SCHEMA: Final = {
     "path": pl.String,
     "name": pl.String,
+    "qualified_name": pl.String,
     **dict.fromkeys(("depth", "calls"), pl.Int64),
     **dict.fromkeys((*_FORWARD, *_BACKWARD), pl.Float64),
 }
@@ -56,6 +58,8 @@ def table(trace: Trace) -> pl.DataFrame:
     Modules are the ``nn.Module: Linear_3`` frames that ``with_stack=True`` records; without them there are no rows.
     Rows are in the order of the tree, modules that one module calls by their first call. ``path`` names all modules
     from the outermost (``Net_0/Block_1/Linear_3``), ``depth`` counts those around it, ``calls`` counts its calls.
+    ``qualified_name`` is what the model calls the module (``blocks.1.linear``), see `qualified_names`; null where that
+    is not known.
 
     ``forward_ms`` is the time of its calls on the host and ``forward_self_ms`` what is left without the modules that it
     called, so that the self times of a module and of all below it sum to its ``forward_ms``, to the nanosecond;
@@ -75,7 +79,9 @@ def table(trace: Trace) -> pl.DataFrame:
     """
     found = find(trace)
     count = len(found.names)
+    known = qualified_names(trace)
     columns: dict[str, object] = {"path": found.paths, "name": found.names, "depth": host.depths(found.parents)}
+    columns["qualified_name"] = [known.get(name) for name in found.names]
     columns |= {name: values * _MS for name, values in _times(trace, found, count).items()}
     columns["calls"] = np.bincount(found.forward[found.call], minlength=count)
     absent = [None] * count
@@ -85,6 +91,27 @@ def table(trace: Trace) -> pl.DataFrame:
         columns |= {"forward_device_ms": absent, "backward_device_ms": absent}
     order = _in_tree_order(found.parents, _first_calls(trace, found, count))
     return pl.DataFrame({name: columns[name] for name in _SCHEMA}, schema=_SCHEMA)[order]
+
+
+@once
+def qualified_names(trace: Trace) -> dict[str, str]:
+    """What the model calls the modules of a trace that perfhooks recorded: ``Conv2d_3`` is ``layer1.0.conv2``.
+
+    The recorder numbers the modules of each class in the order of their first calls; the metadata of the trace has
+    their names in that order. A class of which the trace shows other numbers than there are names has none here: a call
+    that nobody saw would have shifted them all.
+    """
+    said = trace.metadata.get(labels.MODULE_NAMES)
+    calls = [name.removeprefix(_MODULE).rpartition("_") for name in trace.names if name.startswith(_MODULE)]
+    numbers: dict[str, set[str]] = {}
+    for kind, _, number in calls:
+        numbers.setdefault(kind, set()).add(number)
+    found: dict[str, str] = {}
+    for kind, names in said.items() if isinstance(said, dict) else ():
+        shown = numbers.get(kind, set())
+        if isinstance(names, list) and shown == {str(place) for place in range(len(names))}:
+            found |= {f"{kind}_{place}": name for place, name in enumerate(names) if isinstance(name, str) and name}
+    return found
 
 
 @once

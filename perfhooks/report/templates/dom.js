@@ -93,8 +93,11 @@ function windowName(window_) {
     : `${stageName(window_.stage)} without steps`;
 }
 
-// a Python frame, file.py(12): function, with what one looks for first
+const moduleNames = new Map(); // what the model of the window that is shown calls the frames of its modules
+
+// a Python frame, file.py(12): function, or a module, with what one looks for first
 function frameName(name) {
+  if (moduleNames.has(name)) return `${moduleNames.get(name)}  ${name.replace("nn.Module: ", "")}`;
   const match = /^(.+)\((\d+)\): (.+)$/.exec(name);
   if (!match) return name;
   const parts = match[1].split("/");

@@ -80,7 +80,7 @@ function flameGraph(flames, id) {
   const describe = (node) => {
     detail.replaceChildren(el("span", { class: "mono" }, node.name), el("span", { class: "muted" }, ` ${time(node)}`));
   };
-  const hits = (node) => words !== "" && node.name.toLowerCase().includes(words);
+  const hits = (node) => words !== "" && `${node.name} ${frameName(node.name)}`.toLowerCase().includes(words);
 
   function load(key) {
     which = key;

@@ -20,7 +20,8 @@ function operatorColumns(extra) {
 // what of the flame graph a line of source or a module is
 function frameLink(by, what, frames) {
   const name = by === "module" ? `nn.Module: ${what.split("/").pop()}` : what.split(", in ")[0];
-  const shown = by === "line" ? what.split(", in ").map(frameName).join(", in ") : what;
+  const model = by === "module" && moduleNames.has(name) ? frameName(name) : what;
+  const shown = by === "line" ? what.split(", in ").map(frameName).join(", in ") : model;
   return frames.has(name) ? el("a", { href: address("flame", { at: name }), title: what }, shown) : shown;
 }
 

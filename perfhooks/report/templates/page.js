@@ -127,6 +127,9 @@ function show() {
     lost.push(el("p", { class: "muted" }, `${some}; the files of all are beside it.`));
   }
   places.clear();
+  moduleNames.clear();
+  for (const row of rowsOf(((details || {}).modules || {}).rows))
+    if (known(row.qualified_name)) moduleNames.set(`nn.Module: ${row.name}`, row.qualified_name);
   const first = attempt(details ? overview : absent, window_, details || {}, rank);
   const ofRun = [windowsSection, ranksSection, timelineSection, startupSection].map((make) =>
     attempt(make, window_, rank),

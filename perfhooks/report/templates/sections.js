@@ -57,6 +57,7 @@ function modulesSection(details) {
       kind: "name",
       node: (value, row) => el("span", { class: "indent", style: { "--depth": row.depth } }, value),
     },
+    { key: "qualified_name", label: "In the model", kind: "name" },
     { key: "calls", label: "Calls", kind: "count" },
     { key: "forward_ms", label: "Forward, ms", kind: "ms", bar: true },
     { key: "forward_self_ms", label: "Self, ms", kind: "ms" },

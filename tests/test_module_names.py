@@ -1,0 +1,157 @@
+"""What the model calls its modules, in a trace whose recorder knows only their classes; against labels of hooks."""
+
+import gc
+import threading
+import weakref
+
+import pytest
+import torch
+
+import perfhooks
+from perfhooks import labels, testing
+from perfhooks.trace import Kind, modules, read
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last, self.first = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+        self.unused = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        """Not in the order in which they were made, and one of them twice."""
+        return self.last(self.first(self.first(x)))
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.Sequential(Block(), Block())
+        self.shared = self.blocks[1].last
+        self.head = torch.nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(self.shared(self.blocks[1](self.blocks[0](x))))
+
+
+def labelled(model):
+    """A model whose modules write their names into the trace, inside of their calls."""
+    for name, module in model.named_modules():
+        open_ = []
+
+        def enter(*_, name=name, open_=open_):
+            open_.append(torch.profiler.record_function(f"[{name}]"))
+            open_[-1].__enter__()
+
+        def leave(*_, open_=open_):
+            open_.pop().__exit__(None, None, None)
+
+        if name:
+            module.register_forward_pre_hook(enter)
+            module.register_forward_hook(leave)
+    return model
+
+
+def recorded(folder, step, **options):
+    with perfhooks.Profiler(
+        schedule="wait=1 warmup=1 active=2 repeat=1", out=folder, run="r", background=False,
+        **{"with_stack": True, "on_trace_ready": "trace", **options},
+    ) as prof:  # fmt: skip
+        for _ in range(5):
+            step()
+            prof.step()
+    return read(next((folder / "r").glob("*/rank0.pt.trace.json.gz")))
+
+
+def said_and_true(trace):
+    """For each module that a hook named: what the table calls it, and what the hook did."""
+    table = dict(modules.table(trace).select("path", "qualified_name").iter_rows())
+    paths, place = modules.of_slices(trace)
+    rows = [row for row in trace.rows(Kind.ANNOTATION).tolist() if trace.names[trace.name[row]].startswith("[")]
+    return [(table[paths[place[row]]], trace.names[trace.name[row]][1:-1]) for row in rows if place[row] >= 0]
+
+
+def test_modules_bear_the_names_of_the_model(tmp_path):
+    """Whatever the order of calls; the loss is no model, a module of two names has the first, the root has none."""
+    net, loss = labelled(Net()), torch.nn.MSELoss()
+
+    def step():
+        with torch.no_grad():
+            net.head(torch.randn(1, 4))  # a part of the model that is called by itself is still that part
+        loss(net(torch.randn(3, 4)), torch.zeros(3, 2)).backward()
+
+    trace = recorded(tmp_path, step)
+    found = said_and_true(trace)
+    assert {true for _, true in found} == {
+        *("blocks.0", "blocks.1", "blocks.0.first", "blocks.0.last", "blocks.1.first", "blocks.1.last", "head"),
+    }
+    assert all(said == true for said, true in found)
+    names = dict(modules.table(trace).select("path", "qualified_name").iter_rows())
+    assert names["Net_0"] is names["MSELoss_0"] is None
+    assert perfhooks.recording.labelling._here.order.seen == {}, "nothing is kept after the window"
+
+
+def test_modules_of_two_models_have_their_class_before_their_name(tmp_path):
+    net, other = Net(), torch.nn.Sequential(torch.nn.Linear(4, 4))
+    trace = recorded(tmp_path, lambda: (net(torch.randn(3, 4)), other(torch.randn(3, 4))))
+    names = {name for name in modules.table(trace)["qualified_name"] if name}
+    assert {"Net.head", "Net.blocks.0.first", "Sequential.0"} <= names
+
+
+def test_a_call_that_nobody_saw_leaves_its_class_without_names(tmp_path):
+    """On another thread, which has a recorder of Python too but not our labels: no name is better than a wrong one."""
+    net, elsewhere = labelled(Net()), torch.nn.Linear(4, 4)
+    asked, done, over = threading.Semaphore(0), threading.Semaphore(0), []
+
+    def serve():
+        while asked.acquire() and not over:
+            elsewhere(torch.randn(1, 4))
+            done.release()
+
+    def step():
+        asked.release()
+        done.acquire()
+        net(torch.randn(3, 4)).sum().backward()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        trace = recorded(tmp_path, step)
+    finally:
+        over.append(True)
+        asked.release()
+        thread.join()
+    assert all(said in (None, true) for said, true in said_and_true(trace))
+    assert "blocks.0" in modules.table(trace)["qualified_name"].to_list()
+
+
+@pytest.mark.parametrize("options", [{"with_stack": False}, {"labels": False}])
+def test_names_are_written_only_where_they_are_of_use(tmp_path, options):
+    net = Net()
+    trace = recorded(tmp_path, lambda: net(torch.randn(3, 4)), **options)
+    assert labels.MODULE_NAMES not in trace.metadata
+
+
+def test_modules_are_not_kept_alive(tmp_path):
+    made = []
+
+    def step():
+        module = torch.nn.Linear(4, 4)
+        made.append(weakref.ref(module))
+        module(torch.randn(1, 4))
+
+    recorded(tmp_path, step)
+    gc.collect()
+    assert [each for each in made if each() is not None] == []
+
+
+@pytest.mark.parametrize(
+    "said", [None, [], "x", {"A": "x"}, {"A": [1]}, {"A": ["x", "y"]}, {"A": []}, {"A": {"0": "x"}}]
+)
+def test_what_is_no_list_of_names_names_nothing(tmp_path, said):
+    """A trace is data of others."""
+    events = [testing.python_frame("nn.Module: A_0", 0, 10, Python_module_id=0)]
+    trace = read(testing.write_trace(tmp_path / "t.json", events, **{labels.MODULE_NAMES: said}))
+    assert modules.qualified_names(trace) == {}
+    good = testing.write_trace(tmp_path / "good.json", events, **{labels.MODULE_NAMES: {"A": ["net.a"], "B": ["b"]}})
+    assert modules.qualified_names(read(good)) == {"A_0": "net.a"}
