@@ -4,39 +4,36 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import Enum, auto
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from typing_extensions import Self, Unpack
 
 from perfhooks.errors import OptionError
 from perfhooks.guard import cause_of, guard, is_of_handler, logger, speak_up
-from perfhooks.options import Options, are_any, check_step, checked, recording, said, selected, with_options
+from perfhooks.options import Options, check_step, checked, recording, with_options
 from perfhooks.recording import labelling, lifetime
 from perfhooks.recording.handover import HandlerLike, Handover, place_of
 from perfhooks.recording.loader import SteppingLoader
+from perfhooks.recording.membership import Membership
 from perfhooks.recording.torch_face import TorchFace
 from perfhooks.recording.window import Window, check_recording, recorder_busy, region
 from perfhooks.run import remote
 from perfhooks.run.folder import Run, check_out, step_range
-from perfhooks.run.job import Job
 from perfhooks.run.timeline import Timeline, clock
 from perfhooks.schedule import FromStartToStop, Phase, Schedule
 
 if TYPE_CHECKING:
     import os
+    from pathlib import Path
     from types import TracebackType
 
     from perfhooks.run.capture import Capture, Place
 
 T = TypeVar("T")
 
-_STARTED: Final[Counter[tuple[str, str]]] = Counter()
-"""How many runs without a name were begun in this process, by the folder for runs and the stage."""
 ScheduleLike = Schedule | str | Mapping[str, int] | Callable[[int], Any] | None
 
 NEVER: Final = sys.maxsize
@@ -110,14 +107,10 @@ class Profiler(TorchFace):
         self._labels = self._options["labels"] and self._writes
         if self._schedule is not None:
             self._phases, self.record_steps = self._schedule, True
-        self._run: Run | None = None
-        self._job: Job | None = None
-        self._asked_for: tuple[str | os.PathLike[str] | None, str | None] = (None, None)
-        """The folder for runs and the name of the run that ``start()`` was given."""
+        self._membership = Membership(self._options, self._handover, self._planned, writes=self._writes)
         self._state = _State.NEW
         self._opened = self._skipped = 0
         """How many windows were begun, and how many that were due were not."""
-        self._number: int | None = None
         self._shortened = 0
         self._began = 0
         self._next = 0
@@ -159,59 +152,14 @@ class Profiler(TorchFace):
         if self._schedule is None:
             self._phases = FromStartToStop(self._step)
         with lifetime.busy(), guard("starting to profile", self._on_error):
-            job = self._job = Job.current()
-            self._asked_for = out, run
-            self._count_runs(out, run)
-            ranks = self._options["ranks"]
-            if not selected(ranks, job):
+            if not self._membership.join(out, run):
                 self._state = _State.LEFT_OUT
-                if job.rank == 0 and not are_any(ranks, job.world_size):
-                    logger.warning(
-                        "ranks=%r are not in this job (world size %d): nothing is recorded", ranks, job.world_size
-                    )
                 return
             self._end_step, self.arrive = self._timeline.end_step, self._timeline.data_arrived
             self.ask = self._timeline.data_asked
-            if self._writes:
-                self._run = self._run or self._open_run(job, out, run)
-                self._handover.open(self._run)
-            self._handover.is_loud = self._speaks(job)
             lifetime.opened(self)
             self._timeline.begin(self._step)
             self._turn(self._step)
-
-    def _speaks(self, job: Job) -> bool:
-        """Whether it is this rank that speaks; what somebody's callable says of others is not for us to ask."""
-        ranks = self._options["ranks"]
-        if callable(ranks):
-            others = self._run is not None and not self._run.is_new and not job.is_restart
-        else:
-            others = selected(ranks, job.first)
-        return job.rank == 0 or not others
-
-    def _meet(self) -> None:
-        """Join the other ranks where they came to know each other after the start, as those of ``mp.spawn`` may."""
-        job, before = Job.current(), self._job
-        if before is None or (job.rank, job.world_size) == (before.rank, before.world_size):
-            return
-        self._job = job
-        if self._handover.has_files:
-            logger.warning(
-                "this process is rank %d of %d now, and was %d of %d when profiling began: its files stay there; "
-                "call start() after init_process_group()", job.rank, job.world_size, before.rank, before.world_size,
-            )  # fmt: skip
-            return
-        old = self._run
-        self._run = None
-        if not selected(self._options["ranks"], job):
-            self._state = _State.LEFT_OUT
-            self._end_step = self.arrive = self.ask = _ignore
-        elif self._writes:
-            self._run = self._open_run(job, *self._asked_for)
-        self._handover.move(self._run)
-        if old is not None:
-            old.discard()
-        self._handover.is_loud = self._speaks(job)
 
     def stop(self, cause: str | None = None) -> None:
         """End; a window that is being recorded is kept and marked partial. Nothing happens if it has ended already.
@@ -257,8 +205,9 @@ class Profiler(TorchFace):
     def abandon(self) -> None:
         """Do nothing from now on, and touch nothing that was recorded: this process is a forked child."""
         labelling.take_back()
-        self._next, self._window, self._last, self.is_recording, self._run = NEVER, None, None, False, None
+        self._next, self._window, self._last, self.is_recording = NEVER, None, None, False
         self._state = _State.ENDED
+        self._membership.abandon()
         self._handover.abandon()
 
     def __enter__(self) -> Self:
@@ -288,6 +237,13 @@ class Profiler(TorchFace):
     def folder(self) -> Path | None:
         """The run folder; None where no files are written, and before the profiler has been started."""
         return None if self._run is None else self._run.folder
+
+    @property
+    def _run(self) -> Run | None:
+        return self._membership.run
+
+    def _planned(self) -> dict[str, Any] | None:
+        return self._schedule.to_dict() if isinstance(self._schedule, Schedule) else None
 
     @property
     def in_window(self) -> bool:
@@ -454,8 +410,9 @@ class Profiler(TorchFace):
         return min(NEVER if change is None else change, self._timeline.full_at, heard)
 
     def _open(self, step: int) -> None:
-        self._meet()
-        if self._state is _State.LEFT_OUT:
+        if not self._membership.meet():
+            self._state = _State.LEFT_OUT
+            self._end_step = self.arrive = self.ask = _ignore
             return
         if recorder_busy():
             self._skipped += 1
@@ -558,25 +515,6 @@ class Profiler(TorchFace):
                 "%d steps made a trace of %.0f MB, more than max_trace_mb=%g: windows have %d active steps from now on",
                 schedule.active, size / 1e6, budget, active,
             )  # fmt: skip
-
-    def _open_run(self, job: Job, out: str | os.PathLike[str] | None, run: str | None) -> Run:
-        facts = {
-            "schedule": self._schedule.to_dict() if isinstance(self._schedule, Schedule) else None,
-            "handlers": self._handover.recipes,
-            "options": self._handover.recorded,
-            "ranks": said(self._options["ranks"]),
-            "keep_windows": self._options["keep_windows"],
-        }
-        out, run = self._options["out"] or out or "perf", self._options["run"] or run
-        return Run.open(out, run, job, facts, before=self._number or 0)
-
-    def _count_runs(self, out: str | os.PathLike[str] | None, run: str | None) -> None:
-        """Number the runs that have no name: every rank does, whether it records or not, so all come to the same."""
-        if self._number is None and self._writes and not (self._options["run"] or run):
-            folder = self._options["out"] or out or "perf"
-            key = (str(folder) if remote.is_url(folder) else str(Path(folder).absolute()), self._options["stage"])
-            self._number = _STARTED[key]
-            _STARTED[key] += 1
 
     def _write_timeline(self) -> None:
         rows = self._timeline.rows()

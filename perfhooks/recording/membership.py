@@ -1,0 +1,139 @@
+"""Who this process is among the ranks of its job: whether it records, which run it writes into, whether it speaks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from perfhooks.guard import logger
+from perfhooks.options import are_any, said, selected
+from perfhooks.run import remote
+from perfhooks.run.folder import Run
+from perfhooks.run.job import Job
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
+    from perfhooks.options import Options
+    from perfhooks.recording.handover import Handover
+
+_STARTED: Final[Counter[tuple[str, str]]] = Counter()
+"""How many runs without a name were begun in this process, by the folder for runs and the stage."""
+
+
+class Membership:
+    """The part of one profiler in its job.
+
+    Args:
+        options: The profiler's; ``ranks``, ``out``, ``run``, ``stage`` and ``keep_windows`` are read.
+        handover: Told where the files go, and whether this rank speaks.
+        schedule: Gives the schedule as the run folder keeps it; None where it is a callable or there is none.
+        writes: Whether files are wanted at all.
+    """
+
+    def __init__(
+        self, options: Options, handover: Handover, schedule: Callable[[], dict[str, Any] | None], *, writes: bool
+    ) -> None:
+        self._options = options
+        self._handover = handover
+        self._schedule = schedule
+        self._writes = writes
+        self.run: Run | None = None
+        """Where this rank writes; None before it has joined, and where no files are wanted."""
+        self._job: Job | None = None
+        self._asked_for: tuple[str | os.PathLike[str] | None, str | None] = (None, None)
+        """The folder for runs and the name of the run that ``start()`` was given."""
+        self._number: int | None = None
+
+    def join(self, out: str | os.PathLike[str] | None, run: str | None) -> bool:
+        """Find out which rank this is, and open the run folder if it is to record.
+
+        Args:
+            out: The folder that holds runs, if the option was not given.
+            run: Name of the run, if the option was not given.
+
+        Returns:
+            Whether this rank records.
+        """
+        job = self._job = Job.current()
+        self._asked_for = out, run
+        self._count_runs()
+        ranks = self._options["ranks"]
+        if not selected(ranks, job):
+            if job.rank == 0 and not are_any(ranks, job.world_size):
+                logger.warning(
+                    "ranks=%r are not in this job (world size %d): nothing is recorded", ranks, job.world_size
+                )
+            return False
+        if self._writes:
+            self.run = self.run or self._open_run(job)
+            self._handover.open(self.run)
+        self._handover.is_loud = self._speaks(job)
+        return True
+
+    def meet(self) -> bool:
+        """Join the other ranks where they came to know each other after the start, as those of ``mp.spawn`` may.
+
+        Returns:
+            Whether this rank still records.
+        """
+        job, before = Job.current(), self._job
+        if before is None or (job.rank, job.world_size) == (before.rank, before.world_size):
+            return True
+        self._job = job
+        if self._handover.has_files:
+            logger.warning(
+                "this process is rank %d of %d now, and was %d of %d when profiling began: its files stay there; "
+                "call start() after init_process_group()", job.rank, job.world_size, before.rank, before.world_size,
+            )  # fmt: skip
+            return True
+        old, self.run = self.run, None
+        records = selected(self._options["ranks"], job)
+        if records and self._writes:
+            self.run = self._open_run(job)
+        self._handover.move(self.run)
+        if old is not None:
+            old.discard()
+        self._handover.is_loud = self._speaks(job)
+        return records
+
+    def abandon(self) -> None:
+        """This process is a forked child: the folder is its parent's."""
+        self.run = None
+
+    def _speaks(self, job: Job) -> bool:
+        """Whether it is this rank that speaks; what somebody's callable says of others is not for us to ask."""
+        ranks = self._options["ranks"]
+        if callable(ranks):
+            others = self.run is not None and not self.run.is_new and not job.is_restart
+        else:
+            others = selected(ranks, job.first)
+        return job.rank == 0 or not others
+
+    def _open_run(self, job: Job) -> Run:
+        facts = {
+            "schedule": self._schedule(),
+            "handlers": self._handover.recipes,
+            "options": self._handover.recorded,
+            "ranks": said(self._options["ranks"]),
+            "keep_windows": self._options["keep_windows"],
+        }
+        return Run.open(self._out, self._name, job, facts, before=self._number or 0)
+
+    @property
+    def _out(self) -> str | os.PathLike[str]:
+        return self._options["out"] or self._asked_for[0] or "perf"
+
+    @property
+    def _name(self) -> str | None:
+        return self._options["run"] or self._asked_for[1]
+
+    def _count_runs(self) -> None:
+        """Number the runs that have no name: every rank does, whether it records or not, so all come to the same."""
+        if self._number is None and self._writes and not self._name:
+            folder = self._out
+            key = (str(folder) if remote.is_url(folder) else str(Path(folder).absolute()), self._options["stage"])
+            self._number = _STARTED[key]
+            _STARTED[key] += 1
