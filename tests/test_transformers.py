@@ -51,7 +51,9 @@ def test_out_of_the_box_it_records_one_small_window_into_the_output_folder(tmp_p
     assert windows(tmp_path, "latest") == {"train-000012-000014": [12, 13, 14]}
     found = {path.name for path in (tmp_path / "perf" / "latest" / "train-000012-000014").iterdir()}
     assert {"rank0.pt.trace.json.gz", "rank0.operators.csv"} <= found
+    assert callback.summary()._repr_html_().startswith("<pre>")
     assert "wall" in callback.summary()
+    assert callback.summary(format="markdown")._repr_markdown_().count("## Where the step goes") == 1
 
 
 # --- which steps, and what is in them ---

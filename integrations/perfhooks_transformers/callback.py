@@ -96,9 +96,9 @@ class ProfilerCallback(TrainerCallback, ExportableState):
         """The profiler of each loop that has a schedule."""
         return self._stages.profilers
 
-    def summary(self) -> str:
-        """The step tables of all windows so far, as text; waits for their files."""
-        return self._stages.summary()
+    def summary(self, format: Literal["table", "markdown"] = "table") -> str:  # noqa: A002 -- as pandas calls it
+        """What all windows so far say, as tables or as one page of markdown; waits for their files."""
+        return self._stages.summary(format)
 
     def state(self) -> dict[str, Any]:
         """For the checkpoint: how many steps each loop has done."""

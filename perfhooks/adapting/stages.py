@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from perfhooks.adapting.parts import Parts
 from perfhooks.adapting.results import last_step
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from perfhooks.options import Options
     from perfhooks.recording.handover import HandlerLike
     from perfhooks.recording.profiler import ScheduleLike
+    from perfhooks.report.markdown import Text
     from perfhooks.run.capture import Capture, Place
 
 SCHEDULE: Final = "skip_first=10 wait=0 warmup=2 active=3 repeat=1"
@@ -290,6 +291,18 @@ class Stages(dict[str, Stage]):
             self.stop(cause_of(error))
             raise
 
-    def summary(self) -> str:
-        """The step tables of all windows so far, as text; waits for their files."""
-        return "\n\n".join(profiler.summary() for profiler in self.profilers.values())
+    def summary(self, format: Literal["table", "markdown"] = "table") -> Text:  # noqa: A002 -- as pandas calls it
+        """What all windows so far say, as text; waits for their files. A notebook shows it as it is.
+
+        Args:
+            format: ``"table"``, the step tables of each loop; ``"markdown"``, what was run, where the step goes in its
+                last window and what to do about it.
+
+        Raises:
+            OptionError: There is no such format.
+        """
+        from perfhooks.report.markdown import Text
+
+        # loops of one run have one page
+        told = dict.fromkeys(profiler.summary(format) for profiler in self.profilers.values())
+        return Text.of("\n\n".join(told), is_markdown=format == "markdown")
