@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -57,6 +58,32 @@ def counting(what: str) -> Iterator[Callable[[int, int], None]]:
         if shown:
             sys.stderr.write(f"\r{what} {done + 1} of {total}\x1b[K")
             sys.stderr.flush()
+
+    try:
+        yield tell
+    finally:
+        if shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+@contextmanager
+def remaining(what: str) -> Iterator[Callable[[int, int, str], None]]:
+    """Say on a terminal what is being done, how far it has come, and how long the rest will take.
+
+    Yields:
+        Takes which of how many is being done, from 1, and what it is.
+    """
+    shown = sys.stderr.isatty()
+    began = time.monotonic()
+
+    def tell(number: int, total: int, now: str) -> None:
+        if not shown:
+            return
+        done = number - 1
+        left = f", {(time.monotonic() - began) / done * (total - done):.0f} s left" if done else ""
+        sys.stderr.write(f"\r{what} {number} of {total}{left}: {now[:60]}\x1b[K")
+        sys.stderr.flush()
 
     try:
         yield tell

@@ -24,6 +24,7 @@ FLOORS = (
     ("ranks",),
     ("report",),
     ("comparing",),
+    ("trying",),
     ("handlers",),
     ("finishing",),
     ("recording",),

@@ -219,6 +219,50 @@ def verdict(a: Sequence[Level], b: Sequence[Level], *, tolerance: float = TOLERA
     )
 
 
+def in_turn(a: ArrayLike, b: ArrayLike, *, tolerance: float = TOLERANCE) -> Verdict:
+    """Compare two things that were timed in turn in one process: each time of A beside one of B.
+
+    What disturbs the machine for a while disturbs both of a pair, so it is the ratios of the pairs that are looked at,
+    by the same interval as everywhere (see `level`); and nothing needs to be assumed of how processes differ.
+
+    Args:
+        a: Times above 0, in the order in which they were taken; at least `LEAST_STEPS`.
+        b: As many, each taken next to the one of A.
+        tolerance: What share of difference is none.
+
+    Returns:
+        As `verdict` does.
+
+    Raises:
+        OptionError: They are fewer, not as many, or not above 0.
+    """
+    first, second = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    if len(first) != len(second) or not (first > 0).all():
+        raise OptionError(f"a must be as many times above 0 as b, got {len(first)} and {len(second)}")
+    ratio = level(second / first)
+    edge = math.log1p(tolerance)
+    low, high = ratio.log - ratio.below, ratio.log + ratio.above
+    outcome = _outcome(low, high, edge)
+    distance, reach = abs(abs(ratio.log) - edge), max(ratio.below, ratio.above)
+    more = math.ceil(len(first) * ((reach / distance) ** 2 - 1)) if outcome == "undecided" and distance > 0 else None
+    return Verdict(
+        outcome=outcome,
+        ratio=ratio.median,
+        low=math.exp(low),
+        high=math.exp(high),
+        tolerance=tolerance,
+        median_a=float(np.median(first)),
+        median_b=float(np.median(second)),
+        runs_a=1,
+        runs_b=1,
+        steps_a=len(first),
+        steps_b=len(second),
+        is_process_known=True,
+        process_sd=0.0,
+        more_steps=None if more is None or more > len(first) * _MOST_STEPS else max(more, 1),
+    )
+
+
 def student(freedom: float) -> float:
     """Student's quantile for `CONFIDENCE`, by the expansion of Cornish and Fisher (Abramowitz & Stegun 26.7.5).
 

@@ -14,6 +14,8 @@ from perfhooks.run.reading import check_format, read_json
 if TYPE_CHECKING:
     from pathlib import Path
 
+TRIED_FORMAT: Final = 1
+"""Of what was tried. 1: the first."""
 SHARE_FORMAT: Final = 1
 """Of a window's share. 1: the first."""
 FORMAT: Final = 1
@@ -141,6 +143,28 @@ class Window(_Part):
     """By rank, as far as there is room."""
 
 
+class Tried(_Part):
+    """What following the advice of a finding gave when `perfhooks try` ran its operators."""
+
+    rule: str
+    variant: str
+    times: float
+    """How many times as fast they were together."""
+    saved_ms: float
+    """Milliseconds of a step, if nothing else changes."""
+    saved_percent: float
+    operators: int
+    """How many different ones."""
+    device: str
+
+
+class TriedFile(_Part):
+    """All of a run: the latest of each rule."""
+
+    format: int
+    measured: list[Tried]
+
+
 class RunData(_Part):
     """All that the page shows."""
 
@@ -159,6 +183,8 @@ class RunData(_Part):
     ranks_together: dict[str, Any] | None = None
     findings: list[RankFinding] = []
     """About the run, and not about one window of one rank."""
+    tried: list[Tried] = []
+    """What the advice of findings was measured to give."""
 
 
 def read_share(path: Path) -> Share:
@@ -170,6 +196,17 @@ def read_share(path: Path) -> Share:
     """
     check_format(path, read_json(path, _Format, "a share of the page").format, SHARE_FORMAT)
     return read_json(path, Share, "a share of the page")
+
+
+def read_tried(path: Path) -> list[Tried]:
+    """What was tried with a run.
+
+    Raises:
+        FileNotFoundError: Nothing.
+        PerfhooksError: It is broken, or of another format.
+    """
+    check_format(path, read_json(path, _Format, "what was tried").format, TRIED_FORMAT)
+    return read_json(path, TriedFile, "what was tried").measured
 
 
 def read_run(path: Path) -> RunData:

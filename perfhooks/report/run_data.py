@@ -15,7 +15,7 @@ import perfhooks.trace
 from perfhooks.errors import PerfhooksError
 from perfhooks.ranks.known import Known
 from perfhooks.report import json_values, window_data
-from perfhooks.report.data import FORMAT, read_share
+from perfhooks.report.data import FORMAT, read_share, read_tried
 from perfhooks.run import layout
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.folder import Run, places_of
@@ -103,6 +103,7 @@ def gather(folder: Path) -> dict[str, Any]:
         "lost": [f"{place.folder.name} of rank {place.rank}" for place in run.died_recording()],
         "timeline": _timeline(run.timeline(lowest)),
         **({} if count == len(latest) else {"windows_count": count}),
+        **json_values.facts({"tried": _tried(run.folder / layout.TRIED)}),
         **json_values.facts({"startup": _startup(run.folder / layout.startup(lowest))}),
         **of_ranks,
     }
@@ -276,6 +277,17 @@ def _startup(path: Path) -> json_values.Columns:
         return json_values.columns(table.sort("seconds", descending=True).select("phase", "what", "seconds"), _LINES)
     except (OSError, pl.exceptions.PolarsError):
         return {}
+
+
+def _tried(path: Path) -> list[dict[str, Any]] | None:
+    """What `perfhooks try` measured; None where nobody tried anything."""
+    try:
+        return [msgspec.to_builtins(each) for each in read_tried(path)]
+    except FileNotFoundError:
+        return None
+    except PerfhooksError as error:
+        _log.warning("it is not on the page: %s", error)
+        return None
 
 
 def _timeline(path: Path) -> dict[str, json_values.Columns]:

@@ -42,6 +42,12 @@ class ShapedOperator(Operator, gc=False):
     dims: msgspec.Raw = msgspec.field(default=NOTHING, name="Input Dims")
 
 
+class StridedOperator(ShapedOperator, gc=False):
+    """The same for those who run operators again; nobody else asks for it, and every field costs."""
+
+    strides: msgspec.Raw = msgspec.field(default=NOTHING, name="Input Strides")
+
+
 class Frame(Arguments, gc=False):
     """Of Python frames."""
 
@@ -145,6 +151,14 @@ VARIANTS: Final[dict[Kind, tuple[Variant, ...]]] = {
     **dict.fromkeys(DEVICE_WORK, (Variant(_COLLECTIVE, _collective(Work)), Variant(b"", Work))),
 }
 """By kind, the richest first. A struct costs by the number of its fields, used or not: hence the small ones."""
+STRIDED: Final[dict[Kind, tuple[Variant, ...]]] = VARIANTS | {
+    Kind.OP: (
+        Variant(_COLLECTIVE, _collective(StridedOperator)),
+        Variant(b"Input", StridedOperator),
+        Variant(b"", Operator),
+    )
+}
+"""The same with the strides of operators' inputs."""
 
 MEMORY: Final = (Variant(b"", Allocation),)
 ON_STREAM: Final = (Variant(b"", Work),)
@@ -185,7 +199,9 @@ class _Reader:
 
 
 _READERS: Final = {
-    fields: _Reader(fields) for variants in (*VARIANTS.values(), MEMORY, ON_STREAM) for _, fields in variants
+    fields: _Reader(fields)
+    for variants in (*VARIANTS.values(), *STRIDED.values(), MEMORY, ON_STREAM)
+    for _, fields in variants
 }
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from msgspec.structs import fields
 
-from perfhooks.trace.arguments import MEMORY, NOTHING, ON_STREAM, VARIANTS, Allocation, present
+from perfhooks.trace.arguments import MEMORY, NOTHING, ON_STREAM, STRIDED, VARIANTS, Allocation, present
 from perfhooks.trace.events import Event, decode_object
 from perfhooks.trace.kinds import NAMED, Kind, Lane, classify, lane
 from perfhooks.trace.model import Column, Doubt, Flows, Instants, Ints, Thread, Trace
@@ -65,9 +65,10 @@ class _Origin(NamedTuple):
 class Columns:
     """Collects events; `trace` makes the whole of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, strides: bool = False) -> None:
         self.events = 0
         self.dropped = 0
+        self._variants = STRIDED if strides else VARIANTS
         self._names = _Numbering()
         self._categories = _Numbering()
         self._kinds: list[Kind] = []
@@ -148,7 +149,7 @@ class Columns:
             self._add_label(events[row])
 
     def _add_arguments(self, slices: Sequence[Event], kind: Column) -> None:
-        for each, variants in VARIANTS.items():
+        for each, variants in self._variants.items():
             rows = np.flatnonzero(kind == each)
             if not len(rows):
                 continue

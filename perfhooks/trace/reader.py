@@ -45,7 +45,11 @@ _TIME: Final = attrgetter("ts")
 
 
 def read(
-    path: str | os.PathLike[str], *, communication: str | None = None, max_unpacked_mb: float | None = None
+    path: str | os.PathLike[str],
+    *,
+    communication: str | None = None,
+    max_unpacked_mb: float | None = None,
+    strides: bool = False,
 ) -> Trace:
     """Read a trace that Kineto (or anybody in Chrome's format) wrote.
 
@@ -58,6 +62,7 @@ def read(
             do those of the libraries that are known (`perfhooks.trace.communication.LIBRARIES`).
         max_unpacked_mb: how many megabytes an archive may unpack to. None is what the variable
             ``PERFHOOKS_MAX_UNPACKED_MB`` of the environment says, else 100 times its size, or 268 if that is more.
+        strides: read how the inputs of operators lay in memory as well; no table needs it.
 
     Raises:
         OptionError: ``communication`` is no such text, or the limit is no number above 0.
@@ -66,7 +71,7 @@ def read(
     texts(communication)
     name = os.fspath(path)
     with opened(name) as file:
-        reader = _Reader(name)
+        reader = _Reader(name, strides=strides)
         reader.consume(_careful(blocks(file, max_unpacked_mb), reader))
     trace = reader.finish()
     trace.communication = communication
@@ -85,10 +90,10 @@ def _careful(source: Iterator[bytes], reader: _Reader) -> Iterator[bytes]:
 class _Reader:
     """Cuts the text of a trace into chunks of whole events and gathers them as columns."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, strides: bool) -> None:
         self.path = path
         self.doubts: list[Doubt] = []
-        self._columns = Columns()
+        self._columns = Columns(strides=strides)
         self._metadata: dict[str, Any] = {}
         self._exact = False
         self._lost = 0

@@ -176,12 +176,28 @@ function gain(finding) {
   return parts.length ? el("p", { class: "gain", title: finding.estimate }, "Could gain up to ", parts) : null;
 }
 
+function measured(finding) {
+  const tried = (DATA.tried || []).find((each) => each.rule === finding.rule);
+  if (!tried) return null;
+  const where = `${plural(tried.operators, "operator")} run again on ${tried.device}; if nothing else changes`;
+  const times = tried.times.toPrecision(2);
+  const saved = `${ms(tried.saved_ms)} a step, ${percent(tried.saved_percent / 100)}`;
+  return el(
+    "p",
+    { class: "gain measured", title: where },
+    `Measured here (${tried.variant}): `,
+    el("strong", null, `${times} times as fast`),
+    `, ${saved}`,
+  );
+}
+
 function findingItem(finding, links) {
   return el(
     "li",
     { class: "finding" },
     el("h3", null, links(finding.title)),
     gain(finding),
+    measured(finding),
     el(
       "ul",
       { class: "evidence" },

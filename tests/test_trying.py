@@ -1,0 +1,594 @@
+"""Recorded operators run again: nearly all can be, give what they gave, and are timed so that one can believe it."""
+
+import json
+import math
+import statistics as medians
+from collections import Counter, defaultdict
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import trying_models
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from perfhooks.errors import OptionError
+from perfhooks.run.circumstances import Circumstances
+from perfhooks.trace import read
+from perfhooks.trace.tables import Tables
+from perfhooks.trying import advice, export, ready, recorded, safe, schemas, timing, trial, updates, written
+from perfhooks.trying.cut import Cut, Group, cut
+from perfhooks.trying.recorded import Argument, Signature
+from perfhooks.trying.results import difference, outputs
+from perfhooks.trying.variants import BY_NAME, VARIANTS
+
+CPU = torch.device("cpu")
+MODELS = {"resnet": trying_models.resnet, "vit": trying_models.vit, "gpt": trying_models.gpt}
+
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory):
+    """The recorded calls of each model."""
+    folder = tmp_path_factory.mktemp("trying")
+    known = {}
+
+    def of(name):
+        if name not in known:
+            path = trying_models.record(MODELS[name], folder / f"{name}.json")
+            known[name] = recorded.find(Tables(read(path, strides=True)))
+        return known[name]
+
+    return of
+
+
+def tensor(*dims, kind="float", strides=None):
+    dense = tuple(math.prod(dims[place + 1 :]) for place in range(len(dims)))
+    return Argument(kind, dims, strides or dense, "")
+
+
+def plain(value, kind="Scalar"):
+    return Argument(kind, (), (), value)
+
+
+def nothing():
+    return Argument("", (), (), "")
+
+
+def signature(name, *arguments):
+    return Signature(f"aten::{name}", arguments)
+
+
+def built(name, *arguments):
+    return ready.build(signature(name, *arguments), CPU)
+
+
+def offer(*entries):
+    """What a recording would offer: signatures, each with what a call took and how often a step had it."""
+    groups = (Group(each, count, count * spent, spent) for each, spent, count in entries)
+    return Cut(tuple(groups), (), 1.0)
+
+
+MM = signature("mm", tensor(64, 64), tensor(64, 64))
+
+
+# --- what can be run again ---
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_nearly_all_of_a_step_can_be_run_again_and_the_rest_has_its_reason(calls, name):
+    """95% of the time of operators, autograd's own work among it; by medians, as the machine may be in use."""
+    found = calls(name)
+    chosen = cut(found)
+    left = {each.name: each.reason for each in chosen.left}
+    names, own = found.names(), found.own
+    spent = defaultdict(list)
+    for place in np.flatnonzero(found.is_operator).tolist():
+        spent[names[place]].append(own[place])
+    weight = {each: medians.median(times) * len(times) for each, times in spent.items()}
+    assert sum(weight[each] for each in left) <= 0.05 * sum(weight.values()) + _autograd(left, weight)
+    assert 0.5 < chosen.covered <= 1
+    assert all(reason for reason in left.values())
+    operators = {each: reason for each, reason in left.items() if each.startswith("aten::")}
+    assert set(operators.values()) <= {"the shapes of a list of more than 30 tensors are not recorded"}
+    assert set(operators) <= {"aten::_foreach_norm", "aten::_foreach_mul_", "aten::stack", "aten::cat"}
+
+
+def _autograd(left, weight):
+    """In models as tiny as these autograd's own work weighs more than in any training: it is allowed 5% more."""
+    return min(sum(weight[each] for each, reason in left.items() if "autograd" in reason),
+               0.05 * sum(weight.values()))  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_all_that_can_be_run_runs_and_gives_what_the_training_got(calls, name):
+    """Shapes, types and layout of results are those that torch gave in a step of the same training."""
+    optimizer, loss = MODELS[name]()
+    with Witness() as witness:
+        trying_models.step(optimizer, loss)
+    checked = 0
+    for group in cut(calls(name)).groups:
+        call = trial.build(group.signature, CPU)
+        call()
+        # what autograd gave, with the same sizes, types and plain arguments: one level below where Python calls
+        key = (call.name, *_seen(call.arguments), *_seen(call.keywords.values()))
+        if key in witness.results:
+            assert [_looks(each) for each in outputs(call)] in witness.results[key], key
+            checked += 1
+    assert checked > 40
+
+
+class Witness(TorchDispatchMode):
+    """Writes down what each operator gave for what."""
+
+    def __init__(self):
+        super().__init__()
+        self.results = defaultdict(list)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        given = func(*args, **(kwargs or {}))
+        # defaults are written out, as the recorder sees them
+        formal = [each.name for each in func._schema.arguments if not each.kwarg_only]
+        every = list(args) + [each.default_value for each in func._schema.arguments[len(args) : len(formal)]]
+        named = [
+            (kwargs or {}).get(each.name, each.default_value) for each in func._schema.arguments if each.kwarg_only
+        ]
+        flat = [each for each in (given if isinstance(given, (list, tuple)) else [given]) if torch.is_tensor(each)]
+        looks = [_looks(each) for each in flat]
+        key = (func._schema.name, *_seen(every), *_seen(named))
+        self.results[key].append(looks)
+        return given
+
+
+def _looks(result):
+    return tuple(result.shape), result.dtype
+
+
+def _seen(arguments):
+    for each in arguments:
+        if torch.is_tensor(each):
+            yield (*each.shape, each.dtype, each.stride())
+        elif isinstance(each, (list, tuple)):
+            yield tuple(_seen(each))
+        else:
+            yield each if not isinstance(each, torch.device) else None
+
+
+def test_inputs_have_the_recorded_extent_layout_and_type():
+    call = built("add", tensor(4, 6, strides=(1, 8)), tensor(4, 1, kind="double"), plain("2"))
+    first, second = call.arguments
+    assert (first.shape, first.stride(), first.dtype) == ((4, 6), (1, 8), torch.float32)
+    assert first.untyped_storage().nbytes() == 4 * (1 + 3 * 1 + 5 * 8)
+    assert (second.shape, second.dtype) == ((4, 1), torch.float64)
+    assert call.keywords == {"alpha": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "overload"),
+    [
+        ("add_", (tensor(2), tensor(2), plain("1")), "Tensor"),
+        ("add_", (tensor(2), plain("3"), plain("1")), "Scalar"),
+        ("bernoulli_", (tensor(2), plain("0.9"), nothing()), "float"),
+        ("bernoulli_", (tensor(2), tensor(2), nothing()), "Tensor"),
+        ("sum", (tensor(2, 3), plain("[1]", "ScalarList"), plain("False"), nothing()), "dim_IntList"),
+        ("cat", (Argument("TensorList", ((2, 3), (4, 3)), ((3, 1), (3, 1)), ""), plain("0")), "default"),
+        ("gelu", (tensor(2), nothing()), "default"),
+    ],
+)
+def test_the_overload_is_the_one_whose_schema_takes_all_arguments(name, arguments, overload):
+    found, _ = schemas.overload(signature(name, *arguments))
+    assert found._overloadname == overload
+    built(name, *arguments)()
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "reason"),
+    [
+        ("c10d::allreduce_", (), "a collective needs the other ranks"),
+        ("mine::op", (), "an operator of mine, which is not torch's own"),
+        ("aten::nothing_like_it", (), "this torch has no such operator"),
+        ("aten::mm", (tensor(2, 2), plain("1")), "no overload of this torch takes what was recorded of its arguments"),
+        ("aten::from_file", (plain("/etc/passwd"), nothing(), nothing(), nothing(), nothing(), nothing(), nothing()),
+         "it touches files or memory that is not its own"),
+        ("aten::save", (tensor(2), plain("x")), "it touches files or memory that is not its own"),
+        ("aten::cat", (Argument("TensorList", (), (), ""), plain("0")),
+         "the shapes of a list of more than 30 tensors are not recorded"),
+        ("AddBackward0", (), "autograd's own work between operators"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_run_says_why(name, arguments, reason):
+    with pytest.raises(schemas.UnmatchedError, match=reason):
+        schemas.overload(Signature(name, arguments))
+
+
+def test_an_argument_without_a_record_is_no_reason_to_guess():
+    with pytest.raises(schemas.UnmatchedError, match="not recorded"):
+        schemas.overload(Signature("aten::mm", None))
+
+
+@pytest.mark.parametrize(
+    ("call", "place", "low", "high"),
+    [
+        (
+            ("embedding", tensor(7, 3), tensor(99, kind="long int"), plain("-1"), plain("False"), plain("False")),
+            1,
+            0,
+            6,
+        ),
+        (("gather", tensor(5, 9), plain("1"), tensor(5, 99, kind="long int"), plain("False")), 2, 0, 8),
+        (
+            ("nll_loss_forward", tensor(99, 4), tensor(99, kind="long int"), nothing(), plain("1"), plain("-100")),
+            1,
+            0,
+            3,
+        ),
+        (("bernoulli", tensor(99), nothing()), 0, 0, 1),
+        (("log", tensor(99)), 0, 0.5, 1.5),
+    ],
+)
+def test_values_are_such_that_the_operator_can_work_with_them(call, place, low, high):
+    made = built(*call)
+    values = made.arguments[place]
+    assert low <= values.min() < values.max() <= high
+    assert made() is not None
+
+
+# --- what is timed ---
+
+
+class Machine:
+    """A clock that only work moves on, with noise as a machine has it: neighbours in time resemble each other."""
+
+    def __init__(self, seed=0, slow=0.0, fast=0.0):
+        self.now = 0.0
+        self._random = np.random.default_rng(seed)
+        self._slow, self._fast, self._drift = slow, fast, 0.0
+
+    def clock(self):
+        return self.now
+
+    def work(self, seconds):
+        self._drift = 0.9 * self._drift + self._slow * self._random.normal() * math.sqrt(1 - 0.9**2)
+        self.now += seconds * math.exp(self._drift + self._fast * self._random.normal())
+
+    def call(self, seconds):
+        return ready.Ready(lambda: self.work(seconds), ())
+
+
+def test_a_variant_that_does_nothing_is_the_same_in_99_of_100():
+    outcomes = Counter()
+    for seed in range(100):
+        machine = Machine(seed, slow=0.05, fast=0.02)
+        outcomes[timing.beside(machine.call(1e-3), machine.call(1e-3), clock=machine.clock).outcome] += 1
+    assert outcomes["same"] >= 99
+    assert not outcomes["faster"] + outcomes["slower"]
+
+
+@pytest.mark.parametrize(("ratio", "outcome"), [(0.5, "faster"), (0.9, "faster"), (1.0, "same"), (1.2, "slower")])
+def test_a_difference_is_seen_with_its_size(ratio, outcome):
+    machine = Machine(7, slow=0.05, fast=0.02)
+    found = timing.beside(machine.call(1e-3), machine.call(ratio * 1e-3), clock=machine.clock)
+    assert found.outcome == outcome
+    assert found.low <= ratio <= found.high
+    assert found.ratio == pytest.approx(ratio, rel=0.03)
+
+
+def test_a_drift_of_the_machine_favours_nobody():
+    machine = Machine()
+
+    def work():
+        machine.now += 1e-3 * (1 + machine.now)  # every call is slower than the one before
+
+    both = [ready.Ready(work, ()), ready.Ready(work, ())]
+    found = timing.beside(*both, clock=machine.clock)
+    assert found.outcome == "same"
+    assert found.ratio == pytest.approx(1, abs=1e-3)
+
+
+def test_a_block_is_a_millisecond_or_more_and_inputs_that_change_begin_anew():
+    machine, values = Machine(), torch.ones(3, dtype=torch.float64)
+    seen = []
+
+    def halve():
+        values.mul_(0.5)
+        seen.append(float(values[0]))
+        machine.work(1e-6)
+
+    blocks = timing.Blocks(ready.Ready(halve, (), written=(values,)), machine.clock)
+    assert blocks.number * 1e-6 >= timing.BLOCK_S
+    assert blocks.seconds() == pytest.approx(1e-6)
+    assert min(seen) >= 0.5**timing.PIECE
+    assert seen.count(0.5) > 4
+
+
+class Costs(TorchDispatchMode):
+    """Moves a clock on by what operators would cost on a machine where memory and layout are all that counts."""
+
+    def __init__(self, machine, cost):
+        super().__init__()
+        self._machine, self._cost = machine, cost
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        flat = [each for each in args if torch.is_tensor(each)]
+        self._machine.now += self._cost(func._schema.name, flat)
+        return func(*args, **(kwargs or {}))
+
+
+RATE = 1e-7
+"""Seconds a byte: a call of 64 x 64 takes more than a millisecond, so that one call is a block."""
+
+
+def bytes_and_layout(name, tensors):
+    """Copies are free: they belong to nobody who is timed."""
+    if name == "aten::copy_":
+        return 0.0
+    return RATE * sum(each.nbytes * (1 if each.is_contiguous() else 4) for each in tensors)
+
+
+def run_with(costs, offered, **wishes):
+    machine = Machine()
+    wish = trial.Wish(device=CPU, clock=machine.clock, **wishes)
+    with Costs(machine, costs):
+        return trial.run(offered, 100.0, wish, Circumstances())
+
+
+def test_a_planted_slow_layout_and_planted_float64_are_found_with_their_size():
+    wide = 64 * 64 * 4 * RATE * 1e3  # milliseconds for one matrix of float32
+    turned = signature("add", tensor(64, 64, strides=(1, 64)), tensor(64, 64, strides=(1, 64)), plain("1"))
+    double = signature("mm", tensor(64, 64, kind="double"), tensor(64, 64, kind="double"))
+    offered = offer((turned, 8 * wide, 100), (double, 4 * wide, 10))
+    done = run_with(bytes_and_layout, offered, variants=("contiguous", "float32"))
+    tried = {(row.group.signature.name, each.variant): (row, each) for row in done.rows for each in row.tried}
+    assert set(tried) == {("aten::add", "contiguous"), ("aten::mm", "float32")}
+    row, layout = tried["aten::add", "contiguous"]
+    assert (layout.timing.outcome, layout.difference) == ("faster", 0.0)
+    assert layout.timing.times == pytest.approx(4)
+    assert row.saved_ms(layout) == pytest.approx(0.75 * 100 * 8 * wide)
+    row, double = tried["aten::mm", "float32"]
+    assert double.timing.times == pytest.approx(2)
+    assert 0 < double.difference < 1e-5
+    assert row.saved_ms(double) == pytest.approx(0.5 * 10 * 4 * wide)
+    assert done.totals() == pytest.approx({"contiguous": 600 * wide, "float32": 20 * wide})
+    table = written.table(done)
+    assert table["saved_percent"].to_list() == pytest.approx(table["saved_ms"].to_list())  # of a step of 100 ms
+    assert any("contiguous" in line and "%" in line for line in written.sentences(done))
+
+
+@pytest.mark.parametrize(("recorded_ms", "is_comparable"), [(100, False), (10, True), (1, False)])
+def test_what_takes_another_time_alone_than_it_took_in_the_training_counts_for_nothing(recorded_ms, is_comparable):
+    def cost(name, tensors):
+        return 0.0 if name != "aten::mm" else 1e-2 if tensors[0].dtype == torch.float32 else 1e-3
+
+    done = run_with(cost, offer((MM, recorded_ms, 10)), variants=("bf16",))
+    (row,), (each,) = done.rows, done.rows[0].tried
+    assert row.is_comparable == is_comparable
+    assert (row.saved_ms(each) is not None) == is_comparable
+    assert bool(done.totals()) == is_comparable
+    assert ("not comparable" in written.verdict(row, each)) != is_comparable
+
+
+class Wrong:
+    """Fast, and off by a tenth."""
+
+    name, summary, tolerance = "wrong", "wrong", 1e-3
+
+    def suits(self, call):
+        return True
+
+    def changed(self, call):
+        made = call.with_tensors(lambda each: each.to(torch.bfloat16))
+        made.arguments[0].mul_(1.1)
+        return made
+
+
+def test_faster_and_wrong_is_shown_as_wrong(monkeypatch):
+    monkeypatch.setattr(trial, "VARIANTS", (Wrong(),))
+    done = run_with(bytes_and_layout, offer((MM, 3.2, 10)))
+    (each,) = done.rows[0].tried
+    assert each.timing.outcome == "faster"
+    assert each.difference == pytest.approx(0.1, rel=0.3)
+    assert each.is_wrong
+    assert written.table(done)["verdict"].to_list() == ["faster, WRONG"]
+    assert done.totals() == {}
+
+
+def test_results_that_are_drawn_are_not_held_against_each_other():
+    call = built("bernoulli_", tensor(9), plain("0.5"), nothing())
+    assert difference(call, call.with_tensors(torch.clone)) is None
+
+
+def test_holding_results_against_each_other_leaves_inputs_as_they_were():
+    call = built("mul_", tensor(9), tensor(9))
+    other = call.with_tensors(lambda each: each.double())
+    before = call.arguments[0].clone()
+    assert 0 <= difference(call, other) < 1e-6
+    assert torch.equal(call.arguments[0], before)
+    assert other.written[0] is other.arguments[0]
+    assert other.arguments[0] is not call.arguments[0]
+
+
+@pytest.mark.parametrize("strides", [(1, 8), (0, 1), (0, 0), (16, 2)])
+def test_inputs_of_another_type_lie_as_the_recorded_ones_did(strides):
+    call = built("mm", tensor(8, 8, kind="double", strides=strides), tensor(8, 8, kind="double"))
+    changed = BY_NAME["float32"].changed(call)
+    first = changed.arguments[0]
+    assert (first.stride(), first.dtype) == (strides, torch.float32)
+    assert torch.equal(first, call.arguments[0].float())
+
+
+# --- variants ---
+
+CONV = signature(
+    "conv2d", tensor(2, 4, 8, 8), tensor(4, 4, 3, 3), nothing(),
+    *(plain(each, "ScalarList") for each in ("[1, 1]", "[1, 1]", "[1, 1]")), plain("1"),
+)  # fmt: skip
+ATTENTION = signature(
+    "scaled_dot_product_attention", *[tensor(2, 2, 8, 8)] * 3, nothing(), plain("0."), plain("True"), nothing(),
+    plain("False"),
+)  # fmt: skip
+ODD = signature("addmm", tensor(7), tensor(5, 3), tensor(3, 7, strides=(1, 3)), plain("1"), plain("1"))
+TURNED = signature("add", tensor(8, 8, strides=(1, 8)), tensor(8, 8), plain("1"))
+UPDATE = updates.Update("Adam", (("float", (3, 4)), ("float", (5,))), (), "for-loop")
+CASES = {
+    "float32": signature("mm", tensor(8, 8, kind="double"), tensor(8, 8, kind="double")),
+    "bf16": MM,
+    "fp16": MM,
+    "channels_last": CONV,
+    "contiguous": TURNED,
+    "padding": ODD,
+    "foreach": UPDATE,
+    "fused": UPDATE,
+    "attention-math": ATTENTION,
+    "attention-flash": ATTENTION,
+    "no-onednn": CONV,
+    "threads": MM,
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_variant_gives_the_same_result_as_nearly_as_it_promises(name):
+    variant = BY_NAME[name]
+    with safe.restored():
+        torch.set_num_threads(2)
+        call = trial.build(CASES[name], CPU)
+        assert variant.suits(call) or name == "fp16"
+        changed = variant.changed(call)
+        apart = difference(call, changed)
+        assert apart <= variant.tolerance
+        assert variant.changed(changed) is None or name.startswith(("attention", "threads"))  # nothing is left to do
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda each: each.name)
+def test_a_variant_that_makes_no_sense_is_not_tried(variant):
+    integers = built("add", tensor(4, kind="long int"), tensor(4, kind="long int"), plain("1"))
+    assert not variant.suits(integers) or variant.name == "threads"
+    if not isinstance(variant, (type(BY_NAME["threads"]), type(BY_NAME["compile"]), type(BY_NAME["onednn"]))):
+        assert variant.changed(integers) is None
+    assert variant.summary
+
+
+def test_what_needs_a_device_is_no_variant_of_a_call_on_a_cpu():
+    call = built(CONV.name.removeprefix("aten::"), *CONV.arguments)
+    assert [BY_NAME[name].changed(call) for name in ("tf32", "cudnn-benchmark")] == [None, None]
+    assert not BY_NAME["fp16"].suits(call)
+
+
+def test_onednn_is_tried_where_the_training_had_it_off():
+    with safe.restored(), safe.as_recorded(Circumstances(onednn=False)):
+        call = built("conv2d", *CONV.arguments)
+        assert BY_NAME["no-onednn"].changed(call) is None
+        changed = BY_NAME["onednn"].changed(call)
+        with changed.setting():
+            assert torch.backends.mkldnn.enabled
+        assert not torch.backends.mkldnn.enabled
+        assert difference(call, changed) < 1e-5
+
+
+# --- updates ---
+
+
+@pytest.mark.parametrize("name", ["resnet", "gpt"])
+def test_an_update_is_made_again_with_the_parameters_of_the_training(calls, name):
+    optimizer, _ = MODELS[name]()
+    (group,) = (each for each in cut(calls(name)).groups if isinstance(each.signature, updates.Update))
+    update = group.signature
+    assert (update.optimizer, update.implementation, group.calls) == (type(optimizer).__name__, "for-loop", 1)
+    shapes = Counter(tuple(each.shape) for group in optimizer.param_groups for each in group["params"])
+    assert Counter(dims for _, dims in update.parameters) == shapes
+    assert dict(update.options) == ({"momentum": 0.9} if name == "resnet" else {})
+
+
+# --- what is left behind, and what is refused ---
+
+
+class Vandal:
+    """Changes all that can be changed, and then somebody presses Ctrl-C."""
+
+    name, summary, tolerance = "vandal", "vandal", 1
+
+    def suits(self, call):
+        return True
+
+    def changed(self, call):
+        torch.manual_seed(1)
+        torch.set_num_threads(1 + torch.get_num_threads())
+        torch.backends.mkldnn.enabled = not torch.backends.mkldnn.enabled
+        torch.backends.cudnn.benchmark = True
+        if call.name == "aten::add":
+            raise KeyboardInterrupt
+        return call.with_tensors(torch.clone)
+
+
+def test_ctrl_c_shows_what_was_measured_and_all_is_as_it_was(monkeypatch):
+    monkeypatch.setattr(trial, "VARIANTS", (Vandal(),))
+    before = torch.get_rng_state(), torch.get_num_threads(), torch.backends.mkldnn.enabled
+    flag = torch.backends.cudnn.benchmark
+    done = run_with(bytes_and_layout, offer((MM, 3.2, 10), (TURNED, 0.1, 10), (CONV, 1, 1)))
+    assert done.is_interrupted
+    assert [len(row.tried) for row in done.rows] == [1, 0]
+    assert done.rows[0].tried[0].timing.outcome == "same"
+    assert "Interrupted" in written.sentences(done)[0]
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert (torch.get_num_threads(), torch.backends.mkldnn.enabled) == before[1:]
+    assert torch.backends.cudnn.benchmark == flag
+
+
+def test_what_needs_more_memory_than_it_may_is_not_run():
+    large = signature("mm", tensor(1 << 20, 1 << 20), tensor(1 << 20, 1 << 20))
+    done = trial.run(offer((large, 1, 1)), 1.0, trial.Wish(device=CPU, memory=1 << 30), Circumstances())
+    assert done.rows[0].problem.startswith("needs ")
+    assert "--memory" in written.table(done)["verdict"][0]
+
+
+def test_an_operator_that_fails_costs_the_others_nothing():
+    broken = signature("mm", tensor(2, 3), tensor(2, 3))
+    done = run_with(bytes_and_layout, offer((broken, 1, 1), (MM, 3.2, 10)), variants=("bf16",))
+    assert "mat1 and mat2" in done.rows[0].problem
+    assert done.rows[1].tried
+
+
+def test_a_device_that_is_not_here_is_refused_with_the_way_out(monkeypatch):
+    def absent(*_, **__):
+        raise RuntimeError("No CUDA GPUs are available")
+
+    monkeypatch.setattr(safe.torch, "empty", absent)
+    with pytest.raises(OptionError, match="--device cpu"):
+        safe.device_of(None, on_device=True)
+    with pytest.raises(OptionError, match=r"is not here \(No CUDA"):
+        safe.device_of("cuda", on_device=True)
+
+
+def test_a_variant_or_a_finding_that_there_is_not_is_refused_with_those_that_there_are():
+    with pytest.raises(OptionError, match=r"channels_last.*got 'nhwc'"):
+        trial.chosen(["nhwc"])
+    with pytest.raises(OptionError, match=r"optimizer-loop.*got 'host-bound'"):
+        advice.of("host-bound")
+
+
+# --- what comes of it ---
+
+
+def test_exported_calls_can_be_read_by_others(calls):
+    """The line is that of operatorbench: an expression of tensors ``T(sizes, type, stride=)`` and plain values."""
+    found = json.loads(json.dumps(export.data(cut(calls("gpt")))))
+    by_name = {each["operator"]: each for each in found["operators"]}
+    products = by_name["aten::mm"]
+    count, _, line = products["operatorbench"].partition(", ")
+    positional, keywords = eval(line, {"T": lambda *given, **named: SimpleNamespace(given=given, **named)},
+                                {each: each for each in ("f32", "i64", "b8")})  # fmt: skip
+    assert count.startswith("cnt: ")
+    assert keywords == {}
+    assert [each.given[0] for each in positional] == [each["dims"] for each in products["inputs"]]
+    assert products["overload"] == "default"
+    assert all(each["step_ms"] > 0 for each in found["operators"])
+
+
+def test_what_is_measured_belongs_to_the_finding_whose_advice_it_is():
+    def cost(name, tensors):
+        return RATE * sum(each.nbytes for each in tensors) if name == "aten::mm" else 0.0
+
+    double = signature("mm", tensor(64, 64, kind="double"), tensor(64, 64, kind="double"))
+    done = run_with(cost, offer((double, 64 * 64 * 16 * RATE * 1e3, 100)), variants=("float32",))
+    (found,) = advice.measured(done)
+    assert (found.rule, found.variant, found.operators) == ("float64-products", "float32", 1)
+    assert found.times == pytest.approx(2)
+    assert found.saved_ms == pytest.approx(0.5 * 100 * 64 * 64 * 16 * RATE * 1e3)

@@ -1,0 +1,113 @@
+"""`perfhooks try`: what a person types, what comes out, and what the page of the run says afterwards."""
+
+import csv
+import io
+import json
+import sys
+
+import pytest
+import torch
+from test_trying import Costs, Machine
+
+from perfhooks import Profiler, testing
+from perfhooks.command import app
+from perfhooks.report.data import read_run
+from perfhooks.trying import timing, trial
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A run of a training in float64."""
+    out = tmp_path_factory.mktemp("runs")
+    model = torch.nn.Linear(256, 256).double()
+    x = torch.randn(256, 256, dtype=torch.float64)
+    with Profiler(
+        out=out, run="mine", schedule="wait=1 warmup=1 active=2 repeat=1", record_shapes=True, background=False
+    ) as profiler:
+        for _ in range(5):
+            model(x).sum().backward()
+            profiler.step()
+    return out / "mine"
+
+
+@pytest.fixture
+def run(monkeypatch, capfd):
+    """Runs the command line in this process, by a clock that only products of matrices move on."""
+
+    def call(*arguments):
+        machine = Machine()
+        monkeypatch.setattr(timing, "timer", machine.clock)
+        monkeypatch.setattr(trial, "COMPARABLE", (0.0, 1e9))
+        monkeypatch.setattr(sys, "argv", ["perfhooks", "try", *map(str, arguments)])
+        with Costs(machine, by_bytes), pytest.raises(SystemExit) as ended:
+            app.main()
+        out, err = capfd.readouterr()
+        return ended.value.code or 0, out, err
+
+    return call
+
+
+def by_bytes(name, tensors):
+    return 1e-8 * sum(each.nbytes for each in tensors) if name in ("aten::mm", "aten::addmm") else 0.0
+
+
+def test_a_finding_is_tried_and_the_page_shows_it_beside_the_estimate(run, folder):
+    code, out, err = run(folder, "--finding", "float64-products")
+    assert code == 0, err
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert {row["variant"] for row in rows} == {"float32"}
+    assert {row["verdict"] for row in rows} == {"faster"}
+    assert {row["operator"] for row in rows} == {"aten::linear", "aten::mm"}
+    assert all(float(row["times"]) == pytest.approx(2) for row in rows)
+    assert "a step of" in err
+    (kept,) = read_run(folder / "report.json").tried
+    assert (kept.rule, kept.variant, kept.device) == ("float64-products", "float32", "cpu")
+    assert kept.times == pytest.approx(2)
+    assert kept.saved_ms == pytest.approx(sum(float(row["saved_ms"]) for row in rows), abs=1e-4)
+    assert '"tried"' in (folder / "report.html").read_text()
+    # another finding leaves what was measured of this one
+    run(folder, "--op", "mm", "--variant", "channels_last")
+    assert len(read_run(folder / "report.json").tried) == 1
+
+
+def test_json_says_what_cannot_be_run_again(run, folder):
+    code, out, _ = run(folder, "--json", "--limit", 1, "--variant", "float32")
+    found = json.loads(out)
+    assert code == 0
+    assert found["rows"][0]["variant"] == "float32"
+    assert 0 < found["covered"] <= 1
+    assert all(each["reason"] for each in found["left"])
+
+
+def test_recorded_calls_are_exported_and_nothing_is_tried(run, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(trial, "run", lambda *_: pytest.fail("nothing was to be tried"))
+    code, out, _ = run(folder, "--export", tmp_path / "operators.json")
+    assert (code, out.strip()) == (0, str(tmp_path / "operators.json"))
+    found = json.loads((tmp_path / "operators.json").read_text())
+    assert {"aten::linear", "aten::mm"} <= {each["operator"] for each in found["operators"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--variant", "faster"), "variant must be one of float32, bf16"),
+        (("--finding", "host-bound"), "finding must be one that can be tried"),
+        (("--op", "aten::conv2d"), "there is no call of"),
+        (("--op", "mm", "--finding", "float64-products"), "choose one of --op and --finding"),
+        (("--limit", "0"), "limit must be an integer >= 1"),
+        (("--memory", "-1"), "memory must be a number of GiB above 0"),
+        (("--device", "nowhere"), "device 'nowhere' is not here"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(run, folder, arguments, said):
+    code, out, err = run(folder, *arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_a_recording_without_shapes_says_how_to_make_one_with_them(run, tmp_path):
+    path = testing.write_trace(tmp_path / "plain.json", [testing.op("aten::mm", 0, 500)])
+    code, _, err = run(path)
+    assert code == 2
+    assert "record_shapes=True" in err
