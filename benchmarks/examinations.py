@@ -94,7 +94,7 @@ class Examination:
                 Place(window, rank).save(Capture(rank=rank))
                 (window / f"rank{rank}.pt.trace.json{ending}").symlink_to(self.path.absolute())
             try:
-                merged = merge.merge(window, Path(name, "merged.json.gz"))
+                merged = merge.merge(window, Path(name, "merged.json.gz"), follow_links=True)
                 return f"{len(merged.problems)} problems, {merged.path.stat().st_size >> 10} KiB"
             except PerfhooksError as error:
                 return self._line(error)

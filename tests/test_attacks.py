@@ -188,6 +188,24 @@ def test_an_archive_that_unpacks_to_more_than_it_may_ends_there(tmp_path, monkey
     assert said in trace.doubts[0].text
 
 
+@pytest.mark.parametrize("verb", ["show", "flame", "report", "merge"])
+def test_the_command_line_says_how_much_is_unpacked(tmp_path, monkeypatch, capsys, verb):
+    monkeypatch.setenv(source.LIMIT, "")
+    packed(tmp_path / "t.json.gz", ('{"traceEvents":[' + GOOD, 1), (" " * 1000, 3000), ("," + GOOD + "]}", 1))
+    target = tmp_path if verb == "merge" else tmp_path / "t.json.gz"
+    how = {"show": ["-t", "checks"], "flame": ["-f", "folded", "-o", "-"]}.get(verb, ["-o", str(tmp_path / "made")])
+    told = []
+    for limit in ("1", "9", "0"):
+        monkeypatch.setattr("sys.argv", ["perfhooks", verb, str(target), *how, "--max-unpacked-mb", limit])
+        with pytest.raises(SystemExit):
+            app.main()
+        said = capsys.readouterr()
+        made = (tmp_path / "made").read_bytes().decode("utf-8", "replace") if (tmp_path / "made").exists() else ""
+        told.append(said.out + said.err + made)
+    assert told[0] != told[1]
+    assert told[2].startswith("perfhooks: max-unpacked-mb must be a number of megabytes above 0, got 0") or made
+
+
 def test_the_argument_goes_before_the_environment(tmp_path, monkeypatch):
     path = packed(tmp_path / "t.json.gz", ('{"traceEvents":[' + GOOD, 1), (" " * 1000, 3000), ("]}", 1))
     monkeypatch.setenv(source.LIMIT, "1")

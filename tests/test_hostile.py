@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import subprocess
 import sys
 import time
 
@@ -68,8 +69,13 @@ def window(folder, name=WINDOW, **facts):
 
 
 def report(monkeypatch, capsys, *arguments):
-    """What the command says, and its exit code; a traceback fails the test."""
-    monkeypatch.setattr(sys, "argv", ["perfhooks", "report", *map(str, arguments)])
+    """What `perfhooks report` says, and its exit code; a traceback fails the test."""
+    return called(monkeypatch, capsys, "report", *arguments)
+
+
+def called(monkeypatch, capsys, *arguments):
+    """What the command says, and its exit code."""
+    monkeypatch.setattr(sys, "argv", ["perfhooks", *map(str, arguments)])
     with pytest.raises(SystemExit) as end:
         main()
     said = capsys.readouterr()
@@ -223,6 +229,30 @@ def test_a_link_is_no_window_and_no_facts(run, tmp_path, monkeypatch, capsys):
     assert sorted(path.name for path in elsewhere.iterdir()) == [f".rank0.{TOKEN}.spool.json", "rank0.capture.json"]
 
 
+def test_the_log_of_the_worker_is_no_link(victim):
+    from perfhooks.recording.worker import Worker
+
+    log = victim.with_name("rank0.worker.log")
+    log.symlink_to(victim)
+    with pytest.raises(OSError, match="is a link"):
+        Worker(log)
+    assert victim.read_text() == "{}"
+
+
+def test_no_trace_behind_a_link_or_a_fifo_is_merged(run, tmp_path, monkeypatch, capsys):
+    testing.write_trace(tmp_path / "secret.json", [testing.op("secret", 0, 5)])
+    testing.write_trace(run / WINDOW / "rank0.pt.trace.json", EVENTS)
+    (run / WINDOW / "rank1.pt.trace.json").symlink_to(tmp_path / "secret.json")
+    os.mkfifo(run / WINDOW / "rank2.pt.trace.json")
+    code, said = called(monkeypatch, capsys, "merge", run, "-o", tmp_path / "merged.json")
+    assert code == 1
+    assert "rank 1 is not whole: " in said
+    assert "is a FIFO" in said
+    merged = (tmp_path / "merged.json").read_text()
+    assert "aten::mm" in merged
+    assert "secret" not in merged
+
+
 def test_nothing_is_sent_anywhere_unless_the_command_line_says_so(run, tmp_path, monkeypatch, capsys):
     there = (tmp_path / "sender").as_uri()
     publish_json(run / "run.json", {"format": 1, "windows": [], "remote": there})
@@ -363,15 +393,44 @@ def test_a_folder_for_temporary_files_of_another_user_is_not_used(tmp_path, monk
         remote.local_folder("s3://bucket/runs")
 
 
-def test_a_file_system_without_locks_does_without(run, monkeypatch):
+def test_a_file_system_without_locks_does_without(run, monkeypatch, capsys):
     import errno
 
     def flock(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr("fcntl.flock", flock)
-    (outcome,) = finish_all(run)
-    assert outcome.finished_now, outcome.problem
+    assert report(monkeypatch, capsys, run)[0] == 0
+    assert (run / "report.html").exists()
+    assert not list(run.rglob("*.held")), "what stood for the locks is gone"
+
+
+_NOT_ALMIGHTY = (
+    "import ctypes, os, sys; [ctypes.CDLL(None).prctl(24, each, 0, 0, 0) for each in (1, 2, 3)]; "
+    "os.execv(sys.argv[1], sys.argv[1:])"
+)
+"""Start a program without the rights (CAP_DAC_OVERRIDE and its like) by which root may write everywhere."""
+
+
+def test_a_folder_that_cannot_be_written_to_is_one_line(run, tmp_path):
+    list(finish_all(run))
+    trace = run / WINDOW / "rank0.pt.trace.json"
+    testing.write_trace(trace, EVENTS)
+    for path in (*run.rglob("*"), run):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    lines = []
+    try:
+        for arguments in (["report", run], ["merge", run], ["flame", run], ["report", trace], ["report", run / WINDOW]):
+            command = [sys.executable, "-c", _NOT_ALMIGHTY, sys.executable, "-m", "perfhooks", *map(str, arguments)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
+            assert done.returncode == 2, done.stdout + done.stderr
+            lines += done.stderr.splitlines()
+    finally:
+        for path in (run, *run.rglob("*")):
+            path.chmod(0o755)
+    assert [line.partition(":")[0] for line in lines] == ["perfhooks"] * 5, lines
+    assert "copy it to a folder of your own" in lines[0]
+    assert all(str(run) in line for line in lines)
 
 
 def test_the_timeline_of_a_long_training_is_read_in_parts(tmp_path):

@@ -1,6 +1,7 @@
 """Trainings with mmengine: every form a config can give the hook, every loop, every part of a step."""
 
 import functools
+import io
 import json
 import logging
 import time
@@ -475,11 +476,29 @@ def test_a_window_that_is_finished_after_the_training_is_shown_all_the_same(tmp_
     monkeypatch.setitem(perfhooks.options.DEFAULTS, "background", True)
     hook = ProfilerHook(schedule="wait=12 warmup=1 active=2 repeat=1")
     made = trained(tmp_path, hook, log_level="INFO")
+    logging.getLogger("perfhooks").warning("said by another profiler")
     assert hook.profiler.wait(60)
     (log,) = (tmp_path / made.timestamp).glob("*.log")
     assert "perfhooks - INFO - steps 13-14: " in log.read_text()
+    assert "another profiler" not in log.read_text()
     lines = (tmp_path / made.timestamp / "vis_data" / "perfhooks.json").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [13, 14]
+
+
+def test_a_log_that_was_closed_is_left_alone(tmp_path, monkeypatch, capfd):
+    """Its window is finished when nobody can write into the runner's log any more."""
+    monkeypatch.setitem(perfhooks.options.DEFAULTS, "background", True)
+    hook = ProfilerHook(schedule="wait=12 warmup=1 active=2 repeat=1")
+    made = trained(tmp_path, hook, log_level="INFO")
+    closed = io.StringIO()
+    closed.close()
+    with monkeypatch.context() as patched:
+        for handler in made.logger.handlers:
+            patched.setattr(handler, "stream", closed)
+        assert hook.profiler.wait(60)
+    said = capfd.readouterr().err
+    assert "Logging error" not in said
+    assert "Traceback" not in said
 
 
 def test_the_log_has_each_line_once_also_with_two_hooks(tmp_path, caplog, capfd):

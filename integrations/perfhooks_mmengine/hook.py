@@ -258,6 +258,8 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
             self._stages.stop()
             self._line.leave()
             self._running = False
+            folders = (profiler.folder for profiler in self.profilers.values())
+            self._log.stay_for(folder.name for folder in folders if folder is not None)
             self._leave_log()
 
     def _show(self, capture: Capture, place: Place) -> None:

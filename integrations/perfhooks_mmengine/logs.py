@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from perfhooks.adapting import WrappedMethods, labels, logger, step_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from perfhooks import Capture
     from perfhooks.adapting import Place
@@ -30,8 +30,14 @@ class _PassOn(logging.Handler):
         super().__init__()
         self.target = target
         self.users = 0
+        self.runs: set[str] = set()
+        """The folders that lines must name, once the training is over."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        if self.runs and not any(run in record.getMessage() for run in self.runs):
+            return  # of another training, or of none
+        if any(getattr(getattr(handler, "stream", None), "closed", False) for handler in self.target.handlers):
+            return
         if self.target.isEnabledFor(record.levelno):
             self.target.handle(record)
 
@@ -51,8 +57,14 @@ class RunnerLog:
             self._handler = _PassOn(runner.logger)
             logger.addHandler(self._handler)
         self._handler.users += 1
+        self._handler.runs.clear()
         if logger.level == logging.NOTSET:
             logger.setLevel(logging.INFO)  # the runner's log has a level of its own
+
+    def stay_for(self, runs: Iterable[str]) -> None:
+        """Pass on only what is said of some runs: the training is over, and others may follow in this process."""
+        if self._handler is not None:
+            self._handler.runs.update(runs)
 
     def leave(self) -> None:
         """Pass on nothing more."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer.core import TyperCommand
 
+from perfhooks.command.limits import MAX_UNPACKED
 from perfhooks.command.output import write
 from perfhooks.errors import OptionError
 from perfhooks.progress import working
@@ -83,6 +84,7 @@ def command(
         Path | None,
         typer.Option("--save", help="Keep the given runs as a baseline, to be compared with later.", metavar="FILE"),
     ] = None,
+    _max_unpacked_mb: Annotated[float | None, MAX_UNPACKED] = None,
 ) -> None:
     """Say whether a training became slower, by how much, and through what.
 

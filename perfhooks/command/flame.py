@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
+from perfhooks.command.limits import MAX_UNPACKED
 from perfhooks.command.output import write
 from perfhooks.command.targets import find, last_window
 
@@ -49,6 +50,7 @@ def command(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The file; - is standard output.")] = None,
     by: Annotated[Measure, typer.Option("--by", help="Host time, device time, or bytes allocated.")] = Measure.host,
     form: Annotated[Form, typer.Option("--format", "-f", help="A picture, folded stacks, or speedscope.")] = Form.svg,
+    _max_unpacked_mb: Annotated[float | None, MAX_UNPACKED] = None,
 ) -> None:
     """Draw the flame graph of a trace, or write what other tools draw it from."""
     from perfhooks.progress import working

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from perfhooks.command.limits import MAX_UNPACKED
 from perfhooks.command.targets import last_run
 from perfhooks.errors import PerfhooksError
 from perfhooks.printable import printable
@@ -42,6 +43,7 @@ def command(
     ranks: Annotated[
         str | None, typer.Option("--ranks", help="Only these, such as 0,4-7; all if not given.", show_default=False)
     ] = None,
+    _max_unpacked_mb: Annotated[float | None, MAX_UNPACKED] = None,
 ) -> None:
     """Put the traces of all ranks of a window side by side into one, for Perfetto (https://ui.perfetto.dev).
 
@@ -74,5 +76,6 @@ def _merge(
     from perfhooks.finishing.adoption import adopted
 
     with adopted(target) as run:
-        merged = merging.merge(run.windows[-1], target / MERGED if out is None else out, ranks=ranks, tell=tell)
+        path = target / MERGED if out is None else out
+        merged = merging.merge(run.windows[-1], path, ranks=ranks, tell=tell, follow_links=True)
     return replace(merged, problems=(*run.problems, *merged.problems))

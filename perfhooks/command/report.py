@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from itertools import groupby
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from perfhooks.command.limits import MAX_UNPACKED
 from perfhooks.command.output import write
 from perfhooks.command.show import COMMUNICATION
 from perfhooks.command.targets import last_run
@@ -45,6 +47,7 @@ def command(
         typer.Option("--out", "-o", help="Where the page of traces goes; - is standard output."),
     ] = None,
     communication: Annotated[str | None, COMMUNICATION] = None,
+    _max_unpacked_mb: Annotated[float | None, MAX_UNPACKED] = None,
     show_it: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     handler: Annotated[
         list[str] | None,
@@ -96,6 +99,9 @@ def _run_page(run: Path, permit: Permit) -> tuple[Path | None, bool]:
     from perfhooks.progress import working
     from perfhooks.run.manifest import Manifest
 
+    if run.is_dir() and not os.access(run, os.W_OK):
+        made = f"; its page is {run / PAGE}" if (run / PAGE).exists() else ""
+        raise PerfhooksError(f"{run} cannot be written to: copy it to a folder of your own{made}")
     outcomes = []
     with working(f"finishing {run}"):
         for _, window in groupby(finish_all(run, permit), lambda outcome: outcome.place.folder):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import typer
 
 from perfhooks.command import table_text
+from perfhooks.command.limits import MAX_UNPACKED
 from perfhooks.command.targets import Source, find, last_run, last_window
 from perfhooks.errors import OptionError
 from perfhooks.progress import working
@@ -123,6 +124,7 @@ def command(
         typer.Option("--format", "-f", help="The same in a word; markdown is a summary of it all.", show_default=False),
     ] = None,
     communication: Annotated[str | None, COMMUNICATION] = None,
+    _max_unpacked_mb: Annotated[float | None, MAX_UNPACKED] = None,
     limit: Annotated[
         int | None,
         typer.Option("--limit", "-n", help="So many rows; 0 shows all. All in CSV and JSON.", show_default=False),

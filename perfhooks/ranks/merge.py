@@ -15,8 +15,10 @@ from perfhooks import ranks as ranks_of_run
 from perfhooks.errors import OptionError, PerfhooksError, TraceError
 from perfhooks.ranks.missing import named
 from perfhooks.run.capture import Place
+from perfhooks.run.folder import Run
 from perfhooks.run.layout import MANIFEST, MERGED
 from perfhooks.run.publishing import publish, shown
+from perfhooks.run.reading import NotPlainError, check_plain
 from perfhooks.trace.events import MALFORMED, decode_object
 from perfhooks.trace.model import epoch
 from perfhooks.trace.packing import LEVEL
@@ -75,6 +77,7 @@ def merge(
     *,
     ranks: Collection[int] | None = None,
     tell: Callable[[int, int], object] | None = None,
+    follow_links: bool = False,
 ) -> Merged:
     """Write the traces of all ranks of a window into one, block by block: memory does not grow with their size.
 
@@ -88,6 +91,8 @@ def merge(
         out: The file to write, packed if its name ends in ``.gz``; None is `MERGED` in the window's folder.
         ranks: Which ranks; None takes all.
         tell: Is told how many ranks are done, and of how many.
+        follow_links: Read traces that are links too. Only for folders that this process made: a link in a folder that
+            somebody sent may lead to any file, or to none that ends.
 
     Raises:
         PerfhooksError: There is no trace to merge.
@@ -106,8 +111,9 @@ def merge(
             if tell is not None:
                 tell(place, len(found))
             try:
+                check_plain(trace.resolve() if follow_links else trace)
                 writer.add(rank, place, trace, clocks.offset_ms.get(rank, 0.0))
-            except TraceError as error:
+            except (TraceError, NotPlainError) as error:
                 problems.append(f"rank {rank} is not whole: {error}")
         writer.close({"clock_offset_ms": dict(clocks.offset_ms), "clock_error_ms": clocks.error_ms})
     return Merged(path, tuple(sorted(found)), len(clocks.offset_ms) > 1, clocks.error_ms, tuple(problems))
@@ -121,7 +127,7 @@ def is_ours(folder: Path) -> bool:
 def _window(target: Path) -> Path:
     if not (target / "run.json").exists():
         return target
-    windows = [(_ended(path), path) for path in target.iterdir() if path.is_dir() and _traces(path)]
+    windows = [(_ended(path), path) for path in Run(target).window_folders() if _traces(path)]
     if not windows:
         raise PerfhooksError(f"{target} has no window with traces")
     return max(windows)[1]

@@ -20,6 +20,7 @@ import msgspec
 
 from perfhooks.finishing.messages import ANSWER
 from perfhooks.guard import logger
+from perfhooks.run.reading import open_plain
 
 if TYPE_CHECKING:
     from perfhooks.finishing.messages import Answer, Message
@@ -100,7 +101,7 @@ class Worker:
         log: The file that gets what the child prints.
 
     Raises:
-        OSError: It could not be started.
+        OSError: It could not be started, or its log is a link, which may lead to a file of somebody else.
     """
 
     def __init__(self, log: Path) -> None:
@@ -111,7 +112,8 @@ class Worker:
         log.parent.mkdir(parents=True, exist_ok=True)
         self._channel, theirs = socket.socketpair()
         try:
-            with theirs, log.open("ab") as printed:
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+            with theirs, os.fdopen(open_plain(log, flags), "ab") as printed:
                 self._process = subprocess.Popen(  # noqa: S603 -- our own interpreter
                     [sys.executable, "-c", _BOOTSTRAP, json.dumps(_search_path()), str(theirs.fileno())],
                     stdin=subprocess.DEVNULL,

@@ -1,0 +1,31 @@
+"""How much of an archive may be unpacked: an option of every verb that reads traces."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+import typer
+
+from perfhooks.errors import OptionError
+from perfhooks.trace.source import LIMIT
+
+
+def _allow(megabytes: float | None) -> float | None:
+    """Say it where all that reads traces looks; the processes that a verb starts included."""
+    if megabytes is not None:
+        if not megabytes > 0:
+            raise OptionError(f"max-unpacked-mb must be a number of megabytes above 0, got {megabytes:g}")
+        os.environ[LIMIT] = str(megabytes)
+    return megabytes
+
+
+MAX_UNPACKED: Final = typer.Option(
+    "--max-unpacked-mb",
+    metavar="MB",
+    callback=_allow,
+    help=f"How many megabytes a packed trace may unpack to; else {LIMIT} in the environment says it, else it is 100 "
+    "times its size, or 268 if that is more.",
+    show_default=False,
+)
+"""The option. A verb's parameter for it has a name that begins with _, as it has no use for the value."""
