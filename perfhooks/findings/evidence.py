@@ -223,6 +223,8 @@ class Evidence:
     def named(self, pattern: str, *kinds: Kind) -> Ints:
         """The slices of these kinds in the steps in whose name a regular expression is found."""
         match = _matching(self.trace, pattern)
+        if not match.any():
+            return np.empty(0, np.int64)
         rows = self.trace.rows(*kinds)
         rows = rows[match[self.trace.name[rows]]]
         found: Ints = rows[self.inside(self.trace.start[rows])]

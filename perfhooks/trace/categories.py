@@ -15,7 +15,7 @@ from perfhooks.trace.nesting import inherited, nest
 from perfhooks.trace.once import once
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from perfhooks.trace.intervals import Flags
     from perfhooks.trace.model import Column, Ints, Trace
@@ -33,49 +33,47 @@ _MS: Final = 1e-6  # milliseconds in a nanosecond
 _NAMED: Final = 3
 """So many names of what cost most in a category."""
 
-# Those that torch itself tags as pointwise (torch.Tag.pointwise), with losses, dropout and fused ones.
-_POINTWISE: Final = (
-    "abs|acosh?|add|addcdiv|addcmul|angle|asinh?|atan[2h]?|bitwise_\\w+|ceil|celu|clamp|clamp_max|clamp_min|clip"
-    "|conj_physical|copysign|cosh?|deg2rad|digamma|div|elu|eq|equal|erf|erfc|erfinv|exp2?|expm1|float_power|floor"
-    "|floor_divide|fmax|fmin|fmod|frac|frexp|gcd|ge|gelu|glu|gt|hardshrink|hardsigmoid|hardswish|hardtanh|heaviside"
-    "|hypot|i0|igammac?|is(?:finite|inf|nan|neginf|posinf)|lcm|ldexp|le|leaky_relu|lerp|lgamma|log|log10|log1p|log2"
-    "|log_sigmoid|logaddexp2?|logical_\\w+|logit|lt|masked_fill|maximum|minimum|mish|mul|mvlgamma|nan_to_num|ne|neg"
-    "|nextafter|polygamma|positive|pow|prelu|rad2deg|reciprocal|relu6?|remainder|round|rrelu|rsqrt|rsub|selu|sgn"
-    "|sigmoid|sign|signbit|silu|sin|sinc|sinh|softplus|softshrink|special_\\w+|sqrt|square|sub|tanh?|threshold"
-    "|true_divide|trunc|where|xlogy|fill|zero|dropout|native_dropout|fused_dropout|feature_dropout|alpha_dropout"
-    "|mse_loss|l1_loss|smooth_l1_loss|huber_loss|binary_cross_entropy(?:_with_logits)?|kl_div|rotary_embedding"
-    "|amp_foreach_non_finite_check_and_unscale|add_relu|swiglu|silu_and_mul|gelu_and_mul"
-)
-_REDUCTIONS: Final = (
-    "all|any|amax|amin|aminmax|argmax|argmin|argsort|bincount|count_nonzero|cumsum|cumprod|cummax|cummin"
-    "|logcumsumexp|logsumexp|max|min|mean|median|mode|nanmean|nanmedian|nansum|norm|linalg_vector_norm"
-    "|prod|std|std_mean|sum|trace|var|var_mean|softmax|log_softmax|safe_softmax|masked_softmax|nll_loss\\w*"
-    "|cross_entropy\\w*|ctc_loss|sort|topk|kthvalue|unique\\w*|histc|(?:\\w+_)?(?:max|avg)_pool[123]?d\\w*|max_pool\\w*"
-)
-_ENDS: Final = r"(?:_(?:backward|backward_data|double_backward|out|jvp|scalar|tensor|list))*_?$"
+# By the stem of an operator's name (`_stem`). Elementwise are those that torch itself tags as pointwise
+# (torch.Tag.pointwise), with losses, dropout and fused ones.
+_STEMS: Final = {
+    ELEMENTWISE: (
+        "abs acos acosh add addcdiv addcmul angle asin asinh atan atan2 atanh ceil celu clamp clamp_max clamp_min clip "
+        "conj_physical copysign cos cosh deg2rad digamma div elu eq equal erf erfc erfinv exp exp2 expm1 float_power "
+        "floor floor_divide fmax fmin fmod frac frexp gcd ge gelu glu gt hardshrink hardsigmoid hardswish hardtanh "
+        "heaviside hypot i0 igamma igammac isfinite isinf isnan isneginf isposinf lcm ldexp le leaky_relu lerp lgamma "
+        "log log10 log1p log2 log_sigmoid logaddexp logaddexp2 logit lt masked_fill maximum minimum mish mul mvlgamma "
+        "nan_to_num ne neg nextafter polygamma positive pow prelu rad2deg reciprocal relu relu6 remainder round rrelu "
+        "rsqrt rsub selu sgn sigmoid sign signbit silu sin sinc sinh softplus softshrink sqrt square sub tan tanh "
+        "threshold true_divide trunc where xlogy fill zero dropout native_dropout fused_dropout feature_dropout "
+        "alpha_dropout mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy "
+        "binary_cross_entropy_with_logits kl_div rotary_embedding amp_foreach_non_finite_check_and_unscale "
+        "add_relu swiglu silu_and_mul gelu_and_mul"
+    ),
+    REDUCTION: (
+        "all any amax amin aminmax argmax argmin argsort bincount count_nonzero cumsum cumprod cummax cummin "
+        "logcumsumexp logsumexp max min mean median mode nanmean nanmedian nansum norm linalg_vector_norm prod std "
+        "std_mean sum trace var var_mean softmax log_softmax safe_softmax masked_softmax ctc_loss sort topk kthvalue "
+        "histc"
+    ),
+    PRODUCTS: (
+        "mm bmm addmm baddbmm addbmm addmv addr mv dot vdot outer ger inner tensordot int_mm scaled_mm grouped_mm "
+        "scaled_grouped_mm addmm_activation sparse_mm"
+    ),
+    COPIES: "copy copy_from to_copy to clone contiguous cat stack to_dense item local_scalar_dense is_nonzero",
+}
+_BY_STEM: Final = {stem: category for category, stems in _STEMS.items() for stem in stems.split()}
+_ENDS: Final = re.compile(r"(?:_(?:backward|backward_data|double_backward|out|jvp|scalar|tensor|list))*_?$")
 
-# Searched for in the name of an operator, in small letters, without its name space; the first that is found decides.
+# Searched for in the name of an operator, in small letters; the first that is found decides, before the stem does.
 _OPERATORS: Final = (
     (COMMUNICATION, r"^(?:record_param_comms$|nccl:|gloo:|mpi:|c10d::|_?c10d_functional|symm_mem::)"),
     (OPTIMIZER, r"_fused_?(?:adamw?|sgd|adagrad|lamb|lion)"),
     (ATTENTION, r"attention|attn|fmha|sdpa"),
     (NORMALISATION, r"(?:batch|layer|group|instance|rms|weight|spectral)_?norm|local_response_norm"),
     (CONVOLUTION, r"conv(?!ert)|im2col|col2im|::unfold_backward"),
-    (REDUCTION, r"^triton_(?:red|per)_"),
-    (ELEMENTWISE, r"^triton_poi_"),
-    (PRODUCTS, r"^triton_tem_|(?<!fb)gemm|gemv|matmul|_mm$|::_?linear$|einsum|cublas"),
-    (
-        PRODUCTS,
-        r"(?:::|: |^)_*(?:mm|bmm|addmm|baddbmm|addbmm|addmv|addr|mv|dot|vdot|outer|ger|inner|linear\w*|bilinear"
-        r"|tensordot|int_mm|scaled_mm|grouped_mm|scaled_grouped_mm|addmm_activation|sparse_mm|\w+_linear)" + _ENDS,
-    ),
-    (
-        COPIES,
-        r"(?:::|: |^)_*(?:copy|copy_from|to_copy|to|clone|contiguous|cat|stack|foreach_copy|to_dense|item"
-        r"|local_scalar_dense|is_nonzero)" + _ENDS,
-    ),
-    (REDUCTION, rf"(?:::|: |^)_*(?:foreach_)?(?:{_REDUCTIONS}){_ENDS}"),
-    (ELEMENTWISE, rf"(?:::|: |^)_*(?:foreach_)?(?:{_POINTWISE}){_ENDS}"),
+    (REDUCTION, r"^triton_(?:red|per)_|::_*(?:\w+_)?(?:max|avg)_pool|::_*(?:nll_loss|cross_entropy|unique)"),
+    (ELEMENTWISE, r"^triton_poi_|::_*(?:bitwise|logical|special)_"),
+    (PRODUCTS, r"^triton_tem_|(?<!fb)gemm|gemv|matmul|_mm$|::_*(?:\w+_)?(?:bi)?linear|einsum|cublas"),
 )
 # The same of a kernel, where no operator tells.
 _KERNELS: Final = (
@@ -179,7 +177,9 @@ def of_work(trace: Trace) -> Column:
     category = by_row[owner]
     # an operator that communicates also copies into buckets, and waits: only what communicates is communication
     unknown = (category == OTHER) | (category == COMMUNICATION)
-    by_name = _by_name(trace.names, _KERNELS)
+    kernels = np.unique(trace.name[work[unknown]])
+    by_name = np.full(len(trace.names) + 1, OTHER, np.int8)
+    by_name[kernels] = _by_name([trace.names[each].lower() for each in kernels.tolist()], _KERNELS)[:-1]
     category = np.where(unknown, by_name[trace.name[work]], category)
     launch = np.where(trace.launches >= 0, trace.launches, owner)
     updates = (launch >= 0) & (category != ATTENTION) & _updating(trace, launch)
@@ -197,7 +197,7 @@ def calls(trace: Trace) -> _Calls:
     is_range = np.array([*(bool(_RANGE.match(name)) for name in trace.names), False])[trace.name[rows]]
     is_operator = (trace.kind[rows] == Kind.OP) & ~is_range
     nesting = nest(trace.thread[rows], trace.start[rows], trace.end[rows])
-    said = _by_name(trace.names, _OPERATORS)[trace.name[rows]]
+    said = _of_operators(trace)[trace.name[rows]]
     named = np.where(is_operator & (said != OTHER), said, -1)
     category = inherited(nesting.parent, named)
     within = inherited(nesting.parent, np.where(named == ATTENTION, ATTENTION, -1))
@@ -229,14 +229,18 @@ def _optimizing(trace: Trace) -> list[int]:
     return found
 
 
-def _by_name(names: Sequence[str], rules: Sequence[tuple[int, str]]) -> Column:
-    """The category that each name tells, else `OTHER`; one value more."""
+@once
+def _of_operators(trace: Trace) -> Column:
+    """The category that each name tells if it is an operator's, else `OTHER`; one value more."""
+    return _by_name([_plain(name).lower() for name in trace.names], _OPERATORS, _BY_STEM)
+
+
+def _by_name(names: Sequence[str], rules: Sequence[tuple[int, str]], stems: Mapping[str, int] | None = None) -> Column:
     searches = [(category, re.compile(pattern).search) for category, pattern in rules]
-    is_of_operators = rules is _OPERATORS
     found = np.full(len(names) + 1, OTHER, np.int8)
     for place, name in enumerate(names):
-        text = (_plain(name) if is_of_operators else name).lower()
-        found[place] = next((category for category, search in searches if search(text)), OTHER)
+        told = next((category for category, search in searches if search(name)), OTHER)
+        found[place] = (stems or {}).get(_stem(name), OTHER) if told == OTHER and stems else told
     return found
 
 
@@ -244,6 +248,12 @@ def _plain(name: str) -> str:
     """The name of an operator; of a node of autograd that of its forward operator."""
     node = _NODE.match(name)
     return "::" + re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", node[1]) if node else name
+
+
+def _stem(name: str) -> str:
+    """What an operator does, of its name: ``aten::_foreach_add_`` and ``add_backward`` are ``add``."""
+    own = name.rpartition("::")[2].rpartition(": ")[2].lstrip("_").removeprefix("foreach_")
+    return _ENDS.sub("", own)
 
 
 def _device(trace: Trace) -> pl.DataFrame:

@@ -13,7 +13,7 @@ from perfhooks.trace.kinds import Kind
 from perfhooks.trace.step_columns import MS, since_start, step_numbers
 
 if TYPE_CHECKING:
-    from perfhooks.trace.intervals import Flags, Intervals
+    from perfhooks.trace.intervals import Intervals
     from perfhooks.trace.model import Ints, Trace
     from perfhooks.trace.whose import Owners
 
@@ -46,7 +46,9 @@ def table(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
         owners: whose code is whose.
     """
     found = longest(trace)
-    host = [_host(trace, gap, owners) for gap in found]
+    length = int((found[:, 1] - found[:, 0]).min(initial=np.iinfo(np.int64).max))
+    long = np.flatnonzero(trace.end - trace.start >= HALF * length)  # what is shorter lasts for half of none
+    host = [_host(trace, gap, long, owners) for gap in found]
     columns = {
         "step": step_numbers(trace, found[:, 0]),
         "start_ms": since_start(trace, found[:, 0]),
@@ -66,21 +68,22 @@ def longest(trace: Trace) -> Intervals:
     return found
 
 
-def _host(trace: Trace, gap: Ints, owners: Owners) -> dict[str, str | None]:
-    """What the thread of the steps did for half of a gap or more."""
+def _host(trace: Trace, gap: Ints, rows: Ints, owners: Owners) -> dict[str, str | None]:
+    """What the thread of the steps did for half of a gap or more, among some slices."""
     begin, end = int(gap[0]), int(gap[1])
-    open_for = np.minimum(trace.end, end) - np.maximum(trace.start, begin)
-    lasts = (open_for >= HALF * (end - begin)) & (trace.thread == _thread(trace, begin))
-    is_mark = np.array([name.startswith(labels.STEP_MARK) for name in trace.names] or [False])[trace.name]
-    frames = lasts & (trace.kind == Kind.PYTHON)
+    open_for = np.minimum(trace.end[rows], end) - np.maximum(trace.start[rows], begin)
+    rows = rows[(open_for >= HALF * (end - begin)) & (trace.thread[rows] == _thread(trace, begin))]
+    name, kind = trace.name[rows], trace.kind[rows]
+    is_mark = np.array([each.startswith(labels.STEP_MARK) for each in trace.names] or [False])[name]
+    frames = kind == Kind.PYTHON
     user, library = (
-        _innermost(frames & whose.names_of(trace, origins, owners)[trace.name]) for origins in whose.PREFERENCE[:2]
+        _innermost(rows[frames & whose.names_of(trace, origins, owners)[name]]) for origins in whose.PREFERENCE[:2]
     )
     return {
         "line": whose.spoken(trace, user, library),
         **{
-            name: _name(trace, _innermost(lasts & (trace.kind == kind) & ~is_mark))
-            for name, kind in (("label", Kind.ANNOTATION), ("operator", Kind.OP), ("call", Kind.RUNTIME))
+            column: _name(trace, _innermost(rows[(kind == each) & ~is_mark]))
+            for column, each in (("label", Kind.ANNOTATION), ("operator", Kind.OP), ("call", Kind.RUNTIME))
         },
     }
 
@@ -92,9 +95,8 @@ def _thread(trace: Trace, time: int) -> int:
     return int(marks.thread[max(place, 0)]) if len(marks.thread) else -1
 
 
-def _innermost(flags: Flags) -> int:
+def _innermost(rows: Ints) -> int:
     """The innermost of some slices of one thread that all lie around one moment, or -1: the last of them."""
-    rows = np.flatnonzero(flags)
     return int(rows[-1]) if len(rows) else -1
 
 

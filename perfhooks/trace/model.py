@@ -162,7 +162,10 @@ class Trace:
 
     def rows(self, *kinds: Kind) -> Ints:
         """The slices of these kinds, ascending."""
-        return np.flatnonzero(np.isin(self.kind, kinds))
+        chosen = np.zeros(len(self), np.bool_)
+        for kind in kinds:  # a comparison of bytes takes a tenth of what isin does
+            chosen |= self.kind == kind
+        return np.flatnonzero(chosen)
 
     def named(self, *kinds: Kind, prefix: str = "", names: Sequence[str] = ()) -> Ints:
         """The slices of these kinds whose name is one of ``names`` or begins with ``prefix``."""

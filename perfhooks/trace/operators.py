@@ -244,10 +244,12 @@ def _chosen(values: pl.Series, place: Ints) -> pl.Series:
 
 def _shapes(trace: Trace, rows: Ints) -> pl.Series:
     """The shapes as torch writes them; none at all, as for a call without tensors, is an empty list."""
-    dims = trace.argument("dims")[rows]
-    distinct, place = np.unique(dims, return_inverse=True)
-    texts = [json.dumps(trace.text(int(each)) or []) for each in distinct]
-    return pl.Series(texts, dtype=pl.String).gather(pl.Series(place))
+    dims = trace.argument("dims")[rows].astype(np.int64)
+    used = np.flatnonzero(np.bincount(dims + 1, minlength=1)) - 1  # -1 is none; of all texts few are shapes
+    place = np.zeros(len(trace.texts) + 1, np.int64)
+    place[used] = np.arange(len(used))
+    texts = [json.dumps(trace.text(int(each)) or []) for each in used]
+    return pl.Series(texts, dtype=pl.String).gather(pl.Series(place[dims]))
 
 
 @once

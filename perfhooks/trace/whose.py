@@ -144,22 +144,22 @@ def lines(trace: Trace, rows: Ints, owners: Owners = (), *, otherwise: bool = Fa
         owners: what the machine that recorded knew.
         otherwise: name any other innermost line but our own where there is neither.
     """
-    around = [_around(trace, rows, each, owners) for each in PREFERENCE[: 3 if otherwise else 2]]
+    around = [_around(trace, rows, each, owners).tolist() for each in PREFERENCE[: 3 if otherwise else 2]]
     return [spoken(trace, *each) for each in zip(*around, strict=True)]
 
 
 def of_rows(trace: Trace, rows: Ints, owners: Owners = ()) -> tuple[list[str], Ints]:
     """The same for many slices: the distinct lines, and for each slice the place of its line among them, or -1."""
-    user, library = (np.array(_around(trace, rows, each, owners), np.int64) for each in PREFERENCE[:2])
-    names = np.append(trace.name, -1)
-    # what is said of a pair of frames depends on their names, and on which of them is the inner one
-    said = np.stack([names[user], names[library], library > user])
-    _, first, place = np.unique(said, axis=1, return_index=True, return_inverse=True)
+    user, library = (_around(trace, rows, each, owners) for each in PREFERENCE[:2])
+    names = np.append(trace.name, -1).astype(np.int64) + 1
+    # what is said of a pair of frames depends on their names, and on which of them is the inner one: one number for it
+    said = 2 * (names[user] * (len(trace.names) + 1) + names[library]) + (library > user)
+    _, first, place = np.unique(said, return_index=True, return_inverse=True)
     pairs = zip(user[first].tolist(), library[first].tolist(), strict=True)
     texts = [spoken(trace, *pair) for pair in pairs]
     known = {text: number for number, text in enumerate(dict.fromkeys(text for text in texts if text))}
     numbers = np.array([known.get(text or "", -1) for text in texts] or [-1], np.int64)
-    return list(known), numbers[place.reshape(-1)]
+    return list(known), numbers[place]
 
 
 def spoken(trace: Trace, user: int, library: int, other: int = -1) -> str | None:
@@ -171,7 +171,7 @@ def spoken(trace: Trace, user: int, library: int, other: int = -1) -> str | None
     return f"{line}, in {inner}" if line and inner and library > user else line or inner
 
 
-def _around(trace: Trace, rows: Ints, origins: tuple[Origin, ...], owners: Owners) -> list[int]:
+def _around(trace: Trace, rows: Ints, origins: tuple[Origin, ...], owners: Owners) -> Ints:
     """The innermost frame of some origins around each slice, or -1."""
     frames = trace.rows(Kind.PYTHON)
     frames = frames[names_of(trace, origins, owners)[trace.name[frames]]]
@@ -179,8 +179,7 @@ def _around(trace: Trace, rows: Ints, origins: tuple[Origin, ...], owners: Owner
     known = np.flatnonzero(rows >= 0)
     if len(frames) and len(known):
         found[known] = device.holders(trace, rows[known], frames)
-    places: list[int] = found.tolist()
-    return places
+    return found
 
 
 @once
