@@ -1,7 +1,5 @@
 """accelerate's own idiom with our profiler: which steps it records, what is in them, and how it ends."""
 
-import csv
-import json
 import time
 
 import pytest
@@ -11,6 +9,7 @@ pytest.importorskip("accelerate")
 import torch
 from accelerate import Accelerator
 from accelerate.tracking import GeneralTracker
+from face_files import TWO_WINDOWS, at_once, capture, parts, tables, windows
 from torch.utils.data import DataLoader, TensorDataset
 
 import perfhooks
@@ -19,14 +18,10 @@ from perfhooks_accelerate import ProfileKwargs
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
 
-TWO_WINDOWS = "skip_first=1 wait=1 warmup=1 active=2 repeat=2"
-"""Records steps 3 and 4, 7 and 8."""
-
 
 def kwargs(folder, schedule, **options):
     """A handler that writes to a folder, at once, and only step tables unless told otherwise."""
-    usual = {"on_trace_ready": ["steps"], "out": folder / "perf", "run": "run", "background": False}
-    return ProfileKwargs(schedule, **usual | options)
+    return ProfileKwargs(schedule, **at_once(folder) | options)
 
 
 def prepared(accelerator, batches=10, models=1):
@@ -51,28 +46,6 @@ def train(accelerator, prof, loader, model, optimizer, *, at=None):
         if at is not None:
             at(index)
     return updates
-
-
-def rows(folder, run="run"):
-    """The step table of each window, by the name of its folder."""
-    found = {}
-    for path in sorted((folder / "perf" / run).glob("*/rank0.steps.csv")):
-        with path.open(encoding="utf-8") as file:
-            found[path.parent.name] = list(csv.DictReader(file))
-    return found
-
-
-def windows(folder, run="run"):
-    return {name: [int(row["step"]) for row in table] for name, table in rows(folder, run).items()}
-
-
-def capture(folder, window, run="run"):
-    return json.loads((folder / "perf" / run / window / "rank0.capture.json").read_text(encoding="utf-8"))
-
-
-def parts(row):
-    names = ("data", "forward", "backward", "optimizer", "validation", "checkpoint")
-    return {name for name in names if float(row[f"{name}_ms"] or 0)}
 
 
 # --- arguments ---
@@ -153,7 +126,7 @@ def test_each_part_of_a_step_has_its_time_and_validation_is_one(tmp_path):
     with accelerator.profile(kwargs(tmp_path, schedule)) as prof:
         train(accelerator, prof, loader, model, optimizer, at=between)
     update = {"data", "forward", "backward", "optimizer"}
-    found = {int(row["step"]): parts(row) for row in rows(tmp_path)["train-000002-000004"]}
+    found = {int(row["step"]): parts(row) for row in tables(tmp_path)["train-000002-000004"]}
     assert found == {2: update, 3: update | {"validation"}, 4: update | {"checkpoint"}}
     # the first validation has ten batches, and its window lies inside of the training's
     assert set(windows(tmp_path)) == {"train-000002-000004"}

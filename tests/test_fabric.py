@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("lightning")
 
 import torch
+from face_files import TWO_WINDOWS, at_once, parts, tables, windows
 from lightning.fabric import Fabric
 from lightning.fabric.loggers import CSVLogger
 from torch.utils.data import DataLoader, TensorDataset
@@ -19,14 +20,10 @@ from perfhooks_fabric import ProfilerCallback
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
 
-TWO_WINDOWS = "skip_first=1 wait=1 warmup=1 active=2 repeat=2"
-"""Records steps 3 and 4, 7 and 8."""
-
 
 def profiler(folder, schedule, **options):
     """A callback that writes to a folder, at once, and only step tables unless told otherwise."""
-    usual = {"on_trace_ready": ["steps"], "out": folder / "perf", "run": "run", "background": False}
-    return ProfilerCallback(schedule, **usual | options)
+    return ProfilerCallback(schedule, **at_once(folder) | options)
 
 
 def prepared(callback, batches=10, **options):
@@ -51,24 +48,6 @@ def train(fabric, model, optimizer, batches, *, accumulate=1, region=None, at=No
             optimizer.zero_grad()
         if at is not None:
             at(index)
-
-
-def rows(folder, run="run"):
-    """The step table of each window, by the name of its folder."""
-    found = {}
-    for path in sorted((folder / "perf" / run).glob("*/rank0.steps.csv")):
-        with path.open(encoding="utf-8") as file:
-            found[path.parent.name] = list(csv.DictReader(file))
-    return found
-
-
-def windows(folder, run="run"):
-    return {name: [int(row["step"]) for row in table] for name, table in rows(folder, run).items()}
-
-
-def parts(row):
-    names = ("data", "forward", "backward", "optimizer", "validation", "checkpoint")
-    return {name for name in names if float(row[f"{name}_ms"] or 0)}
 
 
 def test_wrong_options_raise_before_training():
@@ -117,7 +96,7 @@ def test_a_step_may_be_a_batch(tmp_path):
     train(fabric, model, optimizer, callback.steps(loader), accumulate=4)
     callback.stop()
     assert callback.profilers["train"].step_num == 8
-    assert [parts(row) >= {"optimizer"} for row in rows(tmp_path)["train-000002-000003"]] == [False, True]
+    assert [parts(row) >= {"optimizer"} for row in tables(tmp_path)["train-000002-000003"]] == [False, True]
 
 
 def test_of_two_optimizers_the_first_counts(tmp_path):
@@ -148,7 +127,7 @@ def test_each_part_of_a_step_has_its_time_and_other_loops_are_validation(tmp_pat
     train(fabric, model, optimizer, callback.steps(loader), region=callback.region, at=between)
     callback.stop()
     update = {"data", "forward", "backward", "optimizer"}
-    found = {int(row["step"]): parts(row) for row in rows(tmp_path)["train-000002-000004"]}
+    found = {int(row["step"]): parts(row) for row in tables(tmp_path)["train-000002-000004"]}
     assert found == {2: update, 3: update | {"validation"}, 4: update | {"checkpoint"}}
     assert windows(tmp_path)["validate-000012-000013"] == [12, 13]
     assert not {"backward", "save"} & set(vars(fabric))

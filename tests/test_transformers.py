@@ -8,8 +8,9 @@ import pytest
 pytest.importorskip("transformers")
 
 import torch
+from face_files import TWO_WINDOWS, capture, parts, tables, windows
 from transformers import EarlyStoppingCallback, Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerCallback
-from transformers_training import Numbers, Tiny, capture, parts, profiler, tables, trainer, windows
+from transformers_training import Numbers, Tiny, profiler, trainer
 
 import perfhooks
 from perfhooks.options import DEFAULTS
@@ -19,8 +20,6 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning", "ignore::ResourceWarning"
 )
 
-TWO_WINDOWS = "skip_first=1 wait=1 warmup=1 active=2 repeat=2"
-"""Records steps 3 and 4, 7 and 8."""
 UPDATE = {"data", "forward", "backward", "optimizer"}
 
 

@@ -1,10 +1,7 @@
-"""What the tests of the transformers callback share: a tiny model, a quiet Trainer, and the files that a run left."""
-
-import csv
-import gzip
-import json
+"""What the tests of the transformers callback share: a tiny model and a quiet Trainer."""
 
 import torch
+from face_files import at_once
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainingArguments
 
@@ -43,8 +40,7 @@ class Tiny(torch.nn.Module):
 
 def profiler(folder, schedule, **options):
     """A callback that writes to a folder, at once, and only step tables unless told otherwise."""
-    usual = {"on_trace_ready": ["steps"], "out": folder / "perf", "run": "run", "background": False}
-    return ProfilerCallback(schedule, **usual | options)
+    return ProfilerCallback(schedule, **at_once(folder) | options)
 
 
 def trainer(folder, *callbacks, model=None, steps=8, kind=Trainer, **options):
@@ -69,39 +65,3 @@ def trainer(folder, *callbacks, model=None, steps=8, kind=Trainer, **options):
         eval_dataset=Numbers(10),
         callbacks=list(callbacks),
     )
-
-
-def read(path):
-    """A step table, numbers as numbers."""
-    with path.open(encoding="utf-8") as file:
-        return [
-            {name: float(value) if value and name != "stage" else value for name, value in row.items()}
-            for row in csv.DictReader(file)
-        ]
-
-
-def tables(folder, run="run"):
-    """The step table of each window of a run, by the name of its folder."""
-    return {path.parent.name: read(path) for path in sorted((folder / "perf" / run).glob("*/rank0.steps.csv"))}
-
-
-def windows(folder, run="run"):
-    """The steps in the table of each window of a run, by the name of its folder."""
-    return {name: [int(row["step"]) for row in rows] for name, rows in tables(folder, run).items()}
-
-
-def capture(folder, window, run="run"):
-    """The facts of a window."""
-    return json.loads((folder / "perf" / run / window / "rank0.capture.json").read_text(encoding="utf-8"))
-
-
-def events(folder, window, run="run"):
-    """The events of a window's trace."""
-    with gzip.open(folder / "perf" / run / window / "rank0.pt.trace.json.gz") as file:
-        return json.load(file)["traceEvents"]
-
-
-def parts(row):
-    """The parts of a step that took time."""
-    names = ("data", "transfer", "forward", "backward", "optimizer", "validation", "checkpoint")
-    return {name for name in names if row[f"{name}_ms"]}

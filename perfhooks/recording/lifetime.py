@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import builtins
 import contextlib
 import os
 import signal
@@ -59,10 +60,25 @@ def forget(profiler: Closable) -> None:
 @atexit.register
 def _leave_all() -> None:
     """An open recorder at the end of the interpreter is a segmentation fault."""
+    was_any = bool(_known)
     for profiler in list(_known):
         profiler.leave()
     _known.clear()
     worker.let_go()
+    if was_any:
+        _end_by_ctrl_c()
+
+
+def _end_by_ctrl_c() -> None:
+    """Let a program that nobody's except kept from a Ctrl-C die of SIGINT, as it would have without us.
+
+    Python notes that the main program raised KeyboardInterrupt, and forgets it when a text is executed, as dataclasses
+    do that are imported to make files. A text that raises it notes it again (``run_eval_code_obj`` in CPython).
+    """
+    is_interactive = hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")
+    if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt) and not is_interactive:
+        with contextlib.suppress(KeyboardInterrupt):
+            exec("raise KeyboardInterrupt")  # noqa: S102 -- it is this text
 
 
 def why_it_ends() -> str:

@@ -1,0 +1,73 @@
+"""transformers, accelerate and Fabric in real processes: several ranks, SIGTERM, Ctrl-C, a missing framework."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+for needed in ("transformers", "accelerate", "lightning"):
+    pytest.importorskip(needed)
+
+HERE = Path(__file__).parent
+SCRIPT = HERE / "face_training.py"
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+FACES = ("transformers", "accelerate", "fabric")
+WINDOW = "train-000003-000005"
+TIMEOUT = 300
+
+
+def call(folder, *command):
+    paths = os.pathsep.join(map(str, (HERE.parent, HERE.parent / "integrations")))
+    quiet = {name: value for name, value in os.environ.items() if not name.startswith(("TORCHELASTIC", "SLURM"))}
+    environment = quiet | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "TMPDIR": str(folder)}
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False, cwd=folder
+    )
+
+
+def steps(path):
+    with path.open(encoding="utf-8") as file:
+        return [int(row["step"]) for row in csv.DictReader(file)]
+
+
+def test_two_ranks_of_every_face_share_a_run(tmp_path):
+    done = call(tmp_path, *TORCHRUN, SCRIPT, tmp_path)
+    assert done.returncode == 0, done.stderr
+    for face in FACES:
+        (run,) = {path.parent.resolve() for path in (tmp_path / face / "perf").glob("*/run.json")}
+        assert json.loads((run / "run.json").read_text())["world_size"] == 2
+        for rank in range(2):
+            assert steps(run / WINDOW / f"rank{rank}.steps.csv") == [3, 4, 5], (face, rank)
+            assert (run / f"rank{rank}.timeline.csv").read_text().count("\ntrain,") == 8, (face, rank)
+
+
+def test_a_signal_ends_the_process_as_without_us_and_keeps_the_window(tmp_path):
+    """SIGTERM and Ctrl-C in the middle of the second step that is recorded, under every face."""
+    done = call(tmp_path, sys.executable, SCRIPT, tmp_path, "sigterm", "ctrl-c")
+    assert done.returncode == 0, done.stderr
+    codes = json.loads(done.stdout.splitlines()[-1])
+    for face in FACES:
+        assert codes[f"{face}-sigterm"] == -signal.SIGTERM, done.stderr
+        assert codes[f"{face}-ctrl-c"] == -signal.SIGINT, done.stderr
+        for way, cause in (("sigterm", "SIGTERM"), ("ctrl-c", "KeyboardInterrupt")):
+            (window,) = (tmp_path / f"{face}-{way}" / "perf" / "latest").glob("train-*")
+            assert json.loads((window / "rank0.capture.json").read_text())["partial"] == cause
+            assert steps(window / "rank0.steps.csv")[0] == 3
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_a_framework_that_is_missing_is_named_with_its_command(tmp_path, face):
+    names = ["lightning", "lightning_fabric"] if face == "fabric" else [face]
+    hide = "; ".join(f"sys.modules[{name!r}] = None" for name in names)
+    done = call(tmp_path, sys.executable, "-c", f"import sys; {hide}; import perfhooks_{face}")
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("ModuleNotFoundError: ")
+    assert f"pip install 'perfhooks[{face}]'" in last
