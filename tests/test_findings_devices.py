@@ -248,6 +248,7 @@ def test_exactly_the_planted_problem_is_found(name, tmp_path):
     for finding in found:
         assert 0 < (finding.gain_ms or finding.concerns_ms) <= STEP / MS
         assert finding.gain_ms is None or 0 < finding.gain_percent <= 100
+        assert finding.gain_ms is None, "nothing that a device does was measured: it is worth trying"
         assert finding.evidence
 
 
@@ -292,7 +293,7 @@ def test_what_the_device_did_not_wait_for_is_no_finding(tmp_path):
 def test_float64_on_a_device_costs_its_kernels_not_their_launches(tmp_path):
     (finding,) = found_in(tmp_path, steps(double_products, name="cutlass_80_tensorop_d884gemm_64x64_16x3_nn_align1"))
     assert finding.rule == "float64-products"
-    assert finding.gain_ms == pytest.approx(0.5 * 9.94, rel=0.01)
+    assert finding.concerns_ms == pytest.approx(0.35 * 9.94, rel=0.01)
 
 
 def test_a_slow_convolution_on_a_device_is_cudnn_switched_off(tmp_path):
@@ -327,7 +328,7 @@ def test_waiting_for_workers_asks_for_more_of_them_and_for_pinned_memory(tmp_pat
 def test_a_wait_names_the_line_that_asked_for_the_value(tmp_path):
     (finding,) = found_in(tmp_path, made_of(reading_values))
     assert any(line.startswith("train.py(12): step: ") for line in finding.evidence)
-    assert finding.gain_ms == pytest.approx(2.7, abs=0.03), "no more than the wait itself"
+    assert finding.concerns_ms == pytest.approx(2.7, abs=0.03), "no more than the wait itself"
 
 
 @pytest.mark.parametrize(
@@ -503,7 +504,10 @@ def test_no_gain_is_more_than_the_time_it_is_taken_from(tmp_path):
         trace = read(testing.write_trace(tmp_path / "t.json", make(), **metadata))
         tables = Evidence(WHOLE, trace)
         for finding in find(WHOLE, trace):
-            assert (finding.gain_ms or 0) <= max(tables.host_limit_ms, tables.device_limit_ms) + 1e-6
+            # of these two the whole is said, and how much of it is gained is not
+            if finding.rule not in ("unaligned-products", "fusable-chains"):
+                said = finding.gain_ms or finding.concerns_ms or 0
+                assert said <= max(tables.host_limit_ms, tables.device_limit_ms) + 1e-6
 
 
 def test_other_threads_and_devices_of_odd_names_are_no_failure(tmp_path):

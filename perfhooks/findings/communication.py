@@ -34,6 +34,8 @@ def exposed_communication(seen: Evidence) -> Iterator[Finding]:
 
     Source: `EXPOSED`; ``exposed_comm_ms`` of the table of steps. The gain is as much of it as the host waits for the
     device; where it is not seen waiting, the gain is not known: a step that the host holds up becomes no shorter.
+
+    Measured: never; on such devices the advice is worth trying.
     """
     exposed = seen.mean("exposed_comm_ms")
     if seen.share(exposed) < EXPOSED:
@@ -48,6 +50,7 @@ def exposed_communication(seen: Evidence) -> Iterator[Finding]:
     yield from seen.finding(
         "exposed-communication",
         gain if is_known else None,
+        is_measured=False,
         title=f"The devices only communicate for {ms(exposed)} of a {seen.unit}.",
         estimate=(
             "All the communication that no computation hides, no more than the host waits for the device. It includes "
@@ -72,6 +75,8 @@ def small_collectives(seen: Evidence) -> Iterator[Finding]:
     """Twenty or more collectives of less than a MiB in a step are exposed for 1% of it or more.
 
     Source: `SMALL_BYTES`, `MANY_SMALL`, `evidence.NOTABLE`.
+
+    Measured: never; on such devices the advice is worth trying.
     """
     table = seen.collectives.filter((pl.col("bytes") < SMALL_BYTES) & (pl.col("exposed_ms") > 0))
     exposed = float(table["exposed_ms"].sum() or 0.0) / max(seen.count, 1)
@@ -82,6 +87,7 @@ def small_collectives(seen: Evidence) -> Iterator[Finding]:
     yield from seen.finding(
         "small-collectives",
         gain,
+        is_measured=False,
         title=f"{seen.often(table)} collectives of less than a MiB take {ms(exposed)} of a {seen.unit}.",
         estimate="All but one n-th of their exposed time: joined into one, they have one latency instead of n.",
         evidence=[
@@ -100,6 +106,8 @@ def data_parallel(seen: Evidence) -> Iterator[Finding]:
     """``DataParallel`` sends the model to every device in each step: broadcast, scatter and gather on several devices.
 
     Source: the operators of its autograd functions; `DATA_PARALLEL`.
+
+    Measured: never; on such devices the advice is worth trying.
     """
     trace = seen.trace
     used = np.unique(device.devices(trace, trace.device_rows)) if trace.is_device_traced else np.empty(0)
@@ -114,6 +122,7 @@ def data_parallel(seen: Evidence) -> Iterator[Finding]:
     yield from seen.finding(
         "data-parallel",
         gain,
+        is_measured=False,
         title=f"DataParallel copies the model to {len(used)} devices in every {seen.unit}, for {ms(spent)}.",
         estimate="The time of its copies on the host, which DistributedDataParallel does not make; it wins more.",
         evidence=[

@@ -35,6 +35,8 @@ def blocking_copies(seen: Evidence) -> Iterator[Finding]:
 
     Source: `STAGED_BYTES` and `evidence.NOTABLE`. Where the recorder does not tell pinned memory from pageable (ROCm),
     copies whose call waits for them.
+
+    Measured: never; on such devices the advice is worth trying.
     """
     rows = _unpinned(seen)
     trace = seen.trace
@@ -48,6 +50,7 @@ def blocking_copies(seen: Evidence) -> Iterator[Finding]:
     yield from seen.finding(
         "blocking-copies",
         gain,
+        is_measured=False,
         title=f"Copies from memory that is not pinned hold the device up for {ms(gain)} in a {seen.unit}.",
         estimate=(
             "The time of these copies in which no kernel ran: gone if each is made ahead, on a stream of its own; "

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 NOTABLE: Final = 0.01
 """A gain below this share of a step is no finding: two recordings of the same program differ by as much."""
 OVERLAP: Final = "Gains of different findings may overlap."
+UNMEASURED: Final = "Whether the advice gains anything here was never measured."
 
 _MS: Final = 1e-6  # milliseconds in a nanosecond
 _SLOW_CALL_NS: Final = 50_000
@@ -404,7 +405,7 @@ class Evidence:
             if not is_measured:
                 gain_ms, concerns_ms = None, gain_ms
             scaled = f" For a step as it is when nobody records, {ms(self.unrecorded_ms)}." if self.recording_ms else ""
-            estimate = f"{estimate}{scaled} {OVERLAP}" if is_measured else estimate
+            estimate = f"{estimate}{scaled} {OVERLAP if is_measured else UNMEASURED}"
         yield Finding(
             rule=rule,
             title=title,

@@ -33,7 +33,7 @@ def allocator_churn(seen: Evidence) -> Iterator[Finding]:
     is taken for the first time: there only calls count that come after the first one which gave memory back, and that
     after a tenth of all launches (`perfhooks.trace.starts.FIRST`).
 
-    Measured: never without marks of steps; there it is worth trying.
+    Measured: never; on such devices the advice is worth trying.
     """
     rows = seen.named(_CALLS, Kind.RUNTIME)
     if not seen.are_numbered:
@@ -45,6 +45,7 @@ def allocator_churn(seen: Evidence) -> Iterator[Finding]:
     yield from seen.finding(
         "allocator-churn",
         gain,
+        is_measured=False,
         title=f"Every {seen.unit} asks the device for memory anew, for {ms(spent)}.",
         estimate="The time of these calls, no more than the device idles.",
         evidence=[
@@ -59,7 +60,6 @@ def allocator_churn(seen: Evidence) -> Iterator[Finding]:
         ),
         code="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True   # in the environment; no empty_cache() in the loop",
         of=seen.spans(rows),
-        is_measured=seen.are_numbered,
     )
 
 

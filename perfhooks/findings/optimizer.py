@@ -94,6 +94,10 @@ def zeroed_gradients(seen: Evidence) -> Iterator[Finding]:
 
     Source: `evidence.NOTABLE`. The operators that fill them in ``Optimizer.zero_grad``, and the additions to the zeros
     in ``AccumulateGrad``, as far as there is one backward pass for each filling.
+
+    Measured: on a CPU with one thread it saved 27% of ``examples/bad/zeroed_gradients.py`` and 34 to 46% with a large
+    embedding, and cost 11 to 52% in two layers of 2,048: fresh memory for large gradients is paid in page faults. So it
+    is worth trying, and promises nothing.
     """
     zero_grad = seen.named(_ZERO_GRAD, Kind.ANNOTATION)
     filling = _within(seen, seen.named(_ZERO, Kind.OP), _ranges(seen, zero_grad))
@@ -110,6 +114,7 @@ def zeroed_gradients(seen: Evidence) -> Iterator[Finding]:
     yield from seen.finding(
         "zeroed-gradients",
         gain,
+        is_measured=False,
         title=f"Gradients are set to zero instead of None, for {ms(gain)} in a {seen.unit}.",
         estimate="The time to fill them, and to add the new gradients to the zeros instead of keeping them.",
         evidence=[
@@ -118,7 +123,8 @@ def zeroed_gradients(seen: Evidence) -> Iterator[Finding]:
         ],
         advice=(
             "Drop the gradients, which is torch's default since 2.0: the backward pass then keeps what it computes, "
-            "instead of adding it to zeros, and memory is free in between."
+            "instead of adding it to zeros, and memory is free in between. On a CPU try it: asking for large gradients "
+            "anew can cost more than filling them."
         ),
         code="optimizer.zero_grad(set_to_none=True)",
     )

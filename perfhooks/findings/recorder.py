@@ -21,6 +21,8 @@ def profiler_overhead(seen: Evidence) -> Iterator[Finding]:
     """A recorded step takes half as long again as one that was not recorded, or more.
 
     Source: `LARGE`; the medians of the run's own clock. Nothing is gained here but the truth of the other figures.
+
+    Measured: there is no gain to measure.
     """
     cost = seen.capture.cost
     if not cost.idle_step_ms or cost.recorded_step_ms is None or cost.recorded_step_ms < LARGE * cost.idle_step_ms:

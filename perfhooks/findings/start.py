@@ -33,6 +33,8 @@ def recorded_start(seen: Evidence) -> Iterator[Finding]:
     Source: `START`, `SOONEST`, `WARMUP`; loading kernels and making a context, the first compilation, capturing graphs,
     trying out convolutions (`perfhooks.trace.starts`). Compiling in the last recorded step as well is no start but
     `recompilation`. Nothing is gained here but figures that are about steps.
+
+    Measured: there is no gain to measure.
     """
     spent = spent_in(seen)
     every = intervals.joined(*spent.values())

@@ -29,6 +29,8 @@ def unnamed_time(seen: Evidence) -> Iterator[Finding]:
 
     Source: `ACCOUNTED`; ``other_ms`` of the table of steps, less the moments in which a device worked. It promises no
     gain: it says that nothing can be said.
+
+    Measured: there is no gain to measure.
     """
     if seen.accounted >= ACCOUNTED or not seen.step_ms:
         return

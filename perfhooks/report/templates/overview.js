@@ -192,6 +192,7 @@ function measured(finding) {
 }
 
 function findingItem(finding, links) {
+  const why = known(finding.concerns_ms) ? "What that is" : "How the gain was estimated";
   return el(
     "li",
     { class: "finding" },
@@ -216,7 +217,7 @@ function findingItem(finding, links) {
             copyButton("Copy", "Copy these lines", () => finding.code),
           )
         : null,
-      finding.estimate ? el("p", { class: "muted" }, `How the gain was estimated: ${finding.estimate}`) : null,
+      finding.estimate ? el("p", { class: "muted" }, `${why}: ${finding.estimate}`) : null,
     ),
   );
 }
