@@ -217,6 +217,28 @@ def compiled():
     return loss
 
 
+def compiled_whole():
+    """Model, optimizer and the whole step are compiled; says what Dynamo made of it."""
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()
+    counters.clear()
+    net = model()
+    optimizer = torch.optim.Adam(net.parameters())
+    compiled_net = torch.compile(net, backend="eager")
+    step = torch.compile(optimizer.step, backend="eager")
+    whole = torch.compile(plain_step, backend="eager")
+    for x, y in loader():
+        optimizer.zero_grad()
+        loss_of(compiled_net, x, y).backward()
+        step()
+    for x, y in loader():
+        whole(net, optimizer, x, y)
+    print("breaks", sum(counters["graph_break"].values()), "graphs", counters["stats"]["unique_graphs"])
+    print("recompilations", sum(counters["recompiles"].values()), "calls", counters["stats"]["calls_captured"])
+    return torch.zeros(())
+
+
 def by_hand():
     """What a person would write to profile ``plain``."""
     import perfhooks
@@ -246,6 +268,21 @@ def plain_step(net, optimizer, x, y):
     optimizer.zero_grad()
     loss_of(net, x, y).backward()
     optimizer.step()
+
+
+def profiled_late():
+    """Profiles itself with torch, from the middle of what is recorded by others on."""
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    own = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+    for number, (x, y) in enumerate(DataLoader(data(12), batch_size=SIZE)):
+        if number == 7:
+            own.start()
+        plain_step(net, optimizer, x, y)
+        if number == 10:
+            own.stop()
+    print("own", sum(each.count for each in own.key_averages() if each.key == "aten::addmm"))
+    return torch.zeros(())
 
 
 def fails():

@@ -13,6 +13,7 @@ import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
+import launched_training
 import pytest
 
 from perfhooks.command import app, run
@@ -136,6 +137,17 @@ def test_workers_that_are_spawned_know_the_script(tmp_path):
     assert code == 0, err
     assert "loss" in out
     assert windows(tmp_path) == ["train-000005-000008"]
+
+
+def test_nothing_is_compiled_otherwise_or_again(tmp_path, capsys):
+    """With and without a window; the same graphs, breaks and recompilations as in this process, without us."""
+    launched_training.compiled_whole()
+    bare = capsys.readouterr().out.splitlines()
+    code, out, err = done(tmp_path, *RUN, SCRIPT, "compiled_whole")
+    assert code == 0, err
+    assert windows(tmp_path) == ["train-000005-000008"]
+    assert out.splitlines()[:2] == bare
+    assert int(bare[0].split()[-1]) > 2
 
 
 # --- neither fetch nor update ---
@@ -269,12 +281,28 @@ def test_it_says_why_nothing_was_recorded(tmp_path):
     assert not (tmp_path / "perf").exists()
 
 
+def test_it_says_that_there_was_neither_fetch_nor_update(tmp_path):
+    code, _, err = done(tmp_path, *RUN, sys.executable, "-c", "import torch; torch.ones(3)")
+    assert code == 0, err
+    assert re.fullmatch(r"perfhooks: nothing was recorded: no DataLoader .* --patience 1 records .*", ours(err)[-1])
+
+
 def test_a_script_with_a_profiler_of_its_own_is_left_alone(tmp_path):
     code, _, err = done(tmp_path, *RUN, SCRIPT, "by_hand")
     assert code == 0, err
     assert windows(tmp_path, "by-hand") == ["train-000005-000008"]
     assert not (tmp_path / "perf/it").exists()
-    assert [line for line in ours(err) if "profiles itself with perfhooks" in line]
+    assert ours(err)[-1] == "perfhooks: nothing was recorded: the script profiles itself with perfhooks", err
+
+
+def test_a_profiler_that_the_script_starts_inside_our_window_records_what_it_would_without_us(tmp_path):
+    """The same two calls in each of four steps; ours ends there, and says so in one line."""
+    code, out, err = done(tmp_path, *RUN, SCRIPT, "profiled_late")
+    assert (code, out.splitlines()[0]) == (0, "own 8"), err
+    assert capture(tmp_path)["partial"] == "the script starts a profiler of its own"
+    said = [line for line in ours(err) if "records nothing more: the script starts a profiler of its own" in line]
+    assert len(said) == 1, err
+    assert [row["step"] for row in rows(next((tmp_path / "perf/it").glob("*/rank0.steps.csv")))] == ["5", "6"]
 
 
 # --- bad input ---

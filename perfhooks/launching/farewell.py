@@ -50,6 +50,17 @@ def announce(pid: int, notes: str, words: Sequence[str]) -> None:
         os._exit(0)
 
 
+def leave_note(notes: str, **said: str) -> None:
+    """Write down, in a process of the training, what is to be said at the end.
+
+    Args:
+        notes: See `announce`; nothing is written where it is not, as on another machine.
+        **said: ``run``, the folder that was recorded into, or ``why`` there is none.
+    """
+    if notes and Path(notes).is_dir():
+        Path(notes, f"{os.getpid()}.json").write_text(json.dumps(said), encoding="utf-8")
+
+
 def _await(pid: int) -> None:
     try:
         descriptor = os.pidfd_open(pid)
@@ -72,11 +83,13 @@ def _lives(pid: int) -> bool:
 
 def lines(notes: Path, words: Sequence[str]) -> Iterator[str]:
     """What came of the command: a line for each run that its processes recorded, or why there is none."""
-    runs = {str(read(path).get("run", "")): None for path in sorted(notes.glob("*.json"))}
-    for run in filter(None, runs):
+    found = [read(path) for path in sorted(notes.glob("*.json"))]
+    runs = dict.fromkeys(str(each["run"]) for each in found if each.get("run"))
+    for run in runs:
         yield _of_run(Path(run))
     if not runs:
-        yield f"nothing was recorded: {_why(words)}"
+        why = dict.fromkeys(str(each["why"]) for each in found if each.get("why"))
+        yield from (f"nothing was recorded: {each}" for each in why or [_why(words)])
 
 
 def _of_run(run: Path) -> str:

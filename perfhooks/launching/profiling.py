@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-import msgspec
-
 from perfhooks.guard import logger
+from perfhooks.launching import farewell
 from perfhooks.recording import lifetime
 from perfhooks.recording.profiler import Profiler
-from perfhooks.recording.window import recorder_busy
+from perfhooks.recording.window import recorder_busy, when_others_begin
 from perfhooks.run import layout
 from perfhooks.run.folder import Run
 from perfhooks.run.job import Job
 from perfhooks.run.manifest import StepsBy
+
+__all__ = ["Mode", "Trial", "begin", "leave_note", "say_steps_by", "startup_file", "when_others_begin", "why_not"]
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -104,5 +104,5 @@ def say_steps_by(profiler: Profiler, mode: Mode, **means: float) -> None:
 
 def leave_note(notes: str, folder: Path | None) -> None:
     """Tell `farewell` which run this process recorded."""
-    if notes and folder is not None and Path(notes).is_dir():
-        Path(notes, f"{os.getpid()}.json").write_bytes(msgspec.json.encode({"run": str(folder)}))
+    if folder is not None:
+        farewell.leave_note(notes, run=str(folder))

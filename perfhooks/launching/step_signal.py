@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from perfhooks.guard import guard, logger, speak_up
+from perfhooks.launching import farewell
 from perfhooks.launching.command_line import Request
 from perfhooks.launching.startup import Startup
 
@@ -66,6 +67,10 @@ class Round:
         return True
 
 
+def _nothing() -> None:
+    pass
+
+
 class _Nobody:
     """Stands for the profiler as long as there is none."""
 
@@ -93,6 +98,7 @@ class StepSignal:
         self.is_compiling: Callable[[], bool] = self._first_update
         self.timed: TimedWindow | None = None
         atexit.register(startup.wait)
+        atexit.register(self.say_why_nothing)
         self.forget()
 
     def forget(self) -> None:
@@ -102,6 +108,7 @@ class StepSignal:
         self._stopped: list[Any] = []
         """Profilers of ours that have ended."""
         self._stands_by = False
+        self._hear_no_others: Callable[[], None] = _nothing
         self.profiler: Any = _Nobody()
         self.waiting: Any = self.profiler
         """Who is told when a batch was asked for and when it came: nobody where that is not the training's thread."""
@@ -227,10 +234,16 @@ class StepSignal:
             self.stand_down(reason)
             return
         self.profiler = self.waiting = profiling.begin(self.asked, mode, step)
+        self._hear_no_others()
+        self._hear_no_others = profiling.when_others_begin(self._make_room)
         self._counted = (self.fetches, self.updates, step)
         # registered after the profiler's own, so called before it: what is said then is on its last page
         atexit.unregister(self._say_counts)
         atexit.register(self._say_counts)
+
+    def _make_room(self) -> None:
+        """The script begins to profile with torch itself: beside a window of ours it would record nothing."""
+        self.stand_down("the script starts a profiler of its own")
 
     @property
     def is_without_steps(self) -> bool:
@@ -253,6 +266,17 @@ class StepSignal:
         """Whether its files are there; a program without steps does not ask."""
         return self.mode != "time" or bool(self.profiler.wait(_HEARING_S))
 
+    def say_why_nothing(self) -> None:
+        """The process ends; whoever waits for a page is told why there is none."""
+        from perfhooks.launching.timed import is_of_somebody_else
+
+        if self.is_without_steps and not is_of_somebody_else():
+            farewell.leave_note(
+                self.asked.notes,
+                why="no DataLoader was asked for a batch and no optimizer of torch stepped before the program ended; "
+                "--patience 1 records five seconds of one that does neither",
+            )
+
     def _say_counts(self) -> None:
         """The process ends: what a step had is known."""
         from perfhooks.launching import profiling
@@ -270,14 +294,19 @@ class StepSignal:
         Args:
             reason: What to say of it; None says nothing, as where a framework's own face takes over.
         """
+        had_begun = not isinstance(self.profiler, _Nobody)
         self._stands_by = True
         if self.timed is not None:
             self.timed.give_up()
+        self._hear_no_others()
+        self._hear_no_others = _nothing
         self._end(reason or "a framework's own face takes over")
         self.by_update = self.by_fetch = self.armed = False
         self.due = _NEVER
         if reason is not None:
-            logger.warning("perfhooks run records nothing here: %s", reason)
+            if not had_begun:
+                farewell.leave_note(self.asked.notes, why=reason)
+            logger.warning("perfhooks run records nothing %s: %s", "more" if had_begun else "here", reason)
 
     def _end_startup(self) -> None:
         from perfhooks.launching import profiling

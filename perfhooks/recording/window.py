@@ -5,6 +5,7 @@ The only module that imports torch.profiler.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import os
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Literal
 
 import torch
+import torch.autograd.profiler
 import torch.profiler
 from torch.profiler import ProfilerAction, ProfilerActivity, record_function
 
@@ -60,6 +62,41 @@ def recorder_busy() -> bool:
 
 def _recording() -> bool:
     return bool(torch._C._autograd._profiler_enabled())  # noqa: SLF001 -- torch has no public way to ask
+
+
+def when_others_begin(listener: Callable[[], object]) -> Callable[[], None]:
+    """Have somebody called before a profiler that is none of ours begins: beside an open window it would get nothing.
+
+    Args:
+        listener: Is called each time, in the thread that begins; also where one that began before makes a step.
+
+    Returns:
+        Ends that.
+    """
+    recorder = torch.autograd.profiler.profile
+    places: tuple[tuple[type, str], ...] = ((TorchProfile, "start"), (TorchProfile, "step"), (recorder, "__enter__"))
+    plain = [(kind, name, vars(kind).get(name), getattr(kind, name)) for kind, name in places]
+    for kind, name, _, method in plain:
+        setattr(kind, name, _telling(method, listener))
+
+    def undo() -> None:
+        for kind, name, own, _ in plain:
+            if own is None:
+                delattr(kind, name)
+            else:
+                setattr(kind, name, own)
+
+    return undo
+
+
+def _telling(method: Callable[..., Any], listener: Callable[[], object]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def begin(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(self, Window):
+            listener()
+        return method(self, *args, **kwargs)
+
+    return begin
 
 
 def check_recording(options: Mapping[str, Any]) -> dict[str, Any]:
