@@ -6,7 +6,8 @@ import difflib
 import inspect
 import os
 import re
-from collections.abc import Callable, Collection, Sequence
+import signal
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 from typing_extensions import Doc, TypedDict, get_type_hints
@@ -14,6 +15,11 @@ from typing_extensions import Doc, TypedDict, get_type_hints
 from perfhooks.errors import OptionError
 from perfhooks.guard import OnError  # noqa: TC001 -- get_type_hints() needs it
 from perfhooks.run.job import Job
+
+RECORDING: Final = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
+"""The recording options that a request for a window may switch on."""
+MOST_STEPS: Final = 1000
+"""Of a window on request: what they leave must fit into memory once, as any trace."""
 
 Ranks = Literal["all", "first-of-node"] | Sequence[int] | Callable[[Job], bool]
 
@@ -111,6 +117,24 @@ class Options(RecordingOptions, total=False):
         Default(True),
         Doc("Whether the parts of a step that nobody labelled are labelled while a window records and makes files."),
     ]
+    watch: Annotated[
+        bool,
+        Default(True),
+        Doc(
+            "Whether a thread that sleeps most of the time looks after the run: it hears requests for windows, and "
+            "keeps the timeline on the disk up to date. Only where files are written."
+        ),
+    ]
+    poll: Annotated[
+        float,
+        Default(1.0),
+        Doc("Seconds between two looks at the run folder for requests; more spares a disk that many ranks share."),
+    ]
+    signal: Annotated[
+        str | None,
+        Default(None),
+        Doc('A signal that asks this process for a window, as ``"USR2"``; its handler sets a flag and nothing else.'),
+    ]
     on_error: Annotated[
         OnError,
         Default("warn"),
@@ -196,6 +220,7 @@ def checked(options: Options) -> Options:
     whole: Options = {**DEFAULTS, **options}
     _check_plain(whole)
     _check_numbers(whole)
+    _check_signal(whole)
     _check_ranks(whole["ranks"])
     return whole
 
@@ -216,8 +241,19 @@ def _check_plain(options: Options) -> None:
         raise OptionError(f"out must be a path, got {out!r}")
 
 
+def _check_signal(options: Options) -> None:
+    name = options["signal"]
+    if name is None:
+        return
+    if not isinstance(name, str) or not hasattr(signal, f"SIG{name.upper().removeprefix('SIG')}"):
+        raise OptionError(f"signal must be the name of a signal, as 'USR2', got {name!r}")
+    if not options["watch"]:
+        raise OptionError("signal needs watch=True: the thread that watches hears of it")
+
+
 def _check_numbers(options: Options) -> None:
     _check_number("exit_timeout", options["exit_timeout"], least=0)
+    _check_number("poll", options["poll"], above=0)
     if options["max_trace_mb"] is not None:
         _check_number("max_trace_mb", options["max_trace_mb"], above=0)
     if options["keep_windows"] is not None and (
@@ -234,6 +270,22 @@ def check_step(step: object) -> None:
     """
     if not isinstance(step, int) or isinstance(step, bool) or step < 0:
         raise OptionError(f"step must be an integer >= 0, got {step!r}")
+
+
+def check_request(steps: object, recording: Mapping[str, object]) -> None:
+    """Whether a window can be asked for like this.
+
+    Raises:
+        OptionError: A value cannot be.
+        TypeError: What is to be recorded is no such option.
+    """
+    if not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps <= MOST_STEPS:
+        raise OptionError(f"steps must be an integer from 1 to {MOST_STEPS}, got {steps!r}")
+    for name, value in recording.items():
+        if name not in RECORDING:
+            raise TypeError(f"a request takes {', '.join(RECORDING)}, got {name!r}")
+        if not isinstance(value, bool):
+            raise OptionError(f"{name} must be true or false, got {value!r}")
 
 
 def recording(options: Options) -> dict[str, Any]:

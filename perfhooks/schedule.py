@@ -25,6 +25,10 @@ DRAWN_IN_FULL: Final = 10
 """A stretch of at most so many steps is drawn with one sign a step; a longer one says its length."""
 
 
+ON_REQUEST: Final = "on request"
+"""In place of a schedule: no windows but those that somebody asks for while the training runs."""
+
+
 class Phase(Enum):
     """What the recorder does during a step."""
 
@@ -100,19 +104,21 @@ class Schedule:
         _keep(self, "skip_first_wait", int(skip if isinstance(skip, bool) else _integer("skip_first_wait", skip) != 0))
 
     @classmethod
-    def of(cls, value: Any) -> Schedule | CallableSchedule | None:
+    def of(cls, value: Any) -> Schedule | OnRequest | CallableSchedule | None:
         """Takes a schedule in any of the forms that a user may give it.
 
         Args:
-            value: None, a schedule, a mapping of its fields, a string for ``parse``, or a callable
+            value: None, a schedule, a mapping of its fields, a string for ``parse``, ``"on request"`` or a callable
                 ``step -> ProfilerAction``. What ``torch.profiler.schedule`` returned is read back into a ``Schedule``,
                 as an idle step then costs a comparison and no call.
 
         Raises:
             ScheduleError: It is none of these, or describes a schedule that cannot be.
         """
-        if value is None or isinstance(value, Schedule | CallableSchedule):
+        if value is None or isinstance(value, Schedule | OnRequest | CallableSchedule):
             return value
+        if isinstance(value, str) and value.strip() == ON_REQUEST:
+            return OnRequest()
         if isinstance(value, str):
             return cls.parse(value)
         if isinstance(value, Mapping):
@@ -340,6 +346,35 @@ class CallableSchedule:
         self._answers = {key: value for key, value in self._answers.items() if key == step - 1}
         self._answers[step] = answer
         return answer
+
+
+class OnRequest:
+    """No windows but those that somebody asks for while the training runs."""
+
+    def phase(self, step: int) -> Phase:
+        """WAIT, always."""
+        _check_step(step)
+        return Phase.WAIT
+
+    def opens(self, step: int) -> bool:  # noqa: ARG002 -- none does
+        """Whether a step is the first of a window: none is."""
+        return False
+
+    def ends(self, step: int) -> bool:  # noqa: ARG002 -- none does
+        """Whether a step is the last of a window: none is."""
+        return False
+
+    def next_change(self, step: int) -> int | None:  # noqa: ARG002 -- nothing changes
+        """None: nothing changes by itself."""
+        return None
+
+    def next_window(self, step: int) -> Planned | None:  # noqa: ARG002 -- there are none
+        """None: there are no windows."""
+        return None
+
+    def __str__(self) -> str:
+        """As a user writes it, and what it means."""
+        return f"{ON_REQUEST}\nno step is recorded before somebody asks, as by `perfhooks capture RUN`"
 
 
 class FromStartToStop:

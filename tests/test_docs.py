@@ -59,7 +59,7 @@ def test_every_page_is_in_the_navigation():
 def test_the_schedules_it_names_are_schedules():
     for page in PAGES:
         for words in re.findall(r'schedule[= ]"([^"]+)"', page.read_text(encoding="utf-8")):
-            Schedule.parse(words)
+            assert Schedule.of(words)
 
 
 def test_every_fault_it_lists_has_its_test():

@@ -88,11 +88,12 @@ def _read(name: str, value: Any) -> Any:
         return value
     parts = [part.strip() for part in value.split(",") if part.strip()]
     if name == "ranks":
-        return value if value in ("all", "first-of-node") else _numbers(parts, value)
+        return value if value in ("all", "first-of-node") else numbers(parts, value)
     return parts
 
 
-def _numbers(parts: Sequence[str], value: str) -> list[int]:
+def numbers(parts: Sequence[str], value: str) -> list[int]:
+    """Ranks as people write them, such as ``4-7``, in order; ``value`` is what they wrote in all."""
     try:
         return sorted({number for part in parts for number in _span(part)})
     except ValueError:

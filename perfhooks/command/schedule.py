@@ -16,4 +16,4 @@ def command(
     """Draw a schedule: which steps wait, warm up and are recorded."""
     from perfhooks.schedule import Schedule
 
-    typer.echo(Schedule.parse(" ".join(words)))
+    typer.echo(Schedule.of(" ".join(words)))

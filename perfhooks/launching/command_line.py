@@ -32,7 +32,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for on the command line, for every process of the training."""
 
     schedule: str | None = None
-    """As `Schedule.parse` takes it; None is one small window soon after the start."""
+    """As `Schedule.of` takes it; None is one small window soon after the start."""
     handlers: list[str] | None = None
     """What to make of each window; None makes everything that was recorded for."""
     options: dict[str, Any] = {}
@@ -74,7 +74,7 @@ def request(
         OptionError: An option has a value that it cannot have, or there is no such handler.
     """
     if schedule is not None:
-        Schedule.parse(schedule)
+        Schedule.of(schedule)
     if not 0 <= patience < float("inf"):
         raise OptionError(f"patience must be a number of seconds, 0 or more, got {patience:g}")
     if handlers:

@@ -31,6 +31,7 @@ from perfhooks.run.publishing import publish, shown
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from perfhooks.recording.requested import RequestedWindow
     from perfhooks.run.folder import Run
     from perfhooks.run.timeline import Rows
     from perfhooks.schedule import Planned
@@ -62,6 +63,8 @@ class Recorded(Protocol):
     stop_s: float = 0.0
     """Seconds the recorder took to stop."""
 
+    request: RequestedWindow | None = None
+    """What it was asked for by; None for a window of the schedule."""
     notes: list[str]
     """What is doubtful about it."""
     ready: bool
@@ -110,7 +113,8 @@ class Handover:
         keep_windows: int | None = None,
         on_error: OnError = "warn",
     ) -> None:
-        self.recipes, self.calls = _sorted(_listed(DEFAULT if wanted is None else wanted, recorded))
+        self._wanted, self._recorded = DEFAULT if wanted is None else wanted, recorded
+        self.recipes, self.calls = _sorted(_listed(self._wanted, recorded))
         self.places: list[Place] = []
         """The windows that were saved, in the order of their end."""
         self.listeners: list[Callable[[Capture, Place], object]] = []
@@ -214,6 +218,9 @@ class Handover:
             place.save(replace(self._facts(window, place.rank, stage), state="done"))
 
     def _facts(self, window: Recorded, rank: int, stage: str, token: str = "") -> Capture:
+        asked = window.request.asked if window.request else None
+        more = {} if asked is None else dict(asked.options)
+        recipes = _sorted(_listed(self._wanted, {**self._recorded, **more}))[0] if more else self.recipes
         return Capture(
             rank=rank,
             node=platform.node(),
@@ -225,11 +232,12 @@ class Handover:
             partial=window.partial,
             state="spooled",
             token=token,
-            handlers=self.recipes,
+            handlers=recipes,
             keep_windows=self._keep_windows,
+            request="" if asked is None else asked.name or asked.by,
             notes=tuple(window.notes),
             cost=Cost(stop_s=window.stop_s),
-            options=self.recorded,
+            options={**self.recorded, **more},
             versions=versions(),
             installation=Installation.current(),
             circumstances=Circumstances.current(),

@@ -13,24 +13,29 @@ from typing_extensions import Self, Unpack
 
 from perfhooks.errors import OptionError
 from perfhooks.guard import cause_of, guard, is_of_handler, logger, speak_up
-from perfhooks.options import Options, check_step, checked, recording, with_options
-from perfhooks.recording import labelling, lifetime
+from perfhooks.options import Options, check_request, check_step, checked, recording, with_options
+from perfhooks.recording import labelling, lifetime, request_signal
 from perfhooks.recording.handover import HandlerLike, Handover, place_of
 from perfhooks.recording.loader import SteppingLoader
 from perfhooks.recording.membership import Membership
+from perfhooks.recording.requested import Requests
 from perfhooks.recording.torch_face import TorchFace
 from perfhooks.recording.window import Window, check_recording, recorder_busy, region
 from perfhooks.run import remote
 from perfhooks.run.folder import Run, check_out, step_range
 from perfhooks.run.timeline import Timeline, clock
 from perfhooks.schedule import FromStartToStop, Phase, Schedule
+from perfhooks.watching import watcher
+from perfhooks.watching.loops import Asked, WatchedLoop
 
 if TYPE_CHECKING:
     import os
     from pathlib import Path
     from types import TracebackType
 
+    from perfhooks.recording.requested import RequestedWindow
     from perfhooks.run.capture import Capture, Place
+    from perfhooks.schedule import Phases
 
 T = TypeVar("T")
 
@@ -120,6 +125,10 @@ class Profiler(TorchFace):
         self._failures = 0
         """How many turns have failed one after the other."""
         self._timeline = Timeline(self._options["stage"])
+        self._watched = WatchedLoop(
+            self._timeline, self._options["stage"], self._options["poll"], step=self._current_step, wake=self._wake
+        )
+        self._requests = Requests(self._watched)
         self._keeps_time = True
         self._end_step: Callable[[int], None] = _ignore
         self.arrive: Callable[[int], None] = _ignore
@@ -158,8 +167,42 @@ class Profiler(TorchFace):
             self._end_step, self.arrive = self._timeline.end_step, self._timeline.data_arrived
             self.ask = self._timeline.data_asked
             lifetime.opened(self)
+            self._let_watch()
             self._timeline.begin(self._step)
             self._turn(self._step)
+
+    def _let_watch(self) -> None:
+        """The loop begins, or goes on: have it watched if there is a folder to write into."""
+        self._watched.begin(self._run)
+        if self._run is not None and self._options["watch"]:
+            if self._options["signal"] is not None:
+                request_signal.listen(self._options["signal"], self._watched)
+            watcher.attach(self._watched)
+
+    def _current_step(self) -> int:
+        return self._step
+
+    def _wake(self) -> None:
+        """Somebody else's thread has something for this one: look when the step ends."""
+        self._next = 0
+
+    def request(self, steps: int = 3, **recording: bool) -> None:
+        """Record the next steps, whether or not the schedule does; where the schedule records them, those after them.
+
+        Args:
+            steps: How many.
+            **recording: What to record on top of what the options say: ``with_stack``, ``profile_memory``,
+                ``record_shapes``, ``with_flops``, ``with_modules``.
+
+        Raises:
+            OptionError: ``steps`` or one of the options has a value that it cannot have.
+            TypeError: No such option can be given to a request.
+        """
+        check_request(steps, recording)
+        if self._state is _State.ENDED:
+            logger.warning("no window is recorded on request: the profiler has been stopped")
+            return
+        self._watched.ask(Asked("code", steps, options=recording))
 
     def stop(self, cause: str | None = None) -> None:
         """End; a window that is being recorded is kept and marked partial. Nothing happens if it has ended already.
@@ -176,6 +219,8 @@ class Profiler(TorchFace):
         if self._state is not _State.LEFT_OUT:
             self._state = _State.ENDED
         with lifetime.busy(), guard("ending the run", self._on_error):
+            self._requests.end(f"the loop ended at step {self._step}")
+            watcher.detach(self._watched)
             self._handover.end_run()
             self._handover.tasks.rest()
         if not self._handover.tasks.pending:
@@ -193,6 +238,7 @@ class Profiler(TorchFace):
             logger.warning("the window cannot end here: %s", self._window.where)
             return
         self._state = _State.PAUSED
+        self._watched.is_running = False
         self._next = NEVER
         self._end_step = self.arrive = self.ask = _ignore
         with lifetime.busy(), guard("ending the profile", self._on_error):
@@ -331,6 +377,8 @@ class Profiler(TorchFace):
             self._mark(self._window, step)
         elif self._state is _State.NEW:
             self._start_late(step)
+        elif self._state is not _State.RUNNING:
+            self._next = NEVER
         else:
             self._turn(step)
 
@@ -355,6 +403,8 @@ class Profiler(TorchFace):
             with lifetime.busy(), guard(f"profiling step {step}", self._on_error):
                 if self._window is not None:
                     self._go_on(self._window, step)
+                if self._watched.inbox or self._phases is self._requests:
+                    self._phases = self._requests.over(self._phases, step)
                 if self._window is None and self._phases.opens(step):
                     self._open(step)
                 phase = self._phases.phase(step)
@@ -368,6 +418,8 @@ class Profiler(TorchFace):
                     self._handover.tasks.poll()
                 self._turn_at = self._due(step)
                 self._next = step + 1 if self._window is not None else self._turn_at
+                if self._watched.inbox:  # it came while the next turn was being decided
+                    self._next = 0
                 done = True
         finally:
             if done:
@@ -414,16 +466,22 @@ class Profiler(TorchFace):
             self._state = _State.LEFT_OUT
             self._end_step = self.arrive = self.ask = _ignore
             return
-        if recorder_busy():
+        self._watched.run = self._run
+        request = self._requests.opening(step) if self._phases is self._requests else None
+        why = self._why_not(step)
+        if why is not None:
             self._skipped += 1
-            logger.warning("another profiler is recording: the window at step %d is left to it", step)
+            logger.warning("%s", why)
+            if request is not None:
+                self._watched.answer(request.asked, "refused", why=why)
+                self._requests.over_with(request)
             return
-        if self._handover.is_full:
-            self._skipped += 1
-            logger.warning("too many windows wait for their files: the window at step %d is skipped", step)
-            return
-        phases = self._phases if self._schedule is not None or self._writes else None
-        if self._options["acc_events"] and self._last is not None:
+        phases: Phases | None = self._requests.base if self._phases is self._requests else self._phases
+        if request is not None:
+            phases = request.phases
+        elif self._schedule is None and not self._writes:
+            phases = None
+        if self._options["acc_events"] and self._last is not None and request is None:
             window = self._last
             window.arm(step, phases)
         else:
@@ -431,13 +489,24 @@ class Profiler(TorchFace):
                 first=step,
                 phases=phases,
                 on_trace_ready=self._ready,
-                recording=self._recording_options,
+                recording={**self._recording_options, **(request.asked.options if request else {})},
             )
+        window.request = request
+        if request is not None and request.note:
+            window.notes.append(request.note)
         window.shortened = self._shortened
         for key, value in self._metadata.items():
             window.preset_metadata_json(key, value)
         self._begin_window(window)
         self._opened += 1
+
+    def _why_not(self, step: int) -> str | None:
+        """Why no window can begin now."""
+        if recorder_busy():
+            return f"another profiler is recording: the window at step {step} is left to it"
+        if self._handover.is_full:
+            return f"too many windows wait for their files: the window at step {step} is skipped"
+        return None
 
     def _begin_window(self, window: Window) -> None:
         """Start the recorder last: what is done after that is part of the first step."""
@@ -495,12 +564,25 @@ class Profiler(TorchFace):
         size = self._handover.take(
             window, self._options["stage"], write=not empty, release=None if keep else window.release
         )
-        if size is not None and isinstance(self._schedule, Schedule):
+        if window.request is not None:
+            self._say_recorded(window.request, window, is_saved=size is not None)
+        elif size is not None and isinstance(self._schedule, Schedule):
             self._keep_budget(size, self._schedule, window)
         if keep:
             if self._last is not None and self._last is not window:
                 self._last.release()
             self._last = window
+
+    def _say_recorded(self, request: RequestedWindow, window: Window, *, is_saved: bool) -> None:
+        self._requests.over_with(request)
+        if self._run is None:
+            return
+        if is_saved:
+            name = place_of(window, self._run, self._options["stage"]).folder.name
+            first, last = window.first, window.reached - 1
+            self._watched.answer(request.asked, "recorded", window=name, first=first, last=last, why=request.note)
+        else:
+            self._watched.answer(request.asked, "refused", why="; ".join(window.notes) or "its trace was not saved")
 
     def _keep_budget(self, size: int, schedule: Schedule, window: Window) -> None:
         """Shorten the windows to come where this one's trace is too large."""
@@ -509,7 +591,8 @@ class Profiler(TorchFace):
             return
         active = max(1, int(schedule.active * budget * 1e6 / size))
         if active < schedule.active:
-            self._schedule = self._phases = schedule.shortened(active)
+            self._schedule = schedule.shortened(active)
+            self._phases = self._requests.over(self._schedule, self._step)
             self._shortened += schedule.active - active
             logger.warning(
                 "%d steps made a trace of %.0f MB, more than max_trace_mb=%g: windows have %d active steps from now on",
@@ -517,12 +600,13 @@ class Profiler(TorchFace):
             )  # fmt: skip
 
     def _write_timeline(self) -> None:
-        rows = self._timeline.rows()
-        if self._keeps_time:
-            self._keeps_time = False
-            with guard("writing the timeline", self._on_error):
-                self._handover.keep_time(rows)
-                self._keeps_time = True
+        with self._timeline.taking:
+            rows = self._timeline.rows()
+            if self._keeps_time:
+                self._keeps_time = False
+                with guard("writing the timeline", self._on_error):
+                    self._handover.keep_time(rows)
+                    self._keeps_time = True
 
     def _why_nothing(self) -> str:
         if self._window is not None:

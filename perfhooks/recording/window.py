@@ -34,6 +34,7 @@ from perfhooks.trace.packing import copy_stream
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from perfhooks.recording.requested import RequestedWindow
     from perfhooks.schedule import Phases
 
 __all__ = ["TorchProfile", "Window", "action_of", "check_recording", "metadata_json", "recorder_busy", "region"]
@@ -211,6 +212,8 @@ class Window(TorchProfile):
         """The step during which, or before which, recording ended."""
         self.partial: str | None = None
         """Why the window ended before its last step; None for a whole window."""
+        self.request: RequestedWindow | None = None
+        """What it was asked for by; None for a window of the schedule."""
         self.notes: list[str] = []
         """What is doubtful about it."""
         self.stop_s = 0.0

@@ -96,6 +96,8 @@ class Capture:
     """What its process had to work with."""
     owners: dict[str, str] = field(default_factory=dict)
     """Whose the files in the trace are, by the first part of their names; see `perfhooks.trace.whose`."""
+    request: str = ""
+    """Why it was recorded outside of the schedule: the name of a request, ``code``, ``signal`` or ``slow``."""
     began: float = 0.0
     """When its process came to perfhooks, in seconds since 1970; 0 where that is not known."""
     time: float = 0.0

@@ -151,16 +151,25 @@ class Run:
 
     def window_folders(self) -> list[Path]:
         """The folders below, links left out: they may lead anywhere."""
-        names = sorted(entry.path for entry in _entries(self.folder) if entry.is_dir(follow_symlinks=False))
-        return list(map(Path, names))
+        return sorted(Path(entry.path) for entry in self._windows())
+
+    def _windows(self) -> Iterator[os.DirEntry[str]]:
+        for entry in _entries(self.folder):
+            if entry.name != layout.REQUESTS and entry.is_dir(follow_symlinks=False):
+                yield entry
+
+    def owners(self) -> dict[int, Process]:
+        """The process that records, or recorded, as each rank."""
+        ranks = {layout.rank_of_owner(entry.name): entry.path for entry in _entries(self.folder)}
+        found = {rank: _owner(Path(path)) for rank, path in sorted(ranks.items(), key=str) if rank is not None}
+        return {rank: process for rank, process in sorted(found.items()) if process is not None}
 
     def latest_windows(self, most: int) -> tuple[list[Path], int]:
         """Those of the folders that changed last, the latest first; and how many there are."""
         found = []
-        for entry in _entries(self.folder):
+        for entry in self._windows():
             with contextlib.suppress(FileNotFoundError):  # an old one has just been deleted
-                if entry.is_dir(follow_symlinks=False):
-                    found.append((entry.stat(follow_symlinks=False).st_mtime_ns, entry.path))
+                found.append((entry.stat(follow_symlinks=False).st_mtime_ns, entry.path))
         return [Path(path) for _, path in sorted(found, reverse=True)[:most]], len(found)
 
     def places(self) -> list[Place]:

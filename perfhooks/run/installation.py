@@ -8,7 +8,7 @@ import sys
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.whose import Origin, file_of, first_part
@@ -61,6 +61,14 @@ class Installation:
         found = {first: self._folder_of(file) for first, file in sorted(files.items())}
         return {first: self._origin(folder).value for first, folder in found.items() if folder is not None}
 
+    def origin_of(self, file: str) -> Origin:
+        """Whose a file of this process is, by its whole path; a name in brackets is generated code."""
+        if file.startswith("<") or "/torch/" in file or "/torchinductor" in file:
+            return Origin.NO_SOURCE if file.startswith("<") else Origin.TORCH
+        if file.startswith(_OURS) or "/perfhooks_" in file:
+            return Origin.PERFHOOKS
+        return self._origin(os.path.dirname(file))  # noqa: PTH120 -- a string
+
     def _folder_of(self, file: str) -> str | None:
         """The folder that the recorder cut off a file's name; it cuts the longest."""
         folders = sorted({*self.path, *self.sites}, reverse=True)
@@ -72,6 +80,9 @@ class Installation:
         if _below(folder, self.standard) or folder.endswith(".zip"):
             return Origin.STANDARD
         return Origin.USER
+
+
+_OURS: Final = f"{Path(__file__).parents[1]}{os.sep}"
 
 
 def _below(folder: str, tops: tuple[str, ...]) -> bool:

@@ -32,6 +32,12 @@ PAGE_CACHE: Final = ".page.cache.json"
 MANIFEST_LOCK: Final = ".run.lock"
 """Held by whoever adds to the manifest."""
 
+REQUESTS: Final = "requests"
+"""The folder of what a running job is asked for, and of what it answers; see `perfhooks.watching.requests`."""
+
+REQUESTS_LOCK: Final = ".requests.lock"
+"""Held while somebody chooses the steps of a request."""
+
 # --- of a window, after its rank ---
 
 CAPTURE: Final = "capture.json"
@@ -56,6 +62,8 @@ _TRACE: Final = re.compile(rf"{_RANK}\.pt\.trace\.json(?:\.gz)?")
 _SPOOL: Final = re.compile(rf"\.{_RANK}\.(?P<token>\w+)\.spool\.json", re.ASCII)
 _MARK: Final = re.compile(rf"\.{_RANK}\.recording")
 _RAW_STEPS: Final = re.compile(rf"\.{_RANK}\.steps\.[0-9]+\.npz")
+_OWNER: Final = re.compile(rf"\.{_RANK}\.process")
+_STATUS: Final = re.compile(rf"{_RANK}\.status\.json")
 _WINDOW: Final = re.compile(r"(?P<stage>.+?)-(?P<first>[0-9]{6,18})(?:-(?P<last>[0-9]{6,18}))?")
 _LONGEST: Final = 255
 """Bytes of the longest name that Linux, macOS and Windows take."""
@@ -87,6 +95,21 @@ def timeline(rank: int) -> str:
 def startup(rank: int) -> str:
     """What a rank's process did before its first step, where `perfhooks run` looked."""
     return f"rank{rank}.startup.csv"
+
+
+def status(rank: int) -> str:
+    """Where a rank is, as it says itself every few seconds."""
+    return f"rank{rank}.status.json"
+
+
+def slow_steps(rank: int) -> str:
+    """The slow steps of a rank, each with its cause."""
+    return f"rank{rank}.slow.csv"
+
+
+def slow_stacks(rank: int) -> str:
+    """Where the training thread was during slow steps, as folded stacks in milliseconds."""
+    return f"rank{rank}.slow.folded"
 
 
 def worker_log(rank: int) -> str:
@@ -182,6 +205,16 @@ def rank_of_mark(name: str) -> int | None:
 def rank_of_raw_steps(name: str) -> int | None:
     """The rank of steps that are not in a timeline yet."""
     return _rank(_RAW_STEPS, name)
+
+
+def rank_of_owner(name: str) -> int | None:
+    """The rank as which a process records, or recorded."""
+    return _rank(_OWNER, name)
+
+
+def rank_of_status(name: str) -> int | None:
+    """The rank that says where it is."""
+    return _rank(_STATUS, name)
 
 
 def saved_trace_of(name: str) -> tuple[int, str] | None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import io
 import math
 import os
 import re
+import threading
 import time
 import zipfile
 import zlib
 from array import array
-from typing import IO, TYPE_CHECKING, Final, NamedTuple
+from bisect import bisect_right
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -34,6 +35,8 @@ _PARTS: Final = 512
 _LARGEST: Final = 64 << 20
 """Bytes of the largest file of steps: a step has 25 of them, and there are some `CAPACITY` steps."""
 _FIRST_STEPS = 3
+_TAIL: Final = 1024
+"""Steps that are still known after they were taken: so many as end between two looks of the watcher."""
 
 clock = time.perf_counter_ns
 
@@ -109,8 +112,21 @@ def sample(path: Path) -> bytes:
     return b"\n".join(filter(None, parts))
 
 
+class Ended(NamedTuple):
+    """Steps that have ended; clock readings in nanoseconds."""
+
+    numbers: np.ndarray
+    begins: np.ndarray
+    ends: np.ndarray
+    waits: np.ndarray
+    """For data; -1 where nobody measured."""
+
+
 class Timeline:
     """Begins and arrivals of data of consecutive steps, as raw clock readings; arithmetic waits until they are written.
+
+    Two threads may use it: the training only ever adds, and whoever takes removes what has ended, under ``taking``.
+    Each access is one operation of a list, a dictionary or an array in C, so neither waits for the other.
 
     Args:
         stage: The loop that is timed.
@@ -124,6 +140,16 @@ class Timeline:
         self._arrivals = array("q")
         self._asked = array("q")
         self._begins: dict[int, int] = {}
+        self._tail = Ended(*(np.empty(0, np.int64) for _ in Ended._fields))
+        """The last steps that were taken."""
+        self.taking = threading.Lock()
+        """Held from taking steps until they are written, so that they come into the file in their order."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "taking"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, taking=threading.Lock())
 
     @property
     def end_step(self) -> Callable[[int], None]:
@@ -156,57 +182,70 @@ class Timeline:
         """The step at which the readings should be written."""
         return self._first + CAPACITY
 
+    @property
+    def waiting(self) -> int:
+        """How many steps have ended and were not taken."""
+        return len(self._ends)
+
+    @property
+    def reached(self) -> int:
+        """The number of the step that goes on; to be asked under ``taking``."""
+        return self._first + len(self._ends)
+
+    def begin_of(self, step: int) -> int | None:
+        """When a step began that goes on, or ended and was not taken; None where that is not known."""
+        found = self._begins.get(step)
+        return self.end_of(step - 1) if found is None else found
+
+    def end_of(self, step: int) -> int | None:
+        """When a step ended that was not taken; None for any other."""
+        place = step - self._first
+        return self._ends[place] if 0 <= place < len(self._ends) else None
+
+    def since(self, step: int) -> Ended:
+        """The steps from ``step`` on that have ended, as far as they are still known; to be asked under ``taking``."""
+        columns = [np.concatenate(both) for both in zip(self._tail, self._read()[0], strict=True)]
+        return Ended(*(column[columns[0] >= step] for column in columns))
+
     def take(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Forget the steps that have ended and return them.
 
         Returns:
             Their numbers, their wall time and their wait for data, in nanoseconds; a wait nobody measured is -1.
         """
-        ends = np.array(self._ends, dtype=np.int64)
-        numbers = self._first + np.arange(len(ends))
-        begins = np.concatenate([ends[:0], np.zeros(min(1, len(ends)), np.int64), ends[:-1]])
-        for step, begin in self._begins.items():
-            if 0 <= step - self._first < len(begins):
-                begins[step - self._first] = begin
-        arrivals = np.array(self._arrivals, dtype=np.int64)
-        owner = np.searchsorted(ends, arrivals, side="right")
+        steps, arrived, asked = self._read()
+        if len(steps.numbers):
+            self._tail = Ended(*(column[-_TAIL:] for column in steps))
+            self._forget(len(steps.numbers), arrived, asked, int(steps.ends[-1]))
+        return steps.numbers, steps.ends - steps.begins, steps.waits
+
+    def _read(self) -> tuple[Ended, int, int]:
+        """The steps that have ended; how many arrivals are theirs, and how many passes began and are over."""
+        # slices, since NumPy's view of an array keeps the training from adding to it; what belongs to an end is there
+        ends = np.array(self._ends[:], dtype=np.int64)
+        arrivals, asked = self._arrivals[:], self._asked[:]
+        first, begins = self._first, np.concatenate([ends[:0], np.zeros(min(1, len(ends)), np.int64), ends[:-1]])
+        for step, begin in list(self._begins.items()):
+            if 0 <= step - first < len(begins):
+                begins[step - first] = begin
+        arrived = np.array(arrivals, dtype=np.int64)
+        owner = np.searchsorted(ends, arrived, side="right")
         inside = owner < len(ends)
-        waits = self._waits(begins, owner[inside], arrivals[inside])
-        self._restart(int(ends[-1]) if len(ends) else None, arrivals[~inside])
-        return numbers, ends - begins, waits
+        waits = _waits(begins, owner[inside], arrived[inside], asked)
+        over = bisect_right(asked, int(ends[-1])) - 1 if len(ends) else 0
+        return Ended(first + np.arange(len(ends)), begins, ends, waits), int(inside.sum()), over
 
-    def _waits(self, begins: np.ndarray, owner: np.ndarray, arrivals: np.ndarray) -> np.ndarray:
-        """The wait for data in each step: that for its first batch, and for each later one that was asked for.
-
-        Of a later batch that nobody asked for it is not known how much of the time since the last one was work.
-        """
-        asked = self._last_asked(arrivals)
-        is_first = np.diff(owner, prepend=-1) != 0
-        is_asked = asked >= np.concatenate([arrivals[:0], arrivals[:1], arrivals[:-1]])
-        counts = is_first | is_asked
-        since = np.where(is_first, np.maximum(begins[owner], asked), asked)
-        waits = np.full(len(begins), -1, dtype=np.int64)
-        waits[owner] = 0
-        np.add.at(waits, owner[counts], (arrivals - since)[counts])
-        return waits
-
-    def _last_asked(self, arrivals: np.ndarray) -> np.ndarray:
-        """When each batch was asked for, or the pass that it is of; long ago where nobody said."""
-        asked = np.array([np.iinfo(np.int64).min, *self._asked])
-        found: np.ndarray = asked[np.searchsorted(asked, arrivals, side="right") - 1]
-        return found
-
-    def _restart(self, last_end: int | None, arrivals: np.ndarray) -> None:
-        count = len(self._ends)
-        begins = {step: begin for step, begin in self._begins.items() if step >= self._first + count}
-        self._first += count
-        if last_end is not None:
-            begins.setdefault(self._first, last_end)
-        self._begins = begins
-        del self._ends[:]
-        self._arrivals[:] = array("q", arrivals.tolist())
-        if last_end is not None:
-            del self._asked[: max(bisect.bisect_right(self._asked, last_end) - 1, 0)]
+    def _forget(self, count: int, arrived: int, asked: int, last_end: int) -> None:
+        """Remove what was taken; where the next step begins is known first, so that nobody takes it for the first."""
+        following = self._first + count
+        self._begins.setdefault(following, last_end)
+        for step in list(self._begins):
+            if step < following:
+                del self._begins[step]
+        self._first = following
+        del self._ends[:count]
+        del self._arrivals[:arrived]
+        del self._asked[: max(0, asked)]
 
     def rows(self) -> Rows:
         """Forget the steps that have ended and return them, ready to be written."""
@@ -217,10 +256,33 @@ class Timeline:
         """The phase of each step; of the changes, only the last is needed later."""
         if not len(numbers):
             return np.empty(0, np.int8)
-        steps, phases = zip(*self._changes, strict=True)
+        steps, phases = zip(*self._changes[:], strict=True)
         found = np.searchsorted(steps, numbers, side="right") - 1
-        self._changes = self._changes[int(found[-1]) :]
+        del self._changes[: int(found[-1])]
         return np.array([list(Phase).index(phase) for phase in phases], np.int8)[found]
+
+
+def _waits(begins: np.ndarray, owner: np.ndarray, arrivals: np.ndarray, known: array[int]) -> np.ndarray:
+    """The wait for data in each step: that for its first batch, and for each later one that was asked for.
+
+    Of a later batch that nobody asked for it is not known how much of the time since the last one was work.
+    """
+    asked = _last_asked(known, arrivals)
+    is_first = np.diff(owner, prepend=-1) != 0
+    is_asked = asked >= np.concatenate([arrivals[:0], arrivals[:1], arrivals[:-1]])
+    counts = is_first | is_asked
+    since = np.where(is_first, np.maximum(begins[owner], asked), asked)
+    waits = np.full(len(begins), -1, dtype=np.int64)
+    waits[owner] = 0
+    np.add.at(waits, owner[counts], (arrivals - since)[counts])
+    return waits
+
+
+def _last_asked(asked: array[int], arrivals: np.ndarray) -> np.ndarray:
+    """When each batch was asked for, or the pass that it is of; long ago where nobody said."""
+    known = np.array([np.iinfo(np.int64).min, *asked])
+    found: np.ndarray = known[np.searchsorted(known, arrivals, side="right") - 1]
+    return found
 
 
 class Rows(NamedTuple):

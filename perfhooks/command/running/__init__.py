@@ -1,0 +1,1 @@
+"""The verbs for a job that is running."""

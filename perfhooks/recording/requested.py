@@ -1,0 +1,174 @@
+"""Windows on request, between those of the schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from perfhooks.run import layout
+from perfhooks.run.publishing import file_name
+from perfhooks.schedule import CallableSchedule, FromStartToStop, Phase, Planned, Schedule
+
+if TYPE_CHECKING:
+    from perfhooks.schedule import Phases
+    from perfhooks.watching.loops import Asked, WatchedLoop
+    from perfhooks.watching.requests import State
+
+WARMUP: Final = 1
+"""Steps before those that were asked for, with the recorder on: the first step under it pays for its start."""
+_MOST_TRIES: Final = 1000
+"""Windows of the schedule that a request may step aside for."""
+
+
+@dataclass(frozen=True)
+class RequestedWindow:
+    """A window on request that has its place."""
+
+    asked: Asked
+    phases: Schedule
+    """Its steps, as a schedule that has no others."""
+    planned: Planned
+    note: str = ""
+    """Why these are not the steps that were asked for."""
+
+    @classmethod
+    def at(cls, asked: Asked, first: int, warmup: int, note: str = "") -> RequestedWindow:
+        """One whose warm-up begins at ``first``."""
+        phases = Schedule(wait=0, warmup=warmup, active=asked.steps, repeat=1, skip_first=first)
+        planned = Planned(first, first + warmup, first + warmup + asked.steps - 1)
+        return cls(asked, phases, planned, note)
+
+
+class Requests:
+    """What was asked of one profiler, and the windows that come of it.
+
+    It is a schedule itself: that of the profiler, with windows on request where it has none.
+
+    Args:
+        loop: Where requests come in, and answers go out.
+    """
+
+    def __init__(self, loop: WatchedLoop) -> None:
+        self._loop = loop
+        self.base: Phases = FromStartToStop(0)
+        """The schedule without them."""
+        self._windows: list[RequestedWindow] = []
+
+    def over(self, base: Phases, step: int) -> Phases:
+        """Give what was asked for a place, and return the schedule that holds from ``step`` on.
+
+        Args:
+            base: The schedule, or what an earlier call returned.
+            step: The step that begins now.
+        """
+        if base is not self:
+            self.base = base
+        while self._loop.inbox:
+            self._place(self._loop.inbox.popleft(), step)
+        self._windows = [window for window in self._windows if window.planned.last >= step]
+        return self if self._windows else self.base
+
+    def opening(self, step: int) -> RequestedWindow | None:
+        """The window on request that begins at a step."""
+        return next((window for window in self._windows if window.planned.first == step), None)
+
+    def end(self, why: str) -> None:
+        """No step will come any more.
+
+        Args:
+            why: Said to those whose windows did not begin.
+        """
+        waiting = [*(window.asked for window in self._windows), *self._loop.inbox]
+        self._loop.inbox.clear()
+        self._windows = []
+        for asked in waiting:
+            self._loop.answer(asked, "ended", why=why)
+
+    def over_with(self, window: RequestedWindow) -> None:
+        """A window has been recorded, or will not be."""
+        self._windows = [each for each in self._windows if each is not window]
+
+    def _place(self, asked: Asked, step: int) -> None:
+        is_late = asked.first is not None and asked.first < step
+        wanted = step if asked.first is None or is_late else asked.first - WARMUP
+        warmup = min(WARMUP, WARMUP + wanted - step)  # less, where the request came in the last moment
+        first = self._gap(max(wanted, step), warmup + asked.steps)
+        if first is None:
+            self._loop.answer(asked, "refused", why="everything is recorded anyway: the schedule leaves no gap")
+            return
+        note = ""
+        if asked.first is not None and (is_late or first + warmup != asked.first):
+            why = f"step {step} had begun when the request was seen" if is_late else "other windows come first"
+            note = f"it was to begin with step {asked.first}: {why}"
+        self._keep(RequestedWindow.at(asked, first, warmup, note), "late" if is_late else "accepted")
+
+    def _keep(self, window: RequestedWindow, state: State) -> None:
+        self._windows.append(window)
+        _, active, last = window.planned
+        folder = layout.window(file_name(self._loop.stage), active, last)
+        self._loop.answer(window.asked, state, window=folder, first=active, last=last, why=window.note)
+
+    def _gap(self, first: int, length: int) -> int | None:
+        """The first place, from a step on, for so many steps that nobody else records; None if there is none."""
+        for _ in range(_MOST_TRIES):
+            later = self._after(first, first + length - 1)
+            if later is None:
+                return first
+            if later < 0:
+                return None
+            first = later
+        return None
+
+    def _after(self, first: int, last: int) -> int | None:
+        """The step behind a window that some steps would meet; None if they meet none, -1 if it has no end."""
+        for window in self._windows:
+            if window.planned.first <= last and first <= window.planned.last:
+                return window.planned.last + 1
+        if isinstance(self.base, CallableSchedule):
+            return None  # it is asked step by step, see `opens`
+        if self.base.phase(first) is not Phase.WAIT:
+            change = self.base.next_change(first)
+            return -1 if change is None else change
+        ahead = self.base.next_window(first)
+        return ahead.last + 1 if ahead is not None and ahead.first <= last else None
+
+    # -- as a schedule -----------------------------------------------------------------------------------------------
+
+    def _at(self, step: int) -> RequestedWindow | None:
+        return next((each for each in self._windows if each.planned.first <= step <= each.planned.last), None)
+
+    def phase(self, step: int) -> Phase:
+        """What the recorder does during a step."""
+        window = self._at(step)
+        return self.base.phase(step) if window is None else window.phases.phase(step)
+
+    def opens(self, step: int) -> bool:
+        """Whether a step is the first of a window; one on request steps aside for somebody's callable."""
+        window = self._at(step)
+        if window is None:
+            return self.base.opens(step)
+        if window.planned.first != step:
+            return False
+        if isinstance(self.base, CallableSchedule) and self.base.phase(step) is not Phase.WAIT:
+            self.over_with(window)
+            later = self._gap(step + 1, WARMUP + window.asked.steps) or step + 1
+            self._keep(RequestedWindow.at(window.asked, later, WARMUP, "other windows come first"), "accepted")
+            return self.base.opens(step)
+        return True
+
+    def ends(self, step: int) -> bool:
+        """Whether a step is the last of a window."""
+        window = self._at(step)
+        return self.base.ends(step) if window is None else window.planned.last == step
+
+    def next_change(self, step: int) -> int | None:
+        """The next step that may be treated differently."""
+        steps = [each for window in self._windows for each in (*window.planned[:2], window.planned.last + 1)]
+        change = self.base.next_change(step)
+        return min([each for each in steps if each > step] + ([] if change is None else [change]), default=None)
+
+    def next_window(self, step: int) -> Planned | None:
+        """The first window that begins at ``step`` or later, as far as one is known."""
+        found = [window.planned for window in self._windows if window.planned.first >= step]
+        base = self.base.next_window(step)
+        return min([*found, *([] if base is None else [base])], default=None)

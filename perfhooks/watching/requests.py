@@ -1,0 +1,206 @@
+"""The files by which a running job is asked for a window, and answers.
+
+Whoever asks puts two files into the folder ``requests`` of the run, one after the other. ``ID.call.json`` asks where
+everybody is; each rank answers with ``ID/rank0.here.json``. ``ID.window.json`` then names steps that lie ahead of
+all of them, so that all record the same ones without a word to each other; each rank answers with ``ID/rank0.json``. A
+file has its name only when it is whole. Whoever asked takes the files away again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+import time
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar
+
+import msgspec
+
+from perfhooks.errors import PerfhooksError
+from perfhooks.options import MOST_STEPS, RECORDING
+from perfhooks.run import layout
+from perfhooks.run.liveness import Process  # noqa: TC001 -- msgspec reads the annotation
+from perfhooks.run.publishing import publish_json
+from perfhooks.run.reading import NotPlainError, read_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_T = TypeVar("_T")
+
+Step = Annotated[int, msgspec.Meta(ge=0, lt=1 << 61)]
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
+_Steps = Annotated[int, msgspec.Meta(ge=1, le=MOST_STEPS)]
+_Text = Annotated[str, msgspec.Meta(max_length=400)]
+
+_NAME: Final = re.compile(r"(?P<id>[0-9a-z]{8,40})\.(?P<kind>call|window)\.json")
+
+State = Literal["accepted", "late", "recorded", "refused", "ended"]
+"""``accepted``: it will record the steps that were named; ``late``: it records others, since those were over;
+``recorded``: the window is saved; ``refused``: it records none, and says why; ``ended``: its loop ended before."""
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps to be recorded."""
+
+    stage: _Text
+    """Of which loop."""
+    first: Step
+    """The first step to be recorded; its warm-up is before it."""
+    steps: _Steps
+    """How many."""
+    ranks: tuple[_Count, ...] | None = None
+    """By which ranks; None is all that record."""
+    options: dict[str, bool] = {}
+    """What is recorded on top of what the training's own options say, of `perfhooks.options.RECORDING`."""
+
+    def __post_init__(self) -> None:
+        if not set(self.options) <= set(RECORDING):
+            raise ValueError(f"a request takes {', '.join(RECORDING)}, got {list(self.options)[:9]}")
+
+
+class Loop(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one loop of a rank is."""
+
+    stage: _Text
+    step: Step
+    """The step that goes on."""
+    median_ms: float | None = None
+    """What a step took lately; None where too few have ended."""
+    is_running: bool = True
+    """Whether it steps; otherwise it is between two passes, as validation is while training goes on."""
+
+
+class Here(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank answers to a call."""
+
+    rank: _Count
+    process: Process
+    poll: Annotated[float, msgspec.Meta(ge=0, le=3600)]
+    """Seconds between two of its looks at the folder."""
+    loops: tuple[Loop, ...]
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank makes of the window that it was asked for."""
+
+    rank: _Count
+    state: State
+    window: _Text = ""
+    """The name of the window's folder."""
+    first: Step | None = None
+    """The first step that is recorded."""
+    last: Step | None = None
+    why: _Text = ""
+    """Why not, or why not as asked."""
+
+
+def new_id() -> str:
+    """The name of a request; later ones sort behind earlier ones."""
+    return f"{time.time_ns():016x}{secrets.token_hex(3)}"
+
+
+def names(run: Path) -> list[tuple[str, str, str]]:
+    """What lies in the folder: names, with the request and the kind of each, in the order of the requests."""
+    try:
+        with os.scandir(run / layout.REQUESTS) as entries:
+            found = [_NAME.fullmatch(entry.name) for entry in entries]
+    except OSError:
+        return []
+    return sorted((each[0], each["id"], each["kind"]) for each in found if each)
+
+
+def call(run: Path, name: str) -> None:
+    """Ask all ranks where they are.
+
+    Raises:
+        OSError: The folder cannot be written to.
+    """
+    folder = _folder(run)
+    folder.mkdir(exist_ok=True)
+    publish_json(folder / f"{name}.call.json", {})
+
+
+def ask(run: Path, name: str, window: Window) -> None:
+    """Ask for a window."""
+    publish_json(_folder(run) / f"{name}.window.json", window)
+
+
+def read_window(run: Path, file: str) -> Window | None:
+    """What was asked for; None where it is gone, or is not whole yet."""
+    with contextlib.suppress(FileNotFoundError, PerfhooksError):
+        return read_json(layout.below(run / layout.REQUESTS, file), Window, "a request")
+    return None
+
+
+def outstanding(run: Path, stage: str) -> list[Window]:
+    """The windows of a loop that were asked for, by whomever."""
+    found = (read_window(run, file) for file, _, kind in names(run) if kind == "window")
+    return [window for window in found if window is not None and window.stage == stage]
+
+
+def is_asked(run: Path, name: str) -> bool:
+    """Whether a request still stands: nobody makes files for one that was taken back."""
+    return any((run / layout.REQUESTS / f"{name}.{kind}.json").exists() for kind in ("call", "window"))
+
+
+def say_here(run: Path, name: str, here: Here) -> None:
+    """Answer a call."""
+    _say(run, name, f"rank{here.rank}.here.json", here)
+
+
+def say(run: Path, name: str, answer: Answer) -> None:
+    """Answer a request for a window; a later answer takes the place of an earlier one."""
+    _say(run, name, f"rank{answer.rank}.json", answer)
+
+
+def _say(run: Path, name: str, file: str, said: object) -> None:
+    if is_asked(run, name):
+        folder = _folder(run) / name
+        folder.mkdir(exist_ok=True)
+        publish_json(folder / file, said)
+
+
+def heard_here(run: Path, name: str) -> dict[int, Here]:
+    """Who answered a call."""
+    return {here.rank: here for here in _heard(run, name, r"rank[0-9]{1,6}\.here\.json", Here)}
+
+
+def heard(run: Path, name: str) -> dict[int, Answer]:
+    """Who answered a request for a window."""
+    return {answer.rank: answer for answer in _heard(run, name, r"rank[0-9]{1,6}\.json", Answer)}
+
+
+def _heard(run: Path, name: str, pattern: str, kind: type[_T]) -> Iterator[_T]:
+    folder = run / layout.REQUESTS / name
+    try:
+        files = sorted(file for file in os.listdir(folder) if re.fullmatch(pattern, file))  # noqa: PTH208 -- names
+    except OSError:
+        return
+    for file in files:
+        with contextlib.suppress(FileNotFoundError, PerfhooksError):
+            yield read_json(folder / file, kind, "an answer")
+
+
+def take_back(run: Path, name: str) -> None:
+    """Take a request and its answers away."""
+    folder = _folder(run)
+    for kind in ("call", "window"):
+        with contextlib.suppress(OSError):
+            (folder / f"{name}.{kind}.json").unlink()
+    shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def _folder(run: Path) -> Path:
+    """The folder of requests, which is no link: that may lead to files of somebody else.
+
+    Raises:
+        NotPlainError: It is one.
+    """
+    folder = run / layout.REQUESTS
+    if folder.is_symlink():
+        raise NotPlainError(f"{folder} is a link, which is not followed")
+    return folder

@@ -1,0 +1,34 @@
+"""Where a rank is, as it says itself every few seconds: what others may look at while it runs."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from perfhooks.errors import PerfhooksError
+from perfhooks.run import layout
+from perfhooks.run.liveness import Process  # noqa: TC001 -- msgspec reads the annotation
+from perfhooks.run.reading import read_json
+from perfhooks.watching.requests import Loop  # noqa: TC001 -- msgspec reads the annotation
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one rank."""
+
+    process: Process
+    time: float
+    """When it said so, in seconds since 1970 by its own clock."""
+    loop: Loop
+    """The loop that steps."""
+
+    @classmethod
+    def read(cls, run: Path, rank: int) -> Status | None:
+        """That of a rank; None where it says nothing."""
+        with contextlib.suppress(FileNotFoundError, PerfhooksError):
+            return read_json(run / layout.status(rank), cls, "the status of a rank")
+        return None

@@ -1,0 +1,138 @@
+"""The one thread of a process that looks at its loops while they run; the training itself never looks.
+
+It sleeps. When it wakes, about once a second, it looks into the run folder for requests, and to it that the timeline
+is on the disk. What fails in here ends the watching with one log line; a training knows nothing of it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from perfhooks.guard import cause_of, logger
+from perfhooks.watching.post import Post
+from perfhooks.watching.watch import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from perfhooks.run.folder import Run
+    from perfhooks.watching.loops import WatchedLoop
+
+NAME: Final = "perfhooks-watcher"
+"""What the thread is called."""
+
+_SHORTEST_S: Final = 0.005
+"""It never sleeps shorter than this."""
+_FAREWELL_S: Final = 1.0
+
+
+class Watcher:
+    """Looks at the loops of this process in a thread of its own, as long as there are any."""
+
+    def __init__(self) -> None:
+        self._watches: dict[WatchedLoop, Watch] = {}
+        self._posts: dict[Path, Post] = {}
+        self._bell = threading.Semaphore(0)
+        self._thread: threading.Thread | None = None
+        self._changing = threading.Lock()
+
+    def attach(self, loop: WatchedLoop) -> None:
+        """Watch a loop from now on; nothing happens if it is watched already."""
+        with self._changing:
+            if loop not in self._watches:
+                self._watches = {**self._watches, loop: Watch(loop)}
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._live, name=NAME, daemon=True)
+                self._thread.start()
+
+    def detach(self, loop: WatchedLoop) -> None:
+        """Watch a loop no more; what it has left to say is said."""
+        with self._changing:
+            watch = self._watches.get(loop)
+            self._watches = {each: watch for each, watch in self._watches.items() if each is not loop}
+        if watch is not None:
+            watch.end()
+            self._answer([loop])
+
+    def end(self) -> None:
+        """The process ends: let the thread end before the interpreter does."""
+        self._watches = {}
+        self._bell.release()
+        if self._thread is not None:
+            self._thread.join(_FAREWELL_S)
+
+    def _live(self) -> None:
+        try:
+            due = 0.0
+            while self._watches:
+                now = time.monotonic()
+                if now >= due:
+                    self._poll()
+                    due = now + min((loop.poll for loop in self._watches), default=0.0)
+                delay = min([due - time.monotonic(), *(watch.look() for watch in self._watches.values())])
+                self._bell.acquire(timeout=max(_SHORTEST_S, delay))
+        except Exception as error:  # noqa: BLE001 -- a thread of ours, whose end nobody else would hear of
+            logger.warning("steps are not watched any more (%s); training goes on", cause_of(error))
+            logger.debug("the watcher failed", exc_info=True)
+
+    def _poll(self) -> None:
+        """Once in a while: requests, answers, and what each loop has to write."""
+        for run, loops in self._by_run():
+            folder = run.folder
+            if folder not in self._posts:
+                self._posts[folder] = Post(run)
+            post = self._posts[folder]
+            post.collect(loops, lambda loop: self._watches[loop].where())
+        self._answer(list(self._watches))
+        for watch in self._watches.values():
+            watch.tick()
+
+    def _answer(self, loops: list[WatchedLoop]) -> None:
+        for loop in loops:
+            if loop.answers and loop.run is not None:
+                self._posts.setdefault(loop.run.folder, Post(loop.run)).answer(loop)
+
+    def _by_run(self) -> Iterator[tuple[Run, list[WatchedLoop]]]:
+        found: dict[Run, list[WatchedLoop]] = {}
+        for loop in self._watches:
+            if loop.run is not None:
+                found.setdefault(loop.run, []).append(loop)
+        yield from found.items()
+
+
+_watcher = Watcher()
+
+
+def attach(loop: WatchedLoop) -> None:
+    """See `Watcher.attach`; a thread that cannot be started is one log line."""
+    try:
+        _watcher.attach(loop)
+    except RuntimeError as error:
+        logger.warning("steps are not watched (%s)", cause_of(error))
+
+
+def detach(loop: WatchedLoop) -> None:
+    """See `Watcher.detach`."""
+    _watcher.detach(loop)
+
+
+@atexit.register
+def _end() -> None:
+    with contextlib.suppress(RuntimeError):
+        _watcher.end()
+
+
+def _forget() -> None:
+    """This process is a forked child: the thread, and what it held, are its parent's."""
+    global _watcher  # noqa: PLW0603 -- one for the process
+    _watcher = Watcher()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,299 @@
+"""Windows on request: where they go, who hears of them, and what whoever asked is told."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import perfhooks
+from perfhooks import Profiler, Schedule
+from perfhooks.command.app import app
+from perfhooks.recording.requested import WARMUP, Requests
+from perfhooks.run.folder import Run
+from perfhooks.run.timeline import Timeline
+from perfhooks.schedule import OnRequest, Phase
+from perfhooks.watching import requests
+from perfhooks.watching.asking import Asking, Wish
+from perfhooks.watching.loops import Asked, WatchedLoop
+
+MATRIX = torch.ones(8, 8)
+QUIET = {"on_trace_ready": "steps", "keep_results": False}
+ASKED = int(os.environ.get("PERFHOOKS_REQUESTS", "6"))
+"""Requests to two ranks; PERFHOOKS_REQUESTS=100 takes minutes."""
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def requested(*asked, base=None, step=0):
+    """The schedule that comes of some requests at a step, and what was answered."""
+    loop = WatchedLoop(Timeline("train"), "train", 1.0, step=int, wake=lambda: None)
+    loop.run = Run(Path("nowhere"))
+    wanted = Requests(loop)
+    loop.inbox.extend(asked)
+    phases = wanted.over(base or OnRequest(), step)
+    return phases, [said for _, said in loop.answers]
+
+
+def ask(steps=3, first=None, name="somebody"):
+    return Asked("request", steps, first, name=name)
+
+
+def active(phases, steps=200):
+    return [step for step in range(steps) if phases.phase(step) is Phase.ACTIVE]
+
+
+# --- where a window goes ---
+
+
+def test_a_window_is_recorded_at_the_steps_that_were_named_after_one_of_warm_up():
+    phases, said = requested(ask(first=50), step=10)
+    assert active(phases) == [50, 51, 52]
+    assert phases.phase(49) is Phase.WARMUP
+    assert phases.opens(49)
+    assert phases.ends(52)
+    assert phases.next_change(10) == 49
+    assert [(each.state, each.first, each.last, each.window) for each in said] == [
+        ("accepted", 50, 52, "train-000050-000052")
+    ]
+
+
+def test_a_rank_that_sees_it_too_late_says_so_and_records_its_next_steps():
+    phases, said = requested(ask(first=50), step=60)
+    assert active(phases) == [61, 62, 63]
+    assert said[0].state == "late"
+    assert "it was to begin with step 50: step 60 had begun" in said[0].why
+
+
+def test_a_request_that_comes_in_the_last_moment_does_without_a_warm_up():
+    phases, said = requested(ask(first=50), step=50)
+    assert active(phases) == [50, 51, 52]
+    assert phases.opens(50)
+    assert said[0].state == "accepted"
+
+
+@given(
+    base=st.builds(
+        Schedule,
+        wait=st.integers(0, 9),
+        warmup=st.integers(0, 2),
+        active=st.integers(1, 4),
+        repeat=st.integers(0, 3),
+        skip_first=st.integers(0, 20),
+    ),
+    asked=st.lists(st.tuples(st.integers(1, 5), st.none() | st.integers(0, 60)), min_size=1, max_size=4),
+    step=st.integers(0, 40),
+)
+def test_no_step_is_recorded_twice_and_every_window_is_whole(base, asked, step):
+    phases, said = requested(*(ask(*each) for each in asked), base=base, step=step)
+    told = [(each.first, each.last) for each in said if each.state != "refused"]
+    ours = sorted(one for first, last in told for one in range(first, last + 1))
+    assert len(ours) == len(set(ours)) == sum(count for (count, _), each in zip(asked, said, strict=True) if each.first)
+    assert all(base.phase(one) is Phase.WAIT for one in ours)
+    most = max([*ours, 100])
+    planned = [one for one in range(step, most + 1) if base.phase(one) is Phase.ACTIVE]
+    assert [one for one in range(step, most + 1) if phases.phase(one) is Phase.ACTIVE] == sorted([*ours, *planned])
+    for first, last in told:
+        assert phases.ends(last)
+        assert any(phases.opens(one) for one in range(max(step, first - WARMUP), first + 1))
+
+
+def test_where_everything_is_recorded_anyway_a_request_is_refused():
+    phases, said = requested(ask(), base=Schedule(wait=0, warmup=0, active=5))
+    assert said[0].state == "refused"
+    assert not isinstance(phases, Requests)
+
+
+def apply(schedule, step):
+    """A callable of somebody's: torch's own would be read back."""
+    return schedule(step)
+
+
+def test_a_window_on_request_waits_for_the_one_of_somebodys_callable(tmp_path):
+    """What a callable will say nobody knows before its step."""
+    schedule = torch.profiler.schedule(wait=3, warmup=1, active=2, repeat=2)
+    with Profiler(schedule=partial(apply, schedule), out=tmp_path, run="r", background=False, **QUIET) as prof:
+        for step in range(20):
+            if step == 2:
+                prof.request(2)
+            MATRIX @ MATRIX
+            prof.step()
+    assert windows(tmp_path / "r") == ["train-000003", "train-000007-000008", "train-000009"]
+
+
+# --- a profiler ---
+
+
+def windows(run):
+    return sorted(folder.name for folder in Path(run).glob("*-*") if folder.is_dir())
+
+
+def test_code_asks_for_the_next_steps_between_those_of_the_schedule(tmp_path):
+    with Profiler(
+        schedule="wait=6 warmup=1 active=2 repeat=1", out=tmp_path, run="r", background=False, **QUIET
+    ) as prof:
+        for step in range(30):
+            if step == 1:
+                prof.request(2, record_shapes=True)
+            if step == 4:
+                prof.request(2)  # the schedule has begun before it would be over
+            if step == 20:
+                prof.request(1)
+            MATRIX @ MATRIX
+            prof.step()
+    captures = [place.load() for place in Run(tmp_path / "r").places()]
+    assert [(each.first, each.last, each.request) for each in captures] == [
+        (3, 4, "code"), (7, 8, ""), (10, 11, "code"), (22, 22, "code"),
+    ]  # fmt: skip
+    assert [each.options.get("record_shapes", False) for each in captures] == [True, False, False, False]
+
+
+def test_a_request_takes_only_what_it_can():
+    prof = Profiler(schedule="on request", on_trace_ready=lambda _: None)
+    for steps in (0, True, 1.5, 10**6):
+        with pytest.raises(perfhooks.OptionError, match="steps must be an integer from 1 to 1000"):
+            prof.request(steps)
+    with pytest.raises(TypeError, match="a request takes record_shapes"):
+        prof.request(record_everything=True)
+    with pytest.raises(perfhooks.OptionError, match="signal must be the name of a signal"):
+        Profiler(signal="NOTHING")
+    with pytest.raises(perfhooks.OptionError, match="poll must be a number > 0"):
+        Profiler(poll=0)
+
+
+def test_a_request_to_a_profiler_that_ends_is_a_message(tmp_path, caplog):
+    with Profiler(schedule="on request", out=tmp_path, **QUIET) as prof:
+        prof.step()
+        prof.request()
+    assert "no window is recorded on request: the loop ended at step 1" in caplog.text
+    prof.request()
+    assert "no window is recorded on request: the profiler has been stopped" in caplog.text
+
+
+def keep_stepping(prof, until, most_s=60):
+    """Step until a fact is there."""
+    began = time.monotonic()
+    while not until() and time.monotonic() - began < most_s:
+        MATRIX @ MATRIX
+        time.sleep(0.001)
+        prof.step()
+
+
+def test_a_running_loop_is_asked_from_the_command_line_and_by_a_signal(tmp_path):
+    """One loop: the command, two requests at once, a half-written file, a signal, a call of an old process."""
+    folder = tmp_path / "r" / "requests"
+    with Profiler(schedule="on request", out=tmp_path, run="r", poll=0.02, signal="USR2", **QUIET) as prof:
+        prof.step()
+        results = []
+        command = ["capture", str(tmp_path / "r"), "--steps", "2", "--shapes", "--timeout", "60"]
+        thread = threading.Thread(target=lambda: results.append(CliRunner().invoke(app, command)))
+        thread.start()
+        keep_stepping(prof, lambda: not thread.is_alive())
+        thread.join()
+        assert results[0].exit_code == 0, results[0].output
+        (first,) = windows(tmp_path / "r")
+        assert f"train   {int(first[6:12])}" in " ".join(results[0].output.split("\n")).replace("  ", " " * 2)
+        place = Run(tmp_path / "r").places()[0]
+        assert place.load().options["record_shapes"] is True
+
+        folder.mkdir(exist_ok=True)
+        half = folder / "00000000000000ff.window.json"
+        half.write_text('{"stage": "train", "fir')
+        asking = [Asking(tmp_path / "r", Wish(steps)) for steps in (2, 3)]
+        threads = [threading.Thread(target=lambda one=one: results.append(one.outcomes(60))) for one in asking]
+        for one in threads:
+            one.start()
+        keep_stepping(prof, lambda: not any(one.is_alive() for one in threads))
+        assert [len(outcome) for outcome in results[1:]] == [1, 1]
+        assert all(outcome[0].capture and not outcome[0].note for outcome in results[1:])
+        assert len(windows(tmp_path / "r")) == 3
+        half.write_text('{"stage": "train", "first": 0, "steps": 1}')
+        keep_stepping(prof, lambda: len(windows(tmp_path / "r")) == 4)
+
+        os.kill(os.getpid(), signal.SIGUSR2)
+        keep_stepping(prof, lambda: len(windows(tmp_path / "r")) == 5)
+        steps = prof.step_num
+    captures = sorted((place.load() for place in Run(tmp_path / "r").places()), key=lambda each: each.first)
+    assert [each.last - each.first + 1 for each in captures] in ([2, 2, 3, 1, 3], [2, 3, 2, 1, 3])
+    assert [each.request for each in captures[3:]] == ["00000000000000ff", "signal"]
+    assert "it was to begin with step 0" in captures[3].notes[0]
+    assert all(before.last < after.first for before, after in itertools.pairwise(captures))
+    assert captures[-1].last <= steps
+    done = CliRunner().invoke(app, ["capture", str(tmp_path / "r"), "--ranks", "3"])
+    assert isinstance(done.exception, perfhooks.PerfhooksError)
+    assert "rank 3 does not record here; those that do: 0" in str(done.exception)
+
+
+def test_a_folder_that_is_a_link_is_not_written_through(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "requests").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="is a link"):
+        requests.call(tmp_path / "run", requests.new_id())
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+# --- many ranks ---
+
+
+@pytest.fixture
+def ranks(tmp_path):
+    """Two ranks, the second ten times as slow, which go on until they are told to stop."""
+    script = [sys.executable, str(Path(__file__).parent / "watched_training.py"), f"--out={tmp_path}"]
+    script += [f"--stop={tmp_path}/stop", f"--meeting={tmp_path}/meeting"]
+    path = os.pathsep.join(filter(None, [str(Path(perfhooks.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+    started = [
+        subprocess.Popen(
+            [*script, f"--pause={pause}"],
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "PYTHONPATH": path},
+        )
+        for rank, pause in enumerate((0.001, 0.01))
+    ]
+    while not all((tmp_path / "job" / f"rank{rank}.status.json").exists() for rank in range(2)):
+        assert all(process.poll() is None for process in started)
+        time.sleep(0.05)
+    yield started
+    (tmp_path / "stop").touch()
+    for process in started:
+        process.wait(60)
+
+
+def test_two_ranks_of_different_speed_record_the_same_steps_of_every_request(tmp_path, ranks):
+    """Requests at any moment, two at a time; then one rank is killed, and the other answers all the same."""
+    run = tmp_path / "job"
+    results = []
+
+    def make(count):
+        results.extend(Asking(run, Wish(1)).outcomes(300) for _ in range(count))
+
+    threads = [threading.Thread(target=make, args=(ASKED // 2,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == ASKED // 2 * 2
+    found = [[(each.capture.first, each.capture.request, each.note) for each in outcomes] for outcomes in results]
+    assert all(len(outcomes) == 2 and outcomes[0] == outcomes[1] for outcomes in found)
+    firsts = [outcomes[0][0] for outcomes in found]
+    assert len(set(firsts)) == len(firsts)
+    assert len(windows(run)) == len(firsts), "each once"
+    ranks[1].kill()
+    ranks[1].wait()
+    (outcome,) = Asking(run, Wish(1)).outcomes(60)
+    assert (outcome.rank, outcome.problem) == (0, "")
+    assert list((run / "requests").glob("*")) == []
