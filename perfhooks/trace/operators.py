@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -15,7 +15,7 @@ from perfhooks.trace.nesting import nest
 from perfhooks.trace.once import once
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from perfhooks.trace.model import Ints, Trace
     from perfhooks.trace.whose import Owners
@@ -39,6 +39,14 @@ class Calls(NamedTuple):
     into: Ints
     """The call as whose part this one is counted; itself for those that count."""
     depth: Ints
+
+
+class _Key(NamedTuple):
+    """What rows are told apart by: numbers are grouped faster than texts."""
+
+    values: pl.Series
+    number: Ints
+    """For each row the place of its value."""
 
 
 def table(
@@ -90,10 +98,11 @@ def table(
     memory = _memory_row(trace)
     keys = _keys(trace, wanted, rows["row"].to_numpy(), stack_depth, owners)
     grouped = (
-        rows.with_columns(**keys)
+        rows.with_columns(**{name: key.number for name, key in keys.items()})
         .group_by("place", "group", *keys, maintain_order=True)
         .agg(pl.col("kind").first(), pl.len().alias("count"), pl.col(*_TIMES, *_SIZES).sum(), _known_sum("flops"))
     )
+    grouped = grouped.with_columns(**{name: key.values.gather(grouped[name]) for name, key in keys.items()})
     return _finished(trace, grouped, memory, tuple(keys))
 
 
@@ -211,22 +220,22 @@ def _total(values: Ints, tree: Calls) -> Ints:
     return total
 
 
-def _keys(trace: Trace, by: tuple[str, ...], row: Ints, stack_depth: int, owners: Owners) -> dict[str, pl.Series]:
-    found: dict[str, pl.Series] = {}
+def _keys(trace: Trace, by: tuple[str, ...], row: Ints, stack_depth: int, owners: Owners) -> dict[str, _Key]:
+    found: dict[str, _Key] = {}
     if "shapes" in by:
         found["input_shapes"] = _shapes(trace, row)
     if "stack" in by:
         texts, place = stacks.by_depth(trace, stack_depth)
-        found["stack"] = _chosen(pl.Series(texts, dtype=pl.String), place[row])
+        found["stack"] = _key(texts, place[row])
     if "line" in by:
         texts, place = whose.of_rows(trace, _launched_from(trace, row), owners)
-        found["line"] = _chosen(pl.Series(texts, dtype=pl.String), place)
+        found["line"] = _key(texts, place)
     if "module" in by:
         texts, place = modules.of_slices(trace)
-        found["module"] = _chosen(pl.Series(texts, dtype=pl.String), place[row])
+        found["module"] = _key(texts, place[row])
     if "step" in by:
         every = steps.find(trace)
-        found["step"] = _chosen(pl.Series(every.number, dtype=pl.Int64), steps.step_of(every, trace.start[row]))
+        found["step"] = _key(every.number, steps.step_of(every, trace.start[row]), pl.Int64())
     return found
 
 
@@ -237,19 +246,20 @@ def _launched_from(trace: Trace, rows: Ints) -> Ints:
     return found[rows]
 
 
-def _chosen(values: pl.Series, place: Ints) -> pl.Series:
-    """The value at each place; null for -1."""
-    return values.extend_constant(None, 1).gather(pl.Series(np.where(place >= 0, place, len(values))))
+def _key(values: Sequence[Any], place: Ints, kind: pl.DataType | None = None) -> _Key:
+    """The value at each place, null for -1, with one number for all places that have the same."""
+    known: dict[Any, int] = {}
+    numbers = np.array([known.setdefault(value, len(known)) for value in (*values, None)], np.int64)
+    return _Key(pl.Series(list(known), dtype=kind or pl.String), numbers[place])
 
 
-def _shapes(trace: Trace, rows: Ints) -> pl.Series:
+def _shapes(trace: Trace, rows: Ints) -> _Key:
     """The shapes as torch writes them; none at all, as for a call without tensors, is an empty list."""
     dims = trace.argument("dims")[rows].astype(np.int64)
     used = np.flatnonzero(np.bincount(dims + 1, minlength=1)) - 1  # -1 is none; of all texts few are shapes
     place = np.zeros(len(trace.texts) + 1, np.int64)
     place[used] = np.arange(len(used))
-    texts = [json.dumps(trace.text(int(each)) or []) for each in used]
-    return pl.Series(texts, dtype=pl.String).gather(pl.Series(place[dims]))
+    return _key([json.dumps(trace.text(int(each)) or []) for each in used], place[dims])
 
 
 @once
