@@ -55,7 +55,8 @@ trace = traces.read(sys.argv[1])
 read = time.perf_counter() - began
 capture = Capture(last=0)
 tables = capture.tables(trace)
-for name in ("steps", "kernels", "collectives", "copies", "synchronisations", "modules", "checks"):
+own = ("steps", "kernels", "categories", "collectives", "copies", "synchronisations", "gaps", "modules", "checks")
+for name in own:
     getattr(tables, name)
 tables.operators(), tables.operators(("shapes", "stack", "module"))
 for by in ("host", "device", "bytes"):
