@@ -2,14 +2,13 @@
 
 import csv
 import json
-import time
 
 import pytest
 
 pytest.importorskip("lightning")
 
 import torch
-from face_files import TWO_WINDOWS, at_once, parts, tables, windows
+from face_files import TWO_WINDOWS, at_once, calls, parts, run_readme, tables, windows
 from lightning.fabric import Fabric
 from lightning.fabric.loggers import CSVLogger
 from torch.utils.data import DataLoader, TensorDataset
@@ -88,6 +87,17 @@ def test_a_step_is_an_update_however_many_batches_it_takes(tmp_path, accumulate,
     callback.stop()
     assert callback.profilers["train"].step_num == 10
     assert windows(tmp_path) == {"train-000003-000004": [3, 4], "train-000007-000008": [7, 8]}
+
+
+def test_the_blocks_of_its_readme_run(tmp_path, monkeypatch):
+    monkeypatch.setitem(DEFAULTS, "background", False)
+    layer = torch.nn.Linear(4, 2)
+    names = {"Fabric": lambda callbacks: Fabric(accelerator="cpu", callbacks=callbacks, loggers=[CSVLogger(tmp_path)])}
+    names |= {"model": layer, "optimizer": torch.optim.SGD(layer.parameters(), lr=0.01)}
+    run_readme("perfhooks_fabric", names | {"loader": DataLoader(torch.randn(56, 4))})
+    assert [path.parent.name for path in tmp_path.rglob("rank0.steps.csv") if "latest" not in path.parts] == [
+        "train-000052-000054"
+    ]
 
 
 def test_a_step_may_be_a_batch(tmp_path):
@@ -186,11 +196,7 @@ def test_an_error_that_the_program_tells_is_kept_with_the_window(tmp_path):
 
 def test_an_idle_update_costs_little(tmp_path):
     callback = profiler(tmp_path, "wait=1000000 warmup=1 active=1")
-    optimizer, best = object(), float("inf")
-    for _ in range(5):
-        began = time.process_time()
-        for _ in range(20_000):
-            callback.on_after_optimizer_step(strategy=None, optimizer=optimizer)
-        best = min(best, (time.process_time() - began) / 20_000)
+    optimizer = object()
+    callback.on_after_optimizer_step(None, optimizer)
+    assert calls(lambda: callback.on_after_optimizer_step(None, optimizer)) <= 4
     callback.stop()
-    assert best <= 4e-6, "2 us on a machine that does nothing else"
