@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # typing takes milliseconds to import, and type checkers know the name
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
+    from typing import Any
 
 BEGAN = time.monotonic_ns()
 """When this Python came here, by the clock that `perfhooks.launching.startup` goes by."""
@@ -76,15 +77,15 @@ def told(name: str, module: Any) -> None:
 
 
 def run_the_users() -> None:
-    """Import the ``sitecustomize`` that Python would have found without us."""
-    import importlib.machinery
-    import importlib.util
-
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
-    if spec is not None and spec.loader is not None:
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["sitecustomize"] = module
-        spec.loader.exec_module(module)
+    """Import the ``sitecustomize`` that Python would have found without us, if there is one."""
+    ours = sys.modules.pop("sitecustomize", None)
+    try:
+        __import__("sitecustomize")
+    except ImportError as error:
+        if ours is not None:
+            sys.modules["sitecustomize"] = ours
+        if error.name != "sitecustomize":
+            raise
 
 
 here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 -- pathlib takes milliseconds to import

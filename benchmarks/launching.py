@@ -1,0 +1,121 @@
+"""What `perfhooks run` costs while it records nothing: each fetch, each update, each start of a Python.
+
+Times of the processor, the least of many, so that others on the machine matter little.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from typing import TYPE_CHECKING, Any
+
+from comparison import Comparison, say
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROUNDS = 30
+CALLS = 50_000
+STARTS = 20
+
+
+class Numbers:
+    """An iterator that costs as little as one in Python can."""
+
+    def __iter__(self) -> Numbers:
+        return self
+
+    def __next__(self) -> int:
+        return 1
+
+
+class NoTable:
+    """Stands for the table of the start, which ends with the first step."""
+
+    is_over = True
+
+    def wait(self) -> None:
+        """Nothing to wait for."""
+
+    def first_step(self) -> None:
+        """Nothing to note."""
+
+
+def measure() -> list[Comparison]:
+    """A fetch and an update between two windows, and the start of a Python that does nothing."""
+    fetch, heard_fetch, update = signals()
+    bare, launched = start({}), start(run_environment())
+    return [
+        Comparison(
+            title="perfhooks run, idle: what it adds to each, CPU time",
+            unit="us",
+            rows=(("a fetch", heard_fetch - fetch), ("an update", update)),
+        ),
+        Comparison(
+            title="Start and end of a Python that does nothing, CPU time",
+            unit="ms",
+            rows=(("bare", bare), ("under perfhooks run", launched), ("added", launched - bare)),
+        ),
+    ]
+
+
+def signals() -> tuple[float, float, float]:
+    """Microseconds of a fetch without us, of one with us, and of what an update adds."""
+    from perfhooks import Profiler
+    from perfhooks.launching.command_line import Request
+    from perfhooks.launching.loaders import telling
+    from perfhooks.launching.step_signal import StepSignal
+
+    say("fetches and updates of perfhooks run")
+    signal = StepSignal(Request(), NoTable())  # type: ignore[arg-type]  # as far as it is asked
+    heard = signal.hook()
+    heard(None, (), {})
+    with tempfile.TemporaryDirectory() as out:
+        profiler: Any = Profiler(schedule="wait=1000000000 warmup=1 active=1", out=out)
+        profiler.start()
+        # settled, as after the first steps of a training with a loader
+        signal.mode, signal.profiler, signal.waiting = "loader", profiler, profiler
+        signal.by_update, signal.by_fetch, signal.due = False, False, sys.maxsize
+        signal.armed = False
+        fetch = per_call(Numbers().__next__)
+        heard_fetch = per_call(telling(Numbers, signal)().__next__)
+        update = per_call(lambda: heard(None, (), {})) - per_call(lambda: None)
+        profiler.pause()
+        profiler.wait()
+    return fetch, heard_fetch, update
+
+
+def per_call(call: Callable[[], object]) -> float:
+    """Microseconds of the processor for one call."""
+
+    def once() -> float:
+        began = time.thread_time_ns()
+        for _ in range(CALLS):
+            call()
+        return (time.thread_time_ns() - began) / CALLS / 1e3
+
+    return min(once() for _ in range(ROUNDS))
+
+
+def run_environment() -> dict[str, str]:
+    """What `perfhooks run` puts into the environment."""
+    from perfhooks.launching.command_line import environment, request
+
+    return environment(request(None, (), {}), {"PYTHONPATH": os.environ.get("PYTHONPATH", "")})
+
+
+def start(more: dict[str, str]) -> float:
+    """Milliseconds of the processor for ``python -c pass``."""
+    say("starts of Python")
+
+    def once() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-c", "pass"], env={**os.environ, **more}, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1e3
+
+    return min(once() for _ in range(STARTS))
