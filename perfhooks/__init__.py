@@ -30,10 +30,12 @@ if TYPE_CHECKING:
     from perfhooks.recording.trace_handler import on_trace_ready
     from perfhooks.run.capture import Capture
     from perfhooks.schedule import Phase, Schedule
+    from perfhooks.trying.own_calls import CallComparison, compare_calls
 
 
 __all__ = [
     "Artifact",
+    "CallComparison",
     "Capture",
     "CategoryTable",
     "ChromeTrace",
@@ -56,6 +58,7 @@ __all__ = [
     "StepTable",
     "TensorBoard",
     "TraceError",
+    "compare_calls",
     "on_trace_ready",
     "trace",
 ]
@@ -72,6 +75,7 @@ _HOMES = {
     "recording.profiler": ("Profiler",),
     "recording.trace_handler": ("on_trace_ready",),
     "trace": ("trace",),
+    "trying.own_calls": ("CallComparison", "compare_calls"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 

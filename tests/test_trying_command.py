@@ -38,7 +38,7 @@ def run(monkeypatch, capfd):
         machine = Machine()
         monkeypatch.setattr(timing, "timer", machine.clock)
         monkeypatch.setattr(trial, "COMPARABLE", (0.0, 1e9))
-        monkeypatch.setattr(sys, "argv", ["perfhooks", "try", *map(str, arguments)])
+        monkeypatch.setattr(sys, "argv", ["perfhooks", "try", "--seconds", "1e6", *map(str, arguments)])
         with Costs(machine, by_bytes), pytest.raises(SystemExit) as ended:
             app.main()
         out, err = capfd.readouterr()
@@ -95,6 +95,7 @@ def test_recorded_calls_are_exported_and_nothing_is_tried(run, folder, tmp_path,
         (("--op", "aten::conv2d"), "there is no call of"),
         (("--op", "mm", "--finding", "float64-products"), "choose one of --op and --finding"),
         (("--limit", "0"), "limit must be an integer >= 1"),
+        (("--seconds", "0"), "seconds must be a number above 0"),
         (("--memory", "-1"), "memory must be a number of GiB above 0"),
         (("--device", "nowhere"), "device 'nowhere' is not here"),
     ],

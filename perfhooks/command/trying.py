@@ -60,6 +60,7 @@ def command(
     memory: Annotated[
         float | None, typer.Option("--memory", help="GiB that may be taken; half of what is free if not given.")
     ] = None,
+    seconds: Annotated[float, typer.Option("--seconds", help="How long it may take, roughly; more decides more.")] = 60,
     export: Annotated[
         Path | None,
         typer.Option("--export", help="Write the recorded calls to a file for other benchmarks, and try nothing."),
@@ -94,7 +95,9 @@ def command(
         return
     if not offered.groups:
         raise PerfhooksError(_nothing(offered, op or finding))
-    wish = _wish(device, variant or (asked.variants if asked else ()), limit, memory, on_device=calls.on_device)
+    wish = _wish(
+        device, variant or (asked.variants if asked else ()), limit, memory, seconds, on_device=calls.on_device
+    )
     with remaining("trying") as tell:
         done = trial.run(offered, calls.step_ms, wish, _said(source), tell)
     _tell(done, chosen)
@@ -127,15 +130,19 @@ def _nothing(offered: Cut, asked: object) -> str:
     return f"there is no call of {asked} in the steps of this recording" if asked else "there are no operators in it"
 
 
-def _wish(device: str | None, variants: Sequence[str], limit: int, memory: float | None, *, on_device: bool) -> Wish:
+def _wish(
+    device: str | None, variants: Sequence[str], limit: int, memory: float | None, seconds: float, *, on_device: bool
+) -> Wish:
     from perfhooks.trying import safe
     from perfhooks.trying.trial import Wish
 
     if memory is not None and memory <= 0:
         raise OptionError(f"memory must be a number of GiB above 0, got {memory:g}")
+    if not seconds > 0:
+        raise OptionError(f"seconds must be a number above 0, got {seconds:g}")
     where = safe.device_of(device, on_device=on_device)
     limit_bytes = int(safe.SHARE * safe.free_bytes(where)) if memory is None else int(memory * _GIB)
-    return Wish(device=where, variants=tuple(variants), count=limit, memory=limit_bytes)
+    return Wish(device=where, variants=tuple(variants), count=limit, memory=limit_bytes, total=seconds)
 
 
 def _said(source: Source) -> Any:

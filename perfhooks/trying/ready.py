@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,13 +42,21 @@ class Ready:
     """What of its result counts."""
     remade: Callable[[str], Ready | None] | None = None
     """Of an update by an optimizer: makes the same one with other options."""
+    gradients: bool = False
+    """Whether autograd may see it, where it is on: the user's own code may need that."""
     is_random: bool = False
     """Whether its result is drawn, so that two of them cannot be held against each other."""
 
     def __call__(self) -> Any:
         """Run it once."""
-        with self.setting(), torch.no_grad():
+        with self.running():
             return self.operator(*self.arguments, **self.keywords)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """What must hold while it runs."""
+        with self.setting(), torch.set_grad_enabled(self.gradients and torch.is_grad_enabled()):
+            yield
 
     def tensors(self) -> Iterator[torch.Tensor]:
         """All that it is given."""

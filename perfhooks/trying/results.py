@@ -26,12 +26,14 @@ def difference(a: Ready, b: Ready) -> float | None:
 
     Returns:
         0 for equal results; infinity where shapes differ, or one has a number where the other has none; None where
-        results are drawn, or memory that nobody has written to.
+        results are drawn, memory that nobody has written to, or no tensors.
     """
     if a.is_random or b.is_random:
         return None
-    pairs = list(zip(_results(a), _results(b), strict=False))
-    return max((_apart(*pair) for pair in pairs), default=0.0)
+    first, second = _results(a), _results(b)
+    if len(first) != len(second):
+        return math.inf
+    return max((_apart(*pair) for pair in zip(first, second, strict=True)), default=None)
 
 
 def outputs(call: Ready) -> list[torch.Tensor]:
@@ -52,8 +54,8 @@ def _results(call: Ready) -> list[torch.Tensor]:
 def _flat(given: Any) -> Iterator[torch.Tensor]:
     if isinstance(given, torch.Tensor) and not given.is_complex():
         yield given
-    elif isinstance(given, (list, tuple)):
-        for each in given:
+    elif isinstance(given, (list, tuple, dict)):
+        for each in given.values() if isinstance(given, dict) else given:
             yield from _flat(each)
 
 

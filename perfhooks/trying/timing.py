@@ -12,11 +12,11 @@ from torch.utils.benchmark import Timer, timer
 from torch.utils.benchmark.utils import common
 
 from perfhooks.comparing import statistics
+from perfhooks.comparing.statistics import Outcome  # noqa: TC001 -- msgspec reads the annotation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from perfhooks.comparing.statistics import Outcome
     from perfhooks.trying.ready import Ready
 
     Clock = Callable[[], float]
@@ -32,7 +32,10 @@ MOST_PAIRS: Final = 160
 SECONDS: Final = 0.8
 """After so long, what is not decided stays so: ten operators with five variants are to take a minute."""
 LONGEST_S: Final = 20.0
-"""Calls of which not even the least number of blocks fits in here are timed less often, and nothing is decided."""
+"""Calls of which not even the least number of blocks fits in here are timed less often, and nothing is decided; unless
+less is allowed."""
+UNBOUNDED: Final = 1e9
+"""An end of an interval of which nothing is known."""
 PIECE: Final = 256
 """Calls that change their inputs begin anew after so many: what is multiplied by 0.9 a thousand times is no longer a
 number that a processor multiplies at full speed."""
@@ -47,7 +50,7 @@ class Timing:
     """B's time over A's, the median of pairs."""
     low: float
     high: float
-    """The interval of the ratio, 99%; without bounds where there were too few blocks."""
+    """The interval of the ratio, 99%; `UNBOUNDED` where there were too few blocks."""
     a: tuple[float, ...]
     """Seconds a call, of each block."""
     b: tuple[float, ...]
@@ -107,7 +110,7 @@ class Blocks:
         piece = PIECE if self._call.written else number
         pieces = [min(piece, number - done) for done in range(0, number, piece)]
         # Timer.timeit would run two calls before every block, which triples what slow ones cost
-        with self._call.setting(), torch.no_grad(), common.set_torch_threads(self._threads):
+        with self._call.running(), common.set_torch_threads(self._threads):
             return sum(self._timer._timeit(each) for each in pieces)  # noqa: SLF001
 
 
@@ -123,6 +126,7 @@ def beside(
     *,
     clock: Clock | None = None,
     seconds: float = SECONDS,
+    longest: float = LONGEST_S,
     tolerance: float = TOLERANCE,
 ) -> Timing:
     """Time two calls in turn, until it can be said which is faster.
@@ -132,19 +136,22 @@ def beside(
         b: What is held against it.
         clock: See `Blocks`.
         seconds: How long to go on where it cannot be said.
+        longest: How long to go on at all.
         tolerance: What share of difference is none.
     """
-    return against(Blocks(a, clock), Blocks(b, clock), seconds=seconds, tolerance=tolerance)
+    return against(Blocks(a, clock), Blocks(b, clock), seconds=seconds, longest=longest, tolerance=tolerance)
 
 
-def against(a: Blocks, b: Blocks, *, seconds: float = SECONDS, tolerance: float = TOLERANCE) -> Timing:
+def against(
+    a: Blocks, b: Blocks, *, seconds: float = SECONDS, longest: float = LONGEST_S, tolerance: float = TOLERANCE
+) -> Timing:
     """The same of calls that are ready to be timed."""
     first: list[float] = []
     second: list[float] = []
     spent, wanted = 0.0, PAIRS
     while len(first) < MOST_PAIRS:
         spent += _round(a, b, first, second)
-        if spent > LONGEST_S and len(first) < PAIRS:
+        if spent > longest and len(first) < PAIRS:
             return _unknown(first, second)
         if len(first) >= wanted:
             found = statistics.in_turn(first, second, tolerance=tolerance)
@@ -170,4 +177,4 @@ def _round(a: Blocks, b: Blocks, first: list[float], second: list[float]) -> flo
 
 def _unknown(first: Sequence[float], second: Sequence[float]) -> Timing:
     ratio = medians.median(b / a for a, b in zip(first, second, strict=True))
-    return Timing(outcome="undecided", ratio=ratio, low=0.0, high=math.inf, a=tuple(first), b=tuple(second))
+    return Timing(outcome="undecided", ratio=ratio, low=1 / UNBOUNDED, high=UNBOUNDED, a=tuple(first), b=tuple(second))

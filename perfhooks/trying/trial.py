@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import math
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 OPERATORS: Final = 10
 """So many of the operators that cost most are tried."""
+_SHORTEST_S: Final = 0.1
+"""For a variant, however little time is left: less is no measurement."""
 COMPARABLE: Final = (0.5, 2.0)
 """A call that takes less or more than this by itself than it took in the training says nothing about the training: its
 inputs lay in other caches, or others used the machine."""
@@ -115,6 +119,8 @@ class Wish:
     """Bytes that may be taken; 0 is no limit."""
     seconds: float = timing.SECONDS
     """For each variant of an operator, where it is not decided sooner."""
+    total: float = math.inf
+    """Seconds that all of it may take, roughly: what cannot be decided by then stays so."""
     clock: Clock | None = None
 
 
@@ -151,10 +157,12 @@ def run(
     """
     trial = Trial(cut=cut, step_ms=step_ms, device=str(wish.device))
     variants = chosen(wish.variants)
+    ends = time.monotonic() + wish.total
     with restored(), as_recorded(said):
         try:
             for row in _rows(trial, variants, wish):
-                _try(row, variants, wish, lambda what: tell(len(trial.rows), wish.count, what))
+                left = (ends - time.monotonic()) / (wish.count - len(trial.rows) + 1)
+                _try(row, variants, wish, left, lambda what: tell(len(trial.rows), wish.count, what))
         except KeyboardInterrupt:
             trial.is_interrupted = True
     return trial
@@ -206,8 +214,8 @@ def build(signature: Signature | Update, device: torch.device) -> Ready:
     return updates.build(signature, device) if isinstance(signature, Update) else ready.build(signature, device)
 
 
-def _try(row: Row, variants: Sequence[Variant], wish: Wish, tell: Callable[[str], None]) -> None:
-    """Run a call by itself, then beside each variant."""
+def _try(row: Row, variants: Sequence[Variant], wish: Wish, left: float, tell: Callable[[str], None]) -> None:
+    """Run a call by itself, then beside each variant; for so many seconds in all."""
     call = _built(row, wish)
     if call is None:
         return
@@ -218,22 +226,23 @@ def _try(row: Row, variants: Sequence[Variant], wish: Wish, tell: Callable[[str]
     except Exception as error:  # noqa: BLE001 -- whatever an operator has to say
         row.problem = _said(error)
         return
-    for variant in variants:
-        if not _is_wanted(variant, call, wish):
-            continue
+    wanted = [variant for variant in variants if _is_wanted(variant, call, wish)]
+    for variant in wanted:
         tell(f"{call.name} {variant.name}")
-        if (tried := _tried(call, variant, wish)) is not None:
+        if (tried := _tried(call, variant, wish, left / len(wanted))) is not None:
             row.tried.append(tried)
         gc.collect(0)
 
 
-def _tried(call: Ready, variant: Variant, wish: Wish) -> Tried | None:
+def _tried(call: Ready, variant: Variant, wish: Wish, left: float) -> Tried | None:
+    # half of the time goes into building, holding results against each other, and finding out how long a call takes
+    longest = min(max(left / 2, _SHORTEST_S), timing.LONGEST_S)
     try:
         changed = variant.changed(call)
         if changed is None:
             return None
         apart = difference(call, changed)
-        timed = timing.beside(call, changed, clock=wish.clock, seconds=wish.seconds)
+        timed = timing.beside(call, changed, clock=wish.clock, seconds=min(wish.seconds, longest), longest=longest)
     except Exception as error:  # noqa: BLE001 -- whatever an operator has to say
         return Tried(variant=variant.name, problem=_said(error))
     wrong = apart is not None and apart > variant.tolerance

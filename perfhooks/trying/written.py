@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -87,7 +86,7 @@ def _measured(row: Row, tried: Tried, trial: Trial) -> dict[str, Any]:
     return {
         "times": tried.timing.times,
         "low": 1 / tried.timing.high,
-        "high": 1 / tried.timing.low if tried.timing.low else math.inf,
+        "high": 1 / tried.timing.low,
         "verdict": verdict(row, tried),
         "difference": tried.difference,
         "saved_ms": saved,
@@ -114,7 +113,11 @@ def sentences(trial: Trial) -> list[str]:
     if totals:
         said.append(f"If nothing else changes, a step of {trial.step_ms:.4g} ms would be shorter by:")
         for name, saved in totals.items():
-            count = sum(each.variant == name and each.is_gain for row in trial.rows for each in row.tried)
+            count = sum(
+                each.variant == name and each.is_gain and row.saved_ms(each) is not None
+                for row in trial.rows
+                for each in row.tried
+            )
             operators = f"{count} operator{'s' * (count != 1)}"
             said.append(f"  {name}: {saved:.3g} ms, {100 * saved / trial.step_ms:.2g}% ({operators})")
     elif trial.rows:
