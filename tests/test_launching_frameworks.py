@@ -72,5 +72,7 @@ def test_the_frameworks_own_face_takes_over(tmp_path, framework, script):
     assert window.parent.name == "it"
     assert window.parent.parent.name == "perf"
     assert [row["step"] for row in rows(window / "rank0.steps.csv")] == ["5", "6", "7", "8"]
+    startup = {row["phase"]: float(row["seconds"]) for row in rows(window.parent / "rank0.startup.csv")}
+    assert {"python", "imports"} <= set(startup), "the start ends with the first update"
     assert '"steps_by": null' in (window.parent / "run.json").read_text(), "the framework says what a step is"
     assert sum("steps 5-8" in line for line in err.splitlines() if line.startswith("perfhooks: ")) == 1, err

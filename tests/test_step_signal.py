@@ -164,6 +164,17 @@ def test_who_stands_down_hears_nothing_more(heard):
     assert begun == []
 
 
+def test_who_gives_way_to_a_framework_hears_the_end_of_the_start_and_nothing_more(heard, monkeypatch):
+    signal, begun = heard
+    monkeypatch.setattr(Startup, "is_over", False)
+    ended = []
+    monkeypatch.setattr(Startup, "end", lambda self, file=None: ended.append(file))
+    signal.give_way([Counter("loader", 0)])
+    loops.raw()
+    assert (begun, ended) == ([], [None])
+    assert signal.updates == 16
+
+
 def test_a_loader_keeps_its_class_its_length_and_its_batches(heard):
     iterator = iter(loops.loader())
     assert isinstance(iterator, torch.utils.data.dataloader._BaseDataLoaderIter)

@@ -25,7 +25,7 @@ def _faces(make: Callable[[StepSignal], Any]) -> list[Any]:
         return []
     with guard("profiling with the framework's own face"):
         face = make(signal)
-        signal.stand_down()
+        signal.give_way(face.profilers.values())
         return [face]
     return []
 
@@ -85,8 +85,9 @@ def _when_made(kind: Any, signal: StepSignal, add: Callable[[Any], Any]) -> None
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 -- it is one
         plain(self, *args, **kwargs)
         with guard("profiling with the framework's own face"):
-            _tell(signal, add(self).profilers)
-            signal.stand_down()
+            face = add(self)
+            _tell(signal, face.profilers)
+            signal.give_way(face.profilers.values())
 
     kind.__init__ = __init__
 

@@ -20,7 +20,7 @@ from perfhooks.launching.command_line import Request
 from perfhooks.launching.startup import Startup
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from perfhooks.launching.profiling import Mode
     from perfhooks.launching.timed import TimedWindow
@@ -108,6 +108,7 @@ class StepSignal:
         self._stopped: list[Any] = []
         """Profilers of ours that have ended."""
         self._stands_by = False
+        self._face: Iterable[Any] | None = None
         self._hear_no_others: Callable[[], None] = _nothing
         self.profiler: Any = _Nobody()
         self.waiting: Any = self.profiler
@@ -162,6 +163,9 @@ class StepSignal:
     def look_at_update(self, optimizer: object) -> None:
         """An update, as long as it is not settled that fetches end steps."""
         with self._listening():
+            if self._face is not None:
+                self._end_startup_of(self._face)
+                return
             if self._thread is None:
                 self._thread = threading.get_ident()
             ends = self._round.ends(optimizer)
@@ -302,11 +306,29 @@ class StepSignal:
         self._hear_no_others = _nothing
         self._end(reason or "a framework's own face takes over")
         self.by_update = self.by_fetch = self.armed = False
+        self._face = None
         self.due = _NEVER
         if reason is not None:
             if not had_begun:
                 farewell.leave_note(self.asked.notes, why=reason)
             logger.warning("perfhooks run records nothing %s: %s", "more" if had_begun else "here", reason)
+
+    def give_way(self, profilers: Iterable[Any]) -> None:
+        """A framework's own face takes over; only its first update is still listened to, as the start ends there.
+
+        Args:
+            profilers: Those of the face.
+        """
+        self.stand_down()
+        if not self.startup.is_over:
+            self._face, self.by_update = profilers, True
+
+    def _end_startup_of(self, profilers: Iterable[Any]) -> None:
+        from perfhooks.launching import profiling
+
+        self._face, self.by_update = None, False
+        files = [profiling.startup_file(profiler) for profiler in profilers]
+        self.startup.end(next(filter(None, files), None))
 
     def _end_startup(self) -> None:
         from perfhooks.launching import profiling
