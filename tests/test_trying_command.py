@@ -5,12 +5,14 @@ import io
 import json
 import sys
 
+import browser
 import pytest
 import torch
 from test_trying import Costs, Machine
 
 from perfhooks import Profiler, testing
 from perfhooks.command import app
+from perfhooks.report import page, run_data
 from perfhooks.report.data import read_run
 from perfhooks.trying import timing, trial
 
@@ -112,3 +114,28 @@ def test_a_recording_without_shapes_says_how_to_make_one_with_them(run, tmp_path
     code, _, err = run(path)
     assert code == 2
     assert "record_shapes=True" in err
+
+
+@pytest.mark.skipif(browser.find() is None, reason="no Chromium here; Debian has it as chromium")
+def test_the_page_says_what_was_measured_beside_the_finding(tmp_path):
+    events = [testing.step_mark(0, 0, 1000_000)]
+    shapes = {"Input_Dims": [[64, 64], [64, 64]], "Input_type": ["double", "double"]}
+    events += [testing.op("aten::mm", place * 100_000, place * 100_000 + 90_000, **shapes) for place in range(10)]
+    path = testing.write_trace(tmp_path / "double.json", events)
+    tried = {
+        "variant": "float32",
+        "times": 1.83,
+        "saved_ms": 0.4,
+        "saved_percent": 40.0,
+        "operators": 2,
+        "device": "cpu",
+    }
+    shown = run_data.from_trace(path) | {"tried": [{"rule": "float64-products", **tried}, {"rule": "other", **tried}]}
+    (tmp_path / "report.html").write_text(page.render(shown), encoding="utf-8")
+    with browser.Browser() as opened:
+        opened.open(tmp_path / "report.html")
+        texts = opened.run("[...document.querySelectorAll('.finding .measured')].map(each => each.textContent)")
+        assert opened.complaints == []
+    (said,) = set(texts)
+    assert said.startswith("Measured here (float32): 1.8 times as fast, 0.4")
+    assert said.endswith("a step, 40%")

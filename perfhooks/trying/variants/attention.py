@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
     from perfhooks.trying.ready import Ready
 
-_BACKENDS: Final = {
+_BACKENDS: Final[dict[str, Any]] = {
     "math": SDPBackend.MATH,
     "flash": SDPBackend.FLASH_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
-    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "cudnn": getattr(SDPBackend, "CUDNN_ATTENTION", None),  # torch 2.4 has none
 }
 
 
@@ -35,11 +35,15 @@ class Attention:
     def suits(self, call: Ready) -> bool:
         """Attention; of the back ends a CPU has two."""
         is_there = on_cuda(call) or self._backend in (SDPBackend.MATH, SDPBackend.FLASH_ATTENTION)
-        return stem(call) == "scaled_dot_product_attention" and is_there
+        return _is_attention(call) and is_there
 
     def changed(self, call: Ready) -> Ready | None:
-        """The same call, with this back end allowed alone."""
-        return replace(call, setting=self._alone) if stem(call) == "scaled_dot_product_attention" else None
+        """The same call, with this back end allowed alone; None where this torch has none of that name."""
+        return replace(call, setting=self._alone) if _is_attention(call) and self._backend is not None else None
 
     def _alone(self) -> AbstractContextManager[None]:
         return sdpa_kernel([self._backend])
+
+
+def _is_attention(call: Ready) -> bool:
+    return stem(call) == "scaled_dot_product_attention"
