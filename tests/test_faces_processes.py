@@ -62,6 +62,47 @@ def test_a_signal_ends_the_process_as_without_us_and_keeps_the_window(tmp_path):
             assert steps(window / "rank0.steps.csv")[0] == 3
 
 
+FABRIC = """
+from lightning.fabric import Fabric
+fabric = Fabric(accelerator="cpu", devices=1)
+model, optimizer = fabric.setup(layer, torch.optim.SGD(layer.parameters(), 0.1))
+for batch in fabric.setup_dataloaders(loader):
+    fabric.backward(model(batch).sum())
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+ACCELERATE = """
+from accelerate import Accelerator
+accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+model, optimizer, loader = accelerator.prepare(layer, torch.optim.SGD(layer.parameters(), 0.1), loader)
+for batch in loader:
+    with accelerator.accumulate(model):
+        accelerator.backward(model(batch).sum())
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+BEFORE = """
+import torch
+layer, loader = torch.nn.Linear(4, 2), torch.utils.data.DataLoader(torch.randn(40, 4))
+"""
+
+
+@pytest.mark.parametrize(("program", "fetches"), [(FABRIC, 1), (ACCELERATE, 2)], ids=["fabric", "accelerate"])
+def test_perfhooks_run_tells_updates_waits_and_parts_of_a_program_that_says_nothing(tmp_path, program, fetches):
+    (tmp_path / "train.py").write_text(BEFORE + program)
+    done = call(tmp_path, sys.executable, "-m", "perfhooks", "run", "train.py")
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "perf" / "latest"
+    steps_by = json.loads((run / "run.json").read_text())["steps_by"]
+    assert (steps_by["what"], round(steps_by["fetches"])) == ("loader", fetches)
+    (table,) = run.glob("*/rank0.steps.csv")
+    with table.open(encoding="utf-8") as file:
+        row = list(csv.DictReader(file))[1]
+    assert row["step"] == "13"
+    for part in ("data", "forward", "backward", "optimizer"):
+        assert float(row[f"{part}_ms"]) > 0, part
+
+
 @pytest.mark.parametrize("face", FACES)
 def test_a_framework_that_is_missing_is_named_with_its_command(tmp_path, face):
     names = ["lightning", "lightning_fabric"] if face == "fabric" else [face]

@@ -229,6 +229,8 @@ class Window(TorchProfile):
         """The schedule as torch asks for it; it asks for step 0 at construction, whatever the window's first step."""
         if self._phases is None:
             return ProfilerAction.RECORD
+        if self.planned is not None and self.planned.active <= step < self.planned.last:
+            return ProfilerAction.RECORD  # asked at every recorded step: the schedule need not be
         return action_of(self._phases, max(step, self._begin))
 
     def arm(self, first: int, phases: Phases | None) -> None:
