@@ -162,3 +162,28 @@ def test_a_batch_that_costs_less_than_handing_it_over_stays_where_it_is(tmp_path
     assert "num_workers=" not in finding.code
     assert (finding.gain_ms, finding.concerns_ms) == (None, 4)
     assert "Worth trying" in finding.estimate
+
+
+def test_attention_that_torch_writes_out_itself_is_not_the_users(tmp_path):
+    """With dropout on a CPU it has no kernel of its own: the gradients look as if somebody had written it out."""
+    import torch
+
+    def attended(q, *, own):
+        if own:
+            return torch.nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=0.1)
+        return torch.dropout(torch.softmax(q @ q.transpose(-2, -1) / 4, -1), 0.1, True) @ q
+
+    found = {}
+    for own in (True, False):
+        q = torch.randn(2, 4, 64, 16, requires_grad=True)
+        with torch.profiler.profile() as prof:
+            for _ in range(3):
+                attended(q, own=own).sum().backward()
+        path = tmp_path / f"{own}.json"
+        prof.export_chrome_trace(str(path))
+        names = read(path).names
+        assert ("aten::_scaled_dot_product_attention_math" in names) == own
+        assert "aten::_softmax_backward_data" in names
+        found[own] = [finding.rule for finding in findings.find(Capture(), read(path))]
+    assert "written-out-attention" in found[False]
+    assert "written-out-attention" not in found[True]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -619,3 +620,24 @@ def test_profiling_that_always_fails_ends_with_a_line(caplog):
         loop(prof, 50)
     assert caplog.text.count("no luck") < 10
     assert "failed 3 times in a row" in caplog.text
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with a device Kineto keeps its voice")
+@pytest.mark.parametrize("said", [{}, {"KINETO_LOG_LEVEL": "4"}])
+def test_kineto_does_not_speak_of_itself_unless_it_was_asked_to(said):
+    """It was told for one call; the training's environment, and what it starts, know nothing of it."""
+    script = """
+import os, sys, torch, perfhooks
+before = dict(os.environ)
+for _ in range(2):
+    with perfhooks.Profiler():
+        assert dict(os.environ) == before
+        torch.ones(2).sum()
+assert dict(os.environ) == before
+"""
+    clean = {name: value for name, value in os.environ.items() if name != "KINETO_LOG_LEVEL"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=300, env={**clean, **said}
+    )
+    assert done.returncode == 0, done.stderr
+    assert ("profiler_start" in done.stderr) == bool(said)

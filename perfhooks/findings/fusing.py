@@ -8,7 +8,7 @@ import numpy as np
 
 from perfhooks.findings.evidence import ms
 from perfhooks.findings.kernels import LAYOUT
-from perfhooks.trace import categories, device, intervals
+from perfhooks.trace import autograd, categories, device, intervals
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.steps import step_of
 
@@ -147,10 +147,23 @@ def _outer(kind: Ints, soft: Ints, way: int) -> Ints:
 
 
 def _within_fused(seen: Evidence, rows: Ints) -> Flags:
-    """Whether each operator is a part of torch's own attention."""
+    """Whether each operator is a part of torch's own attention, or of its gradient.
+
+    torch writes attention out itself where it has no kernel for it, as with dropout on a CPU.
+    """
     fused = seen.named(_FUSED, Kind.OP)
-    held: Flags = device.holders(seen.trace, rows, fused) >= 0 if len(fused) else np.zeros(len(rows), np.bool_)
-    return held
+    if not len(fused):
+        return np.zeros(len(rows), np.bool_)
+    held: Flags = device.holders(seen.trace, rows, fused) >= 0
+    return held | (device.holders(seen.trace, _differentiated(seen, rows), fused) >= 0)
+
+
+def _differentiated(seen: Evidence, rows: Ints) -> Ints:
+    """The operator of which each one computes the gradient; itself where it computes none."""
+    tree, nodes = seen.calls, autograd.find(seen.trace)
+    node = nodes.inside[tree.entry[rows]]
+    source = np.where(node >= 0, nodes.source[node], -1)
+    return np.where(source >= 0, tree.row[source], rows)
 
 
 def _launched_between(seen: Evidence, thread: Ints, begin: Ints, end: Ints) -> Ints:

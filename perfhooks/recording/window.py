@@ -5,6 +5,7 @@ The only module that imports torch.profiler.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import json
@@ -32,7 +33,7 @@ from perfhooks.trace import read, stacks
 from perfhooks.trace.packing import copy_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from perfhooks.recording.requested import RequestedWindow
     from perfhooks.schedule import Phases
@@ -44,6 +45,10 @@ TorchProfile = torch.profiler.profile
 
 region = record_function
 """A labelled range of the trace."""
+
+_LEVEL: Final = "KINETO_LOG_LEVEL"
+_NOTHING_AT_ALL: Final = "6"
+"""Its levels are VERBOSE, INFO, WARNING, STAGE, ERROR, USDT, from 0 on."""
 
 _METRICS: Final[dict[str, Literal["host", "device", "bytes"]]] = {
     "self_cpu_time_total": "host",
@@ -179,6 +184,26 @@ def action_of(phases: Phases, step: int) -> ProfilerAction:
     return ProfilerAction.WARMUP if phase is Phase.WARMUP else ProfilerAction.NONE
 
 
+@contextlib.contextmanager
+def _quiet_kineto() -> Iterator[None]:
+    """Let Kineto start without its lines about itself, where there is no device that they could be about.
+
+    ``USDT: profiler_start`` and ``gpuGetDeviceCount failed`` come with every window otherwise. Kineto asks for the level
+    once, when the first recorder of a process starts, so the variable is there for that call and gone after it;
+    whoever has set it keeps his own. The only level without the first line has no errors either, so where there is a
+    device nothing is changed: there they may say why it was not recorded.
+    """
+    recorded = torch.profiler.supported_activities()  # type: ignore[no-untyped-call]
+    if _LEVEL in os.environ or recorded != {ProfilerActivity.CPU}:
+        yield
+        return
+    os.environ[_LEVEL] = _NOTHING_AT_ALL
+    try:
+        yield
+    finally:
+        os.environ.pop(_LEVEL, None)
+
+
 class Window(TorchProfile):
     """A ``torch.profiler.profile`` for the steps of one window.
 
@@ -258,7 +283,8 @@ class Window(TorchProfile):
 
     def start(self) -> None:
         """Begin, with the warm-up if there is one."""
-        super().start()
+        with _quiet_kineto():
+            super().start()
         _open.add(self)
 
     def stop(self) -> None:
