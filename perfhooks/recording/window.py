@@ -188,8 +188,8 @@ def action_of(phases: Phases, step: int) -> ProfilerAction:
 def _quiet_kineto() -> Iterator[None]:
     """Let Kineto start without its lines about itself, where there is no device that they could be about.
 
-    ``USDT: profiler_start`` and ``gpuGetDeviceCount failed`` come with every window otherwise. Kineto asks for the level
-    once, when the first recorder of a process starts, so the variable is there for that call and gone after it;
+    ``USDT: profiler_start`` and ``gpuGetDeviceCount failed`` come with every window otherwise. Kineto asks for the
+    level once, when the first recorder of a process starts, so the variable is there for that call and gone after it;
     whoever has set it keeps his own. The only level without the first line has no errors either, so where there is a
     device nothing is changed: there they may say why it was not recorded.
     """
