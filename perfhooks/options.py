@@ -121,8 +121,24 @@ class Options(RecordingOptions, total=False):
         bool,
         Default(True),
         Doc(
-            "Whether a thread that sleeps most of the time looks after the run: it hears requests for windows, and "
-            "keeps the timeline on the disk up to date. Only where files are written."
+            "Whether a thread that sleeps most of the time looks after the run: it explains slow steps, hears requests "
+            "for windows, and keeps the timeline on the disk up to date. Only where files are written."
+        ),
+    ]
+    trigger: Annotated[
+        str | None,
+        Default(None),
+        Doc(
+            'What else opens a window: ``"slow"``, a slow step. The window lies over the next one where slow steps '
+            "have a rhythm, else after the slow step; at most 10 windows, besides those of the schedule."
+        ),
+    ]
+    keep: Annotated[
+        str,
+        Default("all"),
+        Doc(
+            'Which windows of the schedule are kept: ``"all"``, or ``"slow"``, those in which a step took more than 3 '
+            "times the median and 50 ms."
         ),
     ]
     poll: Annotated[
@@ -221,6 +237,7 @@ def checked(options: Options) -> Options:
     _check_plain(whole)
     _check_numbers(whole)
     _check_signal(whole)
+    _check_watching(whole)
     _check_ranks(whole["ranks"])
     return whole
 
@@ -239,6 +256,15 @@ def _check_plain(options: Options) -> None:
     out = options["out"]
     if out is not None and (not isinstance(out, str | os.PathLike) or not os.fspath(out)):
         raise OptionError(f"out must be a path, got {out!r}")
+
+
+def _check_watching(options: Options) -> None:
+    if options["trigger"] not in (None, "slow"):
+        raise OptionError(f"trigger must be 'slow' or None, got {options['trigger']!r}")
+    if options["keep"] not in ("all", "slow"):
+        raise OptionError(f"keep must be 'all' or 'slow', got {options['keep']!r}")
+    if not options["watch"] and (options["trigger"] or options["keep"] != "all"):
+        raise OptionError("trigger and keep need watch=True: the thread that watches knows which steps are slow")
 
 
 def _check_signal(options: Options) -> None:

@@ -258,12 +258,14 @@ class Handover:
         """What this process says itself: of a file, nobody knows who wrote it."""
         return Permit(handlers=self.recipes, remote=None if self._run is None else self._run.remote)
 
-    def keep_time(self, rows: Rows) -> None:
+    def keep_time(self, rows: Rows, *, more: bool = False) -> None:
         """Append steps to the run's timeline; many of them are left to the worker, as text takes its time.
 
         Args:
             rows: They have ended.
+            more: Whether others were written since the last call.
         """
+        self._is_page_old |= more
         run = self._run
         if run is None or not len(rows.numbers):
             return

@@ -128,6 +128,7 @@ class Profiler(TorchFace):
         self._watched = WatchedLoop(
             self._timeline, self._options["stage"], self._options["poll"], step=self._current_step, wake=self._wake
         )
+        self._watched.triggers = self._options["trigger"] == "slow"
         self._requests = Requests(self._watched)
         self._keeps_time = True
         self._end_step: Callable[[int], None] = _ignore
@@ -560,9 +561,10 @@ class Profiler(TorchFace):
         # a loop that ends with the step before a window leaves one that never saw a step
         empty = window.partial == STOPPED and window.reached == window.first != self._began
         keep = self._options["keep_results"] and not (empty and self._last is not None)
+        is_dull = self._is_dull(window)
         self._write_timeline()
         size = self._handover.take(
-            window, self._options["stage"], write=not empty, release=None if keep else window.release
+            window, self._options["stage"], write=not empty and not is_dull, release=None if keep else window.release
         )
         if window.request is not None:
             self._say_recorded(window.request, window, is_saved=size is not None)
@@ -572,6 +574,18 @@ class Profiler(TorchFace):
             if self._last is not None and self._last is not window:
                 self._last.release()
             self._last = window
+
+    def _is_dull(self, window: Window) -> bool:
+        """Whether no step of a window was slow, and only such windows are to be kept."""
+        limit = self._watched.limit_ns
+        if self._options["keep"] != "slow" or window.request is not None or limit is None:
+            return False
+        with self._timeline.taking:
+            ended = self._timeline.since(window.first)
+        dull = not bool((ended.ends - ended.begins > limit).any())
+        if dull:
+            logger.debug("no step of %d-%d was slow: they are not kept", window.first, window.reached - 1)
+        return dull
 
     def _say_recorded(self, request: RequestedWindow, window: Window, *, is_saved: bool) -> None:
         self._requests.over_with(request)
@@ -605,7 +619,8 @@ class Profiler(TorchFace):
             if self._keeps_time:
                 self._keeps_time = False
                 with guard("writing the timeline", self._on_error):
-                    self._handover.keep_time(rows)
+                    self._handover.keep_time(rows, more=self._watched.wrote_steps)
+                    self._watched.wrote_steps = False
                     self._keeps_time = True
 
     def _why_nothing(self) -> str:

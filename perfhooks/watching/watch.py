@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Final
 from perfhooks.guard import cause_of, logger
 from perfhooks.run import layout
 from perfhooks.run.liveness import Process
-from perfhooks.run.publishing import publish_json
+from perfhooks.run.publishing import publish, publish_json
 from perfhooks.watching.loops import Asked
-from perfhooks.watching.pace import LATELY, Pace
+from perfhooks.watching.pace import Pace
+from perfhooks.watching.slow import SAMPLE_S, SlowSteps
+from perfhooks.watching.slow_steps import append
 from perfhooks.watching.status import Status
 
 if TYPE_CHECKING:
@@ -22,6 +24,11 @@ if TYPE_CHECKING:
 
 STEPS: Final = 3
 """Of a window that a signal asks for."""
+WRITE_S: Final = 8.0
+"""Seconds after which the timeline is written: with the poll, it is at most ten seconds behind."""
+_MOST_ROWS: Final = 20_000
+"""Steps that the watcher writes itself; a loop with more of them has its worker write them."""
+_LONG_S: Final = 1.0
 STATUS_S: Final = 5.0
 """Seconds after which a rank says again where it is, if it has gone on."""
 
@@ -36,6 +43,10 @@ class Watch:
     def __init__(self, loop: WatchedLoop) -> None:
         self._loop = loop
         self._pace = Pace()
+        self._slow = SlowSteps(loop, self._pace)
+        self._write_at = time.monotonic() + WRITE_S
+        self._watched = 0
+        """The step that was looked at last."""
         self._seen = 0
         """The first step that the pace does not know."""
         self._said: Loop | None = None
@@ -49,7 +60,22 @@ class Watch:
 
     def look(self) -> float:
         """Look whether the step that goes on takes too long; seconds until it should be looked at again."""
-        return 1.0
+        timeline = self._loop.timeline
+        if not self._loop.is_running and not self._slow.is_watching:
+            return _LONG_S
+        if not timeline.taking.acquire(blocking=False):
+            return SAMPLE_S  # it is being written
+        try:
+            step = timeline.reached
+            begin = timeline.begin_of(step)
+        finally:
+            timeline.taking.release()
+        if self._slow.is_watching and step > self._watched:
+            self._follow()
+        if begin is None or not self._loop.is_running:
+            return _LONG_S
+        self._watched = step
+        return self._slow.look(step, begin)
 
     def tick(self) -> None:
         """Once in a while: follow the pace, and say where the loop is."""
@@ -57,23 +83,55 @@ class Watch:
         if self._loop.is_signalled:
             self._loop.is_signalled = False
             self._loop.ask(Asked("signal", STEPS))
+        self._slow.learn()
+        self._write_slow()
         now = time.monotonic()
         if now >= self._say_at:
             self._say_at = now + STATUS_S
             self._say()
+        if now >= self._write_at:
+            self._write_at = now + WRITE_S
+            self._write_steps()
 
     def end(self) -> None:
         """The loop has ended."""
         self._say_at = 0.0
         self.tick()
+        self._slow.end()
 
     def _follow(self) -> None:
         timeline = self._loop.timeline
         with timeline.taking:
-            ended = timeline.since(max(self._seen, timeline.reached - LATELY))
+            ended = timeline.since(self._seen)
         if len(ended.numbers):
             self._seen = int(ended.numbers[-1]) + 1
+            median_ns, limit_ns = self._pace.median_ns, self._pace.limit_ns
             self._pace.add((ended.ends - ended.begins).tolist())
+            if self._pace.limit_ns is not None:
+                self._loop.limit_ns = self._pace.limit_ns
+            self._slow.ended(ended, median_ns, limit_ns)
+
+    def _write_slow(self) -> None:
+        run, slow = self._loop.run, self._slow
+        if run is None or not slow.rows:
+            return
+        rows, slow.rows = slow.rows, []
+        with self._writing("writing the table of slow steps"):
+            append(run.folder / layout.slow_steps(run.rank), rows)
+            if slow.folded.is_new:
+                with publish(run.folder / layout.slow_stacks(run.rank)) as file:
+                    file.write(slow.folded.text().encode("utf-8", "replace"))
+
+    def _write_steps(self) -> None:
+        """Have the timeline on the disk; steps that are in a file of their own, for the worker, come first."""
+        run, timeline = self._loop.run, self._loop.timeline
+        if run is None or not 0 < timeline.waiting <= _MOST_ROWS:
+            return
+        if any(rank == run.rank for _, rank in run.left_steps()):
+            return
+        with self._writing("writing the timeline"), timeline.taking:
+            timeline.rows().append_to(run.timeline(run.rank))
+            self._loop.wrote_steps = True
 
     def _say(self) -> None:
         run, here = self._loop.run, self._loop.where(self._pace.median_ns)

@@ -38,8 +38,12 @@ class Watcher:
     def __init__(self) -> None:
         self._watches: dict[WatchedLoop, Watch] = {}
         self._posts: dict[Path, Post] = {}
-        self._bell = threading.Semaphore(0)
+        self._bell = threading.Lock()
+        """Held; whoever releases it wakes the thread. To wait for a lock is one call in C, for an event it is many."""
+        self._bell.acquire()
         self._thread: threading.Thread | None = None
+        self._due = 0.0
+        """When to look into the folders again."""
         self._changing = threading.Lock()
 
     def attach(self, loop: WatchedLoop) -> None:
@@ -47,6 +51,8 @@ class Watcher:
         with self._changing:
             if loop not in self._watches:
                 self._watches = {**self._watches, loop: Watch(loop)}
+                self._due = 0.0
+                self._ring()
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._live, name=NAME, daemon=True)
                 self._thread.start()
@@ -56,30 +62,44 @@ class Watcher:
         with self._changing:
             watch = self._watches.get(loop)
             self._watches = {each: watch for each, watch in self._watches.items() if each is not loop}
+        self._ring()
         if watch is not None:
-            watch.end()
-            self._answer([loop])
+            try:
+                watch.end()
+                self._answer([loop])
+            except Exception as error:  # noqa: BLE001 -- nothing that follows depends on it
+                logger.debug("the last look at a loop failed: %s", cause_of(error))
 
     def end(self) -> None:
         """The process ends: let the thread end before the interpreter does."""
-        self._watches = {}
-        self._bell.release()
-        if self._thread is not None:
-            self._thread.join(_FAREWELL_S)
+        self._watches, thread = {}, self._thread
+        self._ring()
+        if thread is not None:
+            thread.join(_FAREWELL_S)
+
+    def _ring(self) -> None:
+        with contextlib.suppress(RuntimeError):  # it rings already
+            self._bell.release()
 
     def _live(self) -> None:
         try:
-            due = 0.0
-            while self._watches:
-                now = time.monotonic()
-                if now >= due:
+            while self._is_wanted():
+                if time.monotonic() >= self._due:
+                    # before the poll, as a loop that comes meanwhile wants another one
+                    self._due = time.monotonic() + min((loop.poll for loop in self._watches), default=0.0)
                     self._poll()
-                    due = now + min((loop.poll for loop in self._watches), default=0.0)
-                delay = min([due - time.monotonic(), *(watch.look() for watch in self._watches.values())])
-                self._bell.acquire(timeout=max(_SHORTEST_S, delay))
+                delay = min([watch.look() for watch in self._watches.values()], default=0.0)
+                self._bell.acquire(timeout=max(_SHORTEST_S, min(delay, self._due - time.monotonic())))
         except Exception as error:  # noqa: BLE001 -- a thread of ours, whose end nobody else would hear of
             logger.warning("steps are not watched any more (%s); training goes on", cause_of(error))
             logger.debug("the watcher failed", exc_info=True)
+
+    def _is_wanted(self) -> bool:
+        """Whether there is a loop left; where there is none, the next one gets a thread of its own."""
+        with self._changing:
+            if not self._watches:
+                self._thread = None
+            return bool(self._watches)
 
     def _poll(self) -> None:
         """Once in a while: requests, answers, and what each loop has to write."""

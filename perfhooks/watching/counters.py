@@ -1,0 +1,144 @@
+"""What happened to a thread and its process lately: read around slow steps, and at no other time."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from perfhooks.watching.sampling import Frame
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Counters(NamedTuple):
+    """Counts that only grow; None where the system, or the device, does not tell."""
+
+    cpu_ns: int | None = None
+    """What the thread has computed."""
+    switches: int | None = None
+    """How often it was off a processor, whether it waited or was made to."""
+    faults: int | None = None
+    """Its page faults."""
+    retries: int | None = None
+    """How often the device's allocator had to give memory back and try again."""
+
+    @classmethod
+    def read(cls, thread: Thread) -> Counters:
+        """Those of a thread now."""
+        return cls(thread.cpu_ns(), *thread.switches_and_faults(), _retries())
+
+    def since(self, before: Counters) -> Counters:
+        """What was added."""
+        return Counters(*(
+            None if now is None or then is None else max(0, now - then) for now, then in zip(self, before, strict=True)
+        ))  # fmt: skip
+
+
+class Thread:
+    """A thread of this process, as the system counts what it does.
+
+    Args:
+        ident: As `threading.get_ident` says it in the thread.
+        native: As `threading.get_native_id` does.
+    """
+
+    def __init__(self, ident: int, native: int) -> None:
+        self._folder = f"/proc/self/task/{native}"
+        self._clock: int | None = None
+        if hasattr(time, "pthread_getcpuclockid"):
+            with contextlib.suppress(OSError):
+                self._clock = time.pthread_getcpuclockid(ident)
+
+    def cpu_ns(self) -> int | None:
+        """What it has computed, in nanoseconds."""
+        with contextlib.suppress(OSError):
+            return None if self._clock is None else time.clock_gettime_ns(self._clock)
+        return None
+
+    def switches_and_faults(self) -> tuple[int | None, int | None]:
+        """See `Counters`; Linux tells."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            status = Path(self._folder, "status").read_text(encoding="ascii", errors="replace")
+            stat = Path(self._folder, "stat").read_text(encoding="ascii", errors="replace")
+            switches = sum(int(line.split()[1]) for line in status.splitlines() if "ctxt_switches" in line)
+            fields = stat.rpartition(")")[2].split()
+            return switches, int(fields[7]) + int(fields[9])  # minor and major faults, see proc(5)
+        return None, None
+
+
+def _retries() -> int | None:
+    """Retries of torch's allocator on all devices that are in use."""
+    torch = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None)
+    with contextlib.suppress(Exception):  # a device that is in trouble is not ours to report
+        if cuda is not None and cuda.is_initialized():
+            stats = (cuda.memory_stats(device) for device in range(cuda.device_count()))
+            return sum(int(each.get("num_alloc_retries", 0)) for each in stats)
+    return None
+
+
+def clock_mhz() -> float | None:
+    """The clock of the device that is in use; None where it cannot be read."""
+    torch = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None)
+    with contextlib.suppress(Exception):  # it needs a library that may not be there
+        if cuda is not None and cuda.is_initialized():
+            return float(cuda.clock_rate())
+    return None
+
+
+def _caller() -> Frame | None:
+    """The code that Python was in when it called us; none where it ends, or where C has called it."""
+    with contextlib.suppress(ValueError):
+        frame = sys._getframe(2)  # noqa: SLF001 -- documented, and the only way
+        return Frame(frame.f_code, frame.f_lineno or 0)
+    return None
+
+
+class Collections:
+    """How long Python's garbage collections took, and where the longest began."""
+
+    def __init__(self) -> None:
+        self._pauses: list[tuple[int, int, Frame | None]] = []
+        self._began = 0
+        self._where: Frame | None = None
+        self._listener: Callable[[str, dict[str, Any]], None] = self._heard
+
+    def listen(self) -> None:
+        """Hear of collections from now on."""
+        if self._listener not in gc.callbacks:
+            gc.callbacks.append(self._listener)
+
+    def end(self) -> None:
+        """Hear of none any more."""
+        with contextlib.suppress(ValueError):
+            gc.callbacks.remove(self._listener)
+
+    def _heard(self, phase: str, info: dict[str, Any]) -> None:
+        """Called by Python in whatever thread collects; a young generation takes microseconds and is passed over."""
+        if not info["generation"]:
+            return
+        if phase == "start":
+            self._where = _caller()
+            self._began = time.perf_counter_ns()
+        elif self._began:
+            self._pauses.append((self._began, time.perf_counter_ns(), self._where))
+            self._began = 0
+            if len(self._pauses) > 4096:  # nobody asks while nobody watches  # noqa: PLR2004
+                del self._pauses[:2048]
+
+    def within(self, begin: int, end: int) -> tuple[int, Frame | None]:
+        """The nanoseconds of collections in a stretch of time, and where the longest of them began."""
+        inside = [(min(stop, end) - max(start, begin), where) for start, stop, where in self._pauses[:]]
+        inside = [(length, where) for length, where in inside if length > 0]
+        return sum(length for length, _ in inside), max(inside, key=lambda each: each[0], default=(0, None))[1]
+
+    def forget(self, before: int) -> None:
+        """Forget those that ended before a time."""
+        while self._pauses and self._pauses[0][1] < before:
+            del self._pauses[0]

@@ -1,0 +1,103 @@
+"""Where the training thread is, looked up from another thread while a step takes too long."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import CodeType
+
+_DEEPEST: Final = 200
+"""Frames of a stack that are kept, the innermost ones."""
+_MOST_STACKS: Final = 5000
+"""Different stacks that are kept of a run."""
+
+
+class Frame(NamedTuple):
+    """A line of a stack."""
+
+    code: CodeType
+    line: int
+
+    @property
+    def file(self) -> str:
+        """Its file."""
+        return self.code.co_filename
+
+    @property
+    def name(self) -> str:
+        """Its function."""
+        return self.code.co_name
+
+    def __str__(self) -> str:
+        return f"{self.name} ({_short(self.file)}:{self.line})"
+
+
+_OURS: Final = f"{Path(__file__).parent}{os.sep}"
+
+Stack = tuple[Frame, ...]
+"""Frames, the outermost first."""
+
+
+def stack_of(thread: int) -> Stack:
+    """Where a thread is; empty if it has ended."""
+    frame = sys._current_frames().get(thread)  # noqa: SLF001 -- documented, and the only way
+    found: list[Frame] = []
+    while frame is not None and len(found) < _DEEPEST:
+        found.append(Frame(frame.f_code, frame.f_lineno or 0))
+        frame = frame.f_back
+    while found and found[0].file.startswith(_OURS):  # what hears of a garbage collection is not what collects
+        del found[0]
+    return tuple(reversed(found))
+
+
+def common(first: Stack, second: Stack) -> int:
+    """How many of the outermost functions two stacks share."""
+    count = 0
+    for one, other in zip(first, second, strict=False):
+        if one.code is not other.code:
+            break
+        count += 1
+    return count
+
+
+class Folded:
+    """Stacks with the milliseconds that were spent in each, over a whole run."""
+
+    def __init__(self) -> None:
+        self._found: Counter[str] = Counter()
+        self.is_new = False
+        """Whether there is something that was not written yet."""
+
+    def add(self, samples: Sequence[tuple[Stack, int]]) -> None:
+        """Take samples, each with the nanoseconds that it stands for."""
+        for stack, spent in samples:
+            text = ";".join(str(frame).replace(";", ",") for frame in stack) or "no Python frame"
+            if text in self._found or len(self._found) < _MOST_STACKS:
+                self._found[text] += spent
+                self.is_new = True
+
+    def text(self) -> str:
+        """One line a stack: its frames, and whole milliseconds."""
+        self.is_new = False
+        return "".join(f"{stack} {max(1, round(spent / 1e6))}\n" for stack, spent in sorted(self._found.items()))
+
+
+def _short(file: str) -> str:
+    """A file as a person would name it: below its package, or with its folder."""
+    parts = file.replace("\\", "/").split("/")
+    for top in ("site-packages", "dist-packages"):
+        if top in parts:
+            return "/".join(parts[parts.index(top) + 1 :])
+    return "/".join(parts[-2:]) if len(parts) > 1 else file
+
+
+def shown(file: str) -> str:
+    """A file as the table names it: relative to the working directory if it is in there."""
+    here = os.getcwd() + os.sep  # noqa: PTH109 -- a string
+    return file.removeprefix(here)

@@ -1,0 +1,254 @@
+"""Every step is watched: what is slow, why, and that nobody notices it being watched."""
+
+from __future__ import annotations
+
+import csv
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import perfhooks
+from perfhooks import Profiler
+from perfhooks.recording import lifetime
+from perfhooks.run.installation import Installation
+from perfhooks.run.timeline import Timeline
+from perfhooks.watching import slow_steps, watch, watcher
+from perfhooks.watching.causes import Explainer, Seen
+from perfhooks.watching.counters import Counters
+from perfhooks.watching.loops import WatchedLoop
+from perfhooks.watching.pace import FIRST, MORE_NS, Pace
+from perfhooks.watching.sampling import stack_of
+from perfhooks.watching.slow import SlowSteps, predict
+
+MATRIX = torch.ones(8, 8)
+SCRIPT = Path(__file__).parent / "slow_training.py"
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def keep_stepping(prof, until, most_s=60):
+    began = time.monotonic()
+    while not until() and time.monotonic() - began < most_s:
+        MATRIX @ MATRIX
+        time.sleep(0.001)
+        prof.step()
+    assert until()
+
+
+def line_of(text):
+    """The line of the script that has a remark."""
+    (number,) = [n for n, line in enumerate(SCRIPT.read_text().splitlines(), 1) if line.endswith(f"# {text}")]
+    return f"slow_training.py:{number})"
+
+
+def test_each_planted_slow_step_has_its_cause_and_its_line(tmp_path):
+    path = os.pathsep.join(filter(None, [str(Path(perfhooks.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, SCRIPT, tmp_path / "perf"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = {row.step: row for row in slow_steps.read(tmp_path / "perf/job/rank0.slow.csv")}
+    planted = {
+        60: "data", 90: "garbage collection", 120: "unknown", 150: "checkpoint", 180: "compilation", 210: "validation",
+    }  # fmt: skip
+    assert {step: found[step].cause for step in planted} == planted
+    assert {step: found[step].line.endswith(line_of(cause)) for step, cause in planted.items()} == dict.fromkeys(
+        planted, True
+    )
+    for step, cause in planted.items():
+        row = found[step]
+        assert (row.explained_ms is None) == (cause == "unknown")
+        assert row.explained_ms is None or 0.5 * row.wall_ms < row.explained_ms <= row.wall_ms
+        assert f"step {step} took" in done.stderr
+    folded = (tmp_path / "perf/job/rank0.slow.folded").read_text()
+    assert any("spin (" in line and int(line.rpartition(" ")[2]) > 0 for line in folded.splitlines())
+
+
+def test_no_step_of_ten_thousand_is_slow_because_of_noise():
+    """Steps of 20 ms with noise of 5%; and one that is, so that the silence says something."""
+    draw = random.Random(7)
+    walls = [int(20e6 * draw.gauss(1, 0.05)) for _ in range(10_000)]
+    walls[5000] = int(3 * 20e6 + 2 * MORE_NS)
+    line = Timeline("train")
+    loop = WatchedLoop(line, "train", 1.0, step=int, wake=lambda: None)
+    line.begin(0)
+    now = line._begins[0] = 10**9
+    pace = Pace()
+    slow = SlowSteps(loop, pace)
+    try:
+        for start in range(0, len(walls), 40):
+            for wall in walls[start : start + 40]:
+                now += wall
+                line.end_step(now)
+            ended = line.since(start)
+            before = pace.median_ns, pace.limit_ns
+            pace.add((ended.ends - ended.begins).tolist())
+            slow.ended(ended, *before)
+    finally:
+        slow.end()
+    assert [row.step for row in slow.rows] == [5000]
+
+
+def test_there_is_no_pace_before_some_steps_have_ended():
+    pace = Pace()
+    pace.add([10**6] * (FIRST - 1))
+    assert pace.limit_ns is None
+    pace.add([10**6])
+    assert (pace.median_ns, pace.limit_ns) == (10**6, 3 * 10**6 + MORE_NS)
+
+
+def test_slow_steps_with_a_rhythm_are_predicted_and_others_are_not():
+    assert predict([100, 200, 300]) == 400
+    assert predict([100, 201, 300, 399]) == 498
+    assert predict([100, 200]) is None
+    assert predict([100, 130, 300, 301]) is None
+    assert predict([7, 8, 9, 10]) is None
+
+
+def test_what_explains_less_than_half_is_not_the_cause():
+    seen = Seen(
+        wall_ns=1000, median_ns=100, wait_ns=400, garbage_ns=300, garbage_at=None, samples=[], counters=Counters(),
+        is_distributed=False, clock_share=None,
+    )  # fmt: skip
+    explain = Explainer(Installation.current()).explain
+    assert explain(seen)[:2] == ("unknown", None)
+    assert explain(seen._replace(wait_ns=500))[:2] == ("data", 500)
+    assert explain(seen._replace(garbage_ns=500, wait_ns=900))[:2] == ("garbage collection", 500)
+    assert explain(seen._replace(counters=Counters(retries=2)))[:2] == ("allocator", None)
+    assert explain(seen._replace(clock_share=0.5))[:2] == ("throttled clock", None)
+
+
+def all_reduce():
+    return stack_of(threading.get_ident())
+
+
+def test_a_backward_pass_that_computes_nothing_waits_for_other_ranks():
+    (frame,) = all_reduce()[-1:]
+    code = frame.code.replace(co_filename="/site-packages/torch/autograd/graph.py")
+    stack = ((frame._replace(code=code)),)
+    seen = Seen(
+        wall_ns=1000, median_ns=100, wait_ns=-1, garbage_ns=0, garbage_at=None, samples=[(stack, 800)],
+        counters=Counters(cpu_ns=20), is_distributed=True, clock_share=None,
+    )  # fmt: skip
+    explain = Explainer(Installation.current()).explain
+    assert explain(seen).cause == "other ranks"
+    assert explain(seen._replace(is_distributed=False)).cause == "unknown"
+    assert explain(seen._replace(counters=Counters(cpu_ns=790))).cause == "unknown"
+
+
+# --- in a training ---
+
+
+def test_a_slow_step_asks_for_a_window_and_the_timeline_is_written_meanwhile(tmp_path, monkeypatch):
+    monkeypatch.setattr(watch, "WRITE_S", 0.05)
+    run = tmp_path / "r"
+    with Profiler(
+        schedule="on request", out=tmp_path, run="r", poll=0.02, trigger="slow", on_trace_ready="steps"
+    ) as prof:
+        keep_stepping(prof, lambda: prof._watched.limit_ns is not None)
+        time.sleep(0.5)
+        keep_stepping(prof, lambda: any(run.glob("train-*")))
+        keep_stepping(prof, (run / "rank0.slow.csv").exists)
+        reached = prof.step_num
+        keep_stepping(prof, lambda: len((run / "rank0.timeline.csv").read_text().splitlines()) > reached)
+        prof.wait()
+    (capture,) = [place.load() for place in prof._handover.places]
+    assert capture.request == "slow"
+    with (run / "rank0.timeline.csv").open() as file:
+        steps = [int(row["step"]) for row in csv.DictReader(file)]
+    assert steps == list(range(prof.step_num)), "each once, in their order"
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(1e15, []), (0.0, ["train-000003-000004"])])
+def test_windows_without_a_slow_step_can_be_dropped(tmp_path, limit, kept):
+    with Profiler(
+        schedule="wait=2 warmup=1 active=2 repeat=1", out=tmp_path, run="r", poll=3600, keep="slow", background=False,
+        on_trace_ready="steps",
+    ) as prof:  # fmt: skip
+        prof._watched.limit_ns = limit
+        for _ in range(6):
+            MATRIX @ MATRIX
+            prof.step()
+    assert [folder.name for folder in (tmp_path / "r").glob("train-*")] == kept
+
+
+def test_options_of_watching_are_checked():
+    for options, message in (
+        ({"trigger": "fast"}, "trigger must be 'slow' or None"),
+        ({"keep": "some"}, "keep must be 'all' or 'slow'"),
+        ({"keep": "slow", "watch": False}, "need watch=True"),
+        ({"signal": "USR2", "watch": False}, "signal needs watch=True"),
+    ):
+        with pytest.raises(perfhooks.OptionError, match=message):
+            Profiler(**options)
+
+
+# --- faults ---
+
+
+def threads():
+    return [thread for thread in threading.enumerate() if thread.name == watcher.NAME]
+
+
+def test_a_watcher_that_dies_is_one_line_and_the_training_goes_on(tmp_path, monkeypatch, caplog):
+    def broken(self):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(watch.Watch, "tick", broken)
+    with Profiler(schedule="on request", out=tmp_path, poll=0.01) as prof:
+        keep_stepping(prof, lambda: "steps are not watched any more (ZeroDivisionError)" in caplog.text)
+        prof.request(1)
+        keep_stepping(prof, lambda: prof._handover.places)
+    assert not threads()
+
+
+def test_three_profilers_share_one_thread_that_ends_with_them_and_stays_out_of_children(tmp_path):
+    profilers = [Profiler(schedule="on request", out=tmp_path, run=name, poll=0.01) for name in "abc"]
+    for prof in profilers:
+        prof.start()
+    (thread,) = threads()
+    if hasattr(os, "fork"):
+        child = os.fork()
+        if not child:
+            os._exit(len(threads()) + 2 * lifetime.is_anybody_known())
+        assert os.waitpid(child, 0)[1] == 0
+    for prof in profilers:
+        prof.pause()
+        prof.stop()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_a_folder_that_is_gone_and_a_tracer_change_nothing(tmp_path, caplog):
+    import shutil
+
+    def trace(*event):
+        seen.append(event)
+
+    seen = []
+    with Profiler(schedule="on request", out=tmp_path, run="r", poll=0.01) as prof:
+        sys.settrace(trace)
+        keep_stepping(prof, lambda: prof._watched.limit_ns is not None)
+        sys.settrace(None)
+        shutil.rmtree(tmp_path / "r")
+        (tmp_path / "r").touch()
+        limit = prof.step_num + 300
+        keep_stepping(prof, lambda: prof.step_num >= limit)
+        assert threads()[0].is_alive()
+        (tmp_path / "r").unlink()
+    assert prof.step_num >= limit
+    assert seen
+    assert not [record for record in caplog.records if record.exc_info]
