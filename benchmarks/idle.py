@@ -31,6 +31,7 @@ def measure() -> list[Comparison]:
             ("perfhooks: for batch in steps(loader)", ours_steps(on_trace_ready=ignore)),
             ("perfhooks: step(), writing timeline.csv", ours_step(out=out)),
             ("perfhooks: steps(loader), writing timeline.csv", ours_steps(out=out)),
+            ("perfhooks: step(), nothing watched (watch=False)", ours_step(out=out, watch=False)),
         )
     return [Comparison(title="One idle step of a raw loop", unit="us", rows=rows)]
 
