@@ -21,6 +21,7 @@ from perfhooks.ranks import merge as merging
 from perfhooks.report import terminal_tables, tree
 from perfhooks.trace import arguments, host, memory, modules, read, reader, source, stacks, steps, synchronisations
 from perfhooks.trace.events import decode_object, decode_value
+from perfhooks.variables import MAX_UNPACKED_MB
 
 GOOD = '{"ph":"X","cat":"cpu_op","name":"good","pid":1,"tid":1,"ts":5.001,"dur":1}'
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "attacks.py"
@@ -178,19 +179,19 @@ def test_an_archive_that_unpacks_to_more_than_it_may_ends_there(tmp_path, monkey
     path = packed(tmp_path / "t.json.gz", ('{"traceEvents":[' + GOOD, 1), (" " * 1000, 3000), ("," + GOOD + "]}", 1))
     assert doubts(read(path)) == []
     if limit == "environment":
-        monkeypatch.setenv(source.LIMIT, "1.5")
+        monkeypatch.setenv(MAX_UNPACKED_MB, "1.5")
     if limit == "ratio":
         monkeypatch.setattr(source, "FLOOR", 0)
     trace = read(path, max_unpacked_mb=1.5 if limit == "argument" else None)
     assert (len(trace), set(doubts(trace))) == (1, {"cut-off"})
-    assert source.LIMIT in trace.doubts[0].text
+    assert MAX_UNPACKED_MB in trace.doubts[0].text
     said = f"{source.RATIO} times" if limit == "ratio" else "1.5 MB"
     assert said in trace.doubts[0].text
 
 
 @pytest.mark.parametrize("verb", ["show", "flame", "report", "merge"])
 def test_the_command_line_says_how_much_is_unpacked(tmp_path, monkeypatch, capsys, verb):
-    monkeypatch.setenv(source.LIMIT, "")
+    monkeypatch.setenv(MAX_UNPACKED_MB, "")
     packed(tmp_path / "t.json.gz", ('{"traceEvents":[' + GOOD, 1), (" " * 1000, 3000), ("," + GOOD + "]}", 1))
     target = tmp_path if verb == "merge" else tmp_path / "t.json.gz"
     how = {"show": ["-t", "checks"], "flame": ["-f", "folded", "-o", "-"]}.get(verb, ["-o", str(tmp_path / "made")])
@@ -208,13 +209,13 @@ def test_the_command_line_says_how_much_is_unpacked(tmp_path, monkeypatch, capsy
 
 def test_the_argument_goes_before_the_environment(tmp_path, monkeypatch):
     path = packed(tmp_path / "t.json.gz", ('{"traceEvents":[' + GOOD, 1), (" " * 1000, 3000), ("]}", 1))
-    monkeypatch.setenv(source.LIMIT, "1")
+    monkeypatch.setenv(MAX_UNPACKED_MB, "1")
     assert doubts(read(path, max_unpacked_mb=100)) == []
 
 
 @pytest.mark.parametrize(("given", "said"), [(0, ""), ("many", ""), (None, "many"), (None, "-3"), (None, "nan")])
 def test_a_limit_that_is_none_is_refused(tmp_path, monkeypatch, given, said):
-    monkeypatch.setenv(source.LIMIT, said)
+    monkeypatch.setenv(MAX_UNPACKED_MB, said)
     with pytest.raises(OptionError, match="must be a number of megabytes above 0"):
         read(packed(tmp_path / "t.json.gz", ("[]", 1)), max_unpacked_mb=given)
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "perfhooks"
 
 FLOORS = (
-    ("errors", "labels", "printable", "version"),
+    ("errors", "labels", "printable", "variables", "version"),
     ("guard", "progress", "schedule"),
     ("trace",),
     ("run",),

@@ -8,7 +8,7 @@ from typing import Final
 import typer
 
 from perfhooks.errors import OptionError
-from perfhooks.trace.source import LIMIT
+from perfhooks.variables import MAX_UNPACKED_MB
 
 
 def _allow(megabytes: float | None) -> float | None:
@@ -16,7 +16,7 @@ def _allow(megabytes: float | None) -> float | None:
     if megabytes is not None:
         if not megabytes > 0:
             raise OptionError(f"max-unpacked-mb must be a number of megabytes above 0, got {megabytes:g}")
-        os.environ[LIMIT] = str(megabytes)
+        os.environ[MAX_UNPACKED_MB] = str(megabytes)
     return megabytes
 
 
@@ -24,8 +24,8 @@ MAX_UNPACKED: Final = typer.Option(
     "--max-unpacked-mb",
     metavar="MB",
     callback=_allow,
-    help=f"How many megabytes a packed trace may unpack to; else {LIMIT} in the environment says it, else it is 100 "
-    "times its size, or 268 if that is more.",
+    help=f"How many megabytes a packed trace may unpack to; else {MAX_UNPACKED_MB} in the environment says it, else it "
+    "is 100 times its size, or 268 if that is more.",
     show_default=False,
 )
 """The option. A verb's parameter for it has a name that begins with _, as it has no use for the value."""

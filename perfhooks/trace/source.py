@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from perfhooks.errors import OptionError, TraceError
+from perfhooks.variables import MAX_UNPACKED_MB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 BLOCK: Final = 1 << 19
 """Bytes to read at once, after unpacking: what is made of so many stays in the processor's cache."""
 
-LIMIT: Final = "PERFHOOKS_MAX_UNPACKED_MB"
-"""The variable of the environment that says how many megabytes a packed trace may unpack to."""
 RATIO: Final = 100
 """So many times its own size a packed trace may unpack to, if nobody says otherwise. Recorded traces unpack to 10 to 23
 times; a file made to fill the memory of whoever opens it, to 1,000 times."""
@@ -62,8 +61,8 @@ def blocks(file: IO[bytes], max_unpacked_mb: float | None = None) -> Iterator[by
 
     Args:
         file: an open binary file.
-        max_unpacked_mb: how many megabytes (10^6 bytes) an archive may unpack to; None is what the variable `LIMIT` of
-            the environment says, else `RATIO` times its size, at least `FLOOR`.
+        max_unpacked_mb: how many megabytes (10^6 bytes) an archive may unpack to; None is what the variable
+            `MAX_UNPACKED_MB` of the environment says, else `RATIO` times its size, at least `FLOOR`.
 
     Raises:
         TornArchiveError: after the last good block of an archive that is damaged, or unpacks to more.
@@ -81,8 +80,8 @@ def blocks(file: IO[bytes], max_unpacked_mb: float | None = None) -> Iterator[by
 
 def _limit(given: float | None) -> float | None:
     """The limit in bytes, or None where it follows from the size of the file."""
-    said = os.environ.get(LIMIT, "").strip()
-    name = "max_unpacked_mb" if given is not None else LIMIT
+    said = os.environ.get(MAX_UNPACKED_MB, "").strip()
+    name = "max_unpacked_mb" if given is not None else MAX_UNPACKED_MB
     try:
         limit = given if given is not None else float(said) if said else None
         if limit is None:
@@ -123,6 +122,6 @@ def _check(packed: int, unpacked: int, limit: float | None) -> None:
         return
     rule = f"{RATIO} times its size" if limit is None else f"the {limit / 1e6:g} MB that are allowed"
     raise TornArchiveError(
-        f"the gzip archive unpacks to more than {rule}; if you trust it, set {LIMIT} (or --max-unpacked-mb) to the "
-        "megabytes that it may have"
+        f"the gzip archive unpacks to more than {rule}; if you trust it, set {MAX_UNPACKED_MB} (or --max-unpacked-mb) to "
+        "the megabytes that it may have"
     )

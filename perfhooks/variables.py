@@ -1,0 +1,8 @@
+"""Variables of the environment by which a person tells perfhooks something."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAX_UNPACKED_MB: Final = "PERFHOOKS_MAX_UNPACKED_MB"
+"""How many megabytes (10^6 bytes) a packed trace may unpack to."""
