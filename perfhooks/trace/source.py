@@ -122,6 +122,6 @@ def _check(packed: int, unpacked: int, limit: float | None) -> None:
         return
     rule = f"{RATIO} times its size" if limit is None else f"the {limit / 1e6:g} MB that are allowed"
     raise TornArchiveError(
-        f"the gzip archive unpacks to more than {rule}; if you trust it, set {MAX_UNPACKED_MB} (or --max-unpacked-mb) to "
-        "the megabytes that it may have"
+        f"the gzip archive unpacks to more than {rule}; if you trust it, set {MAX_UNPACKED_MB} (or --max-unpacked-mb) "
+        "to the megabytes that it may have"
     )
