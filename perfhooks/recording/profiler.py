@@ -474,32 +474,33 @@ class Profiler(TorchFace):
             self._skipped += 1
             logger.warning("%s", why)
             if request is not None:
-                self._watched.answer(request.asked, "refused", why=why)
-                self._requests.over_with(request)
+                self._requests.refuse(request, why)
             return
+        self._begin_window(self._armed_window(step) if request is None else self._window_for(request, step))
+        self._opened += 1
+
+    def _armed_window(self, step: int) -> Window:
+        """The window of the schedule that begins at a step."""
         phases: Phases | None = self._requests.base if self._phases is self._requests else self._phases
-        if request is not None:
-            phases = request.phases
-        elif self._schedule is None and not self._writes:
+        if self._schedule is None and not self._writes:
             phases = None
-        if self._options["acc_events"] and self._last is not None and request is None:
+        if self._options["acc_events"] and self._last is not None:
             window = self._last
             window.arm(step, phases)
+            window.request = None
         else:
-            window = Window(
-                first=step,
-                phases=phases,
-                on_trace_ready=self._ready,
-                recording={**self._recording_options, **(request.asked.options if request else {})},
-            )
-        window.request = request
-        if request is not None and request.note:
-            window.notes.append(request.note)
+            window = self._new_window(step, phases, self._recording_options)
         window.shortened = self._shortened
-        for key, value in self._metadata.items():
-            window.preset_metadata_json(key, value)
-        self._begin_window(window)
-        self._opened += 1
+        return window
+
+    def _window_for(self, request: RequestedWindow, step: int) -> Window:
+        window = self._new_window(step, request.phases, {**self._recording_options, **request.asked.options})
+        window.request = request
+        window.notes += [request.note] if request.note else []
+        return window
+
+    def _new_window(self, step: int, phases: Phases | None, recording: Mapping[str, Any]) -> Window:
+        return Window(first=step, phases=phases, on_trace_ready=self._ready, recording=recording)
 
     def _why_not(self, step: int) -> str | None:
         """Why no window can begin now."""
@@ -511,6 +512,8 @@ class Profiler(TorchFace):
 
     def _begin_window(self, window: Window) -> None:
         """Start the recorder last: what is done after that is part of the first step."""
+        for key, value in self._metadata.items():
+            window.preset_metadata_json(key, value)
         self._handover.warm_up()
         if self._run is not None:
             self._run.enter_window(place_of(window, self._run, self._options["stage"]).folder.name)
@@ -561,42 +564,20 @@ class Profiler(TorchFace):
         # a loop that ends with the step before a window leaves one that never saw a step
         empty = window.partial == STOPPED and window.reached == window.first != self._began
         keep = self._options["keep_results"] and not (empty and self._last is not None)
-        is_dull = self._is_dull(window)
+        is_dull = self._options["keep"] == "slow" and window.request is None and self._watched.was_dull(window.first)
         self._write_timeline()
         size = self._handover.take(
             window, self._options["stage"], write=not empty and not is_dull, release=None if keep else window.release
         )
         if window.request is not None:
-            self._say_recorded(window.request, window, is_saved=size is not None)
+            place = None if size is None or self._run is None else place_of(window, self._run, self._options["stage"])
+            self._requests.recorded(window.request, window, None if place is None else place.folder.name)
         elif size is not None and isinstance(self._schedule, Schedule):
             self._keep_budget(size, self._schedule, window)
         if keep:
             if self._last is not None and self._last is not window:
                 self._last.release()
             self._last = window
-
-    def _is_dull(self, window: Window) -> bool:
-        """Whether no step of a window was slow, and only such windows are to be kept."""
-        limit = self._watched.limit_ns
-        if self._options["keep"] != "slow" or window.request is not None or limit is None:
-            return False
-        with self._timeline.taking:
-            ended = self._timeline.since(window.first)
-        dull = not bool((ended.ends - ended.begins > limit).any())
-        if dull:
-            logger.debug("no step of %d-%d was slow: they are not kept", window.first, window.reached - 1)
-        return dull
-
-    def _say_recorded(self, request: RequestedWindow, window: Window, *, is_saved: bool) -> None:
-        self._requests.over_with(request)
-        if self._run is None:
-            return
-        if is_saved:
-            name = place_of(window, self._run, self._options["stage"]).folder.name
-            first, last = window.first, window.reached - 1
-            self._watched.answer(request.asked, "recorded", window=name, first=first, last=last, why=request.note)
-        else:
-            self._watched.answer(request.asked, "refused", why="; ".join(window.notes) or "its trace was not saved")
 
     def _keep_budget(self, size: int, schedule: Schedule, window: Window) -> None:
         """Shorten the windows to come where this one's trace is too large."""

@@ -10,6 +10,7 @@ from perfhooks.run.publishing import file_name
 from perfhooks.schedule import CallableSchedule, FromStartToStop, Phase, Planned, Schedule
 
 if TYPE_CHECKING:
+    from perfhooks.recording.handover import Recorded
     from perfhooks.schedule import Phases
     from perfhooks.watching.loops import Asked, WatchedLoop
     from perfhooks.watching.requests import State
@@ -84,8 +85,27 @@ class Requests:
         for asked in waiting:
             self._loop.answer(asked, "ended", why=why)
 
-    def over_with(self, window: RequestedWindow) -> None:
-        """A window has been recorded, or will not be."""
+    def refuse(self, window: RequestedWindow, why: str) -> None:
+        """A window will not be recorded."""
+        self._forget(window)
+        self._loop.answer(window.asked, "refused", why=why)
+
+    def recorded(self, window: RequestedWindow, what: Recorded, folder: str | None) -> None:
+        """A window has been recorded.
+
+        Args:
+            window: It had its place.
+            what: What was recorded for it.
+            folder: Where it was saved; None where it was not.
+        """
+        if folder is None:
+            self.refuse(window, "; ".join(what.notes) or "its trace was not saved")
+            return
+        self._forget(window)
+        first, last = what.first, what.reached - 1
+        self._loop.answer(window.asked, "recorded", window=folder, first=first, last=last, why=window.note)
+
+    def _forget(self, window: RequestedWindow) -> None:
         self._windows = [each for each in self._windows if each is not window]
 
     def _place(self, asked: Asked, step: int) -> None:
@@ -150,7 +170,7 @@ class Requests:
         if window.planned.first != step:
             return False
         if isinstance(self.base, CallableSchedule) and self.base.phase(step) is not Phase.WAIT:
-            self.over_with(window)
+            self._forget(window)
             later = self._gap(step + 1, WARMUP + window.asked.steps) or step + 1
             self._keep(RequestedWindow.at(window.asked, later, WARMUP, "other windows come first"), "accepted")
             return self.base.opens(step)

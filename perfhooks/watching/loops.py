@@ -107,6 +107,14 @@ class WatchedLoop:
         elif state in ("refused", "ended"):
             logger.warning("no window is recorded on request: %s", why)
 
+    def was_dull(self, first: int) -> bool:
+        """Whether no step from a certain one on was slow; that is not said before anybody knows what slow is."""
+        if self.limit_ns is None:
+            return False
+        with self.timeline.taking:
+            ended = self.timeline.since(first)
+        return not bool((ended.ends - ended.begins > self.limit_ns).any())
+
     def where(self, median_ns: float | None) -> Loop:
         """Where it is."""
         median_ms = None if median_ns is None else median_ns / 1e6
