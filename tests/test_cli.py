@@ -31,7 +31,7 @@ def test_help_fits_a_screen_and_names_every_verb(tmp_path):
     done = run("--help", folder=tmp_path)
     assert done.returncode == 0
     assert len(done.stdout.splitlines()) <= 40
-    for verb in ("report", "show", "flame", "schedule", "doctor", "demo", "merge", "compare", "try"):
+    for verb in ("report", "show", "flame", "schedule", "doctor", "demo", "merge", "compare", "try", "capture", "top"):
         assert verb in done.stdout
 
 

@@ -42,7 +42,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
             return None
         try:
             os.kill(self.pid, 0)
-        except ProcessLookupError:
+        except (ProcessLookupError, OverflowError):  # a number that no process has
             return False
         except OSError:
             pass

@@ -69,7 +69,7 @@ class Row(NamedTuple):
     data_ms: float | None
 
 
-def _rows(text: bytes) -> Iterator[Row]:
+def parsed(text: bytes) -> Iterator[Row]:
     """The lines of a part of the file; a line that is torn, as by a full disk, or no row is left out.
 
     Args:
@@ -88,7 +88,7 @@ def _last_rows(path: Path, most: int) -> Iterator[Row]:
     try:
         with os.fdopen(open_plain(path), "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - most))
-            yield from _rows(file.read(most))
+            yield from parsed(file.read(most))
     except FileNotFoundError:
         return
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import os
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _LARGEST: Final = 16 << 20
 """Bytes of a table that is read: 10^5 slow steps."""
+_HEADER: Final = 1024
+"""Bytes of the longest first line."""
 
 
 class SlowStep(NamedTuple):
@@ -86,19 +89,41 @@ def append(path: Path, rows: list[SlowStep]) -> None:
 def read(path: Path) -> list[SlowStep]:
     """The slow steps of a rank; none where there is no such file, and torn rows are left out."""
     try:
-        text = read_bytes(path, _LARGEST).decode("utf-8", "replace")
+        return _rows(read_bytes(path, _LARGEST))
     except OSError:
         return []
+
+
+def last(path: Path, most: int) -> list[SlowStep]:
+    """Those in the last bytes of the table; none where there is no such file.
+
+    Args:
+        path: The table of a rank.
+        most: How many bytes are read at most, besides the header.
+    """
+    try:
+        with os.fdopen(open_plain(path), "rb") as file:
+            header = file.readline(_HEADER)
+            begin = max(len(header), os.fstat(file.fileno()).st_size - most)
+            file.seek(begin)
+            text = file.read(most)
+    except OSError:
+        return []
+    return _rows(header + (text if begin == len(header) else text.partition(b"\n")[2]))
+
+
+def _rows(text: bytes) -> list[SlowStep]:
+    """The rows of a table; torn ones, and what is none, are left out."""
     found = []
-    for row in csv.DictReader(io.StringIO(text)):
-        try:
-            found.append(SlowStep(
-                row["stage"], int(row["step"]), float(row["wall_ms"]), float(row["times_median"]), row["cause"],
-                _number(row["explained_ms"]), row["line"], _number(row["data_ms"]), float(row["gc_ms"]),
-                _number(row["cpu_share"]), *(_count(row[name]) for name in ("switches", "faults", "alloc_retries")),
-            ))  # fmt: skip
-        except (KeyError, TypeError, ValueError):
-            continue
+    # a NUL, or a quote that stays open, ends what the module csv can read
+    with contextlib.suppress(csv.Error):
+        for row in csv.DictReader(io.StringIO(text.decode("utf-8", "replace"))):
+            with contextlib.suppress(KeyError, TypeError, ValueError):
+                found.append(SlowStep(
+                    row["stage"], int(row["step"]), float(row["wall_ms"]), float(row["times_median"]), row["cause"],
+                    _number(row["explained_ms"]), row["line"], _number(row["data_ms"]), float(row["gc_ms"]),
+                    _number(row["cpu_share"]), *(_count(row[name]) for name in ("switches", "faults", "alloc_retries")),
+                ))  # fmt: skip
     return found
 
 

@@ -1,0 +1,360 @@
+"""What can be seen of a run from outside, from its files alone: what `perfhooks top` shows."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections import Counter, deque
+from dataclasses import dataclass
+from statistics import fmean, median, median_low
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from perfhooks.errors import PerfhooksError
+from perfhooks.run import layout
+from perfhooks.run.folder import Run, places_of
+from perfhooks.run.liveness import Process
+from perfhooks.run.reading import is_plain, read_json
+from perfhooks.watching import slow_steps
+from perfhooks.watching.status import Status
+from perfhooks.watching.tail import Tail
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from perfhooks.run.timeline import Row
+    from perfhooks.watching.slow_steps import SlowStep
+
+MINUTE_MS: Final = 60_000.0
+"""Steps that follow each other are the last minute as long as they add up to it."""
+RANK_STEPS: Final = 200
+"""Ranks are compared by so many of their last steps."""
+SLOWER: Final = 1.1
+"""A rank is slow whose steps take so many times what those of most take: the noise of a median of `RANK_STEPS` steps
+is a few percent."""
+LAST_SLOW: Final = 8
+"""Slow steps that are kept of all ranks."""
+FULL: Final = 3.0
+"""A bar is full at so many medians: beyond it a step is slow, see `perfhooks.watching.pace`."""
+
+_STEPS: Final = 1 << 16
+"""Of the first rank, whose last minute is shown: steps of 1 ms."""
+_STEPS_BYTES: Final = 4 << 20
+_RANK_BYTES: Final = 64 << 10
+"""Of each other rank: some 2,000 steps."""
+_SLOW_BYTES: Final = 64 << 10
+_LONGEST_STAGE: Final = 400
+_LARGEST_STEP: Final = 1 << 61
+_MOST_RANKS: Final = 20_000
+_AT_ONCE: Final = 64
+"""Ranks whose files are read in one look, after the first: a disk that a thousand of them share has other work."""
+_WINDOWS: Final = 32
+"""The windows that changed last: one that is being finished is among them."""
+
+
+class Times(NamedTuple):
+    """What steps that follow each other took."""
+
+    steps: int
+    rate: float | None
+    """Steps in a second; None where they took no time."""
+    median_ms: float
+    p95_ms: float
+    """The shortest time that 95 of 100 steps did not exceed."""
+    data_share: float | None
+    """How much of them was waiting for data; None where nobody measured it."""
+
+
+def times(rows: Sequence[Row]) -> Times | None:
+    """What some steps took; None of none."""
+    if not rows:
+        return None
+    walls = sorted(row.wall_ms for row in rows)
+    known = [row for row in rows if row.data_ms is not None]
+    total, of_known = sum(walls), sum(row.wall_ms for row in known)
+    waited = sum(row.data_ms or 0.0 for row in known)
+    return Times(
+        steps=len(walls),
+        rate=len(walls) * 1e3 / total if total else None,
+        median_ms=median(walls),
+        p95_ms=walls[math.ceil(0.95 * len(walls)) - 1],
+        data_share=waited / of_known if of_known else None,
+    )
+
+
+def last_minute(rows: Iterable[Row], stage: str) -> list[Row]:
+    """The last steps of a loop that add up to a minute, and the one that makes it full; in their order."""
+    found: list[Row] = []
+    total = 0.0
+    for row in reversed([row for row in rows if row.stage == stage]):
+        found.append(row)
+        total += row.wall_ms
+        if total >= MINUTE_MS:
+            break
+    return found[::-1]
+
+
+def bars(walls: Sequence[float], most: int) -> list[float]:
+    """Step times as heights from 0 to 1, full at `FULL` medians.
+
+    Args:
+        walls: Times in milliseconds.
+        most: How many bars there may be. Where there are more steps, a bar is the longest of several.
+    """
+    if not walls or most < 1:
+        return []
+    full = FULL * median(walls) or 1.0
+    each = math.ceil(len(walls) / most)
+    return [min(1.0, max(walls[at : at + each]) / full) for at in range(0, len(walls), each)]
+
+
+class RankSeen(NamedTuple):
+    """One rank."""
+
+    rank: int
+    step: int | None
+    """The step that goes on, as far as is known."""
+    median_ms: float | None
+    """Of its last `RANK_STEPS` steps."""
+    data_ms: float | None
+    """What a step of them waited for data, the mean; None where nobody measured it."""
+    is_alive: bool | None
+    """Whether its process is there; None where nobody here can tell."""
+    slow: str = ""
+    """Why it is slow, if it is."""
+
+
+def judged(ranks: Sequence[RankSeen]) -> list[RankSeen]:
+    """The ranks, with the reason for those that are slow.
+
+    Where ranks wait for each other, the steps of all take as long as those of the slowest. Who waits longer for data
+    than the others shows even then.
+    """
+    medians = [rank.median_ms for rank in ranks if rank.median_ms is not None]
+    waits = [rank.data_ms for rank in ranks if rank.data_ms is not None]
+    if not medians:
+        return list(ranks)
+    usual, wait = median_low(medians), median_low(waits) if waits else 0.0
+    return [rank._replace(slow=_why_slow(rank, usual, wait)) for rank in ranks]
+
+
+def _why_slow(rank: RankSeen, usual: float, wait: float) -> str:
+    if rank.median_ms is not None and rank.median_ms > SLOWER * usual:
+        return f"its steps take {said_ms(rank.median_ms)}, those of most {said_ms(usual)}"
+    if rank.data_ms is not None and rank.data_ms - wait > (SLOWER - 1) * usual:
+        return f"a step waits {said_ms(rank.data_ms)} for data, those of most {said_ms(wait)}"
+    return ""
+
+
+def said_ms(value: float) -> str:
+    """A time in milliseconds as a person reads it, to three digits."""
+    for unit, size in (("h", 3.6e6), ("s", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.3g} ms"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """A run as it was seen at one moment."""
+
+    run: Path
+    stage: str
+    """The loop that is shown: the one that most ranks are in, else the one that ended a step last."""
+    rank: int | None
+    """The rank whose steps are shown, the first one; None where there is none yet."""
+    step: int | None
+    times: Times | None
+    """Of its last minute."""
+    walls: tuple[float, ...]
+    """What its steps took in that minute, in milliseconds."""
+    ranks: tuple[RankSeen, ...]
+    slow: tuple[tuple[int, SlowStep], ...]
+    """The last slow steps with their rank, the last one first."""
+    windows: int
+    """How many there are."""
+    unfinished: Mapping[str, int]
+    """Those of which files are still to be made, with the number of ranks."""
+    is_recording: bool
+    page: Path | None
+    is_alive: bool | None
+    """Whether any process of it is there; None where nobody here can tell."""
+    silent_s: float
+    """For how long no file of a rank has changed."""
+
+
+class View:
+    """Looks at a run again and again, and reads what has changed.
+
+    Args:
+        folder: The run folder.
+
+    Raises:
+        PerfhooksError: It is none.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        # `latest` may lead to the next run while this one is looked at
+        self._run = Run(Run.existing(folder).folder.resolve())
+        self._ranks: dict[int, _Rank] = {}
+        self._turn = 0
+        self._finished: dict[Path, int] = {}
+        """Windows of which nothing is left to be done, and when they had changed last."""
+
+    def look(self) -> Seen:
+        """What there is now.
+
+        Raises:
+            PerfhooksError: The folder is gone.
+        """
+        try:
+            self._read()
+            windows, unfinished = self._windows()
+            is_recording = self._run.is_any_recording()
+        except OSError as error:
+            raise PerfhooksError(f"{self._run.folder} cannot be read any more ({error.strerror})") from error
+        return self._seen(windows, unfinished, is_recording=is_recording)
+
+    def _seen(self, windows: int, unfinished: dict[str, int], *, is_recording: bool) -> Seen:
+        ranks = list(self._ranks.values())
+        stage = _stage(ranks)
+        first = next((rank for rank in ranks if rank.rows), ranks[0] if ranks else None)
+        minute = [] if first is None else last_minute(first.rows, stage)
+        alive = {rank.is_alive for rank in ranks}
+        page = self._run.folder / layout.PAGE
+        changed = max((rank.changed for rank in ranks), default=0.0)
+        return Seen(
+            run=self._run.folder,
+            stage=stage,
+            rank=None if first is None else first.rank,
+            step=None if first is None else first.step(stage),
+            times=times(minute),
+            walls=tuple(row.wall_ms for row in minute),
+            ranks=tuple(judged([rank.seen(stage) for rank in ranks])),
+            slow=_last_slow(ranks),
+            windows=windows,
+            unfinished=unfinished,
+            is_recording=is_recording and alive != {False},
+            page=page if is_plain(page) else None,
+            is_alive=True if True in alive else False if alive == {False} else None,
+            silent_s=max(0.0, time.time() - changed),
+        )
+
+    def _read(self) -> None:
+        """The files of all ranks at first, then of some in turn; those of the first rank each time."""
+        new = sorted(self._found() - set(self._ranks))[: _MOST_RANKS - len(self._ranks)]
+        for rank in new:
+            self._ranks[rank] = _Rank(self._run, rank, is_first=not self._ranks)
+            self._ranks[rank].read()
+        if new:
+            self._ranks = dict(sorted(self._ranks.items()))
+        known = [rank for rank in self._ranks if rank not in new]
+        due = {known[(self._turn + count) % len(known)] for count in range(min(_AT_ONCE, len(known)))}
+        self._turn += _AT_ONCE
+        for rank in due.union(known[:1]):
+            self._ranks[rank].read()
+
+    def _found(self) -> set[int]:
+        """The ranks that left a sign of themselves."""
+        names = [path.name for path in self._run.folder.iterdir()]
+        kinds = (layout.rank_of_run_file, layout.rank_of_owner, layout.rank_of_status)
+        return {rank for name in names for kind in kinds if (rank := kind(name)) is not None}
+
+    def _windows(self) -> tuple[int, dict[str, int]]:
+        """How many windows there are, and those that are not finished, with how many ranks are not."""
+        changed: dict[Path, int] = {}
+        for folder in self._run.window_folders():
+            if layout.steps_of(folder.name):
+                with contextlib.suppress(FileNotFoundError):  # an old one has just been deleted
+                    changed[folder] = folder.lstat().st_mtime_ns
+        self._finished = {folder: at for folder, at in self._finished.items() if changed.get(folder) == at}
+        unfinished = {}
+        for folder in sorted(changed, key=changed.__getitem__)[-_WINDOWS:]:
+            if folder not in self._finished:
+                count = sum(_unfinished(folder))
+                if count:
+                    unfinished[folder.name] = count
+                else:
+                    self._finished[folder] = changed[folder]
+        return len(changed), unfinished
+
+
+class _Rank:
+    """What is known of a rank."""
+
+    def __init__(self, run: Run, rank: int, *, is_first: bool) -> None:
+        self.rank = rank
+        self._run = run
+        self._tail = Tail(run.timeline(rank), _STEPS_BYTES if is_first else _RANK_BYTES)
+        self.rows: deque[Row] = deque(maxlen=_STEPS if is_first else RANK_STEPS)
+        self.status: Status | None = None
+        self.slow: list[SlowStep] = []
+        self._slow_file: tuple[int, int] | None = None
+        self.is_alive: bool | None = None
+        self.changed = 0.0
+        """When a file of it changed last, in seconds since 1970."""
+
+    def read(self) -> None:
+        self.rows.extend(filter(_is_step, self._tail.read()))
+        self.status = Status.read(self._run.folder, self.rank) or self.status
+        self._read_slow(self._run.folder / layout.slow_steps(self.rank))
+        owner = self._run.folder / layout.owner(self.rank)
+        with contextlib.suppress(FileNotFoundError, PerfhooksError):
+            self.is_alive = read_json(owner, Process, "a process").is_alive
+        for path in (self._run.timeline(self.rank), self._run.folder / layout.status(self.rank), owner):
+            with contextlib.suppress(OSError):
+                self.changed = max(self.changed, path.lstat().st_mtime)
+
+    def _read_slow(self, path: Path) -> None:
+        with contextlib.suppress(OSError):
+            found = path.lstat()
+            if (found.st_ino, found.st_size) != self._slow_file:
+                self._slow_file = (found.st_ino, found.st_size)
+                self.slow = slow_steps.last(path, _SLOW_BYTES)[-LAST_SLOW:]
+
+    def step(self, stage: str) -> int | None:
+        """The step that goes on: after the last one that is written, or where the rank said later that it is."""
+        found = [row.step + 1 for row in self.rows if row.stage == stage][-1:]
+        if self.status is not None and self.status.loop.stage == stage:
+            found.append(self.status.loop.step)
+        return max(found, default=None)
+
+    def seen(self, stage: str) -> RankSeen:
+        rows = [row for row in self.rows if row.stage == stage][-RANK_STEPS:]
+        waits = [row.data_ms for row in rows if row.data_ms is not None]
+        return RankSeen(
+            rank=self.rank,
+            step=self.step(stage),
+            median_ms=median(row.wall_ms for row in rows) if rows else None,
+            data_ms=fmean(waits) if waits else None,
+            is_alive=self.is_alive,
+        )
+
+
+def _is_step(row: Row) -> bool:
+    """Whether a row is of a step: the file may be anybody's."""
+    is_time = 0 <= row.wall_ms < MINUTE_MS * 1e6 and 0 <= (row.data_ms or 0.0) < MINUTE_MS * 1e6
+    return is_time and 0 <= row.step < _LARGEST_STEP and len(row.stage) <= _LONGEST_STAGE
+
+
+def _stage(ranks: Sequence[_Rank]) -> str:
+    loops = [rank.status.loop for rank in ranks if rank.status is not None]
+    running = Counter(loop.stage for loop in loops if loop.is_running)
+    if running:
+        return running.most_common(1)[0][0]
+    last = [rank.rows[-1].stage for rank in ranks if rank.rows]
+    return (last or [loop.stage for loop in loops] or [""])[0]
+
+
+def _last_slow(ranks: Sequence[_Rank]) -> tuple[tuple[int, SlowStep], ...]:
+    """The last slow steps of all ranks; those of several loops have numbers that say nothing of their order."""
+    found = [(rank.rank, step) for rank in ranks for step in rank.slow if 0 <= step.step < _LARGEST_STEP]
+    return tuple(sorted(found, key=lambda each: each[1].step, reverse=True)[:LAST_SLOW])
+
+
+def _unfinished(window: Path) -> Iterator[bool]:
+    """For each rank of a window, whether its files are still to be made."""
+    for place in places_of(window):
+        with contextlib.suppress(PerfhooksError):
+            yield place.load().state != "done"

@@ -1,0 +1,581 @@
+"""A run seen from outside: what `perfhooks top` computes, and how it draws it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import math
+import os
+import select
+import signal
+import statistics
+import subprocess
+import sys
+import time
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from typer.testing import CliRunner
+
+from perfhooks.command.app import app
+from perfhooks.command.running.written import ASCII, line, screen
+from perfhooks.errors import PerfhooksError
+from perfhooks.run import layout
+from perfhooks.run.capture import Capture, Place
+from perfhooks.run.liveness import Process
+from perfhooks.run.manifest import Manifest
+from perfhooks.run.publishing import publish_json
+from perfhooks.run.timeline import HEADER, Row
+from perfhooks.watching import slow_steps
+from perfhooks.watching.requests import Loop
+from perfhooks.watching.slow_steps import SlowStep
+from perfhooks.watching.status import Status
+from perfhooks.watching.tail import Tail
+from perfhooks.watching.view import RankSeen, View, bars, judged, last_minute, said_ms, times
+
+ALIVE = Process.current()
+GONE = msgspec.structs.replace(ALIVE, began="before")
+ELSEWHERE = msgspec.structs.replace(ALIVE, host="another")
+
+
+class Folder:
+    """A run folder made by hand."""
+
+    def __init__(self, path):
+        self.path = path
+        path.mkdir()
+        Manifest().write(path)
+
+    def owner(self, rank, process):
+        publish_json(self.path / layout.owner(rank), process)
+
+    def steps(self, rank, walls, *, first=0, stage="train", data=None):
+        path = self.path / layout.timeline(rank)
+        with path.open("a", encoding="utf-8") as file:
+            if not file.tell():
+                file.write(HEADER)
+            for step, wall in enumerate(walls, first):
+                file.write(f"{stage},{step},wait,{wall:.6f},{'' if data is None else data}\n")
+
+    def status(self, rank, step, *, stage="train", is_running=True):
+        loop = Loop(stage=stage, step=step, is_running=is_running)
+        publish_json(self.path / layout.status(rank), Status(process=ALIVE, time=1.0, loop=loop))
+
+    def slow(self, rank, *steps):
+        rest = (520.0, 149.0, "data", 513.0, "f (train.py:16)", 1.0, 0.0, None, None, None, None)
+        slow_steps.append(self.path / layout.slow_steps(rank), [SlowStep("train", step, *rest) for step in steps])
+
+    def window(self, first, ranks=(0,), state="done"):
+        place = Place(self.path / layout.window("train", first, first + 2))
+        for rank in ranks:
+            Place(place.folder, rank).save(Capture(rank=rank, first=first, last=first + 2, state=state))
+        return place.folder
+
+
+@pytest.fixture
+def run(tmp_path):
+    return Folder(tmp_path / "run")
+
+
+def rows(walls, stage="train"):
+    return [Row(stage, step, "wait", wall, wall / 4) for step, wall in enumerate(walls)]
+
+
+# --- what is computed, against a slow and obvious computation ---
+
+WALLS = st.lists(st.floats(0.001, 90_000), max_size=60)
+
+
+@given(WALLS)
+def test_the_last_minute_is_the_shortest_end_that_adds_up_to_it(walls):
+    mixed = list(itertools.chain.from_iterable(zip(rows(walls), rows(walls, "val"), strict=True)))
+    enough = [count for count in range(len(walls) + 1) if math.fsum(walls[len(walls) - count :]) >= 60_000]
+    found = last_minute(mixed, "train")
+    count = len(found)
+    assert [row.wall_ms for row in found] == walls[len(walls) - count :]
+    assert count == min(enough, default=len(walls)) or math.isclose(math.fsum(walls[-count:]), 60_000)
+
+
+@given(WALLS)
+def test_the_times_of_steps_are_those_that_one_counts_by_hand(walls):
+    found = times(rows(walls))
+    if not walls:
+        assert found is None
+        return
+    assert found.steps == len(walls)
+    assert found.rate == pytest.approx(len(walls) / (sum(walls) / 1000))
+    assert found.median_ms == statistics.median(walls)
+    assert found.p95_ms == min(each for each in walls if 100 * sum(one <= each for one in walls) >= 95 * len(walls))
+    assert found.data_share == pytest.approx(0.25)
+
+
+def test_a_wait_that_nobody_measured_is_unknown_and_not_none():
+    unknown = [row._replace(data_ms=None) for row in rows([10.0, 10.0])]
+    assert times(unknown).data_share is None
+    assert times([*unknown, *rows([10.0])]).data_share == 0.25
+
+
+@given(WALLS, st.integers(1, 30))
+def test_bars_are_as_many_as_fit_and_none_hides_a_long_step(walls, most):
+    found = bars(walls, most)
+    assert len(found) <= most
+    assert all(0 <= each <= 1 for each in found)
+    if walls:
+        assert max(found) == min(1.0, max(walls) / (3 * statistics.median(walls)))
+
+
+def ranks(*facts):
+    return [RankSeen(rank, 10, median, data, True) for rank, (median, data) in enumerate(facts)]
+
+
+@pytest.mark.parametrize(
+    ("facts", "slow"),
+    [
+        ([(100.0, 1.0)], []),
+        ([(100.0, 1.0)] * 8, []),
+        ([(100.0, 1.0), (105.0, 1.0), (103.0, 1.0)], []),
+        ([(100.0, 1.0), (150.0, 1.0)], [1]),
+        ([(150.0, 1.0), *[(100.0, 1.0)] * 6, (130.0, None)], [0, 7]),
+        ([(100.0, 1.0), (100.0, 30.0), (100.0, 2.0)], [1]),
+        ([(None, None), (100.0, None), (100.0, None)], []),
+    ],
+)
+def test_a_rank_is_slow_by_its_steps_or_by_its_wait_for_data(facts, slow):
+    assert [rank.rank for rank in judged(ranks(*facts)) if rank.slow] == slow
+
+
+def test_it_says_why_a_rank_is_slow():
+    by_steps, by_data = judged(ranks((150.0, 1.0), (100.0, 31.0), (100.0, 1.0)))[:2]
+    assert by_steps.slow == "its steps take 150 ms, those of most 100 ms"
+    assert by_data.slow == "a step waits 31 ms for data, those of most 1 ms"
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(0.25, "0.25 ms"), (81.23, "81.2 ms"), (2_500, "2.5 s"), (7.2e6, "2 h"), (1e300, "2.78e+293 h")]
+)
+def test_times_have_three_digits_and_a_unit(value, said):
+    assert said_ms(value) == said
+
+
+# --- reading what grows ---
+
+
+def test_a_tail_reads_each_row_once_and_a_torn_one_when_it_is_whole(run):
+    tail = Tail(run.path / layout.timeline(0), 1000)
+    assert tail.read() == []
+    run.steps(0, [1.0, 2.0])
+    assert [row.wall_ms for row in tail.read()] == [1.0, 2.0]
+    assert tail.read() == []
+    with (run.path / layout.timeline(0)).open("a") as file:
+        file.write("train,2,wai")
+        file.flush()
+        assert tail.read() == []
+        file.write("t,3.0,\n")
+    assert [(row.step, row.wall_ms) for row in tail.read()] == [(2, 3.0)]
+
+
+def test_a_tail_reads_no_more_than_the_end(run, monkeypatch):
+    run.steps(0, range(5000))
+    read = []
+    real = os.fdopen
+
+    def spy(*args):
+        file = real(*args)
+        return _Counted(file, read)
+
+    monkeypatch.setattr("perfhooks.watching.tail.os.fdopen", spy)
+    tail = Tail(run.path / layout.timeline(0), 1000)
+    steps = [row.step for row in tail.read()]
+    assert steps == list(range(steps[0], 5000))
+    run.steps(0, [1.0], first=5000)
+    assert [row.step for row in tail.read()] == [5000]
+    run.steps(0, range(500), first=5001)
+    steps = [row.step for row in tail.read()]
+    assert steps == list(range(steps[0], 5501))
+    assert steps[0] > 5001
+    assert read[1] < 40, "only what is new"
+    assert max(read) <= 1000
+
+
+class _Counted(io.BufferedIOBase):
+    """A file that notes how much was read of it."""
+
+    def __init__(self, file, read):
+        self._file, self._read = file, read
+
+    def read(self, most=-1):
+        found = self._file.read(most)
+        self._read.append(len(found))
+        return found
+
+    def seek(self, *where):
+        return self._file.seek(*where)
+
+    def fileno(self):
+        return self._file.fileno()
+
+    def close(self):
+        self._file.close()
+        super().close()
+
+
+@given(st.lists(st.integers(0, 40), max_size=12), st.integers(100, 400))
+def test_a_tail_that_looks_in_time_sees_every_row_wherever_writing_stops(tmp_path_factory, cuts, most):
+    path = tmp_path_factory.mktemp("tail") / "t.csv"
+    text = HEADER + "".join(f"train,{step},wait,{step}.5,\n" for step in range(12))
+    tail, seen, at = Tail(path, most), [], 0
+    for cut in [*cuts, *[40] * (len(text) // 40 + 1)]:
+        with path.open("a") as file:
+            file.write(text[at : at + cut])
+        at += cut
+        seen += [row.step for row in tail.read()]
+    assert seen == list(range(12))
+
+
+def test_a_file_that_is_replaced_is_read_from_its_beginning(run):
+    path = run.path / layout.timeline(0)
+    run.steps(0, range(9))
+    tail = Tail(path, 1000)
+    tail.read()
+    path.unlink()
+    run.steps(0, [7.0])
+    assert [row.wall_ms for row in tail.read()] == [7.0]
+
+
+def test_a_line_without_an_end_is_passed_over(run):
+    path = run.path / layout.timeline(0)
+    path.write_text("x" * 5000)
+    tail = Tail(path, 100)
+    assert tail.read() == []
+    with path.open("a") as file:
+        file.write(",1,wait,1.0,\ntrain,2,wait,2.0,\n")
+    assert [row.step for row in tail.read()] == [2]
+
+
+def test_the_last_slow_steps_are_those_of_the_whole_table(run):
+    run.slow(0, *range(300))
+    path = run.path / layout.slow_steps(0)
+    whole = slow_steps.read(path)
+    assert len(whole) == 300
+    assert slow_steps.last(path, 1 << 20) == whole
+    few = slow_steps.last(path, 500)
+    assert 0 < len(few) < 20
+    assert few == whole[-len(few) :]
+
+
+# --- a run ---
+
+
+def test_a_finished_run_is_seen_as_it_ended(run):
+    run.owner(0, GONE)
+    run.steps(0, [10.0] * 99 + [520.0], data=2.5)
+    run.status(0, 100, is_running=False)
+    run.slow(0, 99)
+    run.window(12)
+    (run.path / layout.PAGE).write_text("page")
+    seen = View(run.path).look()
+    assert (seen.stage, seen.rank, seen.step, seen.is_alive) == ("train", 0, 100, False)
+    assert seen.times == (100, pytest.approx(100 / 1.51), 10.0, 10.0, pytest.approx(250 / 1510))
+    assert seen.walls == (10.0,) * 99 + (520.0,)
+    assert [(rank, step.step) for rank, step in seen.slow] == [(0, 99)]
+    assert (seen.windows, seen.unfinished, seen.is_recording) == (1, {}, False)
+    assert seen.page == run.path / layout.PAGE
+    assert line(seen) == (
+        "train step 100, 66.2 steps/s, median 10 ms, p95 10 ms, data 17%, last slow: step 99 of rank 0 (data), 1 window"
+    )
+
+
+def test_a_run_that_goes_on_is_followed(run):
+    run.owner(0, ALIVE)
+    view = View(run.path)
+    assert line(view.look()) == "no step yet, 0 windows"
+    run.steps(0, [10.0] * 5)
+    assert view.look().step == 5
+    run.status(0, 9)
+    run.steps(0, [30.0], first=5)
+    run.slow(0, 5)
+    seen = view.look()
+    assert (seen.step, seen.walls, len(seen.slow), seen.is_alive) == (9, (10.0,) * 5 + (30.0,), 1, True)
+    run.slow(0, 7)
+    assert [step.step for _, step in view.look().slow] == [7, 5]
+
+
+def test_windows_are_followed_until_they_are_finished(run):
+    run.owner(0, ALIVE)
+    view = View(run.path)
+    run.window(10, ranks=(0, 1), state="spooled")
+    assert (view.look().windows, view.look().unfinished) == (1, {"train-000010-000012": 2})
+    run.window(10, ranks=(0,))
+    run.window(20)
+    assert (view.look().windows, view.look().unfinished) == (2, {"train-000010-000012": 1})
+    run.window(10, ranks=(1,))
+    assert view.look().unfinished == {}
+    run.window(20, ranks=(1,), state="spooled")
+    assert view.look().unfinished == {"train-000020-000022": 1}
+    (run.path / "other").mkdir()
+    assert view.look().windows == 2
+
+
+def test_an_open_window_is_being_recorded(run):
+    run.owner(0, ALIVE)
+    mark = {"window": "train-000010-000012", "process": ALIVE}
+    publish_json(run.path / layout.mark(0), mark)
+    seen = View(run.path).look()
+    assert seen.is_recording
+    assert "recording" in line(seen)
+
+
+def test_of_many_ranks_the_slow_one_is_named_and_all_are_read_in_turn(run):
+    for rank in range(150):
+        run.owner(rank, ALIVE)
+        run.steps(rank, [20.0 if rank == 140 else 10.0] * 30)
+    run.slow(140, 29)
+    view = View(run.path)
+    seen = view.look()
+    assert [rank.rank for rank in seen.ranks if rank.slow] == [140]
+    assert "1 of 150 ranks slow (140), last slow: step 29 of rank 140 (data)" in line(seen)
+    for rank in range(150):
+        run.steps(rank, [10.0], first=30)
+    known = [[rank.rank for rank in view.look().ranks if rank.step == 31] for _ in range(3)]
+    assert all(0 in ranks for ranks in known)
+    assert [len(ranks) < 150 for ranks in known] == [True, True, False]
+
+
+def test_the_loop_that_most_ranks_are_in_is_shown(run):
+    for rank in range(3):
+        run.owner(rank, ALIVE)
+        run.steps(rank, [10.0] * 4)
+        run.steps(rank, [1.0] * 2, stage="val")
+        run.status(rank, 3, stage="val" if rank else "train")
+    seen = View(run.path).look()
+    assert (seen.stage, seen.step, seen.walls) == ("val", 2, (1.0, 1.0))
+    for rank in range(3):
+        run.status(rank, 8, is_running=True)
+    assert View(run.path).look().stage == "train"
+
+
+def test_processes_elsewhere_are_neither_alive_nor_gone(run):
+    run.owner(0, ELSEWHERE)
+    run.owner(1, GONE)
+    assert View(run.path).look().is_alive is None
+    run.owner(2, ALIVE)
+    assert View(run.path).look().is_alive is True
+
+
+# --- what strangers may have put there ---
+
+
+def test_a_hostile_folder_moves_no_cursor_and_no_link_is_followed(run, tmp_path):
+    run.owner(0, GONE)
+    (run.path / layout.timeline(0)).write_text(
+        f"{HEADER}\x1b]0;title\x07,3,wait,1.0,\ntrain,{'9' * 4000},wait,1.0,\ntrain,4,wait,1e308,\n"
+        f"{'s' * 10_000},5,wait,1.0,\ntrain,-1,wait,1.0,\ntrain,6,wait,-5.0,\ntrain,7,wait,nan,\n"
+    )
+    (run.path / layout.slow_steps(0)).write_text(
+        f'{",".join(SlowStep._fields)}\ntrain,5,nan,inf,[red]\x1b[2J,,"a\nb",,0,,,,\ntrain,"{"x" * 9}\0\n'
+    )
+    (run.path / layout.status(0)).write_text('{"process": {"pid": 1}}')
+    secret = tmp_path / "secret"
+    secret.write_text(f"{HEADER}train,77,wait,1.0,\n")
+    (run.path / layout.timeline(1)).symlink_to(secret)
+    os.mkfifo(run.path / layout.timeline(2))
+    (run.path / layout.owner(3)).write_text(f'{{"pid": {1 << 40}, "host": "{ALIVE.host}", "boot": "{ALIVE.boot}", '
+                                            f'"space": "{ALIVE.space}"}}')  # fmt: skip
+    seen = View(run.path).look()
+    assert seen.step == 4
+    assert [rank.step for rank in seen.ranks] == [4, None, None, None]
+    assert [rank.is_alive for rank in seen.ranks] == [False, None, None, False]
+    for text in (line(seen), screen(seen, "a\x1b[31mnote", 80, 24).plain):
+        assert "\x1b" not in text
+        assert "\x07" not in text
+        assert "77" not in text
+    assert "[red]" in screen(seen, "", 80, 24).plain
+
+
+@pytest.mark.parametrize("target", ["nothing", "empty", "a" * 300, "a\0b"])
+def test_what_is_no_run_is_refused(tmp_path, target):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(PerfhooksError):
+        View(tmp_path / target)
+
+
+def test_no_run_is_one_line_and_exit_code_2(tmp_path):
+    words = [sys.executable, "-m", "perfhooks", "top", "nothing"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "perfhooks: nothing does not exist\n")
+
+
+def test_a_folder_that_goes_away_is_an_error_of_one_line(run):
+    view = View(run.path)
+    run.path.rename(run.path.with_name("gone"))
+    with pytest.raises(PerfhooksError, match="cannot be read any more"):
+        view.look()
+
+
+# --- drawing ---
+
+
+def drawn(seen, *, width=80, height=24, note=""):
+    console = Console(width=width, height=height, file=io.StringIO(), force_terminal=False)
+    console.print(screen(seen, note, width, height, ASCII))
+    return console.file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50), (40, 20), (20, 8)])
+def test_a_screen_fits_its_terminal(run, width, height):
+    for rank in range(100):
+        run.owner(rank, ALIVE)
+        run.steps(rank, [20.0 if rank in (7, 70) else 10.0] * 300)
+    run.slow(0, *range(20))
+    text = drawn(View(run.path).look(), width=width, height=height, note="asking")
+    assert max(map(len, text)) <= width
+    assert len(text) <= height
+    assert text[-1].startswith("q quit")
+    if height >= 20:
+        assert ["7:" in each for each in text if "ranks  " in each] == [True], "the slow one comes first"
+
+
+def test_a_screen_says_all_there_is(run):
+    run.owner(0, ALIVE)
+    run.steps(0, [10.0] * 99 + [520.0])
+    run.slow(0, 99)
+    run.window(12, state="spooled")
+    text = "\n".join(drawn(View(run.path).look(), width=150, note="asking"))
+    for part in (
+        "running", "train step 100", "66.2 steps/s, median 10 ms, p95 10 ms, data unknown", ":::", "#",
+        "0: step 100, median 10 ms", "rank 0: step 99 took 520 ms, 149 times the median: data",
+        "1 window, being finished: train-000012-000014", "none yet", "asking", "q quit",
+    ):  # fmt: skip
+        assert part in text
+
+
+# --- the command ---
+
+
+def test_without_a_terminal_an_ended_run_is_one_line(run):
+    run.owner(0, GONE)
+    run.steps(0, [10.0] * 9)
+    done = CliRunner().invoke(app, ["top", str(run.path)])
+    assert (done.exit_code, done.stdout) == (
+        0, "train step 9, 100 steps/s, median 10 ms, p95 10 ms, data unknown, 0 windows\n",
+    )  # fmt: skip
+
+
+def test_a_silent_run_of_another_machine_has_ended(run):
+    run.owner(0, ELSEWHERE)
+    old = time.time() - 3600
+    os.utime(run.path / layout.owner(0), (old, old))
+    assert CliRunner().invoke(app, ["top", str(run.path)]).exit_code == 0
+
+
+def test_without_a_terminal_it_prints_a_line_a_second_until_the_end(run):
+    run.owner(0, ALIVE)
+    words = [sys.executable, "-m", "perfhooks", "top", str(run.path)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "no step yet, 0 windows\n"
+        run.steps(0, [10.0] * 9)
+        assert any(each.startswith("train step 9,") for each in process.stdout)
+        run.owner(0, GONE)
+        process.stdout.read()
+        assert process.wait() == 0
+
+
+def test_ctrl_c_ends_the_lines_with_the_usual_exit_code(run):
+    run.owner(0, ALIVE)
+    words = [sys.executable, "-m", "perfhooks", "top", str(run.path)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert "Traceback" not in process.communicate()[1]
+        assert process.returncode == 130
+
+
+class Terminal:
+    """A process whose terminal is ours."""
+
+    def __init__(self, *words):
+        import fcntl
+        import struct
+        import termios
+
+        self.ours, theirs = os.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+        self.before = termios.tcgetattr(theirs)
+        self.theirs = theirs
+        env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "", "LINES": ""}
+        # the session of the child has this terminal, so that Ctrl-C is its signal
+        code = (
+            "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); import perfhooks.command.app as a; a.main()"
+        )
+        streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code, *words], start_new_session=True, env=env, **streams
+        )
+        self.text = ""
+
+    def read_until(self, fact):
+        """Take what it draws until something is so."""
+        while not fact():
+            if select.select([self.ours], [], [], 0.05)[0]:
+                self.text += os.read(self.ours, 65536).decode("utf-8", "replace")
+            else:
+                assert self.process.poll() is None or fact(), self.text
+
+    def press(self, keys):
+        os.write(self.ours, keys)
+
+    def end(self):
+        """Its exit code, after all that it draws."""
+        self.read_until(lambda: self.process.poll() is not None)
+        while select.select([self.ours], [], [], 0)[0]:
+            self.text += os.read(self.ours, 65536).decode("utf-8", "replace")
+        return self.process.returncode
+
+    def modes(self):
+        import termios
+
+        return termios.tcgetattr(self.theirs)
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        os.close(self.ours)
+        os.close(self.theirs)
+
+
+def test_on_a_terminal_c_leaves_a_request_and_q_ends_it_and_takes_it_back(run):
+    run.owner(0, ALIVE)
+    run.steps(0, [10.0] * 9)
+    requests = run.path / layout.REQUESTS
+    with contextlib.closing(Terminal("top", str(run.path))) as terminal:
+        terminal.read_until(lambda: "train step 9" in terminal.text and "q quit" in terminal.text)
+        assert "\x1b[?1049h" in terminal.text, "a screen of its own"
+        run.steps(0, [10.0], first=9)
+        terminal.read_until(lambda: "train step 10" in terminal.text)
+        terminal.press(b"c")
+        terminal.read_until(lambda: any(requests.glob("*.call.json")))
+        terminal.read_until(lambda: "asking 1 rank for their step" in terminal.text)
+        terminal.press(b"q")
+        assert terminal.end() == 0
+        assert not any(requests.iterdir())
+        assert terminal.text.rstrip().endswith("0 windows"), "the last look stays"
+        assert "\x1b[?1049l" in terminal.text
+        assert terminal.modes() == terminal.before
+
+
+@pytest.mark.parametrize(("ending", "code"), [(b"\x03", 0), (signal.SIGTERM, 143)])
+def test_ctrl_c_and_a_signal_give_the_terminal_back(run, ending, code):
+    run.owner(0, GONE)
+    run.steps(0, [10.0] * 9)
+    with contextlib.closing(Terminal("top", str(run.path))) as terminal:
+        terminal.read_until(lambda: "ended" in terminal.text and "q quit" in terminal.text)
+        terminal.press(ending) if isinstance(ending, bytes) else terminal.process.send_signal(ending)
+        assert terminal.end() == code
+        assert "\x1b[?1049l" in terminal.text
+        assert "\x1b[?25h" in terminal.text
+        assert terminal.modes() == terminal.before
