@@ -571,7 +571,8 @@ class Profiler(TorchFace):
         )
         if window.request is not None:
             place = None if size is None or self._run is None else place_of(window, self._run, self._options["stage"])
-            self._requests.recorded(window.request, window, None if place is None else place.folder.name)
+            folder = None if place is None else place.folder.name
+            self._requests.recorded(window.request, folder, window.first, window.reached - 1, window.notes)
         elif size is not None and isinstance(self._schedule, Schedule):
             self._keep_budget(size, self._schedule, window)
         if keep:

@@ -10,7 +10,8 @@ from perfhooks.run.publishing import file_name
 from perfhooks.schedule import CallableSchedule, FromStartToStop, Phase, Planned, Schedule
 
 if TYPE_CHECKING:
-    from perfhooks.recording.handover import Recorded
+    from collections.abc import Sequence
+
     from perfhooks.schedule import Phases
     from perfhooks.watching.loops import Asked, WatchedLoop
     from perfhooks.watching.requests import State
@@ -90,19 +91,22 @@ class Requests:
         self._forget(window)
         self._loop.answer(window.asked, "refused", why=why)
 
-    def recorded(self, window: RequestedWindow, what: Recorded, folder: str | None) -> None:
+    def recorded(
+        self, window: RequestedWindow, folder: str | None, first: int, last: int, notes: Sequence[str]
+    ) -> None:
         """A window has been recorded.
 
         Args:
             window: It had its place.
-            what: What was recorded for it.
             folder: Where it was saved; None where it was not.
+            first: The first step that was recorded.
+            last: The last one.
+            notes: What is doubtful about it.
         """
         if folder is None:
-            self.refuse(window, "; ".join(what.notes) or "its trace was not saved")
+            self.refuse(window, "; ".join(notes) or "its trace was not saved")
             return
         self._forget(window)
-        first, last = what.first, what.reached - 1
         self._loop.answer(window.asked, "recorded", window=folder, first=first, last=last, why=window.note)
 
     def _forget(self, window: RequestedWindow) -> None:
