@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).parents[1]
-_MARK = re.compile(r"^<!-- generated: (\w+)(?: (\w+))? -->$", re.MULTILINE)
+_MARK = re.compile(r"^<!-- generated: (\w+)(?: (\w[\w ]*))? -->$", re.MULTILINE)
 _ROLE = re.compile(r":(?:class|data|func|meth):`~?([^`]+)`")
 
 
@@ -35,11 +35,13 @@ def options(_: str) -> str:
     return "\n".join(["| option | default | |", "|---|---|---|", *rows])
 
 
-def definitions(_: str) -> str:
-    """What every number of the page and the tables means."""
+def definitions(section: str) -> str:
+    """What every number of the page and the tables means, or those of one section, without its title."""
     from perfhooks.report.definitions import DEFINITIONS
 
-    return "\n\n".join(_section(section, terms) for section, terms in DEFINITIONS.items())
+    if section:
+        return _terms(DEFINITIONS[section])
+    return "\n\n".join(f"### {title}\n\n{_terms(terms)}" for title, terms in DEFINITIONS.items())
 
 
 def rules(_: str) -> str:
@@ -56,9 +58,9 @@ def readme(package: str) -> str:
     return text.partition("\n")[2]
 
 
-def _section(title: str, terms: dict[str, str]) -> str:
+def _terms(terms: dict[str, str]) -> str:
     rows = [f"| {term} | {_cell(text)} |" for term, text in terms.items()]
-    return "\n".join([f"### {title}", "", "| | |", "|---|---|", *rows])
+    return "\n".join(["| | |", "|---|---|", *rows])
 
 
 def _rule(rule: Callable[..., Any]) -> str:

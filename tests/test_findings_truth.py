@@ -112,6 +112,59 @@ def test_a_problem_that_only_recording_makes_is_none(tmp_path):
     assert "waiting-for-data" not in found(SLOWED, trace_of(tmp_path, waiting(97)))
 
 
+def test_what_the_timeline_saw_of_the_wait_is_what_is_said(tmp_path):
+    """A step of 104 ms waits 51 ms for data; recording, all of it in the loader's calls, makes it 1000 and 950 ms.
+
+    By the number of slices nearly nothing of the wait would remain.
+    """
+    events = [
+        event
+        for number in (0, 1)
+        for begin in (1000 * number * MS,)
+        for event in (
+            step_mark(number, begin, begin + 1000 * MS),
+            annotation("data", begin, begin + 950 * MS),
+            annotation("forward", begin + 950 * MS, begin + 1000 * MS),
+            *(op("a", begin + place * 10 + 1, begin + place * 10 + 6) for place in range(99)),
+        )
+    ]
+    trace = trace_of(tmp_path, events)
+    cost = Cost(idle_step_ms=104.0, recorded_step_ms=1000.0)
+    blind = found(replace(WHOLE, cost=cost), trace).get("waiting-for-data")
+    assert blind is None or blind.gain_ms is None or abs(blind.gain_ms - 51) > 10, "without the timeline it is a guess"
+    finding = found(replace(WHOLE, cost=replace(cost, idle_data_ms=51.0)), trace)["waiting-for-data"]
+    assert finding.gain_ms == pytest.approx(51)
+    assert finding.gain_percent == pytest.approx(100 * 51 / 104)
+    assert finding.title == "The step waits 51 ms for data, 49% of its time."
+    assert finding.evidence[0] == "steps that were not recorded wait 51 ms of 104 ms for data, by the run's own clock"
+    silent = found(replace(WHOLE, cost=replace(cost, idle_data_ms=5.0)), trace)
+    assert "waiting-for-data" not in silent, "recording alone makes the wait"
+
+
+@pytest.mark.parametrize(("waited", "rules"), [(30.0, 1), (1.0, 0)])
+def test_a_wait_that_recording_hides_is_found_in_the_timeline(waited, rules, tmp_path):
+    """4 of 100 ms of a recorded step are wait: too little to be said, if the timeline does not know better."""
+    trace = trace_of(tmp_path, loading(4))
+    cost = Cost(idle_step_ms=60.0, idle_data_ms=waited, recorded_step_ms=100.0)
+    assert len({"waiting-for-data"} & set(found(replace(WHOLE, cost=cost), trace))) == rules
+    assert "waiting-for-data" not in found(WHOLE, trace)
+
+
+def test_what_a_device_does_during_the_wait_is_no_gain_of_the_timeline_either(tmp_path):
+    """It works in 30 of the 50 ms of the recorded wait, so two fifths of the wait could go."""
+    events = [*waiting(10)]
+    for number in (0, 1):
+        begin = 100 * number * MS
+        events += [
+            launch(number + 1, begin + 1000, begin + 2000),
+            kernel(number + 1, begin + 10 * MS, begin + 40 * MS),
+        ]
+    cost = Cost(idle_step_ms=80.0, idle_data_ms=50.0, recorded_step_ms=100.0)
+    finding = found(replace(WHOLE, cost=cost), trace_of(tmp_path, events))["waiting-for-data"]
+    assert finding.gain_ms == pytest.approx(20)
+    assert finding.title == "The step waits 20 ms for data, 25% of its time."
+
+
 # --- workers: as many as there is room for ---
 
 

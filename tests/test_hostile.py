@@ -22,7 +22,7 @@ from perfhooks.run.capture import Capture, Place
 from perfhooks.run.layout import below
 from perfhooks.run.liveness import Process
 from perfhooks.run.publishing import publish_json
-from perfhooks.run.timeline import HEADER, Rows, wall_times
+from perfhooks.run.timeline import HEADER, Rows, step_times
 
 WINDOW = "train-000003-000004"
 TOKEN = "0123abcd"
@@ -346,7 +346,7 @@ def test_a_torn_row_costs_no_other(tmp_path):
     path.write_text(HEADER + "train,3,wait,1.0,\ntrain,4,wait,2.0,0.1\ntrain,5,wa")
     rows = Rows("train", np.array([6, 7]), np.array([0, 0]), np.array([3_000_000, 4_000_000]), np.array([-1, -1]))
     rows.append_to(path)
-    assert wall_times(path, "train")[0] == [1.0, 2.0, 3.0, 4.0]
+    assert step_times(path, "train").idle == [1.0, 2.0, 3.0, 4.0]
     assert path.read_text().splitlines()[3:5] == ["train,5,wa", "train,6,wait,3.000000,"]
 
 

@@ -14,8 +14,11 @@ from many_ranks import ManyRanks
 
 from perfhooks import report
 from perfhooks.report import page, run_data, svg, tree
+from perfhooks.run.timeline import HEADER
 from perfhooks.testing import annotation, memory, op, python_frame, step_mark, write_trace
 from perfhooks.trace import read, stacks
+from perfhooks.watching import slow_steps
+from perfhooks.watching.slow_steps import SlowStep
 
 pytestmark = pytest.mark.skipif(browser.find() is None, reason="no Chromium here; Debian has it as chromium")
 
@@ -406,8 +409,18 @@ def test_the_first_screen_says_how_long_a_rank_only_waits(chromium, tmp_path):
     details = msgspec.json.encode(run_data.from_trace(trace)["windows"][0]["details"]["0"])
     for rank in (0, 1):
         (folder / "train-000010-000012" / f"rank{rank}.page.json").write_bytes(details)
+    (folder / "rank0.timeline.csv").write_text(f"{HEADER}train,0,wait,1,\ntrain,11999,wait,1,\n")
+    slow = SlowStep("train", 90, 500.0, 50.0, "data", None, HOSTILE, 480.0, 0.0, None, None, None, None)
+    rows = [slow, *(slow._replace(step=step, cause="garbage collection", wall_ms=20.0) for step in range(100, 400))]
+    slow_steps.append(folder / "rank1.slow.csv", rows)
     chromium.open(report.write(folder))
     assert texts(chromium, ".stat")[-1] == "38%of it waiting for other ranks"
+    said = "301 of 12,000 steps took more than 3 times the median, 6.5 s in all: garbage collection 300, data 1."
+    assert texts(chromium, ".slow-line") == [f"{said} See each."]
+    assert texts(chromium, "#slow .lead") == [f"{said} These are the longest 200 of 301."]
+    assert texts(chromium, "#slow tbody tr:first-child td")[:6] == ["90", "500.0", "50.00", "data", HOSTILE, "480.0"]
+    assert texts(chromium, "#nav a").count("Slow steps") == 1
+    chromium.run("document.querySelector('.slow-line a').click()")
     chromium.run("document.querySelector('#ranks td button').click()")
     assert "of it in backward" in texts(chromium, ".stat span")
     assert "of it waiting for other ranks" not in texts(chromium, ".stat span")
@@ -426,10 +439,14 @@ def test_ranks_that_could_not_be_compared_are_shown_one_by_one(chromium, tmp_pat
 
 def test_a_run_without_a_window_says_so(chromium, tmp_path):
     given = {"format": 1, "title": "r", "run": {}, "windows": [], "lost": ["w of rank 0"], "timeline": {}}
+    slow = {"rows": {"step": [90], "wall_ms": [500.0]}, "rows_count": 1, "count": 1, "wall_ms": 500.0, "causes": {}}
+    given["slow"] = slow | {"causes": {HOSTILE: 1}, "ranks": 1}
     (tmp_path / "report.html").write_text(page.render(given), encoding="utf-8")
     chromium.open(tmp_path / "report.html", ready="document.querySelector('h1')")
     assert_quiet(chromium)
     assert "lost" in chromium.run("document.querySelector('main').textContent")
+    assert texts(chromium, "#slow tbody td") == ["90", "500.0"]
+    assert HOSTILE in texts(chromium, ".slow-line")[0]
 
 
 def test_the_picture_of_a_flame_graph_zooms(chromium, traces, tmp_path):

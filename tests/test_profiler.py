@@ -487,6 +487,14 @@ def test_no_window_is_a_message_that_says_why(caplog):
     assert "no window has been recorded: 3 steps ended; the first window is steps 101-102" in caplog.text
 
 
+@pytest.mark.parametrize("schedule", ["on request", f"wait={2**60} warmup=0 active=1"])
+def test_no_window_that_will_ever_come_is_said_as_such(schedule, caplog):
+    """The second is how frameworks leave a stage out."""
+    with Profiler(schedule=schedule, on_trace_ready=ignore) as prof:
+        loop(prof, 3)
+    assert "no window has been recorded: 3 steps ended; no window was planned" in caplog.text
+
+
 def test_a_window_that_ends_in_its_warmup_is_a_message(caplog):
     with Profiler(schedule="wait=1 warmup=5 active=2", on_trace_ready=ignore) as prof:
         loop(prof, 3)

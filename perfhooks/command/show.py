@@ -12,7 +12,7 @@ import typer
 
 from perfhooks.command import table_text
 from perfhooks.command.limits import MAX_UNPACKED
-from perfhooks.command.targets import Source, find, last_run, last_window
+from perfhooks.command.targets import Source, find, last_run, last_window, run_of
 from perfhooks.errors import OptionError
 from perfhooks.progress import working
 
@@ -37,7 +37,7 @@ EXAMPLES: Final = """Examples:
 
 TABLES: Final = (
     *("steps", "operators", "kernels", "categories", "collectives", "copies", "syncs"),
-    *("gaps", "modules", "memory", "stacks", "findings", "checks", "startup"),
+    *("gaps", "modules", "memory", "stacks", "findings", "checks", "startup", "slow"),
 )
 """What can be shown."""
 
@@ -62,6 +62,8 @@ _STARTUP: Final = {"rank": int, "phase": str, "what": str, "seconds": float}
 _ATTRIBUTES: Final = {"syncs": "synchronisations", "memory": "alive_at_peak"}
 """Tables that `perfhooks.trace.tables.Tables` calls otherwise."""
 _OF_ALL_WINDOWS: Final = ("steps", "checks")
+_OF_RUN: Final = ("startup", "slow")
+"""Tables of a run, and of no window of it."""
 _NAMES: Final = ("pt.trace.json.gz", "pt.trace.json")
 
 COMMUNICATION: Final = typer.Option(
@@ -102,7 +104,8 @@ def command(
             "-t",
             help="steps, operators, kernels, collectives, copies, syncs, modules, memory, stacks; categories: the time "
             "by kind of work; gaps: when devices idled longest; findings: what to do about the training; checks: what "
-            "is doubtful about the trace itself; startup: what came before the first step. May be given several "
+            "is doubtful about the trace itself; startup: what came before the first step; slow: steps "
+            "that took much longer than others, and why. May be given several "
             "times. Without it an overview.",
             show_default=False,
             autocompletion=lambda: list(TABLES),
@@ -163,8 +166,8 @@ def compute(trace: Trace, name: str, by: Sequence[str] = (), capture: Capture | 
         return found.operators(by)
     if name == "findings":
         return _findings(trace, capture)
-    if name == "startup":  # of a process, and not in its traces
-        return _startup(())
+    if name in _OF_RUN:  # of a process, and not in its traces
+        return _of_run(name, None)
     if name == "stacks":
         return _stacks(found, by[0] if by else "host")
     attribute = "kernels_by_launch" if name == "kernels" and by else _ATTRIBUTES.get(name, name)
@@ -185,13 +188,21 @@ def _findings(trace: Trace, capture: Capture | None) -> pl.DataFrame:
     return pl.DataFrame(texts, schema=_FINDINGS)
 
 
-def _startup(sources: Sequence[Source]) -> pl.DataFrame:
+def _of_run(name: str, run: Path | None) -> pl.DataFrame:
+    """A table of a whole run; that of none has its columns."""
+    from perfhooks.report import slow_rows
+
+    if name == "slow":
+        return slow_rows.table(run)
+    return _startup(run)
+
+
+def _startup(run: Path | None) -> pl.DataFrame:
     """What each rank's process did before its first step, where ``perfhooks run`` looked."""
     import polars as pl
 
-    runs = dict.fromkeys(Path(source.path).parent.parent for source in sources if source.capture is not None)
     empty = pl.DataFrame(schema=_STARTUP)
-    files = [file for run in runs for file in sorted(run.glob("rank*.startup.csv"))]
+    files = [] if run is None else sorted(run.glob("rank*.startup.csv"))
     read = [
         pl.read_csv(file, schema_overrides={"seconds": pl.Float64}).select(
             pl.lit(int(file.name.split(".")[0].removeprefix("rank"))).alias("rank"), "phase", "what", "seconds"
@@ -234,7 +245,8 @@ def tables(
 ) -> dict[str, pl.DataFrame]:
     """The tables that a user asks for, over everything that is meant.
 
-    Steps and checks are those of all windows, the other tables those of the last one; all ranks are in all of them. A
+    Steps and checks are those of all windows, what came before the first step and the slow steps those of the run, and
+    the other tables those of the last window; all ranks are in all of them. A
     column ``window`` tells windows apart, and ``rank`` ranks, where there are several.
 
     Args:
@@ -251,19 +263,20 @@ def tables(
         check(name, by)
     from perfhooks import trace
 
-    sources = find(target)
-    last = last_window(sources)[0].window
-    wanted = [source for source in sources if source.window == last or set(names) & set(_OF_ALL_WINDOWS)]
-    found: dict[str, list[pl.DataFrame]] = {name: [] for name in names}
-    for source in wanted:
-        if not set(names) - {"startup"}:
-            break
+    run, of_windows = run_of(target), [name for name in names if name not in _OF_RUN]
+    # a run without a window may have a table of its own; what is no run is an error, or a trace that has none
+    sources = find(target) if of_windows or run is None else []
+    found: dict[str, list[pl.DataFrame]] = {name: [] for name in of_windows}
+    last = last_window(sources)[0].window if of_windows else None
+    for source in sources if of_windows else ():
+        here = [name for name in of_windows if source.window == last or name in _OF_ALL_WINDOWS]
+        if not here:
+            continue
         with working(f"reading {source.path}"):
             read = trace.read(source.path, communication=communication or source.communication)
-            for name in set(names) - {"startup"}:
-                if source.window == last or name in _OF_ALL_WINDOWS:
-                    found[name].append(_told_apart(compute(read, name, by, source.capture), source, sources))
-    return {name: _startup(sources) if name == "startup" else _joined(found[name]) for name in names}
+            for name in here:
+                found[name].append(_told_apart(compute(read, name, by, source.capture), source, sources))
+    return {name: _joined(found[name]) if name in found else _of_run(name, run) for name in names}
 
 
 def _joined(frames: list[pl.DataFrame]) -> pl.DataFrame:

@@ -101,6 +101,24 @@ def find(target: str | None) -> list[Source]:
     return found
 
 
+def run_of(target: str | None) -> Path | None:
+    """The folder of the run that a user means; None where it is none, as where it is a trace.
+
+    Args:
+        target: the folder of a run, of a window, or one that holds runs (the latest is taken).
+
+    Raises:
+        PerfhooksError: it was written by a newer perfhooks, or there is none at all.
+    """
+    from perfhooks.run.folder import Run
+
+    path = last_run() if target is None else Path(target)
+    for folder in (path, path / "latest", path.parent):
+        if path.is_dir() and (folder / MANIFEST).exists():
+            return Run.existing(folder).folder
+    return None
+
+
 def last_window(sources: Sequence[Source]) -> list[Source]:
     """Those of some traces that are of the window that was recorded last, the lowest rank first."""
     last = max(sources, key=lambda source: source.capture.time if source.capture else 0.0).window

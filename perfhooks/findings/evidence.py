@@ -175,6 +175,16 @@ class Evidence:
         """What recording added to a step."""
         return self.step_ms - self.unrecorded_ms
 
+    @cached_property
+    def unrecorded_data_ms(self) -> float | None:
+        """How much of a step that nobody records is wait for data, by the run's own clock; None where it is not known.
+
+        The clock knows of no step of another kind, and of no recording without steps.
+        """
+        waited = self.capture.cost.idle_data_ms
+        is_known = waited is not None and self.capture.cost.idle_step_ms and self.are_numbered
+        return min(waited, self.unrecorded_ms) if waited is not None and is_known else None
+
     def without_recording(self, gain_ms: float, of: Intervals | None = None) -> float:
         """What is left of a gain when nobody records, and never more than such a step takes.
 

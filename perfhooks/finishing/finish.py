@@ -16,7 +16,7 @@ from perfhooks.run.layout import PAGE, lock
 from perfhooks.run.locking import locked
 from perfhooks.run.publishing import publish
 from perfhooks.run.reading import check_plain
-from perfhooks.run.timeline import wall_times
+from perfhooks.run.timeline import step_times
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -127,9 +127,11 @@ def _finish(place: Place, capture: Capture, run: Run, permit: Permit) -> Capture
 
 def _cost(capture: Capture, events: int, timeline: Path) -> Cost:
     """What recording cost, as far as the run's own clock tells by now; rules take it off what they promise."""
-    idle, recorded = wall_times(timeline, capture.stage)
-    idle_ms, recorded_ms = _median(idle, least=5), _median(recorded, least=3)
-    return replace(capture.cost, events=events, idle_step_ms=idle_ms, recorded_step_ms=recorded_ms)
+    times = step_times(timeline, capture.stage)
+    idle_ms, recorded_ms = _median(times.idle, least=5), _median(times.recorded, least=3)
+    data_ms = None if idle_ms is None or times.waiting is None else idle_ms * times.waiting
+    measured = replace(capture.cost, idle_step_ms=idle_ms, idle_data_ms=data_ms, recorded_step_ms=recorded_ms)
+    return replace(measured, events=events)
 
 
 def _doubts(checks: pl.DataFrame) -> list[str]:

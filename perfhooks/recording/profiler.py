@@ -24,7 +24,7 @@ from perfhooks.recording.window import Window, check_recording, recorder_busy, r
 from perfhooks.run import remote
 from perfhooks.run.folder import Run, check_out, step_range
 from perfhooks.run.timeline import Timeline, clock
-from perfhooks.schedule import FromStartToStop, Phase, Schedule
+from perfhooks.schedule import FromStartToStop, OnRequest, Phase, Schedule
 from perfhooks.watching import watcher
 from perfhooks.watching.loops import Asked, WatchedLoop
 
@@ -42,6 +42,8 @@ T = TypeVar("T")
 ScheduleLike = Schedule | str | Mapping[str, int] | Callable[[int], Any] | None
 
 NEVER: Final = sys.maxsize
+_UNREACHED: Final = 1 << 40
+"""Steps that no training does: a window after so many is how a stage without a schedule is written."""
 _POLL_STEPS: Final = 16
 """While windows wait for their files, the worker is heard every so many steps."""
 _MOST_FAILURES: Final = 3
@@ -617,5 +619,7 @@ class Profiler(TorchFace):
             return f"no window has been recorded: {self._skipped} had to be skipped, as was said before"
         planned = self._phases.next_window(0)
         first = f"; the first window is {step_range(planned.active, planned.last)}" if planned else ""
+        if isinstance(self._phases, OnRequest) or (planned and planned.active > _UNREACHED):
+            first = "; no window was planned"
         reached = f"{self._step} step{'' if self._step == 1 else 's'} ended"
         return f"no window has been recorded: {reached}{first}"

@@ -143,6 +143,27 @@ class Window(_Part):
     """By rank, as far as there is room."""
 
 
+class SlowSteps(_Part):
+    """Steps that took much longer than others, of all ranks."""
+
+    rows: Columns
+    """The longest of them: the columns of ``rank0.slow.csv``, and ``rank`` where several had slow steps."""
+    rows_count: int
+    """How many rows there are."""
+    count: int
+    """How many steps that are: one that was slow on several ranks counts once."""
+    wall_ms: float
+    """How long they took together."""
+    causes: dict[str, int]
+    """How many steps each cause has, the most frequent first."""
+    ranks: int
+    """How many ranks had slow steps."""
+    steps: int | None = None
+    """How many steps there were in all, on the lowest rank."""
+    is_cut: bool = False
+    """Whether there are more, earlier ones, that were not read."""
+
+
 class Tried(_Part):
     """What following the advice of a finding gave when `perfhooks try` ran its operators."""
 
@@ -176,6 +197,7 @@ class RunData(_Part):
     """The latest ones, in the order of their end."""
     lost: list[str]
     timeline: dict[str, Columns]
+    slow: SlowSteps | None = None
     startup: Columns = {}
     """What the process did before its first step, where ``perfhooks run`` looked."""
     windows_count: int | None = None

@@ -215,6 +215,32 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         "waiting for the last": "How long the rank that came first waited, the median over all of a kind.",
         "last rank": "The rank that came last most often, and in how many of all.",
     },
+    "Slow steps": {
+        "slow": (
+            "More than 3 times the median of the last 50 steps, and 50 ms more, on the training's own clock. All steps "
+            "are watched, recorded or not, but for the first ten of a loop. A step that was slow on several ranks "
+            "counts once: for its longest time, and for the cause of a rank that did not only wait for others."
+        ),
+        "stage, step": "The loop, and the number of the step.",
+        "wall_ms, times_median": "How long it took; how many medians that is.",
+        "cause": (
+            "The first of these that explains half of what the step took beyond the median: garbage collection, "
+            "compilation, checkpoint, validation, data, other ranks; where none does, allocator or throttled clock, "
+            "else unknown."
+        ),
+        "explained_ms": "How much of what the step took beyond the median that is; empty where nobody can tell.",
+        "line": (
+            "The function and line in which most of that time was seen: yours if there is one in the stack. The "
+            "stack is looked at every 10 ms, from the moment on at which the step had become slow."
+        ),
+        "data_ms": "The wait for data; empty where nobody says when a batch arrives.",
+        "gc_ms": "Python's garbage collections, the youngest generation left out.",
+        "cpu_share": "How much of a processor the thread used from the time on at which the step had become slow.",
+        "switches, faults": (
+            "Times that the thread was off its processor, and its page faults, in that time; Linux only."
+        ),
+        "alloc_retries": "Times that the device's allocator gave memory back and tried again, in that time.",
+    },
     "Checks": {
         "error, warning, note": "Numbers are wrong or missing; numbers may be; worth knowing when reading them.",
         "gain": (

@@ -14,7 +14,7 @@ import perfhooks.ranks
 import perfhooks.trace
 from perfhooks.errors import PerfhooksError
 from perfhooks.ranks.known import Known
-from perfhooks.report import json_values, window_data
+from perfhooks.report import json_values, slow_rows, window_data
 from perfhooks.report.data import FORMAT, read_share, read_tried
 from perfhooks.run import layout
 from perfhooks.run.capture import Capture, Place
@@ -80,8 +80,9 @@ def gather(folder: Path) -> dict[str, Any]:
         Plain data in the form of `perfhooks.report.data.RunData`: ``run`` (who, when, where), the latest ``windows`` in
         the order of their end, each with its ``ranks`` (facts and means of every rank) and ``details`` (what
         `window_data.reduce` made, by rank, as far as there is room: of each window the lowest and the slowest rank
-        first, late windows before early ones), and ``timeline``; of several ranks also ``ranks_together``, see
-        `_together`, and ``findings``, those about the run and not about one window of one rank.
+        first, late windows before early ones), ``timeline``, and ``slow`` where steps were, see `slow_rows`; of several
+        ranks also ``ranks_together``, see `_together`, and ``findings``, those about the run and not about one window
+        of one rank.
 
     Raises:
         PerfhooksError: It is no run folder.
@@ -95,14 +96,16 @@ def gather(folder: Path) -> dict[str, Any]:
     of_ranks = _of_ranks(run, list(latest))
     shown = _chosen(windows, _BUDGET - len(msgspec.json.encode(of_ranks)))
     lowest = min((each.place.rank for each in finished), default=0)
+    timeline = _timeline(run.timeline(lowest))
     return {
         "format": FORMAT,
         "title": folder.resolve().name,
         "run": _run_facts(run.manifest()),
         "windows": [_window(name, ranks, shown) for name, ranks in windows.items()],
         "lost": [f"{place.folder.name} of rank {place.rank}" for place in run.died_recording()],
-        "timeline": _timeline(run.timeline(lowest)),
+        "timeline": _thinned(timeline),
         **({} if count == len(latest) else {"windows_count": count}),
+        **json_values.facts({"slow": slow_rows.gather(run.folder, _count(timeline))}),
         **json_values.facts({"tried": _tried(run.folder / layout.TRIED)}),
         **json_values.facts({"startup": _startup(run.folder / layout.startup(lowest))}),
         **of_ranks,
@@ -290,19 +293,25 @@ def _tried(path: Path) -> list[dict[str, Any]] | None:
         return None
 
 
-def _timeline(path: Path) -> dict[str, json_values.Columns]:
-    """The clock of all steps of a rank, by stage; empty if nothing can be read of it."""
+def _timeline(path: Path) -> pl.DataFrame:
+    """The clock of steps of a rank, as far as it can be read."""
     try:
         text = sample(path)
         table = pl.read_csv(text, has_header=False, schema=_TIMELINE, ignore_errors=True, truncate_ragged_lines=True)
-        return _thinned(table)
     except (OSError, ValueError, pl.exceptions.PolarsError):
-        return {}
+        return pl.DataFrame(schema=_TIMELINE)
+    return table.filter(pl.col("step") >= 0, pl.col("wall_ms").is_finite(), pl.col("phase").is_not_null())
+
+
+def _count(table: pl.DataFrame) -> int | None:
+    """How many steps that are, each number once; None where none is known."""
+    spans = table.group_by("stage").agg(pl.col("step").max() - pl.col("step").min() + 1)
+    return sum(spans["step"].to_list()) or None
 
 
 def _thinned(table: pl.DataFrame) -> dict[str, json_values.Columns]:
     """The median wall time of stretches of all steps, by stage; recorded steps apart from others."""
-    table = table.filter(pl.col("step") > 0, pl.col("wall_ms").is_finite(), pl.col("phase").is_not_null())
+    table = table.filter(pl.col("step") > 0)
     found = {}
     for (stage,), rows in table.group_by("stage", maintain_order=True):
         span = rows.select(pl.col("step").max() - pl.col("step").min()).item() + 1

@@ -150,6 +150,7 @@ _SENTENCES: Final = {"checks": _draw_checks, "findings": _draw_findings}
 _NOTHING: Final = {
     "checks": "no doubts about the trace itself",
     "findings": "no rule has anything to say",
+    "slow": "no step took more than 3 times the median",
     "startup": "not recorded: perfhooks run looks at it",
 }
 """What an empty table means."""

@@ -45,6 +45,8 @@ class Cost:
     """Number of slices in the trace."""
     idle_step_ms: float | None = None
     """Median wall time of the steps of this run so far that were not recorded."""
+    idle_data_ms: float | None = None
+    """How much of that they waited for data, on average; slow steps are left out."""
     recorded_step_ms: float | None = None
     """Median wall time of those that were."""
 

@@ -63,6 +63,7 @@ _SPOOL: Final = re.compile(rf"\.{_RANK}\.(?P<token>\w+)\.spool\.json", re.ASCII)
 _MARK: Final = re.compile(rf"\.{_RANK}\.recording")
 _RAW_STEPS: Final = re.compile(rf"\.{_RANK}\.steps\.[0-9]+\.npz")
 _OWNER: Final = re.compile(rf"\.{_RANK}\.process")
+_SLOW: Final = re.compile(rf"{_RANK}\.slow\.csv")
 _STATUS: Final = re.compile(rf"{_RANK}\.status\.json")
 _WINDOW: Final = re.compile(r"(?P<stage>.+?)-(?P<first>[0-9]{6,18})(?:-(?P<last>[0-9]{6,18}))?")
 _LONGEST: Final = 255
@@ -210,6 +211,11 @@ def rank_of_raw_steps(name: str) -> int | None:
 def rank_of_owner(name: str) -> int | None:
     """The rank as which a process records, or recorded."""
     return _rank(_OWNER, name)
+
+
+def rank_of_slow_steps(name: str) -> int | None:
+    """The rank that had slow steps."""
+    return _rank(_SLOW, name)
 
 
 def rank_of_status(name: str) -> int | None:

@@ -7,6 +7,7 @@ import io
 import math
 import os
 import re
+import statistics
 import threading
 import time
 import zipfile
@@ -35,28 +36,59 @@ _PARTS: Final = 512
 _LARGEST: Final = 64 << 20
 """Bytes of the largest file of steps: a step has 25 of them, and there are some `CAPACITY` steps."""
 _FIRST_STEPS = 3
+_LEAST_STEPS: Final = 5
+"""Of fewer, nothing is said of what they wait for."""
+_MUCH_LONGER: Final = 3
+"""Times the median: such steps are slow ones, see `perfhooks.watching`."""
 _TAIL: Final = 1024
 """Steps that are still known after they were taken: so many as end between two looks of the watcher."""
 
 clock = time.perf_counter_ns
 
 
-def wall_times(path: Path, stage: str) -> tuple[list[float], list[float]]:
+class StepTimes(NamedTuple):
+    """What steps of a loop took; the first steps are left out, as they start what is started once."""
+
+    idle: list[float]
+    """Wall times of steps without the recorder, in milliseconds."""
+    recorded: list[float]
+    """Wall times of steps with it."""
+    waiting: float | None
+    """The share of the idle steps' time in which they waited for data, from 0 to 1; None where that is not known."""
+
+
+def step_times(path: Path, stage: str) -> StepTimes:
     """What steps took without and with the recorder, from the last :data:`CAPACITY` steps that were written.
 
     Args:
         path: A timeline file; one that is not there has no steps.
         stage: The loop.
-
-    Returns:
-        The wall times of idle and of active steps, in milliseconds. The first steps of a training are in neither: they
-        start what is started once.
     """
-    times: dict[str, list[float]] = {"wait": [], "active": []}
-    for row in _last_rows(path, CAPACITY * _ROW_BYTES):
-        if row.stage == in_timeline(stage) and row.phase in times and row.step >= _FIRST_STEPS:
-            times[row.phase].append(row.wall_ms)
-    return times["wait"], times["active"]
+    rows = [
+        row
+        for row in _last_rows(path, CAPACITY * _ROW_BYTES)
+        if row.stage == in_timeline(stage) and row.step >= _FIRST_STEPS
+    ]
+    idle = [row for row in rows if row.phase == "wait"]
+    recorded = [row.wall_ms for row in rows if row.phase == "active"]
+    return StepTimes([row.wall_ms for row in idle], recorded, _waiting(idle))
+
+
+def _waiting(rows: list[Row]) -> float | None:
+    """The share of some steps' time that is wait for data, less those that took much longer than others.
+
+    A mean, as workers that do not keep up make only some of the steps wait. What a few very long steps waited for is no
+    matter of the others.
+    """
+    if not rows:
+        return None
+    longest = _MUCH_LONGER * statistics.median(row.wall_ms for row in rows)
+    usual = [row for row in rows if row.wall_ms <= longest]
+    measured = [row for row in usual if row.data_ms is not None]
+    if len(measured) < max(_LEAST_STEPS, len(usual) / 2):
+        return None
+    whole = sum(row.wall_ms for row in measured)
+    return sum(min(row.data_ms or 0.0, row.wall_ms) for row in measured) / whole if whole > 0 else None
 
 
 class Row(NamedTuple):

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
+import math
 import os
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from perfhooks.guard import logger
-from perfhooks.run.reading import open_plain, read_bytes
+from perfhooks.printable import printable
+from perfhooks.run.reading import open_plain
 from perfhooks.run.timeline import in_timeline
 from perfhooks.watching.causes import UNKNOWN
 from perfhooks.watching.sampling import shown
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from perfhooks.watching.causes import Explanation, Seen
 
 _LARGEST: Final = 16 << 20
 """Bytes of a table that is read: 10^5 slow steps."""
-_HEADER: Final = 1024
-"""Bytes of the longest first line."""
+_LONGEST: Final = 1000
+"""Letters of a text of a table: a function and its file."""
+_BEYOND: Final = 1 << 63
+"""What no table and no JSON holds."""
 
 
 class SlowStep(NamedTuple):
@@ -86,53 +90,71 @@ def append(path: Path, rows: list[SlowStep]) -> None:
         file.write(text.getvalue().encode("utf-8", "replace"))
 
 
-def read(path: Path) -> list[SlowStep]:
-    """The slow steps of a rank; none where there is no such file, and torn rows are left out."""
-    try:
-        return _rows(read_bytes(path, _LARGEST))
-    except OSError:
-        return []
-
-
-def last(path: Path, most: int) -> list[SlowStep]:
-    """Those in the last bytes of the table; none where there is no such file.
+def read(path: Path, most: int = _LARGEST) -> list[SlowStep]:
+    """The slow steps of a rank; none where there is no such file, and what is torn or no row is left out.
 
     Args:
-        path: The table of a rank.
-        most: How many bytes are read at most, besides the header.
+        path: The table; somebody else may have written it.
+        most: How many bytes are read: the last ones, of the latest steps.
     """
     try:
         with os.fdopen(open_plain(path), "rb") as file:
-            header = file.readline(_HEADER)
-            begin = max(len(header), os.fstat(file.fileno()).st_size - most)
-            file.seek(begin)
-            text = file.read(most)
+            file.seek(max(0, os.fstat(file.fileno()).st_size - most))
+            text = file.read(most).decode("utf-8", "replace")
     except OSError:
         return []
-    return _rows(header + (text if begin == len(header) else text.partition(b"\n")[2]))
+    # the first line is the header, or has lost its beginning
+    return [row for cells in _cells(text.partition("\n")[2]) if (row := _row(cells)) is not None]
 
 
-def _rows(text: bytes) -> list[SlowStep]:
-    """The rows of a table; torn ones, and what is none, are left out."""
-    found = []
-    # a NUL, or a quote that stays open, ends what the module csv can read
-    with contextlib.suppress(csv.Error):
-        for row in csv.DictReader(io.StringIO(text.decode("utf-8", "replace"))):
-            with contextlib.suppress(KeyError, TypeError, ValueError):
-                found.append(SlowStep(
-                    row["stage"], int(row["step"]), float(row["wall_ms"]), float(row["times_median"]), row["cause"],
-                    _number(row["explained_ms"]), row["line"], _number(row["data_ms"]), float(row["gc_ms"]),
-                    _number(row["cpu_share"]), *(_count(row[name]) for name in ("switches", "faults", "alloc_retries")),
-                ))  # fmt: skip
+def _cells(text: str) -> Iterator[list[str]]:
+    """The rows of a table as texts; what is no CSV is left out."""
+    rows = csv.reader(io.StringIO(text, newline=""))
+    while True:
+        try:
+            yield next(rows)
+        except csv.Error:  # a cell without an end
+            continue
+        except StopIteration:
+            return
+
+
+def _row(cells: list[str]) -> SlowStep | None:
+    """A slow step as it stands in the table; None where it is none."""
+    try:
+        stage, step, wall, times, cause, explained, line, data, gc, cpu, *counts = cells
+        switches, faults, retries = map(_count, counts[:3])  # a later perfhooks may have more
+        return SlowStep(
+            _text(stage), _whole(step), _finite(wall), _finite(times), _text(cause), _number(explained), _text(line),
+            _number(data), _finite(gc), _number(cpu), switches, faults, retries,
+        )  # fmt: skip
+    except ValueError:
+        return None
+
+
+def _text(text: str) -> str:
+    """A text that is one line, and that a terminal may have."""
+    return printable(" ".join(text[:_LONGEST].split()))
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(found := float(text)):
+        raise ValueError(text)
+    return found
+
+
+def _whole(text: str) -> int:
+    if not -_BEYOND < (found := int(text)) < _BEYOND:
+        raise ValueError(text)
     return found
 
 
 def _number(text: str) -> float | None:
-    return float(text) if text else None
+    return _finite(text) if text else None
 
 
 def _count(text: str) -> int | None:
-    return int(text) if text else None
+    return _whole(text) if text else None
 
 
 class Log:

@@ -311,7 +311,7 @@ class _Rank:
             found = path.lstat()
             if (found.st_ino, found.st_size) != self._slow_file:
                 self._slow_file = (found.st_ino, found.st_size)
-                self.slow = slow_steps.last(path, _SLOW_BYTES)[-LAST_SLOW:]
+                self.slow = slow_steps.read(path, _SLOW_BYTES)[-LAST_SLOW:]
 
     def step(self, stage: str) -> int | None:
         """The step that goes on: after the last one that is written, or where the rank said later that it is."""

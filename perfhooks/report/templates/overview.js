@@ -270,10 +270,11 @@ function overview(window_, details, rank) {
     heading(window_, details, rank),
   );
   if (!rows.length) {
-    box.append(el("p", { class: "good" }, "This window has no steps and no work that could be shown."));
+    const none = el("p", { class: "good" }, "This window has no steps and no work that could be shown.");
+    box.append(...[none, slowLine()].filter(Boolean));
     return box;
   }
-  box.append(stats(window_, details, rank));
+  box.append(...[stats(window_, details, rank), slowLine()].filter(Boolean));
   const whole = usual.reduce((sum, row) => sum + row.wall_ms, 0) / usual.length;
   const span = usual.reduce((sum, row) => sum + (row.device_span_ms || 0), 0) / usual.length;
   const hosted = presentParts(rows, PARTS).length > 0;

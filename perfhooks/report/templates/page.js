@@ -3,6 +3,7 @@
 const LABELS = {
   overview: "Overview",
   timeline: "All steps",
+  slow: "Slow steps",
   startup: "Start",
   windows: "Windows",
   steps: "Steps",
@@ -80,6 +81,7 @@ function absent(window_, _, rank) {
     { id: "overview", class: "overview", "aria-label": "Overview" },
     heading(window_, {}, rank),
     el("p", { class: "good" }, rank.headline || ""),
+    slowLine(),
     el(
       "p",
       { class: "muted" },
@@ -103,17 +105,20 @@ function attempt(make, ...given) {
 function show() {
   const main = document.getElementById("main");
   if (!DATA.windows.length) {
-    main.replaceChildren(
+    const parts = [
       el(
         "section",
         { id: "overview", class: "overview" },
         el("h1", null, DATA.title),
         el("p", { class: "good" }, "No window of this run has been finished yet."),
+        slowLine(),
         (DATA.lost || []).map((each) =>
           el("p", { class: "doubt" }, `The process ended while it recorded ${each}; that window is lost.`),
         ),
       ),
-    );
+      attempt(slowSection),
+    ];
+    main.replaceChildren(...parts.filter(Boolean));
     return;
   }
   const window_ = DATA.windows[chosen.window];
@@ -131,7 +136,7 @@ function show() {
   for (const row of rowsOf(((details || {}).modules || {}).rows))
     if (known(row.qualified_name)) moduleNames.set(`nn.Module: ${row.name}`, row.qualified_name);
   const first = attempt(details ? overview : absent, window_, details || {}, rank);
-  const ofRun = [windowsSection, ranksSection, timelineSection, startupSection].map((make) =>
+  const ofRun = [windowsSection, ranksSection, timelineSection, slowSection, startupSection].map((make) =>
     attempt(make, window_, rank),
   );
   const ofWindow = [

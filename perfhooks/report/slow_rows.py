@@ -1,0 +1,97 @@
+"""The slow steps of a run: those of all ranks in one table, and what the page says of them."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from perfhooks.report import json_values
+from perfhooks.run import layout
+from perfhooks.run.reading import is_plain
+from perfhooks.watching import slow_steps
+from perfhooks.watching.causes import RANKS, UNKNOWN
+from perfhooks.watching.slow_steps import SlowStep
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_BUDGET: Final = 16 << 20
+"""Bytes that are read of all ranks: 10^5 rows, a second."""
+_LEAST: Final = 16 << 10
+"""Bytes that are read of each rank at least: its last 100 slow steps."""
+_ROWS: Final = 200
+"""Rows on a page, the longest steps: nobody reads more, and they have 30 kB."""
+_CAUSES: Final = 12
+"""Causes that are named: there are nine, and a file may say anything."""
+_SCHEMA: Final = {
+    "rank": pl.Int64,
+    **dict.fromkeys(("stage", "cause", "line"), pl.String),
+    **dict.fromkeys(("step", "switches", "faults", "alloc_retries"), pl.Int64),
+    **dict.fromkeys(("wall_ms", "times_median", "explained_ms", "data_ms", "gc_ms", "cpu_share"), pl.Float64),
+}
+
+
+def table(run: Path | None) -> pl.DataFrame:
+    """The slow steps of all ranks, the longest first: ``rank``, and the columns of ``rank0.slow.csv``.
+
+    Args:
+        run: A run folder; one in which no step was slow, or none at all, has no rows.
+    """
+    return _table(run)[0]
+
+
+def gather(run: Path, steps: int | None) -> dict[str, Any] | None:
+    """What the page says of them; None where no step was slow.
+
+    Args:
+        run: A run folder.
+        steps: How many steps it has in all; None where that is not known.
+
+    Returns:
+        Plain data in the form of `perfhooks.report.data.SlowSteps`. A step that was slow on several ranks counts once:
+        for as long as it took where it took longest, and for the cause of a rank that did not only wait for others.
+    """
+    found, is_cut = _table(run)
+    if not found.height:
+        return None
+    waits = pl.col("cause").is_in([RANKS, UNKNOWN])
+    each = found.sort(waits, maintain_order=True).group_by("stage", "step").agg(
+        pl.col("cause").first(), pl.col("wall_ms").max()
+    )  # fmt: skip
+    causes = each["cause"].value_counts(sort=True).sort("count", "cause", descending=[True, False]).head(_CAUSES)
+    several = found["rank"].n_unique()
+    return {
+        "rows": json_values.columns(found if several > 1 else found.drop("rank"), _ROWS),
+        "rows_count": found.height,
+        "count": each.height,
+        "wall_ms": json_values.number(each["wall_ms"].sum()),
+        "causes": {json_values.text(name): count for name, count in causes.iter_rows()},
+        "ranks": several,
+        **({"steps": steps} if steps is not None and steps >= each.height else {}),
+        **({"is_cut": True} if is_cut else {}),
+    }
+
+
+def _table(run: Path | None) -> tuple[pl.DataFrame, bool]:
+    """The table, and whether early rows of it were not read."""
+    files = {} if run is None else _files(run)
+    most = max(_BUDGET // max(len(files), 1), _LEAST)
+    columns: dict[str, list[Any]] = {name: [] for name in ("rank", *SlowStep._fields)}
+    is_cut = False
+    for rank, path in files.items():
+        is_cut |= path.lstat().st_size > most
+        for row in slow_steps.read(path, most):
+            for name, value in zip(columns, (rank, *row), strict=True):
+                columns[name].append(value)
+    made = pl.DataFrame(columns, schema={name: _SCHEMA[name] for name in columns})
+    return made.sort("wall_ms", "rank", "step", descending=[True, False, False]), is_cut
+
+
+def _files(run: Path) -> dict[int, Path]:
+    """The file of each rank that has slow steps."""
+    with os.scandir(run) as entries:
+        ranks = sorted({rank for each in entries if (rank := layout.rank_of_slow_steps(each.name)) is not None})
+    paths = {rank: run / layout.slow_steps(rank) for rank in ranks}
+    return {rank: path for rank, path in paths.items() if is_plain(path)}

@@ -1,0 +1,67 @@
+// Steps that took much longer than others: a line on the first screen, and a section.
+
+function slowSteps() {
+  const slow = DATA.slow;
+  const count = plural(slow.count, "step");
+  const of = known(slow.steps) ? `${grouped(slow.count, 0)} of ${plural(slow.steps, "step")}` : count;
+  const whole = slow.wall_ms < 1000 ? ms(slow.wall_ms) : `${grouped(slow.wall_ms / 1000, 1)} s`;
+  const causes = Object.entries(slow.causes)
+    .map(([cause, count]) => `${cause} ${grouped(count, 0)}`)
+    .join(", ");
+  return `${of} took more than 3 times the median, ${whole} in all: ${causes}`;
+}
+
+function slowLine() {
+  if (!DATA.slow) return null;
+  return el(
+    "p",
+    { class: "slow-line" },
+    `${slowSteps()}. `,
+    el("a", { href: address("slow", {}) }, "See each"),
+    ".",
+  );
+}
+
+function slowSection() {
+  const slow = DATA.slow;
+  if (!slow) return null;
+  const of = (term) => meaning("Slow steps", term);
+  const stages = new Set((slow.rows.stage || []).values());
+  const columns = [
+    { key: "step", label: "Step", kind: "text", title: of("stage, step") },
+    { key: "stage", label: "Loop", kind: "text", word: true, title: of("stage, step") },
+    { key: "rank", label: "Rank", kind: "text" },
+    { key: "wall_ms", label: "Wall, ms", kind: "ms", bar: true, title: of("wall_ms, times_median") },
+    { key: "times_median", label: "Times the median", kind: "number", title: of("wall_ms, times_median") },
+    { key: "cause", label: "Cause", kind: "text", word: true, title: of("cause") },
+    { key: "explained_ms", label: "Explained, ms", kind: "ms", title: of("explained_ms") },
+    { key: "line", label: "Line", kind: "name", title: of("line") },
+    { key: "data_ms", label: "Data, ms", kind: "ms", title: of("data_ms") },
+    { key: "gc_ms", label: "Garbage collection, ms", kind: "ms", title: of("gc_ms") },
+    { key: "cpu_share", label: "Processor", kind: "number", title: of("cpu_share") },
+    { key: "switches", label: "Switches", kind: "count", title: of("switches, faults") },
+    { key: "faults", label: "Page faults", kind: "count", title: of("switches, faults") },
+    { key: "alloc_retries", label: "Retries", kind: "count", title: of("alloc_retries") },
+  ].filter((each) => each.key !== "stage" || stages.size > 1);
+  const shown = height(slow.rows);
+  const notes = [
+    slow.ranks > 1 ? `On ${slow.ranks} ranks; a step that was slow on several counts once.` : null,
+    shown < slow.rows_count ? `These are the longest ${shown} of ${grouped(slow.rows_count, 0)}.` : null,
+    slow.is_cut ? "There are earlier ones, which are in the files alone." : null,
+  ];
+  return section(
+    "slow",
+    "Slow steps",
+    [`${slowSteps()}.`, ...notes.filter(Boolean)].join(" "),
+    dataTable({
+      id: "slow",
+      key: "step",
+      caption: "Slow steps",
+      columns,
+      rows: rowsOf(slow.rows),
+      sort: { key: "wall_ms", descending: true },
+      search: "Search slow steps",
+      limit: 10,
+    }),
+  );
+}

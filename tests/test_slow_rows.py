@@ -1,0 +1,200 @@
+"""Slow steps in the data of the page and in ``perfhooks show``: of all ranks, bounded, and whatever is in the files."""
+
+import csv
+import io
+import json
+import os
+import sys
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from perfhooks import report
+from perfhooks.command import app
+from perfhooks.report import run_data, slow_rows, terminal_tables
+from perfhooks.report.data import RunData
+from perfhooks.report.definitions import DEFINITIONS
+from perfhooks.run.publishing import publish_json
+from perfhooks.watching import slow_steps
+from perfhooks.watching.slow_steps import SlowStep
+
+HOSTILE = '</script><img src=x onerror="alert(1)">\x1b[31m\u202e'
+
+
+def slow(step, wall_ms=500.0, cause="data", **given):
+    row = {
+        "stage": "train", "times_median": wall_ms / 10, "explained_ms": wall_ms - 20, "line": "load (train.py:3)",
+        "data_ms": None, "gc_ms": 0.0, "cpu_share": 0.5, "switches": 3, "faults": 0, "alloc_retries": None,
+    }  # fmt: skip
+    return SlowStep(step=step, wall_ms=wall_ms, cause=cause, **row | given)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run of 12,000 steps without a window."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    publish_json(folder / "run.json", {"format": 1})
+    rows = "".join(f"train,{step},wait,10.0,\n" for step in range(12_000))
+    (folder / "rank0.timeline.csv").write_text("stage,step,phase,wall_ms,data_ms\n" + rows)
+    return folder
+
+
+def keep(run, rank, *rows):
+    slow_steps.append(run / f"rank{rank}.slow.csv", list(rows))
+
+
+def of_page(run):
+    """What the page is made from, as the reader of its file takes it."""
+    return msgspec.convert(run_data.gather(run), RunData).slow
+
+
+def test_how_many_steps_were_slow_and_why(run):
+    keep(run, 0, slow(90), slow(91, 900.0, "garbage collection"), slow(92, 600.0))
+    found = of_page(run)
+    assert (found.count, found.steps, found.wall_ms, found.ranks) == (3, 12_000, 2000, 1)
+    assert list(found.causes.items()) == [("data", 2), ("garbage collection", 1)]
+    assert found.rows["step"] == [91, 92, 90]
+    assert "rank" not in found.rows
+    assert "data_ms" not in found.rows, "nobody said when a batch arrives"
+
+
+def test_a_run_without_a_slow_step_says_nothing(run):
+    assert "slow" not in run_data.gather(run)
+    keep(run, 0)
+    assert "slow" not in run_data.gather(run)
+    assert slow_rows.table(run).height == 0
+
+
+def test_a_step_that_is_slow_on_several_ranks_counts_once(run):
+    """With the cause of the rank that the others waited for, whichever it is."""
+    keep(run, 0, slow(90, 510.0, "other ranks"), slow(95, 100.0, "checkpoint"))
+    keep(run, 1, slow(90, 500.0, "data"))
+    keep(run, 2, slow(90, 520.0, "unknown"))
+    found = of_page(run)
+    assert (found.count, found.rows_count, found.ranks, found.wall_ms) == (2, 4, 3, 620)
+    assert found.causes == {"checkpoint": 1, "data": 1}
+    assert list(zip(found.rows["rank"], found.rows["step"], strict=True)) == [(2, 90), (0, 90), (1, 90), (0, 95)]
+
+
+def test_of_thousands_the_longest_are_on_the_page(run):
+    keep(run, 0, *(slow(step, 100.0 + step) for step in range(5000)))
+    found = of_page(run)
+    assert (found.count, found.rows_count, found.is_cut) == (5000, 5000, False)
+    assert found.rows["step"] == list(range(4999, 4799, -1))
+    assert report.write(run).stat().st_size < 3_000_000
+
+
+def test_of_a_table_without_end_the_latest_rows_are_read(run, monkeypatch):
+    monkeypatch.setattr(slow_rows, "_BUDGET", 1000)
+    monkeypatch.setattr(slow_rows, "_LEAST", 1000)
+    keep(run, 0, *map(slow, range(100)))
+    found = of_page(run)
+    assert found.is_cut
+    assert 0 < found.count < 20
+    assert max(found.rows["step"]) == 99
+
+
+def test_more_slow_steps_than_steps_are_of_no_known_number(run):
+    """As where the disk was full when the timeline was to be written."""
+    (run / "rank0.timeline.csv").write_text("stage,step,phase,wall_ms,data_ms\ntrain,0,wait,1.0,\n")
+    keep(run, 0, slow(90), slow(91))
+    assert of_page(run).steps is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "train,9",
+        "train,x,1,2,data,,,,0,,,,",
+        "train,9,nan,2,data,,,,0,,,,",
+        "train,9,1e999,2,data,,,,0,,,,",
+        f"train,{10**30},1,2,data,,,,0,,,,",
+        f"train,9,1,2,data,,,,0,,{10**30},,",
+        f"train,{'9' * 5000},1,2,data,,,,0,,,,",
+        "\0" * 40,
+        "train,9,1,2,data," + "x" * 200_000,
+        '"' + "x" * 200_000 + '"',
+    ],
+    ids=["torn", "no number", "nan", "infinite", "large", "large count", "long", "zeros", "long torn", "long cell"],
+)
+def test_what_is_no_row_costs_the_others_nothing(run, text):
+    keep(run, 0, slow(90))
+    with (run / "rank0.slow.csv").open("a") as file:
+        file.write(f"{text}\n")
+    keep(run, 0, slow(92))
+    assert slow_rows.table(run)["step"].to_list() == [90, 92]
+    assert of_page(run).count == 2
+
+
+def test_bytes_that_are_no_text_are_no_error(run):
+    (run / "rank0.slow.csv").write_bytes(os.urandom(5000))
+    assert slow_rows.table(run).height == 0
+
+
+def test_no_link_is_followed(run, tmp_path):
+    slow_steps.append(tmp_path / "else.csv", [slow(90)])
+    (run / "rank0.slow.csv").symlink_to(tmp_path / "else.csv")
+    (run / "rank1.slow.csv").mkdir()
+    os.mkfifo(run / "rank2.slow.csv")
+    (run / "rank99999999.slow.csv").write_text("")
+    assert slow_rows.table(run).height == 0
+    assert "slow" not in run_data.gather(run)
+
+
+def test_texts_are_printable_and_no_markup(run):
+    keep(run, 0, slow(90, cause=HOSTILE, line=HOSTILE + "x" * 5000))
+    found = of_page(run)
+    assert "\x1b" not in found.rows["line"][0]
+    assert "\u202e" not in found.rows["line"][0]
+    assert len(found.rows["line"][0]) < 300
+    page = report.write(run).read_text(encoding="utf-8")
+    assert "<img" not in page
+    assert "onerror=" in page
+
+
+# --- perfhooks show ---
+
+
+@pytest.fixture
+def show(monkeypatch, capfd):
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["perfhooks", "show", *map(str, arguments), "--table", "slow"])
+        with pytest.raises(SystemExit) as ended:
+            app.main()
+        out, err = capfd.readouterr()
+        assert (ended.value.code or 0, err) == (0, "")
+        return out
+
+    return call
+
+
+def test_a_run_without_a_window_shows_its_slow_steps(run, show):
+    keep(run, 0, slow(90))
+    keep(run, 1, slow(91, 700.0, explained_ms=None))
+    for target in (run, run.parent / "run"):
+        rows = list(csv.DictReader(io.StringIO(show(target))))
+        assert [(row["rank"], row["step"], row["wall_ms"]) for row in rows] == [
+            ("1", "91", "700.000000"), ("0", "90", "500.000000"),
+        ]  # fmt: skip
+        assert list(rows[0]) == ["rank", *SlowStep._fields]
+        assert rows[0]["explained_ms"] == ""
+    (first, _) = json.loads(show(run, "--json"))
+    assert (first["cause"], first["explained_ms"], first["line"]) == ("data", None, "load (train.py:3)")
+    assert len(show(run, "--limit", "1").splitlines()) == 2
+
+
+def test_on_a_terminal_no_step_is_said_to_be_slow(run, show):
+    console = Console(file=io.StringIO(), width=100)
+    terminal_tables.draw({"slow": slow_rows.table(run)}, console=console)
+    assert console.file.getvalue() == "slow: no step took more than 3 times the median\n"
+    assert len(show(run).splitlines()) == 1
+    keep(run, 0, slow(90))
+    terminal_tables.draw({"slow": slow_rows.table(run)}, console=console)
+    assert "load (train.py:3)" in console.file.getvalue()
+
+
+def test_every_column_is_explained():
+    named = {name for term in DEFINITIONS["Slow steps"] for name in term.split(", ")}
+    assert set(SlowStep._fields) <= named
