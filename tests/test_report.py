@@ -390,7 +390,7 @@ def test_the_page_of_a_thousand_ranks_is_small(tmp_path, traces):
     assert len(whole["ranks_together"]["windows"]) == 3
     made = whole["windows"][-1]
     assert len(made["ranks"]) == 1024
-    assert len(made["details"]) > 10
+    assert len(made["details"]) > 5
 
 
 def test_one_rank_writes_the_page_for_all(run, trace):
