@@ -376,7 +376,8 @@ def test_a_hostile_folder_moves_no_cursor_and_no_link_is_followed(run, tmp_path)
         f"{'s' * 10_000},5,wait,1.0,\ntrain,-1,wait,1.0,\ntrain,6,wait,-5.0,\ntrain,7,wait,nan,\n"
     )
     (run.path / layout.slow_steps(0)).write_text(
-        f'{",".join(SlowStep._fields)}\ntrain,5,nan,inf,[red]\x1b[2J,,"a\nb",,0,,,,\ntrain,"{"x" * 9}\0\n'
+        f'{",".join(SlowStep._fields)}\ntrain,5,nan,inf,[red]\x1b[2J,,"a\nb",,0,,,,\n'
+        f'train,6,100,9,[red]\x1b[2J,,"a\nb",,0,,,,\ntrain,"{"x" * 9}\0\n'
     )
     (run.path / layout.status(0)).write_text('{"process": {"pid": 1}}')
     secret = tmp_path / "secret"
