@@ -18,7 +18,10 @@ import torch
 
 import perfhooks
 from perfhooks import Profiler
+from perfhooks.finishing.finish import _cost
 from perfhooks.finishing.leftovers import finish_all
+from perfhooks.run.capture import Capture
+from perfhooks.run.timeline import HEADER
 
 torch.set_num_threads(1)
 X = torch.ones(16, 16)
@@ -83,6 +86,17 @@ def test_a_callable_that_ends_the_training_does_not_cost_the_window(ending):
         loop(prof, 2)
     assert prof.wait(60)
     assert facts("train-000000-000000")["artifacts"] == ["rank0.steps.csv"]
+
+
+def test_a_finished_window_knows_what_other_steps_waited_for_data(tmp_path):
+    """Half of a step of 104 ms; the recorded ones wait longer, and so does one that was slow."""
+    lines = ["wait,104.0,51.0"] * 6 + ["wait,900.0,890.0"] + ["active,1000.0,990.0"] * 3
+    rows = "".join(f"train,{step},{line}\n" for step, line in enumerate(lines, 3))
+    (tmp_path / "t.csv").write_text(HEADER + rows)
+    found = _cost(Capture(), 7, tmp_path / "t.csv")
+    assert (found.idle_step_ms, found.recorded_step_ms, found.events) == (104.0, 1000.0, 7)
+    assert found.idle_data_ms == pytest.approx(51.0)
+    assert _cost(Capture(stage="validate"), 7, tmp_path / "t.csv").idle_data_ms is None
 
 
 def test_what_recording_cost_is_kept_and_shown():

@@ -15,6 +15,7 @@ from perfhooks.command import app
 from perfhooks.report import run_data, slow_rows, terminal_tables
 from perfhooks.report.data import RunData
 from perfhooks.report.definitions import DEFINITIONS
+from perfhooks.report.markdown import of_run
 from perfhooks.run.publishing import publish_json
 from perfhooks.watching import slow_steps
 from perfhooks.watching.slow_steps import SlowStep
@@ -183,6 +184,16 @@ def test_a_run_without_a_window_shows_its_slow_steps(run, show):
     (first, _) = json.loads(show(run, "--json"))
     assert (first["cause"], first["explained_ms"], first["line"]) == ("data", None, "load (train.py:3)")
     assert len(show(run, "--limit", "1").splitlines()) == 2
+
+
+def test_the_summary_says_it_in_two_lines(run):
+    assert "Slow steps" not in of_run(run)
+    keep(run, 0, slow(90), slow(91, 900.0, "garbage collection"), slow(92, 600.0))
+    assert (
+        "## Slow steps\n"
+        "3 of 12,000 steps took more than 3 times the median, 2 s in all: data 2, garbage collection 1.\n"
+        "The longest: step 91, 900 ms, garbage collection, load (train.py:3).\n"
+    ) in of_run(run)
 
 
 def test_on_a_terminal_no_step_is_said_to_be_slow(run, show):

@@ -98,6 +98,7 @@ def _written(data: Mapping[str, Any], files: list[str]) -> str:
     sections = [
         _head(data, window, details, rank),
         _steps(details, rank),
+        _slow(data.get("slow")),
         _findings([*data.get("findings", ()), *details.get("findings", {}).get("rows", ())]),
         _operators(details),
         _doubts(details, rank),
@@ -166,6 +167,19 @@ def _idle(rank: Mapping[str, Any]) -> Iterator[str]:
     idle = rank.get("cost", {}).get("idle_step_ms")
     if idle:
         yield f"The median step that nobody recorded takes {idle:.4g} ms."
+
+
+def _slow(slow: Mapping[str, Any] | None) -> Iterator[str]:
+    """How many steps took much longer than others, and why; the longest."""
+    if not slow:
+        return
+    of = f"{slow['count']:,} of {slow['steps']:,}" if slow.get("steps") else f"{slow['count']:,}"
+    causes = ", ".join(f"{cause} {count:,}" for cause, count in slow["causes"].items())
+    said = f"{of} steps took more than 3 times the median, {slow['wall_ms'] / 1000:.3g} s in all: {causes}."
+    longest = {name: values[0] for name, values in slow["rows"].items()}
+    line = f", {longest['line']}" if longest.get("line") else ""
+    most = f"The longest: step {longest['step']}, {longest['wall_ms']:.4g} ms, {longest['cause']}{line}."
+    yield from _titled("Slow steps", [said, most])
 
 
 def _findings(rows: list[Mapping[str, Any]]) -> Iterator[str]:
