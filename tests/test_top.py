@@ -519,8 +519,10 @@ class Terminal:
         self.text = ""
 
     def read_until(self, fact):
-        """Take what it draws until something is so."""
+        """Take what it draws until something is so; a minute without it is a failure."""
+        until = time.monotonic() + 60
         while not fact():
+            assert time.monotonic() < until, self.text
             if select.select([self.ours], [], [], 0.05)[0]:
                 self.text += os.read(self.ours, 65536).decode("utf-8", "replace")
             else:

@@ -41,8 +41,8 @@ FULL: Final = 3.0
 _STEPS: Final = 1 << 16
 """Of the first rank, whose last minute is shown: steps of 1 ms."""
 _STEPS_BYTES: Final = 4 << 20
-_RANK_BYTES: Final = 64 << 10
-"""Of each other rank: some 2,000 steps."""
+_RANK_BYTES: Final = 16 << 10
+"""Of each other rank: some 400 steps, twice those that are compared."""
 _SLOW_BYTES: Final = 64 << 10
 _LONGEST_STAGE: Final = 400
 _LARGEST_STEP: Final = 1 << 61
