@@ -112,6 +112,7 @@ def test_a_warm_up_of_the_optimizer_does_not_hide_the_loader(heard):
 def test_a_profiler_of_ours_that_waits_for_its_files_is_nobody_elses(heard, monkeypatch):
     """As where an evaluation of many batches was recorded before the training begins."""
     monkeypatch.undo()
+    monkeypatch.setattr(lifetime, "_known", set())  # other tests of this process may wait for files
     signal, _ = heard
     ours = Counter("batches", 0)
     lifetime.opened(ours)
