@@ -27,44 +27,49 @@ def working(text: str) -> Iterator[None]:
 
 
 @contextmanager
+def line() -> Iterator[Callable[[str], None]]:
+    """One line on a terminal that says how things stand, and is gone at the end.
+
+    Yields:
+        Takes what it says from now on; nothing is shown before.
+    """
+    is_shown = False
+
+    def tell(text: str) -> None:
+        nonlocal is_shown
+        if sys.stderr.isatty():  # asked as late as can be: a program may have closed it, and never wait that long
+            is_shown = True
+            sys.stderr.write(f"\r{text}\x1b[K")
+            sys.stderr.flush()
+
+    try:
+        yield tell
+    finally:
+        if is_shown:
+            tell("")
+
+
+@contextmanager
 def waiting() -> Iterator[Callable[[int, float], None]]:
     """Show on a terminal, after a moment, that somebody is being waited for.
 
     Yields:
         Takes how many windows are waited for, and since how many seconds.
     """
-    shown = False
+    with line() as tell:
 
-    def show(count: int, seconds: float) -> None:
-        nonlocal shown
-        if seconds >= _PATIENCE_S and sys.stderr.isatty():
-            shown = True
-            sys.stderr.write(f"\rperfhooks: finishing {count} window{'s' * (count > 1)}, {seconds:.0f} s \x1b[K")
-            sys.stderr.flush()
+        def show(count: int, seconds: float) -> None:
+            if seconds >= _PATIENCE_S:
+                tell(f"perfhooks: finishing {count} window{'s' * (count > 1)}, {seconds:.0f} s ")
 
-    try:
         yield show
-    finally:
-        if shown:
-            sys.stderr.write("\r\x1b[K")
 
 
 @contextmanager
 def counting(what: str) -> Iterator[Callable[[int, int], None]]:
     """Say on a terminal how far a long piece of work has come."""
-    shown = sys.stderr.isatty()
-
-    def tell(done: int, total: int) -> None:
-        if shown:
-            sys.stderr.write(f"\r{what} {done + 1} of {total}\x1b[K")
-            sys.stderr.flush()
-
-    try:
-        yield tell
-    finally:
-        if shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+    with line() as tell:
+        yield lambda done, total: tell(f"{what} {done + 1} of {total}")
 
 
 @contextmanager
@@ -74,20 +79,12 @@ def remaining(what: str) -> Iterator[Callable[[int, int, str], None]]:
     Yields:
         Takes which of how many is being done, from 1, and what it is.
     """
-    shown = sys.stderr.isatty()
     began = time.monotonic()
+    with line() as tell:
 
-    def tell(number: int, total: int, now: str) -> None:
-        if not shown:
-            return
-        done = number - 1
-        left = f", {(time.monotonic() - began) / done * (total - done):.0f} s left" if done else ""
-        sys.stderr.write(f"\r{what} {number} of {total}{left}: {now[:60]}\x1b[K")
-        sys.stderr.flush()
+        def show(number: int, total: int, now: str) -> None:
+            done = number - 1
+            left = f", {(time.monotonic() - began) / done * (total - done):.0f} s left" if done else ""
+            tell(f"{what} {number} of {total}{left}: {now[:60]}")
 
-    try:
-        yield tell
-    finally:
-        if shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+        yield show

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -13,11 +11,10 @@ from perfhooks.command.run import numbers
 from perfhooks.command.targets import last_run
 from perfhooks.errors import OptionError
 from perfhooks.printable import printable
+from perfhooks.progress import line
 from perfhooks.run.layout import PAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from perfhooks.watching.asking import Outcome
 
 EXAMPLES: Final = """Examples:
@@ -70,7 +67,7 @@ def command(
         options={name: True for name, wanted in options.items() if wanted},
     )
     run = (last_run() if target is None else target).absolute()
-    with _progress() as tell:
+    with line() as tell:
         outcomes = Asking(run, wish, tell).outcomes(timeout)
     recorded = _show(outcomes)
     if not recorded:
@@ -95,21 +92,3 @@ def _show(outcomes: list[Outcome]) -> bool:
     if places:
         typer.echo(printable(step_table([place.artifact("steps.csv") for place in places])))
     return bool(places)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """Show on a terminal what is being waited for."""
-    is_shown = sys.stderr.isatty()
-
-    def tell(text: str) -> None:
-        if is_shown:
-            sys.stderr.write(f"\r{text}\x1b[K")
-            sys.stderr.flush()
-
-    try:
-        yield tell
-    finally:
-        if is_shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
