@@ -76,6 +76,7 @@ def command(
     chosen = form(csv=csv, json=json)
     if limit < 1:
         raise OptionError(f"limit must be an integer >= 1, got {limit}")
+    source = last_window(find(target))[0]
     try:
         from perfhooks.trying import advice, recorded, trial
         from perfhooks.trying.cut import cut
@@ -84,7 +85,6 @@ def command(
 
     asked = None if finding is None else advice.of(finding)
     trial.chosen(variant or ())
-    source = last_window(find(target))[0]
     with working(f"reading {source.path}"):
         tables = _tables(source)
         calls = recorded.find(tables)
