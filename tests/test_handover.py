@@ -345,8 +345,7 @@ def test_what_lies_between_two_passes_over_a_loader_is_no_wait_for_data():
             pass
     with Path("runs/r/rank0.timeline.csv").open() as file:
         (between,) = [row for row in csv.DictReader(file) if row["step"] == "3"]
-    assert float(between["wall_ms"]) > 300
-    assert float(between["data_ms"]) < 100
+    assert 0 <= float(between["data_ms"]) <= float(between["wall_ms"]) - 300
 
 
 @pytest.mark.parametrize("background", [True, False])

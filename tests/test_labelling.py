@@ -251,23 +251,29 @@ def test_an_optimizer_is_told_from_its_closure(tmp_path, with_modules):
     net = model(256, 4)
     optimizer = torch.optim.LBFGS(net.parameters(), max_iter=3)
     batch = torch.randn(256, 256)
+    evaluations = Counter()
 
     def forward():
         out = batch
         for layer in net:
             out = layer(out) if with_modules else nn.functional.linear(out, layer.weight, layer.bias)
-        return out.square().mean()
+        return (DozingLayer()(out) if with_modules else Dozing.apply(out)).square().mean()
 
-    def closure():
-        optimizer.zero_grad()
-        loss = forward()
-        loss.backward()
-        return loss
+    def body(prof, _step):
+        def closure():
+            evaluations[prof.is_recording] += 1
+            optimizer.zero_grad()
+            loss = forward()
+            loss.backward()
+            return loss
 
-    recorded = record(tmp_path, lambda *_: optimizer.step(closure))
-    shares = {part: recorded.ms(part) / recorded.ms("wall") for part in ("forward", "backward", "optimizer")}
-    assert min(shares.values()) > 0.02
-    assert shares["optimizer"] < 0.8
+        optimizer.step(closure)
+
+    recorded = record(tmp_path, body)
+    assert recorded.ms("forward") >= evaluations[True] * DOZE_MS > 0
+    assert recorded.ms("backward") >= evaluations[True] * DOZE_MS
+    assert recorded.ms("optimizer") > 0
+    assert sum(recorded.ms(part) for part in ("forward", "backward", "optimizer")) <= recorded.ms("wall") + 1e-6
 
 
 def test_functional_training_has_a_forward_and_a_backward_pass(tmp_path):
@@ -463,10 +469,10 @@ with perfhooks.Profiler(
     for _ in range(4):
         loss = net(torch.randn(4, 8)).sum()
         if rank == 1:
-            time.sleep(0.1)
+            time.sleep(0.4)
         loss.backward()
         if rank == 1:
-            time.sleep(0.1)
+            time.sleep(0.4)
         dist.all_reduce(torch.ones(4))
         prof.step()
 dist.destroy_process_group()
@@ -498,14 +504,14 @@ def ranks(tmp_path_factory):
 
 def test_the_wait_for_other_ranks_gradients_is_backward(ranks):
     quick, late = ranks
-    assert quick["backward_ms"].min() > 90
-    assert late["backward_ms"].max() < 90
+    assert quick["backward_ms"].min() > 200
+    assert late["backward_ms"].max() < 200
 
 
 def test_a_wait_of_the_loops_own_is_communication(ranks):
     quick, late = ranks
-    assert quick["communication_ms"].min() > 90
-    assert late["communication_ms"].max() < 90
+    assert quick["communication_ms"].min() > 200
+    assert late["communication_ms"].max() < 200
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")

@@ -4,7 +4,8 @@ import csv
 import logging
 import os
 import signal
-import time
+import sys
+from collections import Counter
 
 import pytest
 import torch
@@ -96,9 +97,16 @@ def test_6_stacks_become_a_flame_graphs_input(tmp_path):
 
 
 def test_7_a_step_outside_windows_costs_next_to_nothing(tmp_path, caplog):
-    """There: 170 to 730 us a step for the whole run, and a log line about every step's metadata."""
+    """There: 170 to 730 us a step for the whole run, and a log line about every step's metadata.
+
+    Counted in calls, as a clock says nothing on a busy machine; `make bench` has the time.
+    """
     callback = profiler(tmp_path, "wait=0 warmup=0 active=1 repeat=1")
-    cost = []
+    calls = Counter()
+
+    def count(_frame, event, called):
+        if event in ("call", "c_call"):
+            calls[event] += 1
 
     def measure(module, batch_idx):
         if batch_idx == 3:
@@ -108,17 +116,18 @@ def test_7_a_step_outside_windows_costs_next_to_nothing(tmp_path, caplog):
                 lambda: callback.on_after_backward(module.trainer, module),
                 lambda: callback.on_train_batch_end(module.trainer, module, None, None, 0),
             )
-            began = time.perf_counter()
-            for _ in range(20_000):
-                for hook in hooks:
-                    hook()
-            cost.append((time.perf_counter() - began) / 20_000)
+            sys.setprofile(count)
+            try:
+                for _ in range(100):
+                    for hook in hooks:
+                        hook()
+            finally:
+                sys.setprofile(None)
 
     module = Tiny(measure)
     with caplog.at_level(logging.DEBUG, "perfhooks"):
         fit(tmp_path, callback, steps=6, module=module)
-    # alone on a machine it is about 1.5 us; here something else may be running
-    assert cost[0] < 15e-6
+    assert 0 < calls.total() / 100 < 40, calls
     assert not any(each._forward_hooks or each._forward_pre_hooks for each in module.modules())
     assert len([record for record in caplog.records if record.name == "perfhooks"]) < 10
 

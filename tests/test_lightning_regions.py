@@ -75,7 +75,7 @@ class Stream(torch.utils.data.IterableDataset):
     """Has no length, and takes its time before the first item of an epoch."""
 
     def __iter__(self):
-        time.sleep(0.03)
+        time.sleep(0.5)
         return iter(torch.ones(6, 4))
 
 
@@ -84,26 +84,28 @@ def test_the_wait_for_the_first_batch_of_an_epoch_is_a_wait_for_data(tmp_path):
     made = trainer(tmp_path, callback, max_epochs=2)
     made.fit(Tiny(), DataLoader(Stream(), batch_size=2))
     rows = tables(callback, tmp_path)["train-000002-000003"]
-    assert [parts(row)["data"] > 25 for row in rows] == [False, True], "three batches an epoch: step 3 begins one"
+    assert [parts(row)["data"] >= 500 for row in rows] == [False, True], "three batches an epoch: step 3 begins one"
+
+
+def wake_late(_worker):
+    time.sleep(0.3)
 
 
 def test_the_start_of_workers_is_a_wait_for_data(tmp_path):
     callback = profiler(tmp_path, "wait=3 warmup=0 active=1 repeat=1")
     made = trainer(tmp_path, callback, max_epochs=2)
-    made.fit(Tiny(), DataLoader(Numbers(6), batch_size=2, num_workers=1))
+    made.fit(Tiny(), DataLoader(Numbers(6), batch_size=2, num_workers=1, worker_init_fn=wake_late))
     (row,) = tables(callback, tmp_path)["train-000003-000003"]
-    found = parts(row)
-    assert max(found, key=found.get) == "data"
-    assert found["other"] < found["data"]
+    assert parts(row)["data"] >= 300
 
 
 def test_gradient_accumulation_has_forward_and_backward_in_every_batch(tmp_path):
     callback = profiler(tmp_path, WINDOW)
-    fit(tmp_path, callback, steps=6, accumulate_grad_batches=2)
+    fit(tmp_path, callback, steps=6, module=slow("optimizer"), accumulate_grad_batches=2)
     first, second = map(parts, tables(callback, tmp_path)[FOLDER])
     assert first["forward"] > 0
     assert first["backward"] > 0
-    assert second["optimizer"] > first["optimizer"], "step 3 updates, step 2 only clears the gradients"
+    assert second["optimizer"] >= 30, "step 3 updates, step 2 only clears the gradients"
 
 
 def test_saving_a_checkpoint_is_a_part_of_the_step_after_it(tmp_path):
