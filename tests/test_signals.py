@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from perfhooks import Profiler
-from perfhooks.recording import lifetime, signals
+from perfhooks.recording.ending import lifetime, signals
 
 X = torch.ones(8, 8)
 TIMEOUT = 120

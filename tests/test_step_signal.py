@@ -12,7 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from perfhooks.launching import loaders, profiling
 from perfhooks.launching.command_line import Request
 from perfhooks.launching.step_signal import BATCHES, Round, StepSignal
-from perfhooks.recording import lifetime
+from perfhooks.recording.ending import lifetime
 
 
 class Startup:

@@ -16,7 +16,7 @@ import torch
 
 import perfhooks
 from perfhooks import Profiler
-from perfhooks.recording import lifetime
+from perfhooks.recording.ending import lifetime
 from perfhooks.run.installation import Installation
 from perfhooks.run.timeline import Timeline
 from perfhooks.watching import slow_steps, watch, watcher

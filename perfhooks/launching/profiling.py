@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from perfhooks.guard import logger
 from perfhooks.launching import farewell
-from perfhooks.recording import lifetime
+from perfhooks.recording.ending import lifetime
 from perfhooks.recording.profiler import Profiler
 from perfhooks.recording.window import recorder_busy, when_others_begin
 from perfhooks.run import layout

@@ -14,7 +14,8 @@ from typing_extensions import Self, Unpack
 from perfhooks.errors import OptionError
 from perfhooks.guard import cause_of, guard, is_of_handler, logger, speak_up
 from perfhooks.options import Options, check_request, check_step, checked, recording, with_options
-from perfhooks.recording import labelling, lifetime, request_signal
+from perfhooks.recording import labelling, request_signal
+from perfhooks.recording.ending import lifetime
 from perfhooks.recording.handover import HandlerLike, Handover, place_of
 from perfhooks.recording.loader import SteppingLoader
 from perfhooks.recording.membership import Membership

@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from perfhooks.guard import logger
-from perfhooks.recording import signals
+from perfhooks.recording.ending import signals
 
 if TYPE_CHECKING:
     from perfhooks.watching.loops import WatchedLoop

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from perfhooks.guard import OnError, guard, logger
 from perfhooks.progress import waiting
-from perfhooks.recording import lifetime
+from perfhooks.recording.ending import lifetime
 from perfhooks.recording.worker import Worker, reap
 from perfhooks.run.publishing import shown
 

@@ -13,7 +13,8 @@ import weakref
 from typing import TYPE_CHECKING, Protocol
 
 from perfhooks.guard import cause_of
-from perfhooks.recording import signals, worker
+from perfhooks.recording import worker
+from perfhooks.recording.ending import signals
 
 if TYPE_CHECKING:
     from collections.abc import Collection
