@@ -1,4 +1,4 @@
-"""Which steps of a training are profiled: pure arithmetic, the same answers as ``torch.profiler.schedule`` and more.
+"""Schedules of cycles: pure arithmetic, the same answers as ``torch.profiler.schedule`` and more.
 
 A cycle is ``wait`` idle steps, ``warmup`` steps with the recorder on and its results thrown away, ``active`` recorded
 steps. A window is the warm-up and the active steps of one cycle.
@@ -13,58 +13,12 @@ import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from enum import Enum
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final
 
 from perfhooks.errors import ScheduleError
-
-COLUMNS: Final = 80
-"""The width of a drawing, in characters."""
-
-DRAWN_IN_FULL: Final = 10
-"""A stretch of at most so many steps is drawn with one sign a step; a longer one says its length."""
-
-
-ON_REQUEST: Final = "on request"
-"""In place of a schedule: no windows but those that somebody asks for while the training runs."""
-
-
-class Phase(Enum):
-    """What the recorder does during a step."""
-
-    WAIT = "wait"
-    WARMUP = "warm-up"
-    ACTIVE = "active"
-
-
-class Planned(NamedTuple):
-    """The steps of one window, as planned; all three belong to it."""
-
-    first: int
-    """The first step of its warm-up, or the first active step when there is no warm-up."""
-    active: int
-    """The first recorded step."""
-    last: int
-    """The last recorded step."""
-
-
-class Phases(Protocol):
-    """What a profiler asks of a schedule, be it arithmetic or somebody's callable."""
-
-    def phase(self, step: int) -> Phase:
-        """What the recorder does during ``step``."""
-
-    def opens(self, step: int) -> bool:
-        """Whether ``step`` is the first of a window: where a resumed training may start to record."""
-
-    def ends(self, step: int) -> bool:
-        """Whether ``step`` is the last of a window."""
-
-    def next_change(self, step: int) -> int | None:
-        """The next step after ``step`` that may be treated differently; None if none will."""
-
-    def next_window(self, step: int) -> Planned | None:
-        """The first window that begins at ``step`` or later; None if there is none, or none is known."""
+from perfhooks.schedule.drawing import drawing
+from perfhooks.schedule.phases import Phase, Planned, check_step
+from perfhooks.schedule.unplanned import ON_REQUEST, CallableSchedule, OnRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +178,7 @@ class Schedule:
 
     def next_window(self, step: int) -> Planned | None:
         """The first window whose first step, warm-up included, is ``step`` or a later one; None if there is none."""
-        _check_step(step)
+        check_step(step)
         index = max(0, -(-(step - self._origin) // self._cycle))
         return self._window(index) if self._has(index) else None
 
@@ -240,7 +194,7 @@ class Schedule:
 
     def __str__(self) -> str:
         """The fields in the form that ``parse`` reads, then a drawing of the first steps."""
-        return f"{self._words()}\n{_drawing(self)}"
+        return f"{self._words()}\n{drawing(self.windows(), repeat=self.repeat, total=self.total_steps)}"
 
     def _repr_html_(self) -> str:
         """The drawing, for notebooks."""
@@ -274,148 +228,12 @@ class Schedule:
 
     def _place(self, step: int) -> int | None:
         """The distance of a step from the first step of the window before it; None outside all cycles."""
-        _check_step(step)
+        check_step(step)
         index, place = divmod(step - self._origin, self._cycle)
         return place if index >= 0 and self._has(index) else None
 
 
-class CallableSchedule:
-    """A schedule of which nothing is known but what a callable ``step -> ProfilerAction`` answers.
-
-    The callable is asked once for each step, in order, as torch asks it, when the steps are asked for in order; the
-    answers for the last two steps are remembered. A training that is resumed inside asks for one step more, the one
-    before.
-
-    Args:
-        function: Takes a step, 0 or more; returns a ``torch.profiler.ProfilerAction`` or anything with such a name.
-    """
-
-    def __init__(self, function: Callable[[int], Any]) -> None:
-        self.function = function
-        self._answers: dict[int, tuple[Phase, bool]] = {}
-
-    def phase(self, step: int) -> Phase:
-        """What the recorder does during a step.
-
-        Raises:
-            ScheduleError: The step is negative, or the answer is none of NONE, WARMUP, RECORD, RECORD_AND_SAVE.
-        """
-        return self._answer(step)[0]
-
-    def opens(self, step: int) -> bool:
-        """Whether a step is the first of a window: it does not continue what the step before did."""
-        if step <= 0:
-            return self.phase(step) is not Phase.WAIT
-        # the earlier step first, so that the callable sees its steps in order
-        before, ended = self._answer(step - 1)
-        phase = self.phase(step)
-        if phase is Phase.WAIT:
-            return False
-        return ended or before is Phase.WAIT or (before is Phase.ACTIVE and phase is Phase.WARMUP)
-
-    def ends(self, step: int) -> bool:
-        """Whether a step is the last of a window: RECORD_AND_SAVE."""
-        return self._answer(step)[1]
-
-    def next_change(self, step: int) -> int:
-        """The step after this one: any step may change something."""
-        _check_step(step)
-        return step + 1
-
-    def next_window(self, step: int) -> Planned | None:
-        """None: the windows ahead are not known; ask ``opens`` step by step."""
-        _check_step(step)
-        return None
-
-    def __repr__(self) -> str:
-        return f"CallableSchedule({self.function!r})"
-
-    def _answer(self, step: int) -> tuple[Phase, bool]:
-        """The phase of a step and whether it is the last of its window."""
-        known = self._answers.get(step)
-        if known is not None:
-            return known
-        _check_step(step)
-        action = self.function(step)
-        answer = _ACTIONS.get(getattr(action, "name", None))
-        if answer is None:
-            raise ScheduleError(
-                f"a schedule must answer with one of ProfilerAction.{', '.join(map(str, _ACTIONS))}; "
-                f"{self.function!r} answered {action!r} for step {step}"
-            )
-        self._answers = {key: value for key, value in self._answers.items() if key == step - 1}
-        self._answers[step] = answer
-        return answer
-
-
-class OnRequest:
-    """No windows but those that somebody asks for while the training runs."""
-
-    def phase(self, step: int) -> Phase:
-        """WAIT, always."""
-        _check_step(step)
-        return Phase.WAIT
-
-    def opens(self, step: int) -> bool:  # noqa: ARG002 -- none does
-        """Whether a step is the first of a window: none is."""
-        return False
-
-    def ends(self, step: int) -> bool:  # noqa: ARG002 -- none does
-        """Whether a step is the last of a window: none is."""
-        return False
-
-    def next_change(self, step: int) -> int | None:  # noqa: ARG002 -- nothing changes
-        """None: nothing changes by itself."""
-        return None
-
-    def next_window(self, step: int) -> Planned | None:  # noqa: ARG002 -- there are none
-        """None: there are no windows."""
-        return None
-
-    def __str__(self) -> str:
-        """As a user writes it, and what it means."""
-        return f"{ON_REQUEST}\nno step is recorded before somebody asks, as by `perfhooks capture RUN`"
-
-
-class FromStartToStop:
-    """No schedule: one window from ``start()`` to ``stop()``, as torch records without one.
-
-    Args:
-        begin: The step that is current at the start.
-    """
-
-    def __init__(self, begin: int) -> None:
-        self.begin = begin
-
-    def phase(self, step: int) -> Phase:
-        """ACTIVE, from the start on."""
-        return Phase.ACTIVE if step >= self.begin else Phase.WAIT
-
-    def opens(self, step: int) -> bool:
-        """Whether a step is the one that was current at the start."""
-        return step == self.begin
-
-    def ends(self, step: int) -> bool:  # noqa: ARG002 -- no step is the last
-        """False: only ``stop()`` ends the window."""
-        return False
-
-    def next_change(self, step: int) -> int | None:
-        """The start, then nothing."""
-        return self.begin if step < self.begin else None
-
-    def next_window(self, step: int) -> Planned | None:  # noqa: ARG002 -- where the window ends is not known
-        """None: its last step is not known."""
-        return None
-
-
-_ACTIONS: Final[dict[Any, tuple[Phase, bool]]] = {
-    "NONE": (Phase.WAIT, False),
-    "WARMUP": (Phase.WARMUP, False),
-    "RECORD": (Phase.ACTIVE, False),
-    "RECORD_AND_SAVE": (Phase.ACTIVE, True),
-}
 _FIELDS: Final = tuple(field.name for field in fields(Schedule))
-_SIGNS: Final = {Phase.WAIT: "·", Phase.WARMUP: "▒", Phase.ACTIVE: "█"}
 
 
 def _keep(schedule: Schedule, name: str, value: int) -> None:
@@ -432,11 +250,6 @@ def _integer(name: str, value: Any, least: int | None = None) -> int:
     if isinstance(value, bool) or (least is not None and number < least):
         raise ScheduleError(f"{name} must be {rule}, got {value!r}")
     return number
-
-
-def _check_step(step: int) -> None:
-    if step < 0:
-        raise ScheduleError(f"step must be an integer >= 0, got {step!r}")
 
 
 def _check_name(name: Any) -> None:
@@ -462,41 +275,3 @@ def _torch_arguments(function: Callable[[int], Any]) -> dict[str, int] | None:
     if not all(isinstance(value, int) for value in arguments.values()):
         return None
     return {name: int(value) for name, value in arguments.items()}
-
-
-def _drawing(schedule: Schedule) -> str:
-    """A line of step numbers, the phases below, and what follows: at most 80 columns while the numbers are small."""
-    ruler, signs, shown = "step", "    ", 0
-    position = 0
-    for window in schedule.windows():
-        stretches = (
-            (position, window.first, Phase.WAIT),
-            (window.first, window.active, Phase.WARMUP),
-            (window.active, window.last + 1, Phase.ACTIVE),
-        )
-        above, below = _cells(stretches)
-        if shown and len(ruler) + len(above) > COLUMNS:
-            break
-        ruler, signs, shown, position = ruler + above, signs + below, shown + 1, window.last + 1
-    return "\n".join((ruler.rstrip(), signs.rstrip(), _legend(schedule, shown)))
-
-
-def _cells(stretches: tuple[tuple[int, int, Phase], ...]) -> tuple[str, str]:
-    """The step numbers and the signs of some stretches ``(first step, step after the last, phase)``, aligned."""
-    above = below = ""
-    for begin, end, phase in stretches:
-        if begin == end:
-            continue
-        length, sign = end - begin, _SIGNS[phase]
-        drawn = sign * length if length <= DRAWN_IN_FULL else f"{length}".center(DRAWN_IN_FULL, sign)
-        width = max(len(drawn), len(str(begin)))
-        above, below = f"{above} {begin:<{width}}", f"{below} {drawn:<{width}}"
-    return above, below
-
-
-def _legend(schedule: Schedule, shown: int) -> str:
-    signs = "  ".join(f"{sign} {phase.value}" for phase, sign in _SIGNS.items())
-    if schedule.total_steps is None:
-        return f"{signs}  and so on, for ever"
-    more = schedule.repeat - shown
-    return f"{signs}  {f'and {more} more, ' if more else ''}nothing after step {schedule.total_steps - 1}"
