@@ -36,37 +36,47 @@ INTERRUPTED: Final = 130
 _GIB: Final = 1 << 30
 
 
+Target = Annotated[
+    str | None, typer.Argument(help="A run folder or a trace; the last run if none is given.", show_default=False)
+]
+Operators = Annotated[
+    list[str] | None,
+    typer.Option("--op", help="Only this operator, as aten::mm; may be given several times.", show_default=False),
+]
+Variants = Annotated[
+    list[str] | None,
+    typer.Option("--variant", help="Only this variant; several times for several.", show_default=False),
+]
+FindingName = Annotated[
+    str | None, typer.Option("--finding", help="What a finding is about, and what it advises.", show_default=False)
+]
+Device = Annotated[str | None, typer.Option("--device", help="Where to run; where it was recorded if not given.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", help="So many of the operators that cost most.")]
+Memory = Annotated[
+    float | None, typer.Option("--memory", help="GiB that may be taken; half of what is free if not given.")
+]
+Seconds = Annotated[float, typer.Option("--seconds", help="How long it may take, roughly; more decides more.")]
+Export = Annotated[
+    Path | None,
+    typer.Option("--export", help="Write the recorded calls to a file for other benchmarks, and try nothing."),
+]
+Csv = Annotated[bool, typer.Option("--csv", help="CSV, as in a pipe.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON, with what cannot be run again.")]
+
+
 def command(
-    target: Annotated[
-        str | None,
-        typer.Argument(help="A run folder or a trace; the last run if none is given.", show_default=False),
-    ] = None,
+    target: Target = None,
     *,
-    op: Annotated[
-        list[str] | None,
-        typer.Option("--op", help="Only this operator, as aten::mm; may be given several times.", show_default=False),
-    ] = None,
-    variant: Annotated[
-        list[str] | None,
-        typer.Option("--variant", help="Only this variant; several times for several.", show_default=False),
-    ] = None,
-    finding: Annotated[
-        str | None, typer.Option("--finding", help="What a finding is about, and what it advises.", show_default=False)
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option("--device", help="Where to run; where it was recorded if not given.")
-    ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="So many of the operators that cost most.")] = 10,
-    memory: Annotated[
-        float | None, typer.Option("--memory", help="GiB that may be taken; half of what is free if not given.")
-    ] = None,
-    seconds: Annotated[float, typer.Option("--seconds", help="How long it may take, roughly; more decides more.")] = 60,
-    export: Annotated[
-        Path | None,
-        typer.Option("--export", help="Write the recorded calls to a file for other benchmarks, and try nothing."),
-    ] = None,
-    csv: Annotated[bool, typer.Option("--csv", help="CSV, as in a pipe.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="JSON, with what cannot be run again.")] = False,
+    op: Operators = None,
+    variant: Variants = None,
+    finding: FindingName = None,
+    device: Device = None,
+    limit: Limit = 10,
+    memory: Memory = None,
+    seconds: Seconds = 60,
+    export: Export = None,
+    csv: Csv = False,
+    json: Json = False,
 ) -> None:
     """Measure what advice gives: recorded operators run again, as they were and in other ways.
 
@@ -86,18 +96,15 @@ def command(
     asked = None if finding is None else advice.of(finding)
     trial.chosen(variant or ())
     with working(f"reading {source.path}"):
-        tables = _tables(source)
-        calls = recorded.find(tables)
-        names = _wanted(op, asked and asked.operators)
-        offered = cut(calls, names)
+        calls = recorded.find(_tables(source))
+        offered = cut(calls, _wanted(op, asked and asked.operators))
     if export is not None:
         _export(offered, export)
         return
     if not offered.groups:
         raise PerfhooksError(_nothing(offered, op or finding))
-    wish = _wish(
-        device, variant or (asked.variants if asked else ()), limit, memory, seconds, on_device=calls.on_device
-    )
+    variants = variant or (asked.variants if asked else ())
+    wish = _wish(device, variants, limit, memory, seconds, on_device=calls.on_device)
     with remaining("trying") as tell:
         done = trial.run(offered, calls.step_ms, wish, _said(source), tell)
     _tell(done, chosen)
