@@ -29,9 +29,9 @@ def measure() -> list[Comparison]:
             ("torch.profiler: step(), after its last window", torch_done()),
             ("perfhooks: step()", ours_step(on_trace_ready=ignore)),
             ("perfhooks: for batch in steps(loader)", ours_steps(on_trace_ready=ignore)),
-            ("perfhooks: step(), writing timeline.csv", ours_step(out=out)),
-            ("perfhooks: steps(loader), writing timeline.csv", ours_steps(out=out)),
-            ("perfhooks: step(), nothing watched (watch=False)", ours_step(out=out, watch=False)),
+            ("perfhooks: step(), all on: watched, writing timeline.csv", ours_step(out=out)),
+            ("perfhooks: steps(loader), all on", ours_steps(out=out)),
+            ("perfhooks: step(), writing timeline.csv, watch=False", ours_step(out=out, watch=False)),
         )
     return [Comparison(title="One idle step of a raw loop", unit="us", rows=rows)]
 

@@ -15,6 +15,7 @@ from comparison import machine
 
 GROUPS = {
     "idle": ("idle", "a step while nothing is recorded"),
+    "watch": ("watching", "what watching the steps takes of a core, over a minute at each of three paces"),
     "run": ("launching", "perfhooks run while nothing is recorded: a fetch, an update, the start of a Python"),
     "lightning": ("lightning_fit", "a step of a Lightning fit while nothing is recorded"),
     "operators": ("operator_table", "the operator table of a capture"),

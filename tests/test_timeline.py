@@ -40,6 +40,32 @@ def test_steps_are_as_long_as_they_were_however_often_they_are_taken(durations, 
         assert waits == [wait for wait, _ in durations]
 
 
+@given(
+    walls=st.lists(st.integers(0, 100), max_size=30),
+    first=st.integers(0, 50),
+    asked=st.integers(0, 90),
+    taken=st.integers(0, 30),
+    paused=st.sets(st.integers(1, 30)),
+)
+def test_the_walls_of_the_last_steps_are_those_that_are_known_with_everything_else(walls, first, asked, taken, paused):
+    line = Timeline("train")
+    line.begin(first)
+    now = line._begins[first] = 1000
+    for index, wall in enumerate(walls):
+        if index in paused:  # we kept the loop waiting
+            now += 7
+            line.begin(first + index)
+            line._begins[first + index] = now
+        now += wall
+        line.end_step(now)
+        if index == taken:
+            line.take()
+    ended = line.since(asked)
+    begin, found = line.walls_since(asked)
+    assert found.tolist() == (ended.ends - ended.begins).tolist()
+    assert begin + np.arange(len(found)) == pytest.approx(ended.numbers)
+
+
 def test_time_that_we_took_between_two_steps_belongs_to_neither():
     line = Timeline("train")
     line.begin(0)

@@ -110,6 +110,22 @@ def test_there_is_no_pace_before_some_steps_have_ended():
     assert (pace.median_ns, pace.limit_ns) == (10**6, 3 * 10**6 + MORE_NS)
 
 
+def test_looks_rest_by_what_they_take_and_what_else_the_thread_did_says_nothing():
+    """One that takes 0.15 ms rests for 0.2 s, which is 0.075% of a core; a poll is no look."""
+    spent = [0.0]
+    thrift = watcher.Thrift(lambda: spent[0])
+    rests = []
+    for look in range(100):
+        is_poll = look % 10 == 9
+        spent[0] += 0.005 if is_poll else 0.00015
+        rests.append(thrift.rest(is_usual=not is_poll))
+    assert rests == sorted(rests)
+    assert rests[0] < 0.05
+    assert rests[-1] == pytest.approx(0.2, rel=0.01)
+    spent[0] += 1.0
+    assert thrift.rest(is_usual=True) == 0.5, "a slow step of a second is seen, whatever looks take"
+
+
 def test_slow_steps_with_a_rhythm_are_predicted_and_others_are_not():
     assert predict([100, 200, 300]) == 400
     assert predict([100, 201, 300, 399]) == 498

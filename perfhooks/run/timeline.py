@@ -234,6 +234,22 @@ class Timeline:
         place = step - self._first
         return self._ends[place] if 0 <= place < len(self._ends) else None
 
+    def walls_since(self, step: int) -> tuple[int, np.ndarray]:
+        """The first step from ``step`` on that has ended, and the wall times from it on; to be asked under ``taking``.
+
+        For a watcher, which asks every second: what :meth:`since` tells of waits besides costs three times as much.
+        """
+        place = step - self._first
+        if place <= 0:  # steps were taken meanwhile
+            known = self.since(step)
+            return int(known.numbers[0]) if len(known.numbers) else step, known.ends - known.begins
+        ends = np.array(self._ends[place - 1 :], dtype=np.int64)
+        walls = ends[1:] - ends[:-1]
+        for again, begin in list(self._begins.items()):
+            if 0 <= again - step < len(walls):
+                walls[again - step] = ends[again - step + 1] - begin
+        return step, walls
+
     def since(self, step: int) -> Ended:
         """The steps from ``step`` on that have ended, as far as they are still known; to be asked under ``taking``."""
         columns = [np.concatenate(both) for both in zip(self._tail, self._read()[0], strict=True)]

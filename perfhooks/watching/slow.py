@@ -17,6 +17,8 @@ from perfhooks.watching.sampling import Folded, stack_of
 from perfhooks.watching.slow_steps import Log, SlowStep
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from perfhooks.run.timeline import Ended
     from perfhooks.watching.loops import WatchedLoop
     from perfhooks.watching.pace import Pace
@@ -119,6 +121,11 @@ class SlowSteps:
         watched.samples.append((stack_of(self._loop.thread), now - watched.looked))
         watched.looked = now
         return SAMPLE_S if len(watched.samples) < _MANY else 10 * SAMPLE_S
+
+    def concerns(self, walls: np.ndarray) -> bool:
+        """Whether one of the steps that took so long was slow, or may have been watched."""
+        limit = self._pace.limit_ns
+        return self.is_watching or (limit is not None and bool((walls > limit).any()))
 
     def ended(self, ended: Ended, median_ns: float | None, limit_ns: float | None) -> None:
         """Some steps have ended: explain those that were slow by what was known when they began."""

@@ -58,6 +58,11 @@ class Watch:
         self._follow()
         return self._loop.where(self._pace.median_ns)
 
+    @property
+    def is_sampling(self) -> bool:
+        """Whether a slow step goes on, which is looked at without a rest."""
+        return self._slow.is_watching
+
     def look(self) -> float:
         """Look whether the step that goes on takes too long; seconds until it should be looked at again."""
         timeline = self._loop.timeline
@@ -102,14 +107,16 @@ class Watch:
     def _follow(self) -> None:
         timeline = self._loop.timeline
         with timeline.taking:
-            ended = timeline.since(self._seen)
-        if len(ended.numbers):
-            self._seen = int(ended.numbers[-1]) + 1
+            first, walls = timeline.walls_since(self._seen)
+            ended = timeline.since(first) if self._slow.concerns(walls) else None
+        if len(walls):
+            self._seen = first + len(walls)
             median_ns, limit_ns = self._pace.median_ns, self._pace.limit_ns
-            self._pace.add((ended.ends - ended.begins).tolist())
+            self._pace.add(walls.tolist())
             if self._pace.limit_ns is not None:
                 self._loop.limit_ns = self._pace.limit_ns
-            self._slow.ended(ended, median_ns, limit_ns)
+            if ended is not None:
+                self._slow.ended(ended, median_ns, limit_ns)
 
     def _write_slow(self) -> None:
         run, slow = self._loop.run, self._slow
