@@ -9,7 +9,7 @@ import pytest
 from comparing_runs import make_run, training
 from test_comparing import steps
 
-from perfhooks.comparing import comparison, flames, page, sources
+from perfhooks.comparing import comparison, page, sources
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def test_two_flame_graphs_are_merged_frame_by_frame():
 
     a = {"host": graph((-1, "all", 100), (0, "t.py(3): f", 60), (0, "g", 40))}
     b = {"host": graph((-1, "all", 200), (0, "t.py(9): f", 200))}
-    found = flames.both_ways(a, b, 1, 2)
+    found = page.both_ways(a, b, 1, 2)
     assert set(found) == {"host, A", "host, B"}
     shown = {name: rows(graph_) for name, graph_ in found.items()}
     assert shown["host, B"] == {"all": (100, 100), "t.py(3): f": (100, 60)}

@@ -10,6 +10,7 @@ import perfhooks
 from perfhooks.comparing import comparison, sources
 
 WAIT_S = 0.03
+ITEMS = 50
 
 
 class Net(nn.Module):
@@ -41,6 +42,8 @@ def train(out, name, *, layers=2, planted=False):
             model(x).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
+            for _ in range(ITEMS * planted):
+                model.layers[0].bias[0].item()
     return prof
 
 
@@ -68,6 +71,8 @@ def test_a_slow_loader_and_a_new_layer_are_found_in_real_trainings(runs):
     assert data.difference > 0
     (layer,) = (row for row in made.reasons if row.name.endswith("Linear_2"))
     assert layer.is_new
+    (item,) = (row for row in made.reasons if row.name == "aten::item")
+    assert (item.is_new, item.count_b) == (True, ITEMS)
     difference = made.b.costs.wall / made.b.costs.steps - made.a.costs.wall / made.a.costs.steps
     assert sum(row.difference for row in made.reasons) == pytest.approx(difference, abs=1e-3)
 

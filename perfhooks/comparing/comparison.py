@@ -25,6 +25,8 @@ NAMED: Final = 5
 """How many reasons are said; all are in the tables."""
 
 _ROWS: Final = 200
+_NOTABLE: Final = 0.05
+"""From this share on it is said that everything takes longer, or shorter: processes differ by less."""
 
 
 class Comparison(msgspec.Struct, kw_only=True):
@@ -127,6 +129,11 @@ def _doubts(made: Comparison) -> list[str]:
 def _explain(made: Comparison) -> None:
     aligned = Aligned(made.a.costs, made.b.costs)
     made.by_device = aligned.by_device
+    if not made.shares and abs(aligned.usual.factor - 1) >= _NOTABLE:
+        made.notes.append(
+            f"what did not change takes {aligned.usual.factor:.2f} times as long in the recorded steps of B, as on a "
+            "machine that is busier or quieter: reasons that this explains come last"
+        )
     views = {
         "reasons": reason.largest(aligned),
         "parts": reason.by_part(aligned),
@@ -149,7 +156,14 @@ def _explain(made: Comparison) -> None:
 def _as_share(row: Contribution, step_a: float, step_b: float) -> Contribution:
     a, b = row.a / step_a, row.b / step_b
     by_count = row.by_count / step_a
-    changed = {"a": a, "b": b, "by_count": by_count, "by_price": b - a - by_count, "inside": []}
+    changed: dict[str, Any] = {
+        "a": a,
+        "b": b,
+        "by_count": by_count,
+        "by_price": b - a - by_count,
+        "sure": None,
+        "inside": [],
+    }
     return msgspec.structs.replace(row, **changed)
 
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import functools
-import json
-import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
 from perfhooks import labels
+from perfhooks.comparing.around import PARTS, Around, Where
 from perfhooks.report import json_values
-from perfhooks.trace import device, host, intervals, modules, parts, steps, whose
+from perfhooks.trace import device, intervals, parts, steps
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.nesting import Nesting, inherited, still_open
+from perfhooks.trace.nesting import Nesting, still_open
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable
 
+    from perfhooks.comparing.around import Keys
     from perfhooks.trace import Trace
     from perfhooks.trace.intervals import Intervals
     from perfhooks.trace.model import Flags, Ints
@@ -27,14 +26,10 @@ if TYPE_CHECKING:
 
     Moments = dict[str, Intervals]
     """The moments of each part of a step on one thread."""
-    Keys = np.ndarray[tuple[int, int], np.dtype[np.int64]]
-    """One row for each entry: the part, and the numbers of what a `Where` tells of it."""
 
-FORMAT: Final = 1
-"""Of ``costs.json``. 1: the first."""
+FORMAT: Final = 2
+"""Of ``costs.json``. 1: the first; 2: rows tell what the program called."""
 
-PARTS: Final = (*labels.PARTS, "other")
-"""The parts of a step; ``other`` is what no label and no sign tells."""
 IDLE: Final = "idle"
 """The class of moments in which no device worked."""
 SMALL: Final = "(small)"
@@ -42,31 +37,8 @@ SMALL: Final = "(small)"
 
 MOST_ROWS: Final = 4000
 """What is kept of a window apart; a ResNet's window has 1,500 rows."""
-_TEXT: Final = 200
-"""Of operators and shapes; a longer one loses its middle."""
 _NAME: Final = 1000
 """Of kernels, which differ in the middle of their template arguments."""
-
-
-class Where(NamedTuple):
-    """Whose time it is; empty is none, or what was not recorded."""
-
-    part: str
-    """One of `PARTS`."""
-    module: str = ""
-    """The path of modules, forward or backward."""
-    line: str = ""
-    """The innermost frame of the training's own code."""
-    operator: str = ""
-    """The innermost operator on the host; what launched the work on a device."""
-    shapes: str = ""
-    """Of the tensors among its inputs."""
-    types: str = ""
-    """What these hold, each type once."""
-    kind: str = ""
-    """On a device, the class of the work: compute, communication, copy, set or idle."""
-    kernel: str = ""
-    """On a device, the name of the work."""
 
 
 class Cost(NamedTuple):
@@ -138,7 +110,7 @@ def measure(tables: Tables) -> Costs:
         [number for number, counts in zip(marks.number, counting.tolist(), strict=True) if counts],
         *(column[counting] for column in marks[1:]),
     )
-    frames = _Frames(trace, tables.owners)
+    frames = Around(trace, tables.owners)
     moments = {int(thread): parts.of_thread(trace, int(thread)) for thread in np.unique(chosen.thread)}
     return Costs(
         steps=len(chosen.number),
@@ -156,92 +128,7 @@ def measure(tables: Tables) -> Costs:
     )
 
 
-class _Frames:
-    """What is around each entry of `host.tree`."""
-
-    def __init__(self, trace: Trace, owners: whose.Owners) -> None:
-        self.tree = host.tree(trace)
-        kind = trace.kind[self.tree.row]
-        parent = self.tree.nesting.parent
-        entries = np.arange(len(kind))
-        self.operator = inherited(parent, np.where(kind == Kind.OP, entries, -1))
-        own = whose.names_of(trace, (whose.Origin.USER,), owners)
-        line = (kind == Kind.PYTHON) & own[trace.name[self.tree.row]]
-        self.line = inherited(parent, np.where(line, entries, -1))
-        paths, place = modules.of_slices(trace)
-        self.paths = [*paths, ""]
-        self.module = place[self.tree.row]
-        self._trace = trace
-        self._known: dict[tuple[int, Callable[[object], str]], str] = {}
-        self.dims, self.types = trace.argument("dims"), trace.argument("types")
-
-    def keys(self, entries: Ints) -> Keys:
-        """For each entry, or -1, a number for each of what a `Where` tells of it: one row each."""
-        operator, line, module = (np.append(column, -1)[entries] for column in (self.operator, self.line, self.module))
-        row = np.append(self.tree.row, -1)
-        columns = [
-            module,
-            np.where(line >= 0, self._trace.name[row[line]], -1),
-            np.where(operator >= 0, self._trace.name[row[operator]], -1),
-            np.where(operator >= 0, self.dims[row[operator]], -1),
-            np.where(operator >= 0, self.types[row[operator]], -1),
-        ]
-        return np.stack(columns, axis=1).astype(np.int64).reshape(len(entries), len(columns))
-
-    def where(self, part: int, keys: Sequence[int], kind: str = "", kernel: str = "") -> Where:
-        """What such numbers stand for."""
-        module, line, operator, dims, types = keys
-        names = self._trace.names
-        return Where(
-            PARTS[part],
-            self.paths[module],
-            "" if line < 0 else _line(names[line]),
-            "" if operator < 0 else json_values.text(names[operator], _TEXT),
-            self._written(dims, _shapes),
-            self._written(types, _types),
-            kind,
-            kernel,
-        )
-
-    def _written(self, text: int, write: Callable[[object], str]) -> str:
-        """An argument as it is shown; few are distinct."""
-        key = (text, write)
-        if key not in self._known:
-            self._known[key] = write(self._trace.text(text))
-        return self._known[key]
-
-
-_PLACE: Final = re.compile(r"(?:.*[/\\])?(.+)\(\d+\): (.+)")
-
-
-def _line(frame: str) -> str:
-    """A frame without its folder and its number, which change with every edit: ``train.py: step``."""
-    found = _PLACE.fullmatch(frame)
-    return json_values.text(f"{found[1]}: {found[2]}" if found else frame, _TEXT)
-
-
-@functools.cache
-def _short(words: tuple[str, ...]) -> str:
-    return json_values.text(", ".join(dict.fromkeys(words)), _TEXT)
-
-
-def _shapes(dims: object) -> str:
-    """The shapes of the tensors among the inputs, as torch writes them."""
-    shown = [each for each in dims if each] if isinstance(dims, list) else []
-    return json_values.text(" ".join(json.dumps(each) for each in shown), _TEXT)
-
-
-def _types(types: object) -> str:
-    """What the tensors among the inputs hold, each type once: ``float, long int``."""
-    words = types if isinstance(types, list) else []
-    plain = (str(each).removeprefix("c10::") for each in words if each and isinstance(each, str))
-    return _short(tuple(each for each in plain if each not in _NO_TENSOR))
-
-
-_NO_TENSOR: Final = ("Scalar", "ScalarList", "GenericList")
-
-
-def _host(trace: Trace, chosen: Steps, by_thread: dict[int, Moments], frames: _Frames) -> dict[Where, Cost]:
+def _host(trace: Trace, chosen: Steps, by_thread: dict[int, Moments], frames: Around) -> dict[Where, Cost]:
     """The moments of the steps' threads, cut wherever anything begins or ends."""
     keys: list[Keys] = []
     lengths: list[Ints] = []
@@ -300,7 +187,7 @@ def _covered(moments: Intervals, time: Ints) -> Flags:
 def _summed(keys: list[Keys], calls: list[Ints], lengths: list[Ints]) -> tuple[Keys, Ints, Ints]:
     """The distinct keys, and the sums of each."""
     if not keys:
-        return np.empty((0, 6), np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
+        return np.empty((0, 8), np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
     every = np.concatenate(keys)
     _, first, place = np.unique(_packed(every), return_index=True, return_inverse=True)
     sums = []
@@ -346,7 +233,7 @@ def shortened(rows: dict[Where, Cost], most: int) -> dict[Where, Cost]:
     return found
 
 
-def _device(trace: Trace, chosen: Steps, by_thread: dict[int, Moments], frames: _Frames) -> dict[Where, Cost]:
+def _device(trace: Trace, chosen: Steps, by_thread: dict[int, Moments], frames: Around) -> dict[Where, Cost]:
     """What the devices did in every moment of the steps."""
     rows = trace.device_rows
     kind = device.classes(trace)
@@ -414,7 +301,7 @@ def _counts(trace: Trace, chosen: Steps) -> dict[str, int]:
     return dict(sorted(found.items(), key=lambda item: -item[1])[:MOST_ROWS])
 
 
-def _batch(trace: Trace, chosen: Steps, frames: _Frames) -> str:
+def _batch(trace: Trace, chosen: Steps, frames: Around) -> str:
     """The first operator of the last step in whose inputs is a tensor of two dimensions: most often its batch."""
     if "dims" not in trace.arguments or not len(chosen.number):
         return ""

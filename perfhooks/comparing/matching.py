@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from perfhooks.comparing.costs import Where
+    from perfhooks.comparing.around import Where
 
 NEW: Final = "(new)"
 """What follows the path of a new module where the other run has another one of that name."""

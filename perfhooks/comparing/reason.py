@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
+from functools import cached_property
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
+import numpy as np
 
 from perfhooks.comparing import matching
-from perfhooks.comparing.costs import IDLE, SMALL, Cost, Costs, Where
+from perfhooks.comparing.costs import IDLE, SMALL, Cost, Costs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from perfhooks.comparing.around import Where
 
 ELSEWHERE: Final = "elsewhere"
 """The row of what belongs to no other."""
@@ -45,6 +51,8 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
     """What dearer calls add. Both sum to ``difference``."""
     renamed: str = ""
     """What it is called in B, if otherwise."""
+    sure: float | None = None
+    """Of a reason: how much of the difference is more than what did not change varies by (`Usual`)."""
     inside: list[tuple[str, float, float, float]] = []
     """What changed most in it: name, difference, calls of A and calls of B."""
 
@@ -71,6 +79,61 @@ class _Pair(NamedTuple):
     b: Cost
 
 
+_CONTROL: Final = 5e-4
+"""Of the step: what takes less is too short to tell how much rows vary."""
+_CONTROLS: Final = 10
+"""With fewer of them nothing is known of how rows vary."""
+_LEAST_SPREAD: Final = 0.02
+"""What the same row differs by from one process to the next on a quiet machine."""
+_WORTH: Final = 0.01
+"""Of the step: what is sure and less comes after larger differences that are not."""
+_WIDE: Final = 2.0
+"""So many spreads around what is usual hold 95 of 100 rows that did not change."""
+
+
+class Usual(NamedTuple):
+    """How rows differ that are called as often on both sides: most of them did not change, but for the machine."""
+
+    factor: float = 1.0
+    """What they take in B, as a multiple of A; the median."""
+    spread: float = _LEAST_SPREAD
+    """By what share they differ from that, as a standard deviation by the middle half of them."""
+
+    @classmethod
+    def of(cls, rows: Mapping[Where, _Pair], a: Costs, b: Costs) -> Usual:
+        """Look at all rows of both sides that are long enough."""
+        times = [
+            (pair.a.nanoseconds / a.wall, pair.b.nanoseconds / b.wall)
+            for where, pair in rows.items()
+            if where.kind != IDLE and pair.a.calls * b.steps == pair.b.calls * a.steps
+        ]
+        found = np.log([after / before for before, after in times if min(before, after) >= _CONTROL])
+        if len(found) < _CONTROLS:
+            return cls()
+        middle = float(np.median(found))
+        spread = float(np.median(np.abs(found - middle))) / NormalDist().inv_cdf(0.75)
+        steps = b.wall / b.steps / (a.wall / a.steps)
+        return cls(steps * math.exp(middle), max(spread, _LEAST_SPREAD))
+
+    def sure(self, pairs: Iterable[_Pair], steps_a: int, steps_b: int) -> float:
+        """How much of the difference of some rows is more than rows vary by that did not change.
+
+        What is new, gone, or called more often is so for sure; what is dearer is so as far as it is by more than
+        `_WIDE` spreads dearer than the others.
+        """
+        counted = expected = seen = 0.0
+        for pair in pairs:
+            by_count = _by_count(pair, steps_a, steps_b)
+            counted += by_count
+            if pair.a.nanoseconds and pair.b.nanoseconds:
+                expected += self.factor * (pair.a.nanoseconds / steps_a + by_count)
+                seen += pair.b.nanoseconds / steps_b
+            else:
+                counted += pair.b.nanoseconds / steps_b - pair.a.nanoseconds / steps_a - by_count
+        apart = seen - expected
+        return counted + math.copysign(max(abs(apart) - _WIDE * self.spread * abs(expected), 0.0), apart)
+
+
 class Aligned:
     """The rows of both sides under the same names.
 
@@ -86,7 +149,7 @@ class Aligned:
         self.by_device = _is_busy(a) and _is_busy(b)
         self._blank: dict[str, str] = {}
         if not (a.shapes and b.shapes):
-            self._blank |= {"shapes": "", "types": ""}
+            self._blank |= {"shapes": "", "types": "", "given": ""}
         if not (a.frames and b.frames):
             self._blank |= {"module": "", "line": ""}
         rows_a, rows_b = (side.device or side.host for side in (a, b)) if a.device and b.device else (a.host, b.host)
@@ -111,6 +174,11 @@ class Aligned:
         """Those by which the difference is best told: what devices did, if they are busy most of both steps."""
         return self.device if self.by_device else self.host
 
+    @cached_property
+    def usual(self) -> Usual:
+        """How much rows differ that did not change."""
+        return Usual.of(self.rows, self.a, self.b)
+
     def _blanked(self, rows: Mapping[Where, Cost]) -> list[Where]:
         return [where._replace(**self._blank) for where in rows]
 
@@ -127,6 +195,8 @@ class Aligned:
         key = where._replace(**self._blank)
         if (key.operator, key.shapes) in self._shapeless[side]:
             key = key._replace(shapes="")
+        if (key.call, key.given) in self._shapeless[side]:
+            key = key._replace(given="")
         if key.kernel:
             key = key._replace(kernel=self._kernel(key.kernel))
         if not side:
@@ -143,15 +213,21 @@ def largest(aligned: Aligned) -> list[Contribution]:
     """The reasons: every row of the steps is in exactly one, so that they sum to the difference of the steps.
 
     Data, transfer, optimizer, validation and checkpoint are a reason each. What ran in a module, forward or backward,
-    is the module's; what ran in none is the operator's, else its line's. Operators that were given other types are one
-    reason together. On devices communication, copies and idle time are told apart first.
+    is the module's; what ran in none is that of the operator that the program called, with all that this one calls,
+    else its line's. Operators that were given other types are one reason together. On devices communication, copies and
+    idle time are told apart first.
+
+    First comes what surely is a difference: a new call of some microseconds is certain, a loader that took 3 ms more
+    while everything took more is not.
 
     Args:
         aligned: Both sides.
     """
     changed = _changed_types(aligned)
     order = _LINES_FIRST if aligned.is_compiled_once else _OPERATORS_FIRST
-    return _grouped(aligned, aligned.rows, lambda where: _reason(where, changed, order))
+    found = _grouped(aligned, aligned.rows, lambda where: _reason(where, changed, order), aligned.usual)
+    least = _WORTH * max(side.wall / side.steps for side in (aligned.a, aligned.b))
+    return sorted(found, key=lambda each: -abs(each.sure) if each.sure and abs(each.sure) >= least else 0.0)
 
 
 def by_part(aligned: Aligned) -> list[Contribution]:
@@ -205,9 +281,11 @@ def _reason(where: Where, changed: Mapping[Key, str], order: Sequence[str]) -> K
     if types:
         return ("types", types)
     for kind in order:
+        if kind == "operator" and where.call:
+            return (kind, where.call, where.given)
         name = getattr(where, kind)
         if name and name != SMALL:
-            return (kind, name, where.shapes, where.types) if kind == "operator" else (kind, name)
+            return (kind, name, where.shapes) if kind == "operator" else (kind, name)
     return (ELSEWHERE, where.part)
 
 
@@ -230,18 +308,21 @@ def _changed_types(aligned: Aligned) -> dict[Key, str]:
     }
 
 
-def _grouped(aligned: Aligned, rows: Mapping[Where, _Pair], key_of: Callable[[Where], Key]) -> list[Contribution]:
+def _grouped(
+    aligned: Aligned, rows: Mapping[Where, _Pair], key_of: Callable[[Where], Key], usual: Usual | None = None
+) -> list[Contribution]:
     groups: dict[Key, dict[Where, _Pair]] = {}
     for where, pair in rows.items():
         groups.setdefault(key_of(where), {})[where] = pair
-    found = [_contribution(aligned, key, group) for key, group in groups.items()]
+    found = [_contribution(aligned, key, group, usual) for key, group in groups.items()]
     return sorted(found, key=lambda each: -abs(each.difference))
 
 
-def _contribution(aligned: Aligned, key: Key, group: Mapping[Where, _Pair]) -> Contribution:
+def _contribution(aligned: Aligned, key: Key, group: Mapping[Where, _Pair], usual: Usual | None) -> Contribution:
     steps_a, steps_b = aligned.a.steps, aligned.b.steps
     a, b = (sum(pair[side].nanoseconds for pair in group.values()) for side in (0, 1))
-    count_a, count_b = (sum(pair[side].calls for pair in group.values()) for side in (0, 1))
+    own = _own(key[0], group)
+    count_a, count_b = (sum(pair[side].calls for pair in own) for side in (0, 1))
     calls = _calls(group)
     by_count = sum(_by_count(pair, steps_a, steps_b) for pair in calls.values())
     kind, *words = key
@@ -257,8 +338,20 @@ def _contribution(aligned: Aligned, key: Key, group: Mapping[Where, _Pair]) -> C
         by_count=by_count,
         by_price=difference - by_count,
         renamed=aligned.renamed.get(name, ""),
+        sure=None if usual is None else _sure(usual, kind, calls, difference, aligned),
         inside=[] if kind == "idle" else _inside(calls, steps_a, steps_b),
     )
+
+
+def _own(kind: str, group: Mapping[Where, _Pair]) -> list[_Pair]:
+    """The rows of which a reason is called: of an operator on the host not those that it calls itself."""
+    is_whole = kind != "operator" or any(where.kernel for where in group)
+    return [pair for where, pair in group.items() if is_whole or where.operator == (where.call or where.operator)]
+
+
+def _sure(usual: Usual, kind: str, calls: Mapping[str, _Pair], difference: float, aligned: Aligned) -> float:
+    # other types are no chance
+    return difference if kind == "types" else usual.sure(calls.values(), aligned.a.steps, aligned.b.steps)
 
 
 def _calls(group: Mapping[Where, _Pair]) -> dict[str, _Pair]:

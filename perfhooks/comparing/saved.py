@@ -6,7 +6,8 @@ from typing import Final
 
 import msgspec
 
-from perfhooks.comparing.costs import FORMAT, MOST_ROWS, Collective, Cost, Costs, Where, shortened
+from perfhooks.comparing.around import Where
+from perfhooks.comparing.costs import FORMAT, MOST_ROWS, Collective, Cost, Costs, shortened
 from perfhooks.errors import PerfhooksError
 
 NAME: Final = "costs.json"
@@ -65,6 +66,11 @@ def encode(costs: Costs, *, most: int = MOST_ROWS) -> bytes:
 _PLAIN: Final = ("steps", "wall", "collectives", "peak_bytes", "shapes", "frames", "batch", "fetches", "device_name")
 
 
+def is_old(content: bytes) -> bool:
+    """Whether an older perfhooks wrote it, so that it tells too little."""
+    return content.startswith(b'{"format":1,')
+
+
 def decode(content: bytes, source: object) -> Costs:
     """Read what `encode` wrote.
 
@@ -79,6 +85,8 @@ def decode(content: bytes, source: object) -> Costs:
         found = msgspec.json.decode(content, type=_File)
         if found.format > FORMAT:
             raise PerfhooksError(f"{source}: format {found.format} is newer than this perfhooks knows")
+        if found.format < FORMAT:
+            raise PerfhooksError(f"{source} is of an older perfhooks: make it anew")
         plain = {name: getattr(found, name) for name in _PLAIN}
         counts = {found.texts[name]: count for name, count in found.counts}
         return Costs(host=_rows(found, found.host), device=_rows(found, found.device), counts=counts, **plain)

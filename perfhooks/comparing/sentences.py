@@ -28,6 +28,8 @@ _CLASSES: Final = {
     "set": "setting memory",
     "compute": "computation",
 }
+_OFTEN: Final = 0.1
+"""Within this share of the calls there are as many: beyond it what is dearer may be what runs between them."""
 _CAUSE: Final = 0.6
 """From this share of a difference on it is put down to the number of calls, or to their price, alone."""
 
@@ -74,13 +76,18 @@ def contribution(found: Contribution, amount: Callable[[float], str] | None = No
         amount: How to write its numbers; None takes them for nanoseconds.
     """
     say = amount or nanoseconds
+    text = _told(found, say)
+    return f"{text}; what did not change varies by as much." if found.sure == 0 else f"{text}."
+
+
+def _told(found: Contribution, say: Callable[[float], str]) -> str:
     text = f"{_signed(found.difference, say)} a step: {subject(found)}"
     if found.is_new:
-        return f"{text} is new{_most(found, say)}."
+        return f"{text} is new{_most(found, say)}"
     if found.is_gone:
-        return f"{text} is gone (it took {say(found.a)})."
+        return f"{text} is gone (it took {say(found.a)})"
     renamed = f" (now called {found.renamed})" if found.renamed else ""
-    return f"{text}{renamed} takes {say(found.b)} instead of {say(found.a)}{_why(found)}{_most(found, say)}."
+    return f"{text}{renamed} takes {say(found.b)} instead of {say(found.a)}{_why(found)}{_most(found, say)}"
 
 
 def _signed(value: float, say: Callable[[float], str]) -> str:
@@ -122,7 +129,8 @@ def _why(found: Contribution) -> str:
     if share >= _CAUSE:
         return f", by {'more' if found.difference > 0 else 'fewer'} calls ({calls})"
     if share <= 1 - _CAUSE:
-        return f", each call {'dearer' if found.difference > 0 else 'cheaper'}"
+        is_as_often = abs(found.count_b - found.count_a) <= _OFTEN * found.count_a
+        return f", each call {'dearer' if found.difference > 0 else 'cheaper'}" if is_as_often else f" ({calls})"
     return f", half by the number of calls ({calls}), half by their price"
 
 

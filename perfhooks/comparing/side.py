@@ -197,8 +197,9 @@ def _add_window(made: Side, place: Place, capture: Capture) -> None:
     told: dict[str, Any] = {}
     if share.exists():
         told = _told(share)
-    if kept.exists():
-        costs = saved.decode(kept.read_bytes(), kept)
+    content = kept.read_bytes() if kept.exists() else b""
+    if content and not saved.is_old(content):
+        costs = saved.decode(content, kept)
     else:
         path = next((path for path in map(place.artifact, TRACES) if is_plain(path)), None)
         if path is None:
