@@ -45,8 +45,8 @@ DEFINITIONS: Final = {
         ),
         "by calls, by price": "(calls of B - calls of A) times the price of A's calls; and what is left.",
         "host": (
-            "Moments of the step's own thread by the innermost operator, module and line that is open; a reason is named "
-            "after the outermost operator, which the program called."
+            "Moments of the step's own thread by the innermost operator, module and line that is open; a reason is "
+            "named after the outermost operator, which the program called."
         ),
         "device": (
             "Moments of the step by what devices did: compute before communication before copies; else idle, by what "
