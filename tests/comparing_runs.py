@@ -111,6 +111,34 @@ def training(
     return made.events
 
 
+def compiled(*, steps=3):
+    """The same model compiled: the names are those that torch 2.15 writes for it with inductor and with aot_eager."""
+    made = Training()
+
+    def region():
+        made.op("TorchDynamo Cache Lookup", 50)
+        inner = [{"name": "aten::addmm", "us": 500, "dims": [[64], [16, 64], [64, 64]]}]
+        inner += [{"name": "aten::mm", "us": 400, "dims": [[16, 64], [64, 64]]}]
+        made.module(
+            "GraphModule_0",
+            lambda: made.op(
+                "Torch-Compiled Region: 0/0", 10, inner=[{"name": "CompiledFunction", "us": 40, "inner": inner}]
+            ),
+        )
+
+    def step():
+        made.label("data", lambda: made.spend(1000))
+        made.label("forward", lambda: made.module("OptimizedModule_0", lambda: made.module("Net_0", region)))
+        optimizer(made, foreach=True)
+
+    for number in range(steps):
+        begin = made.now
+        made.frame("train.py(7): main", step)
+        made.spend(50)
+        made.events.append(testing.step_mark(10 + number, begin, made.now))
+    return made.events
+
+
 def make_run(folder, events, steps, *, stage="train", options=None, rank=0, **manifest):
     """A run folder as a training leaves it: ``steps`` are the milliseconds of steps that nobody recorded."""
     import msgspec

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from comparing_runs import make_run, training
+from comparing_runs import compiled, make_run, training
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -14,7 +14,8 @@ import perfhooks.trace
 from perfhooks import testing
 from perfhooks.command.app import app
 from perfhooks.comparing import around, baseline, comparison, costs, matching, saved, sources, unrecorded, written
-from perfhooks.comparing.reason import Aligned, largest
+from perfhooks.comparing.matching import Aligned
+from perfhooks.comparing.reason import largest, usual
 from perfhooks.errors import PerfhooksError
 from perfhooks.trace.tables import Tables
 
@@ -153,7 +154,7 @@ def test_what_was_planted_is_the_first_row_where_everything_else_takes_longer_to
     plain = measured(tmp_path, training(layers=8, noise=1))
     events = on_a_slower_machine(training(layers=8, noise=2, **planted), factor)
     aligned = Aligned(plain, measured(tmp_path, events))
-    assert aligned.usual.factor == pytest.approx(factor, rel=0.02)
+    assert usual(aligned).factor == pytest.approx(factor, rel=0.02)
     first, second, *_ = largest(aligned)
     assert first.name == named
     assert first.sure == pytest.approx(first.difference, rel=0.4)
@@ -215,6 +216,16 @@ def test_a_layer_put_before_others_moves_their_names_and_is_the_only_new_one(tmp
     assert [(row.name, row.is_new) for row in changed] == [("Net_0/Linear_1 (new)", True)]
     (moved,) = (row for row in largest(Aligned(a, b)) if row.name == "Net_0/Linear_1")
     assert moved.renamed == "Net_0/Linear_2"
+
+
+def test_a_model_and_the_same_compiled_are_compared_by_the_modules_that_both_have(tmp_path):
+    sides = measured(tmp_path, training()), measured(tmp_path, compiled())
+    for a, b in (sides, sides[::-1]):
+        rows = largest(Aligned(a, b))
+        (model,) = (row for row in rows if row.kind == "module")
+        assert (model.name, {model.a, model.b}) == ("Net_0", {1_700_000, 1_000_000})
+        assert not any(row.is_new or row.is_gone for row in rows)
+        assert sum(row.difference for row in rows) == pytest.approx(b.wall / b.steps - a.wall / a.steps)
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,8 @@ USER = "train.py(12): main"
         ("torch/nn/modules/module.py(1): _call_impl", Origin.TORCH),
         ("/opt/venv/lib/python3.11/site-packages/torch/nn/modules/module.py(1): f", Origin.TORCH),
         ("/tmp/torchinductor_me/ab/cab.py(9): call", Origin.TORCH),
+        ("torchinductor_me/ab/cab.py(9): call", Origin.TORCH),
+        ("cache/fi/cfiat2w64ucx3x7ipcvrh4pcf5eyr7vjzocguoprftiaovr7sl3u.py(110): call", Origin.TORCH),
         ("<eval_with_key>.5(7): forward", Origin.TORCH),
         ("perfhooks/recording/loader.py(3): __next__", Origin.PERFHOOKS),
         ("perfhooks_lightning/callback.py(3): on_fit_start", Origin.PERFHOOKS),

@@ -10,7 +10,8 @@ import msgspec
 
 from perfhooks.comparing import reason, sentences
 from perfhooks.comparing.facts import RECORDED, Difference, differences, is_elsewhere
-from perfhooks.comparing.reason import Aligned, Contribution
+from perfhooks.comparing.matching import Aligned
+from perfhooks.comparing.reason import Contribution
 from perfhooks.comparing.statistics import TOLERANCE, Verdict, verdict
 from perfhooks.errors import PerfhooksError
 
@@ -129,9 +130,10 @@ def _doubts(made: Comparison) -> list[str]:
 def _explain(made: Comparison) -> None:
     aligned = Aligned(made.a.costs, made.b.costs)
     made.by_device = aligned.by_device
-    if not made.shares and abs(aligned.usual.factor - 1) >= _NOTABLE:
+    usual = reason.usual(aligned)
+    if not made.shares and abs(usual.factor - 1) >= _NOTABLE:
         made.notes.append(
-            f"what did not change takes {aligned.usual.factor:.2f} times as long in the recorded steps of B, as on a "
+            f"what did not change takes {usual.factor:.2f} times as long in the recorded steps of B, as on a "
             "machine that is busier or quieter: reasons that this explains come last"
         )
     views = {

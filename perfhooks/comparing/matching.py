@@ -6,12 +6,21 @@ import re
 from collections import Counter
 from difflib import SequenceMatcher
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from perfhooks.comparing.costs import IDLE, Cost, Costs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable, Mapping
 
     from perfhooks.comparing.around import Where
+
+_BUSY: Final = 0.5
+"""From this share of the step on it is the device that takes the time, and the host runs ahead of it."""
+
+_COMPILED: Final = re.compile("Torch-Compiled Region|CompiledFunction|## Call CompiledFxGraph")
+"""What torch writes around compiled code."""
+
 
 NEW: Final = "(new)"
 """What follows the path of a new module where the other run has another one of that name."""
@@ -19,6 +28,32 @@ NEW: Final = "(new)"
 _NUMBERED: Final = re.compile(r"(.+)_\d+")
 _TEMPLATE: Final = re.compile(r"<[^<>]*>")
 _NUMBER: Final = re.compile(r"\d+")
+
+
+def unwrapped(path: str) -> str:
+    """A path of modules without those that torch.compile puts around a model, or makes of one."""
+    return "/".join(name for name in path.split("/") if class_of(name) not in _OF_COMPILER)
+
+
+_OF_COMPILER: Final = ("OptimizedModule", "GraphModule")
+
+
+def around(rows: Iterable[Where]) -> set[str]:
+    """All modules in which anything ran, and those around them."""
+    found: set[str] = set()
+    for where in rows:
+        path = where.module
+        while path and path not in found:
+            found.add(path)
+            path = path.rpartition("/")[0]
+    return found
+
+
+def common(path: str, known: Container[str]) -> str:
+    """The innermost of a module and those around it that is known; empty where none is."""
+    while path and path not in known:
+        path = path.rpartition("/")[0]
+    return path
 
 
 def modules(a: Iterable[Where], b: Iterable[Where]) -> dict[str, str]:
@@ -179,3 +214,96 @@ def normalised(name: str) -> str:
     while shorter != text:
         text, shorter = shorter, _TEMPLATE.sub("", shorter)
     return _NUMBER.sub("", text).strip(" <")
+
+
+class Pair(NamedTuple):
+    """What both sides spent in the same place, in all steps."""
+
+    a: Cost
+    b: Cost
+
+    def by_count(self, steps_a: int, steps_b: int) -> float:
+        """(nB - nA) x tA, of one step; what is new or gone is so by count alone."""
+        if self.a.calls and self.b.calls:
+            return (self.b.calls / steps_b - self.a.calls / steps_a) * self.a.nanoseconds / self.a.calls
+        if self.a.calls or self.b.calls:
+            return self.b.nanoseconds / steps_b - self.a.nanoseconds / steps_a
+        return 0.0
+
+
+class Aligned:
+    """The rows of both sides under the same names.
+
+    Columns that only one side recorded are left out of both. Where one side runs what torch.compile made of modules,
+    what is inside of these belongs to the innermost module that both have.
+
+    Args:
+        a: The costs of one side.
+        b: And of the other.
+    """
+
+    def __init__(self, a: Costs, b: Costs) -> None:
+        self.a, self.b = a, b
+        self.by_device = _is_busy(a) and _is_busy(b)
+        self._blank: dict[str, str] = {}
+        if not (a.shapes and b.shapes):
+            self._blank |= {"shapes": "", "types": "", "given": ""}
+        if not (a.frames and b.frames):
+            self._blank |= {"module": "", "line": ""}
+        rows_a, rows_b = (side.device or side.host for side in (a, b)) if a.device and b.device else (a.host, b.host)
+        every = [self._blanked({**side.host, **side.device}) for side in (a, b)]
+        self.modules = modules(*every)
+        inside = around(every[0]), set(self.modules.values())
+        self._both = inside[0] & inside[1] if self.is_compiled_once else inside[0] | inside[1]
+        self._lines = lines(*every)
+        self._shapeless = shapeless(*every)
+        self._kernel = Kernels(rows_a, rows_b)
+        self.renamed = {own: name for name, own in self.modules.items() if name != own and NEW not in own}
+        """The modules and lines of B that A calls otherwise, by A's name."""
+        self.renamed |= {own: name for name, own in self._lines.items()}
+        self.host = self._joined(a.host, b.host)
+        self.device = self._joined(a.device, b.device) if a.device and b.device else {}
+
+    @property
+    def is_compiled_once(self) -> bool:
+        """Whether one of the two, and not the other, runs what torch.compile made: its operators have other names."""
+        return len({any(_COMPILED.match(name) for name in side.counts) for side in (self.a, self.b)}) > 1
+
+    @property
+    def rows(self) -> dict[Where, Pair]:
+        """Those by which the difference is best told: what devices did, if they are busy most of both steps."""
+        return self.device if self.by_device else self.host
+
+    def _blanked(self, rows: Mapping[Where, Cost]) -> list[Where]:
+        return [self._plain(where) for where in rows]
+
+    def _plain(self, where: Where) -> Where:
+        blank = where._replace(**self._blank)
+        return blank._replace(module=unwrapped(blank.module)) if blank.module else blank
+
+    def _joined(self, a: Mapping[Where, Cost], b: Mapping[Where, Cost]) -> dict[Where, Pair]:
+        found: dict[Where, list[Cost]] = {}
+        for side, rows in enumerate((a, b)):
+            for where, cost in rows.items():
+                key = self._named(where, side)
+                both = found.setdefault(key, [Cost(0, 0), Cost(0, 0)])
+                both[side] += cost
+        return {where: Pair(*both) for where, both in found.items()}
+
+    def _named(self, where: Where, side: int) -> Where:
+        key = self._plain(where)
+        if (key.operator, key.shapes) in self._shapeless[side]:
+            key = key._replace(shapes="")
+        if (key.call, key.given) in self._shapeless[side]:
+            key = key._replace(given="")
+        if key.kernel:
+            key = key._replace(kernel=self._kernel(key.kernel))
+        if side:
+            module = self.modules.get(key.module, key.module)
+            key = key._replace(module=module, line=self._lines.get(key.line, key.line))
+        return key._replace(module=common(key.module, self._both))
+
+
+def _is_busy(costs: Costs) -> bool:
+    idle = sum(cost.nanoseconds for where, cost in costs.device.items() if where.kind == IDLE)
+    return bool(costs.device) and idle < (1 - _BUSY) * costs.wall

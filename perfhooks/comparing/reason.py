@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
-from functools import cached_property
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
-from perfhooks.comparing import matching
 from perfhooks.comparing.costs import IDLE, SMALL, Cost, Costs
+from perfhooks.comparing.matching import Aligned, Pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,12 +23,6 @@ ELSEWHERE: Final = "elsewhere"
 
 _WHOLE: Final = ("data", "transfer", "optimizer", "validation", "checkpoint")
 """Parts that are looked at as one, rather than module by module."""
-_BUSY: Final = 0.5
-"""From this share of the step on it is the device that takes the time, and the host runs ahead of it."""
-
-_COMPILED: Final = re.compile("Torch-Compiled Region|CompiledFunction|## Call CompiledFxGraph")
-"""What torch writes around compiled code."""
-
 Key = tuple[str, ...]
 
 
@@ -72,13 +64,6 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
         return not self.b and not self.count_b
 
 
-class _Pair(NamedTuple):
-    """What both sides spent in the same place, in all steps."""
-
-    a: Cost
-    b: Cost
-
-
 _CONTROL: Final = 5e-4
 """Of the step: what takes less is too short to tell how much rows vary."""
 _CONTROLS: Final = 10
@@ -100,7 +85,7 @@ class Usual(NamedTuple):
     """By what share they differ from that, as a standard deviation by the middle half of them."""
 
     @classmethod
-    def of(cls, rows: Mapping[Where, _Pair], a: Costs, b: Costs) -> Usual:
+    def of(cls, rows: Mapping[Where, Pair], a: Costs, b: Costs) -> Usual:
         """Look at all rows of both sides that are long enough."""
         times = [
             (pair.a.nanoseconds / a.wall, pair.b.nanoseconds / b.wall)
@@ -115,7 +100,7 @@ class Usual(NamedTuple):
         steps = b.wall / b.steps / (a.wall / a.steps)
         return cls(steps * math.exp(middle), max(spread, _LEAST_SPREAD))
 
-    def sure(self, pairs: Iterable[_Pair], steps_a: int, steps_b: int) -> float:
+    def sure(self, pairs: Iterable[Pair], steps_a: int, steps_b: int) -> float:
         """How much of the difference of some rows is more than rows vary by that did not change.
 
         What is new, gone, or called more often is so for sure; what is dearer is so as far as it is by more than
@@ -123,7 +108,7 @@ class Usual(NamedTuple):
         """
         counted = expected = seen = 0.0
         for pair in pairs:
-            by_count = _by_count(pair, steps_a, steps_b)
+            by_count = pair.by_count(steps_a, steps_b)
             counted += by_count
             if pair.a.nanoseconds and pair.b.nanoseconds:
                 expected += self.factor * (pair.a.nanoseconds / steps_a + by_count)
@@ -134,79 +119,9 @@ class Usual(NamedTuple):
         return counted + math.copysign(max(abs(apart) - _WIDE * self.spread * abs(expected), 0.0), apart)
 
 
-class Aligned:
-    """The rows of both sides under the same names.
-
-    Columns that only one side recorded are left out of both.
-
-    Args:
-        a: The costs of one side.
-        b: And of the other.
-    """
-
-    def __init__(self, a: Costs, b: Costs) -> None:
-        self.a, self.b = a, b
-        self.by_device = _is_busy(a) and _is_busy(b)
-        self._blank: dict[str, str] = {}
-        if not (a.shapes and b.shapes):
-            self._blank |= {"shapes": "", "types": "", "given": ""}
-        if not (a.frames and b.frames):
-            self._blank |= {"module": "", "line": ""}
-        rows_a, rows_b = (side.device or side.host for side in (a, b)) if a.device and b.device else (a.host, b.host)
-        every = [self._blanked({**side.host, **side.device}) for side in (a, b)]
-        self.modules = matching.modules(*every)
-        self._lines = matching.lines(*every)
-        self._shapeless = matching.shapeless(*every)
-        self._kernel = matching.Kernels(rows_a, rows_b)
-        self.renamed = {own: name for name, own in self.modules.items() if name != own and matching.NEW not in own}
-        """The modules and lines of B that A calls otherwise, by A's name."""
-        self.renamed |= {own: name for name, own in self._lines.items()}
-        self.host = self._joined(a.host, b.host)
-        self.device = self._joined(a.device, b.device) if a.device and b.device else {}
-
-    @property
-    def is_compiled_once(self) -> bool:
-        """Whether one of the two, and not the other, runs what torch.compile made: its operators have other names."""
-        return len({any(_COMPILED.match(name) for name in side.counts) for side in (self.a, self.b)}) > 1
-
-    @property
-    def rows(self) -> dict[Where, _Pair]:
-        """Those by which the difference is best told: what devices did, if they are busy most of both steps."""
-        return self.device if self.by_device else self.host
-
-    @cached_property
-    def usual(self) -> Usual:
-        """How much rows differ that did not change."""
-        return Usual.of(self.rows, self.a, self.b)
-
-    def _blanked(self, rows: Mapping[Where, Cost]) -> list[Where]:
-        return [where._replace(**self._blank) for where in rows]
-
-    def _joined(self, a: Mapping[Where, Cost], b: Mapping[Where, Cost]) -> dict[Where, _Pair]:
-        found: dict[Where, list[Cost]] = {}
-        for side, rows in enumerate((a, b)):
-            for where, cost in rows.items():
-                key = self._named(where, side)
-                both = found.setdefault(key, [Cost(0, 0), Cost(0, 0)])
-                both[side] += cost
-        return {where: _Pair(*both) for where, both in found.items()}
-
-    def _named(self, where: Where, side: int) -> Where:
-        key = where._replace(**self._blank)
-        if (key.operator, key.shapes) in self._shapeless[side]:
-            key = key._replace(shapes="")
-        if (key.call, key.given) in self._shapeless[side]:
-            key = key._replace(given="")
-        if key.kernel:
-            key = key._replace(kernel=self._kernel(key.kernel))
-        if not side:
-            return key
-        return key._replace(module=self.modules.get(key.module, key.module), line=self._lines.get(key.line, key.line))
-
-
-def _is_busy(costs: Costs) -> bool:
-    idle = sum(cost.nanoseconds for where, cost in costs.device.items() if where.kind == IDLE)
-    return bool(costs.device) and idle < (1 - _BUSY) * costs.wall
+def usual(aligned: Aligned) -> Usual:
+    """How much the rows of both sides differ that did not change."""
+    return Usual.of(aligned.rows, aligned.a, aligned.b)
 
 
 def largest(aligned: Aligned) -> list[Contribution]:
@@ -225,7 +140,7 @@ def largest(aligned: Aligned) -> list[Contribution]:
     """
     changed = _changed_types(aligned)
     order = _LINES_FIRST if aligned.is_compiled_once else _OPERATORS_FIRST
-    found = _grouped(aligned, aligned.rows, lambda where: _reason(where, changed, order), aligned.usual)
+    found = _grouped(aligned, aligned.rows, lambda where: _reason(where, changed, order), usual(aligned))
     least = _WORTH * max(side.wall / side.steps for side in (aligned.a, aligned.b))
     return sorted(found, key=lambda each: -abs(each.sure) if each.sure and abs(each.sure) >= least else 0.0)
 
@@ -309,22 +224,22 @@ def _changed_types(aligned: Aligned) -> dict[Key, str]:
 
 
 def _grouped(
-    aligned: Aligned, rows: Mapping[Where, _Pair], key_of: Callable[[Where], Key], usual: Usual | None = None
+    aligned: Aligned, rows: Mapping[Where, Pair], key_of: Callable[[Where], Key], usual: Usual | None = None
 ) -> list[Contribution]:
-    groups: dict[Key, dict[Where, _Pair]] = {}
+    groups: dict[Key, dict[Where, Pair]] = {}
     for where, pair in rows.items():
         groups.setdefault(key_of(where), {})[where] = pair
     found = [_contribution(aligned, key, group, usual) for key, group in groups.items()]
     return sorted(found, key=lambda each: -abs(each.difference))
 
 
-def _contribution(aligned: Aligned, key: Key, group: Mapping[Where, _Pair], usual: Usual | None) -> Contribution:
+def _contribution(aligned: Aligned, key: Key, group: Mapping[Where, Pair], usual: Usual | None) -> Contribution:
     steps_a, steps_b = aligned.a.steps, aligned.b.steps
     a, b = (sum(pair[side].nanoseconds for pair in group.values()) for side in (0, 1))
     own = _own(key[0], group)
     count_a, count_b = (sum(pair[side].calls for pair in own) for side in (0, 1))
     calls = _calls(group)
-    by_count = sum(_by_count(pair, steps_a, steps_b) for pair in calls.values())
+    by_count = sum(pair.by_count(steps_a, steps_b) for pair in calls.values())
     kind, *words = key
     name = " ".join(filter(None, words))
     difference = b / steps_b - a / steps_a
@@ -343,44 +258,35 @@ def _contribution(aligned: Aligned, key: Key, group: Mapping[Where, _Pair], usua
     )
 
 
-def _own(kind: str, group: Mapping[Where, _Pair]) -> list[_Pair]:
+def _own(kind: str, group: Mapping[Where, Pair]) -> list[Pair]:
     """The rows of which a reason is called: of an operator on the host not those that it calls itself."""
     is_whole = kind != "operator" or any(where.kernel for where in group)
     return [pair for where, pair in group.items() if is_whole or where.operator == (where.call or where.operator)]
 
 
-def _sure(usual: Usual, kind: str, calls: Mapping[str, _Pair], difference: float, aligned: Aligned) -> float:
+def _sure(usual: Usual, kind: str, calls: Mapping[str, Pair], difference: float, aligned: Aligned) -> float:
     # other types are no chance
     return difference if kind == "types" else usual.sure(calls.values(), aligned.a.steps, aligned.b.steps)
 
 
-def _calls(group: Mapping[Where, _Pair]) -> dict[str, _Pair]:
+def _calls(group: Mapping[Where, Pair]) -> dict[str, Pair]:
     """The rows of a reason by what was called."""
-    found: dict[str, _Pair] = {}
+    found: dict[str, Pair] = {}
     for where, pair in group.items():
         name = (
             where.kernel
             or " ".join(filter(None, (where.operator, where.shapes)))
             or (f"Python in {where.line}" if where.line else "Python")
         )
-        before = found.get(name, _Pair(Cost(0, 0), Cost(0, 0)))
-        found[name] = _Pair(before.a + pair.a, before.b + pair.b)
+        before = found.get(name, Pair(Cost(0, 0), Cost(0, 0)))
+        found[name] = Pair(before.a + pair.a, before.b + pair.b)
     return found
-
-
-def _by_count(pair: _Pair, steps_a: int, steps_b: int) -> float:
-    """(nB - nA) x tA, of one step; what is new or gone is so by count alone."""
-    if pair.a.calls and pair.b.calls:
-        return (pair.b.calls / steps_b - pair.a.calls / steps_a) * pair.a.nanoseconds / pair.a.calls
-    if pair.a.calls or pair.b.calls:
-        return pair.b.nanoseconds / steps_b - pair.a.nanoseconds / steps_a
-    return 0.0
 
 
 _INSIDE: Final = 4
 
 
-def _inside(calls: Mapping[str, _Pair], steps_a: int, steps_b: int) -> list[tuple[str, float, float, float]]:
+def _inside(calls: Mapping[str, Pair], steps_a: int, steps_b: int) -> list[tuple[str, float, float, float]]:
     told = [
         (
             name,
@@ -400,8 +306,8 @@ def collectives(a: Costs, b: Costs) -> list[Contribution]:
         found.update(each.operation for each in side.collectives)
     rows = []
     for name in found:
-        pair = _Pair(*(_of(side, name) for side in (a, b)))
-        by_count = _by_count(pair, a.steps, b.steps)
+        pair = Pair(*(_of(side, name) for side in (a, b)))
+        by_count = pair.by_count(a.steps, b.steps)
         times = [cost.nanoseconds / side.steps for cost, side in zip(pair, (a, b), strict=True)]
         counts = [cost.calls / side.steps for cost, side in zip(pair, (a, b), strict=True)]
         rows.append(

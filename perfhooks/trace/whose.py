@@ -68,7 +68,10 @@ _TORCH: Final = frozenset(("torch", "functorch", "torchgen", "triton"))
 _PLACE: Final = re.compile(r"(?P<file><[^>]*>[.\d]*|.+\.py\w?)\(\d+\): ")
 _INSTALLED: Final = re.compile(r"/(?:site-packages|dist-packages)/(?P<rest>.+)")
 _STANDARD: Final = re.compile(r"/(?:lib/)?python3(?:\.\d+)?/(?!(?:site|dist)-packages/)|\.zip/")
-_GENERATED: Final = re.compile(r"/torchinductor_|^<eval_with_key>|/\.triton/")
+# what torch.compile writes may lie below a folder of sys.path, which the recorder cuts off, or in a cache of any name
+_GENERATED: Final = re.compile(
+    r"(?:^|/)torchinductor_|(?:^|/)[a-z2-7]{2}/c[a-z2-7]{51}\.py$|^<eval_with_key>|(?:^|/)\.triton/"
+)
 _OURS: Final = re.compile(r"perfhooks(?:_\w+)?$")
 _OUR_FILES: Final = re.compile(r"/(?:perfhooks|integrations/perfhooks_\w+)/(?!examples/|tests/|benchmarks/)[\w/]+\.py$")
 
