@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from perfhooks.findings.evidence import most, ms
-from perfhooks.trace import device
+from perfhooks.trace import device, intervals
 from perfhooks.trace.kinds import Kind
 
 if TYPE_CHECKING:
@@ -110,9 +110,9 @@ def data_parallel(seen: Evidence) -> Iterator[Finding]:
     Measured: never; on such devices the advice is worth trying.
     """
     trace = seen.trace
-    used = np.unique(device.devices(trace, trace.device_rows)) if trace.is_device_traced else np.empty(0)
+    used = intervals.distinct(device.devices(trace, trace.device_rows)) if trace.is_device_traced else np.empty(0)
     rows = seen.named(_DATA_PARALLEL, Kind.OP)
-    names = {trace.names[name] for name in np.unique(trace.name[rows]).tolist()}
+    names = {trace.names[name] for name in intervals.distinct(trace.name[rows]).tolist()}
     if len(used) < 2 or not {"Broadcast", "Scatter"} <= names:  # noqa: PLR2004 - several devices
         return
     spent = seen.per_step(seen.spans(rows))

@@ -12,7 +12,6 @@ import polars as pl
 from perfhooks.findings.finding import Finding
 from perfhooks.trace import device, host, intervals, parts, step_kinds, whose
 from perfhooks.trace.kinds import HOST, Kind
-from perfhooks.trace.once import once
 from perfhooks.trace.steps import Steps, step_of
 from perfhooks.trace.whose import Origin
 
@@ -233,11 +232,8 @@ class Evidence:
 
     def named(self, pattern: str, *kinds: Kind) -> Ints:
         """The slices of these kinds in the steps in whose name a regular expression is found."""
-        match = _matching(self.trace, pattern)
-        if not match.any():
-            return np.empty(0, np.int64)
         rows = self.trace.rows(*kinds)
-        rows = rows[match[self.trace.name[rows]]]
+        rows = rows[self.trace.matching(re.compile(pattern), rows)]
         found: Ints = rows[self.inside(self.trace.start[rows])]
         return found
 
@@ -248,9 +244,9 @@ class Evidence:
 
     def work_named(self, pattern: str, *kinds: Kind) -> Ints:
         """The work of devices that was launched in the steps and whose name matches a regular expression; slices."""
-        match = _matching(self.trace, pattern)
         rows = self.trace.device_rows[self.work]
-        found: Ints = rows[match[self.trace.name[rows]] & np.isin(self.trace.kind[rows], kinds)]
+        rows = rows[np.isin(self.trace.kind[rows], kinds)]
+        found: Ints = rows[self.trace.matching(re.compile(pattern), rows)]
         return found
 
     def launch_of(self, rows: Ints) -> Ints:
@@ -427,13 +423,6 @@ class Evidence:
             code=code,
             concerns_ms=concerns_ms,
         )
-
-
-@once
-def _matching(trace: Trace, pattern: str) -> Flags:
-    """Which names of a trace a regular expression is found in; one value more."""
-    search = re.compile(pattern).search
-    return np.array([*(bool(search(name)) for name in trace.names), False])
 
 
 def ms(value: float) -> str:

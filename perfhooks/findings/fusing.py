@@ -171,7 +171,7 @@ def _launched_between(seen: Evidence, thread: Ints, begin: Ints, end: Ints) -> I
     trace = seen.trace
     launch = trace.launches
     inside = np.zeros(len(launch), np.bool_)
-    for each in np.unique(thread).tolist():
+    for each in intervals.distinct(thread).tolist():
         mine = thread == each
         moments = intervals.union(begin[mine], end[mine])
         here = (launch >= 0) & (trace.thread[launch] == each)

@@ -261,7 +261,7 @@ def _next_operator(seen: Evidence, calls: Ints) -> Ints:
     trace = seen.trace
     ops = trace.rows(Kind.OP, Kind.ANNOTATION)
     found = np.full(len(calls), np.iinfo(np.int64).max)
-    for thread in np.unique(trace.thread[calls]).tolist():
+    for thread in intervals.distinct(trace.thread[calls]).tolist():
         here = trace.thread[calls] == thread
         begun = np.append(trace.start[ops[trace.thread[ops] == thread]], np.iinfo(np.int64).max)
         found[here] = begun[np.searchsorted(begun, trace.end[calls[here]])]

@@ -30,7 +30,7 @@ def by_thread(trace: Trace) -> dict[int, Intervals]:
     ends = np.array([*(bool(found and found[1].lower() == "end") for found in match), False])
     calls = trace.rows(Kind.RUNTIME)
     calls = calls[(begins | ends)[trace.name[calls]]]
-    threads: list[int] = np.unique(trace.thread[calls]).tolist()
+    threads: list[int] = intervals.distinct(trace.thread[calls]).tolist()
     return {thread: _captures(trace, calls[trace.thread[calls] == thread], begins) for thread in threads}
 
 

@@ -177,7 +177,7 @@ def of_work(trace: Trace) -> Column:
     category = by_row[owner]
     # an operator that communicates also copies into buckets, and waits: only what communicates is communication
     unknown = (category == OTHER) | (category == COMMUNICATION)
-    kernels = np.unique(trace.name[work[unknown]])
+    kernels = intervals.distinct(trace.name[work[unknown]])
     by_name = np.full(len(trace.names) + 1, OTHER, np.int8)
     by_name[kernels] = _by_name([trace.names[each].lower() for each in kernels.tolist()], _KERNELS)[:-1]
     category = np.where(unknown, by_name[trace.name[work]], category)
@@ -225,7 +225,7 @@ def _optimizing(trace: Trace) -> list[int]:
     named = [any(part_of(name) == labels.OPTIMIZER for part_of in told) for name in trace.names]
     rows = trace.rows(Kind.OP, Kind.ANNOTATION)
     rows = rows[np.array([*named, False])[trace.name[rows]]]
-    found: list[int] = np.unique(trace.thread[rows]).tolist()
+    found: list[int] = intervals.distinct(trace.thread[rows]).tolist()
     return found
 
 

@@ -203,7 +203,7 @@ def _early(trace: Trace) -> Iterator[Check]:
 
 def _few_kernels(trace: Trace) -> Iterator[Check]:
     found = steps.find(trace)
-    alone = len(found.number) < 2 or len(np.unique(found.thread)) > 1  # noqa: PLR2004 - neighbours are compared
+    alone = len(found.number) < 2 or len(intervals.distinct(found.thread)) > 1  # noqa: PLR2004 - neighbours are compared
     if alone or not trace.is_device_traced:
         return
     times = device.launch_times(trace)[trace.kind[trace.device_rows] == Kind.KERNEL]
@@ -243,7 +243,7 @@ def _marks(trace: Trace) -> Iterator[Check]:
         return
     numbers = np.array(found.number, np.int64)
     crossing, jumping = [], []
-    for thread in np.unique(found.thread):
+    for thread in intervals.distinct(found.thread):
         mine = np.flatnonzero(found.thread == thread)
         crossing += mine[1:][found.start[mine][1:] < np.maximum.accumulate(found.end[mine])[:-1]].tolist()
         jumping += mine[1:][numbers[mine][1:] - 1 != numbers[mine][:-1]].tolist()

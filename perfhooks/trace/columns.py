@@ -29,6 +29,8 @@ _LIMIT: Final = 4.0e15  # microseconds; twice this still fits 63 bits of nanosec
 
 _DURATION: Final = attrgetter("dur")
 _NAME: Final = attrgetter("name")
+_ARGS: Final = attrgetter("args")
+_ORIGIN: Final = attrgetter("ph", "cat", "pid", "tid")
 
 
 class _Numbering(dict[Any, int]):
@@ -98,13 +100,13 @@ class Columns:
         rows = np.flatnonzero(role == _Role.SLICE)
         if len(rows) < len(events):
             self._add_others(events, role, start, good)
-            events = [events[row] for row in rows.tolist()]
+            events = list(compress(events, (role == _Role.SLICE).tolist()))
             columns, good = {name: column[rows] for name, column in columns.items()}, good[rows]
         self._add_slices(events, columns, good)
 
     def _describe(self, events: Sequence[Event]) -> Column:
         """The fields of `_Origin`, each with one entry per event."""
-        keys = np.array([self._keys[event.ph, event.cat, event.pid, event.tid] for event in events], np.int64)
+        keys = np.fromiter(map(self._keys.__getitem__, map(_ORIGIN, events)), np.int64, len(events))
         known = self._origins.shape[1]
         if known < len(self._keys):
             numbers, first = np.unique(keys, return_index=True)
@@ -150,10 +152,12 @@ class Columns:
 
     def _add_arguments(self, slices: Sequence[Event], kind: Column) -> None:
         for each, variants in self._variants.items():
-            rows = np.flatnonzero(kind == each)
+            mine = kind == each
+            rows = np.flatnonzero(mine)
             if not len(rows):
                 continue
-            for name, absent, values in present([slices[row].args for row in rows.tolist()], variants):
+            texts = list(map(_ARGS, compress(slices, mine.tolist())))
+            for name, absent, values in present(texts, variants):
                 self._add_argument(name, rows + self._slices, self._column(values, absent))
 
     def _add_argument(self, name: str, rows: Ints, column: Column) -> None:

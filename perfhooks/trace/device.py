@@ -97,7 +97,7 @@ def around(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
 def launch_calls(trace: Trace) -> Ints:
     """The calls that launch kernels or graphs; what is captured into a graph is not launched."""
     rows = trace.rows(Kind.RUNTIME)
-    rows = rows[_matching(trace, _LAUNCH)[trace.name[rows]]]
+    rows = rows[trace.matching(_LAUNCH, rows)]
     found: Ints = rows[~captures.captured(trace, rows)]
     return found
 
@@ -108,7 +108,7 @@ def has_launches(trace: Trace) -> bool:
     Meta's MTIA submits jobs, of which each may be several kernels.
     """
     calls = trace.rows(Kind.RUNTIME)
-    if _matching(trace, _LAUNCH)[trace.name[calls]].any():
+    if trace.matching(_LAUNCH, calls).any():
         return True
     return not ((trace.kind[trace.device_rows] == Kind.KERNEL) & (trace.launches >= 0)).any()
 
@@ -116,7 +116,7 @@ def has_launches(trace: Trace) -> bool:
 def wait_calls(trace: Trace) -> Ints:
     """The calls in which the host waits for the device."""
     rows = trace.rows(Kind.RUNTIME)
-    return rows[_matching(trace, _WAIT)[trace.name[rows]]]
+    return rows[trace.matching(_WAIT, rows)]
 
 
 @once
@@ -147,8 +147,3 @@ def launch_times(trace: Trace) -> Ints:
     found: Ints = np.where(launches >= 0, trace.start[launches], own)
     found[before_window(trace)] = trace.start.min() - 1
     return found
-
-
-@once
-def _matching(trace: Trace, pattern: re.Pattern[str]) -> Flags:
-    return np.array([bool(pattern.search(name)) for name in trace.names] or [False], np.bool_)

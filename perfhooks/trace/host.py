@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from perfhooks.trace import torch_rules
+from perfhooks.trace.intervals import distinct
 from perfhooks.trace.kinds import HOST
 from perfhooks.trace.nesting import Nesting, inherited, nest, still_open
 from perfhooks.trace.once import once
@@ -167,7 +168,7 @@ def innermost(trace: Trace, thread: Column, time: Ints) -> Ints:
     start = trace.start[calls.row]
     found = np.full(len(time), -1, np.int64)
     asking = np.argsort(thread, kind="stable")
-    every = np.unique(thread)
+    every = distinct(thread)
     edges = np.append(np.searchsorted(thread[asking], every), len(thread)).tolist()
     begin, end = (np.searchsorted(calls.thread, every + more).tolist() for more in (0, 1))
     for first, last, (a, b) in zip(begin, end, pairwise(edges), strict=True):

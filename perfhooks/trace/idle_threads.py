@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from perfhooks import labels
-from perfhooks.trace import host
+from perfhooks.trace import host, intervals
 from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.nesting import inherited
 from perfhooks.trace.once import once
@@ -35,8 +35,8 @@ def waiting(trace: Trace) -> Flags:
     steps every wait counts, for it holds the training up.
     """
     tree = host.tree(trace)
-    waits = np.array([bool(_WAITS.search(name)) for name in trace.names] or [False], np.bool_)[trace.name[tree.row]]
-    waits &= (trace.kind[tree.row] == Kind.PYTHON) & ~np.isin(tree.thread, _of_steps(trace))
+    waits = (trace.kind[tree.row] == Kind.PYTHON) & ~np.isin(tree.thread, _of_steps(trace))
+    waits[waits] = trace.matching(_WAITS, tree.row[waits])
     around = inherited(tree.nesting.parent, np.where(waits, np.arange(len(waits)), -1))
     found: Flags = around >= 0
     return found
@@ -46,6 +46,6 @@ def _of_steps(trace: Trace) -> Ints:
     """The threads of the steps, as in `perfhooks.trace.steps`, which takes polars."""
     marks = trace.named(Kind.ANNOTATION, Kind.OP, prefix=labels.STEP_MARK)
     if len(marks):
-        return np.unique(trace.thread[marks])
+        return intervals.distinct(trace.thread[marks])
     calls = trace.rows(*HOST)
     return np.array([np.bincount(trace.thread[calls]).argmax()]) if len(calls) else calls

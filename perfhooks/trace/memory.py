@@ -11,9 +11,10 @@ import polars as pl
 from perfhooks.trace import host, steps, whose
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.nesting import inherited
+from perfhooks.trace.once import once
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from perfhooks.trace.model import Ints, Trace
     from perfhooks.trace.whose import Owners
@@ -164,8 +165,13 @@ def alive_at_peak(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
     return pl.concat(frames)
 
 
-def _usages(trace: Trace) -> Iterator[_Usage]:
+@once
+def _usages(trace: Trace) -> Sequence[_Usage]:
     """Each device that has memory events; of more than any machine has, those with the most."""
+    return list(_each_usage(trace))
+
+
+def _each_usage(trace: Trace) -> Iterator[_Usage]:
     events = trace.instants
     pairs = np.stack([events.device_type, events.device])
     devices, place, counts = np.unique(pairs, axis=1, return_inverse=True, return_counts=True)

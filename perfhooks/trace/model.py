@@ -12,6 +12,7 @@ from perfhooks.trace.events import decode_value
 from perfhooks.trace.kinds import DEVICE_WORK, Kind, Lane
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Mapping, Sequence
 
 Ints: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int64]]"
@@ -166,6 +167,15 @@ class Trace:
         for kind in kinds:  # a comparison of bytes takes a tenth of what isin does
             chosen |= self.kind == kind
         return np.flatnonzero(chosen)
+
+    def matching(self, pattern: re.Pattern[str], rows: Ints) -> Flags:
+        """In the names of which of these slices a regular expression is found; each name is asked once."""
+        asked = self.name[rows]
+        numbers = np.flatnonzero(np.bincount(asked, minlength=1)) if len(asked) else asked
+        found = np.zeros(len(self.names) + 1, np.bool_)
+        found[numbers] = [pattern.search(self.names[number]) is not None for number in numbers.tolist()]
+        matched: Flags = found[asked]
+        return matched
 
     def named(self, *kinds: Kind, prefix: str = "", names: Sequence[str] = ()) -> Ints:
         """The slices of these kinds whose name is one of ``names`` or begins with ``prefix``."""

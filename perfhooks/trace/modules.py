@@ -121,8 +121,11 @@ def find(trace: Trace) -> Modules:
     names = trace.name[tree.row]
     call = autograd.named(trace, _MODULE)[names] & (trace.kind[tree.row] == Kind.PYTHON) & (nodes.inside < 0)
     shown = [name.removeprefix(_MODULE) for name in trace.names]
-    call &= _writable(trace, host.paths(tree.nesting, names, ~call), shown)
     found = host.paths(tree.nesting, names, ~call)
+    kept = _writable(trace, found, shown)
+    if not kept.all():
+        call &= kept
+        found = host.paths(tree.nesting, names, ~call)
     forward = np.where(nodes.inside < 0, found.node, -1)
     owner = _owners(trace, nodes, forward)
     node = inherited(tree.nesting.parent, np.where(owner >= 0, np.arange(len(owner)), -1))

@@ -86,12 +86,17 @@ def _nest_thread(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints] | None:
     # Slices without length hold nothing, so they are no candidates.
     position = np.arange(count)
     candidates = np.flatnonzero(long)
-    keys = depth[candidates] * count + candidates
-    order = np.argsort(keys, kind="stable")
-    place = np.searchsorted(keys[order], (depth - 1) * count + position) - 1
-    parent = np.where(depth > 0, candidates[order][np.maximum(place, 0)] if len(candidates) else -1, -1)
+    by_depth = candidates[np.argsort(_narrow(depth[candidates]), kind="stable")]
+    place = np.searchsorted(depth[by_depth] * count + by_depth, (depth - 1) * count + position) - 1
+    parent = np.where(depth > 0, by_depth[np.maximum(place, 0)] if len(by_depth) else -1, -1)
     held = parent >= 0
     return (parent, depth, end) if (end[held] <= end[parent[held]]).all() else None
+
+
+def _narrow(depth: Ints) -> Ints:
+    """The same numbers in two bytes each if they fit: numpy then sorts them by counting, ten times as fast."""
+    fits = int(depth.max(initial=0)) <= np.iinfo(np.int16).max and int(depth.min(initial=0)) >= 0
+    return depth.astype(np.int16) if fits else depth
 
 
 def _nest_crossing(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:

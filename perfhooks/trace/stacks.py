@@ -8,7 +8,7 @@ from typing import IO, TYPE_CHECKING, Final, Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from perfhooks.trace import autograd, host, idle_threads, torch_rules
+from perfhooks.trace import autograd, host, idle_threads, intervals, torch_rules
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.nesting import inherited
 from perfhooks.trace.once import once
@@ -16,6 +16,7 @@ from perfhooks.trace.once import once
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from perfhooks.trace.intervals import Flags
     from perfhooks.trace.model import Ints, Trace
 
 UNINTERESTING: Final = (
@@ -72,11 +73,27 @@ def folded(
         The stacks and their values, greatest first.
     """
     found = summed(trace, by, skip=skip, idle=idle)
-    texts = host.joined(found.parents, [found.names[frame] for frame in found.frames.tolist()], ";")
+    kept = _leading(found.parents, found.values != 0)
+    place = np.append(np.cumsum(kept) - 1, -1)
+    names = [found.names[frame] for frame in found.frames[kept].tolist()]
     values: dict[str, int] = {}
-    for node in np.flatnonzero(found.values).tolist():
-        values[texts[node]] = values.get(texts[node], 0) + int(found.values[node])
+    for text, value in zip(
+        host.joined(place[found.parents[kept]], names, ";"), found.values[kept].tolist(), strict=True
+    ):
+        if value:
+            values[text] = values.get(text, 0) + value
     return dict(sorted(values.items(), key=lambda item: -item[1]))
+
+
+def _leading(parents: Ints, wanted: Flags) -> Flags:
+    """The nodes that are wanted, and all nodes around them."""
+    found: Flags = wanted.copy()
+    new = np.flatnonzero(found)
+    while len(new):
+        around = intervals.distinct(parents[new])
+        new = around[(around >= 0) & ~np.append(found, True)[around]]
+        found[new] = True
+    return found
 
 
 @once

@@ -74,9 +74,9 @@ def _loading(trace: Trace) -> Intervals:
     calls = trace.rows(Kind.RUNTIME)
     span = (trace.end - trace.start)[calls]
     launches = np.isin(calls, device.launch_calls(trace))
-    memory = _matching(trace, _MEMORY)[trace.name[calls]]
-    other = ~launches & ~_matching(trace, _OTHERS)[trace.name[calls]] & (~memory | is_first(trace, calls))
-    modules = _matching(trace, _MODULES)[trace.name[calls]]
+    memory = trace.matching(_MEMORY, calls)
+    other = ~launches & ~trace.matching(_OTHERS, calls) & (~memory | is_first(trace, calls))
+    modules = trace.matching(_MODULES, calls)
     long = (launches & (span >= LOADING_NS)) | (other & (span >= CONTEXT_NS)) | modules
     calls = calls[long]
     idle = (
@@ -92,9 +92,9 @@ def _busy(trace: Trace) -> Intervals:
 
 def _choosing(trace: Trace) -> Intervals:
     calls = trace.rows(Kind.RUNTIME)
-    calls = calls[_matching(trace, _TIMED)[trace.name[calls]]]
+    calls = calls[trace.matching(_TIMED, calls)]
     ops = trace.rows(Kind.OP)
-    ops = ops[_matching(trace, _CONVOLUTION)[trace.name[ops]]]
+    ops = ops[trace.matching(_CONVOLUTION, ops)]
     if not len(calls) or not len(ops):
         return intervals.nothing()
     holders = device.holders(trace, calls, ops)
@@ -104,9 +104,5 @@ def _choosing(trace: Trace) -> Intervals:
 
 def _ranges(trace: Trace, pattern: re.Pattern[str]) -> Intervals:
     rows = trace.rows(Kind.OP, Kind.ANNOTATION)
-    rows = rows[_matching(trace, pattern)[trace.name[rows]]]
+    rows = rows[trace.matching(pattern, rows)]
     return intervals.union(trace.start[rows], trace.end[rows])
-
-
-def _matching(trace: Trace, pattern: re.Pattern[str]) -> Flags:
-    return np.array([*(bool(pattern.search(name)) for name in trace.names), False])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from perfhooks.trace import device
+from perfhooks.trace import device, intervals
 from perfhooks.trace.kinds import Kind
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def held(trace: Trace) -> Held:
 def copy_kinds(trace: Trace, rows: Ints) -> dict[str, list[str | None]]:
     """The direction of each copy (``HtoD``) and the kinds of memory, as ``kind``, ``source`` and ``target``."""
     parts: dict[int, tuple[str | None, ...]] = {}
-    for name in np.unique(trace.name[rows]).tolist():
+    for name in intervals.distinct(trace.name[rows]).tolist():
         match = _NAME.search(trace.names[name])
         kind, source, target = match.groups() if match else (None, None, None)
         parts[name] = (kind, source and source.lower(), target and target.lower())
