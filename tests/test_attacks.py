@@ -207,6 +207,17 @@ def test_the_command_line_says_how_much_is_unpacked(tmp_path, monkeypatch, capsy
     assert told[2].startswith("perfhooks: max-unpacked-mb must be a number of megabytes above 0, got 0") or made
 
 
+def test_an_archive_of_more_objects_than_it_may_hold_ends_there(tmp_path, monkeypatch):
+    """Each costs memory, however short it is."""
+    monkeypatch.setattr(source, "OBJECTS_FLOOR", 30_000)
+    path = packed(tmp_path / "t.json.gz", ('{"traceEvents":[' + GOOD, 1), (',{"ph":"X","ts":1}', 400_000), ("]}", 1))
+    trace = read(path)
+    assert len(trace) < 100_000
+    assert set(doubts(trace)) == {"cut-off"}
+    assert "objects" in trace.doubts[0].text
+    assert len(read(path, max_unpacked_mb=50)) == 400_001
+
+
 def test_the_argument_goes_before_the_environment(tmp_path, monkeypatch):
     path = packed(tmp_path / "t.json.gz", ('{"traceEvents":[' + GOOD, 1), (" " * 1000, 3000), ("]}", 1))
     monkeypatch.setenv(MAX_UNPACKED_MB, "1")
@@ -228,7 +239,9 @@ def test_a_plain_file_has_no_limit(tmp_path):
 def test_recorded_traces_are_far_from_the_limit(traces):
     for path in traces.glob("*.json.gz"):
         data = path.read_bytes()
-        assert len(gzip.decompress(data)) < source.RATIO / 4 * len(data), path.name
+        text = gzip.decompress(data)
+        assert len(text) < source.RATIO / 4 * len(data), path.name
+        assert text.count(b"{") < source.OBJECTS / 3 * len(data), path.name
 
 
 # --- what has no end

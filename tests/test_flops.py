@@ -158,6 +158,7 @@ def test_packed_sequences_are_not_guessed(tmp_path):
         {"Input_Dims": [[2, -3], [-3, 4]]},
         {"Input_Dims": [[2**40, 2], [2, 2**40]]},
         {"Input_Dims": [[[2, 3], [2, 3]], [3, 4]]},
+        {"Input_Dims": [[1] * 65, [1] * 65]},
     ],
 )
 def test_shapes_that_tell_nothing_count_nothing(args, tmp_path):

@@ -239,6 +239,42 @@ def test_the_log_of_the_worker_is_no_link(victim):
     assert victim.read_text() == "{}"
 
 
+READ_OF_A_RUN = [
+    ("rank0.startup.csv", ("show", "--table", "startup")),
+    ("rank0.timeline.csv", ("compare",)),
+    (f"{WINDOW}/rank0.page.json", ("compare",)),
+    (f"{WINDOW}/rank0.costs.json", ("compare",)),
+    (f"{WINDOW}/rank0.pt.trace.json", ("show", "--table", "steps")),
+    ("rank0.slow.csv", ("show", "--table", "slow")),
+]
+
+
+@pytest.fixture(params=["link", "FIFO"])
+def odd(request, tmp_path):
+    """Puts a link to a secret, or a FIFO, where a file should be."""
+    secret = tmp_path / "secret.csv"
+    secret.write_text("phase,what,seconds,stage,step,wall_ms\nsecret,secret,7777,secret,7777,7777\n")
+
+    def put(place):
+        place.unlink(missing_ok=True)
+        (place.symlink_to if request.param == "link" else lambda _: os.mkfifo(place))(secret)
+        return place
+
+    return put
+
+
+@pytest.mark.parametrize("reading", READ_OF_A_RUN, ids=[name.rpartition("/")[2] for name, _ in READ_OF_A_RUN])
+def test_no_verb_reads_through_a_link_or_waits_for_a_fifo(run, odd, reading, monkeypatch, capsys):
+    name, verb = reading
+    report(monkeypatch, capsys, run)
+    place = odd(run / name)
+    targets = (run, run) if verb[0] == "compare" else (run,)
+    code, said = called(monkeypatch, capsys, verb[0], *targets, *verb[1:])
+    assert code in (0, 1, 2)
+    assert "secret" not in said.replace(str(place), "")
+    assert "7777" not in said
+
+
 def test_no_trace_behind_a_link_or_a_fifo_is_merged(run, tmp_path, monkeypatch, capsys):
     testing.write_trace(tmp_path / "secret.json", [testing.op("secret", 0, 5)])
     testing.write_trace(run / WINDOW / "rank0.pt.trace.json", EVENTS)

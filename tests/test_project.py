@@ -193,6 +193,50 @@ def test_only_the_window_imports_the_profiler_of_torch(path):
     assert not names or path == Path("recording/window.py"), "types may be imported under TYPE_CHECKING"
 
 
+OPENS_FILES = {
+    "run/reading.py": "the one place that reads a run folder",
+    "trace/source.py": "a trace, of which whoever names it has seen to it that it is plain",
+    "trace/packing.py": "the same",
+    "handlers/tensorboard.py": "the same",
+    "comparing/baseline.py": "a file that the user names",
+    "command/report.py": "the page that was just written",
+    "run/publishing.py": "a draft of ours, and writing",
+    "recording/window.py": "what this process saved, and writing",
+    "launching/startup.py": "writing, and the kernel's files",
+    "run/timeline.py": "bytes that were read",
+    **dict.fromkeys(("watching/counters.py", "run/remote.py", "run/liveness.py", "run/manifest.py", "trying/safe.py"),
+                    "the kernel's files"),
+}  # fmt: skip
+"""Modules that open files otherwise, and which: a run folder may come from anybody, with links and FIFOs in it."""
+
+
+@pytest.mark.parametrize("path", MODULES, ids=str)
+def test_what_a_run_folder_holds_is_read_in_one_place(path):
+    calls = [node for node in ast.walk(ast.parse((PACKAGE / path).read_text("utf-8"))) if isinstance(node, ast.Call)]
+    opening = [node for node in calls if _opens_a_file(node)]
+    assert not opening or path.as_posix() in OPENS_FILES, f"line {opening[0].lineno}: use run.reading"
+
+
+def _opens_a_file(call):
+    """Whether a call opens a file by its path; ``open`` of other things takes something else first, or nothing."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    first = call.args[0] if call.args else None
+    if name == "open":
+        mode = isinstance(first, ast.Constant) or any(each.arg in ("mode", "encoding") for each in call.keywords)
+        return mode or isinstance(call.func, ast.Name)
+    if name in ("read_csv", "read_parquet", "load") and isinstance(call.func, ast.Attribute):
+        of = getattr(call.func.value, "id", "")
+        return of in ("pl", "np") and not _is_content(first)
+    return name in ("read_bytes", "read_text") and isinstance(call.func, ast.Attribute)
+
+
+def _is_content(value):
+    """Whether a value is bytes, or a file that was opened, rather than a path."""
+    name = getattr(value, "id", "") or getattr(getattr(value, "func", None), "id", "")
+    joined = isinstance(value, ast.Call) and isinstance(getattr(value.func, "value", None), ast.Constant)
+    return joined or name in ("read_bytes", "file", "text", "content")
+
+
 @pytest.mark.parametrize("path", [path for path in MODULES if path.parts[0] == "trace"], ids=str)
 def test_reading_a_trace_needs_no_torch_at_all(path):
     assert not [name for name in imported(path) if name.split(".")[0] == "torch"]

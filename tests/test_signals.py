@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import logging
 import os
 import signal
@@ -12,9 +13,11 @@ import time
 
 import pytest
 import torch
+from torch.profiler import ProfilerActivity
 
 from perfhooks import Profiler
 from perfhooks.recording.ending import lifetime, signals
+from perfhooks.trace import read
 
 X = torch.ones(8, 8)
 TIMEOUT = 120
@@ -154,17 +157,28 @@ def test_an_event_loop_that_is_told_of_signals_is_left_alone():
 
 
 def test_a_window_that_ends_leaves_no_thread_and_no_handler():
-    before = threading.active_count()
+    before, started = threading.active_count(), _thread._count()
     with Profiler(schedule="wait=0 warmup=0 active=2 repeat=1", on_trace_ready=lambda w: None) as prof:
         assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
         prof.step()
         prof.step()
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     assert signal.set_wakeup_fd(-1) == -1
-    for thread in threading.enumerate():
-        if thread.name == "perfhooks-sigterm":
-            thread.join(TIMEOUT)
     assert threading.active_count() == before
+    until = time.monotonic() + TIMEOUT
+    while _thread._count() > started and time.monotonic() < until:
+        time.sleep(0.01)
+    assert _thread._count() == started
+
+
+def test_no_thread_of_ours_is_recorded(tmp_path):
+    """Torch records the Python frames of every thread that is there, also of those that wait."""
+    with Profiler(activities=[ProfilerActivity.CPU], with_stack=True) as prof:
+        assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
+        X.relu()
+    prof.export_chrome_trace(tmp_path / "t.json")
+    tids = {thread.tid for thread in read(tmp_path / "t.json").threads if isinstance(thread.tid, int)}
+    assert tids == {threading.get_native_id()}
 
 
 FORKED = """

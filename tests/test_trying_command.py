@@ -109,6 +109,22 @@ def test_what_cannot_be_is_refused_in_one_line(run, folder, arguments, said):
     assert len(err.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("dims", "said"),
+    [
+        ([[2**62] * 64] * 2, "needs 4.29e+09 GiB"),
+        ([[2**62] * 100_000] * 2, "its arguments were not recorded"),
+        ([["x", -1], [[2], 3]], "its arguments were not recorded"),
+    ],
+    ids=["endless", "deep", "wrong"],
+)
+def test_shapes_that_no_tensor_has_are_a_line(run, tmp_path, dims, said):
+    shapes = {"Input_Dims": dims, "Input_type": ["float", "float"]}
+    events = [testing.step_mark(0, 0, 1000), testing.op("aten::mm", 0, 500, **shapes)]
+    _, out, err = run(testing.write_trace(tmp_path / "t.json", events), "--variant", "bf16")
+    assert said in out + err
+
+
 def test_a_recording_without_shapes_says_how_to_make_one_with_them(run, tmp_path):
     path = testing.write_trace(tmp_path / "plain.json", [testing.op("aten::mm", 0, 500)])
     code, _, err = run(path)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import csv
+import io
 from typing import TYPE_CHECKING, Final
+
+from perfhooks.run.reading import is_plain, read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,9 +52,8 @@ def markdown(capture: Capture, place: Place) -> str:
 
 def _table(place: Place) -> Iterator[dict[str, str]]:
     table = place.artifact(_TABLE)
-    if table.exists():
-        with table.open(encoding="utf-8", newline="") as file:
-            yield from csv.DictReader(file)
+    if is_plain(table):
+        yield from csv.DictReader(io.StringIO(read_bytes(table).decode("utf-8", "replace"), newline=""))
 
 
 def _row(cells: list[str]) -> str:

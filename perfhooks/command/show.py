@@ -58,7 +58,6 @@ _FINDINGS: Final = {
     "gain_percent": float,
     **dict.fromkeys(("advice", "code", "evidence", "estimate"), str),
 }
-_STARTUP: Final = {"rank": int, "phase": str, "what": str, "seconds": float}
 _ATTRIBUTES: Final = {"syncs": "synchronisations", "memory": "alive_at_peak"}
 """Tables that `perfhooks.trace.tables.Tables` calls otherwise."""
 _OF_ALL_WINDOWS: Final = ("steps", "checks")
@@ -190,26 +189,9 @@ def _findings(trace: Trace, capture: Capture | None) -> pl.DataFrame:
 
 def _of_run(name: str, run: Path | None) -> pl.DataFrame:
     """A table of a whole run; that of none has its columns."""
-    from perfhooks.report import slow_rows
+    from perfhooks.report import slow_rows, startup_rows
 
-    if name == "slow":
-        return slow_rows.table(run)
-    return _startup(run)
-
-
-def _startup(run: Path | None) -> pl.DataFrame:
-    """What each rank's process did before its first step, where ``perfhooks run`` looked."""
-    import polars as pl
-
-    empty = pl.DataFrame(schema=_STARTUP)
-    files = [] if run is None else sorted(run.glob("rank*.startup.csv"))
-    read = [
-        pl.read_csv(file, schema_overrides={"seconds": pl.Float64}).select(
-            pl.lit(int(file.name.split(".")[0].removeprefix("rank"))).alias("rank"), "phase", "what", "seconds"
-        )
-        for file in files
-    ]
-    return pl.concat([empty, *read], how="vertical_relaxed")
+    return slow_rows.table(run) if name == "slow" else startup_rows.table(run)
 
 
 def _stacks(found: Tables, by: str) -> pl.DataFrame:

@@ -17,7 +17,7 @@ from perfhooks.run.capture import Capture, Place
 from perfhooks.run.folder import Run
 from perfhooks.run.layout import SHARE, TRACES
 from perfhooks.run.manifest import Manifest
-from perfhooks.run.reading import is_plain
+from perfhooks.run.reading import is_plain, read_bytes, said
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -182,13 +182,20 @@ class _Share(msgspec.Struct):
 
 def _told(path: Path) -> dict[str, Any]:
     try:
-        share = msgspec.json.decode(path.read_bytes(), type=_Share)
-    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise PerfhooksError(f"{path} cannot be read: {error}") from error
+        share = msgspec.json.decode(read_bytes(path), type=_Share)
+    except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise PerfhooksError(f"{path} cannot be read: {said(error)}") from error
     found: dict[str, Any] = {} if share.flames is msgspec.UNSET else {"flames": share.flames}
     if share.findings is not msgspec.UNSET:
         found["findings"] = {each.rule: each.title for each in share.findings.rows}
     return found
+
+
+def _whole(path: Path) -> bytes:
+    try:
+        return read_bytes(path)
+    except OSError as error:
+        raise PerfhooksError(f"{path} cannot be read: {said(error)}") from error
 
 
 def _add_window(made: Side, place: Place, capture: Capture) -> None:
@@ -197,7 +204,7 @@ def _add_window(made: Side, place: Place, capture: Capture) -> None:
     told: dict[str, Any] = {}
     if share.exists():
         told = _told(share)
-    content = kept.read_bytes() if kept.exists() else b""
+    content = _whole(kept) if kept.exists() else b""
     if content and not saved.is_old(content):
         costs = saved.decode(content, kept)
     else:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from perfhooks.errors import PerfhooksError
+from perfhooks.run.reading import open_plain
 from perfhooks.run.timeline import Rows
 
 if TYPE_CHECKING:
@@ -54,7 +56,8 @@ def read(timeline: Path, raw: Iterable[Path] = ()) -> pl.DataFrame:
     frames = [pl.DataFrame(schema=_SCHEMA)]
     try:
         # a training that goes on may be writing the last row
-        frames.append(pl.read_csv(timeline, schema_overrides=_SCHEMA, truncate_ragged_lines=True, ignore_errors=True))
+        with os.fdopen(open_plain(timeline), "rb") as file:
+            frames.append(pl.read_csv(file, schema_overrides=_SCHEMA, truncate_ragged_lines=True, ignore_errors=True))
     except FileNotFoundError:
         pass
     except (OSError, pl.exceptions.PolarsError) as error:

@@ -15,6 +15,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from perfhooks.run.reading import read_bytes
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -120,7 +122,7 @@ def _why(words: Sequence[str]) -> str:
 def read(path: Path) -> dict[str, Any]:
     """An object of JSON; an empty one where it cannot be read."""
     try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        found = json.loads(read_bytes(path))
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

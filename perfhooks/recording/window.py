@@ -117,7 +117,7 @@ def check_recording(options: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         OptionError: An option has a value that torch refuses.
     """
-    known = inspect.signature(torch.profiler.profile.__init__).parameters
+    known = inspect.signature(TorchProfile.__init__).parameters
     unknown = [name for name in options if name not in known]
     if unknown:
         logger.warning("torch %s has no %s: left out", torch.__version__, ", ".join(f"{name}=" for name in unknown))

@@ -14,13 +14,12 @@ import perfhooks.ranks
 import perfhooks.trace
 from perfhooks.errors import PerfhooksError
 from perfhooks.ranks.known import Known
-from perfhooks.report import json_values, slow_rows, window_data
+from perfhooks.report import json_values, slow_rows, startup_rows, window_data
 from perfhooks.report.data import FORMAT, read_share, read_tried
 from perfhooks.run import layout
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.folder import Run, places_of
 from perfhooks.run.layout import SHARE
-from perfhooks.run.reading import read_bytes
 from perfhooks.run.timeline import sample
 
 if TYPE_CHECKING:
@@ -107,7 +106,7 @@ def gather(folder: Path) -> dict[str, Any]:
         **({} if count == len(latest) else {"windows_count": count}),
         **json_values.facts({"slow": slow_rows.gather(run.folder, _count(timeline))}),
         **json_values.facts({"tried": _tried(run.folder / layout.TRIED)}),
-        **json_values.facts({"startup": _startup(run.folder / layout.startup(lowest))}),
+        **json_values.facts({"startup": _startup(run.folder, lowest)}),
         **of_ranks,
     }
 
@@ -273,13 +272,10 @@ def _together(told: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _startup(path: Path) -> json_values.Columns:
+def _startup(run: Path, rank: int) -> json_values.Columns:
     """What the process did before its first step, what took longest first; empty where nobody looked."""
-    try:
-        table = pl.read_csv(read_bytes(path), schema_overrides={"seconds": pl.Float64})
-        return json_values.columns(table.sort("seconds", descending=True).select("phase", "what", "seconds"), _LINES)
-    except (OSError, pl.exceptions.PolarsError):
-        return {}
+    table = startup_rows.read(run / layout.startup(rank))
+    return json_values.columns(table.sort("seconds", descending=True), _LINES) if table.height else {}
 
 
 def _tried(path: Path) -> list[dict[str, Any]] | None:

@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from perfhooks.printable import printable
+from perfhooks.run.reading import is_plain, read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,7 +61,7 @@ def step_table(files: Sequence[Path]) -> str:
     """
     import polars as pl
 
-    tables = [pl.read_csv(file, infer_schema_length=None) for file in files if file.exists()]
+    tables = [pl.read_csv(read_bytes(file), infer_schema_length=None) for file in files if is_plain(file)]
     if not tables:
         return "no step table was written"
     return f"{text(pl.concat(tables, how='diagonal_relaxed'))}\n(times in ms)"

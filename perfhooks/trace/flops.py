@@ -21,6 +21,9 @@ Formula: TypeAlias = "Callable[[Sequence[Shape], Sequence[str]], int | None]"
 
 _LIMIT: Final = 2**56
 """No operator does more; shapes that say so are damaged."""
+_DIMENSIONS: Final = 64
+"""No tensor has more: most operators of torch refuse one (``TensorIterator``). The product of a hundred thousand sizes
+would take a minute."""
 _MALFORMED: Final = (IndexError, ValueError, ZeroDivisionError, OverflowError)
 _INTEGER: Final = re.compile(r"-?\d+")
 
@@ -79,7 +82,9 @@ class _Shapes(list[Any]):
     def __getitem__(self, place: Any) -> Any:
         found = super().__getitem__(place)
         for shape in found if isinstance(place, slice) else [found]:
-            if not isinstance(shape, list) or any(type(size) is not int or size < 0 for size in shape):
+            if not isinstance(shape, list) or len(shape) > _DIMENSIONS:
+                raise ValueError("no shape of a tensor")
+            if any(type(size) is not int or size < 0 for size in shape):
                 raise ValueError(f"no shape of a tensor: {shape!r}")
         return found
 

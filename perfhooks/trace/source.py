@@ -23,6 +23,12 @@ times; a file made to fill the memory of whoever opens it, to 1,000 times."""
 FLOOR: Final = 256 << 20
 """So many bytes any packed trace may unpack to."""
 
+OBJECTS: Final = 0.5
+"""So many objects (events, arguments) an archive may hold for each of its bytes. Recorded traces hold 0.03 to 0.13, and
+the least event that there can be, again and again, would be ten: each costs memory, however short it is."""
+OBJECTS_FLOOR: Final = 1 << 20
+"""So many objects any archive may hold."""
+
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _PACKED_BLOCK: Final = 1 << 16
 """Bytes to read of an archive at once. What follows a member is copied for each member that begins in them."""
@@ -95,7 +101,7 @@ def _limit(given: float | None) -> float | None:
 
 def _unpacked(data: bytes, file: IO[bytes], limit: float | None) -> Iterator[bytes]:
     inflater = zlib.decompressobj(wbits=31)
-    packed, unpacked = len(data), 0
+    packed, unpacked, objects = len(data), 0, 0
     while data:
         try:
             block = inflater.decompress(data, BLOCK)
@@ -104,7 +110,8 @@ def _unpacked(data: bytes, file: IO[bytes], limit: float | None) -> Iterator[byt
         if block:
             yield block
         unpacked += len(block)
-        _check(packed, unpacked, limit)
+        objects += block.count(b"{") if limit is None else 0
+        _check(packed, unpacked, objects, limit)
         data = inflater.unconsumed_tail or inflater.unused_data.lstrip(b"\0")
         if not data:
             data = file.read(_PACKED_BLOCK)
@@ -117,11 +124,13 @@ def _unpacked(data: bytes, file: IO[bytes], limit: float | None) -> Iterator[byt
         raise TornArchiveError("the gzip archive is cut off")
 
 
-def _check(packed: int, unpacked: int, limit: float | None) -> None:
-    if unpacked <= (max(RATIO * packed, FLOOR) if limit is None else limit):
+def _check(packed: int, unpacked: int, objects: int, limit: float | None) -> None:
+    most = max(RATIO * packed, FLOOR) if limit is None else limit
+    if unpacked <= most and objects <= max(OBJECTS * packed, OBJECTS_FLOOR):
         return
     rule = f"{RATIO} times its size" if limit is None else f"the {limit / 1e6:g} MB that are allowed"
+    what = f"unpacks to more than {rule}" if unpacked > most else f"holds more than {objects // 10**6} million objects"
     raise TornArchiveError(
-        f"the gzip archive unpacks to more than {rule}; if you trust it, set {MAX_UNPACKED_MB} (or --max-unpacked-mb) "
+        f"the gzip archive {what}; if you trust it, set {MAX_UNPACKED_MB} (or --max-unpacked-mb) "
         "to the megabytes that it may have"
     )

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _COPIES: Final = 4
 """How often a call's inputs are in memory while it is tried: as built, kept to be written anew, and both of a variant;
 results are about as large as what is kept."""
+_ENDLESS: Final = 1 << 62
+"""Bytes that nobody has; a trace may ask for numbers that no float holds."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ def _tensors(given: Any) -> Iterator[torch.Tensor]:
 def needed_bytes(signature: Signature) -> int:
     """What trying a call takes of memory at most, as far as its inputs tell."""
     given = sum(_bytes(each) for each in signature.arguments or ())
-    return given * _COPIES
+    return min(given * _COPIES, _ENDLESS)
 
 
 def _bytes(argument: Argument) -> int:

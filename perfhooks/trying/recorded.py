@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _MS: Final = 1e-6  # milliseconds in a nanosecond
 _ARGUMENTS: Final = ("dims", "strides", "types", "inputs")
 _STEP: Final = "Optimizer.step#"
+_DIMENSIONS: Final = 64
+"""No tensor that torch computes with has more."""
 
 
 class Argument(NamedTuple):
@@ -125,15 +127,28 @@ class Calls:
 def _arguments(types: object, dims: object, strides: object, inputs: object) -> tuple[Argument, ...] | None:
     if not isinstance(types, list) or not isinstance(dims, list) or len(dims) != len(types):
         return None
+    if not all(map(_are_sizes, dims)):
+        return None
     if not isinstance(inputs, list) or len(inputs) != len(types):
         inputs = [""] * len(types)
-    if not isinstance(strides, list) or len(strides) != len(types):
+    if not isinstance(strides, list) or len(strides) != len(types) or not all(map(_are_sizes, strides)):
         strides = [None] * len(types)
     found = (
         Argument(str(kind), _sizes(sizes) or (), _sizes(steps), str(value))
         for kind, sizes, steps, value in zip(types, dims, strides, inputs, strict=True)
     )
     return tuple(found)
+
+
+def _are_sizes(given: object) -> bool:
+    """Whether a tensor, or each of a list of tensors, can have these sizes: a trace may say anything."""
+    if not isinstance(given, list):
+        return True
+    shapes = given if any(isinstance(each, list) for each in given) else [given]
+    return all(
+        isinstance(shape, list) and len(shape) <= _DIMENSIONS and all(type(each) is int and each >= 0 for each in shape)
+        for shape in shapes
+    )
 
 
 def _sizes(given: object) -> tuple[Any, ...] | None:

@@ -7,8 +7,10 @@ thread is inside of a call that does not return, as a rank that waits for the ot
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import ctypes
+import functools
 import os
 import signal
 import socket
@@ -149,7 +151,10 @@ class _Watchman:
         self._ours = hear, tell
         try:
             if before == -1:
-                threading.Thread(target=self._mind, args=(hear,), name="perfhooks-sigterm", daemon=True).start()
+                # It waits in C alone: with stacks, torch records every Python frame that waits when a window begins,
+                # and this thread would be a row in the user's trace.
+                told = iter(functools.partial(hear.recv, 64), b"")
+                _thread.start_new_thread(any, (map(functools.partial(self._heard, hear), told),))
                 return True
             signal.set_wakeup_fd(before)
         except RuntimeError:  # no more threads
@@ -201,13 +206,15 @@ class _Watchman:
                 end.close()
             self._ours = None
 
-    def _mind(self, hear: socket.socket) -> None:
-        with hear:
-            while (numbers := hear.recv(64)) and 0 not in numbers:
-                if signal.SIGTERM not in numbers or held.handler(signal.SIGTERM) is not _ours:
-                    continue
-                if not self.noticed.wait(_GRACE_IN_COLLECTIVE_S if _is_in_collective() else GRACE_S):
-                    _die()
+    def _heard(self, hear: socket.socket, numbers: bytes) -> bool:
+        """Hear of some signals; whether that was the last of it."""
+        if 0 in numbers:
+            hear.close()
+            return True
+        is_for_us = signal.SIGTERM in numbers and held.handler(signal.SIGTERM) is _ours
+        if is_for_us and not self.noticed.wait(_GRACE_IN_COLLECTIVE_S if _is_in_collective() else GRACE_S):
+            _die()
+        return False
 
 
 _watchman: Final = _Watchman()
