@@ -96,7 +96,7 @@ def command(
     asked = None if finding is None else advice.of(finding)
     trial.chosen(variant or ())
     with working(f"reading {source.path}"):
-        calls = recorded.find(_tables(source))
+        calls = recorded.find(_tables(source), _unrecorded_ms(source))
         offered = cut(calls, _wanted(op, asked and asked.operators))
     if export is not None:
         _export(offered, export)
@@ -119,6 +119,10 @@ def _tables(source: Source) -> Tables:
 
     read = trace.read(source.path, strides=True)
     return Tables(read) if source.capture is None else source.capture.tables(read)
+
+
+def _unrecorded_ms(source: Source) -> float | None:
+    return None if source.capture is None else source.capture.cost.idle_step_ms
 
 
 def _wanted(op: Sequence[str] | None, pattern: str | None) -> Any:
