@@ -3,13 +3,17 @@
 import copy
 import os
 import signal
+import time
+from pathlib import Path
 
 import pytest
 import torch
 from lightning_training import Tiny, batches, capture, events, fit, profiler, tables, trainer, windows
+from slow_parts import NAP_S, too_short
 
 import perfhooks
 from perfhooks.options import DEFAULTS
+from perfhooks.watching import slow_steps, watcher
 from perfhooks_lightning import ProfilerCallback
 
 pytestmark = pytest.mark.filterwarnings(
@@ -392,3 +396,42 @@ def test_an_error_in_validation_ends_both_profilers(tmp_path):
     with pytest.raises(TooHotError):
         fit(tmp_path, callback, steps=3, val=1, val_check_interval=2, module=Failing(), num_sanity_val_steps=0)
     assert windows(callback, tmp_path) == {"train-000000-000008": [0, 1]}
+
+
+# --- slow steps ---
+
+
+class Late(torch.utils.data.Dataset):
+    """Samples of which one comes late."""
+
+    def __len__(self):
+        return 120
+
+    def __getitem__(self, index):
+        while index == 80 and too_short():
+            time.sleep(NAP_S)  # slow data
+        return torch.full((4,), float(index))
+
+
+def pause(module, batch_idx):
+    while batch_idx == 41 and too_short():
+        time.sleep(NAP_S)  # slow step
+
+
+def test_a_slow_step_under_accumulation_has_its_cause_and_its_line(tmp_path, monkeypatch):
+    """Of four micro-batches, the second of update 10 computes long, and the first of update 20 comes late."""
+    monkeypatch.setattr(watcher, "_SHARE", 1.0)
+    callback = profiler(tmp_path, "on request", step_unit="optimizer", poll=0.1)
+    made = trainer(tmp_path, callback, accumulate_grad_batches=4)
+    made.fit(Tiny(pause), torch.utils.data.DataLoader(Late(), batch_size=1))
+    lines = enumerate(Path(__file__).read_text().splitlines(), 1)
+    slow = {line.rpartition("# slow ")[2]: number for number, line in lines if "  # slow " in line}
+    rows = {row.step: row for row in slow_steps.read(tmp_path / "perf" / "run" / "rank0.slow.csv")}
+    assert (rows[10].cause, Path(rows[10].line).name.rpartition("(")[2]) == (
+        "unknown",
+        f"test_lightning.py:{slow['step']})",
+    )
+    assert (rows[20].cause, Path(rows[20].line).name.rpartition("(")[2]) == (
+        "data",
+        f"test_lightning.py:{slow['data']})",
+    )

@@ -25,7 +25,7 @@ from perfhooks.recording.requested import WARMUP, Requests
 from perfhooks.run.folder import Run
 from perfhooks.run.timeline import Timeline
 from perfhooks.schedule import OnRequest, Phase
-from perfhooks.watching import requests
+from perfhooks.watching import requests, slow_steps
 from perfhooks.watching.asking import Asking, Wish
 from perfhooks.watching.loops import Asked, WatchedLoop
 
@@ -251,6 +251,18 @@ def test_a_folder_that_is_a_link_is_not_written_through(tmp_path):
 # --- many ranks ---
 
 
+def know_their_pace(run):
+    """Whether both ranks can say how long their steps take: before, a request may come too late for the faster one."""
+    if not all((run / f"rank{rank}.status.json").exists() for rank in range(2)):
+        return False
+    name = requests.new_id()
+    requests.call(run, name)
+    time.sleep(0.1)
+    heard = requests.heard_here(run, name)
+    requests.take_back(run, name)
+    return len(heard) == 2 and all(each.loops and each.loops[0].median_ms for each in heard.values())
+
+
 @pytest.fixture
 def ranks(tmp_path):
     """Two ranks, the second ten times as slow, which go on until they are told to stop."""
@@ -264,13 +276,24 @@ def ranks(tmp_path):
         )
         for rank, pause in enumerate((0.001, 0.01))
     ]
-    while not all((tmp_path / "job" / f"rank{rank}.status.json").exists() for rank in range(2)):
+    while not know_their_pace(tmp_path / "job"):
         assert all(process.poll() is None for process in started)
         time.sleep(0.05)
     yield started
     (tmp_path / "stop").touch()
     for process in started:
         process.wait(60)
+
+
+def assert_the_fast_rank_waited_for_the_slow_one(run):
+    """Each time that they meet, in one way or the other; where it was seen, the cause and the line are right."""
+    lines = (Path(__file__).parent / "watched_training.py").read_text().splitlines()
+    waits = [f":{number})" for number, line in enumerate(lines, 1) if "# wait in a " in line]
+    seen = set()
+    while len(seen) < len(waits):
+        time.sleep(0.05)
+        rows = slow_steps.read(run / "rank0.slow.csv")
+        seen = {line for line in waits for row in rows if row.cause == "other ranks" and row.line.endswith(line)}
 
 
 def test_two_ranks_of_different_speed_record_the_same_steps_of_every_request(tmp_path, ranks):
@@ -292,6 +315,7 @@ def test_two_ranks_of_different_speed_record_the_same_steps_of_every_request(tmp
     firsts = [outcomes[0][0] for outcomes in found]
     assert len(set(firsts)) == len(firsts)
     assert len(windows(run)) == len(firsts), "each once"
+    assert_the_fast_rank_waited_for_the_slow_one(run)
     ranks[1].kill()
     ranks[1].wait()
     (outcome,) = Asking(run, Wish(1)).outcomes(60)

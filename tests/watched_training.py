@@ -26,6 +26,9 @@ def main():
         rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         dist.init_process_group("gloo", init_method=f"file://{args.meeting}", rank=rank, world_size=world)
     matrix = torch.ones(8, 8)
+    model = torch.nn.Linear(8, 8)
+    if args.meeting:
+        model = torch.nn.parallel.DistributedDataParallel(model)
     with perfhooks.Profiler(
         schedule="on request", on_trace_ready="steps", out=args.out, run="job", poll=0.05, exit_timeout=5
     ) as prof:
@@ -36,7 +39,10 @@ def main():
             step += 1
             if args.meeting and step % TOGETHER == 0:
                 with contextlib.suppress(RuntimeError):  # the other one has ended
-                    dist.barrier()
+                    dist.barrier()  # wait in a collective
+            if args.meeting and step % TOGETHER == TOGETHER // 2:
+                with contextlib.suppress(RuntimeError):
+                    model(matrix).sum().backward()  # wait in a backward pass
             prof.step()
 
 

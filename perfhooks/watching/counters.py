@@ -7,7 +7,7 @@ import gc
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from perfhooks.watching.sampling import Frame
 
@@ -92,6 +92,10 @@ def clock_mhz() -> float | None:
     return None
 
 
+_MANY_YOUNG: Final = 50_000
+"""Python collects every 700 or 2,000; there are more where a training had switched that off for a while."""
+
+
 def _caller() -> Frame | None:
     """The code that Python was in when it called us; none where it ends, or where C has called it."""
     with contextlib.suppress(ValueError):
@@ -120,12 +124,11 @@ class Collections:
             gc.callbacks.remove(self._listener)
 
     def _heard(self, phase: str, info: dict[str, Any]) -> None:
-        """Called by Python in whatever thread collects; a young generation takes microseconds and is passed over."""
-        if not info["generation"]:
-            return
+        """Called by Python in whatever thread collects; young objects take microseconds and are passed over."""
         if phase == "start":
-            self._where = _caller()
-            self._began = time.perf_counter_ns()
+            if info["generation"] or gc.get_count()[0] > _MANY_YOUNG:
+                self._where = _caller()
+                self._began = time.perf_counter_ns()
         elif self._began:
             self._pauses.append((self._began, time.perf_counter_ns(), self._where))
             self._began = 0

@@ -1,0 +1,73 @@
+"""Parts of a training that can be slow, in a module of their own; for slow_training.py."""
+
+import itertools
+import pickle
+import sys
+import threading
+import time
+
+import torch
+
+from perfhooks.watching import watcher
+
+ENOUGH = 12
+"""Samples of a slow step, after which it may end: it lasts as long as the watcher needs on a busy machine."""
+MOSTLY = 0.75
+"""The share of them that must be of what was planted: a busy machine can make a step slow before it comes to that."""
+NAP_S = 0.02
+
+
+def too_short(function=None):
+    """Whether a function, or else the caller, has not been seen enough in the step that goes on."""
+    code = sys._getframe(1).f_code if function is None else function.__code__
+    watched = [watch._slow._watched for watch in watcher._watcher._watches.values()]
+    seen = [any(frame.code is code for frame in stack) for each in watched if each for stack, _ in each.samples[:]]
+    return sum(seen) < max(ENOUGH, MOSTLY * len(seen))
+
+
+class Trainer:
+    """What many call their own loop."""
+
+    @torch.no_grad()
+    def evaluate_model(self):
+        while too_short():
+            time.sleep(NAP_S)  # step 120: validation
+
+    def log_metrics(self):
+        while too_short():
+            time.sleep(NAP_S)  # step 130: unknown
+
+    def dump_state(self, path):
+        read_late(path, self.dump_state)
+        with path.open("wb") as file:  # step 140: checkpoint
+            pickle.dump({}, file)
+
+
+def read_late(path, writer):
+    """Have somebody read a pipe only when the function that writes has stood there long enough."""
+
+    def read():
+        while too_short(writer):
+            time.sleep(NAP_S)
+        path.read_bytes()
+
+    threading.Thread(target=read).start()
+
+
+@torch.compile(backend="eager", dynamic=False)
+def scaled(values, times):
+    return [torch.relu(values * times + place) for place in range(40)]
+
+
+def train_one():
+    for times in itertools.count():
+        scaled(torch.ones(8), times)  # step 150: compilation
+        if not too_short():
+            break
+
+
+def wait_for_lock():
+    lock = threading.Condition()
+    with lock:
+        while too_short():
+            lock.wait(NAP_S)  # step 160: unknown
