@@ -81,7 +81,7 @@ def loop(request):
 
 def test_a_rank_that_sleeps_in_its_loader_is_named(tmp_path, loop):
     """Two ranks under torchrun, as a user starts them; each took equally long for its steps."""
-    under_torchrun(tmp_path, SCRIPT, "--out", tmp_path / "perf", "--loop", loop, "--slow-data", 1)
+    under_torchrun(tmp_path, SCRIPT, "--out", tmp_path / "perf", "--loop", loop, "--slow-data", 1, "--seconds", 0.2)
     run = the_run(tmp_path / "perf")
     assert re.fullmatch(LOOPS[loop], run.name)
     data = ranks.gather(run)
@@ -89,7 +89,7 @@ def test_a_rank_that_sleeps_in_its_loader_is_named(tmp_path, loop):
     assert data["missing"] == []
     (finding,) = ranks.findings(data)
     assert (finding["rank"], finding["ranks"], finding["part"]) == (1, [1], "data")
-    assert 15 < finding["gain_ms"] < 150
+    assert 100 < finding["gain_ms"] < 1000
     for window in data["windows"]:
         walls = window["ranks"]["wall_ms"]
         assert max(walls) < 1.5 * min(walls), "nobody's step is much longer than the other's"
@@ -97,7 +97,7 @@ def test_a_rank_that_sleeps_in_its_loader_is_named(tmp_path, loop):
         assert window["clocks"]["ranks"] == 2
         assert window["ranks"]["offset_ms"] == [0, 0], "both are of this machine"
         assert window["worst"]["last_rank"][0] == 1
-        assert window["worst"]["wait_ms"][0] > 20
+        assert window["worst"]["wait_ms"][0] > 100
     result = merge(run)
     trace = perfhooks.trace.read(result.path)
     assert {thread.pid for thread in trace.threads} >= {1000, 2000}
@@ -114,7 +114,7 @@ def test_nobody_is_named_where_all_ranks_sleep_in_their_loaders(tmp_path):
 def test_a_rank_that_computes_longer_is_named_among_four(tmp_path):
     """Started by hand, without any launcher: they meet in one folder all the same."""
     out = tmp_path / "perf"
-    results = ended(started(out, 4, "--slow-compute", 2, "--seconds", 0.08))
+    results = ended(started(out, 4, "--slow-compute", 2, "--seconds", 0.2))
     assert [code for _, code in results] == [0] * 4, results
     data = ranks.gather(the_run(out))
     assert data["ranks"] == [0, 1, 2, 3]
