@@ -7,7 +7,6 @@ import io
 import itertools
 import math
 import os
-import select
 import signal
 import statistics
 import subprocess
@@ -19,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from terminal import Terminal
 from typer.testing import CliRunner
 
 from perfhooks.command.app import app
@@ -493,62 +493,6 @@ def test_ctrl_c_ends_the_lines_with_the_usual_exit_code(run):
         process.send_signal(signal.SIGINT)
         assert "Traceback" not in process.communicate()[1]
         assert process.returncode == 130
-
-
-class Terminal:
-    """A process whose terminal is ours."""
-
-    def __init__(self, *words):
-        import fcntl
-        import struct
-        import termios
-
-        self.ours, theirs = os.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
-        self.before = termios.tcgetattr(theirs)
-        self.theirs = theirs
-        env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "", "LINES": ""}
-        # the session of the child has this terminal, so that Ctrl-C is its signal
-        code = (
-            "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); import perfhooks.command.app as a; a.main()"
-        )
-        streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", code, *words], start_new_session=True, env=env, **streams
-        )
-        self.text = ""
-
-    def read_until(self, fact):
-        """Take what it draws until something is so; a minute without it is a failure."""
-        until = time.monotonic() + 60
-        while not fact():
-            assert time.monotonic() < until, self.text
-            if select.select([self.ours], [], [], 0.05)[0]:
-                self.text += os.read(self.ours, 65536).decode("utf-8", "replace")
-            else:
-                assert self.process.poll() is None or fact(), self.text
-
-    def press(self, keys):
-        os.write(self.ours, keys)
-
-    def end(self):
-        """Its exit code, after all that it draws."""
-        self.read_until(lambda: self.process.poll() is not None)
-        while select.select([self.ours], [], [], 0)[0]:
-            self.text += os.read(self.ours, 65536).decode("utf-8", "replace")
-        return self.process.returncode
-
-    def modes(self):
-        import termios
-
-        return termios.tcgetattr(self.theirs)
-
-    def close(self):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        os.close(self.ours)
-        os.close(self.theirs)
 
 
 def test_on_a_terminal_c_leaves_a_request_and_q_ends_it_and_takes_it_back(run):

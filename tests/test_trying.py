@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections import Counter, defaultdict
 from dataclasses import replace
 from types import SimpleNamespace
@@ -473,6 +474,33 @@ def test_what_needs_a_device_is_no_variant_of_a_call_on_a_cpu():
     assert not BY_NAME["fp16"].suits(call)
 
 
+def test_each_call_is_compiled_for_itself_and_as_a_whole(monkeypatch):
+    """torch compiles no more than eight different calls of one code object, and runs the ninth as it is."""
+    seen = []
+
+    def fake(function, **options):
+        seen.append((function.__code__, options))
+        return function
+
+    monkeypatch.setattr(torch, "compile", fake)
+    calls = [built("mm", tensor(size, size), tensor(size, size)) for size in range(2, 12)]
+    for call in calls:
+        assert difference(call, BY_NAME["compile"].changed(call)) == 0
+    assert len({id(code) for code, _ in seen}) == len(calls)
+    assert all(options == {"dynamic": False, "fullgraph": True} for _, options in seen)
+
+
+def test_a_machine_without_a_compiler_is_told_so(monkeypatch):
+    def absent(*_):
+        raise RuntimeError(
+            "InvalidCxxCompiler: No working C++ compiler found in torch._inductor.config.cpp.cxx: (None,)"
+        )
+
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: absent)
+    done = run_with(bytes_and_layout, offer((MM, 3.2, 10)), variants=("compile",))
+    assert done.rows[0].tried[0].problem.startswith("torch.compile needs a C++ compiler: install g++")
+
+
 def test_onednn_is_tried_where_the_training_had_it_off():
     with safe.restored(), safe.as_recorded(Circumstances(onednn=False)):
         call = built("conv2d", *CONV.arguments)
@@ -552,10 +580,40 @@ def test_a_device_that_is_not_here_is_refused_with_the_way_out(monkeypatch):
         raise RuntimeError("No CUDA GPUs are available")
 
     monkeypatch.setattr(safe.torch, "empty", absent)
-    with pytest.raises(OptionError, match="--device cpu"):
+    with pytest.raises(OptionError) as refused:
         safe.device_of(None, on_device=True)
-    with pytest.raises(OptionError, match=r"is not here \(No CUDA"):
-        safe.device_of("cuda", on_device=True)
+    assert str(refused.value) == (
+        "device 'cuda', where this was recorded, is not here: No CUDA GPUs are available. "
+        "--device cpu runs its operators on this processor, which says little of the device"
+    )
+    with pytest.raises(
+        OptionError, match=r"^device 'cuda:1' is not here: No CUDA GPUs are available\. Give --device cpu$"
+    ):
+        safe.device_of("cuda:1", on_device=True)
+    with pytest.raises(
+        OptionError, match=r"^device must be one that torch knows, as cpu, cuda or cuda:1; got 'nowhere'$"
+    ):
+        safe.device_of("nowhere", on_device=True)
+
+
+@pytest.mark.parametrize(
+    ("said", "short"),
+    [
+        ("Found no NVIDIA driver on your system. Please check that you have one from http://www.nvidia.com/x",
+         "Found no NVIDIA driver on your system"),
+        ("Torch not compiled with XPU enabled", "Torch not compiled with XPU enabled"),
+        ("Could not run 'aten::empty.memory_format' with arguments from the 'MPS' backend. This could be because",
+         "Could not run 'aten::empty.memory_format' with arguments from the 'MPS' backend"),
+        ("", "RuntimeError"),
+    ],
+)  # fmt: skip
+def test_what_torch_says_of_a_device_is_cut_after_its_first_sentence(monkeypatch, said, short):
+    def absent(*_, **__):
+        raise RuntimeError(said)
+
+    monkeypatch.setattr(safe.torch, "empty", absent)
+    with pytest.raises(OptionError, match=re.escape(f"device 'cuda' is not here: {short}. Give --device cpu")):
+        safe.device_of("cuda", on_device=False)
 
 
 def test_a_variant_or_a_finding_that_there_is_not_is_refused_with_those_that_there_are():

@@ -1,5 +1,6 @@
 """`perfhooks try`: what a person types, what comes out, and what the page of the run says afterwards."""
 
+import contextlib
 import csv
 import io
 import json
@@ -8,6 +9,7 @@ import sys
 import browser
 import pytest
 import torch
+from terminal import Terminal
 from test_trying import Costs, Machine
 
 from perfhooks import Profiler, testing
@@ -99,7 +101,7 @@ def test_recorded_calls_are_exported_and_nothing_is_tried(run, folder, tmp_path,
         (("--limit", "0"), "limit must be an integer >= 1"),
         (("--seconds", "0"), "seconds must be a number above 0"),
         (("--memory", "-1"), "memory must be a number of GiB above 0"),
-        (("--device", "nowhere"), "device 'nowhere' is not here"),
+        (("--device", "nowhere"), "device must be one that torch knows"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(run, folder, arguments, said):
@@ -123,6 +125,41 @@ def test_shapes_that_no_tensor_has_are_a_line(run, tmp_path, dims, said):
     events = [testing.step_mark(0, 0, 1000), testing.op("aten::mm", 0, 500, **shapes)]
     _, out, err = run(testing.write_trace(tmp_path / "t.json", events), "--variant", "bf16")
     assert said in out + err
+
+
+WAITS = """
+import sys, time
+from perfhooks.trying import trial
+
+class Waits:
+    name, summary, tolerance = "waits", "does nothing, and of the second operator never ends", 1
+    calls = 0
+
+    def suits(self, call):
+        return True
+
+    def changed(self, call):
+        self.calls += 1
+        if self.calls > 1:
+            print("WAITING", file=sys.stderr, flush=True)
+            time.sleep(3600)
+        return call.with_tensors(lambda each: each.clone())
+
+trial.VARIANTS = (Waits(),)
+"""
+
+
+def test_ctrl_c_on_a_terminal_shows_what_was_measured_until_then(folder):
+    with contextlib.closing(Terminal("try", str(folder), first=WAITS)) as terminal:
+        terminal.read_until(lambda: "WAITING" in terminal.text)
+        assert "trying 2 of 10" in terminal.text
+        terminal.press(b"\x03")
+        assert terminal.end() == 130
+        shown = terminal.text.partition("WAITING")[2]
+        assert "waits" in shown, "the row of the first operator"
+        assert "Interrupted: this is what was measured until then." in shown
+        assert "the 2 tried here" in shown
+        assert "Traceback" not in terminal.text
 
 
 def test_a_recording_without_shapes_says_how_to_make_one_with_them(run, tmp_path):

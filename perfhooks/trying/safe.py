@@ -112,9 +112,22 @@ def device_of(name: str | None, *, on_device: bool) -> torch.device:
     wanted = name or ("cuda" if on_device else "cpu")
     try:
         device = torch.device(wanted)
+    except RuntimeError as error:
+        raise OptionError(f"device must be one that torch knows, as cpu, cuda or cuda:1; got {wanted!r}") from error
+    try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        way = "" if name else "; --device cpu runs its operators on this processor, which says little of the device"
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise OptionError(f"device {wanted!r} is not here ({first[:120]}){way}") from error
+        sentence = f"is not here: {_first_sentence(error)}."
+        if name:
+            raise OptionError(f"device {wanted!r} {sentence} Give --device cpu") from error
+        raise OptionError(
+            f"device {wanted!r}, where this was recorded, {sentence} "
+            "--device cpu runs its operators on this processor, which says little of the device"
+        ) from error
     return device
+
+
+def _first_sentence(error: Exception) -> str:
+    """What torch says, without the advice about drivers and back ends that follows."""
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return line.partition(". ")[0].rstrip(".")

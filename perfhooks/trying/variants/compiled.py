@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -11,6 +12,10 @@ from perfhooks.trying.variants.variant import EXACT
 
 if TYPE_CHECKING:
     from perfhooks.trying.ready import Ready
+
+
+_NO_COMPILER: Final = "No working C++ compiler"
+"""What torch says where it finds none, in a sentence that names its own configuration."""
 
 
 class Compiled:
@@ -32,4 +37,20 @@ class Compiled:
         def run(*arguments: Any, **keywords: Any) -> Any:
             return call.operator(*arguments, **keywords)
 
-        return replace(call, operator=torch.compile(run, dynamic=False))
+        # torch keeps what it compiled by the code object, no more than eight for each, and then no longer compiles
+        own = FunctionType(run.__code__.replace(), globals(), run.__name__, None, run.__closure__)
+        made = torch.compile(own, dynamic=False, fullgraph=True)
+
+        def compiled(*arguments: Any, **keywords: Any) -> Any:
+            try:
+                return made(*arguments, **keywords)
+            except Exception as error:
+                raise _said(error) from error
+
+        return replace(call, operator=compiled)
+
+
+def _said(error: Exception) -> Exception:
+    if _NO_COMPILER in str(error):
+        return RuntimeError("torch.compile needs a C++ compiler: install g++, or name another one in CXX")
+    return error
