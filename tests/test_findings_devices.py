@@ -412,6 +412,17 @@ def test_memory_that_is_given_back_before_the_program_runs_belongs_to_its_start(
     assert found_in(tmp_path, [event for event in planted if not event["name"].startswith("ProfilerStep")]) == []
 
 
+@pytest.mark.parametrize(("starts", "expected"), [((0, 1, 2), False), ((0,), True)])
+def test_memory_that_is_given_back_during_a_start_is_no_churn(tmp_path, starts, expected):
+    """As cuDNN does while it tries convolutions, and torch while it captures a graph."""
+
+    def plant(made, at):
+        starting(made, at, steps=starts)
+        made.call("cudaFree", at + 6200 * US, at + 6450 * US)
+
+    assert ("allocator-churn" in rules(found_in(tmp_path, made_of(plant)))) is expected
+
+
 def test_the_copies_that_hold_the_host_are_named_with_their_line_and_size(tmp_path):
     (finding,) = found_in(tmp_path, made_of(reading_results))
     assert finding.concerns_ms == pytest.approx(3.0, rel=0.01)
@@ -423,6 +434,20 @@ def test_a_copy_behind_which_no_device_works_holds_the_host_as_well(tmp_path):
     (finding,) = found_in(tmp_path, made_of(lambda made, at: reading_results(made, at, copied=False)))
     assert finding.rule == "held-by-copies"
     assert "for 3 ms of it no device worked at all, not even at the copy" in finding.evidence
+    assert "keep the buffer from step to step" in finding.advice
+
+
+def test_a_copy_that_waits_for_a_device_that_pauses_is_not_blamed_for_it(tmp_path):
+    """As in SGLang's decoding: a kernel launched before the call does not begin for long, and nothing says why."""
+
+    def plant(made, at):
+        reading_results(made, at, copied=False)
+        made.work(at + 15 * US, at + 6 * MS - 10 * US, at + 6 * MS - 6 * US, name=FAST)
+
+    (finding,) = found_in(tmp_path, made_of(plant))
+    assert finding.rule == "held-by-copies"
+    assert "for 2.99 ms of it work that was launched before the call was still to be done" in finding.evidence
+    assert finding.advice.startswith("The call waits for what was launched before it")
 
 
 def test_the_gradients_of_attention_are_written_out_as_well(tmp_path):
@@ -458,6 +483,13 @@ def test_sizes_that_do_not_fit_are_named_with_what_fits(tmp_path):
     assert any("aten::mm 64 x 768 and 768 x 30522, pad 30522 to 30528: " in line for line in finding.evidence)
 
 
+def test_products_of_written_out_attention_need_no_padding(tmp_path):
+    """The kernel that does attention as a whole takes any length: what is unaligned beside it is named alone."""
+    found = found_in(tmp_path, steps(attention, name=f"{HALF}2"))
+    assert rules(found) == ["written-out-attention", "unaligned-products"]
+    assert sum(finding.concerns_ms for finding in found) == pytest.approx(9.94, rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -474,12 +506,19 @@ def test_what_is_aligned_depends_on_the_precision(tmp_path, name, expected):
 
 def test_the_first_compilation_is_a_start_and_any_other_one_is_not(tmp_path):
     found = found_in(tmp_path, made_of(lambda made, at: starting(made, at, how="compile")))
-    assert "recompilation" not in rules(found)
-    (finding,) = (each for each in found if each.rule == "recorded-start")
+    (finding,) = found
+    assert finding.rule == "recorded-start"
     assert 'schedule="wait=10 warmup=2 active=3 repeat=1"' in finding.code
     again = found_in(tmp_path, made_of(lambda made, at: starting(made, at, how="compile", steps=(1, 2))))
     assert "recompilation" in rules(again)
     assert "recorded-start" not in rules(again)
+
+
+def test_a_device_that_pauses_during_a_start_is_no_finding_of_its_own(tmp_path):
+    """As while vLLM captures its graphs."""
+    assert rules(found_in(tmp_path, made_of(lambda made, at: starting(made, at, how="compile", steps=(1,))))) == [
+        "recorded-start"
+    ]
 
 
 def test_communication_of_which_the_gain_is_not_known_comes_last(tmp_path):

@@ -6,10 +6,10 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from perfhooks.findings import (
+    attention,
     communication,
     copies,
     data,
-    fusing,
     gaps,
     host,
     kernels,
@@ -47,8 +47,8 @@ RULES: Final[tuple[Callable[[Evidence], Iterator[Finding]], ...]] = (
     kernels.slow_convolution,
     kernels.layout_conversions,
     kernels.unaligned_products,
-    fusing.written_out_attention,
-    fusing.fusable_chains,
+    attention.written_out_attention,
+    kernels.fusable_chains,
     optimizer.optimizer_loop,
     optimizer.zeroed_gradients,
     memory.allocator_churn,

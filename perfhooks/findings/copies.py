@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from perfhooks.findings.evidence import most, ms
-from perfhooks.trace import intervals
+from perfhooks.trace import device, intervals
 from perfhooks.trace.kinds import Kind
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from perfhooks.findings.evidence import Evidence
     from perfhooks.findings.finding import Finding
+    from perfhooks.trace.intervals import Intervals
     from perfhooks.trace.model import Ints
 
 STAGED_BYTES: Final = 64 * 1024
@@ -28,6 +29,20 @@ SLOW_NS: Final = 50_000
 _UNPINNED: Final = r"\bHtoD\b.*\((?:Pageable|Host) -> "
 _COPY_CALLS: Final = r"^(?:cuda|hip|cu)Memcpy"
 _WAITING: Final = r"^(?:cuda|hip)Memcpy(?:WithStream)?$"
+
+
+_WAITS_FOR_ITSELF: Final = (
+    "A copy from or to memory that is not pinned goes through a buffer, and the host waits for it: results that are "
+    "read with cpu() or numpy() as much as batches. Copy into pinned memory that is taken once and used again, without "
+    "waiting, and read it when the next step has been launched. Where no device works behind the call, it takes or "
+    "touches memory first: keep the buffer from step to step."
+)
+_WAITS_FOR_OTHERS: Final = (
+    "The call waits for what was launched before it, and the device paused meanwhile: it waited for something that "
+    "this recording does not show, as work launched before the window, another process on the device, or another rank. "
+    "A copy into pinned memory that does not wait lets the host go on; the pause stays. Record a few steps more, and "
+    "all processes of the device, to see what it is."
+)
 
 
 def blocking_copies(seen: Evidence) -> Iterator[Finding]:
@@ -70,8 +85,9 @@ def held_by_copies(seen: Evidence) -> Iterator[Finding]:
     """Calls that copy hold the host for 1% of the step or more, while no kernel runs.
 
     Source: `evidence.NOTABLE`; calls longer than `SLOW_NS` on threads that launch kernels, less the moments in which a
-    kernel ran and those of `blocking_copies`. Two things do that: a copy from or to memory that is not pinned, for
-    which the call waits, and a call behind which no device works at all, as it makes room or takes pages first.
+    kernel ran and those of `blocking_copies`. Three things do that: a copy from or to memory that is not pinned, for
+    which the call waits; a call behind which no device works at all, as it makes room or takes pages first; and a
+    device that pauses though work was launched before the call, for which the call waits first.
 
     Measured: never; it is worth trying.
     """
@@ -82,7 +98,7 @@ def held_by_copies(seen: Evidence) -> Iterator[Finding]:
     kernels, claimed = trace.rows(Kind.KERNEL), _unpinned(seen)
     working = intervals.union(trace.start[kernels], trace.end[kernels])
     held = intervals.subtract(seen.spans(calls), intervals.joined(working, seen.spans(claimed)))
-    spent = seen.per_step(held)
+    spent, queued = seen.per_step(held), seen.per_step(intervals.intersect(held, _queued(seen, calls)))
     if not seen.is_worth(spent):
         return
     idle = seen.per_step(intervals.subtract(held, seen.busy))
@@ -94,19 +110,29 @@ def held_by_copies(seen: Evidence) -> Iterator[Finding]:
         evidence=[
             f"{seen.often(calls)} such calls in a {seen.unit}, {ms(seen.per_step(seen.spans(calls)))} together",
             f"for {ms(idle)} of it no device worked at all, not even at the copy",
+            *(
+                [f"for {ms(queued)} of it work that was launched before the call was still to be done"]
+                if queued
+                else []
+            ),
             *_what_was_copied(seen, calls),
             *(seen.by_line(calls) or seen.by_name(calls)),
         ],
-        advice=(
-            "A copy from or to memory that is not pinned goes through a buffer, and the host waits for it: results "
-            "that are read with cpu() or numpy() as much as batches. Copy into pinned memory that is taken once and "
-            "used again, without waiting, and read it when the next step has been launched. Where no device works "
-            "behind the call, it takes or touches memory first: keep the buffer from step to step."
-        ),
+        advice=_WAITS_FOR_OTHERS if queued > spent / 2 else _WAITS_FOR_ITSELF,
         code="buffer = torch.empty(shape, pin_memory=True)   # once\nbuffer.copy_(result, non_blocking=True)",
         of=held,
         is_measured=False,
     )
+
+
+def _queued(seen: Evidence, calls: Ints) -> Intervals:
+    """The time of some calls until all is done that was launched before them."""
+    trace = seen.trace
+    launched, end = device.launch_times(trace), trace.end[trace.device_rows]
+    order = np.argsort(launched, kind="stable")
+    done = np.append(0, np.maximum.accumulate(end[order]) if len(order) else end)
+    free = done[np.searchsorted(launched[order], trace.start[calls], "left")]
+    return seen.clipped(intervals.union(trace.start[calls], np.clip(free, trace.start[calls], trace.end[calls])))
 
 
 def _slow_calls(seen: Evidence) -> Ints:

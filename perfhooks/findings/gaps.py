@@ -8,6 +8,7 @@ import polars as pl
 
 from perfhooks.findings.evidence import ms
 from perfhooks.findings.host import PAUSE_NS, explained
+from perfhooks.findings.start import spent_in
 from perfhooks.trace import gaps, intervals
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def device_pauses(seen: Evidence) -> Iterator[Finding]:
     """The device idles for 10% of the step or more in pauses of 5 ms or longer that nothing else explains.
 
     Source: `PAUSES`, `host.PAUSE_NS`. Of the ten longest gaps between works of the devices, the parts in which the host
-    did not wait for data or the device, validate, save, or sit in a long call.
+    did not wait for data or the device, validate, save, sit in a long call, or do what is done once (`start`).
 
     Measured: never, for the advice depends on what the host does; it is worth trying.
     """
@@ -34,11 +35,13 @@ def device_pauses(seen: Evidence) -> Iterator[Finding]:
         return
     long = gaps.longest(seen.trace)
     long = long[long[:, 1] - long[:, 0] > PAUSE_NS]
-    pauses = intervals.subtract(seen.clipped(intervals.union(long[:, 0], long[:, 1])), explained(seen))
+    known = intervals.joined(explained(seen), *spent_in(seen).values())
+    pauses = intervals.subtract(seen.clipped(intervals.union(long[:, 0], long[:, 1])), known)
     spent = seen.per_step(pauses)
     if seen.share(spent) < PAUSES:
         return
-    rows = seen.tables.gaps.filter(pl.col("gap_ms") > PAUSE_NS / 1e6)
+    left = intervals.within(pauses, long[:, 0], long[:, 1]) > 0
+    rows = seen.tables.gaps.filter(pl.col("gap_ms") > PAUSE_NS / 1e6).filter(pl.Series(left))
     shown = [
         f"{ms(each['gap_ms'])}" + (f" in step {each['step']}" if each["step"] is not None else "") + f": {_did(each)}"
         for each in rows.head(_SHOWN).iter_rows(named=True)

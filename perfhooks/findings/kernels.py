@@ -1,4 +1,4 @@
-"""Arithmetic that is dearer than it need be: its precision, its kernels, the layout of its images."""
+"""Arithmetic that is dearer than it need be: its precision, its kernels, its layout, what could be one kernel."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from perfhooks.findings import attention
 from perfhooks.findings.evidence import most, ms
-from perfhooks.trace import device
+from perfhooks.trace import categories, device
 from perfhooks.trace.kinds import Kind
 
 if TYPE_CHECKING:
@@ -30,6 +31,13 @@ UNFOLDED: Final = 0.2
 backward, 21% for filters of 3 x 3 on 8 images of 32 x 32, 58% on 2 images of 64 x 112 x 112."""
 HEAVY: Final = 0.05
 """Of the step, for operators that are to be moved: below it, half of their time is within what a step varies by."""
+FUSABLE: Final = 0.2
+"""Of the step, for chains that a compiler would fuse. Some are in every training; from a fifth on, reading and writing
+the same tensors again and again is what the device does."""
+BOUND: Final = 0.8
+"""Of the step, for which the device works: then it is the device that decides how long a step takes."""
+CHAIN: Final = 2
+"""Kernels in a row, at least: one alone has nothing to be fused with."""
 TENSOR_CORES: Final = 7
 """The compute capability from which NVIDIA's devices have tensor cores (Volta)."""
 TF32: Final = 8
@@ -50,6 +58,9 @@ _HALF: Final = r"b?f16|fp16|half|[sh](?:16816|161616)|h(?:884|1688)"
 # a kernel on tensor cores that loads fewer numbers at once than are 16 bytes; double precision has no other kernels
 _UNALIGNED: Final = rf"^(?!.*(?:simt|d884)).*(?:(?:{_HALF}).*align[124]\b|(?:s1688|tf32).*align[12]\b)"
 LAYOUT: Final = r"nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|^batched_transpose_\d+x\d+"
+
+_COMPILED: Final = r"^triton_|CompiledFxGraph|^Torch-Compiled Region"
+_FUSABLE_KINDS: Final = (categories.ELEMENTWISE, categories.REDUCTION, categories.COPIES)
 
 _USE_TF32: Final = """\
 torch.set_float32_matmul_precision("high")
@@ -218,6 +229,8 @@ def layout_conversions(seen: Evidence) -> Iterator[Finding]:
 def unaligned_products(seen: Evidence) -> Iterator[Finding]:
     """Products on tensor cores whose rows do not begin at multiples of 16 bytes take 5% of the step or more.
 
+    Not those of attention that is written out: the kernel that does it as a whole needs no padding.
+
     Source: `HEAVY`; kernels of CUTLASS, whose names say how many numbers they load at once (``align1``), and NVIDIA's
     "Matrix Multiplication Background User's Guide": products are fastest with dimensions that are multiples of 16
     bytes. The sizes are those of the operators that launched them, which ``record_shapes`` records.
@@ -225,6 +238,7 @@ def unaligned_products(seen: Evidence) -> Iterator[Finding]:
     Measured: never; it is worth trying.
     """
     rows = seen.work_named(_UNALIGNED, Kind.KERNEL)
+    rows = rows[~np.isin(rows, attention.written_out(seen))] if len(rows) else rows
     spent = seen.device_ms(rows)
     if not len(rows) or seen.share(spent) < HEAVY:
         return
@@ -300,3 +314,58 @@ def _has_float64(types: object, dims: object) -> bool:
     if not isinstance(types, list) or not isinstance(dims, list):
         return False
     return any(kind == "double" and bool(shape) for kind, shape in zip(types, dims, strict=False))
+
+
+def fusable_chains(seen: Evidence) -> Iterator[Finding]:
+    """Elementwise kernels, reductions and copies in a row take 20% of a step that the device decides, or more.
+
+    Source: `FUSABLE`, `BOUND`, `CHAIN`; the categories of `perfhooks.trace.categories`, in the order of each stream.
+    What the optimizer launches does not count. Silent where compiled code runs.
+
+    Measured: never on a device; it is worth trying.
+    """
+    if seen.share(seen.mean("busy_ms")) < BOUND or _is_compiled(seen):
+        return
+    rows = _chains(seen)
+    spent = seen.device_ms(rows)
+    if seen.share(spent) < FUSABLE:
+        return
+    kinds = categories.of_work(seen.trace)[np.searchsorted(seen.trace.device_rows, rows)]
+    shares = [f"{categories.CATEGORIES[kind]} {ms(seen.device_ms(rows[kinds == kind]))}" for kind in _FUSABLE_KINDS]
+    yield from seen.finding(
+        "fusable-chains",
+        spent,
+        title=f"Chains of small kernels that a compiler would fuse take {ms(spent)} of a {seen.unit}.",
+        estimate="Worth trying: of each chain, the time of reading and writing what lies between its kernels is saved.",
+        evidence=[
+            f"{seen.often(rows)} such kernels in a {seen.unit}: {', '.join(shares)}",
+            f"the device works for {seen.share(seen.mean('busy_ms')):.0%} of the {seen.unit}",
+            *seen.by_name(rows),
+        ],
+        advice=(
+            "Each of these kernels reads its tensors from memory, does little with them, and writes them back for the "
+            "next one. torch.compile makes one kernel of such a chain. By hand the same is had from functions that do "
+            "several things at once: a loss from logits, a fused norm, an activation with its bias."
+        ),
+        code="model = torch.compile(model)",
+        is_measured=False,
+    )
+
+
+def _is_compiled(seen: Evidence) -> bool:
+    return len(seen.named(_COMPILED, Kind.OP, Kind.ANNOTATION)) > 0 or len(seen.work_named(_COMPILED, Kind.KERNEL)) > 0
+
+
+def _chains(seen: Evidence) -> Ints:
+    """The kernels of the steps that stand next to others of the kind on their stream; slices."""
+    trace = seen.trace
+    work = trace.device_rows  # by stream and start
+    fusable = np.isin(categories.of_work(trace), _FUSABLE_KINDS) & (trace.kind[work] == Kind.KERNEL)
+    fusable &= ~np.isin(work, seen.work_named(LAYOUT, Kind.KERNEL))  # libraries make these
+    stream = trace.thread[work]
+    edges = np.flatnonzero(np.append(True, (np.diff(fusable) != 0) | (np.diff(stream) != 0)))
+    length = np.diff(np.append(edges, len(work)))
+    is_chain = fusable & np.repeat(length >= CHAIN, length)
+    places = seen.work[is_chain[seen.work]]
+    found: Ints = work[places]
+    return found

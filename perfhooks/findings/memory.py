@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from perfhooks.findings.evidence import ms
-from perfhooks.trace import starts
+from perfhooks.findings.start import spent_in
+from perfhooks.trace import intervals, starts
 from perfhooks.trace.kinds import Kind
 
 if TYPE_CHECKING:
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 OFTEN: Final = 1.0
 """Calls in a step, on average: once warm, torch's allocator makes none."""
 
+STARTING: Final = 0.5
+"""Of the recorded steps. Where more than that is done once, what is asked for is asked for the first time: cuDNN tries
+convolutions with memory that it gives back, and so does the capture of a graph."""
+
 _CALLS: Final = (
     r"^(?:cuda|hip)(?:Malloc|Free)$|^cuMem(?:Create|Map|Unmap|Release)$|^hipMem(?:Create|Map|Unmap|Release)$"
 )
@@ -31,7 +36,8 @@ def allocator_churn(seen: Evidence) -> Iterator[Finding]:
 
     Source: `OFTEN`, `evidence.NOTABLE`. A recording without marks of steps may be the start of a program, where memory
     is taken for the first time: there only calls count that come after the first one which gave memory back, and that
-    after a tenth of all launches (`perfhooks.trace.starts.FIRST`).
+    after a tenth of all launches (`perfhooks.trace.starts.FIRST`). Where most of what was recorded is a start
+    (`STARTING`) nothing is said.
 
     Measured: never; on such devices the advice is worth trying.
     """
@@ -41,6 +47,8 @@ def allocator_churn(seen: Evidence) -> Iterator[Finding]:
     spent = seen.per_step(seen.spans(rows))
     gain = min(spent, seen.host_limit_ms)
     if len(rows) < OFTEN * seen.count or not seen.is_worth(gain):
+        return
+    if seen.share(seen.per_step(intervals.joined(*spent_in(seen).values()))) > STARTING:
         return
     yield from seen.finding(
         "allocator-churn",

@@ -1,4 +1,4 @@
-"""Work of many kernels that one could do: attention written out, chains of small kernels."""
+"""Attention that is written out, and that one kernel could do."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from perfhooks.findings.evidence import ms
-from perfhooks.findings.kernels import LAYOUT
-from perfhooks.trace import autograd, categories, device, intervals
+from perfhooks.trace import autograd, device, intervals
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.steps import step_of
 
@@ -22,14 +21,6 @@ if TYPE_CHECKING:
 
 WRITTEN_OUT: Final = 0.05
 """Of the step, for attention that is written out: below it, what is saved is within what a step varies by."""
-FUSABLE: Final = 0.2
-"""Of the step, for chains that a compiler would fuse. Some are in every training; from a fifth on, reading and writing
-the same tensors again and again is what the device does."""
-BOUND: Final = 0.8
-"""Of the step, for which the device works: then it is the device that decides how long a step takes."""
-CHAIN: Final = 2
-"""Kernels in a row, at least: one alone has nothing to be fused with."""
-
 _BATCHED: Final = r"^aten::(?:bmm|baddbmm)(?:\.out)?$"
 _SOFTMAX: Final = r"^aten::_softmax$"
 _BACKWARD: Final = r"^aten::_softmax_backward_data$"
@@ -37,8 +28,6 @@ _OTHER_PRODUCTS: Final = r"^aten::(?:mm|addmm|_scaled_mm|convolution|convolution
 _PRODUCT, _FORWARD, _GRADIENT = range(3)
 """The places of the first three of these patterns."""
 _FUSED: Final = r"attention"
-_COMPILED: Final = r"^triton_|CompiledFxGraph|^Torch-Compiled Region"
-_KINDS: Final = (categories.ELEMENTWISE, categories.REDUCTION, categories.COPIES)
 
 _SDPA: Final = """\
 out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)   # or is_causal=True
@@ -54,10 +43,10 @@ def written_out_attention(seen: Evidence) -> Iterator[Finding]:
 
     Measured: never on a device; it is worth trying.
     """
-    thread, begin, end = _attention(seen)
+    _, begin, end = _attention(seen)
     if not len(begin):
         return
-    work = _launched_between(seen, thread, begin, end)
+    work = written_out(seen)
     spent = seen.device_ms(work) if len(work) else seen.per_step(seen.clipped(intervals.union(begin, end)))
     if seen.share(spent) < WRITTEN_OUT:
         return
@@ -83,40 +72,9 @@ def written_out_attention(seen: Evidence) -> Iterator[Finding]:
     )
 
 
-def fusable_chains(seen: Evidence) -> Iterator[Finding]:
-    """Elementwise kernels, reductions and copies in a row take 20% of a step that the device decides, or more.
-
-    Source: `FUSABLE`, `BOUND`, `CHAIN`; the categories of `perfhooks.trace.categories`, in the order of each stream.
-    What the optimizer launches does not count. Silent where compiled code runs.
-
-    Measured: never on a device; it is worth trying.
-    """
-    if seen.share(seen.mean("busy_ms")) < BOUND or _is_compiled(seen):
-        return
-    rows = _chains(seen)
-    spent = seen.device_ms(rows)
-    if seen.share(spent) < FUSABLE:
-        return
-    kinds = categories.of_work(seen.trace)[np.searchsorted(seen.trace.device_rows, rows)]
-    shares = [f"{categories.CATEGORIES[kind]} {ms(seen.device_ms(rows[kinds == kind]))}" for kind in _KINDS]
-    yield from seen.finding(
-        "fusable-chains",
-        spent,
-        title=f"Chains of small kernels that a compiler would fuse take {ms(spent)} of a {seen.unit}.",
-        estimate="Worth trying: of each chain, the time of reading and writing what lies between its kernels is saved.",
-        evidence=[
-            f"{seen.often(rows)} such kernels in a {seen.unit}: {', '.join(shares)}",
-            f"the device works for {seen.share(seen.mean('busy_ms')):.0%} of the {seen.unit}",
-            *seen.by_name(rows),
-        ],
-        advice=(
-            "Each of these kernels reads its tensors from memory, does little with them, and writes them back for the "
-            "next one. torch.compile makes one kernel of such a chain. By hand the same is had from functions that do "
-            "several things at once: a loss from logits, a fused norm, an activation with its bias."
-        ),
-        code="model = torch.compile(model)",
-        is_measured=False,
-    )
+def written_out(seen: Evidence) -> Ints:
+    """The work of devices that attention which is written out launches; slices."""
+    return _launched_between(seen, *_attention(seen))
 
 
 def _attention(seen: Evidence) -> tuple[Ints, Ints, Ints]:
@@ -177,23 +135,4 @@ def _launched_between(seen: Evidence, thread: Ints, begin: Ints, end: Ints) -> I
         here = (launch >= 0) & (trace.thread[launch] == each)
         inside[here] = intervals.covers(moments, trace.start[launch[here]])
     found: Ints = trace.device_rows[inside]
-    return found
-
-
-def _is_compiled(seen: Evidence) -> bool:
-    return len(seen.named(_COMPILED, Kind.OP, Kind.ANNOTATION)) > 0 or len(seen.work_named(_COMPILED, Kind.KERNEL)) > 0
-
-
-def _chains(seen: Evidence) -> Ints:
-    """The kernels of the steps that stand next to others of the kind on their stream; slices."""
-    trace = seen.trace
-    work = trace.device_rows  # by stream and start
-    fusable = np.isin(categories.of_work(trace), _KINDS) & (trace.kind[work] == Kind.KERNEL)
-    fusable &= ~np.isin(work, seen.work_named(LAYOUT, Kind.KERNEL))  # libraries make these
-    stream = trace.thread[work]
-    edges = np.flatnonzero(np.append(True, (np.diff(fusable) != 0) | (np.diff(stream) != 0)))
-    length = np.diff(np.append(edges, len(work)))
-    is_chain = fusable & np.repeat(length >= CHAIN, length)
-    places = seen.work[is_chain[seen.work]]
-    found: Ints = work[places]
     return found
