@@ -289,8 +289,9 @@ def assert_the_fast_rank_waited_for_the_slow_one(run):
     """Each time that they meet, in one way or the other; where it was seen, the cause and the line are right."""
     lines = (Path(__file__).parent / "watched_training.py").read_text().splitlines()
     waits = [f":{number})" for number, line in enumerate(lines, 1) if "# wait in a " in line]
-    seen = set()
+    seen, until = set(), time.monotonic() + 300
     while len(seen) < len(waits):
+        assert time.monotonic() < until, (seen, waits)
         time.sleep(0.05)
         rows = slow_steps.read(run / "rank0.slow.csv")
         seen = {line for line in waits for row in rows if row.cause == "other ranks" and row.line.endswith(line)}

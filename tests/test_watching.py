@@ -186,8 +186,8 @@ def test_a_slow_step_asks_for_a_window_and_the_timeline_is_written_meanwhile(tmp
         reached = prof.step_num
         keep_stepping(prof, lambda: len((run / "rank0.timeline.csv").read_text().splitlines()) > reached)
         prof.wait()
-    (capture,) = [place.load() for place in prof._handover.places]
-    assert capture.request == "slow"
+    captures = [place.load() for place in prof._handover.places]
+    assert {capture.request for capture in captures} == {"slow"}, "a busy machine makes a step slow by itself"
     with (run / "rank0.timeline.csv").open() as file:
         steps = [int(row["step"]) for row in csv.DictReader(file)]
     assert steps == list(range(prof.step_num)), "each once, in their order"
