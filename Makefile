@@ -58,8 +58,9 @@ bench: setup  ## measure what profiling costs, beside the peers
 fuzz: setup  ## damage traces and run folders in CASES ways: all is made of them, or one line says why not
 	$(BIN)/python benchmarks/fuzz.py --cases $(CASES)
 
-drop-in: setup  ## run the same code with torch's profiler and with ours, and compare
+drop-in: setup  ## the same code with torch's profiler and with ours; TORCH_TESTS=.../test_profiler.py: its own tests as well
 	$(BIN)/python -m pytest tests/test_torch_parity.py tests/test_torch_face.py
+	$(if $(TORCH_TESTS),$(BIN)/python benchmarks/drop_in.py $(TORCH_TESTS))
 
 test-oldest: $(OLDEST)/$(READY)  ## run the tests with the oldest torch that is supported
 	$(OLDEST)/bin/python -m pytest -n $(WORKERS) --dist worksteal

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
 import os
 import socket
 import subprocess
@@ -15,6 +17,7 @@ import polars as pl
 import pytest
 import torch
 from torch import nn
+from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
@@ -527,3 +530,25 @@ def test_saving_with_torch_distributed_is_a_checkpoint(tmp_path):
     recorded = record(tmp_path, body)
     assert recorded.count("checkpoint") == 1
     assert dcp.save.__module__.startswith("torch.")
+
+
+def test_a_label_costs_few_events_where_stacks_are_recorded(tmp_path):
+    """Most calls are inner ones, of which nothing is wanted; and modules are named where the recorder does not look."""
+    inner, steps = 20, 6
+    net, batch = nn.Sequential(*(nn.Identity() for _ in range(inner))), torch.ones(2)
+
+    def frames(make, path):
+        with make(activities=[ProfilerActivity.CPU], with_stack=True) as prof:
+            for _ in range(steps):
+                net(batch)
+        prof.export_chrome_trace(str(path))
+        events = json.loads(path.read_text())["traceEvents"]
+        return Counter(each["name"] for each in events if each.get("cat") == "python_function")
+
+    ours = frames(functools.partial(perfhooks.Profiler, out=tmp_path), tmp_path / "ours.json")
+    theirs = frames(profile, tmp_path / "theirs.json")
+    added = ours - theirs
+    assert not any("named_modules" in name for name in added)
+    checks = {name: count for name, count in added.items() if "_is_compiled" in name or "get_ident" in name}
+    assert checks
+    assert max(checks.values()) < inner * steps / 2, "of an inner call, only the first is looked at"

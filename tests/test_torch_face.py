@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from copy import deepcopy
+from pathlib import Path
 
 import pytest
 import torch
@@ -89,3 +91,41 @@ def test_it_can_be_given_where_torch_wants_its_own():
         for _ in range(5):
             p.step()
     assert seen == [True]
+
+
+THEIRS = """
+import unittest
+from torch.profiler import ProfilerActivity, gone, profile
+from torch.profiler.gone_too import Gone
+
+class Theirs(unittest.TestCase):
+    def test_same(self):
+        with profile(activities=[ProfilerActivity.CPU], with_stack=True, record_shapes=True) as prof:
+            pass
+        assert isinstance(prof, profile) and prof.with_stack and prof.record_shapes
+
+    def test_other(self):
+        assert profile.__module__.startswith("torch")
+
+    @gone
+    def test_gone(self):
+        raise RuntimeError
+"""
+
+
+def test_tests_of_torch_can_be_run_with_it(tmp_path, monkeypatch, caplog):
+    """As `make drop-in` does; whoever puts it in the place of torch's has all options of torch's."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "benchmarks")
+    for module, name, value in ((torch.profiler, "profile", torch.profiler.profile), (torch.profiler, "gone", None)):
+        monkeypatch.setattr(module, name, value, raising=False)
+    del torch.profiler.gone
+    import drop_in
+
+    (tmp_path / "theirs.py").write_text(THEIRS)
+    found = [drop_in.run(tmp_path / "theirs.py", ours=ours) for ours in (False, True)]
+    for name in ("theirs", "torch.profiler.gone_too"):
+        del sys.modules[name]
+    kinds = [{name.rpartition(".")[2]: what.partition(":")[0] for name, what in each.items()} for each in found]
+    same = {"test_same": "passed", "test_gone": "skipped"}
+    assert kinds == [{**same, "test_other": "passed"}, {**same, "test_other": "failed"}]
+    assert "left out" not in caplog.text

@@ -10,6 +10,7 @@ guards it: a stand-in would make it compile again. The trace tells its time near
 
 from __future__ import annotations
 
+import _thread
 import functools
 import json
 import sys
@@ -18,7 +19,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import torch
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.jit import is_tracing  # type: ignore[attr-defined]  # public, but not in torch's __all__
 from torch.nn import Module
 
@@ -37,6 +38,9 @@ _MOST_CHANGES: Final = 900 if sys.version_info >= (3, 13) else sys.maxsize
 """How often ``torch.nn.Module`` may be changed, twice a window or more. From Python 3.13 on a class that was changed a
 thousand times is looked up slowly for the rest of the process (``MAX_VERSIONS_PER_CLASS`` in CPython's
 ``typeobject.c``). Windows after that have the forward pass that the trace shows by itself."""
+
+_COMPILED: Final = "OptimizedModule"
+"""The class of what ``torch.compile`` makes of a module; importing it would take a second."""
 
 _call_module: Callable[..., Any] = Module.__call__
 """What a call of a module was before; a global, as torch.compile would guard the cells of a closure."""
@@ -123,11 +127,38 @@ def name_modules(window: Window) -> None:
     """
     order, _here.order = _here.order, ModuleOrder()
     try:
-        names = order.names() if window.with_stack else {}
-        if names:
-            window.add_metadata_json(labels.MODULE_NAMES, metadata_json(json.dumps(names)))
+        text = _unrecorded(lambda: _names(order)) if window.with_stack else ""
+        if text:
+            window.add_metadata_json(labels.MODULE_NAMES, text)
     except Exception:  # noqa: BLE001 -- whatever a model answers, the training goes on
         logger.debug("the modules could not be named", exc_info=True)
+
+
+def _names(order: ModuleOrder) -> str:
+    names = order.names()
+    return metadata_json(json.dumps(names)) if names else ""
+
+
+def _unrecorded(function: Callable[[], str]) -> str:
+    """What a function gives, called where the recorder, which is on, does not write down all that it calls."""
+    given: list[str] = []
+    failed: list[BaseException] = []
+    done = _thread.allocate_lock()
+    done.acquire()
+
+    def call() -> None:
+        try:
+            given.append(function())
+        except BaseException as error:  # noqa: BLE001 -- raised where it was asked for
+            failed.append(error)
+        finally:
+            done.release()
+
+    _thread.start_new_thread(call, ())
+    done.acquire()
+    if failed:
+        raise failed[0]
+    return given[0]
 
 
 def _functions() -> Iterator[tuple[Any, str, str]]:
@@ -175,9 +206,14 @@ def _uncompiled(function: Callable[..., Any], *, recursive: bool = True) -> Call
 
 def _labelled_call(module: Module, /, *args: Any, **kwargs: Any) -> Any:
     """The stand-in of ``torch.nn.Module.__call__``."""
-    if is_compiling():  # first of all: torch.compile guards what it reads
+    if is_dynamo_compiling():  # first of all: torch.compile guards what it reads
         return _call_module(module, *args, **kwargs)
-    if get_ident() != _here.thread:
+    # Most calls are inner ones, and with stacks every function that is called here is an event more in the trace: on
+    # other threads too there is nothing else to do, and _is_compiled is written out.
+    is_known = _here.inside and id(module) in _here.order.seen
+    if is_known and module._compiled_call_impl is None and type(module).__name__ != _COMPILED:  # noqa: SLF001 -- as there
+        return _call_module(module, *args, **kwargs)
+    if is_compiling() or get_ident() != _here.thread:
         return _call_module(module, *args, **kwargs)
     if id(module) not in _here.order.seen:
         _here.order.add(module, is_outermost=not _here.inside)
@@ -195,7 +231,7 @@ def _labelled_call(module: Module, /, *args: Any, **kwargs: Any) -> Any:
 def _is_compiled(module: Module) -> bool:
     """Whether torch.compile made it, or compiled it in place."""
     in_place = module._compiled_call_impl  # noqa: SLF001 -- torch has no public way to ask
-    return in_place is not None or type(module).__name__ == "OptimizedModule"
+    return in_place is not None or type(module).__name__ == _COMPILED
 
 
 def _step_aside() -> None:
