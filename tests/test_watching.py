@@ -56,15 +56,20 @@ def planted():
                 yield int(found[1]), (found[2], f"{script.name}:{number})")
 
 
-def test_each_planted_slow_step_has_its_cause_and_its_line(tmp_path):
+def run_script(name, folder, *, check=True):
     path = os.pathsep.join(filter(None, [str(Path(perfhooks.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
-    done = subprocess.run(
-        [sys.executable, SCRIPT, tmp_path / "perf"],
+    return subprocess.run(
+        [sys.executable, SCRIPT.with_name(name), folder],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        check=True,
+        check=check,
+        timeout=300,
     )
+
+
+def test_each_planted_slow_step_has_its_cause_and_its_line(tmp_path):
+    done = run_script(SCRIPT.name, tmp_path / "perf")
     found = {row.step: row for row in slow_steps.read(tmp_path / "perf/job/rank0.slow.csv")}
     causes = dict(sorted(planted()))
     assert len(causes) == 17
@@ -218,6 +223,20 @@ def test_options_of_watching_are_checked():
 
 
 # --- faults ---
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks, and limits the size of files")
+def test_a_training_goes_on_as_without_us_whatever_befalls_the_watcher(tmp_path):
+    """Three profilers; a tracer, a fork, a full disk and a read-only folder in slow steps, and an end in one."""
+    tmp_path.chmod(0o755)
+    done = run_script("faulty_training.py", tmp_path / "perf", check=False)
+    assert done.stdout.splitlines() == ["forked 0", "equal True", "said 3", "watched 1"], done.stderr
+    assert done.returncode == 3, done.stderr
+    assert "Traceback" not in done.stderr
+    for name in "abc":
+        found = {row.step for row in slow_steps.read(tmp_path / "perf" / name / "rank0.slow.csv")}
+        assert found >= {31, 41, 71}
+        assert not found & {51, 61}, "no file could be written"
 
 
 def threads():

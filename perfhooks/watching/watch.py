@@ -134,20 +134,22 @@ class Watch:
         run, timeline = self._loop.run, self._loop.timeline
         if run is None or not 0 < timeline.waiting <= _MOST_ROWS:
             return
-        if any(rank == run.rank for _, rank in run.left_steps()):
-            return
-        with self._writing("writing the timeline"), timeline.taking:
-            timeline.rows().append_to(run.timeline(run.rank))
-            self._loop.wrote_steps = True
+        with self._writing("writing the timeline"):
+            if any(rank == run.rank for _, rank in run.left_steps()):
+                return
+            with timeline.taking:
+                timeline.rows().append_to(run.timeline(run.rank))
+                self._loop.wrote_steps = True
 
     def _say(self) -> None:
         run, here = self._loop.run, self._loop.where(self._pace.median_ns)
-        if run is None or here == self._said or not run.folder.is_dir():
+        if run is None or here == self._said:
             return
-        self._said = here
         status = Status(process=Process.current(), time=time.time(), loop=here)
         with self._writing("saying where it is"):
-            publish_json(run.folder / layout.status(run.rank), status)
+            if run.folder.is_dir():
+                self._said = here
+                publish_json(run.folder / layout.status(run.rank), status)
 
     @contextmanager
     def _writing(self, what: str) -> Iterator[None]:
