@@ -2,7 +2,8 @@
 
 ``python benchmarks/compare.py`` runs 30 pairs of equal trainings and one pair for each planted change, each training in
 a process of its own, and says how long comparing takes. It takes some minutes, and a machine that nobody else uses: two
-trainings of which one was disturbed are not equal.
+trainings of which one was disturbed are not equal. ``--together`` runs both of a pair at the same time, so that what
+others do on the machine disturbs both.
 """
 
 from __future__ import annotations
@@ -94,12 +95,32 @@ def train(kind: str, out: str, name: str) -> None:
     (Path(out) / f"{name}.json").write_text(json.dumps(recorded))
 
 
+def begun(kind: str, out: Path, name: str) -> subprocess.Popen[bytes]:
+    words = [sys.executable, __file__, "--train", kind, str(out), name]
+    return subprocess.Popen(words, stderr=subprocess.DEVNULL)
+
+
 def trained(kind: str, out: Path, name: str) -> Path:
-    subprocess.run([sys.executable, __file__, "--train", kind, str(out), name], check=True, stderr=subprocess.DEVNULL)
+    ended(begun(kind, out, name))
     return out / name
 
 
-def alarms(out: Path, pairs: int) -> tuple[int, list[str]]:
+def ended(process: subprocess.Popen[bytes]) -> None:
+    if process.wait():
+        raise RuntimeError(f"a training ended with exit code {process.returncode}")
+
+
+def pair_of(out: Path, pair: int, *, together: bool) -> list[list[Path]]:
+    """Two equal trainings, one after the other or at the same time."""
+    names = [f"{pair}{side}" for side in "ab"]
+    if not together:
+        return [[trained("base", out, name)] for name in names]
+    for process in [begun("base", out, name) for name in names]:
+        ended(process)
+    return [[out / name] for name in names]
+
+
+def alarms(out: Path, pairs: int, *, together: bool = False) -> tuple[int, list[str]]:
     """How many pairs of equal trainings are told apart, and what is said of each."""
     from perfhooks.comparing.comparison import compare
     from perfhooks.comparing.sources import read
@@ -107,7 +128,7 @@ def alarms(out: Path, pairs: int) -> tuple[int, list[str]]:
     told = []
     for pair in range(pairs):
         say(f"equal trainings, pair {pair + 1} of {pairs}")
-        made = compare(*read([[trained("base", out, f"{pair}{side}")] for side in "ab"]))
+        made = compare(*read(pair_of(out, pair, together=together)))
         told.append("nothing" if made.verdict is None else f"{made.verdict.outcome} {made.verdict.ratio:.3f}")
     return sum(each.startswith(("slower", "faster")) for each in told), told
 
@@ -140,11 +161,11 @@ def _is(each: Any, row: list[str]) -> bool:
     return each.kind == row[0] and each.name.partition(" ")[0] == row[1].partition(" ")[0]
 
 
-def measure(pairs: int = PAIRS) -> list[Comparison]:
+def measure(pairs: int = PAIRS, *, together: bool = False) -> list[Comparison]:
     """Equal and planted trainings, printed; and how long a comparison takes."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
-        count, told = alarms(out, pairs)
+        count, told = alarms(out, pairs, together=together)
         print(f"\nequal trainings told apart: {count} of {pairs} ({', '.join(told)})\n\nplanted changes:")
         planted(out)
         from perfhooks.comparing.comparison import compare
@@ -164,11 +185,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--train", nargs=3, metavar=("KIND", "OUT", "NAME"))
     parser.add_argument("--pairs", type=int, default=PAIRS)
+    parser.add_argument("--together", action="store_true", help="both of a pair at the same time")
     given = parser.parse_args()
     if given.train:
         train(*given.train)
         return
-    for comparison in measure(given.pairs):
+    for comparison in measure(given.pairs, together=given.together):
         print(f"\n{comparison}")
 
 

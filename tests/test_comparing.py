@@ -13,9 +13,21 @@ from typer.testing import CliRunner
 import perfhooks.trace
 from perfhooks import testing
 from perfhooks.command.app import app
-from perfhooks.comparing import around, baseline, comparison, costs, matching, saved, sources, unrecorded, written
+from perfhooks.comparing import (
+    around,
+    baseline,
+    comparison,
+    costs,
+    matching,
+    saved,
+    sentences,
+    sources,
+    unrecorded,
+    written,
+)
 from perfhooks.comparing.matching import Aligned
-from perfhooks.comparing.reason import largest, usual
+from perfhooks.comparing.reason import Contribution, largest, usual
+from perfhooks.comparing.side import Side
 from perfhooks.errors import PerfhooksError
 from perfhooks.trace.tables import Tables
 
@@ -100,8 +112,6 @@ def test_the_rows_of_every_view_sum_to_the_difference_of_the_steps(folder, one, 
 
 
 def compared(a, b):
-    from perfhooks.comparing.side import Side
-
     return comparison.compare(Side(label="a", stage="train", costs=a), Side(label="b", stage="train", costs=b))
 
 
@@ -198,6 +208,41 @@ def test_more_calls_and_dearer_calls_are_told_apart(tmp_path):
     assert (found.by_count, found.by_price) == (pytest.approx(600_000), pytest.approx(0))
     dearer = largest(Aligned(a, measured(tmp_path, training(items=1, slower_by_type=2))))[0]
     assert (dearer.by_count, dearer.by_price) == (pytest.approx(0), pytest.approx(1_000_000))
+
+
+def test_an_update_of_more_and_shorter_calls_is_not_said_to_have_dearer_ones():
+    """What Python spends between thousands of calls is no price of a call."""
+    row = Contribution(
+        name="optimizer", kind="part", a=1e6, b=5e6, count_a=10, count_b=400, by_count=5e5, by_price=3.5e6
+    )
+    assert sentences.contribution(row) == ("+4 ms a step: the optimizer takes 5 ms instead of 1 ms (10 -> 400 calls).")
+
+
+def test_memory_collectives_findings_and_ranks_are_compared_too(tmp_path):
+    """All that a side knows besides the time of a step; a rank that is slow is named."""
+    events = training()
+    costs_of = [measured(tmp_path, events) for _ in "ab"]
+    mib = 1 << 20
+    for each, peak, calls, spent in zip(costs_of, (100, 150), (3, 6), (9_000_000, 24_000_000), strict=True):
+        each.peak_bytes = {"cuda:0": peak * mib}
+        each.collectives = [costs.Collective("all_reduce", calls, spent, 4096)]
+    a, b = (Side(label=name, stage="train", costs=each) for name, each in zip("ab", costs_of, strict=True))
+    a.findings, b.findings = {"x": "Old one.", "y": "Both."}, {"y": "Both.", "z": "New one."}
+    a.ranks, b.ranks = dict.fromkeys(range(4), 5.0), {0: 5.0, 1: 5.0, 2: 9.0, 3: 5.0}
+    made = comparison.compare(a, b)
+    told = comparison.data(made)
+    assert told["memory"] == [{"device": "cuda:0", "a": 100 * mib, "b": 150 * mib}]
+    assert told["findings"] == {"came": ["New one."], "went": ["Old one."]}
+    assert told["ranks"]["b"] == {"count": 4, "median_ms": 5.0, "slowest": 2, "slowest_ms": 9.0}
+    (row,) = told["tables"]["collectives"]
+    # three steps: one call of 3 ms each, then two of 4 ms
+    assert (row["count_a"], row["count_b"]) == (1, 2)
+    assert (row["by_count"], row["by_price"]) == (3_000_000, 2_000_000)
+    text = written.text(made)
+    assert "peak memory of cuda:0: 100.0 -> 150.0 MiB" in text
+    assert "new finding: New one." in text
+    assert "finding gone: Old one." in text
+    assert "B: 4 ranks, median step 5 ms, slowest rank 2 with 9 ms" in text
 
 
 # --- renamed ---
