@@ -80,6 +80,24 @@ def under_accelerate(out, options, happens):
     prof.wait()
 
 
+def under_fsdp(out, options):
+    """accelerate shards models on devices only; told that it does, it shards on CPUs too, by torch's `fully_shard`."""
+    accelerate.state.AcceleratorState._reset_state()
+    plugin = accelerate.FullyShardedDataParallelPlugin(fsdp_version=2)
+    accelerator = accelerate.Accelerator(cpu=True, fsdp_plugin=plugin, project_dir=str(out))
+    accelerator.state.distributed_type, accelerator.state.fsdp_plugin = accelerate.DistributedType.FSDP, plugin
+    layer = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
+    model, optimizer, loader = accelerator.prepare(layer, torch.optim.SGD(layer.parameters(), 0.01), batches())
+    if not isinstance(model, torch.distributed.fsdp.FSDPModule):
+        sys.exit("it is not sharded")
+    with accelerator.profile(perfhooks_accelerate.ProfileKwargs(SCHEDULE, **options)) as prof:
+        for (batch,) in prof.steps(loader):
+            accelerator.backward(model(batch).square().mean())
+            optimizer.step()
+            optimizer.zero_grad()
+    prof.wait()
+
+
 def under_fabric(out, options, happens):
     callback = perfhooks_fabric.ProfilerCallback(SCHEDULE, **options)
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
@@ -119,6 +137,7 @@ def main():
     if not ways:
         for name, train in FACES.items():
             train(Path(out, name), options(Path(out, name, "perf")), lambda: None)
+        under_fsdp(Path(out, "fsdp"), options(Path(out, "fsdp", "perf")))
         torch.distributed.destroy_process_group()
         return
     codes = {}

@@ -38,9 +38,10 @@ def steps(path):
 
 
 def test_two_ranks_of_every_face_share_a_run(tmp_path):
+    """And those of a model whose parameters are sharded (FSDP)."""
     done = call(tmp_path, *TORCHRUN, SCRIPT, tmp_path)
     assert done.returncode == 0, done.stderr
-    for face in FACES:
+    for face in (*FACES, "fsdp"):
         (run,) = {path.parent.resolve() for path in (tmp_path / face / "perf").glob("*/run.json")}
         assert json.loads((run / "run.json").read_text())["world_size"] == 2
         for rank in range(2):
