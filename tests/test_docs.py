@@ -12,6 +12,7 @@ from perfhooks.findings import RULES
 from perfhooks.options import described
 from perfhooks.report.definitions import DEFINITIONS
 from perfhooks.schedule import Schedule
+from perfhooks.trace import starts
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -44,6 +45,12 @@ def test_every_number_of_the_page_is_explained(generated):
     for section, terms in DEFINITIONS.items():
         assert f"### {section}\n" in page
         assert all(f"| {term} | " in page for term in terms)
+
+
+def test_a_start_is_defined_by_the_thresholds_that_find_it():
+    said = DEFINITIONS["Checks"]["start"]
+    assert f"launches of {starts.LOADING_NS // 10**6} ms" in said
+    assert f"calls of {starts.CONTEXT_NS // 10**6} ms" in said
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -242,6 +242,13 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         "alloc_retries": "Times that the device's allocator gave memory back and tried again, in that time.",
     },
     "Checks": {
+        "start": (
+            "What a program does once, as the check recorded-a-start and the finding recorded-start have it: compiling "
+            "(the ranges of TorchDynamo), capturing graphs (from the call that begins it to the one that ends it), "
+            "loading kernels (launches of 5 ms or more and other calls of 50 ms or more while the device idles, and "
+            "all that load modules), trying out convolutions (those that time kernels with events). They may overlap, "
+            "and count once together."
+        ),
         "error, warning, note": "Numbers are wrong or missing; numbers may be; worth knowing when reading them.",
         "gain": (
             "What a finding could gain is an estimate from this window alone; how it was made is said beside it. "
