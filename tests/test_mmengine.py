@@ -481,6 +481,8 @@ def test_a_window_that_is_finished_after_the_training_is_shown_all_the_same(tmp_
     (log,) = (tmp_path / made.timestamp).glob("*.log")
     assert "perfhooks - INFO - steps 13-14: " in log.read_text()
     assert "another profiler" not in log.read_text()
+    targets = [getattr(handler, "target", None) for handler in logging.getLogger("perfhooks").handlers]
+    assert made.logger not in targets, "when all is said, nothing stays"
     lines = (tmp_path / made.timestamp / "vis_data" / "perfhooks.json").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [13, 14]
 

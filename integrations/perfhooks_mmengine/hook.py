@@ -270,7 +270,8 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
         self._leave_log()
 
     def _leave_log(self) -> None:
-        if not self._running and all(profiler.wait(0) for profiler in self.profilers.values()):
+        # the page of the run may be turned later: nothing is said of that
+        if not self._running and not any(profiler.windows_left for profiler in self.profilers.values()):
             self._log.leave()
 
 

@@ -160,6 +160,11 @@ class Profiler(Course):
         """
         return self._handover.tasks.wait(timeout)
 
+    @property
+    def windows_left(self) -> int:
+        """How many recorded windows have no files yet, as far as was heard of them."""
+        return self._handover.tasks.windows_left
+
     def summary(self, format: Literal["table", "markdown"] = "table") -> str:  # noqa: A002 -- as pandas calls it
         """What all windows so far say, as text; waits for their files. A notebook shows it as it is.
 
