@@ -236,6 +236,15 @@ def test_two_groups_without_a_name_are_not_one():
     assert (found.rows.height, found.unmatched) == (0, 4)
 
 
+@pytest.mark.parametrize("odd", [{"start_ns": None}, {"duration_ms": None}, {"duration_ms": float("inf")}], ids=str)
+def test_a_row_without_its_time_is_of_no_collective(odd):
+    """As a damaged table has it; the others are compared."""
+    found = collectives.match(table((0, 0, 5), (1, 1, 4), (0, 20, 5, odd), (1, 20, 5, odd)))
+    assert found.rows.height == 2
+    assert found.unmatched == 2
+    assert collectives.match(table((0, 0, 5, odd), (1, 0, 5, odd))).rows.height == 0
+
+
 def test_ranges_that_only_ask_for_a_collective_are_none():
     found = collectives.match(table((0, 0, 5), (1, 0, 5), device=None))
     assert (found.rows.height, found.unmatched) == (0, 0)

@@ -58,7 +58,7 @@ def match(table: pl.DataFrame, clocks: Mapping[int, str] | None = None) -> Match
         & pl.col("operation").is_not_null()
         & ~pl.col("operation").is_in(_BETWEEN_TWO)
     ).drop("backend")
-    rows = _numbered(moving.filter(pl.col("duration_ms").is_not_null()))
+    rows = _numbered(moving.filter(pl.col("start_ns").is_not_null() & pl.col("duration_ms").is_finite()))
     rows = _met(rows, align(_ends(rows), clocks))
     aligned = align(_ends(rows), clocks)
     rows = _waits(rows.with_columns(start_ms=_by(aligned)))
