@@ -1,4 +1,4 @@
-"""What the tests of transformers, accelerate and Fabric share: a schedule, options, and the files that a run left."""
+"""What the tests of faces share: a schedule, options, wrong ones, and the files that a run left."""
 
 import csv
 import gzip
@@ -6,6 +6,10 @@ import json
 import re
 import sys
 from pathlib import Path
+
+import pytest
+
+import perfhooks
 
 TWO_WINDOWS = "skip_first=1 wait=1 warmup=1 active=2 repeat=2"
 """Records steps 3 and 4, 7 and 8."""
@@ -79,3 +83,17 @@ def calls(work, times=100):
     finally:
         sys.setprofile(None)
     return count / times - 1
+
+
+def wrong_options_raise(face):
+    """What every face refuses at its construction."""
+    with pytest.raises(perfhooks.ScheduleError, match="active"):
+        face("wait=1 warmup=1 active=0")
+    with pytest.raises(perfhooks.OptionError, match="record_shapes"):
+        face(record_shapes="yes")
+    with pytest.raises(TypeError, match="with_stack"):
+        face(with_stacks=True)
+    with pytest.raises(perfhooks.OptionError, match="step_unit"):
+        face(step_unit="epoch")
+    with pytest.raises(perfhooks.OptionError, match="stage"):
+        face(stage="validate")

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("lightning")
 
 import torch
-from face_files import TWO_WINDOWS, at_once, calls, parts, run_readme, tables, windows
+from face_files import TWO_WINDOWS, at_once, calls, parts, run_readme, tables, windows, wrong_options_raise
 from lightning.fabric import Fabric
 from lightning.fabric.loggers import CSVLogger
 from torch.utils.data import DataLoader, TensorDataset
@@ -50,14 +50,7 @@ def train(fabric, model, optimizer, batches, *, accumulate=1, region=None, at=No
 
 
 def test_wrong_options_raise_before_training():
-    with pytest.raises(perfhooks.ScheduleError, match="active"):
-        ProfilerCallback("wait=1 warmup=1 active=0")
-    with pytest.raises(TypeError, match="with_stack"):
-        ProfilerCallback(with_stacks=True)
-    with pytest.raises(perfhooks.OptionError, match="step_unit"):
-        ProfilerCallback(step_unit="epoch")
-    with pytest.raises(perfhooks.OptionError, match="stage"):
-        ProfilerCallback(stage="validate")
+    wrong_options_raise(ProfilerCallback)
     with pytest.raises(perfhooks.OptionError, match="'val'"):
         ProfilerCallback().steps([], stage="val")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from face_files import wrong_options_raise
 from lightning_training import Tiny, batches, capture, events, fit, profiler, tables, trainer, windows
 from slow_parts import NAP_S, too_short
 
@@ -28,16 +29,7 @@ TWO_WINDOWS = "skip_first=1 wait=1 warmup=1 active=2 repeat=2"
 
 
 def test_wrong_options_raise_before_training():
-    with pytest.raises(perfhooks.ScheduleError, match="active"):
-        ProfilerCallback("wait=1 warmup=1 active=0")
-    with pytest.raises(perfhooks.OptionError, match="record_shapes"):
-        ProfilerCallback(record_shapes="yes")
-    with pytest.raises(TypeError, match="with_stack"):
-        ProfilerCallback(with_stacks=True)
-    with pytest.raises(perfhooks.OptionError, match="step_unit"):
-        ProfilerCallback(step_unit="epoch")
-    with pytest.raises(perfhooks.OptionError, match="stage"):
-        ProfilerCallback(stage="validate")
+    wrong_options_raise(ProfilerCallback)
     with pytest.raises(perfhooks.OptionError, match="'valid'"):
         ProfilerCallback({"train": None, "valid": None})
 

@@ -5,25 +5,22 @@ from __future__ import annotations
 import logging
 import sys
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from perfhooks.guard import cause_of, guard, is_of_handler, logger
 from perfhooks.options import check_step
 from perfhooks.recording import labelling, request_signal
 from perfhooks.recording.ending import lifetime
 from perfhooks.recording.handover import place_of
-from perfhooks.recording.windows import STOPPED, Windows
-from perfhooks.schedule import FromStartToStop, Phase, Schedule
+from perfhooks.recording.windows import STOPPED, Wanted, Windows
+from perfhooks.schedule import FromStartToStop, Phase
 from perfhooks.watching import watcher
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable
 
-    from perfhooks.options import Options
-    from perfhooks.recording.handover import HandlerLike
     from perfhooks.recording.window import Window
-    from perfhooks.schedule import CallableSchedule, OnRequest
 
 NEVER: Final = sys.maxsize
 _POLL_STEPS: Final = 16
@@ -53,23 +50,14 @@ class Course(Windows):
     """What is due at which step, from the start of a loop to its stop.
 
     Args:
-        options: All of them, checked.
-        schedule: Which steps to record; None is from start to stop.
-        on_trace_ready: What to make of each window.
-        recording: What torch's recorder takes, of what the user gave.
+        wanted: What the user gave.
 
     Raises:
         OptionError: torch refuses an option, or a handler is none.
     """
 
-    def __init__(
-        self,
-        options: Options,
-        schedule: Schedule | OnRequest | CallableSchedule | None,
-        on_trace_ready: HandlerLike | Sequence[HandlerLike] | None,
-        recording: Mapping[str, Any],
-    ) -> None:
-        super().__init__(options, schedule, on_trace_ready, recording)
+    def __init__(self, wanted: Wanted) -> None:
+        super().__init__(wanted)
         self._labels = self._options["labels"] and self._writes
         self._state = State.NEW
         self._opened = self._skipped = 0

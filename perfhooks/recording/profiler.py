@@ -14,6 +14,7 @@ from perfhooks.options import Options, check_request, checked, recording, with_o
 from perfhooks.recording.course import Course, State
 from perfhooks.recording.loader import SteppingLoader
 from perfhooks.recording.window import region
+from perfhooks.recording.windows import Wanted
 from perfhooks.run.folder import check_out, step_range
 from perfhooks.run.timeline import clock
 from perfhooks.schedule import OnRequest, Schedule
@@ -66,7 +67,7 @@ class Profiler(Course):
             check_out(of_all["out"])
         if of_all["max_trace_mb"] is not None and not isinstance(steps, Schedule):
             raise OptionError("max_trace_mb needs a schedule whose windows are known, so that they can be shortened")
-        super().__init__(of_all, steps, on_trace_ready, recording(options))
+        super().__init__(Wanted(of_all, steps, on_trace_ready, recording(options)))
         speak_up()
 
     def request(self, steps: int = 3, **recording: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from perfhooks.guard import guard, logger
 from perfhooks.recording.handover import Handover, place_of
@@ -27,26 +27,31 @@ if TYPE_CHECKING:
 STOPPED: Final = "stopped before its last step"
 
 
+class Wanted(NamedTuple):
+    """What the user of a profiler wants of it."""
+
+    options: Options
+    """All of them, checked."""
+    schedule: Schedule | OnRequest | CallableSchedule | None
+    """Which steps to record; None is from start to stop."""
+    on_trace_ready: HandlerLike | Sequence[HandlerLike] | None
+    """What to make of each window."""
+    recording: Mapping[str, Any]
+    """What torch's recorder takes, of what was given."""
+
+
 class Windows(TorchFace):
     """Makes the windows of one loop, and hands over what they recorded.
 
     Args:
-        options: All of them, checked.
-        schedule: Which steps to record; None is from start to stop.
-        on_trace_ready: What to make of each window.
-        recording: What torch's recorder takes, of what the user gave.
+        wanted: What the user gave.
 
     Raises:
         OptionError: torch refuses an option, or a handler is none.
     """
 
-    def __init__(
-        self,
-        options: Options,
-        schedule: Schedule | OnRequest | CallableSchedule | None,
-        on_trace_ready: HandlerLike | Sequence[HandlerLike] | None,
-        recording: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, wanted: Wanted) -> None:
+        options, schedule, on_trace_ready, recording = wanted
         self._options = options
         self._schedule = schedule
         super().__init__(check_recording(recording), on_trace_ready)
