@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from slow_parts import NAP_S, too_short
 
 import perfhooks
 from perfhooks import Profiler
@@ -209,6 +210,21 @@ def test_windows_without_a_slow_step_can_be_dropped(tmp_path, limit, kept):
             MATRIX @ MATRIX
             prof.step()
     assert [folder.name for folder in (tmp_path / "r").glob("train-*")] == kept
+
+
+def be_late():
+    while too_short():
+        time.sleep(NAP_S)
+
+
+def test_the_page_shows_slow_steps_after_the_last_window_when_the_loop_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr(watcher, "_SHARE", 1.0)
+    schedule = "wait=2 warmup=0 active=1 repeat=1"
+    with Profiler(schedule=schedule, out=tmp_path, run="r", poll=0.05, background=False) as prof:
+        keep_stepping(prof, lambda: prof._watched.limit_ns is not None)
+        be_late()
+        prof.step()
+    assert "be_late" in (tmp_path / "r" / "report.html").read_text()
 
 
 def test_options_of_watching_are_checked():
