@@ -320,6 +320,7 @@ def test_one_run_a_side_is_said_to_be_one_run_a_side(base):
 def test_json_and_markdown_say_the_same(base, slower):
     data = json.loads(run(base, slower, "--format", "json").output)
     assert data["verdict"]["outcome"] == "slower"
+    assert not any("other way" in note for note in data["notes"])
     assert data["reasons"][0]["name"] == "data"
     assert sum(row["difference"] for row in data["reasons"]) == pytest.approx(3_000_000)
     text = run(base, slower, "--format", "markdown").output
@@ -362,6 +363,14 @@ def test_what_only_one_side_recorded_is_not_compared(folder, base):
     output = run(base, other).output
     assert "recorded with different options (with_stack)" in output
     assert "Net_0" not in output
+
+
+def test_recorded_steps_that_differ_the_other_way_give_no_reason_for_the_verdict(folder, base):
+    other = make_run(folder / "contrary", training(data=100), steps(6.0, seed=3))
+    output = run(base, other).output
+    assert "Slower" in output
+    assert "the recorded steps differ the other way" in output
+    assert "cannot say why the step became slower" in " ".join(output.split())
 
 
 def test_steps_with_something_else_in_them_and_first_steps_are_left_out(tmp_path):

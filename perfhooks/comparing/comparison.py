@@ -124,7 +124,21 @@ def _doubts(made: Comparison) -> list[str]:
             f"the windows were recorded with different options ({', '.join(other)}): what only one of them recorded "
             "is not compared, and recording itself is part of the difference of the recorded steps"
         )
+    if not made.shares and _is_contrary(made):
+        found.append(
+            f"the recorded steps differ the other way ({sentences.ms(made.a.step_ms)} -> "
+            f"{sentences.ms(made.b.step_ms)}): the reasons say what changed while they were recorded, and cannot say "
+            f"why the step became {made.verdict.outcome if made.verdict else ''}"
+        )
     return found
+
+
+def _is_contrary(made: Comparison) -> bool:
+    """Whether the recorded steps became shorter where the others became longer, or the other way round."""
+    if made.verdict is None or made.verdict.outcome not in ("faster", "slower") or not made.a.step_ms:
+        return False
+    recorded = made.b.step_ms / made.a.step_ms - 1
+    return abs(recorded) > made.verdict.tolerance and (recorded > 0) != (made.verdict.ratio > 1)
 
 
 def _explain(made: Comparison) -> None:
