@@ -76,12 +76,20 @@ distclean: clean  ## remove the environments as well
 $(VENV)/$(READY): pyproject.toml
 	$(call environment,$(PYTHON),$(VENV))
 	$(BIN)/python -m pip install --editable '.[all]' --group dev
+	$(call first,$(VENV))
 	touch $@
 
 $(OLDEST)/$(READY): pyproject.toml
 	$(call environment,$(PYTHON_OLDEST),$(OLDEST))
 	$(OLDEST)/bin/python -m pip install --editable '.[all]' --group test 'torch==2.4.*' 'torchvision==0.19.*' 'numpy<2'
+	$(call first,$(OLDEST))
 	touch $@
+
+# $(call first,folder): what only one process may be the first to import. yapf, which mmengine needs, then keeps its grammar
+# in a file, and another process that reads the half of it fails.
+define first
+$(1)/bin/python -c 'import yapf'
+endef
 
 # $(call environment,python,folder): an empty environment, unless there is one. Dependency groups need pip 25.1.
 define environment
