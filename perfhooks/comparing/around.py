@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from perfhooks.trace import Trace
-    from perfhooks.trace.model import Flags, Ints
+    from perfhooks.trace.model import Ints
 
     Keys = np.ndarray[tuple[int, int], np.dtype[np.int64]]
     """One row for each entry: the part, and the numbers of what a `Where` tells of it."""
@@ -123,25 +123,21 @@ def _calls(trace: Trace, tree: host.Tree) -> Ints:
     in C, before and after the operator, belongs to that operator.
     """
     kind, parent, entries = trace.kind[tree.row], tree.nesting.parent, np.arange(len(tree.row))
-    known = _matching(trace, _CALLED)[trace.name[tree.row]]
-    nearest = inherited(parent, np.where((kind == Kind.OP) & known, entries, -1))
+    is_called = (kind == Kind.OP) & trace.matching(_CALLED, tree.row)
+    nearest = inherited(parent, np.where(is_called, entries, -1))
     around = np.append(nearest, -1)[parent]
     found: Ints = np.append(outermost(tree.nesting._replace(parent=around)), -1)[nearest]
     roots = np.flatnonzero((nearest == entries) & (around < 0))
     held, first = np.unique(parent[roots], return_index=True)
     first, held = first[held >= 0], held[held >= 0]
-    is_in_c = (kind[held] == Kind.PYTHON) & _matching(trace, _IN_C)[trace.name[tree.row[held]]]
+    is_in_c = (kind[held] == Kind.PYTHON) & trace.matching(_IN_C, tree.row[held])
     found[held[is_in_c]] = roots[first[is_in_c]]
     return found
 
 
-_CALLED: Final = re.compile(r"(?!.*autograd::).*\w::\w")
+_CALLED: Final = re.compile(r"^(?!.*autograd::).*\w::\w")
 """The name of an operator that a program calls: ``aten::mm``, and not ``autograd::engine::evaluate_function: ...``."""
-_IN_C: Final = re.compile(r"<built-in ")
-
-
-def _matching(trace: Trace, pattern: re.Pattern[str]) -> Flags:
-    return np.array([bool(pattern.match(name)) for name in trace.names], np.bool_)
+_IN_C: Final = re.compile(r"^<built-in ")
 
 
 _PLACE: Final = re.compile(r"(?:.*[/\\])?(.+)\(\d+\): (.+)")
