@@ -160,6 +160,21 @@ def test_where_steps_differ_much_processes_are_taken_to_differ_more():
     assert verdict(disturbed[:1], [slower(disturbed[1], 1.3)]).outcome == "undecided"
 
 
+def test_where_parts_of_a_run_differ_processes_are_taken_to_differ_more():
+    random = np.random.default_rng(11)
+    noise, slow = random.normal(0, 0.03, (2, 800)), np.repeat([0.0, 0.3, 0.1, 0.4] * 2, 100)
+    steady = [level(np.exp(each)) for each in noise]
+    drifting = [level(np.exp(each + slow)) for each in noise]
+    shuffled = [level(np.exp(random.permutation(each + slow))) for each in noise]
+    apart = np.array([0.0, 0.3, 0.1, 0.4] * 2).std(ddof=1)
+    assert [each.drift for each in drifting] == pytest.approx([apart] * 2, rel=0.1)
+    assert all(each.drift < 0.01 for each in steady)
+    assert all(each.drift < apart / 2 for each in shuffled)
+    assert verdict(steady[:1], [slower(steady[1], 1.5)]).outcome == "slower"
+    assert verdict(drifting[:1], [slower(drifting[1], 1.5)]).outcome == "undecided"
+    assert verdict(drifting[:1], drifting[1:]).process_sd == pytest.approx(2 * apart, rel=0.1)
+
+
 def test_undecided_says_how_many_runs_would_decide_and_they_do():
     random = np.random.default_rng(5)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from perfhooks.comparing.reason import ELSEWHERE
+from perfhooks.comparing.statistics import PROCESS_SD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,12 +50,11 @@ def verdict(found: Verdict | None) -> str:
 
 def _of(found: Verdict) -> str:
     runs = "one run a side" if found.runs_a == found.runs_b == 1 else f"{found.runs_a} and {found.runs_b} runs"
-    assumed = (
-        ""
-        if found.is_process_known
-        else f", so the interval allows for {100 * found.process_sd:.2g}% from process to process"
-    )
-    return f"{runs}, {found.steps_a} and {found.steps_b} steps{assumed}"
+    steps = f"{runs}, {found.steps_a} and {found.steps_b} steps"
+    if found.is_process_known:
+        return steps
+    why = ", as their own steps are uneven" if found.process_sd > PROCESS_SD else ""
+    return f"{steps}, so the interval allows for {100 * found.process_sd:.2g}% from process to process{why}"
 
 
 def _needed(found: Verdict) -> str:

@@ -33,6 +33,10 @@ were made to measure it: memory layout, clocks. The value is an assumption for q
 PROCESS_OF_STEPS: Final = 0.3
 """And no less than by this share of how much their steps differ: what disturbs a machine within a run, as others that
 use it do, disturbs one run more than the next. Of steps that differ by 5%, as on a quiet machine, that is below 2%."""
+PROCESS_OF_DRIFT: Final = 2.0
+"""And no less than by so many times what the parts of a run differ by (see `Level.drift`): a machine that is slower for
+half a second is slower for a minute as well. Of 24 equal runs on a shared machine whose neighbours made a median step
+take 1.5 to 3.1 ms, 55 of all 276 pairs were told apart without this, 3 with it."""
 LEAST_STEPS: Final = 20
 """Fewer steps than this say nothing: they are not even one block."""
 _MOST_STEPS: Final = 1000
@@ -51,6 +55,10 @@ _PLACES: Final = np.concatenate([[0.005, 0.01, 0.02], np.linspace(0.04, 0.96, 25
 """The quantiles at which the distribution of a median is worked out; between them it is a line."""
 _OF_NORMAL: Final = 2 * NormalDist().inv_cdf(0.75)
 """How far the quartiles of a normal distribution are apart, in standard deviations."""
+_OF_DIFFERENCES: Final = NormalDist().inv_cdf(0.75) * math.sqrt(2)
+"""How large the difference of two values of one normal distribution is as a rule, in its standard deviations."""
+_PARTS: Final = 8
+"""Into so many a run is cut, to see whether it drifts."""
 _Z: Final = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 
 
@@ -65,6 +73,9 @@ class Level:
     steps: int
     spread: float = 0.0
     """How much steps differ, as a standard deviation by the middle half of them: what disturbs is not counted twice."""
+    drift: float = 0.0
+    """How much the medians of the eighths of the run differ, as a standard deviation, beyond what single steps do to
+    them: it is 0 where nothing but chance tells one part from the next."""
 
     @property
     def median(self) -> float:
@@ -131,7 +142,17 @@ def level(steps: ArrayLike) -> Level:
     low = _crossing(places, excess + reach)
     high = _crossing(places, excess - reach)
     spread = float(np.subtract(*np.quantile(values, [0.75, 0.25]))) / _OF_NORMAL
-    return Level(middle, max(middle - low, 0.0), max(high - middle, 0.0), len(values), spread)
+    return Level(middle, max(middle - low, 0.0), max(high - middle, 0.0), len(values), spread, _drift(values))
+
+
+def _drift(values: Values) -> float:
+    """See `Level.drift`."""
+    medians = np.array([np.median(part) for part in np.array_split(values, _PARTS)])
+    # what one step differs from the next by, drift left out
+    single = float(np.median(np.abs(np.diff(values)))) / _OF_DIFFERENCES
+    # a median of n values has pi / 2n of their variance
+    by_chance = math.pi / 2 * single**2 * _PARTS / len(values)
+    return math.sqrt(max(float(medians.var(ddof=1)) - by_chance, 0.0))
 
 
 def block_length(values: Values) -> int:
@@ -175,7 +196,8 @@ def verdict(a: Sequence[Level], b: Sequence[Level], *, tolerance: float = TOLERA
     parts, of which the larger counts where both are measured: how well the steps of each run tell its median (see
     `level`), and how much runs of one side differ, which three runs a side or more tell (Student's distribution,
     as drawing from three runs again cannot show more than three values). Where there are fewer, processes are
-    taken to differ by `PROCESS_SD`, or more where steps differ much, and both parts are added as variances are.
+    taken to differ by `PROCESS_SD`, or more where steps differ much or the runs drift, and both parts are added as
+    variances are.
 
     Args:
         a: The level of each run of one side, at least one.
@@ -189,8 +211,7 @@ def verdict(a: Sequence[Level], b: Sequence[Level], *, tolerance: float = TOLERA
     sides = (a, b)
     logs = [np.array([each.log for each in side]) for side in sides]
     centre = float(logs[1].mean() - logs[0].mean())
-    assumed = max(PROCESS_SD, PROCESS_OF_STEPS * float(np.median([each.spread for side in sides for each in side])))
-    process = _Process.of(logs, assumed)
+    process = _Process.of(logs, _assumed([*a, *b]))
     downwards = math.hypot(_reach(sides[1], "below"), _reach(sides[0], "above"))
     upwards = math.hypot(_reach(sides[1], "above"), _reach(sides[0], "below"))
     low, high = centre - process.joined(downwards), centre + process.joined(upwards)
@@ -217,6 +238,13 @@ def verdict(a: Sequence[Level], b: Sequence[Level], *, tolerance: float = TOLERA
         more_steps=more[0],
         more_runs=more[1],
     )
+
+
+def _assumed(runs: Sequence[Level]) -> float:
+    """By what share processes are taken to differ, as a standard deviation, where that was not measured."""
+    spread = float(np.median([each.spread for each in runs]))
+    drift = math.sqrt(float(np.mean([each.drift**2 for each in runs])))
+    return max(PROCESS_SD, PROCESS_OF_STEPS * spread, PROCESS_OF_DRIFT * drift)
 
 
 def in_turn(a: ArrayLike, b: ArrayLike, *, tolerance: float = TOLERANCE) -> Verdict:
