@@ -63,34 +63,43 @@ def _nest(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
 
 def _cut(start: Ints, end: Ints) -> Ints | None:
     """Where the slices of one thread end if each ends where the first one begins that crosses it; None if many do."""
-    count = len(start)
-    after, last = np.arange(1, count + 1), np.searchsorted(start, end, "left")
-    crossed = np.flatnonzero((highest(end, after, last) > end) & (last > after))
-    if (last - after)[crossed].sum() > _FEW_CROSSINGS * count:
+    last = np.searchsorted(start, end, "left")
+    holding = np.flatnonzero(last > np.arange(1, len(start) + 1))  # before their ends another one begins
+    after, last = holding + 1, last[holding]
+    crossed = highest(end, after, last) > end[holding]
+    after, width = after[crossed], (last - after)[crossed]
+    if width.sum() > _FEW_CROSSINGS * len(start):
         return None
+    row = holding[crossed]
+    # all that begin in each of these, one after the other; the first that outlasts it
+    begun = np.cumsum(width) - width
+    inner = np.arange(int(width.sum())) + np.repeat(after - begun, width)
+    longer = np.flatnonzero(end[inner] > np.repeat(end[row], width))
     shown: Ints = end.copy()
-    for row in crossed.tolist():
-        later = end[row + 1 : last[row]] > end[row]
-        if later.any():
-            shown[row] = start[row + 1 + int(later.argmax())]
+    shown[row] = start[inner[longer[np.searchsorted(longer, begun)]]] if len(row) else start[:0]
     return shown
 
 
 def _nest_thread(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints] | None:
     """Nest one thread's slices by counting; None if they cross each other."""
     count = len(start)
-    long = end > start
-    before: Ints = np.cumsum(long) - long
-    depth = before - np.searchsorted(np.sort(end[long]), start, "right")
-    # The innermost open slice is the last one before that lies one level higher: look it up by (depth, position).
-    # Slices without length hold nothing, so they are no candidates.
-    position = np.arange(count)
-    candidates = np.flatnonzero(long)
-    by_depth = candidates[np.argsort(_narrow(depth[candidates]), kind="stable")]
-    place = np.searchsorted(depth[by_depth] * count + by_depth, (depth - 1) * count + position) - 1
-    parent = np.where(depth > 0, by_depth[np.maximum(place, 0)] if len(by_depth) else -1, -1)
-    held = parent >= 0
+    long = end > start  # a slice without length holds nothing
+    depth = np.cumsum(long) - long - _ended(end[long], start)
+    by_depth = np.argsort(_narrow(depth), kind="stable")
+    level = depth[by_depth] * count
+    # One that lies deeper than the slice before it lies in that one. Any other has the parent of the last one as deep.
+    first = np.diff(depth, prepend=depth[:1]) > 0
+    parent = np.empty(count, np.int64)
+    parent[by_depth] = np.maximum.accumulate(level + np.where(first[by_depth], by_depth, 0)) - level - 1
+    held = depth > 0
     return (parent, depth, end) if (end[held] <= end[parent[held]]).all() else None
+
+
+def _ended(end: Ints, time: Ints) -> Ints:
+    """How many slices have ended at each of some ascending times, by merging: both sides are sorted, or nearly so."""
+    merged = np.argsort(np.concatenate([np.sort(end, kind="stable"), time]), kind="stable")
+    ended: Ints = np.flatnonzero(merged >= len(end)) - np.arange(len(time))
+    return ended
 
 
 def _narrow(depth: Ints) -> Ints:
