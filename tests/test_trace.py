@@ -5,6 +5,8 @@ import json
 import random
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import fsspec
 import numpy as np
@@ -479,3 +481,55 @@ def test_columns_are_sorted_so_that_a_slice_comes_before_what_it_holds(tmp_path_
     assert (
         sorted((trace.names[n], s, e) for n, s, e in zip(trace.name, trace.start, trace.end, strict=True)) == expected
     )
+
+
+ODD = (
+    {"ph": "M", "name": "thread_name", "pid": 1, "tid": 1, "args": {"name": "main"}},
+    {"ph": "M", "cat": "cpu_op", "name": "thread_name", "pid": 1, "tid": 1, "args": {"name": "other"}},
+    {"ph": "X", "cat": "something new", "name": "a", "pid": 1, "tid": 1, "ts": 5, "dur": 1, "args": {"stream": 1}},
+    {"ph": "X", "cat": "kernel", "name": "b", "pid": 0, "tid": "stream", "ts": 7, "dur": 1, "args": {"stream": "0x1"}},
+    {"ph": "X", "cat": "cpu_op", "name": "c", "pid": 1, "tid": 1, "ts": 9.0, "dur": 2, "args": {"External id": "x"}},
+    {"ph": "X", "cat": "cpu_op", "name": "d", "pid": 1, "tid": 1, "ts": "never", "dur": 2},
+    {"ph": "X", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 1, "ts": 3, "dur": 2, "args": {}},
+    {"ph": "i", "cat": "cpu_op", "name": "[memory]", "pid": 1, "tid": 1, "ts": 4, "args": {"Bytes": 8}},
+    {"ph": "X", "cat": "cpu_op", "name": "e", "pid": 1, "tid": 1, "ts": 8, "args": {"Collective name": "all", "x": 1}},
+    {"ph": "s", "cat": "fwdbwd", "name": "f", "pid": 1, "tid": 1, "ts": 8, "id": 1},
+    {"cat": "cpu_op"},
+    {},
+    17,
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, len(EVENTS)), st.sampled_from(ODD)), max_size=30), st.integers(0, 3))
+def test_chunks_read_at_once_hold_what_their_events_hold_one_by_one(places, learning):
+    """Whatever does not fit the categories so far: one union of structs reads what a struct for any event does."""
+    events = list(EVENTS)
+    for place, odd in places:
+        events.insert(place, odd)
+    found = []
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        path = Path(folder) / "t.json"
+        path.write_text(json.dumps({"traceEvents": events}, indent=2))
+        patch.setattr(reader, "_CHUNK", 1500)
+        patch.setattr(source, "BLOCK", 1500)
+        for chunks in (learning, len(events)):
+            patch.setattr(reader, "_LEARNING", chunks)
+            trace = read(path)
+            texts = {name: [trace.text(each) for each in trace.argument(name)] for name in ("grid", "collective")}
+            numbers = [trace.argument(name).tolist() for name in ("external", "stream", "nbytes", "sequence")]
+            others = ([each.tolist() for each in trace.instants], trace.threads, [each.text for each in trace.doubts])
+            found.append((contents(trace), trace.order.tolist(), texts, numbers, others))
+    assert found[0] == found[1]
+
+
+def test_hardly_any_event_of_a_long_trace_is_read_one_by_one(tmp_path, monkeypatch):
+    events = [*ODD[:1] * 20, *EVENTS * 40, *ODD[:1] * 20]
+    (tmp_path / "t.json").write_text(json.dumps({"traceEvents": events}, indent=2))
+    monkeypatch.setattr(reader, "_CHUNK", 20_000)
+    monkeypatch.setattr(source, "BLOCK", 20_000)
+    any_event, one_by_one = reader._decode_any, []
+    monkeypatch.setattr(
+        reader, "_decode_any", lambda text, *, exact: one_by_one.append(len(text)) or any_event(text, exact=exact)
+    )
+    assert len(read(tmp_path / "t.json")) == 40 * (len(EVENTS) - 1)
+    assert sum(one_by_one) < (tmp_path / "t.json").stat().st_size / 5

@@ -14,7 +14,7 @@ from perfhooks.trace.events import MALFORMED, decode_object, number
 from perfhooks.trace.kinds import DEVICE_WORK, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
 NOTHING: Final = msgspec.Raw(b"")
 """A text that is absent; an absent integer is -1, an absent float is NaN."""
@@ -113,10 +113,14 @@ class Allocation(Arguments, gc=False):
     device_id: int = msgspec.field(default=-1, name="Device Id")
 
 
+FIRST_OF_COLLECTIVES: Final = "collective"
+"""Where an event has none of these, it has none of the others that collectives have."""
+
+
 def _collective(base: type[Arguments]) -> type[Arguments]:
     """The same of events that are collectives."""
     fields: tuple[tuple[str, Any, Any], ...] = (
-        ("collective", msgspec.Raw, msgspec.field(default=NOTHING, name="Collective name")),
+        (FIRST_OF_COLLECTIVES, msgspec.Raw, msgspec.field(default=NOTHING, name="Collective name")),
         ("dtype", msgspec.Raw, msgspec.field(default=NOTHING, name="dtype")),
         ("in_elements", int, msgspec.field(default=-1, name="In msg nelems")),
         ("out_elements", int, msgspec.field(default=-1, name="Out msg nelems")),
@@ -165,47 +169,21 @@ ON_STREAM: Final = (Variant(b"", Work),)
 
 
 class Field(NamedTuple):
-    """One argument of some events, present in at least one of them."""
+    """One argument of a struct."""
 
     name: str
     absent: Any
-    values: list[Any]
+    value: Callable[[Arguments], Any]
+    """Takes it from a struct."""
 
 
-class _Reader:
-    """Reads one type of struct."""
-
-    def __init__(self, fields: type[Arguments]) -> None:
-        self._fields = fields
-        self._decode = msgspec.json.Decoder(list[fields]).decode  # type: ignore[valid-type]
-        self._decode_one = msgspec.json.Decoder(fields).decode
-        self._parts = [(each.name, each.default, attrgetter(each.name)) for each in msgspec.structs.fields(fields)]
-
-    def read(self, joined: bytes, texts: Sequence[msgspec.Raw]) -> Iterator[Field]:
-        try:
-            found: Sequence[Arguments] = self._decode(joined)
-        except MALFORMED:
-            found = [self._read_one(text) for text in texts]
-        for name, absent, value in self._parts:
-            values = list(map(value, found))
-            if values.count(absent) < len(values):
-                yield Field(name, absent, values)
-
-    def _read_one(self, text: msgspec.Raw) -> Arguments:
-        try:
-            return self._decode_one(text)
-        except MALFORMED:
-            return _lenient(bytes(text), self._fields)
+@functools.cache
+def fields(of: type[Arguments]) -> tuple[Field, ...]:
+    """The arguments that a struct has, in its order."""
+    return tuple(Field(each.name, each.default, attrgetter(each.name)) for each in _fields(of))
 
 
-_READERS: Final = {
-    fields: _Reader(fields)
-    for variants in (*VARIANTS.values(), *STRIDED.values(), MEMORY, ON_STREAM)
-    for _, fields in variants
-}
-
-
-def present(texts: Sequence[msgspec.Raw], variants: Sequence[Variant]) -> Iterator[Field]:
+def parsed(texts: Sequence[msgspec.Raw], variants: Sequence[Variant]) -> Sequence[Arguments]:
     """Read the arguments of some events, each a JSON object; those of a wrong type count as absent.
 
     Args:
@@ -213,7 +191,23 @@ def present(texts: Sequence[msgspec.Raw], variants: Sequence[Variant]) -> Iterat
         variants: what they may be, the richest first; the last one has no mark.
     """
     joined = b"".join((b"[", b",".join(texts), b"]"))
-    return _READERS[next(fields for mark, fields in variants if mark in joined)].read(joined, texts)
+    of = next(fields for mark, fields in variants if mark in joined)
+    try:
+        return _decoder(of).decode(joined)
+    except MALFORMED:
+        return [_parsed_alone(text, of) for text in texts]
+
+
+@functools.cache
+def _decoder(of: type[Arguments]) -> msgspec.json.Decoder[list[Arguments]]:
+    return msgspec.json.Decoder(list[of])  # type: ignore[valid-type]
+
+
+def _parsed_alone(text: msgspec.Raw, of: type[Arguments]) -> Arguments:
+    try:
+        return msgspec.json.decode(text, type=of)
+    except MALFORMED:
+        return _lenient(bytes(text), of)
 
 
 _fields: Final = functools.cache(msgspec.structs.fields)

@@ -9,17 +9,29 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-from msgspec.structs import fields
 
-from perfhooks.trace.arguments import MEMORY, NOTHING, ON_STREAM, STRIDED, VARIANTS, Allocation, present
+from perfhooks.trace.arguments import (
+    FIRST_OF_COLLECTIVES,
+    MEMORY,
+    NOTHING,
+    ON_STREAM,
+    Allocation,
+    Arguments,
+    fields,
+    parsed,
+)
 from perfhooks.trace.events import Event, decode_object
 from perfhooks.trace.kinds import NAMED, Kind, Lane, classify, lane
 from perfhooks.trace.model import Column, Doubt, Flows, Instants, Ints, Thread, Trace
 from perfhooks.trace.recorder_defects import forget_aliased_external_ids
+from perfhooks.trace.typed import Category
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    import msgspec
+
+    from perfhooks.trace.arguments import Variant
     from perfhooks.trace.model import Flags, Floats
 
 _LONGEST_NAME: Final = 8192
@@ -30,7 +42,7 @@ _LIMIT: Final = 4.0e15  # microseconds; twice this still fits 63 bits of nanosec
 _DURATION: Final = attrgetter("dur")
 _NAME: Final = attrgetter("name")
 _ARGS: Final = attrgetter("args")
-_ORIGIN: Final = attrgetter("ph", "cat", "pid", "tid")
+_ORIGIN: Final = tuple(map(attrgetter, ("ph", "cat", "pid", "tid")))
 
 
 class _Numbering(dict[Any, int]):
@@ -67,17 +79,19 @@ class _Origin(NamedTuple):
 class Columns:
     """Collects events; `trace` makes the whole of them."""
 
-    def __init__(self, *, strides: bool = False) -> None:
+    def __init__(self, variants: Mapping[Kind, Sequence[Variant]]) -> None:
         self.events = 0
         self.dropped = 0
-        self._variants = STRIDED if strides else VARIANTS
+        self.seen: dict[str, Category] = {}
+        """The categories so far, and what their events were."""
+        self._variants = variants
         self._names = _Numbering()
         self._categories = _Numbering()
         self._kinds: list[Kind] = []
         self._threads = _Numbering()
         self._keys = _Numbering()
         self._origins = np.empty((len(_Origin._fields), 0), np.int32)
-        self._texts = _Numbering()
+        self._texts = _Numbering({b"": 0})
         self._chunks: list[dict[str, Column]] = []
         self._arguments: dict[str, list[tuple[Ints, Column]]] = {}
         self._slices = 0
@@ -93,29 +107,39 @@ class Columns:
             start: the ``ts`` of each, in nanoseconds.
             good: whether that is a time.
         """
-        role, kind, category, thread = self._describe(events)
+        # a map each, and zip: half of what tuples cost that one getter makes
+        origins = zip(*(map(each, events) for each in _ORIGIN), strict=True)
+        keys = np.fromiter(map(self._keys.__getitem__, origins), np.int64, len(events))
+        if self._origins.shape[1] < len(self._keys):
+            self._add_origins(events, keys)
+        role, kind, category, thread = self._origins[:, keys]
         order = np.arange(self.events, self.events + len(events))
         self.events += len(events)
         columns = {"kind": kind.astype(np.int8), "category": category, "thread": thread, "start": start, "order": order}
         rows = np.flatnonzero(role == _Role.SLICE)
         if len(rows) < len(events):
-            self._add_others(events, role, start, good)
+            self._add_others(events, role, keys, start, good)
             events = list(compress(events, (role == _Role.SLICE).tolist()))
             columns, good = {name: column[rows] for name, column in columns.items()}, good[rows]
         self._add_slices(events, columns, good)
 
-    def _describe(self, events: Sequence[Event]) -> Column:
-        """The fields of `_Origin`, each with one entry per event."""
-        keys = np.fromiter(map(self._keys.__getitem__, map(_ORIGIN, events)), np.int64, len(events))
+    def _add_origins(self, events: Sequence[Event], keys: Ints) -> None:
         known = self._origins.shape[1]
-        if known < len(self._keys):
-            numbers, first = np.unique(keys, return_index=True)
-            new = [self._origin(events[row]) for row in first[numbers >= known].tolist()]
-            self._origins = np.hstack([self._origins, np.array(new, np.int32).T])
-        described: Column = self._origins[:, keys]
-        return described
+        numbers, first = np.unique(keys, return_index=True)
+        new = [self._origin(events[row]) for row in first[numbers >= known].tolist()]
+        self._origins = np.hstack([self._origins, np.array(new, np.int32).T])
 
     def _origin(self, first: Event) -> _Origin:
+        origin = self._origin_of(first)
+        if first.cat and origin.role not in (_Role.LABEL, _Role.DAMAGED):
+            kind = Kind(origin.kind) if origin.role == _Role.SLICE else None
+            new = Category(frozenset([first.ph]), kind, origin.role == _Role.INSTANT)
+            old = self.seen.setdefault(first.cat, new)
+            if old[1:] == new[1:]:  # else whatever came first counts, and the others do not fit
+                self.seen[first.cat] = new._replace(phases=old.phases | new.phases)
+        return origin
+
+    def _origin_of(self, first: Event) -> _Origin:
         if first.ph in ("s", "f"):
             return _Origin(_Role.FLOW if first.cat == "fwdbwd" else _Role.NOTHING)
         role = _ROLES.get(first.ph, _Role.NOTHING)
@@ -123,8 +147,7 @@ class Columns:
             return _Origin(role)
         category = self._categories[first.cat]
         if category == len(self._kinds):
-            names = {field.name for field in present([first.args], ON_STREAM)}
-            self._kinds.append(classify(first.cat, on_stream={"device", "stream"} <= names))
+            self._kinds.append(classify(first.cat, on_stream=_is_on_stream(first.args)))
         kind = self._kinds[category]
         return _Origin(role, kind, category, self._threads[lane(kind), first.pid, first.tid])
 
@@ -141,11 +164,13 @@ class Columns:
         self._chunks.append(columns)
         self._slices += len(slices)
 
-    def _add_others(self, events: Sequence[Event], role: Column, time: Ints, good: Flags) -> None:
+    def _add_others(self, events: Sequence[Event], role: Column, keys: Ints, time: Ints, good: Flags) -> None:
         self.dropped += int((role == _Role.DAMAGED).sum())
-        rows = [row for row in np.flatnonzero(role == _Role.INSTANT).tolist() if events[row].name == "[memory]"]
-        self.dropped += int((~good[rows]).sum())
-        self._add_instants(events, time, [row for row in rows if good[row]])
+        mine = role == _Role.INSTANT
+        if mine.any():
+            rows = np.flatnonzero(mine)[[name == "[memory]" for name in map(_NAME, compress(events, mine.tolist()))]]
+            self.dropped += int((~good[rows]).sum())
+            self._add_instants(events, keys, time, rows[good[rows]])
         self._add_flows(events, time, np.flatnonzero((role == _Role.FLOW) & good).tolist())
         for row in np.flatnonzero(role == _Role.LABEL).tolist():
             self._add_label(events[row])
@@ -154,11 +179,10 @@ class Columns:
         for each, variants in self._variants.items():
             mine = kind == each
             rows = np.flatnonzero(mine)
-            if not len(rows):
-                continue
-            texts = list(map(_ARGS, compress(slices, mine.tolist())))
-            for name, absent, values in present(texts, variants):
-                self._add_argument(name, rows + self._slices, self._column(values, absent))
+            if len(rows):
+                given = [event.args for event in compress(slices, mine.tolist())]
+                for name, column in self._read(given, variants).items():
+                    self._add_argument(name, rows + self._slices, column)
 
     def _add_argument(self, name: str, rows: Ints, column: Column) -> None:
         known = ~np.isnan(column) if column.dtype.kind == "f" else column != -1
@@ -166,19 +190,31 @@ class Columns:
             found = self._arguments.setdefault("external" if name == "old_external" else name, [])
             found.append((rows[known], column[known]))
 
-    def _column(self, values: list[Any], absent: object) -> Column:
-        if absent is NOTHING:
-            number = self._texts
-            return np.array([-1 if raw is NOTHING else number[bytes(raw)] for raw in values], np.int32)
-        return np.array(values, np.float64) if isinstance(absent, float) else _integers(values)
+    def _read(self, given: Sequence[Any], variants: Sequence[Variant]) -> dict[str, Column]:
+        """The arguments of events of one kind, all as text or all read already, as columns."""
+        structs: Sequence[Arguments] = given if isinstance(given[0], Arguments) else parsed(given, variants)
+        found: dict[str, Column] = {}
+        for name, absent, value in fields(type(structs[0])):
+            if isinstance(absent, float):
+                found[name] = np.fromiter(map(value, structs), np.float64, len(structs))
+            elif absent is not NOTHING:
+                found[name] = _integers(value, structs)
+            elif (texts := list(map(value, structs))).count(absent) < len(texts):
+                # the number 0 is that of no text
+                found[name] = np.fromiter(map(self._texts.__getitem__, map(bytes, texts)), np.int32, len(texts)) - 1
+            elif name == FIRST_OF_COLLECTIVES:
+                break
+        return found
 
-    def _add_instants(self, events: Sequence[Event], time: Ints, rows: list[int]) -> None:
-        if not rows:
+    def _add_instants(self, events: Sequence[Event], keys: Ints, time: Ints, rows: Ints) -> None:
+        if not len(rows):
             return
-        found = {name: _integers(values) for name, _, values in present([events[row].args for row in rows], MEMORY)}
-        columns = [found.get(each.name, np.full(len(rows), each.default)) for each in fields(Allocation)]
-        threads = [self._threads[Lane.HOST, events[row].pid, events[row].tid] for row in rows]
-        self._instants.append(np.stack([np.array(threads, np.int64), time[rows], *columns]))
+        found = self._read([events[row].args for row in rows.tolist()], MEMORY)
+        columns = [found[each.name] for each in fields(Allocation)]
+        _, first, place = np.unique(keys[rows], return_index=True, return_inverse=True)
+        origins = [events[row] for row in rows[first].tolist()]
+        threads = [self._threads[Lane.HOST, each.pid, each.tid] for each in origins]
+        self._instants.append(np.stack([np.array(threads, np.int64)[place], time[rows], *columns]))
 
     def _add_flows(self, events: Sequence[Event], time: Ints, rows: list[int]) -> None:
         for row, moment in zip(rows, time[rows].tolist(), strict=True):
@@ -205,7 +241,7 @@ class Columns:
             names=[name if len(name) <= _LONGEST_NAME else _shortened(name) for name in self._names],
             categories=list(self._categories),
             threads=[Thread(where, pid, tid, self._labels.get((pid, tid), "")) for where, pid, tid in self._threads],
-            texts=list(self._texts),
+            texts=list(self._texts)[1:],
             columns={name: column[order] for name, column in columns.items()},
             arguments={name: _moved(place, *pair) for name, pair in arguments.items()},
             instants=self._sorted_instants(),
@@ -228,6 +264,12 @@ class Columns:
         ends = self._flows["f"]
         pairs = [(*start, *ends[key]) for key, start in self._flows["s"].items() if key in ends]
         return Flows(*np.array(pairs, np.int64).reshape(-1, 4).T)
+
+
+def _is_on_stream(args: msgspec.Raw) -> bool:
+    """Whether arguments name a device and a stream."""
+    (work,) = parsed([args], ON_STREAM)
+    return all(each.value(work) != each.absent for each in fields(type(work)) if each.name in ("device", "stream"))
 
 
 def _shortened(name: str) -> str:
@@ -257,11 +299,11 @@ def exact_nanoseconds(values: Sequence[Any]) -> tuple[Ints, Flags]:
     return np.array(nanos, np.int64), good
 
 
-def _integers(values: list[Any]) -> Ints:
+def _integers(value: Callable[[Any], Any], structs: Sequence[Arguments]) -> Ints:
     try:
-        return np.array(values, np.int64)
+        return np.fromiter(map(value, structs), np.int64, len(structs))
     except (TypeError, ValueError, OverflowError):
-        return np.array([_integer(value) for value in values], np.int64)
+        return np.array([_integer(value(each)) for each in structs], np.int64)
 
 
 def _integer(value: object) -> int:

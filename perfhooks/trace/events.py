@@ -20,7 +20,7 @@ _BAD_LITERAL: Final = re.compile(r"(?<=:)\s*N/A")
 
 
 class Event(msgspec.Struct, gc=False):
-    """One event; ``ts`` and ``dur`` in microseconds. Its arguments stay text until its kind is known."""
+    """Any event; ``ts`` and ``dur`` in microseconds. Its arguments stay text until its kind is known."""
 
     ph: str = ""
     cat: str = ""

@@ -11,14 +11,16 @@ import msgspec
 import numpy as np
 
 from perfhooks.errors import TraceError
+from perfhooks.trace.arguments import STRIDED, VARIANTS
 from perfhooks.trace.columns import Columns, exact_nanoseconds, nanoseconds
 from perfhooks.trace.communication import texts
 from perfhooks.trace.events import EXACT, PLAIN, Event, decode_object, salvage
 from perfhooks.trace.model import Doubt, Trace
 from perfhooks.trace.source import BLOCK, TornArchiveError, blocks, opened
+from perfhooks.trace.typed import OddEventError, TypedEvents
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from perfhooks.trace.model import Flags, Ints
 
@@ -30,6 +32,12 @@ _PATIENCE: Final = 16
 _LONGEST: Final = 16 << 20
 """So many bytes one event may have, and so many the keys before and behind the events: what has more is passed over. A
 collective that lists 100,000 ranks has less than 1 MB."""
+_LEARNING: Final = 2
+"""After so many chunks it is known of what categories a file's events are, or there are few of them."""
+_ODD: Final = 4
+"""So often in a chunk events may not fit their categories."""
+_FEW: Final = 64
+"""So many events around one that does not fit are read as any: those without a category come together."""
 _BROKEN: Final = (ValueError, RecursionError, msgspec.MsgspecError)
 
 _EVENTS_BEGIN: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A(?:\xef\xbb\xbf)?\s*\[')
@@ -93,7 +101,10 @@ class _Reader:
     def __init__(self, path: str, *, strides: bool) -> None:
         self.path = path
         self.doubts: list[Doubt] = []
-        self._columns = Columns(strides=strides)
+        variants = STRIDED if strides else VARIANTS
+        self._columns = Columns(variants)
+        self._typed = TypedEvents(variants)
+        self._lists = 0
         self._metadata: dict[str, Any] = {}
         self._exact = False
         self._lost = 0
@@ -192,7 +203,7 @@ class _Reader:
 
     def _last_boundary(self, buffer: bytearray, searched: int) -> int:
         """Where the last whole event of the buffer ends, behind its comma; 0 if it holds none."""
-        window = 1 << 16
+        window = 1 << 13
         while True:
             start = max(searched, len(buffer) - window)
             last = 0
@@ -209,8 +220,49 @@ class _Reader:
             text: the list.
             following: the end of its last event, and some of what comes behind.
         """
+        self._lists += 1
+        left = self._add_typed(text) if self._lists > _LEARNING else text
+        if left:
+            self._add_any(left, following)
+
+    def _add_typed(self, text: bytes) -> bytes:
+        """Read a list as one of categories that are known, but for a few odd events; what is left of it to read."""
+        self._typed.learn(self._columns.seen)
         try:
-            found = self._decode(text)
+            self._columns.add(*self._timed(self._typed.decode, text))
+        except OddEventError as error:
+            pieces, odd = _Pieces(text, self._boundary), error.place
+        else:
+            return b""
+        for _ in range(_ODD):
+            if odd is None or not self._add_around(pieces, odd):
+                break
+            try:
+                self._columns.add(*self._timed(self._typed.decode, pieces.left))
+            except OddEventError as error:
+                odd = error.place
+            else:
+                return b""
+        return pieces.left
+
+    def _add_around(self, pieces: _Pieces, odd: int) -> bool:
+        """Read what comes before an odd event as typed, and some from it on as any; say if all were single events."""
+        for count, decode in ((odd, self._typed.decode), (_FEW, _decode_any)):
+            text, expected = pieces.first(count)
+            try:
+                found = self._timed(decode, text)
+            except (OddEventError, *_BROKEN):
+                return False
+            if len(found[0]) != expected:
+                return False
+            self._columns.add(*found)
+            pieces.forget(expected)
+        self._typed.learn(self._columns.seen)
+        return True
+
+    def _add_any(self, text: bytes, following: bytes = b"") -> None:
+        try:
+            found = self._timed(_decode_any, text)
         except _BROKEN:
             self._add_picked(text[1:-1], following)
         else:
@@ -220,15 +272,15 @@ class _Reader:
         events = self._pick(text, following)
         self._columns.add(events, *exact_nanoseconds([event.ts for event in events]))
 
-    def _decode(self, text: bytes) -> tuple[Sequence[Event], Ints, Flags]:
+    def _timed(self, decode: Callable[..., Sequence[Event]], text: bytes) -> tuple[Sequence[Event], Ints, Flags]:
         """The events of a list, and their ``ts`` as `Columns.add` takes it."""
         if not self._exact:
-            plain = PLAIN.decode(text)
+            plain = decode(text, exact=False)
             micros = np.fromiter(map(_TIME, plain), np.float64, len(plain))
             self._exact = bool((micros >= _DOUBLE_LIMIT).any()) and _FRACTION.search(text) is not None
             if not self._exact:
                 return plain, *nanoseconds(micros)
-        exact = EXACT.decode(text)
+        exact = decode(text, exact=True)
         return exact, *exact_nanoseconds([event.ts for event in exact])
 
     def _pick(self, text: bytes, following: bytes) -> list[Event]:
@@ -241,7 +293,7 @@ class _Reader:
         for end in (*ends, len(text)):
             piece = text[begin:end]
             try:
-                events += self._decode(b"[" + piece + b"]")[0]
+                events += self._timed(_decode_any, b"[" + piece + b"]")[0]
             except _BROKEN:
                 saved, lost, behind = salvage(piece)
                 self._lost += lost
@@ -310,6 +362,34 @@ class _Reader:
         if dropped:
             self.doubts.append(Doubt("dropped-events", dropped, f"{dropped} events could not be read"))
         return self._columns.trace(self.path, self._metadata, self.doubts)
+
+
+def _decode_any(text: bytes, *, exact: bool) -> Sequence[Event]:
+    """A list of any events, their arguments left as text."""
+    return EXACT.decode(text) if exact else PLAIN.decode(text)
+
+
+class _Pieces:
+    """A list of events cut into them, and how much of it is still to be read."""
+
+    def __init__(self, text: bytes, boundary: re.Pattern[bytes]) -> None:
+        self._text = text
+        self._cuts = [0, *(match.end() - 1 for match in boundary.finditer(text)), len(text) - 1]
+        self._first = 0
+
+    def first(self, count: int) -> tuple[bytes, int]:
+        """So many of those that are left, as a list, and how many there are."""
+        last = min(self._first + count, len(self._cuts) - 1)
+        return b"".join((b"[", self._text[self._cuts[self._first] + 1 : self._cuts[last]], b"]")), last - self._first
+
+    def forget(self, count: int) -> None:
+        """So many have been read."""
+        self._first += count
+
+    @property
+    def left(self) -> bytes:
+        """All that are left, as a list."""
+        return self.first(len(self._cuts))[0]
 
 
 def _rest(text: bytes) -> dict[str, msgspec.Raw] | None:
