@@ -331,6 +331,17 @@ def test_a_wait_names_the_line_that_asked_for_the_value(tmp_path):
     assert finding.concerns_ms == pytest.approx(2.7, abs=0.03), "no more than the wait itself"
 
 
+def test_a_wait_costs_no_more_than_it_took_whatever_others_took(tmp_path):
+    """One wait of 3 ms after which the device goes on at once, and one of 0.1 ms before a pause of 3 ms."""
+
+    def step(training, at):
+        reading_values(training, at, gap=60 * US)
+        training.call("cudaStreamSynchronize", at + 6 * MS, at + 6 * MS + 100 * US)
+        training.work(at + 9 * MS, at + 9 * MS + 50 * US, at + 9 * MS + 500 * US, name=FAST)
+
+    assert "synchronisation" not in rules(found_in(tmp_path, made_of(step)))
+
+
 @pytest.mark.parametrize(
     ("metadata", "expected", "code"),
     [

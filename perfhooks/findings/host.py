@@ -102,9 +102,9 @@ def synchronisation(seen: Evidence) -> Iterator[Finding]:
         return
     origin = int(trace.start.min())
     ends = origin + np.rint((waits["start_ms"] + waits["host_ms"]).to_numpy() * 1e6).astype(np.int64)
-    gaps = _gaps_after(seen, ends) * 1e-6 / seen.count
     held = waits["host_ms"].to_numpy() / seen.count
-    gain = min(float(gaps.sum()), float(held.sum()), seen.device_limit_ms, seen.host_limit_ms)
+    gaps = np.minimum(_gaps_after(seen, ends) * 1e-6 / seen.count, held)
+    gain = min(float(gaps.sum()), seen.device_limit_ms, seen.host_limit_ms)
     if not seen.is_worth(gain):
         return
     names = list(itertools.starmap(_wait, waits.select("call", "operator", "line", "bytes").iter_rows()))
@@ -115,8 +115,8 @@ def synchronisation(seen: Evidence) -> Iterator[Finding]:
         is_measured=False,
         title=f"The device idles for {ms(gain)} of a {seen.unit} after the host has waited for it.",
         estimate=(
-            "The time for which the device idles after each wait, no more than the waits themselves took: without them "
-            "the host would have launched the next work meanwhile."
+            "The time for which the device idles after each wait, no more than that wait itself took: without it the "
+            "host would have launched the next work meanwhile."
         ),
         evidence=[
             f"{seen.often(waits)} waits in a {seen.unit}, {ms(float(held.sum()))} together; idle after:",
