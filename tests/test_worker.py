@@ -120,6 +120,61 @@ def test_a_training_survives_what_it_does_to_itself(tmp_path):
     assert "hello" in (tmp_path / "runs/r/rank0.worker.log").read_text()
 
 
+LITTLE = """
+    import os, resource, sys
+
+    def leave(megabytes):
+        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + (megabytes << 20), resource.RLIM_INFINITY))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere the system does not hold to the limit")
+def test_little_address_space_costs_the_training_nothing_and_what_was_saved_is_there(tmp_path):
+    """First too little for the recorder, then enough for it, and too little for any worker."""
+    (tmp_path / "site").mkdir()
+    little = textwrap.dedent(LITTLE)
+    (tmp_path / "site/sitecustomize.py").write_text(little + "if sys.argv[0] == '-c':\n    leave(20)\n")
+    (tmp_path / "little.py").write_text(little)
+    script = """
+        import os, sys
+        import torch, perfhooks
+        from little import leave
+        os.environ["PYTHONPATH"] = os.pathsep.join([os.path.abspath("site"), os.environ.get("PYTHONPATH", "")])
+
+        def train(after):
+            torch.manual_seed(7)
+            model = torch.nn.Linear(8, 8)
+            optimizer = torch.optim.Adam(model.parameters())
+            for step in range(12):
+                model(torch.randn(4, 8)).square().sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                after()
+            return torch.cat([each.flatten() for each in model.parameters()])
+
+        def profiled(run):
+            with perfhooks.Profiler(schedule="wait=2 warmup=1 active=1 repeat=2", out="runs", run=run) as prof:
+                return torch.equal(train(lambda: (prof.step(), prof.wait())), bare)
+
+        bare = train(int)
+        leave(8)
+        print(profiled("tiny"))
+        print("--", file=sys.stderr)
+        leave(100)
+        print(profiled("small"))
+    """
+    done = train(tmp_path, script)
+    assert (done.returncode, done.stdout) == (0, "True\nTrue\n"), done.stderr
+    assert "Traceback" not in done.stderr
+    said = [line for line in done.stderr.partition("--\n")[2].splitlines() if line.startswith("WARNING")]
+    assert len(said) == 2, done.stderr
+    assert said[0].endswith("died again at runs/small/train-000003-000003: `perfhooks report` finishes what is left")
+    assert "no worker is started any more" in said[1]
+    outcomes = [(outcome.finished_now, outcome.problem) for outcome in finish_all(tmp_path / "runs/small")]
+    assert outcomes == [(True, ""), (True, "")]
+
+
 def test_ten_profilers_one_after_the_other_leave_no_worker(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pids = []

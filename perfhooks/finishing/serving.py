@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import IO, Final
 
 import msgspec
+import polars  # noqa: F401, ICN001 -- where there is no room for it, the worker ends here, and goes on with no half of it
 
 from perfhooks.finishing.finish import finish, turn_page
 from perfhooks.finishing.leftovers import write_steps
 from perfhooks.finishing.messages import MESSAGE, Answer, FinishWindow, TurnPage, WriteSteps
+from perfhooks.guard import cause_of
 from perfhooks.run.capture import Place
 
 ORPHAN_TIMEOUT_S: Final = 900
@@ -54,7 +56,7 @@ def _problem(message: FinishWindow | WriteSteps | TurnPage) -> str | None:
             write_steps(Path(message.steps), Path(message.timeline))
     except Exception as error:  # the next one must be served all the same
         _logger.exception("%s", message.task)
-        return f"{type(error).__name__}: {error}"
+        return cause_of(error)
     _logger.info("%s: %.2f s", message.task, time.perf_counter() - began)
     return None
 

@@ -127,17 +127,18 @@ class Tasks:
                 self._tell_again()
             return
         self._deaths += 1
-        if self._deaths > 1:
+        if self._deaths == _MOST_DEATHS:
+            logger.warning("no worker is started any more, with %d windows to finish: %s", self.windows_left, _LATER)
+        elif self._deaths > 1:
             task = next(iter(self.pending))
             level = logging.DEBUG if self.pending[task] is None else logging.WARNING
             logger.log(level, "the worker died again at %s: %s", shown(Path(task)), _LATER)
             del self.pending[task], self._messages[task]
         if self.pending and self._log is not None and self._deaths < _MOST_DEATHS:
-            logger.info("the worker ended with code %s and was started again; nothing is lost", worker.exit_code)
+            code = "" if worker.exit_code is None else f" with code {worker.exit_code}"  # it may be on its way out
+            logger.info("the worker ended%s and was started again; nothing is lost", code)
             self._start()
             self._tell_again()
-        elif self.pending:
-            logger.warning("no worker is started any more, with %d windows to finish: %s", self.windows_left, _LATER)
         if self.worker is None:
             self.pending.clear()
             self._messages.clear()

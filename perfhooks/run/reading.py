@@ -75,10 +75,10 @@ def read_bytes(path: Path, most: int = LARGEST) -> bytes:
         OSError: It cannot be read, is no file of its own, or too large.
     """
     with os.fdopen(open_plain(path), "rb") as file:
-        found = file.read(most + 1)
-    if len(found) > most:
-        raise NotPlainError(f"{path} is larger than {most >> 20} MB")
-    return found
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise NotPlainError(f"{path} is larger than {most >> 20} MB")
+        return file.read(size)  # room for more would be taken at once, and a process may have little
 
 
 def read_json(path: Path, kind: type[T], what: str) -> T:
