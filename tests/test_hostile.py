@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import dataclasses
 import json
 import os
@@ -19,7 +21,9 @@ from perfhooks.finishing.finish import finish
 from perfhooks.finishing.leftovers import finish_all
 from perfhooks.handlers.permit import Permit
 from perfhooks.run.capture import Capture, Place
+from perfhooks.run.folder import Run
 from perfhooks.run.layout import below
+from perfhooks.run.listing import Listing
 from perfhooks.run.liveness import Process
 from perfhooks.run.publishing import publish_json
 from perfhooks.run.timeline import HEADER, Rows, step_times
@@ -509,3 +513,69 @@ def test_a_page_shows_the_latest_windows_and_reads_no_other_twice(run, monkeypat
     last.save(dataclasses.replace(last.load(), partial="cut"))
     assert run_data.gather(run) != made
     assert read == ["train-000014-000014"]
+
+
+def test_finishing_a_window_asks_the_disk_as_often_however_many_there_are(run, monkeypatch):
+    """Each further window is one name in a folder that is listed, and one in ``run.json``."""
+    monkeypatch.setattr("perfhooks.report.run_data._WINDOWS", 4)
+    os.utime(run / WINDOW, (0, 0))
+    asked = {}
+    names = []
+    for count in (20, 220):
+        for number in range(len(names), count):
+            names.append(f"train-{number:06d}-{number:06d}")
+            folder = window(run, names[-1], state="done", first=number, time=float(number))
+            os.utime(folder, (number, number))
+        publish_json(run / "run.json", {"format": 1, "windows": names})
+        kinds = [{"type": "steps"}, {"type": "page"}]
+        place = Place(window(run, f"last-{count:06d}", first=count, handlers=kinds, time=float(count)))
+        finish(place)  # whatever is imported late
+        again = dataclasses.replace(place.load(), state="spooled", token="again")
+        place.save(again)
+        testing.write_trace(place.saved(again), EVENTS)
+        with counted("open", "stat", "lstat", "fstat", "scandir", "listdir") as asked[count]:
+            finish(place)
+        assert json.loads((run / "run.json").read_text())["windows"][-1] == place.folder.name
+        shown = json.loads((run / "report.json").read_text())
+        assert len(shown["windows"]) == 4
+        assert shown["windows"][-1]["name"] == place.folder.name
+        names.append(place.folder.name)
+        os.utime(place.folder, (0, 0))
+    assert sum(asked[20].values()) > 20
+    assert asked[20] == asked[220]
+
+
+@contextlib.contextmanager
+def counted(*names):
+    """How often functions of C of these names are called."""
+    found = collections.Counter()
+
+    def see(_frame, event, called):
+        if event == "c_call" and called.__name__ in names:
+            found[called.__name__] += 1
+
+    before = sys.getprofile()
+    sys.setprofile(see)
+    try:
+        yield found
+    finally:
+        sys.setprofile(before)
+
+
+def test_the_latest_windows_are_found_whatever_run_json_says_of_them(run):
+    """A window that is finished again is a late one; one that is not named is asked when it changed."""
+    for number in range(6):
+        os.utime(window(run, f"train-{number:06d}-{number:06d}", state="done"), (number + 1, number + 1))
+    os.utime(run / WINDOW, (0, 0))
+    of_run = Run(run)
+    names = [f"train-{number:06d}-{number:06d}" for number in range(5, -1, -1)]
+    for finished in ([], names[::-1], names[:0:-1], [*names[::-1], "not-there"], names[3:]):
+        found = of_run.latest_windows(3, Listing.of(run), finished)
+        assert [path.name for path in found] == names[:3], finished
+    assert len(of_run.latest_windows(9, Listing.of(run), names[:2])) == 7
+    for place in (run / names[5], run / names[0]):
+        of_run.note_window(Place(place))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("perfhooks.run.folder._LATE", 1)
+        of_run.note_window(Place(run / names[5]))
+    assert list(of_run.manifest().windows) == [names[0], names[5]]

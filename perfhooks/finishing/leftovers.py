@@ -54,7 +54,7 @@ def finish_all(folder: Path, permit: Permit = NOTHING_SAID) -> Iterator[Outcome]
     run.adopt()
     for place in run.places():
         try:
-            if run.is_recording(place) and not place.capture_file.exists():
+            if not place.capture_file.exists() and run.is_recording(place):
                 continue
             before = place.load().state
             yield Outcome(place, finish(place, permit), finished_now=before == "spooled")

@@ -13,6 +13,7 @@ from perfhooks.ranks import missing
 from perfhooks.ranks.findings import findings
 from perfhooks.ranks.known import Known, Told
 from perfhooks.run.folder import Run, places_of
+from perfhooks.run.listing import Listing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,13 +37,16 @@ _CELLS: Final = 8192
 _DIGITS: Final = 6
 
 
-def gather(run: Path, windows: Sequence[Path] | None = None, known: Known | None = None) -> dict[str, Any]:
+def gather(
+    run: Path, windows: Sequence[Path] | None = None, known: Known | None = None, seen: Listing | None = None
+) -> dict[str, Any]:
     """Compare the ranks of a run.
 
     Args:
         run: A run folder. What waits to be finished counts as missing.
         windows: The folders of the windows to compare; None takes all.
         known: What was said of windows before, which is then taken from there.
+        seen: What is in its folder, if somebody has looked.
 
     Returns:
         Plain data, of which tables are columns:
@@ -66,12 +70,12 @@ def gather(run: Path, windows: Sequence[Path] | None = None, known: Known | None
     from perfhooks.ranks import files
 
     folder = Run.existing(run)
-    known = known or Known()
+    known, seen = known or Known(), seen or Listing.of(run)
     folders = folder.window_folders() if windows is None else windows
     found = [known.of(each, _told) for each in folders if each.is_dir()]  # an old one may just have been deleted
     told = {each.compared["name"]: each for each in found if each.ranks}
     died: dict[str, set[int]] = {}
-    for place in folder.died_recording():
+    for place in folder.died_recording(seen):
         died.setdefault(place.folder.name, set()).add(place.rank)
     manifest = folder.manifest()
     return {
@@ -82,7 +86,7 @@ def gather(run: Path, windows: Sequence[Path] | None = None, known: Known | None
         "missing": missing.of_run(
             {name: set(each.ranks) for name, each in told.items()},
             {name: (each.stage, each.first) for name, each in told.items()},
-            files.began(folder.folder),
+            files.began(seen),
             died,
             trimmed=any(each.is_trimmed for each in told.values()),
             world_size=manifest.world_size,

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from perfhooks.run.listing import Listing
+
 STEPS: Final[Mapping[str, pl.DataType]] = {
     "rank": pl.Int64(),
     "step": pl.Int64(),
@@ -98,9 +100,9 @@ def names(run: Path) -> dict[str, set[int]]:
     return found
 
 
-def began(run: Path) -> set[int]:
-    """The ranks that left any sign of having been asked to record."""
-    return _ranks(rank_of_run_file, run)
+def began(seen: Listing) -> set[int]:
+    """The ranks that left any sign of having been asked to record in the folder of a run."""
+    return {rank for name in seen.files if (rank := rank_of_run_file(name)) is not None}
 
 
 def read(folder: Path, ranks: Iterable[int]) -> RankedWindow:

@@ -104,6 +104,8 @@ def _never(rank: int, asked: object) -> str | None:
 def _absent(
     name: str, ranks: set[int], windows: Mapping[str, set[int]], stages: Mapping[str, tuple[str, int]]
 ) -> list[dict[str, Any]]:
+    if not ranks:
+        return []
     stage, first = stages.get(name, ("", 0))
     alike = {stages[each][1]: present for each, present in windows.items() if stages.get(each, ("",))[0] == stage}
     before = set().union(*(present for begin, present in alike.items() if begin < first))

@@ -20,6 +20,7 @@ from perfhooks.run import layout
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.folder import Run, places_of
 from perfhooks.run.layout import SHARE
+from perfhooks.run.listing import Listing
 from perfhooks.run.timeline import sample
 
 if TYPE_CHECKING:
@@ -87,24 +88,25 @@ def gather(folder: Path) -> dict[str, Any]:
         PerfhooksError: It is no run folder.
     """
     run = Run.existing(folder)
-    latest, count = _latest(run)
+    manifest, seen = run.manifest(), Listing.of(folder)
+    latest, count = _latest(run, seen, manifest), len(seen.windows)
     finished = list(_read(place for places in latest.values() for place in places))
     windows: dict[str, list[_Finished]] = {}
     for each in sorted(finished, key=lambda each: each.capture.time):
         windows.setdefault(each.place.folder.name, []).append(each)
-    of_ranks = _of_ranks(run, list(latest))
+    of_ranks = _of_ranks(run, list(latest), seen)
     shown = _chosen(windows, _BUDGET - len(msgspec.json.encode(of_ranks)))
     lowest = min((each.place.rank for each in finished), default=0)
     timeline = _timeline(run.timeline(lowest))
     return {
         "format": FORMAT,
         "title": folder.resolve().name,
-        "run": _run_facts(run.manifest()),
+        "run": _run_facts(manifest),
         "windows": [_window(name, ranks, shown) for name, ranks in windows.items()],
-        "lost": [f"{place.folder.name} of rank {place.rank}" for place in run.died_recording()],
+        "lost": [f"{place.folder.name} of rank {place.rank}" for place in run.died_recording(seen)],
         "timeline": _thinned(timeline),
         **({} if count == len(latest) else {"windows_count": count}),
-        **json_values.facts({"slow": slow_rows.gather(run.folder, _count(timeline))}),
+        **json_values.facts({"slow": slow_rows.gather(run.folder, _count(timeline), seen)}),
         **json_values.facts({"tried": _tried(run.folder / layout.TRIED)}),
         **json_values.facts({"startup": _startup(run.folder, lowest)}),
         **of_ranks,
@@ -217,25 +219,24 @@ def _run_facts(manifest: Manifest) -> dict[str, Any]:
     return json_values.facts(msgspec.to_builtins({name: getattr(manifest, name) for name in wanted}))
 
 
-def _latest(run: Run) -> tuple[dict[Path, list[Place]], int]:
-    """The latest windows with their ranks, and how many there are: a page costs the same however long a run is."""
+def _latest(run: Run, seen: Listing, manifest: Manifest) -> dict[Path, list[Place]]:
+    """The latest windows with their ranks: a page costs the same however long a run is."""
     found: dict[Path, list[Place]] = {}
     left = _RANK_WINDOWS
-    folders, count = run.latest_windows(_WINDOWS)
-    for folder in folders:
+    for folder in run.latest_windows(_WINDOWS, seen, manifest.windows):
         if found and left <= 0:
             break
         with contextlib.suppress(FileNotFoundError):  # an old one has just been deleted
             found[folder] = places_of(folder)
             left -= len(found[folder])
-    return dict(sorted(found.items())), count
+    return dict(sorted(found.items()))
 
 
-def _of_ranks(run: Run, windows: list[Path]) -> dict[str, Any]:
+def _of_ranks(run: Run, windows: list[Path], seen: Listing) -> dict[str, Any]:
     """What several ranks say together, and what to do about it; nothing of one rank of which nothing is missing."""
     try:
         known = Known.read(run.folder)
-        told = perfhooks.ranks.gather(run.folder, windows, known)
+        told = perfhooks.ranks.gather(run.folder, windows, known, seen)
         known.keep(run.folder, [folder.name for folder in windows])
         named = {rank for entry in told["missing"] for rank in entry["ranks"]}
         if len(named.union(told["ranks"])) < 2:  # noqa: PLR2004 -- several

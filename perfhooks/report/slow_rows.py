@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
 from perfhooks.report import json_values
 from perfhooks.run import layout
+from perfhooks.run.listing import Listing
 from perfhooks.run.reading import is_plain
 from perfhooks.watching import slow_steps
 from perfhooks.watching.causes import RANKS, UNKNOWN
@@ -42,18 +42,19 @@ def table(run: Path | None) -> pl.DataFrame:
     return _table(run)[0]
 
 
-def gather(run: Path, steps: int | None) -> dict[str, Any] | None:
+def gather(run: Path, steps: int | None, seen: Listing | None = None) -> dict[str, Any] | None:
     """What the page says of them; None where no step was slow.
 
     Args:
         run: A run folder.
         steps: How many steps it has in all; None where that is not known.
+        seen: What is in its folder, if somebody has looked.
 
     Returns:
         Plain data in the form of `perfhooks.report.data.SlowSteps`. A step that was slow on several ranks counts once:
         for as long as it took where it took longest, and for the cause of a rank that did not only wait for others.
     """
-    found, is_cut = _table(run)
+    found, is_cut = _table(run, seen)
     if not found.height:
         return None
     waits = pl.col("cause").is_in([RANKS, UNKNOWN])
@@ -74,9 +75,9 @@ def gather(run: Path, steps: int | None) -> dict[str, Any] | None:
     }
 
 
-def _table(run: Path | None) -> tuple[pl.DataFrame, bool]:
+def _table(run: Path | None, seen: Listing | None = None) -> tuple[pl.DataFrame, bool]:
     """The table, and whether early rows of it were not read."""
-    files = {} if run is None else _files(run)
+    files = {} if run is None else _files(run, seen or Listing.of(run))
     most = max(_BUDGET // max(len(files), 1), _LEAST)
     columns: dict[str, list[Any]] = {name: [] for name in ("rank", *SlowStep._fields)}
     is_cut = False
@@ -89,9 +90,8 @@ def _table(run: Path | None) -> tuple[pl.DataFrame, bool]:
     return made.sort("wall_ms", "rank", "step", descending=[True, False, False]), is_cut
 
 
-def _files(run: Path) -> dict[int, Path]:
+def _files(run: Path, seen: Listing) -> dict[int, Path]:
     """The file of each rank that has slow steps."""
-    with os.scandir(run) as entries:
-        ranks = sorted({rank for each in entries if (rank := layout.rank_of_slow_steps(each.name)) is not None})
+    ranks = sorted({rank for name in seen.files if (rank := layout.rank_of_slow_steps(name)) is not None})
     paths = {rank: run / layout.slow_steps(rank) for rank in ranks}
     return {rank: path for rank, path in paths.items() if is_plain(path)}

@@ -16,6 +16,7 @@ from perfhooks.errors import OptionError, PerfhooksError
 from perfhooks.guard import logger
 from perfhooks.run import layout, remote
 from perfhooks.run.capture import Capture, Place
+from perfhooks.run.listing import Listing
 from perfhooks.run.liveness import Process
 from perfhooks.run.locking import locked
 from perfhooks.run.manifest import Manifest
@@ -23,7 +24,7 @@ from perfhooks.run.publishing import draft_of, file_name, is_newer, is_whole_jso
 from perfhooks.run.reading import is_plain, read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from perfhooks.run.job import Job
     from perfhooks.run.manifest import StepsBy
@@ -142,7 +143,7 @@ class Run:
 
     def left_steps(self) -> list[tuple[Path, int]]:
         """Such files that nobody has taken care of, and the rank that they belong to."""
-        found = ((entry.name, layout.rank_of_raw_steps(entry.name)) for entry in _entries(self.folder))
+        found = ((name, layout.rank_of_raw_steps(name)) for name in Listing.of(self.folder).files)
         return sorted((self.folder / name, rank) for name, rank in found if rank is not None)
 
     def timeline(self, rank: int) -> Path:
@@ -151,26 +152,31 @@ class Run:
 
     def window_folders(self) -> list[Path]:
         """The folders below, links left out: they may lead anywhere."""
-        return sorted(Path(entry.path) for entry in self._windows())
-
-    def _windows(self) -> Iterator[os.DirEntry[str]]:
-        for entry in _entries(self.folder):
-            if entry.name != layout.REQUESTS and entry.is_dir(follow_symlinks=False):
-                yield entry
+        return [self.folder / name for name in sorted(Listing.of(self.folder).windows)]
 
     def owners(self) -> dict[int, Process]:
         """The process that records, or recorded, as each rank."""
-        ranks = {layout.rank_of_owner(entry.name): entry.path for entry in _entries(self.folder)}
-        found = {rank: _owner(Path(path)) for rank, path in sorted(ranks.items(), key=str) if rank is not None}
+        ranks = {layout.rank_of_owner(name): name for name in Listing.of(self.folder).files}
+        found = {rank: _owner(self.folder / name) for rank, name in sorted(ranks.items(), key=str) if rank is not None}
         return {rank: process for rank, process in sorted(found.items()) if process is not None}
 
-    def latest_windows(self, most: int) -> tuple[list[Path], int]:
-        """Those of the folders that changed last, the latest first; and how many there are."""
+    def latest_windows(self, most: int, seen: Listing, finished: Sequence[str]) -> list[Path]:
+        """Those of the folders that changed last, the latest first; of a long run only these are asked when that was.
+
+        Args:
+            most: How many at most.
+            seen: What is in the folder of the run.
+            finished: The windows in the order in which they were finished, as ``run.json`` has them.
+        """
+        there, known = set(seen.windows), set(finished)
+        latest = [name for name in finished[-most:] if name in there]
+        if len(latest) < min(most, len(there)):  # older ones are shown, too
+            known.clear()
         found = []
-        for entry in self._windows():
+        for path in (self.folder / name for name in {*latest, *(there - known)}):
             with contextlib.suppress(FileNotFoundError):  # an old one has just been deleted
-                found.append((entry.stat(follow_symlinks=False).st_mtime_ns, entry.path))
-        return [Path(path) for _, path in sorted(found, reverse=True)[:most]], len(found)
+                found.append((path.lstat().st_mtime_ns, path))
+        return [path for _, path in sorted(found, reverse=True)[:most]]
 
     def places(self) -> list[Place]:
         """Every window of every rank, finished or not, in the order of the folders' names."""
@@ -221,9 +227,9 @@ class Run:
             else:
                 mark.write_bytes(msgspec.json.encode(_Mark(name, Process.current())))
 
-    def _marks(self) -> Iterator[tuple[Place, Path, bool]]:
+    def _marks(self, seen: Listing | None = None) -> Iterator[tuple[Place, Path, bool]]:
         """Windows that were begun and not ended, with the mark of each, and whether its process is gone."""
-        for name in sorted(entry.name for entry in _entries(self.folder) if entry.name.startswith(".")):
+        for name in sorted((seen or Listing.of(self.folder)).files):
             path, rank = self.folder / name, layout.rank_of_mark(name)
             if rank is None:
                 continue
@@ -242,19 +248,23 @@ class Run:
         """Whether any rank may be recording or saving a window this moment."""
         return any(not gone for _, _, gone in self._marks())
 
-    def died_recording(self) -> list[Place]:
+    def died_recording(self, seen: Listing | None = None) -> list[Place]:
         """The ranks whose process ended while a window was open, and that window."""
-        return [place for place, mark, gone in self._marks() if gone and not is_newer(place.capture_file, mark)]
+        return [place for place, mark, gone in self._marks(seen) if gone and not is_newer(place.capture_file, mark)]
 
     def note_window(self, place: Place) -> None:
-        """Name a finished window in ``run.json``; the first rank does, the others need no lock to see it."""
-        if place.folder.name in self.manifest().windows:
+        """Name a finished window in ``run.json``; the first rank does, the others need no lock to see it.
+
+        One that was finished long ago, and is again, as after a restart from an early checkpoint, is a late one.
+        """
+        name = place.folder.name
+        if name in self.manifest().windows[-_LATE:]:
             return
         with locked(self.folder / layout.MANIFEST_LOCK, timeout=60):
             manifest = self.manifest()
-            windows = tuple(sorted({*manifest.windows, place.folder.name}))
-            if windows != manifest.windows:
-                msgspec.structs.replace(manifest, windows=windows).write(self.folder)
+            if name not in manifest.windows[-_LATE:]:
+                others = tuple(each for each in manifest.windows if each != name)
+                msgspec.structs.replace(manifest, windows=(*others, name)).write(self.folder)
 
     def say_steps_by(self, said: StepsBy) -> None:
         """Put into ``run.json`` how steps were told."""
@@ -322,6 +332,9 @@ def _owner(path: Path) -> Process | None:
 _OPENED: set[Path] = set()
 """The folders of runs that this process took part in."""
 _LONGEST_WINDOW_S: Final = 3600
+_LATE: Final = 128
+"""So many windows are late ones: as the ranks of a job finish a window at about the same time, none of them has left
+them when the last one does."""
 
 
 class _Mark(msgspec.Struct):

@@ -71,7 +71,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     remote: str | None = None
     """The URL at which the run was to be kept. Nothing is sent there because it stands here."""
     windows: tuple[str, ...] = ()
-    """The finished windows of any rank, by name."""
+    """The finished windows of any rank, by name, in the order in which the first rank finished each."""
     schedule: dict[str, Any] | None = None
     """Which steps were to be recorded."""
     handlers: tuple[dict[str, Any], ...] = ()
