@@ -594,6 +594,8 @@ def test_a_device_that_is_not_here_is_refused_with_the_way_out(monkeypatch):
         OptionError, match=r"^device must be one that torch knows, as cpu, cuda or cuda:1; got 'nowhere'$"
     ):
         safe.device_of("nowhere", on_device=True)
+    with pytest.raises(OptionError, match=r"^device 'meta' computes nothing, .* Give --device cpu$"):
+        safe.device_of("meta", on_device=False)
 
 
 @pytest.mark.parametrize(

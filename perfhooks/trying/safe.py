@@ -114,6 +114,8 @@ def device_of(name: str | None, *, on_device: bool) -> torch.device:
         device = torch.device(wanted)
     except RuntimeError as error:
         raise OptionError(f"device must be one that torch knows, as cpu, cuda or cuda:1; got {wanted!r}") from error
+    if device.type == "meta":
+        raise OptionError("device 'meta' computes nothing, so nothing can be timed on it. Give --device cpu")
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
