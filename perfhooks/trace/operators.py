@@ -10,14 +10,16 @@ import polars as pl
 
 from perfhooks.errors import OptionError
 from perfhooks.trace import flops, modules, stacks, steps, torch_rules, whose
+from perfhooks.trace.grouping import distinct, groups
 from perfhooks.trace.kinds import DEVICE_WORK, Kind
-from perfhooks.trace.nesting import nest
+from perfhooks.trace.nesting import Nesting, nest
 from perfhooks.trace.once import once
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from perfhooks.trace.model import Ints, Trace
+    from perfhooks.trace.grouping import Groups
+    from perfhooks.trace.model import Column, Ints, Trace
     from perfhooks.trace.whose import Owners
 
 _MS: Final = 1e-6  # milliseconds in a nanosecond
@@ -41,12 +43,28 @@ class Calls(NamedTuple):
     depth: Ints
 
 
+class _Rows(NamedTuple):
+    """Slices that are counted, and what is summed of them."""
+
+    row: Ints
+    """The slice of the trace."""
+    name: Ints
+    """The place of its name among those that are shown."""
+    kind: Column
+    group: Ints
+    """Operators and labels of one name are rows of their own, and so are those of the host and of devices."""
+    sums: dict[str, Ints]
+    """Columns of the table by name; those of which the trace knows nothing are left out."""
+
+
 class _Key(NamedTuple):
     """What rows are told apart by: numbers are grouped faster than texts."""
 
     values: pl.Series
     number: Ints
     """For each row the place of its value."""
+    absent: int
+    """The place of the value of what has none."""
 
 
 def table(
@@ -94,28 +112,31 @@ def table(
     for each in wanted:
         if each not in GROUPS:
             raise OptionError(f"by must be of {', '.join(map(repr, GROUPS))}, got {each!r}")
-    rows = pl.concat([_host_rows(trace, all_flops=all_flops), _device_rows(trace)])
-    memory = _memory_row(trace)
-    keys = _keys(trace, wanted, rows["row"].to_numpy(), stack_depth, owners)
-    grouped = (
-        rows.with_columns(**{name: key.number for name, key in keys.items()})
-        .group_by("place", "group", *keys, maintain_order=True)
-        .agg(pl.col("kind").first(), pl.len().alias("count"), pl.col(*_TIMES, *_SIZES).sum(), _known_sum("flops"))
-    )
-    grouped = grouped.with_columns(**{name: key.values.gather(grouped[name]) for name, key in keys.items()})
-    return _finished(trace, grouped, memory, tuple(keys))
+    host, work = _host_rows(trace), _device_rows(trace)
+    row, name, kind, group = (np.concatenate(each) for each in zip(host[:4], work[:4], strict=True))
+    keys = _keys(trace, wanted, row, stack_depth, owners)
+    found = groups(name, group, *(key.number for key in keys.values()))
+    sums = {"count": np.bincount(found.of, minlength=len(found.first))}
+    sums |= {each: found.summed(values, slice(len(host.row))) for each, values in host.sums.items()}
+    for each, values in work.sums.items():
+        sums[each] += found.summed(values, slice(len(host.row), None))
+    sums["flops"] = _known_sum(found, _flops(trace, everything=all_flops))
+    shown = {each: key._replace(number=key.number[found.first]) for each, key in keys.items()}
+    return _finished(trace, name[found.first], kind[found.first], sums, shown)
 
 
 @once
 def calls(trace: Trace) -> Calls:
     """The tree of calls on the host, by torch's rules."""
-    rows = trace.rows(*_HOST)
-    rows = rows[~torch_rules.hidden(trace, rows)]
+    rows = _shown(trace)
     thread = torch_rules.tree_threads(trace, rows)
-    order = np.lexsort((-trace.end[rows], trace.start[rows], thread))
-    rows, thread = rows[order], thread[order]
-    nesting = nest(thread, trace.start[rows], trace.end[rows])
-    _, place = torch_rules.shown_names(trace.names)
+    if np.array_equal(thread, trace.thread[rows]):
+        nesting = _on_own_threads(trace)
+    else:
+        order = np.lexsort((-trace.end[rows], trace.start[rows], thread))
+        rows, thread = rows[order], thread[order]
+        nesting = nest(thread, trace.start[rows], trace.end[rows])
+    _, place = torch_rules.shown_names(trace)
     into = torch_rules.merged_into(nesting.parent, place[trace.name[rows]])
     parent = np.where(nesting.parent >= 0, into[nesting.parent], -1) if len(rows) else nesting.parent
     return Calls(rows, parent, into, nesting.depth)
@@ -137,55 +158,61 @@ def device_time(trace: Trace, tree: Calls) -> Ints:
 
 
 @once
-def _host_rows(trace: Trace, *, all_flops: bool) -> pl.DataFrame:
+def _host_rows(trace: Trace) -> _Rows:
     tree = calls(trace)
     start, end = trace.start[tree.row], trace.end[tree.row]
-    on_device = device_time(trace, tree)
-    host_bytes, device_bytes = torch_rules.memory_within(trace.instants, start, end)
-    counted = np.flatnonzero(tree.into == np.arange(len(tree.row)))
     columns = {
         "self_cpu_ms": _own(end - start, tree),
         "cpu_ms": end - start,
         "exclusive_cpu_ms": _exclusive(trace, tree),
-        "self_device_ms": on_device,
-        "device_ms": _total(on_device, tree),
-        "self_cpu_bytes": _own(host_bytes, tree),
-        "cpu_bytes": host_bytes,
-        "self_device_bytes": _own(device_bytes, tree),
-        "device_bytes": device_bytes,
-        "flops": _flops(trace, tree, everything=all_flops),
     }
-    return _frame(trace, tree.row[counted], {name: column[counted] for name, column in columns.items()})
+    if trace.is_device_traced:
+        on_device = device_time(trace, tree)
+        columns |= {"self_device_ms": on_device, "device_ms": _total(on_device, tree)}
+    if len(trace.instants.time):
+        of_host, of_device = torch_rules.memory_within(trace.instants, start, end)
+        columns |= {"self_cpu_bytes": _own(of_host, tree), "cpu_bytes": of_host}
+        columns |= {"self_device_bytes": _own(of_device, tree), "device_bytes": of_device}
+    counted = _counted(tree)
+    return _rows(trace, tree.row[counted], {name: column[counted] for name, column in columns.items()})
 
 
-def _flops(trace: Trace, tree: Calls, *, everything: bool) -> Ints:
-    """The floating point operations of each call, or -1."""
-    found = flops.per_call(trace, tree.row, flops.BY_TORCH)
-    if everything:
-        found = np.where(found > 0, found, np.maximum(found, flops.missed_per_call(trace, tree.row, tree.parent)))
-    return found
-
-
-def _known_sum(name: str) -> pl.Expr:
-    """The sum of what is known, null if nothing is."""
-    known = pl.col(name).filter(pl.col(name) >= 0)
-    return pl.when(known.len() > 0).then(known.sum())
+def _counted(tree: Calls) -> Ints:
+    """The calls that count by themselves."""
+    return np.flatnonzero(tree.into == np.arange(len(tree.row)))
 
 
 @once
-def _device_rows(trace: Trace) -> pl.DataFrame:
+def _flops(trace: Trace, *, everything: bool) -> Ints:
+    """The floating point operations of each call that counts, or -1."""
+    tree = calls(trace)
+    found = flops.per_call(trace, tree.row, flops.BY_TORCH)
+    if everything:
+        found = np.where(found > 0, found, np.maximum(found, flops.missed_per_call(trace, tree.row, tree.parent)))
+    return found[_counted(tree)]
+
+
+def _known_sum(found: Groups, values: Ints) -> Ints:
+    """The sum of what is known in each group, of the first rows; -1 where nothing is."""
+    known = np.flatnonzero(values >= 0)
+    total = np.full(len(found.first), -1, np.int64)
+    total[found.of[known]] = 0
+    np.add.at(total, found.of[known], values[known])
+    return total
+
+
+@once
+def _device_rows(trace: Trace) -> _Rows:
     rows = trace.rows(*_DEVICE)
     span = trace.end[rows] - trace.start[rows]
-    nothing = np.zeros(len(rows), np.int64)
-    return _frame(trace, rows, {"self_device_ms": span, "device_ms": span, "flops": nothing - 1}, nothing)
+    return _rows(trace, rows, {"self_device_ms": span, "device_ms": span} if trace.is_device_traced else {})
 
 
-def _frame(trace: Trace, rows: Ints, columns: dict[str, Ints], missing: Ints | None = None) -> pl.DataFrame:
+def _rows(trace: Trace, rows: Ints, columns: dict[str, Ints]) -> _Rows:
     kind = trace.kind[rows]
-    _, place = torch_rules.shown_names(trace.names)
+    _, place = torch_rules.shown_names(trace)
     group = 2 * np.isin(kind, _DEVICE) + np.isin(kind, (Kind.ANNOTATION, Kind.DEVICE_ANNOTATION))
-    values = {name: columns.get(name, missing) for name in (*_TIMES, *_SIZES, "flops")}
-    return pl.DataFrame({"row": rows, "place": place[trace.name[rows]], "group": group, "kind": kind, **values})
+    return _Rows(rows, place[trace.name[rows]], kind, group, columns)
 
 
 def _own(values: Ints, tree: Calls) -> Ints:
@@ -198,13 +225,24 @@ def _own(values: Ints, tree: Calls) -> Ints:
 
 def _exclusive(trace: Trace, tree: Calls) -> Ints:
     """The time of each call on its own thread in which no other call ran inside of it."""
-    order = np.argsort(tree.row)
-    rows = tree.row[order]
-    own = np.empty_like(rows)
-    own[order] = nest(trace.thread[rows], trace.start[rows], trace.end[rows]).own
-    found = np.zeros(len(rows), np.int64)
-    np.add.at(found, tree.into, own)
+    order = np.argsort(tree.row, kind="stable")
+    found = np.zeros(len(order), np.int64)
+    np.add.at(found, tree.into[order], _on_own_threads(trace).own)
     return found
+
+
+@once
+def _on_own_threads(trace: Trace) -> Nesting:
+    """How the calls nest, each on its own thread; by slice."""
+    rows = _shown(trace)
+    return nest(trace.thread[rows], trace.start[rows], trace.end[rows])
+
+
+@once
+def _shown(trace: Trace) -> Ints:
+    """The slices of the host that torch shows."""
+    rows = trace.rows(*_HOST)
+    return rows[~torch_rules.hidden(trace, rows)]
 
 
 def _total(values: Ints, tree: Calls) -> Ints:
@@ -246,53 +284,59 @@ def _launched_from(trace: Trace, rows: Ints) -> Ints:
     return found[rows]
 
 
-def _key(values: Sequence[Any], place: Ints, kind: pl.DataType | None = None) -> _Key:
-    """The value at each place, null for -1, with one number for all places that have the same."""
+def _key(values: Sequence[Any], place: Ints, kind: pl.DataType | None = None, absent: Any = None) -> _Key:
+    """The value at each place, and what stands for none for -1, with one number for all places that have the same."""
     known: dict[Any, int] = {}
-    numbers = np.array([known.setdefault(value, len(known)) for value in (*values, None)], np.int64)
-    return _Key(pl.Series(list(known), dtype=kind or pl.String), numbers[place])
+    numbers = np.array([known.setdefault(value, len(known)) for value in (*values, absent)], np.int64)
+    return _Key(pl.Series(list(known), dtype=kind or pl.String), numbers[place], known[absent])
 
 
 def _shapes(trace: Trace, rows: Ints) -> _Key:
     """The shapes as torch writes them; none at all, as for a call without tensors, is an empty list."""
     dims = trace.argument("dims")[rows].astype(np.int64)
-    used = np.flatnonzero(np.bincount(dims + 1, minlength=1)) - 1  # -1 is none; of all texts few are shapes
-    place = np.zeros(len(trace.texts) + 1, np.int64)
-    place[used] = np.arange(len(used))
-    return _key([json.dumps(trace.text(int(each)) or []) for each in used], place[dims])
+    used, place = distinct(dims + 1)  # -1 is none; of all texts few are shapes
+    return _key([json.dumps(trace.text(each) or []) for each in (used - 1).tolist()], place, absent="[]")
 
 
 @once
-def _memory_row(trace: Trace) -> pl.DataFrame | None:
-    rows = trace.rows(*_HOST)
-    rows = rows[~torch_rules.hidden(trace, rows)]
+def _memory_row(trace: Trace) -> dict[str, int]:
+    """The row of what was allocated while nothing that is shown ran; empty where that is nothing."""
+    rows = _shown(trace)
     homeless = torch_rules.homeless_memory(trace.instants, trace.start[rows], trace.end[rows])
     if not homeless.any():
-        return None
-    host, device = ([int(size[homeless].sum())] for size in torch_rules.memory_sizes(trace.instants))
-    sizes = dict(zip(_SIZES, (host, host, device, device), strict=True))
-    return pl.DataFrame({"name": [torch_rules.MEMORY], "count": [int(homeless.sum())], **sizes})
+        return {}
+    host, device = (int(size[homeless].sum()) for size in torch_rules.memory_sizes(trace.instants))
+    return {"count": int(homeless.sum()), **dict(zip(_SIZES, (host, host, device, device), strict=True)), "flops": -1}
 
 
-def _finished(trace: Trace, grouped: pl.DataFrame, memory: pl.DataFrame | None, keys: tuple[str, ...]) -> pl.DataFrame:
-    names, _ = torch_rules.shown_names(trace.names)
-    kinds = [kind.name.lower() for kind in Kind]
-    shown = grouped.with_columns(
-        pl.Series("name", names, dtype=pl.String).gather(grouped["place"]),
-        pl.Series("kind", kinds, dtype=pl.String).gather(grouped["kind"]),
-    ).drop("place", "group")
-    if memory is not None:
-        shown = pl.concat([shown, memory.cast({"count": shown.schema["count"]})], how="diagonal")
-        shown = shown.with_columns(pl.col("kind").fill_null("memory"), pl.col(*_TIMES).fill_null(0), **_no_shapes(keys))
-    absent = [] if trace.is_device_traced else ["self_device_ms", "device_ms"]
-    absent += [] if len(trace.instants.time) else list(_SIZES)
-    return (
-        shown.with_columns(pl.col("count").cast(pl.Int64), pl.col(*_TIMES) * _MS)
-        .with_columns(pl.lit(None, shown.schema[name] if name in _SIZES else pl.Float64).alias(name) for name in absent)
-        .select("name", "kind", *keys, "count", *_TIMES, *_SIZES, "flops")
-        .sort("self_cpu_ms", "name", descending=[True, False], maintain_order=True)
+@once
+def _names(trace: Trace) -> tuple[pl.Series, Ints]:
+    """The names that are shown, with that of memory at the end, and for each its place in the order of letters."""
+    names = [*torch_rules.shown_names(trace)[0], torch_rules.MEMORY]
+    place = {name: place for place, name in enumerate(sorted(set(names)))}
+    return pl.Series(names, dtype=pl.String), np.array([place[name] for name in names])
+
+
+def _finished(trace: Trace, name: Ints, kind: Column, sums: dict[str, Ints], keys: dict[str, _Key]) -> pl.DataFrame:
+    """The table, with the row of memory, in its order."""
+    names, letters = _names(trace)
+    kinds = pl.Series([*(kind.name.lower() for kind in Kind), "memory"], dtype=pl.String)
+    if memory := _memory_row(trace):
+        name, kind = np.append(name, len(names) - 1), np.append(kind, len(kinds) - 1)
+        sums = {each: np.append(values, memory.get(each, 0)) for each, values in sums.items()}
+        keys = {each: key._replace(number=np.append(key.number, key.absent)) for each, key in keys.items()}
+    times = {each: sums[each] * _MS for each in _TIMES if each in sums}
+    order = np.lexsort((letters[name], -times["self_cpu_ms"]))
+    columns = {each: pl.Series(values[order]) for each, values in (sums | times).items()}
+    absent = pl.Series([None]).new_from_index(0, len(order))
+    return pl.DataFrame(
+        {
+            "name": names.gather(name[order]),
+            "kind": kinds.gather(kind[order]),
+            **{each: key.values.gather(key.number[order]) for each, key in keys.items()},
+            "count": columns["count"],
+            **{each: columns.get(each, absent.cast(pl.Float64)) for each in _TIMES},
+            **{each: columns.get(each, absent.cast(pl.Int64)) for each in _SIZES},
+            "flops": columns["flops"].set(pl.Series(sums["flops"][order] < 0), None),
+        }
     )
-
-
-def _no_shapes(keys: tuple[str, ...]) -> dict[str, pl.Expr]:
-    return {"input_shapes": pl.col("input_shapes").fill_null("[]")} if "input_shapes" in keys else {}

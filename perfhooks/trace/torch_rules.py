@@ -16,8 +16,6 @@ from perfhooks.trace.kinds import Kind
 from perfhooks.trace.once import once
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from perfhooks.trace.intervals import Flags
     from perfhooks.trace.model import Column, Instants, Ints, Trace
 
@@ -124,8 +122,9 @@ def homeless_memory(events: Instants, start: Ints, end: Ints) -> Flags:
     return homeless
 
 
-def shown_names(names: Sequence[str]) -> tuple[list[str], Ints]:
+@once
+def shown_names(trace: Trace) -> tuple[list[str], Ints]:
     """The distinct names of the table, and for each name of the trace its place among them."""
-    distinct: dict[str, int] = {}
-    places = [distinct.setdefault(shown_name(name), len(distinct)) for name in names]
-    return list(distinct), np.array(places, np.int64)
+    found: dict[str, int] = {}
+    places = [found.setdefault(shown_name(name), len(found)) for name in trace.names]
+    return list(found), np.array(places, np.int64)
