@@ -209,7 +209,7 @@ class Evidence:
     @cached_property
     def _begun(self) -> Ints:
         rows = self.trace.rows(*HOST)
-        return np.sort(self.trace.start[rows[self.trace.thread[rows] == self.thread]])
+        return self.trace.start[rows[self.trace.thread[rows] == self.thread]]  # sorted, on one thread
 
     # --- what is known of a step ---
 
@@ -232,8 +232,7 @@ class Evidence:
 
     def named(self, pattern: str, *kinds: Kind) -> Ints:
         """The slices of these kinds in the steps in whose name a regular expression is found."""
-        rows = self.trace.rows(*kinds)
-        rows = rows[self.trace.matching(re.compile(pattern), rows)]
+        rows = self.trace.chosen(re.compile(pattern).search, *kinds)
         found: Ints = rows[self.inside(self.trace.start[rows])]
         return found
 

@@ -179,7 +179,7 @@ def of_work(trace: Trace) -> Column:
     unknown = (category == OTHER) | (category == COMMUNICATION)
     kernels = intervals.distinct(trace.name[work[unknown]])
     by_name = np.full(len(trace.names) + 1, OTHER, np.int8)
-    by_name[kernels] = _by_name([trace.names[each].lower() for each in kernels.tolist()], _KERNELS)[:-1]
+    by_name[kernels] = _by_name([trace.names[each].lower() for each in kernels.tolist()], _KERNELS)
     category = np.where(unknown, by_name[trace.name[work]], category)
     launch = np.where(trace.launches >= 0, trace.launches, owner)
     updates = (launch >= 0) & (category != ATTENTION) & _updating(trace, launch)
@@ -194,8 +194,8 @@ def of_work(trace: Trace) -> Column:
 def calls(trace: Trace) -> _Calls:
     """The operators of the host with their categories."""
     rows = trace.rows(Kind.OP, Kind.ANNOTATION)
-    is_range = np.array([*(bool(_RANGE.match(name)) for name in trace.names), False])[trace.name[rows]]
-    is_operator = (trace.kind[rows] == Kind.OP) & ~is_range
+    is_operator = trace.kind[rows] == Kind.OP
+    is_operator[np.searchsorted(rows, trace.chosen(_RANGE.match, Kind.OP))] = False
     nesting = nest(trace.thread[rows], trace.start[rows], trace.end[rows])
     said = _of_operators(trace)[trace.name[rows]]
     named = np.where(is_operator & (said != OTHER), said, -1)
@@ -222,22 +222,25 @@ def _updating(trace: Trace, rows: Ints) -> Flags:
 def _optimizing(trace: Trace) -> list[int]:
     """The threads on which anything is called an optimizer."""
     told = (part_names.of_label, part_names.of_automatic, part_names.of_range)
-    named = [any(part_of(name) == labels.OPTIMIZER for part_of in told) for name in trace.names]
-    rows = trace.rows(Kind.OP, Kind.ANNOTATION)
-    rows = rows[np.array([*named, False])[trace.name[rows]]]
+    rows = trace.chosen(
+        lambda name: any(part_of(name) == labels.OPTIMIZER for part_of in told), Kind.OP, Kind.ANNOTATION
+    )
     found: list[int] = intervals.distinct(trace.thread[rows]).tolist()
     return found
 
 
 @once
 def _of_operators(trace: Trace) -> Column:
-    """The category that each name tells if it is an operator's, else `OTHER`; one value more."""
-    return _by_name([_plain(name).lower() for name in trace.names], _OPERATORS, _BY_STEM)
+    """The category that each name tells if it is an operator's, else `OTHER`."""
+    numbers = trace.names_of(Kind.OP)
+    found = np.full(len(trace.names), OTHER, np.int8)
+    found[numbers] = _by_name([_plain(trace.names[each]).lower() for each in numbers], _OPERATORS, _BY_STEM)
+    return found
 
 
 def _by_name(names: Sequence[str], rules: Sequence[tuple[int, str]], stems: Mapping[str, int] | None = None) -> Column:
     searches = [(category, re.compile(pattern).search) for category, pattern in rules]
-    found = np.full(len(names) + 1, OTHER, np.int8)
+    found = np.full(len(names), OTHER, np.int8)
     for place, name in enumerate(names):
         told = next((category for category, search in searches if search(name)), OTHER)
         found[place] = (stems or {}).get(_stem(name), OTHER) if told == OTHER and stems else told

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from perfhooks.errors import OptionError
+from perfhooks.trace.kinds import Kind
 from perfhooks.trace.once import once
 
 if TYPE_CHECKING:
@@ -122,5 +123,8 @@ def texts(communication: str | None) -> list[str]:
 def named(trace: Trace) -> Flags:
     """For each of the names of a trace, whether it is that of a kernel that communicates."""
     own = texts(trace.communication)
-    found = [library(name) is not None or any(text in name for text in own) for name in trace.names]
-    return np.array([*found, False], np.bool_)
+    found = np.zeros(len(trace.names) + 1, np.bool_)
+    for number in trace.names_of(Kind.KERNEL):
+        name = trace.names[number]
+        found[number] = library(name) is not None or any(text in name for text in own)
+    return found

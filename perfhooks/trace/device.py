@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from perfhooks.trace import captures, communication, intervals, torch_rules
+from perfhooks.trace import captures, communication, torch_rules
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.nesting import inherited, nest
 from perfhooks.trace.once import once
@@ -75,10 +75,17 @@ def holders(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
         rows: slices, in any order.
         candidates: slices of the host, each once, ascending; one that is among ``rows`` as well does not hold itself.
     """
-    every = intervals.distinct(rows, around(trace, rows, candidates))
+    holding = around(trace, rows, candidates)
+    place = np.zeros(len(trace), np.int64)  # of each slice among those that are looked at
+    place[rows] = 1
+    place[holding] = 1
+    every = np.flatnonzero(place)
+    place[every] = np.arange(len(every))
     parent = nest(trace.thread[every], trace.start[every], trace.end[every]).parent
-    holder = np.append(inherited(parent, np.where(np.isin(every, candidates), np.arange(len(every)), -1)), -1)
-    found: Ints = np.append(every, -1)[holder[parent[np.searchsorted(every, rows)]]]
+    own = np.full(len(every), -1, np.int64)
+    own[place[holding]] = holding
+    around_each = np.append(inherited(parent, own), -1)[parent]
+    found: Ints = around_each[place[rows]]
     return found
 
 
@@ -94,10 +101,10 @@ def around(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
     return found
 
 
+@once
 def launch_calls(trace: Trace) -> Ints:
     """The calls that launch kernels or graphs; what is captured into a graph is not launched."""
-    rows = trace.rows(Kind.RUNTIME)
-    rows = rows[trace.matching(_LAUNCH, rows)]
+    rows = trace.chosen(_LAUNCH.search, Kind.RUNTIME)
     found: Ints = rows[~captures.captured(trace, rows)]
     return found
 
@@ -107,16 +114,15 @@ def has_launches(trace: Trace) -> bool:
 
     Meta's MTIA submits jobs, of which each may be several kernels.
     """
-    calls = trace.rows(Kind.RUNTIME)
-    if trace.matching(_LAUNCH, calls).any():
+    if len(trace.chosen(_LAUNCH.search, Kind.RUNTIME)):
         return True
     return not ((trace.kind[trace.device_rows] == Kind.KERNEL) & (trace.launches >= 0)).any()
 
 
+@once
 def wait_calls(trace: Trace) -> Ints:
     """The calls in which the host waits for the device."""
-    rows = trace.rows(Kind.RUNTIME)
-    return rows[trace.matching(_WAIT, rows)]
+    return trace.chosen(_WAIT.search, Kind.RUNTIME)
 
 
 @once

@@ -174,9 +174,12 @@ def _usages(trace: Trace) -> Sequence[_Usage]:
 def _each_usage(trace: Trace) -> Iterator[_Usage]:
     events = trace.instants
     pairs = np.stack([events.device_type, events.device])
-    devices, place, counts = np.unique(pairs, axis=1, return_inverse=True, return_counts=True)
-    edges = np.cumsum(counts)[:-1]
-    of_each = np.split(np.argsort(place.ravel(), kind="stable"), edges)
+    # most events are of the device of the one before: only where they are not, pairs are compared
+    begins = np.flatnonzero(np.append(True, (pairs[:, 1:] != pairs[:, :-1]).any(axis=0))[: pairs.shape[1]])
+    devices, run = np.unique(pairs[:, begins], axis=1, return_inverse=True)
+    place = np.repeat(run.ravel(), np.diff(begins, append=pairs.shape[1]))
+    counts = np.bincount(place, minlength=devices.shape[1])
+    of_each = np.split(np.argsort(place, kind="stable"), np.cumsum(counts)[:-1])
     for each in np.sort(np.argsort(-counts, kind="stable")[:_MOST_DEVICES]).tolist():
         kind, number = devices[:, each].tolist()
         mine = of_each[each]

@@ -130,12 +130,11 @@ def _found(trace: Trace, rows: Ints, part: str) -> _Found:
 
 def _called(trace: Trace, part_of: Callable[[str], str | None], *kinds: Kind, outermost: bool = False) -> _Found:
     """The slices that a table of names calls a part; with ``outermost``, those that lie in no other of them."""
-    parts = np.array([*((part_of(name) or "") for name in trace.names), ""])
-    rows = trace.rows(*kinds)
-    rows = rows[parts[trace.name[rows]] != ""]
+    rows = trace.chosen(part_of, *kinds)
     if outermost:
         rows = phases.outermost(trace, rows)
-    return _found(trace, rows, "")._replace(part=parts[trace.name[rows]])
+    parts = {name: part_of(trace.names[name]) for name in intervals.distinct(trace.name[rows]).tolist()}
+    return _found(trace, rows, "")._replace(part=np.array([parts[name] for name in trace.name[rows].tolist()], np.str_))
 
 
 def _collective(name: str) -> str | None:
@@ -144,10 +143,10 @@ def _collective(name: str) -> str | None:
 
 def _copying(trace: Trace) -> Ints:
     """The outermost operators that copy from the host to a device, or the calls where none is around."""
-    match = np.array([bool(_TO_DEVICE.search(name)) for name in trace.names] or [False], np.bool_)
-    copy = (trace.kind[trace.device_rows] == Kind.COPY) & match[trace.name[trace.device_rows]]
-    if not copy.any():
-        return np.empty(0, np.int64)
+    copies = trace.chosen(_TO_DEVICE.search, Kind.COPY)
+    if not len(copies):
+        return copies
+    copy = np.searchsorted(trace.device_rows, copies)
     entries = intervals.distinct(host.launchers(trace)[copy])
     operators = phases.outermost_operators(trace)[entries[entries >= 0]]
     rows: Ints = intervals.distinct(host.tree(trace).row[operators])

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from perfhooks.trace import autograd, host, idle_threads, intervals, torch_rules
-from perfhooks.trace.kinds import Kind
+from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.nesting import inherited
 from perfhooks.trace.once import once
 
@@ -227,7 +227,9 @@ def _paths(trace: Trace, skip: str | None) -> _Named:
     frames: dict[str, int] = {}
     frame = np.array([frames.setdefault(_escape(name), len(frames)) for name in shown] or [0], np.int64)
     pattern = re.compile(skip) if skip else None
-    dull = np.array([bool(pattern and pattern.search(name)) for name in shown] or [False])
+    dull = np.zeros(len(shown), np.bool_)
+    for number in trace.names_of(*HOST) if pattern else ():
+        dull[number] = pattern.search(shown[number]) is not None
     names = trace.name[tree.row]
     return _Named(host.paths(tree.nesting, frame[names], dull[names]), list(frames), frame)
 
@@ -238,15 +240,14 @@ def _planted(found: _Named, node: Ints, leaf: Ints, value: Ints) -> Summed:
     count, known = len(found.paths.parents), len(found.names)
     parents = np.append(found.paths.parents, np.full(len(_NOWHERE), -1))
     frames = np.append(found.paths.frames, known + np.arange(len(_NOWHERE)))
-    place = np.where(node >= 0, node, count - 1 - node)
-    keys, mine = np.unique(place * (known + 1) + leaf + 1, return_inverse=True)
-    around, under = np.divmod(keys, known + 1)
-    grown = under > 0
-    parents, frames = np.append(parents, around[grown]), np.append(frames, under[grown] - 1)
-    at = np.where(grown, len(parents) - int(grown.sum()) + np.cumsum(grown) - 1, around)
-    values = np.zeros(len(parents), np.int64)
-    np.add.at(values, at[mine.ravel()], value)
-    return Summed(names, parents, frames, values)
+    at = np.where(node >= 0, node, count - 1 - node)
+    below = np.flatnonzero(leaf >= 0)
+    keys, mine = np.unique(at[below] * known + leaf[below], return_inverse=True)
+    around, under = np.divmod(keys, max(known, 1))
+    at[below] = len(parents) + mine.ravel()
+    values = np.zeros(len(parents) + len(keys), np.int64)
+    np.add.at(values, at, value)
+    return Summed(names, np.append(parents, around), np.append(frames, under), values)
 
 
 def _cut(found: Summed, most: int) -> Summed:

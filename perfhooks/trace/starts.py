@@ -91,10 +91,8 @@ def _busy(trace: Trace) -> Intervals:
 
 
 def _choosing(trace: Trace) -> Intervals:
-    calls = trace.rows(Kind.RUNTIME)
-    calls = calls[trace.matching(_TIMED, calls)]
-    ops = trace.rows(Kind.OP)
-    ops = ops[trace.matching(_CONVOLUTION, ops)]
+    calls = trace.chosen(_TIMED.search, Kind.RUNTIME)
+    ops = trace.chosen(_CONVOLUTION.search, Kind.OP)
     if not len(calls) or not len(ops):
         return intervals.nothing()
     holders = device.holders(trace, calls, ops)
@@ -103,6 +101,5 @@ def _choosing(trace: Trace) -> Intervals:
 
 
 def _ranges(trace: Trace, pattern: re.Pattern[str]) -> Intervals:
-    rows = trace.rows(Kind.OP, Kind.ANNOTATION)
-    rows = rows[trace.matching(pattern, rows)]
+    rows = trace.chosen(pattern.search, Kind.OP, Kind.ANNOTATION)
     return intervals.union(trace.start[rows], trace.end[rows])

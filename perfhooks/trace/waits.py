@@ -9,6 +9,7 @@ import numpy as np
 
 from perfhooks.trace import device, intervals
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.once import once
 
 if TYPE_CHECKING:
     from perfhooks.trace.intervals import Flags
@@ -31,6 +32,7 @@ class Held(NamedTuple):
     """Until when: the end of the call."""
 
 
+@once
 def held(trace: Trace) -> Held:
     """The copies in whose calls the host waited for the device.
 
