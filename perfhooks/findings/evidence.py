@@ -209,7 +209,8 @@ class Evidence:
     @cached_property
     def _begun(self) -> Ints:
         rows = self.trace.rows(*HOST)
-        return self.trace.start[rows[self.trace.thread[rows] == self.thread]]  # sorted, on one thread
+        mine: Ints = rows[self.trace.thread[rows] == self.thread]
+        return self.trace.start[mine]  # of one thread they are sorted
 
     # --- what is known of a step ---
 
@@ -293,9 +294,13 @@ class Evidence:
 
     def by_name(self, rows: Ints) -> list[str]:
         """The names under which some slices spent most time, as lines of evidence."""
-        return most(
-            list(zip((self.trace.names[name][:80] for name in self.trace.name[rows]), self.lengths(rows), strict=True))
-        )
+        texts: dict[str, int] = {}
+        names, first, place = np.unique(self.trace.name[rows], return_index=True, return_inverse=True)
+        number = np.empty(len(names), np.int64)
+        for each in np.argsort(first, kind="stable").tolist():
+            number[each] = texts.setdefault(self.trace.names[names[each]][:80], len(texts))
+        spent = np.bincount(number[place], weights=self.lengths(rows), minlength=len(texts))
+        return most(list(zip(texts, spent.tolist(), strict=True)))
 
     def by_line(self, rows: Ints) -> list[str]:
         """The lines of source in which some slices of the host spent most time, as lines of evidence."""

@@ -74,8 +74,9 @@ def tree(
     inner = {parent for parent, _, _ in lines}
     names: dict[tuple[str, str], int] = {}
     frame = []
+    kinds = {name: kind(name, owners) for name in {name for _, name, _ in lines}}
     for place, (_, name, _) in enumerate(lines):
-        found = kind(name, owners)
+        found = kinds[name]
         found = leaves if leaves and place not in inner and found != "other" else found
         frame.append(names.setdefault((name, found), len(names)))
     return {
@@ -104,12 +105,13 @@ def _planted(stacks: Mapping[str, int]) -> Summed:
 
 def _listed(stacks: Summed, share: float, nodes: int) -> list[tuple[int, str, int]]:
     """The largest nodes and their names and values, each after its parent, of which it has the place."""
-    whole = int(stacks.values.sum())
+    whole, own_of = int(stacks.values.sum()), stacks.values.tolist()
     total = host.summed_down(stacks.parents, stacks.values)
     kept = _largest(stacks, total, whole * share, nodes)
+    total_of, names = total.tolist(), [stacks.names[frame] for frame in stacks.frames.tolist()]
     children: dict[int, list[int]] = {}
-    for node in kept.tolist():  # largest first
-        children.setdefault(int(stacks.parents[node]), []).append(node)
+    for parent, node in zip(stacks.parents[kept].tolist(), kept.tolist(), strict=True):  # largest first
+        children.setdefault(parent, []).append(node)
     lines: list[tuple[int, str, int]] = []
     waiting = [(-1, -1, "all", whole, 0)]
     while waiting:
@@ -117,9 +119,8 @@ def _listed(stacks: Summed, share: float, nodes: int) -> list[tuple[int, str, in
         place = len(lines)
         lines.append((parent, name, value))
         below = children.get(node, []) if own >= 0 else []
-        rest = value - own - int(total[below].sum()) if own >= 0 else 0
-        found = [(place, each, stacks.names[stacks.frames[each]], int(total[each]), int(stacks.values[each]))
-                 for each in below]  # fmt: skip
+        rest = value - own - sum(total_of[each] for each in below) if own >= 0 else 0
+        found = [(place, each, names[each], total_of[each], own_of[each]) for each in below]
         found += [(place, -1, OTHER, rest, -1)] if rest else []
         waiting += sorted(found, key=lambda each: each[3])
     return lines

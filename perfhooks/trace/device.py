@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from perfhooks.trace import captures, communication, torch_rules
+from perfhooks.trace import captures, communication, host, torch_rules
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.nesting import inherited, nest
 from perfhooks.trace.once import once
@@ -21,6 +21,8 @@ CLASSES: Final = ("compute", "communication", "copy", "set")
 
 _LIMIT: Final = 2**31  # what counts devices fits; a process's number may be anything
 _LAUNCH: Final = re.compile(r"launch(?!hostfunc)", re.IGNORECASE)
+_FEW: Final = 0.1
+"""Of all slices: how so few of them nest is found by themselves, of more by the tree of all, which is there already."""
 # Plain cudaMemcpy waits for the device, and so does what ROCm's torch calls for item().
 _WAIT: Final = re.compile(r"synchronize|^(?:cuda|hip)Memcpy(?:WithStream)?$", re.IGNORECASE)
 
@@ -75,6 +77,8 @@ def holders(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
         rows: slices, in any order.
         candidates: slices of the host, each once, ascending; one that is among ``rows`` as well does not hold itself.
     """
+    if len(rows) + len(candidates) > _FEW * len(trace) and (found := _in_tree(trace, rows, candidates)) is not None:
+        return found
     holding = around(trace, rows, candidates)
     place = np.zeros(len(trace), np.int64)  # of each slice among those that are looked at
     place[rows] = 1
@@ -84,8 +88,19 @@ def holders(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
     parent = nest(trace.thread[every], trace.start[every], trace.end[every]).parent
     own = np.full(len(every), -1, np.int64)
     own[place[holding]] = holding
-    around_each = np.append(inherited(parent, own), -1)[parent]
-    found: Ints = around_each[place[rows]]
+    around_each: Ints = np.append(inherited(parent, own), -1)[parent]
+    return around_each[place[rows]]
+
+
+def _in_tree(trace: Trace, rows: Ints, candidates: Ints) -> Ints | None:
+    """The same by the tree of all slices, if it says the same: unless another slice there crosses a candidate."""
+    tree = host.tree(trace)
+    entry, mine = tree.entry[rows], tree.entry[candidates]
+    if (entry < 0).any() or (tree.nesting.end[mine] < trace.end[candidates]).any():
+        return None
+    own = np.full(len(tree.row), -1, np.int64)
+    own[mine] = candidates
+    found: Ints = np.append(inherited(tree.nesting.parent, own), -1)[tree.nesting.parent[entry]]
     return found
 
 

@@ -197,7 +197,7 @@ class Trace:
         return numbers
 
     @cached_property
-    def _has_name(self) -> Flags:
+    def _has_name(self) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
         """For each kind and name whether any slice has both."""
         found = np.zeros((len(Kind), len(self.names)), np.bool_)
         found[self.kind, self.name] = True

@@ -88,11 +88,11 @@ def _nest_thread(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints] | None:
     by_depth = np.argsort(_narrow(depth), kind="stable")
     level = depth[by_depth] * count
     # One that lies deeper than the slice before it lies in that one. Any other has the parent of the last one as deep.
-    first = np.diff(depth, prepend=depth[:1]) > 0
+    first = np.zeros(count, np.int64)
+    first[1:] = np.where(depth[1:] > depth[:-1], np.arange(1, count), 0)
     parent = np.empty(count, np.int64)
-    parent[by_depth] = np.maximum.accumulate(level + np.where(first[by_depth], by_depth, 0)) - level - 1
-    held = depth > 0
-    return (parent, depth, end) if (end[held] <= end[parent[held]]).all() else None
+    parent[by_depth] = np.maximum.accumulate(level + first[by_depth]) - level - 1
+    return (parent, depth, end) if (end <= np.append(end, np.iinfo(np.int64).max)[parent]).all() else None
 
 
 def _ended(end: Ints, time: Ints) -> Ints:
@@ -104,8 +104,7 @@ def _ended(end: Ints, time: Ints) -> Ints:
 
 def _narrow(depth: Ints) -> Ints:
     """The same numbers in two bytes each if they fit: numpy then sorts them by counting, ten times as fast."""
-    fits = int(depth.max(initial=0)) <= np.iinfo(np.int16).max and int(depth.min(initial=0)) >= 0
-    return depth.astype(np.int16) if fits else depth
+    return depth.astype(np.int16) if int(depth.max(initial=0)) <= np.iinfo(np.int16).max else depth
 
 
 def _nest_crossing(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
@@ -126,10 +125,9 @@ def _nest_crossing(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def _own(parent: Ints, length: Ints) -> Ints:
-    own: Ints = length.copy()
-    child = parent >= 0
-    np.subtract.at(own, parent[child], length[child])
-    return own
+    own = np.append(length, 0)  # the last one holds what nothing holds: its place is -1
+    np.subtract.at(own, parent, length)
+    return own[:-1]
 
 
 def outermost(nesting: Nesting) -> Ints:
@@ -150,12 +148,11 @@ def inherited(parent: Ints, own: Ints) -> Ints:
         own: a value of each entry, or -1.
     """
     count = len(own)
-    value = np.append(own, -1)
-    source = np.append(np.where(own >= 0, np.arange(count), np.where(parent >= 0, parent, count)), count)
+    source = np.append(np.where(own >= 0, np.arange(count), parent), -1)  # the last is what -1 is the place of
     while True:
-        further = source[source]
+        further = source.take(source)
         if np.array_equal(further, source):
-            found: Ints = value[source[:-1]]
+            found: Ints = np.append(own, -1).take(source[:-1])
             return found
         source = further
 

@@ -228,8 +228,8 @@ def _paths(trace: Trace, skip: str | None) -> _Named:
     frame = np.array([frames.setdefault(_escape(name), len(frames)) for name in shown] or [0], np.int64)
     pattern = re.compile(skip) if skip else None
     dull = np.zeros(len(shown), np.bool_)
-    for number in trace.names_of(*HOST) if pattern else ():
-        dull[number] = pattern.search(shown[number]) is not None
+    for number in trace.names_of(*HOST):
+        dull[number] = pattern is not None and pattern.search(shown[number]) is not None
     names = trace.name[tree.row]
     return _Named(host.paths(tree.nesting, frame[names], dull[names]), list(frames), frame)
 

@@ -72,6 +72,7 @@ _STANDARD: Final = re.compile(r"/(?:lib/)?python3(?:\.\d+)?/(?!(?:site|dist)-pac
 _GENERATED: Final = re.compile(
     r"(?:^|/)torchinductor_|(?:^|/)[a-z2-7]{2}/c[a-z2-7]{51}\.py$|^<eval_with_key>|(?:^|/)\.triton/"
 )
+_MAY_BE_GENERATED: Final = re.compile(r"torchinductor_|[a-z2-7]{51}\.py$|^<eval|\.triton/")
 _OURS: Final = re.compile(r"perfhooks(?:_\w+)?$")
 _OUR_FILES: Final = re.compile(r"/(?:perfhooks|integrations/perfhooks_\w+)/(?!examples/|tests/|benchmarks/)[\w/]+\.py$")
 
@@ -102,7 +103,8 @@ def origin(name: str, owners: Mapping[str, str] | None = None) -> Origin:
     file = file_of(name)
     if file is None:
         return Origin.NO_SOURCE
-    if _GENERATED.search(file):
+    # to search long names takes longer than all else here, so what cannot be found is told before
+    if _MAY_BE_GENERATED.search(file) and _GENERATED.search(file):
         return Origin.TORCH
     first = first_part(name)
     if first is None:
