@@ -180,7 +180,7 @@ class Columns:
             mine = kind == each
             rows = np.flatnonzero(mine)
             if len(rows):
-                given = [event.args for event in compress(slices, mine.tolist())]
+                given = list(map(_ARGS, compress(slices, mine.tolist())))
                 for name, column in self._read(given, variants).items():
                     self._add_argument(name, rows + self._slices, column)
 
