@@ -381,6 +381,18 @@ def test_steps_with_something_else_in_them_and_first_steps_are_left_out(tmp_path
     assert (found.first, found.far) == (5, 2)
 
 
+def test_recorded_steps_with_something_else_in_them_are_left_out_too(tmp_path):
+    """A machine that stops for 90 us in one of six steps makes no product dearer."""
+    events, at = [], 1000
+    for number in range(6):
+        stop = 90_000 * (number == 3)
+        events += [testing.step_mark(number, at, at + 10_000 + stop), testing.op("aten::mm", at + 10, at + 5010 + stop)]
+        at += 10_000 + stop
+    found = measured(tmp_path, events)
+    assert (found.steps, found.wall) == (5, 50_000)
+    assert sum(cost.nanoseconds for where, cost in found.host.items() if where.operator == "aten::mm") == 25_000
+
+
 # --- baselines ---
 
 

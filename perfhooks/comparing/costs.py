@@ -9,6 +9,7 @@ import numpy as np
 
 from perfhooks import labels
 from perfhooks.comparing.around import PARTS, Around, Where
+from perfhooks.comparing.unrecorded import FAR
 from perfhooks.report import json_values
 from perfhooks.trace import device, intervals, parts, steps
 from perfhooks.trace.kinds import Kind
@@ -101,11 +102,14 @@ def measure(tables: Tables) -> Costs:
     copies and sets, and of several of a class to the one that began first; else it is idle, while the host was in
     some part of the step. Work has the part, module and operator of its launch.
 
+    Steps of more than `FAR` times the median are left out, as they are of the verdict: one stop among ten steps would
+    look like rows that became dearer.
+
     Args:
         tables: Those of the window.
     """
     trace = tables.trace
-    marks, counting = tables.marks, tables.counting
+    marks, counting = tables.marks, _near(tables.marks, tables.counting)
     chosen = steps.Steps(
         [number for number, counts in zip(marks.number, counting.tolist(), strict=True) if counts],
         *(column[counting] for column in marks[1:]),
@@ -126,6 +130,13 @@ def measure(tables: Tables) -> Costs:
         fetches=_fetches(trace, chosen),
         device_name=_device_name(trace),
     )
+
+
+def _near(marks: Steps, counting: Flags) -> Flags:
+    """Those of the steps that count in which nothing else happened, by the same limit as for those nobody recorded."""
+    wall = marks.end - marks.start
+    near: Flags = counting & (wall <= FAR * np.median(wall[counting])) if counting.any() else counting
+    return near
 
 
 def _host(trace: Trace, chosen: Steps, by_thread: dict[int, Moments], frames: Around) -> dict[Where, Cost]:
