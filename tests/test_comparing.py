@@ -115,6 +115,12 @@ def compared(a, b):
     return comparison.compare(Side(label="a", stage="train", costs=a), Side(label="b", stage="train", costs=b))
 
 
+def test_a_step_without_length_costs_nothing(tmp_path):
+    """As damaged traces have, and clocks that stand still."""
+    found = measured(tmp_path, [testing.step_mark(3, 500, 500), testing.op("aten::mm", 0, 1000)])
+    assert (found.steps, found.wall, found.host) == (1, 0, {})
+
+
 def test_costs_are_the_same_after_they_were_written(tmp_path):
     found = measured(tmp_path, training(items=2))
     again = saved.decode(saved.encode(found), "here")

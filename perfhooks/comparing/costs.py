@@ -152,7 +152,8 @@ def _host(trace: Trace, chosen: Steps, by_thread: dict[int, Moments], frames: Ar
         end = frames.tree.nesting.end[first:last]
         edges = [start, end, within.ravel(), *(each.ravel() for each in moments.values())]
         cuts = np.unique(np.concatenate(edges))
-        cuts = cuts[(cuts >= within[0, 0]) & (cuts <= within[-1, 1])]
+        from_, to = (within[0, 0], within[-1, 1]) if len(within) else (0, -1)  # a step may have no length
+        cuts = cuts[(cuts >= from_) & (cuts <= to)]
         begin, length = cuts[:-1], np.diff(cuts)
         inside = _covered(within, begin)
         begin, length = begin[inside], length[inside]
