@@ -126,8 +126,8 @@ def clocks_of(window: Path) -> Clocks:
     """
     from perfhooks.ranks import collectives, files
 
-    ranks = files.names(window.parent).get(window.name) if window.is_dir() else None
-    if ranks is None:
+    ranks = {place.rank for place in places_of(window)} if window.is_dir() else set()
+    if not ranks:
         raise PerfhooksError(f"{window} is no window of a run: no rank left anything in it")
     read = files.read(window, ranks)
     return collectives.match(read.collectives, read.clocks).clocks

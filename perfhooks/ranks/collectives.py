@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -53,6 +54,16 @@ def match(table: pl.DataFrame, clocks: Mapping[int, str] | None = None) -> Match
         table: ``collectives.csv`` of all ranks, one below the other, each in the order of time.
         clocks: The name of each rank's clock, where it is known.
     """
+    return _matched(table, clocks) if table.height else _of_nothing(tuple(table.schema.items()))
+
+
+@functools.cache
+def _of_nothing(columns: tuple[tuple[str, pl.DataType], ...]) -> Matched:
+    """What becomes of a table without rows: most trainings have one process, and no collectives."""
+    return _matched(pl.DataFrame(schema=dict(columns)), None)
+
+
+def _matched(table: pl.DataFrame, clocks: Mapping[int, str] | None) -> Matched:
     moving = table.filter(
         (pl.col("device").is_not_null() | pl.col("backend").is_in(_ON_HOST))
         & pl.col("operation").is_not_null()

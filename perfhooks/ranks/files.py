@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -13,11 +12,11 @@ import polars as pl
 from perfhooks.errors import PerfhooksError
 from perfhooks.run import layout
 from perfhooks.run.capture import Step  # noqa: TC001 -- msgspec reads the annotation
-from perfhooks.run.layout import CAPTURE, artifact, rank_of_run_file, rank_of_window_file
+from perfhooks.run.layout import CAPTURE, artifact, rank_of_run_file
 from perfhooks.run.reading import read_bytes, read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from perfhooks.run.listing import Listing
@@ -88,16 +87,6 @@ class RankedWindow:
     def clocks(self) -> dict[int, str]:
         """The clock of each rank that said where it ran."""
         return {rank: facts.clock for rank, facts in self.facts.items() if facts.clock}
-
-
-def names(run: Path) -> dict[str, set[int]]:
-    """The windows of a run, and the ranks that left anything of each; in the order of their names."""
-    found: dict[str, set[int]] = {}
-    for entry in sorted(_entries(run), key=lambda entry: entry.name):
-        if entry.is_dir(follow_symlinks=False):
-            ranks = _ranks(rank_of_window_file, entry.path)
-            found |= {entry.name: ranks} if ranks else {}
-    return found
 
 
 def began(seen: Listing) -> set[int]:
@@ -215,13 +204,3 @@ def _parsed(texts: Mapping[int, bytes], ranks: Sequence[int]) -> pl.DataFrame:
 
 def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".partition("\n")[0]
-
-
-def _entries(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
-    with os.scandir(folder) as entries:
-        return list(entries)
-
-
-def _ranks(rank_of: Callable[[str], int | None], folder: str | os.PathLike[str]) -> set[int]:
-    found = (rank_of(entry.name) for entry in _entries(folder))
-    return {rank for rank in found if rank is not None}
