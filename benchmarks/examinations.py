@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import io
 import itertools
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from perfhooks import handlers
 from perfhooks.command import flame, show, table_text
@@ -14,7 +18,7 @@ from perfhooks.errors import PerfhooksError, TraceError
 from perfhooks.ranks import merge
 from perfhooks.report import json_values, terminal_tables, window_data
 from perfhooks.run.capture import Capture, Place
-from perfhooks.trace import collectives, memory, read
+from perfhooks.trace import collectives, memory, read, tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,6 +30,11 @@ if TYPE_CHECKING:
 OF_A_TRACE = [name for name in show.TABLES if name != "startup"]
 """The tables of `perfhooks show` that are made of a trace; what came before it is in a file of the run."""
 _WIDTH = 120
+_TRIED = 5
+_TRIED_BYTES = 1 << 20
+"""So many groups of calls get inputs, and so many bytes of them."""
+_NO_INPUTS = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError)
+"""What `perfhooks try` takes for an operator's own words on inputs that it does not want."""
 
 
 class WrongError(Exception):
@@ -59,6 +68,11 @@ class Examination:
         made = show.compute(self.trace, name, by)
         for text in itertools.chain(table_text.csv(made), table_text.json(made)):
             text.encode("utf-8", "replace")
+        return f"{made.height} rows"
+
+    def drawn(self, name: str) -> str:
+        """One table on a terminal."""
+        made = show.compute(self.trace, name)
         drawn(made, name)
         return f"{made.height} rows"
 
@@ -84,7 +98,7 @@ class Examination:
 
     def merged(self) -> str:
         """Merge it with itself."""
-        with tempfile.TemporaryDirectory() as name:
+        with tempfile.TemporaryDirectory(dir=self.path.parent) as name:
             window = Path(name, "train-000000-000001")
             window.mkdir()
             with self.path.open("rb") as file:
@@ -105,6 +119,29 @@ class Examination:
         json_values.columns(memory.peak(self.trace))
         return f"{levels.height} levels, {collectives.across([self.trace, self.trace]).height} collectives"
 
+    def tried(self) -> str:
+        """What `perfhooks try` makes of it before anything is run: recorded calls in groups, as a file, and as inputs.
+
+        A machine without torch has no such command.
+        """
+        import torch
+
+        from perfhooks.trying import cut, export, recorded, schemas, trial
+
+        try:
+            offered = cut.cut(recorded.find(tables.Tables(read(self.path, strides=True))))
+        except PerfhooksError as error:
+            return self._line(error)
+        msgspec.json.encode(export.data(offered))
+        built = 0
+        for group in offered.groups[:_TRIED]:
+            if trial.needed_bytes(group.signature) > _TRIED_BYTES:
+                continue
+            with contextlib.suppress(schemas.UnmatchedError, *_NO_INPUTS):
+                trial.build(group.signature, torch.device("cpu"))
+                built += 1
+        return f"{len(offered.groups)} groups, {len(offered.left)} left, {built} built"
+
     @staticmethod
     def _line(error: PerfhooksError) -> str:
         if "\n" in str(error) or len(str(error)) > 1000:
@@ -112,7 +149,7 @@ class Examination:
         return f"refused: {str(error)[-90:]}"
 
     def uses(self) -> Iterator[tuple[str, Callable[[], str]]]:
-        """All of them, by name; what needs a trace only if there is one."""
+        """All of them, by name; what needs a trace only if there is one, so the first must be made before the third."""
         yield "read", self.read
         yield "merge", self.merged
         if self._trace is None:
@@ -122,12 +159,16 @@ class Examination:
         for name, groups in show.GROUPS.items():
             for by in groups:
                 yield f"{name} by {by}", lambda name=name, by=by: self.table(name, (by,))
+        for name in OF_A_TRACE:
+            yield f"{name} drawn", lambda name=name: self.drawn(name)
         yield "others", self.others
         yield "page", self.page
         for name in handlers.NAMES:
             yield f"handler {name}", lambda name=name: self.handler(name)
         yield "flame", lambda: self.flame("host", "svg")
         yield "flame as speedscope", lambda: self.flame("device", "speedscope")
+        if importlib.util.find_spec("torch") is not None:
+            yield "try", self.tried
 
 
 def drawn(table: pl.DataFrame, name: str) -> None:

@@ -13,6 +13,7 @@ are kept beside the report, and the same numbers give the same cases again: --se
 from __future__ import annotations
 
 import argparse
+import bisect
 import collections
 import gzip
 import json
@@ -31,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 os.environ["POLARS_MAX_THREADS"] = "1"  # cases are small, and there may be several of us
 
 import attacks
+import examinations
 import run_folders
 
 if TYPE_CHECKING:
@@ -45,9 +47,19 @@ SPACE = 3 << 30
 """Address space beyond what is used at the start, in bytes; traces of these sizes need none of it."""
 GROWTH = 200 << 20
 """How much one case may add to the memory that was ever used, in bytes."""
-ALL = 0.02
-FEW = 3
-"""The share of cases of which everything is made, and how much is made of the others."""
+ALL = 0.0005
+ONE = 0.3
+"""The share of cases of which everything is made, and of those of which one thing is; all are read. Everything costs a
+hundred times what reading does, so this is where most cases an hour find most."""
+DEAR = ("merge", "page", "handler page", "findings")
+SELDOM = 0.2
+"""What takes ten times as long as other uses, as does a table on a terminal, and how often it is made beside them."""
+SIZES = (1, 5, 20, 60, 200)
+OFTEN = (4, 8, 8, 2, 1)
+"""Events of a piece, and how often it has as many: what breaks something is mostly one event beside another."""
+LONG = 500
+"""Bytes of what stands beside the events of a trace that are left out of most cases."""
+_STEP = "ProfilerStep#"
 KEPT = 20
 """So many different failures are enough."""
 
@@ -95,13 +107,39 @@ class GreedyError(Exception):
     """A case took too much memory."""
 
 
-def sources() -> list[dict[str, Any]]:
-    """The recorded traces as objects, with their events by time."""
+class Source:
+    """A recorded trace, and its pieces as they stand in a file."""
+
+    def __init__(self, trace: dict[str, Any]) -> None:
+        self.events: list[dict[str, Any]] = sorted(trace["traceEvents"], key=lambda event: event.get("ts", 0))
+        self.keys = {key: value for key, value in trace.items() if key != "traceEvents"}
+        self.steps = [place for place, event in enumerate(self.events) if str(event.get("name")).startswith(_STEP)]
+        self._texts: dict[int | str, bytes] = {}
+
+    def event(self, place: int) -> bytes:
+        """One event as text."""
+        return self._known(place, self.events[place])
+
+    def key(self, name: str) -> bytes:
+        """What stands beside the events, as text."""
+        return self._known(name, self.keys[name])
+
+    def _known(self, place: int | str, value: object) -> bytes:
+        if place not in self._texts:
+            self._texts[place] = encoded(value)
+        return self._texts[place]
+
+
+def encoded(value: object) -> bytes:
+    """JSON, whatever the value; msgspec takes neither lone surrogates nor numbers beyond 64 bits."""
+    return json.dumps(value).encode()
+
+
+def sources() -> list[Source]:
+    """The recorded traces."""
     folder = Path(os.environ.get("PERFHOOKS_TRACES", ROOT.parent / "shared" / "traces"))
     found = [json.loads(gzip.decompress(path.read_bytes())) for path in sorted(folder.glob("*.json.gz"))]
-    for trace in [*found, *([] if found else [written()])]:
-        trace["traceEvents"].sort(key=lambda event: event.get("ts", 0))
-    return found or [written()]
+    return [Source(trace) for trace in found or [written()]]
 
 
 def written() -> dict[str, Any]:
@@ -126,23 +164,30 @@ def written() -> dict[str, Any]:
 class Case:
     """One damaged piece of a trace, the same for the same numbers."""
 
-    def __init__(self, traces: list[dict[str, Any]], seed: int, number: int) -> None:
+    def __init__(self, sources: list[Source], seed: int, number: int) -> None:
         self.dice = random.Random(f"{seed}:{number}")
-        trace = self.dice.choice(traces)
-        every = trace["traceEvents"]
-        size = self.dice.choice((1, 5, 20, 60, 200))
-        first = self.dice.randrange(len(every))
-        chosen = every[first : first + size] + self.dice.sample(every, min(len(every), size // 4))
-        self.events = [dict(event) for event in chosen]
+        self.source = self.dice.choice(sources)
+        count = len(self.source.events)
+        size = self.dice.choices(SIZES, OFTEN)[0]
+        first = self.dice.randrange(count)
+        chosen = [*range(first, min(first + size, count))]
+        chosen += [self.dice.randrange(count) for _ in range(min(count, size // 4))]
+        if self.source.steps and self.dice.random() < 0.5:
+            last = bisect.bisect_right(self.source.steps, first)
+            chosen += self.source.steps[max(last - 1, 0) : last + 1]
+        self.events: list[int | dict[str, Any]] = [*chosen]
+        """Events that are changed, and the places of others."""
         self.odd: Any = {}
-        self.keys = {key: value for key, value in trace.items() if key != "traceEvents"}
+        self.keys: dict[str, Any] = {}
+        """What is changed of what stands beside the events."""
 
     def text(self) -> bytes:
         """The file: perhaps packed, perhaps not even that."""
         for _ in range(self.dice.choice((0, 1, 1, 2, 5, 20))):
             self.dice.choice((self._field, self._argument, self._key, self._event, self._category, self._time))()
-        indent = self.dice.choice((None, 2))
-        data = json.dumps(self._whole(), indent=indent).encode("utf-8", "surrogatepass")
+        data = self._whole()
+        if self.dice.random() < 0.1:
+            data = json.dumps(json.loads(data), indent=2).encode()
         if self.dice.random() < 0.4:
             data = self.bytes(data)
         if self.dice.random() < 0.1:
@@ -150,20 +195,35 @@ class Case:
             data = self.bytes(data) if self.dice.random() < 0.5 else data
         return data
 
-    def _whole(self) -> object:
-        events: list[Any] = self.events
+    def _whole(self) -> bytes:
+        events = [self.source.event(each) if isinstance(each, int) else encoded(each) for each in self.events]
         if self.odd != {}:
-            place = self.dice.randrange(len(events) + 1)
-            events = [*events[:place], self.odd, *events[place:]]
+            events.insert(self.dice.randrange(len(events) + 1), encoded(self.odd))
+        every = b"[" + b",\n".join(events) + b"]"
         if self.dice.random() < 0.05:
-            return events
-        parts = [*self.keys.items(), ("traceEvents", events)]
+            return every
+        parts = [(name, self._beside(name)) for name in {**self.source.keys, **self.keys} if self._is_kept(name)]
+        parts.append(("traceEvents", every))
         if self.dice.random() < 0.3:
             self.dice.shuffle(parts)
-        return dict(parts)
+        return b"{" + b",\n".join(encoded(name) + b": " + text for name, text in parts) + b"}"
+
+    def _beside(self, name: str) -> bytes:
+        return encoded(self.keys[name]) if name in self.keys else self.source.key(name)
+
+    def _is_kept(self, name: str) -> bool:
+        """What a trace says of all ranks and devices is long, and the same in many cases."""
+        return len(self._beside(name)) < LONG or self.dice.random() < 0.1
 
     def _one(self) -> dict[str, Any]:
-        return self.dice.choice(self.events) if self.events else {}
+        """An event to be changed."""
+        if not self.events:
+            return {}
+        place = self.dice.randrange(len(self.events))
+        event = self.events[place]
+        if isinstance(event, int):
+            self.events[place] = event = dict(self.source.events[event])
+        return event
 
     def _field(self) -> None:
         event, name = self._one(), self.dice.choice(FIELDS)
@@ -187,7 +247,7 @@ class Case:
         if what < 0.4 and self.events:
             self.events.insert(place, dict(self._one()))
         elif what < 0.7 and self.events:
-            self.events.remove(self._one())
+            self.events.pop(min(place, len(self.events) - 1))
         else:
             self.odd = self.dice.choice(NASTY)
 
@@ -219,17 +279,25 @@ class Case:
         return bytes(text)
 
 
-def examine(path: Path, dice: random.Random) -> str:
-    """Read a trace and make something of it; say what became of it."""
-    from examinations import Examination
-
-    examination = Examination(path)
-    first, *others = examination.uses()
-    found = first[1]()
-    # all of them cost a hundred times what reading does
-    for _, use in others if dice.random() < ALL else dice.sample(others, min(len(others), FEW)):
+def examine(path: Path, dice: random.Random, every: float, one: float, made: collections.Counter[str]) -> str:
+    """Read a trace and make something of it; say what became of it, and count what was made."""
+    examination = examinations.Examination(path)
+    uses = examination.uses()
+    found = next(uses)[1]()
+    others = list(uses)  # of what has been read: a file that is no trace has few
+    what = dice.random()
+    if what < every:
+        chosen = others
+    else:
+        chosen = [each for each in dice.sample(others, 1) if what < every + one * (SELDOM if is_dear(each[0]) else 1.0)]
+    for name, use in chosen:
         use()
+        made[name] += 1
     return "refused" if found.startswith("refused") else "doubtful" if "," in found else "read"
+
+
+def is_dear(use: str) -> bool:
+    return use in DEAR or use.endswith(" drawn")
 
 
 def too_slow(_signal: int, _frame: object) -> None:
@@ -262,24 +330,25 @@ def bound_memory() -> None:
 class Bench:
     """Where cases are made and tried, one after the other."""
 
-    def __init__(self, folder: Path, seed: int, share: float) -> None:
+    def __init__(self, folder: Path, options: argparse.Namespace) -> None:
         self.path = folder / "case.json"
-        self._traces = sources()
+        self._sources = sources()
         self._run = run_folders.template(folder / "whole")
-        self._seed = seed
-        self._share = share
-        self.path.write_bytes(json.dumps(self._traces[0]).encode())
-        examine(self.path, random.Random(0))  # imports everything
+        self._options = options
+        self.made: collections.Counter[str] = collections.Counter()
+        """What was made of traces, how often."""
+        examinations.warm_up()  # imports everything
         run_folders.examine(run_folders.damaged(self._run, folder / "run", random.Random(0), bytes), random.Random(0))
 
     def attempt(self, number: int) -> str:
         """Make and try a case; say what became of it."""
-        case = Case(self._traces, self._seed, number)
-        if case.dice.random() < self._share:
+        case = Case(self._sources, self._options.seed, number)
+        if case.dice.random() < self._options.folders:
             run = run_folders.damaged(self._run, self.path.with_name("run"), case.dice, case.bytes)
             return examined(self.path, lambda: run_folders.examine(run, case.dice))
         self.path.write_bytes(case.text())
-        return examined(self.path, lambda: examine(self.path, case.dice))
+        shares = self._options.all, self._options.one
+        return examined(self.path, lambda: examine(self.path, case.dice, *shares, self.made))
 
 
 def main() -> None:
@@ -287,7 +356,9 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=200_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
-    parser.add_argument("--folders", type=float, default=0.05, help="the share of cases that are run folders")
+    parser.add_argument("--folders", type=float, default=0.001, help="the share of cases that are run folders")
+    parser.add_argument("--all", type=float, default=ALL, help="the share of traces of which everything is made")
+    parser.add_argument("--one", type=float, default=ONE, help="the share of traces of which one thing is made")
     parser.add_argument("--attacks", action="store_true", help="the traces of attacks.py as well, at full size")
     parser.add_argument("--keep", type=Path, default=Path(), help="folder for cases that fail")
     options = parser.parse_args()
@@ -298,7 +369,7 @@ def main() -> None:
     failures: dict[str, str] = {}
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
-        bench = Bench(Path(folder), options.seed, options.folders)
+        bench = Bench(Path(folder), options)
         if Path("/proc/self/statm").exists():
             bound_memory()
         for number in range(options.first, options.first + options.cases):
@@ -319,6 +390,7 @@ def main() -> None:
                 rate = sum(outcomes.values()) / (time.perf_counter() - began)
                 print(f"{sum(outcomes.values())} cases, {rate:.0f} a second: {dict(outcomes)}", flush=True)
     print(f"{sum(outcomes.values())} cases: {dict(outcomes)}")
+    print("made", dict(bench.made.most_common()))
     print(*failures, sep="\n")
     attacked = [name for name in attacks.FULL if options.attacks and not attacks.attack([name], None, tell=False)]
     sys.exit(f"failed: {', '.join(attacked)}" if attacked else bool(failures))
