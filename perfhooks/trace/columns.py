@@ -176,19 +176,20 @@ class Columns:
             self._add_label(events[row])
 
     def _add_arguments(self, slices: Sequence[Event], kind: Column) -> None:
-        for each, variants in self._variants.items():
-            mine = kind == each
-            rows = np.flatnonzero(mine)
-            if len(rows):
+        for each in np.flatnonzero(np.bincount(kind)).tolist():
+            if each in self._variants:
+                mine = kind == each
+                rows = np.flatnonzero(mine) + self._slices
                 given = list(map(_ARGS, compress(slices, mine.tolist())))
-                for name, column in self._read(given, variants).items():
-                    self._add_argument(name, rows + self._slices, column)
+                for name, column in self._read(given, self._variants[each]).items():
+                    self._add_argument(name, rows, column)
 
     def _add_argument(self, name: str, rows: Ints, column: Column) -> None:
         known = ~np.isnan(column) if column.dtype.kind == "f" else column != -1
-        if known.any():
+        count = np.count_nonzero(known)
+        if count:
             found = self._arguments.setdefault("external" if name == "old_external" else name, [])
-            found.append((rows[known], column[known]))
+            found.append((rows, column) if count == len(rows) else (rows[known], column[known]))
 
     def _read(self, given: Sequence[Any], variants: Sequence[Variant]) -> dict[str, Column]:
         """The arguments of events of one kind, all as text or all read already, as columns."""
