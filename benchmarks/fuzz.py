@@ -48,7 +48,7 @@ SPACE = 3 << 30
 GROWTH = 200 << 20
 """How much one case may add to the memory that was ever used, in bytes."""
 ALL = 0.0005
-ONE = 0.3
+ONE = 0.15
 """The share of cases of which everything is made, and of those of which one thing is; all are read. Everything costs a
 hundred times what reading does, so this is where most cases an hour find most."""
 DEAR = ("merge", "page", "handler page", "findings")
@@ -186,7 +186,7 @@ class Case:
         for _ in range(self.dice.choice((0, 1, 1, 2, 5, 20))):
             self.dice.choice((self._field, self._argument, self._key, self._event, self._category, self._time))()
         data = self._whole()
-        if self.dice.random() < 0.1:
+        if self.dice.random() < 0.03:
             data = json.dumps(json.loads(data), indent=2).encode()
         if self.dice.random() < 0.4:
             data = self.bytes(data)
@@ -202,7 +202,9 @@ class Case:
         every = b"[" + b",\n".join(events) + b"]"
         if self.dice.random() < 0.05:
             return every
-        parts = [(name, self._beside(name)) for name in {**self.source.keys, **self.keys} if self._is_kept(name)]
+        parts = [(name, self._beside(name)) for name in {**self.source.keys, **self.keys}]
+        # what a trace says of all ranks and devices is long, and the same in many cases
+        parts = [each for each in parts if len(each[1]) < LONG or self.dice.random() < 0.1]
         parts.append(("traceEvents", every))
         if self.dice.random() < 0.3:
             self.dice.shuffle(parts)
@@ -210,10 +212,6 @@ class Case:
 
     def _beside(self, name: str) -> bytes:
         return encoded(self.keys[name]) if name in self.keys else self.source.key(name)
-
-    def _is_kept(self, name: str) -> bool:
-        """What a trace says of all ranks and devices is long, and the same in many cases."""
-        return len(self._beside(name)) < LONG or self.dice.random() < 0.1
 
     def _one(self) -> dict[str, Any]:
         """An event to be changed."""
@@ -338,7 +336,8 @@ class Bench:
         self.made: collections.Counter[str] = collections.Counter()
         """What was made of traces, how often."""
         examinations.warm_up()  # imports everything
-        run_folders.examine(run_folders.damaged(self._run, folder / "run", random.Random(0), bytes), random.Random(0))
+        dice = random.Random(0)
+        run_folders.examine(run_folders.damaged(self._run, folder / "run", dice, bytes), dice, some=99)
 
     def attempt(self, number: int) -> str:
         """Make and try a case; say what became of it."""
@@ -356,7 +355,7 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=200_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
-    parser.add_argument("--folders", type=float, default=0.001, help="the share of cases that are run folders")
+    parser.add_argument("--folders", type=float, default=0.002, help="the share of cases that are run folders")
     parser.add_argument("--all", type=float, default=ALL, help="the share of traces of which everything is made")
     parser.add_argument("--one", type=float, default=ONE, help="the share of traces of which one thing is made")
     parser.add_argument("--attacks", action="store_true", help="the traces of attacks.py as well, at full size")

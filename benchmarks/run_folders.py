@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+SOME = 2
+"""So many things are made of a folder, where everything costs 30 times what damaging one does."""
 LAST = 2
 """The rank whose window waits."""
 WINDOW = "train-000010-000012"
@@ -96,8 +98,8 @@ def _mutated(value: object, dice: random.Random) -> object:
     return [*value[:key], _mutated(value[key], dice), *value[key + 1 :]]  # type: ignore[index]
 
 
-def examine(run: Path, dice: random.Random) -> str:
-    """Make of a run folder everything that is made of one; say how much of it worked."""
+def examine(run: Path, dice: random.Random, some: int = SOME) -> str:
+    """Make some of what is made of a run folder, in any order; say how much of it worked."""
     uses: tuple[Callable[[], object], ...] = (
         lambda: list(finish_all(run)),
         lambda: report.write(run),
@@ -108,6 +110,7 @@ def examine(run: Path, dice: random.Random) -> str:
         lambda: _compared(run),
     )
     worked = 0
+    uses = tuple(dice.sample(uses, min(some, len(uses))))
     for use in uses:
         try:
             use()
