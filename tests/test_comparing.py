@@ -26,7 +26,7 @@ from perfhooks.comparing import (
     written,
 )
 from perfhooks.comparing.matching import Aligned
-from perfhooks.comparing.reason import Contribution, largest, usual
+from perfhooks.comparing.reason import Contribution, Usual, largest, usual
 from perfhooks.comparing.side import Side
 from perfhooks.errors import PerfhooksError
 from perfhooks.trace.tables import Tables
@@ -119,6 +119,24 @@ def test_a_step_without_length_costs_nothing(tmp_path):
     """As damaged traces have, and clocks that stand still."""
     found = measured(tmp_path, [testing.step_mark(3, 500, 500), testing.op("aten::mm", 0, 1000)])
     assert (found.steps, found.wall, found.host) == (1, 0, {})
+    other = measured(tmp_path, [testing.step_mark(3, 0, 1000), testing.op("aten::mm", 0, 1000)])
+    for a, b in ((found, other), (other, found), (found, found)):
+        assert usual(Aligned(a, b)) == Usual()
+        assert sum(each.difference for each in largest(Aligned(a, b))) == b.wall - a.wall
+
+
+@pytest.mark.parametrize("steps", [-1, 2**63, 0.5])
+def test_costs_that_cannot_be_are_no_costs(tmp_path, steps):
+    """A file may say anything."""
+    known = json.loads(saved.encode(measured(tmp_path, [testing.step_mark(3, 0, 9), testing.op("aten::mm", 0, 9)])))
+    assert saved.decode(json.dumps(known).encode(), "here").steps == 1
+    for changed in (
+        known | {"steps": steps},
+        known | {"wall": steps},
+        known | {"host": [[steps] * len(known["host"][0])]},
+    ):
+        with pytest.raises(PerfhooksError, match="here: not the costs of a window"):
+            saved.decode(json.dumps(changed).encode(), "here")
 
 
 def test_costs_are_the_same_after_they_were_written(tmp_path):

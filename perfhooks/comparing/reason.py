@@ -87,6 +87,8 @@ class Usual(NamedTuple):
     @classmethod
     def of(cls, rows: Mapping[Where, Pair], a: Costs, b: Costs) -> Usual:
         """Look at all rows of both sides that are long enough."""
+        if not (a.wall and b.wall):  # a step may have no length
+            return cls()
         times = [
             (pair.a.nanoseconds / a.wall, pair.b.nanoseconds / b.wall)
             for where, pair in rows.items()

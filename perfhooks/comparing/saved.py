@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -16,15 +16,18 @@ NAME: Final = "costs.json"
 _ROW: Final = len(Where._fields) + len(Cost._fields)
 
 
+_Amount = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
 class _File(msgspec.Struct, kw_only=True):
     """The layout of the file."""
 
     format: int
-    steps: int
-    wall: int
+    steps: _Amount
+    wall: _Amount
     texts: list[str]
-    host: list[list[int]]
-    device: list[list[int]]
+    host: list[list[_Amount]]
+    device: list[list[_Amount]]
     collectives: list[Collective]
     peak_bytes: dict[str, int]
     counts: list[list[int]]
