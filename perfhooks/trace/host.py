@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from perfhooks.trace import torch_rules
+from perfhooks.trace.grouping import distinct as distinct_places
 from perfhooks.trace.intervals import distinct
 from perfhooks.trace.kinds import HOST
 from perfhooks.trace.nesting import Nesting, inherited, nest, still_open
@@ -61,10 +62,11 @@ def paths(nesting: Nesting, frame: Ints, skipped: Flags) -> Paths:
     """Number the distinct paths, those around a path before it; skipped entries have the path of their parent."""
     deepest = int(nesting.depth.max(initial=0))
     numbered = _by_levels if len(frame) > _WIDE * (deepest + 1) else _one_by_one
-    return numbered(nesting, frame, skipped, int(frame.max(initial=0)) + 1)
+    return numbered(nesting, frame, skipped)
 
 
-def _one_by_one(nesting: Nesting, frame: Ints, skipped: Flags, count: int) -> Paths:
+def _one_by_one(nesting: Nesting, frame: Ints, skipped: Flags) -> Paths:
+    count = int(frame.max(initial=0)) + 1
     numbers: dict[int, int] = {}
     node = [-1] * (len(frame) + 1)  # the last entry is the parent of those that have none
     marked = np.where(skipped, -1, frame).tolist()
@@ -75,20 +77,22 @@ def _one_by_one(nesting: Nesting, frame: Ints, skipped: Flags, count: int) -> Pa
     return Paths(np.array(node[:-1], np.int64), parents - 1, frames)
 
 
-def _by_levels(nesting: Nesting, frame: Ints, skipped: Flags, count: int) -> Paths:
+def _by_levels(nesting: Nesting, frame: Ints, skipped: Flags) -> Paths:
     kept = np.flatnonzero(~skipped)
     nearest = np.append(inherited(nesting.parent, np.where(skipped, -1, np.arange(len(frame)))), -1)
-    around = nearest[nesting.parent[kept]]
-    node = np.full(len(frame) + 1, -1, np.int64)  # the last entry is the parent of those that have none
-    found: list[Ints] = [np.empty(0, np.int64)]
+    around, frame = nearest[nesting.parent[kept]], frame[kept]
+    node = np.full(len(nearest), -1, np.int64)  # the last entry is the parent of those that have none
+    parents, frames = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     known = 0
     for level in _levels(around, kept):
-        keys, place = np.unique((node[around[level]] + 1) * count + frame[kept[level]], return_inverse=True)
+        outer, outside = distinct_places(node[around[level]] + 1)
+        inner, inside = distinct_places(frame[level])
+        pairs, place = distinct_places(outside * len(inner) + inside)  # few are possible, now that both are numbered
         node[kept[level]] = place + known
-        found.append(keys)
-        known += len(keys)
-    parents, frames = np.divmod(np.concatenate(found), count)
-    return Paths(node[nearest[:-1]], parents - 1, frames)
+        parents.append(outer[pairs // len(inner)] - 1)
+        frames.append(inner[pairs % len(inner)])
+        known += len(pairs)
+    return Paths(node[nearest[:-1]], np.concatenate(parents), np.concatenate(frames))
 
 
 def _levels(around: Ints, kept: Ints) -> Iterator[Ints]:
@@ -104,10 +108,10 @@ def _levels(around: Ints, kept: Ints) -> Iterator[Ints]:
 
 def summed_up(parents: Ints, values: Column) -> Column:
     """For each node of a forest its value and those of all nodes around it, together."""
-    total, higher = np.append(values, 0), np.append(parents, -1)
+    total, higher = np.append(values, 0), np.append(parents, -1)  # the last is around those around which none is
     while (higher >= 0).any():  # each round looks twice as far up as the one before
-        total = total + np.where(higher >= 0, total[higher], 0)
-        higher = higher[higher]
+        total = total + total.take(higher)
+        higher = higher.take(higher)
     found: Column = total[:-1]
     return found
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from perfhooks.trace import host, steps, whose
+from perfhooks.trace import host, intervals, steps, whose
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.nesting import inherited
 from perfhooks.trace.once import once
@@ -99,13 +99,26 @@ def thinned(table: pl.DataFrame, rows: int = 2000) -> pl.DataFrame:
         table: what `over_time` gives.
         rows: how many rows to keep for each device, at least; three for each stretch.
     """
-    place, count = pl.int_range(pl.len()).over("device"), pl.len().over("device")
-    keyed = table.with_columns(place.alias("_place"), (place * max(rows // 3, 1) // count).alias("_stretch"))
-    place, level = pl.col("_place"), pl.col("allocated_bytes")
-    chosen = (place.first(), place.get(level.arg_max()), place.get(level.arg_min()))
-    kept = [place == each.over("device", "_stretch") for each in chosen]
-    kept += [place == place.max().over("device"), count <= rows]
-    return keyed.filter(pl.any_horizontal(kept)).drop("_place", "_stretch")
+    kept, begin = [np.empty(0, np.int64)], 0
+    for length in table["device"].rle().struct.field("len").to_list():
+        level = table["allocated_bytes"][begin : begin + length].to_numpy()
+        kept.append(begin + _telling(level, rows))
+        begin += length
+    return table[np.concatenate(kept)]
+
+
+def _telling(level: Ints, rows: int) -> Ints:
+    """The places of the first, the least and the greatest level of every stretch, and of the last of all."""
+    count = len(level)
+    if count <= rows:
+        return np.arange(count)
+    stretch = np.arange(count) * max(rows // 3, 1) // count
+    begins = np.flatnonzero(np.diff(stretch, prepend=-1))
+    kept = [begins, np.array([count - 1])]
+    for extreme in (np.minimum, np.maximum):
+        found = np.flatnonzero(level == extreme.reduceat(level, begins)[stretch])
+        kept.append(found[np.searchsorted(found, begins)])  # of several equal ones the first
+    return intervals.distinct(*kept)
 
 
 def peak(trace: Trace) -> pl.DataFrame:
