@@ -151,7 +151,7 @@ def _host(trace: Trace, chosen: Steps, by_thread: dict[int, Moments], frames: Ar
         start = trace.start[frames.tree.row[first:last]]
         end = frames.tree.nesting.end[first:last]
         edges = [start, end, within.ravel(), *(each.ravel() for each in moments.values())]
-        cuts = np.unique(np.concatenate(edges))
+        cuts = intervals.distinct(*edges)
         from_, to = (within[0, 0], within[-1, 1]) if len(within) else (0, -1)  # a step may have no length
         cuts = cuts[(cuts >= from_) & (cuts <= to)]
         begin, length = cuts[:-1], np.diff(cuts)

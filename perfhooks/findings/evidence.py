@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from perfhooks.findings.finding import Finding
-from perfhooks.trace import device, host, intervals, parts, step_kinds, whose
+from perfhooks.trace import device, host, intervals, parts, step_columns, step_kinds, whose
 from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.steps import Steps, step_of
 from perfhooks.trace.whose import Origin
@@ -101,7 +101,7 @@ class Evidence:
 
     def mean(self, column: str) -> float:
         """The mean of a column of the table of steps; 0 where the trace does not tell."""
-        values = self.steps[column].drop_nulls().to_numpy()
+        values = step_columns.known(self.steps[column])
         return float(values.sum()) / self.count if len(values) else 0.0
 
     @cached_property
@@ -233,6 +233,8 @@ class Evidence:
 
     def named(self, pattern: str, *kinds: Kind) -> Ints:
         """The slices of these kinds in the steps in whose name a regular expression is found."""
+        if not self.trace.names_of(*kinds):  # then the expression need not be compiled, which takes a millisecond
+            return np.empty(0, np.int64)
         rows = self.trace.chosen(re.compile(pattern).search, *kinds)
         found: Ints = rows[self.inside(self.trace.start[rows])]
         return found
@@ -244,9 +246,10 @@ class Evidence:
 
     def work_named(self, pattern: str, *kinds: Kind) -> Ints:
         """The work of devices that was launched in the steps and whose name matches a regular expression; slices."""
-        rows = self.trace.device_rows[self.work]
-        rows = rows[np.isin(self.trace.kind[rows], kinds)]
-        found: Ints = rows[self.trace.matching(re.compile(pattern), rows)]
+        if not self.trace.names_of(*kinds):
+            return np.empty(0, np.int64)
+        rows = self.trace.chosen(re.compile(pattern).search, *kinds)
+        found: Ints = rows[np.isin(np.searchsorted(self.trace.device_rows, rows), self.work)]
         return found
 
     def launch_of(self, rows: Ints) -> Ints:
@@ -339,7 +342,9 @@ class Evidence:
 
     def _of_steps(self, table: pl.DataFrame) -> pl.DataFrame:
         """The rows of a table that lie in the steps."""
-        return table.filter(pl.col("step").is_in(self.steps["step"].implode())) if self.are_numbered else table
+        if not self.are_numbered or not table.height:
+            return table
+        return table.filter(pl.col("step").is_in(self.steps["step"].implode()))
 
     @cached_property
     def operators(self) -> pl.DataFrame:

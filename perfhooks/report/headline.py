@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from perfhooks import labels
-from perfhooks.trace import step_kinds
+from perfhooks.trace import step_columns, step_kinds
 
 if TYPE_CHECKING:
     from typing import Any
@@ -79,7 +79,7 @@ def summary(table: pl.DataFrame) -> dict[str, float]:
     """
     measured = [name for name, kind in table.schema.items() if kind.is_numeric() and name not in ("rank", "step")]
     known = [name for name in measured if table[name].null_count() < table.height]
-    found = {name: float(np.mean(table[name].drop_nulls().to_numpy())) for name in known}
+    found = {name: float(np.mean(step_columns.known(table[name]))) for name in known}
     share = busy_share(table)
     return found if share is None else found | {"busy_share": share}
 

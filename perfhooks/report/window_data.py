@@ -149,7 +149,8 @@ def _memory(capture: Capture, trace: Trace) -> dict[str, Any]:
     levels = memory.thinned(capture.tables(trace).memory, _SAMPLES)
     return {
         "over_time": {
-            str(device): json_values.columns(rows.drop("device")) for (device,), rows in levels.group_by("device")
+            str(device): json_values.columns(rows.drop("device"))
+            for (device,), rows in levels.group_by("device", maintain_order=True)
         },
         "peak": json_values.columns(capture.tables(trace).memory_peak),
         "alive": json_values.columns(capture.tables(trace).alive_at_peak, _ROWS),
@@ -158,6 +159,8 @@ def _memory(capture: Capture, trace: Trace) -> dict[str, Any]:
 
 def _collectives(capture: Capture, trace: Trace) -> json_values.Columns:
     table = capture.tables(trace).collectives
+    if not table.height:
+        return {}
     keys = ("operation", "backend", "group_description", "group_size", "dtype")
     return json_values.columns(
         table.group_by(*keys, maintain_order=True)
@@ -175,10 +178,12 @@ def _collectives(capture: Capture, trace: Trace) -> json_values.Columns:
 
 
 def _copies(capture: Capture, trace: Trace) -> json_values.Columns:
+    table = capture.tables(trace).copies
+    if not table.height:
+        return {}
     keys = ("kind", "source", "target", "blocking", "operator")
     return json_values.columns(
-        capture.tables(trace)
-        .copies.group_by(*keys, maintain_order=True)
+        table.group_by(*keys, maintain_order=True)
         .agg(
             pl.len().alias("count"),
             pl.col("duration_ms").sum().alias("total_ms"),
@@ -192,9 +197,11 @@ def _copies(capture: Capture, trace: Trace) -> json_values.Columns:
 
 
 def _synchronisations(capture: Capture, trace: Trace) -> json_values.Columns:
+    table = capture.tables(trace).synchronisations
+    if not table.height:
+        return {}
     return json_values.columns(
-        capture.tables(trace)
-        .synchronisations.group_by("call", "operator", "line", maintain_order=True)
+        table.group_by("call", "operator", "line", maintain_order=True)
         .agg(pl.len().alias("count"), _known(pl.col("host_ms")), _known(pl.col("bytes")))
         .sort("host_ms", descending=True, nulls_last=True),
         _ROWS // 2,

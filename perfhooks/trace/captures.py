@@ -25,11 +25,11 @@ def by_thread(trace: Trace) -> dict[int, Intervals]:
 
     A capture that had begun before the trace does counts from there, and one that is still open goes to its end.
     """
-    match = [_EDGE.search(name) for name in trace.names]
-    begins = np.array([*(bool(found and found[1].lower() == "begin") for found in match), False])
-    ends = np.array([*(bool(found and found[1].lower() == "end") for found in match), False])
-    calls = trace.rows(Kind.RUNTIME)
-    calls = calls[(begins | ends)[trace.name[calls]]]
+    calls = trace.chosen(_EDGE.search, Kind.RUNTIME)
+    begins = np.zeros(len(trace.names), np.bool_)
+    for name in intervals.distinct(trace.name[calls]).tolist():
+        found = _EDGE.search(trace.names[name])
+        begins[name] = found is not None and found[1].lower() == "begin"
     threads: list[int] = intervals.distinct(trace.thread[calls]).tolist()
     return {thread: _captures(trace, calls[trace.thread[calls] == thread], begins) for thread in threads}
 

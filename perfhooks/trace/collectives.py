@@ -12,6 +12,7 @@ from perfhooks.trace import device, intervals
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.messages import LABEL, RECORD, Message, messages, operation
 from perfhooks.trace.nesting import nest, outermost
+from perfhooks.trace.once import once
 from perfhooks.trace.step_columns import MS, since_start, step_numbers
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ def table(trace: Trace) -> pl.DataFrame:
     """
     sources = _sources(trace)
     rows = sources.row
+    if not len(rows):
+        return pl.DataFrame(schema=_SCHEMA)
     span = trace.end[rows] - trace.start[rows]
     told = messages(trace, *sources)
     return pl.DataFrame(
@@ -153,6 +156,7 @@ def across(traces: Sequence[Trace]) -> pl.DataFrame:
     )
 
 
+@once
 def _sources(trace: Trace) -> _Sources:
     marks, record, label = _marks(trace)
     work = trace.device_rows

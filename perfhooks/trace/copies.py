@@ -49,6 +49,8 @@ def table(trace: Trace) -> pl.DataFrame:
     work = trace.device_rows
     chosen = np.flatnonzero(trace.kind[work] == Kind.COPY)
     chosen = chosen[np.argsort(trace.start[work[chosen]], kind="stable")]
+    if not len(chosen):
+        return pl.DataFrame(schema=_SCHEMA)
     rows, owner = work[chosen], device.owners(trace)[chosen]
     launch = trace.launches[chosen]
     size, span = trace.argument("nbytes")[rows], trace.end[rows] - trace.start[rows]

@@ -46,7 +46,9 @@ def table(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
         owners: whose code is whose.
     """
     found = longest(trace)
-    length = int((found[:, 1] - found[:, 0]).min(initial=np.iinfo(np.int64).max))
+    if not len(found):
+        return pl.DataFrame(schema=_SCHEMA)
+    length = int((found[:, 1] - found[:, 0]).min())
     long = np.flatnonzero(trace.end - trace.start >= HALF * length)  # what is shorter lasts for half of none
     host = [_host(trace, gap, long, owners) for gap in found]
     columns = {

@@ -51,6 +51,8 @@ def table(trace: Trace) -> pl.DataFrame:
     Args:
         trace: any trace; without device work the table is empty.
     """
+    if not trace.is_device_traced:
+        return pl.DataFrame(schema=_SCHEMA)
     work = _work(trace)
     keys = ("device", "name", "class")
     named = (
@@ -73,6 +75,8 @@ def by_launch(trace: Trace) -> pl.DataFrame:
     Args:
         trace: any trace; without device work the table is empty.
     """
+    if not trace.is_device_traced:
+        return pl.DataFrame(schema=_BY_LAUNCH)
     return _finished(_measured(_work(trace), ("operator", "device", "name", "class")), _BY_LAUNCH)
 
 

@@ -23,6 +23,11 @@ def since_start(trace: Trace, time: Ints) -> Column:
     return found
 
 
+def known(values: pl.Series) -> Column:
+    """The values of a column of numbers that are known."""
+    return (values.drop_nulls() if values.null_count() else values).to_numpy()
+
+
 def step_numbers(trace: Trace, time: Ints) -> pl.Series:
     """The number of the step in which each moment lies; null outside of steps, and where steps have no numbers."""
     found = steps.find(trace)

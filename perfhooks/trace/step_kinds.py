@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import polars as pl
+import numpy as np
 
 from perfhooks import labels
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from perfhooks.trace.intervals import Flags
 
 KINDS: Final = (labels.VALIDATION, labels.CHECKPOINT)
 """The parts that make a step one of another kind."""
+_COLUMNS: Final = tuple(f"{kind}_ms" for kind in KINDS)
 OTHERWISE: Final = 0.05
 """Of its time: a step that spends so much in one of these parts is of that kind."""
 
@@ -24,7 +27,7 @@ def kinds(table: pl.DataFrame) -> list[str]:
         table: what `perfhooks.trace.steps.table` makes.
     """
     found = []
-    for wall, *parts in table.select("wall_ms", *(f"{kind}_ms" for kind in KINDS)).iter_rows():
+    for wall, *parts in zip(*(table[column].to_list() for column in ("wall_ms", *_COLUMNS)), strict=True):
         spent, kind = max((part or 0.0, kind) for part, kind in zip(parts, KINDS, strict=True))
         found.append(kind if spent > 0 and spent >= OTHERWISE * wall else "")
     return found
@@ -32,5 +35,5 @@ def kinds(table: pl.DataFrame) -> list[str]:
 
 def usual(table: pl.DataFrame) -> Flags:
     """Which steps are of no other kind; all of them where none is."""
-    found: Flags = pl.Series(kinds(table), dtype=pl.String).eq("").to_numpy()
+    found: Flags = np.array([not kind for kind in kinds(table)], np.bool_)
     return found if found.any() else ~found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -82,7 +82,7 @@ def table(trace: Trace, *, rank: int | None = None, stage: str = "train") -> pl.
     """
     steps = find(trace)
     count = len(steps.number)
-    columns: dict[str, object] = {
+    columns: dict[str, Any] = {
         "rank": [rank if trace.rank is None else trace.rank] * count,
         "stage": [stage] * count,
         "step": steps.number,
@@ -91,7 +91,9 @@ def table(trace: Trace, *, rank: int | None = None, stage: str = "train") -> pl.
         **_counts(trace, steps),
         **_memory(trace, steps),
     }
-    return pl.DataFrame({name: columns.get(name, [None] * count) for name in _SCHEMA}, schema=_SCHEMA)
+    unknown = [None] * count
+    known = {name: unknown if values is None else values for name, values in columns.items()}
+    return pl.DataFrame([pl.Series(name, known.get(name, unknown), dtype=kind) for name, kind in _SCHEMA.items()])
 
 
 @once

@@ -60,6 +60,8 @@ def table(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
     # a report that belongs to no call that waits is a row of its own, and knows the call that it belongs to
     twin = _twin(trace, calls, reported)
     own = reported[~np.isin(reported, twin)]
+    if not len(calls) + len(own):
+        return pl.DataFrame(schema=_SCHEMA)
     rows, twin = np.concatenate([calls, own]), np.concatenate([twin, own])
     asked = np.concatenate([calls, _twin(trace, own, trace.rows(Kind.RUNTIME))])
     operator = _operators(trace, asked)
