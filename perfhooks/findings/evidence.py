@@ -134,11 +134,10 @@ class Evidence:
         """The length of a set, in milliseconds a step."""
         return intervals.total(moments) * _MS / max(self.count, 1)
 
-    @cached_property
+    @property
     def busy(self) -> Intervals:
         """When any device worked."""
-        rows = self.trace.device_rows
-        return intervals.union(self.trace.start[rows], self.trace.end[rows])
+        return device.busy(self.trace)
 
     @cached_property
     def host_limit_ms(self) -> float:
@@ -265,6 +264,8 @@ class Evidence:
         """The work of devices that some slices of the host, or what they called, launched; slices."""
         owner = device.owners(self.trace)
         known = np.flatnonzero(owner >= 0)
+        if not len(known):
+            return known
         chosen = intervals.distinct(rows)
         holder = device.holders(self.trace, owner[known], chosen) if len(chosen) else np.full(len(known), -1)
         mine = known[(holder >= 0) | np.isin(owner[known], chosen)]

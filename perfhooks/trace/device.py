@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from perfhooks.trace import captures, communication, host, torch_rules
+from perfhooks.trace import captures, communication, host, intervals, torch_rules
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.nesting import inherited, nest
 from perfhooks.trace.once import once
 
 if TYPE_CHECKING:
-    from perfhooks.trace.intervals import Flags
+    from perfhooks.trace.intervals import Flags, Intervals
     from perfhooks.trace.model import Column, Ints, Trace
 
 CLASSES: Final = ("compute", "communication", "copy", "set")
@@ -35,6 +35,13 @@ def communicates(trace: Trace) -> Flags:
     collective: Flags = trace.argument("collective")[rows] >= 0
     found: Flags = (trace.kind[rows] == Kind.KERNEL) & (named | collective)
     return found
+
+
+@once
+def busy(trace: Trace) -> Intervals:
+    """When any device worked."""
+    work = trace.device_rows
+    return intervals.union(trace.start[work], trace.end[work])
 
 
 def classes(trace: Trace) -> Column:

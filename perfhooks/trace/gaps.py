@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from perfhooks import labels
-from perfhooks.trace import intervals, steps, whose
+from perfhooks.trace import device, steps, whose
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.step_columns import MS, since_start, step_numbers
 
@@ -62,8 +62,7 @@ def table(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
 
 def longest(trace: Trace) -> Intervals:
     """The longest gaps, longest first."""
-    work = trace.device_rows
-    busy = intervals.union(trace.start[work], trace.end[work])
+    busy = device.busy(trace)
     between = np.stack([busy[:-1, 1], busy[1:, 0]], axis=1)
     order = np.argsort(between[:, 0] - between[:, 1], kind="stable")
     found: Intervals = between[order[:MOST]]

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace
 
 UNINTERESTING: Final = (
-    r"(?:^|/)runpy\.py\(|<frozen runpy>|<frozen importlib|(?:^|/)importlib/"
-    r"|(?:^|/)threading\.py\(\d+\): (?:_bootstrap|_bootstrap_inner|run)$"
-    r"|(?:^|/)torch/profiler/|(?:^|/)torch/autograd/profiler\.py\(|(?:^|/)perfhooks/"
+    # two branches in all, as each one is tried at every letter of every name
+    r"(?:^|/)(?:runpy\.py\(|importlib/|threading\.py\(\d+\): (?:_bootstrap|_bootstrap_inner|run)$"
+    r"|torch/(?:profiler/|autograd/profiler\.py\()|perfhooks/)|<frozen (?:runpy>|importlib)"
 )
 """Frames that every stack has and nobody looks for: how Python was started, and the profiler itself."""
 

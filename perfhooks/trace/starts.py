@@ -80,14 +80,10 @@ def _loading(trace: Trace) -> Intervals:
     long = (launches & (span >= LOADING_NS)) | (other & (span >= CONTEXT_NS)) | modules
     calls = calls[long]
     idle = (
-        intervals.within(_busy(trace), trace.start[calls], trace.end[calls]) < 0.01 * (trace.end - trace.start)[calls]
+        intervals.within(device.busy(trace), trace.start[calls], trace.end[calls])
+        < 0.01 * (trace.end - trace.start)[calls]
     )
     return intervals.union(trace.start[calls[idle]], trace.end[calls[idle]])
-
-
-def _busy(trace: Trace) -> Intervals:
-    work = trace.device_rows
-    return intervals.union(trace.start[work], trace.end[work])
 
 
 def _choosing(trace: Trace) -> Intervals:

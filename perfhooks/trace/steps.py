@@ -174,7 +174,7 @@ def _device(trace: Trace, steps: Steps) -> dict[str, object]:
     each = zip(moments[_COMPUTE::_GROUPS], moments[_COMM::_GROUPS], moments[_COPY::_GROUPS], strict=True)
     exposed = np.array([_exposed(*sets) for sets in each], np.int64).reshape(count, len(_DEVICE_TIMES) - 1)
     first, last, used = exposed[:, :3].T
-    worked = intervals.within(_ranges(trace, rows), first, last)  # by anybody
+    worked = intervals.within(device.busy(trace), first, last)  # by anybody
     found = np.stack([last - first, used, last - first - worked, *exposed[:, 3:].T, worked - used], axis=1)
     times = {name: found[:, place] * _MS for place, name in enumerate(_DEVICE_TIMES)}
     return times | {"kernels": np.bincount(step[kernel & (step >= 0)], minlength=count)}

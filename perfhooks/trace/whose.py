@@ -72,7 +72,8 @@ _STANDARD: Final = re.compile(r"/(?:lib/)?python3(?:\.\d+)?/(?!(?:site|dist)-pac
 _GENERATED: Final = re.compile(
     r"(?:^|/)torchinductor_|(?:^|/)[a-z2-7]{2}/c[a-z2-7]{51}\.py$|^<eval_with_key>|(?:^|/)\.triton/"
 )
-_MAY_BE_GENERATED: Final = re.compile(r"torchinductor_|[a-z2-7]{51}\.py$|^<eval|\.triton/")
+_GENERATORS: Final = ("torchinductor_", "<eval_with_key>", ".triton/")
+_HASHED: Final = 55  # letters in the name of a file that is called by what is in it
 _OURS: Final = re.compile(r"perfhooks(?:_\w+)?$")
 _OUR_FILES: Final = re.compile(r"/(?:perfhooks|integrations/perfhooks_\w+)/(?!examples/|tests/|benchmarks/)[\w/]+\.py$")
 
@@ -84,7 +85,11 @@ def first_part(name: str) -> str | None:
         name: the name of a frame: ``lightning/pytorch/x.py(12): f`` has ``lightning``, ``train.py(3): f`` ``train.py``.
     """
     file = file_of(name)
-    return None if file is None or file.startswith(("/", "<")) or file[1:2] == ":" else file.partition("/")[0]
+    return None if file is None else _first_part(file)
+
+
+def _first_part(file: str) -> str | None:
+    return None if file.startswith(("/", "<")) or file[1:2] == ":" else file.partition("/")[0]
 
 
 def file_of(name: str) -> str | None:
@@ -103,13 +108,18 @@ def origin(name: str, owners: Mapping[str, str] | None = None) -> Origin:
     file = file_of(name)
     if file is None:
         return Origin.NO_SOURCE
-    # to search long names takes longer than all else here, so what cannot be found is told before
-    if _MAY_BE_GENERATED.search(file) and _GENERATED.search(file):
+    if _is_generated(file):
         return Origin.TORCH
-    first = first_part(name)
+    first = _first_part(file)
     if first is None:
         return _of_absolute(file)
     return _of_first(first, owners or {})
+
+
+def _is_generated(file: str) -> bool:
+    """Whether torch.compile wrote it; the expression is slow for long names, and of hardly any it need be asked."""
+    may_be = len(file.rpartition("/")[2]) == _HASHED or any(word in file for word in _GENERATORS)
+    return may_be and _GENERATED.search(file) is not None
 
 
 def _of_absolute(file: str) -> Origin:
