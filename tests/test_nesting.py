@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfhooks.trace import host, intervals, nesting
+from perfhooks import testing
+from perfhooks.trace import device, host, intervals, nesting, read
+from perfhooks.trace.kinds import Kind
 from perfhooks.trace.nesting import nest, outermost
 
 slices = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 12)), max_size=25)
@@ -111,3 +113,24 @@ def test_paths_are_numbered_alike_level_by_level_and_one_by_one(rows, data):
         assert len(set(joined)) == len(joined)
         texts.append([joined[each] if each >= 0 else "" for each in made.node.tolist()])
     assert texts[0] == texts[1]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.integers(0, 30), st.integers(0, 20), st.integers(1, 2)),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_what_holds_slices_is_the_same_by_the_tree_of_all_and_by_their_own(tmp_path_factory, made):
+    """Where slices cross, the tree of all may say something else: then it is not asked."""
+    events = [testing.op(name, start, start + span, tid=tid) for name, start, span, tid in made]
+    trace = read(testing.write_trace(tmp_path_factory.mktemp("x") / "t.json", events))
+    rows, candidates = trace.rows(Kind.OP), trace.named(Kind.OP, names="a")
+    found = device._in_tree(trace, rows, candidates)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device, "_FEW", 1e9)
+        expected = device.holders(trace, rows, candidates)
+    assert found is None or found.tolist() == expected.tolist()
+    nested = host.tree(trace).nesting.end.tolist() == trace.end[host.tree(trace).row].tolist()
+    assert found is not None or not nested
