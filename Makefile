@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 # processes that share the tests
 WORKERS ?= 2
-# damaged traces in `make fuzz`, about two hundred a second
+# damaged traces in `make fuzz`, about three hundred a second
 CASES ?= 200000
 # for `make test-oldest`: torch 2.4 has no builds for Python 3.13 and later
 PYTHON_OLDEST ?= $(shell python3.10 --version >/dev/null 2>&1 && echo python3.10 || echo $(PYTHON))

@@ -24,6 +24,7 @@ GROUPS = {
     "ranks": ("ranks", "many ranks: a step of one that does not record, a report over 1,024"),
     "compare": ("compare", "30 pairs of equal trainings and five planted changes: what is said, and how fast"),
     "worker": ("worker", "what the worker needs for the window of the demo"),
+    "windows": ("long_run", "finishing one more window of a run that has had 100, 1,000 or 10,000"),
     "stall": ("stall", "how long the loop stands still when a window ends"),
 }
 
