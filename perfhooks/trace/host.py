@@ -131,17 +131,20 @@ def depths(parents: Ints) -> Ints:
     return found
 
 
-def writable_depth(parents: Ints, length: Ints, most: int) -> int:
+def writable_depth(parents: Ints, depth: Ints, length: Ints, most: int) -> int:
     """How deep the nodes of a forest may be so that the texts of all of them, joined, have no more letters than that.
 
     A trace can nest so deep that what stands in it once would be written millions of times.
 
     Args:
         parents: for each node the one around it, or -1.
+        depth: how many are around it.
         length: of the name of each.
         most: letters; names of nodes around which there are none do not count.
     """
-    depth = depths(parents)
+    deepest = int(depth.max(initial=0))
+    if len(depth) * (deepest + 1) * (int(length.max(initial=0)) + 1) <= most:  # as of most traces
+        return deepest
     whole = summed_up(parents, (length + 1).astype(np.float64))  # the sum of all may not fit integers
     written = np.cumsum(np.bincount(depth, weights=np.where(depth > 0, whole, 0), minlength=1))
     return int(np.searchsorted(written, most, "right")) - 1

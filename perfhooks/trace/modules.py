@@ -144,9 +144,9 @@ def find(trace: Trace) -> Modules:
 def _writable(trace: Trace, found: host.Paths, shown: list[str]) -> Flags:
     """Which entries lie in no module that is nested too deep to be written; what is, belongs to those around it."""
     lengths = np.array([*map(len, shown), 0], np.int64)[found.frames]
-    deepest = host.writable_depth(found.parents, lengths, _MOST + _MOST_PER_SLICE * len(trace))
-    deep = host.depths(found.parents) > deepest
-    return ~np.append(deep, False)[found.node]
+    depth = host.depths(found.parents)
+    deepest = host.writable_depth(found.parents, depth, lengths, _MOST + _MOST_PER_SLICE * len(trace))
+    return ~np.append(depth > deepest, False)[found.node]
 
 
 def of_slices(trace: Trace) -> tuple[list[str], Ints]:

@@ -30,6 +30,10 @@ _FEW_CROSSINGS: Final = 8
 """So many times the slices of a thread are looked through for what crosses them, before it is done one by one."""
 
 
+_NEAR: Final = 50
+"""Slices to look at one after the other, outwards: more than lie around nearly all, and each takes little."""
+
+
 def nest(thread: Column, start: Ints, end: Ints) -> Nesting:
     """Find out how slices nest; torch's rule where they overlap without nesting.
 
@@ -147,6 +151,8 @@ def inherited(parent: Ints, own: Ints) -> Ints:
         parent: the entry around each one, or -1.
         own: a value of each entry, or -1.
     """
+    if not (own >= 0).any():
+        return np.full(len(own), -1, np.int64)
     count = len(own)
     source = np.append(np.where(own >= 0, np.arange(count), parent), -1)  # the last is what -1 is the place of
     while True:
@@ -167,6 +173,11 @@ def still_open(nesting: Nesting, entry: Ints, time: Ints) -> Ints:
     """
     found: Ints = entry.copy()
     over = np.flatnonzero((found >= 0) & (nesting.end[found] < time)) if len(nesting.end) else found[:0]
+    for _ in range(_NEAR):
+        if not len(over):
+            return found
+        found[over] = nesting.parent[found[over]]
+        over = over[(found[over] >= 0) & (nesting.end[found[over]] < time[over])]
     jumps = [np.append(nesting.parent, -1)] if len(over) else []
     while jumps and (jumps[-1] >= 0).any():  # each one twice as far up as the one before
         jumps.append(jumps[-1][jumps[-1]])

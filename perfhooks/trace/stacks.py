@@ -253,8 +253,8 @@ def _planted(found: _Named, node: Ints, leaf: Ints, value: Ints) -> Summed:
 def _cut(found: Summed, most: int) -> Summed:
     """The tree without what is too deep to be written; its values stand at frames that say so."""
     lengths = np.array([*map(len, found.names), 0], np.int64)[found.frames]
-    deepest = host.writable_depth(found.parents, lengths, most)
     depth = host.depths(found.parents)
+    deepest = host.writable_depth(found.parents, depth, lengths, most)
     if not (depth > deepest).any():
         return found
     top = host.ancestors(found.parents, depth, deepest)
