@@ -277,25 +277,27 @@ class Case:
         return bytes(text)
 
 
-def examine(path: Path, dice: random.Random, every: float, one: float, made: collections.Counter[str]) -> str:
+def examine(path: Path, dice: random.Random, wanted: argparse.Namespace, made: collections.Counter[str]) -> str:
     """Read a trace and make something of it; say what became of it, and count what was made."""
     examination = examinations.Examination(path)
     uses = examination.uses()
     found = next(uses)[1]()
     others = list(uses)  # of what has been read: a file that is no trace has few
     what = dice.random()
-    if what < every:
+    if wanted.only:
+        chosen = [each for each in others if each[0] == wanted.only]
+    elif what < wanted.all:
         chosen = others
     else:
-        chosen = [each for each in dice.sample(others, 1) if what < every + one * (SELDOM if is_dear(each[0]) else 1.0)]
+        chosen = [each for each in dice.sample(others, 1) if what < wanted.all + often(each[0], wanted.one)]
     for name, use in chosen:
         use()
         made[name] += 1
     return "refused" if found.startswith("refused") else "doubtful" if "," in found else "read"
 
 
-def is_dear(use: str) -> bool:
-    return use in DEAR or use.endswith(" drawn")
+def often(use: str, share: float) -> float:
+    return share * SELDOM if use in DEAR or use.endswith(" drawn") else share
 
 
 def too_slow(_signal: int, _frame: object) -> None:
@@ -346,8 +348,7 @@ class Bench:
             run = run_folders.damaged(self._run, self.path.with_name("run"), case.dice, case.bytes)
             return examined(self.path, lambda: run_folders.examine(run, case.dice))
         self.path.write_bytes(case.text())
-        shares = self._options.all, self._options.one
-        return examined(self.path, lambda: examine(self.path, case.dice, *shares, self.made))
+        return examined(self.path, lambda: examine(self.path, case.dice, self._options, self.made))
 
 
 def main() -> None:
@@ -358,6 +359,7 @@ def main() -> None:
     parser.add_argument("--folders", type=float, default=0.002, help="the share of cases that are run folders")
     parser.add_argument("--all", type=float, default=ALL, help="the share of traces of which everything is made")
     parser.add_argument("--one", type=float, default=ONE, help="the share of traces of which one thing is made")
+    parser.add_argument("--only", metavar="USE", help="make this of each trace, and nothing else: page, try, ...")
     parser.add_argument("--attacks", action="store_true", help="the traces of attacks.py as well, at full size")
     parser.add_argument("--keep", type=Path, default=Path(), help="folder for cases that fail")
     options = parser.parse_args()
