@@ -10,6 +10,7 @@ import polars as pl
 
 from perfhooks import labels
 from perfhooks.trace import device, intervals, part_names, parts
+from perfhooks.trace.grouping import groups
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.nesting import inherited, nest
 from perfhooks.trace.once import once
@@ -122,6 +123,16 @@ class _Calls(NamedTuple):
     """Its nanoseconds without those in it."""
 
 
+class _Spent(NamedTuple):
+    """Time that was spent, one entry for each piece of work, or call."""
+
+    category: Column
+    name: Column
+    """An index into `Trace.names`."""
+    span: Ints
+    """Nanoseconds."""
+
+
 def table(trace: Trace) -> pl.DataFrame:
     """Say what kind of work was done: one row for each of `CATEGORIES` that there is, most time first.
 
@@ -147,14 +158,15 @@ def table(trace: Trace) -> pl.DataFrame:
     Args:
         trace: any trace.
     """
-    on_device, host = _device(trace), _host(trace)
+    on_device = _device(trace)
+    host, is_operator = _host(trace)
     named = on_device if trace.is_device_traced else host
     columns = {
         "category": list(CATEGORIES),
-        "kernels": np.bincount(on_device["category"], minlength=len(CATEGORIES)),
+        "kernels": np.bincount(on_device.category, minlength=len(CATEGORIES)),
         "device_ms": _summed(on_device) * _MS,
         "device_percent": _percent(_summed(on_device)),
-        "calls": np.bincount(host["category"].filter(host["is_operator"]), minlength=len(CATEGORIES)),
+        "calls": np.bincount(host.category[is_operator], minlength=len(CATEGORIES)),
         "host_ms": _summed(host) * _MS,
         "host_percent": _percent(_summed(host)),
         "names": _names(trace, named),
@@ -163,7 +175,7 @@ def table(trace: Trace) -> pl.DataFrame:
     order = "device_ms" if trace.is_device_traced else "host_ms"
     found = found.filter((pl.col("kernels") > 0) | (pl.col("calls") > 0)).sort(order, "host_ms", descending=True)
     empty = [] if trace.is_device_traced else ["kernels", "device_ms", "device_percent"]
-    empty += [] if host.height else ["calls", "host_ms", "host_percent"]
+    empty += [] if len(host.name) else ["calls", "host_ms", "host_percent"]
     return found.with_columns(pl.lit(None, _SCHEMA[name]).alias(name) for name in empty).select(*_SCHEMA)
 
 
@@ -259,28 +271,24 @@ def _stem(name: str) -> str:
     return _ENDS.sub("", own)
 
 
-def _device(trace: Trace) -> pl.DataFrame:
+def _device(trace: Trace) -> _Spent:
     work, owner = trace.device_rows, device.owners(trace)
     name = np.where(owner >= 0, np.append(trace.name, 0)[owner], trace.name[work])
-    columns = {"category": of_work(trace), "name": name, "span": (trace.end - trace.start)[work]}
-    return pl.DataFrame(columns, schema={"category": pl.Int8, "name": pl.Int32, "span": pl.Int64})
+    return _Spent(of_work(trace), name, (trace.end - trace.start)[work])
 
 
-def _host(trace: Trace) -> pl.DataFrame:
+def _host(trace: Trace) -> tuple[_Spent, Flags]:
+    """What the host did, and which of it are operators."""
     found = calls(trace)
-    rows = found.row[found.counts]
-    is_operator = trace.kind[rows] == Kind.OP
-    columns = {"category": found.category[found.counts], "name": trace.name[rows], "span": found.own[found.counts]}
-    return pl.DataFrame(
-        columns | {"is_operator": is_operator},
-        schema={"category": pl.Int8, "name": pl.Int32, "span": pl.Int64, "is_operator": pl.Boolean},
-    )
+    counts = np.flatnonzero(found.counts)
+    rows = found.row[counts]
+    return _Spent(found.category[counts], trace.name[rows], found.own[counts]), trace.kind[rows] == Kind.OP
 
 
-def _summed(rows: pl.DataFrame) -> Ints:
+def _summed(spent: _Spent) -> Ints:
     """The nanoseconds of each category."""
     found = np.zeros(len(CATEGORIES), np.int64)
-    np.add.at(found, rows["category"].to_numpy(), rows["span"].to_numpy())
+    np.add.at(found, spent.category, spent.span)
     return found
 
 
@@ -289,11 +297,12 @@ def _percent(nanos: Ints) -> Column:
     return found
 
 
-def _names(trace: Trace, rows: pl.DataFrame) -> list[str | None]:
+def _names(trace: Trace, spent: _Spent) -> list[str | None]:
     """What cost most in each category."""
-    ordered = rows.group_by("category", "name").agg(pl.col("span").sum()).sort("span", "name", descending=[True, False])
+    each = groups(spent.category, spent.name)
+    category, name, span = spent.category[each.first], spent.name[each.first], each.summed(spent.span)
     found: list[list[str]] = [[] for _ in CATEGORIES]
-    for category, name in ordered.select("category", "name").iter_rows():
-        if len(found[category]) < _NAMED:
-            found[category].append(trace.names[name])
-    return [", ".join(each) or None for each in found]
+    for place in np.lexsort((name, -span)).tolist():
+        if len(found[category[place]]) < _NAMED:
+            found[category[place]].append(trace.names[name[place]])
+    return [", ".join(names) or None for names in found]
