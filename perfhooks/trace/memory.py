@@ -82,7 +82,7 @@ def over_time(trace: Trace) -> pl.DataFrame:
     for usage in _usages(trace):
         columns = {
             "time_ms": _since_start(trace, trace.instants.time[usage.event]),
-            "device": pl.Series([usage.device], dtype=pl.String).gather([0] * len(usage.event)),
+            "device": pl.Series([usage.device], dtype=pl.String).new_from_index(0, len(usage.event)),
             "allocated_bytes": usage.allocated,
             "reserved_bytes": None if usage.is_host else trace.instants.reserved[usage.event],
         }

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 _MS: Final = 1e-6  # milliseconds in a nanosecond
 _HOST: Final = (Kind.OP, Kind.ANNOTATION, Kind.RUNTIME, Kind.OVERHEAD)
 _DEVICE: Final = (*DEVICE_WORK, Kind.DEVICE_ANNOTATION)
+_GROUP_OF: Final = np.array(
+    [2 * (kind in _DEVICE) + (kind in (Kind.ANNOTATION, Kind.DEVICE_ANNOTATION)) for kind in Kind], np.int64
+)
+"""Of each kind, which rows of one name are one."""
 GROUPS: Final = ("shapes", "stack", "line", "module", "step")
 """What rows can be told apart by, besides the name."""
 _TIMES: Final = ("self_cpu_ms", "cpu_ms", "exclusive_cpu_ms", "self_device_ms", "device_ms")
@@ -211,16 +215,14 @@ def _device_rows(trace: Trace) -> _Rows:
 def _rows(trace: Trace, rows: Ints, columns: dict[str, Ints]) -> _Rows:
     kind = trace.kind[rows]
     _, place = torch_rules.shown_names(trace)
-    group = 2 * np.isin(kind, _DEVICE) + np.isin(kind, (Kind.ANNOTATION, Kind.DEVICE_ANNOTATION))
-    return _Rows(rows, place[trace.name[rows]], kind, group, columns)
+    return _Rows(rows, place[trace.name[rows]], kind, _GROUP_OF[kind], columns)
 
 
 def _own(values: Ints, tree: Calls) -> Ints:
     """What is left of each call's value without its children's."""
-    own: Ints = values.copy()
-    child = (tree.parent >= 0) & (tree.into == np.arange(len(values)))
-    np.subtract.at(own, tree.parent[child], values[child])
-    return own
+    own = np.append(values, 0)  # the last one holds what nothing holds: its place is -1
+    np.subtract.at(own, np.where(tree.into == np.arange(len(values)), tree.parent, -1), values)
+    return own[:-1]
 
 
 def _exclusive(trace: Trace, tree: Calls) -> Ints:
