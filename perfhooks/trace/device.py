@@ -9,7 +9,7 @@ import numpy as np
 
 from perfhooks.trace import captures, communication, host, intervals, torch_rules
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.nesting import inherited, nest
+from perfhooks.trace.nesting import inherited, nearest, nest
 from perfhooks.trace.once import once
 
 if TYPE_CHECKING:
@@ -105,9 +105,9 @@ def _in_tree(trace: Trace, rows: Ints, candidates: Ints) -> Ints | None:
     entry, mine = tree.entry[rows], tree.entry[candidates]
     if (entry < 0).any() or (tree.nesting.end[mine] < trace.end[candidates]).any():
         return None
-    own = np.full(len(tree.row), -1, np.int64)
-    own[mine] = candidates
-    found: Ints = np.append(inherited(tree.nesting.parent, own), -1)[tree.nesting.parent[entry]]
+    wanted = np.zeros(len(tree.row), np.bool_)
+    wanted[mine] = True
+    found: Ints = np.append(tree.row, -1)[nearest(tree.nesting.parent, tree.nesting.parent[entry], wanted)]
     return found
 
 

@@ -10,7 +10,7 @@ import polars as pl
 
 from perfhooks.trace import host, intervals, steps, whose
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.nesting import inherited
+from perfhooks.trace.nesting import nearest
 from perfhooks.trace.once import once
 
 if TYPE_CHECKING:
@@ -240,8 +240,7 @@ def _sources(trace: Trace, entry: Ints, owners: Owners) -> list[str | None]:
     around = []
     for origins in whose.PREFERENCE:
         wanted = is_frame & whose.names_of(trace, origins, owners)[name]
-        nearest = inherited(tree.nesting.parent, np.where(wanted, np.arange(len(wanted)), -1))
-        around.append(np.append(tree.row, -1)[np.append(nearest, -1)[entry]].tolist())
+        around.append(np.append(tree.row, -1)[nearest(tree.nesting.parent, entry, wanted)].tolist())
     return [whose.spoken(trace, *each) for each in zip(*around, strict=True)]
 
 
@@ -249,6 +248,5 @@ def _nearest(parent: Ints, entry: Ints, name: Ints, choices: tuple[np.ndarray, .
     """The name of the innermost entry of the first choice that is open around each entry, else of the next, else -1."""
     found = np.full(len(entry), -1, np.int64)
     for wanted in choices:
-        named = np.append(inherited(parent, np.where(wanted, name, -1)), -1)[entry]
-        found = np.where(found >= 0, found, named)
+        found = np.where(found >= 0, found, np.append(name, -1)[nearest(parent, entry, wanted)])
     return [int(each) for each in found]

@@ -10,7 +10,7 @@ import numpy as np
 from perfhooks.trace.intervals import highest
 
 if TYPE_CHECKING:
-    from perfhooks.trace.model import Column, Ints
+    from perfhooks.trace.model import Column, Flags, Ints
 
 
 class Nesting(NamedTuple):
@@ -161,6 +161,27 @@ def inherited(parent: Ints, own: Ints) -> Ints:
             found: Ints = np.append(own, -1).take(source[:-1])
             return found
         source = further
+
+
+def nearest(parent: Ints, entry: Ints, wanted: Flags) -> Ints:
+    """For each of some entries the innermost one around it, or itself, that is wanted, or -1.
+
+    Args:
+        parent: the entry around each one, or -1.
+        entry: some of them, or -1.
+        wanted: which of all are.
+    """
+    found: Ints = entry.copy()
+    far = np.flatnonzero(found >= 0)
+    far = far[~wanted[found[far]]]
+    for _ in range(_NEAR):
+        if not len(far):
+            return found
+        found[far] = parent[found[far]]
+        far = far[found[far] >= 0]
+        far = far[~wanted[found[far]]]
+    found[far] = inherited(parent, np.where(wanted, np.arange(len(parent)), -1))[found[far]]
+    return found
 
 
 def still_open(nesting: Nesting, entry: Ints, time: Ints) -> Ints:
