@@ -142,9 +142,8 @@ def writable_depth(parents: Ints, depth: Ints, length: Ints, most: int) -> int:
         length: of the name of each.
         most: letters; names of nodes around which there are none do not count.
     """
-    deepest = int(depth.max(initial=0))
-    if len(depth) * (deepest + 1) * (int(length.max(initial=0)) + 1) <= most:  # as of most traces
-        return deepest
+    if (int(depth.sum()) + len(depth)) * (int(length.max(initial=0)) + 1) <= most:  # were all names as long as that
+        return int(depth.max(initial=0))
     whole = summed_up(parents, (length + 1).astype(np.float64))  # the sum of all may not fit integers
     written = np.cumsum(np.bincount(depth, weights=np.where(depth > 0, whole, 0), minlength=1))
     return int(np.searchsorted(written, most, "right")) - 1
