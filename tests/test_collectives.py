@@ -10,6 +10,8 @@ from test_trace_real import TRACES
 
 from perfhooks import testing
 from perfhooks.errors import OptionError
+from perfhooks.handlers import collectives as of_rank
+from perfhooks.run.capture import Capture
 from perfhooks.testing import annotation, kernel, launch, op, python_frame, slice_event, step_mark
 from perfhooks.trace import Kind, collectives, copies, messages, read, steps, synchronisations
 
@@ -214,6 +216,18 @@ def test_ranks_are_compared_without_their_clocks(tmp_path):
     assert collectives.across(traces[:1]).is_empty()
     with pytest.raises(OptionError):
         collectives.across([])
+
+
+@pytest.mark.parametrize(
+    ("base", "known"), [(2**63 - 1, 0), (2**62, 0), (-(2**62), 0), (2**70, 0), ("0", 0), (2**62 - 1, 2**62 - 1)]
+)
+def test_a_base_of_times_that_cannot_be_is_none(tmp_path, base, known):
+    """Times of a file may be as large as they can: with the base they still are numbers."""
+    late = 3_999_999_999_000_000_000
+    events = [launch(1, late, late + 9), kernel(1, late + 10, late + 20, name="ncclDevKernel_AllReduce_Sum_f32")]
+    trace = read(testing.write_trace(tmp_path / "t.json", events, baseTimeNanoseconds=base))
+    (start,) = of_rank.rows(Capture(), trace)["start_ns"].to_list()
+    assert start == pytest.approx(known + late, rel=1e-12)
 
 
 def test_what_was_launched_before_the_window_is_no_partner_of_another_ranks(tmp_path):

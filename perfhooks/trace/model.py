@@ -243,7 +243,11 @@ def _lookup(keys: Ints, values: Ints, wanted: Ints) -> Ints:
     return found
 
 
+_FARTHEST: Final = 2**62
+"""The year 2116: a base beyond it is damaged, and would leave no room for what is counted from it."""
+
+
 def epoch(metadata: Mapping[str, Any]) -> int:
     """What a trace counts its nanoseconds from, since 1970: since torch 2.4 they are small numbers from a base."""
     base = metadata.get("baseTimeNanoseconds")
-    return base if type(base) is int and abs(base) < 2**63 else 0
+    return base if type(base) is int and abs(base) < _FARTHEST else 0
