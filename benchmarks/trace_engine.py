@@ -26,7 +26,7 @@ BEST_OF = {10_000: 5, 100_000: 5, 1_000_000: 2}
 # The interpreter and its libraries are there before the clock starts; one thread, as in the worker.
 PROBE = """
 import json, re, sys, time
-import polars, numpy
+import polars, numpy, numpy.ma
 import msgspec
 from perfhooks.trace import memory, read
 from perfhooks.trace.events import PlainEvent

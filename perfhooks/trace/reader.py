@@ -32,7 +32,7 @@ _PATIENCE: Final = 16
 _LONGEST: Final = 16 << 20
 """So many bytes one event may have, and so many the keys before and behind the events: what has more is passed over. A
 collective that lists 100,000 ranks has less than 1 MB."""
-_LEARNING: Final = 2
+_LEARNING: Final = 4
 """After so many chunks it is known of what categories a file's events are, or there are few of them."""
 _ODD: Final = 4
 """So often in a chunk events may not fit their categories."""

@@ -14,7 +14,7 @@ from perfhooks.variables import MAX_UNPACKED_MB
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-BLOCK: Final = 1 << 19
+BLOCK: Final = 1 << 18
 """Bytes to read at once, after unpacking: what is made of so many stays in the processor's cache."""
 
 RATIO: Final = 100
