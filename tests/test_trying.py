@@ -526,6 +526,17 @@ def test_an_update_is_made_again_with_the_parameters_of_the_training(calls, name
     assert dict(update.options) == ({"momentum": 0.9} if name == "resnet" else {})
 
 
+@pytest.mark.parametrize(("name", "options"), [("SGD", ()), ("SGD", (("momentum", 0.9),)), ("Adam", ())])
+def test_an_update_that_has_run_for_a_while_gives_the_same_in_every_implementation(name, options):
+    """What an optimizer has seen so far, as momentum, goes over to the variant that it is held against."""
+    seen = updates.Update(name, UPDATE.parameters, options, "for-loop")
+    call = updates.build(seen, "cpu")
+    for _ in range(20):
+        call()
+    for implementation in ("foreach", "fused"):
+        assert difference(call, call.remade(implementation)) < 1e-6
+
+
 # --- what is left behind, and what is refused ---
 
 

@@ -130,6 +130,7 @@ def _wanted(op: Sequence[str] | None, pattern: str | None) -> Any:
         raise OptionError("choose one of --op and --finding")
     if op:
         given = {each if "::" in each or "#" in each else f"aten::{each}" for each in op}
+        given |= {f"{each}.step" for each in given if "#" in each}  # an update is called by its class in the table
         return given.__contains__
     return None if pattern is None else re.compile(pattern).fullmatch
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -143,7 +144,9 @@ def _parameter(kind: str, dims: tuple[int, ...], device: str | torch.device) -> 
     return made
 
 
-def _ready(update: Update, parameters: list[torch.Tensor], implementation: str) -> Ready:
+def _ready(
+    update: Update, parameters: list[torch.Tensor], implementation: str, state: dict[Any, Any] | None = None
+) -> Ready:
     options = dict(update.options) | {"foreach": implementation == "foreach"}
     if implementation == "fused":
         options = dict(update.options) | {"fused": True}
@@ -152,8 +155,13 @@ def _ready(update: Update, parameters: list[torch.Tensor], implementation: str) 
     except (TypeError, RuntimeError, ValueError) as error:
         raise UnmatchedError(f"torch.optim.{update.optimizer} does not take {implementation}: {error}") from error
 
+    if state:  # what it has seen so far is part of what it does next, as momentum is
+        optimizer.load_state_dict(optimizer.state_dict() | {"state": copy.deepcopy(state)})
+
     def remade(wanted: str) -> Ready | None:
-        return None if wanted == implementation else _ready(update, [_copy(each) for each in parameters], wanted)
+        if wanted == implementation:
+            return None
+        return _ready(update, [_copy(each) for each in parameters], wanted, optimizer.state_dict()["state"])
 
     written = tuple(each.detach() for each in parameters)
     return Ready(optimizer.step, (), {}, written, update.name, remade=remade)
