@@ -128,7 +128,8 @@ class Tasks:
             return
         self._deaths += 1
         if self._deaths == _MOST_DEATHS:
-            logger.warning("no worker is started any more, with %d windows to finish: %s", self.windows_left, _LATER)
+            level = logging.WARNING if self.windows_left else logging.DEBUG
+            logger.log(level, "no worker is started any more, with %d windows to finish: %s", self.windows_left, _LATER)
         elif self._deaths > 1:
             task = next(iter(self.pending))
             level = logging.DEBUG if self.pending[task] is None else logging.WARNING
