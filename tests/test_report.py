@@ -13,6 +13,7 @@ from many_ranks import ManyRanks
 from perfhooks import handlers, report
 from perfhooks.errors import PerfhooksError
 from perfhooks.report import json_values, page, run_data, svg, tree, window_data
+from perfhooks.report.data import RunData
 from perfhooks.run.capture import Capture, Cost, Place
 from perfhooks.run.layout import PAGE_DATA, SHARE
 from perfhooks.run.publishing import publish_json
@@ -415,3 +416,13 @@ def test_the_page_handler_writes_what_the_page_is_made_of(trace, tmp_path):
     with (tmp_path / "p").open("wb") as file:
         made.write(file)
     assert json.loads((tmp_path / "p").read_text())["format"] == 1
+
+
+@pytest.mark.parametrize(
+    ("size", "told"), [(8, 8), (2.5, None), (2**70, None), ("many", None), (True, None), (-1, None)]
+)
+def test_a_world_size_that_is_none_is_left_out(tmp_path, size, told):
+    events = [step_mark(0, 0, 1000), op("aten::mm", 10, 500)]
+    path = write_trace(tmp_path / "t.json", events, distributedInfo={"rank": 0, "world_size": size})
+    found = msgspec.convert(run_data.from_trace(path), RunData)
+    assert found.windows[0].details["0"].subject.world_size == told

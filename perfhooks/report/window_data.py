@@ -59,16 +59,20 @@ def _subject(capture: Capture, trace: Trace) -> dict[str, Any]:
     names = [each.get("name") for each in devices if isinstance(each, dict)] if isinstance(devices, list) else []
     tops = capture.tables(trace).modules.filter(pl.col("depth") == 0)
     calls = tops.sort("forward_ms", descending=True)["name"].to_list()
-    job = trace.metadata.get("distributedInfo")
     return json_values.facts(
         {
             "model": calls[0].rpartition("_")[0] or calls[0] if calls else None,
             "device": next((json_values.text(str(name)) for name in names if name), None),
             "device_traced": trace.is_device_traced,
-            "world_size": job.get("world_size") if isinstance(job, dict) else None,
+            "world_size": _world_size(trace.metadata.get("distributedInfo")),
             "python_frames": any(name.endswith("python_function") for name in trace.categories),
         }
     )
+
+
+def _world_size(job: object) -> int | None:
+    size = job.get("world_size") if isinstance(job, dict) else None
+    return size if type(size) is int and 0 < size < 2**31 else None
 
 
 def _steps(capture: Capture, trace: Trace) -> dict[str, Any]:
