@@ -6,10 +6,12 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfhooks import Capture, OptionError, Stacks, testing
+import perfhooks
+from perfhooks import Capture, OptionError, Stacks, labels, testing
 from perfhooks.trace import Kind, intervals, read, stacks
 from perfhooks.trace.kinds import HOST
 
@@ -238,3 +240,21 @@ def test_what_other_threads_wait_is_left_out(frames, tmp_path):
     every, busy = (sum(stacks.folded(trace, idle=idle).values()) for idle in (True, False))
     assert every == 100 + 70
     assert every - busy == 50 - (2 if frames[0].startswith("work") else 0)
+
+
+def test_no_thread_of_perfhooks_is_in_the_stacks_of_a_run(tmp_path):
+    """The watcher waits as long as a window takes, so a window would count twice."""
+    schedule = "wait=1 warmup=1 active=3 repeat=1"
+    with perfhooks.Profiler(schedule=schedule, with_stack=True, out=tmp_path, run="r", background=False) as prof:
+        for _ in prof.steps(range(8)):
+            torch.ones(64, 64) @ torch.ones(64, 64)
+    (path,) = tmp_path.glob("r/*/*.pt.trace.json.gz")
+    trace = read(path)
+    assert any("watcher.py" in name for name in trace.names)
+    found = stacks.folded(trace, skip=None)
+    assert not any("watcher.py" in stack for stack in found)
+    thread = trace.thread[trace.named(Kind.ANNOTATION, prefix=labels.STEP_MARK)[0]]
+    rows = trace.rows(*HOST)
+    mine = rows[trace.thread[rows] == thread]
+    window = int(trace.end[mine].max() - trace.start[mine].min())
+    assert sum(found.values()) == pytest.approx(window, rel=0.2)

@@ -98,7 +98,7 @@ def test_recorded_calls_are_exported_and_nothing_is_tried(run, folder, tmp_path,
     [
         (("--variant", "faster"), "variant must be one of float32, bf16"),
         (("--finding", "host-bound"), "finding must be one that can be tried"),
-        (("--op", "aten::conv2d"), "there is no call of"),
+        (("--op", "aten::conv2d", "--op", "bmm"), "there is no call of aten::conv2d or bmm in"),
         (("--op", "mm", "--finding", "float64-products"), "choose one of --op and --finding"),
         (("--limit", "0"), "limit must be an integer >= 1"),
         (("--seconds", "0"), "seconds must be a number above 0"),

@@ -102,7 +102,7 @@ def command(
         _export(offered, export)
         return
     if not offered.groups:
-        raise PerfhooksError(_nothing(offered, op or finding))
+        raise PerfhooksError(_nothing(offered, op or ([finding] if finding else [])))
     variants = variant or (asked.variants if asked else ())
     wish = _wish(device, variants, limit, memory, seconds, on_device=calls.on_device)
     with remaining("trying") as tell:
@@ -135,11 +135,12 @@ def _wanted(op: Sequence[str] | None, pattern: str | None) -> Any:
     return None if pattern is None else re.compile(pattern).fullmatch
 
 
-def _nothing(offered: Cut, asked: object) -> str:
+def _nothing(offered: Cut, asked: Sequence[str]) -> str:
     if offered.left:
         first = offered.left[0]
         return f"nothing can be run again: {first.name}: {first.reason}"
-    return f"there is no call of {asked} in the steps of this recording" if asked else "there are no operators in it"
+    named = " or ".join(asked)
+    return f"there is no call of {named} in the steps of this recording" if asked else "there are no operators in it"
 
 
 def _wish(

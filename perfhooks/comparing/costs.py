@@ -9,7 +9,7 @@ import numpy as np
 
 from perfhooks import labels
 from perfhooks.comparing.around import PARTS, Around, Where
-from perfhooks.comparing.unrecorded import FAR
+from perfhooks.comparing.unrecorded import is_near
 from perfhooks.report import json_values
 from perfhooks.trace import device, intervals, parts, steps
 from perfhooks.trace.kinds import Kind
@@ -102,7 +102,7 @@ def measure(tables: Tables) -> Costs:
     copies and sets, and of several of a class to the one that began first; else it is idle, while the host was in
     some part of the step. Work has the part, module and operator of its launch.
 
-    Steps of more than `FAR` times the median are left out, as they are of the verdict: one stop among ten steps would
+    Steps that take far longer than the median are left out, as they are of the verdict: one stop among ten steps would
     look like rows that became dearer.
 
     Args:
@@ -133,9 +133,10 @@ def measure(tables: Tables) -> Costs:
 
 
 def _near(marks: Steps, counting: Flags) -> Flags:
-    """Those of the steps that count in which nothing else happened, by the same limit as for those nobody recorded."""
+    """Those of the steps that count in which nothing else happened, as for those nobody recorded."""
     wall = marks.end - marks.start
-    near: Flags = counting & (wall <= FAR * np.median(wall[counting])) if counting.any() else counting
+    near: Flags = counting.copy()
+    near[counting] = is_near(wall[counting])
     return near
 
 

@@ -35,8 +35,8 @@ PROCESS_OF_STEPS: Final = 0.3
 use it do, disturbs one run more than the next. Of steps that differ by 5%, as on a quiet machine, that is below 2%."""
 PROCESS_OF_DRIFT: Final = 2.0
 """And no less than by so many times what the parts of a run differ by (see `Level.drift`): a machine that is slower for
-half a second is slower for a minute as well. Of 24 equal runs on a shared machine whose neighbours made a median step
-take 1.5 to 3.1 ms, 55 of all 276 pairs were told apart without this, 3 with it."""
+half a second is slower for a minute as well. Of 24 equal runs whose median step took 1.5 to 3.1 ms, by what others did
+on the same machine, 55 of all 276 pairs were told apart without this, 3 with it."""
 LEAST_STEPS: Final = 20
 """Fewer steps than this say nothing: they are not even one block."""
 _MOST_STEPS: Final = 1000

@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perfhooks.comparing.statistics import Values
+    from perfhooks.trace.model import Flags, Ints
 
 _SCHEMA: Final = {"stage": pl.String, "step": pl.Int64, "phase": pl.String, "wall_ms": pl.Float64}
 _FEWEST_FIRST, _MOST_FIRST = 3, 10
 _OF_FIRST: Final = 20
 """One in so many steps is a first one: what is started once, tuned or compiled is over then."""
-FAR: Final = 3.0
+_FAR: Final = 3.0
 """A step that takes as many times the median has had validation, a checkpoint or a pause in it."""
 _IDLE: Final = "wait"
 
@@ -83,5 +84,11 @@ def chosen(table: pl.DataFrame, stage: str) -> Unrecorded:
     first = min(max(_FEWEST_FIRST, every.height // _OF_FIRST), _MOST_FIRST)
     kept = every[first:].filter((pl.col("phase") == _IDLE) & (pl.col("wall_ms") > 0))
     wall = kept["wall_ms"].to_numpy()
-    near = wall <= FAR * np.median(wall) if len(wall) else np.zeros(0, np.bool_)
+    near = is_near(wall)
     return Unrecorded(wall[near], min(first, every.height), int((~near).sum()))
+
+
+def is_near(wall: Values | Ints) -> Flags:
+    """Which of some steps, by how long they took, had nothing else in them."""
+    near: Flags = wall <= _FAR * np.median(wall) if len(wall) else np.zeros(0, np.bool_)
+    return near

@@ -114,7 +114,7 @@ class Allocation(Arguments, gc=False):
 
 
 FIRST_OF_COLLECTIVES: Final = "collective"
-"""Where an event has none of these, it has none of the others that collectives have."""
+"""The argument without which an event has none of the others that collectives have."""
 
 
 def _collective(base: type[Arguments]) -> type[Arguments]:

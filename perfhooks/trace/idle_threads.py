@@ -24,6 +24,8 @@ _WAITS: Final = re.compile(
     r"|(?:^|/)multiprocessing/\w+\.py\(\d+\): (?:wait|poll|_poll|recv|recv_bytes|_recv|_recv_bytes|accept|get|acquire)$"
     r"|^<(?:built-in )?(?:method|function) '?(?:acquire|select|poll|sleep|wait|accept|recv|recv_into)\b"
     r"|^<built-in method get of _queue\.SimpleQueue"
+    # the watcher of this house, which waits in C since before the recording: torch knows no frame for that
+    r"|(?:^|/)perfhooks/watching/watcher\.py\(\d+\): _live$"
 )
 
 
@@ -31,8 +33,8 @@ _WAITS: Final = re.compile(
 def waiting(trace: Trace) -> Flags:
     """Which entries of `host.tree` are waiting, on threads that are not those of the steps.
 
-    That is what lies in a frame that waits for a lock, a queue, a file or a time, by its name; on the thread of the
-    steps every wait counts, for it holds the training up.
+    That is what lies in a frame that waits for a lock, a queue, a file or a time, by its name, or in that of the
+    watcher; on the thread of the steps every wait counts, for it holds the training up.
     """
     tree = host.tree(trace)
     waits = (trace.kind[tree.row] == Kind.PYTHON) & ~np.isin(tree.thread, _of_steps(trace))

@@ -98,7 +98,9 @@ class TypedEvents:
             fields += [("id", int | str, -1), *place, time, ("name", str, "")]
         else:
             fields += [("name", str, ""), *place, time, ("dur", float, 0.0)]
-        several = MEMORY if category.is_instant else self._variants.get(category.kind) if category.kind else None
+        several = (
+            MEMORY if category.is_instant else None if category.kind is None else self._variants.get(category.kind)
+        )
         if several:
             richest = several[0].fields  # to look for the mark of a richer one costs more than its fields do
             fields.append(("args", richest, msgspec.field(default_factory=richest)))
