@@ -29,7 +29,11 @@ from perfhooks.comparing.matching import Aligned
 from perfhooks.comparing.reason import Contribution, Usual, largest, usual
 from perfhooks.comparing.side import Side
 from perfhooks.errors import PerfhooksError
+from perfhooks.run.liveness import Process
+from perfhooks.run.publishing import publish_json
 from perfhooks.trace.tables import Tables
+from perfhooks.watching.requests import Loop
+from perfhooks.watching.status import Status
 
 
 def measured(folder, events):
@@ -387,6 +391,18 @@ def test_what_only_one_side_recorded_is_not_compared(folder, base):
     output = run(base, other).output
     assert "recorded with different options (with_stack)" in output
     assert "Net_0" not in output
+
+
+@pytest.mark.parametrize(("waited", "is_said"), [(0.314, True), (0.03, False), (None, False)])
+def test_a_thread_that_waited_for_a_processor_is_said_to_have(folder, base, tmp_path, waited, is_said):
+    """A machine that others began to use makes a training slower, and no change of it did."""
+    other = make_run(tmp_path / "busy", training(), steps(8.0, seed=1))
+    loop = Loop(stage="train", step=300)
+    publish_json(other / "rank0.status.json", Status(process=Process.current(), time=0, loop=loop, waited=waited))
+    output = " ".join(run(base, other).output.split())
+    assert ("waited for a processor for 0% in base and 31% in busy of its time" in output) == is_said
+    assert run("--save", tmp_path / "busy.json", other).exit_code == 0
+    assert ("31% in busy" in " ".join(run(base, tmp_path / "busy.json").output.split())) == is_said
 
 
 def test_recorded_steps_that_differ_the_other_way_give_no_reason_for_the_verdict(folder, base):

@@ -28,6 +28,7 @@ from perfhooks.watching.loops import WatchedLoop
 from perfhooks.watching.pace import FIRST, MORE_NS, Pace
 from perfhooks.watching.sampling import stack_of
 from perfhooks.watching.slow import SlowSteps, predict
+from perfhooks.watching.status import Status
 
 MATRIX = torch.ones(8, 8)
 SCRIPT = Path(__file__).parent / "slow_training.py"
@@ -308,3 +309,29 @@ def test_a_folder_that_is_gone_and_a_tracer_change_nothing(tmp_path, caplog):
     assert prof.step_num >= limit
     assert seen
     assert not [record for record in caplog.records if record.exc_info]
+
+
+CROWDED = """
+import os, subprocess, sys, threading, time
+import perfhooks
+from perfhooks.watching.counters import Thread
+
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+thread = Thread(threading.get_ident(), threading.get_native_id())
+with perfhooks.Profiler(out="perf", run="r", schedule="wait=1000000000 warmup=1 active=1") as prof:
+    began, before = time.monotonic_ns(), thread.waited_ns()
+    while thread.waited_ns() - before < 500_000_000:
+        sum(range(1000))
+        prof.step()
+    waited, spent = thread.waited_ns() - before, time.monotonic_ns() - began
+other.kill()
+print(waited / spent)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the kernel does not tell")
+def test_what_a_training_waits_for_a_processor_is_in_its_status(tmp_path):
+    """Two programs on one processor: each waits for the other."""
+    done = subprocess.run([sys.executable, "-c", CROWDED], capture_output=True, text=True, check=True, timeout=300)
+    assert Status.read(tmp_path / "perf/r", 0).waited == pytest.approx(float(done.stdout), abs=0.1)

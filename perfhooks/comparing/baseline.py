@@ -36,6 +36,7 @@ class _File(msgspec.Struct, kw_only=True):
     windows: int
     findings: dict[str, str]
     ranks: dict[int, float]
+    waited: list[float] = []
 
 
 def is_baseline(path: Path) -> bool:
@@ -52,7 +53,7 @@ def encode(side: Side) -> bytes:
     """
     facts = {name: text for name, text in side.facts.items() if name not in _PRIVATE and not _is_path(text)}
     file: dict[str, Any] = {"perfhooks_baseline": FORMAT, "label": side.label, "stage": side.stage, "facts": facts}
-    file |= {name: getattr(side, name) for name in ("levels", "windows", "findings", "ranks")}
+    file |= {name: getattr(side, name) for name in ("levels", "windows", "findings", "ranks", "waited")}
     file["costs"] = msgspec.Raw(saved.encode(side.costs, most=_ROWS))
     return msgspec.json.encode(file) + b"\n"
 
@@ -82,4 +83,5 @@ def decode(path: Path) -> Side:
         windows=found.windows,
         findings=found.findings,
         ranks=found.ranks,
+        waited=found.waited,
     )

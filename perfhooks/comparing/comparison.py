@@ -26,6 +26,9 @@ NAMED: Final = 5
 """How many reasons are said; all are in the tables."""
 
 _ROWS: Final = 200
+_QUEUED: Final = 0.05
+"""From this share of its time on, that the thread which steps waited for a processor is said: on a machine with nothing
+else to do it is below 1%, with one other busy program for two processors below 4%."""
 _NOTABLE: Final = 0.05
 """From this share on it is said that everything takes longer, or shorter: processes differ by less."""
 
@@ -123,6 +126,13 @@ def _doubts(made: Comparison) -> list[str]:
         found.append(
             f"the windows were recorded with different options ({', '.join(other)}): what only one of them recorded "
             "is not compared, and recording itself is part of the difference of the recorded steps"
+        )
+    queued = {side.label: max(side.waited, default=0.0) for side in (made.a, made.b)}
+    if max(queued.values()) >= _QUEUED:
+        told = " and ".join(f"{100 * share:.0f}% in {label}" for label, share in queued.items())
+        found.append(
+            f"the thread that steps waited for a processor for {told} of its time: other programs, or threads of its "
+            "own, wanted more of them than there are; record several runs of each, in turns, before you believe it"
         )
     if not made.shares and _is_contrary(made):
         found.append(

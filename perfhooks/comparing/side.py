@@ -18,6 +18,7 @@ from perfhooks.run.folder import Run
 from perfhooks.run.layout import SHARE, TRACES
 from perfhooks.run.manifest import Manifest
 from perfhooks.run.reading import is_plain, read_bytes, said
+from perfhooks.watching.status import Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -49,6 +50,8 @@ class Side(msgspec.Struct, kw_only=True):
     """Flame graphs of the last window, as the page has them."""
     flame_steps: int = 1
     """How many steps that has."""
+    waited: list[float] = msgspec.field(default_factory=list)
+    """What share of its time the thread that steps waited for a processor, for each run that tells."""
     notes: list[str] = msgspec.field(default_factory=list)
 
     @property
@@ -133,6 +136,9 @@ class Source:
             )
             return
         made.levels.append(level(steps.wall))
+        status = None if self._run is None else Status.read(self._run.folder, self.rank)
+        if status is not None and status.waited is not None:
+            made.waited.append(status.waited)
         if steps.far:
             made.notes.append(
                 f"{made.label}: {steps.far} {'step' if steps.far == 1 else 'steps'} of more than three times "
@@ -271,6 +277,7 @@ def joined(sides: Sequence[Side]) -> Side:
         stage=first.stage,
         facts={name: " / ".join(dict.fromkeys(each.facts.get(name, "") for each in sides)) for name in _names(sides)},
         levels=[level for each in sides for level in each.levels],
+        waited=[share for each in sides for share in each.waited],
         costs=added([each.costs for each in sides]),
         windows=sum(each.windows for each in sides),
         findings={rule: title for each in sides for rule, title in each.findings.items()},

@@ -48,6 +48,7 @@ class Thread:
     """
 
     def __init__(self, ident: int, native: int) -> None:
+        self.native = native
         self._folder = f"/proc/self/task/{native}"
         self._clock: int | None = None
         if hasattr(time, "pthread_getcpuclockid"):
@@ -60,6 +61,15 @@ class Thread:
             return None if self._clock is None else time.clock_gettime_ns(self._clock)
         return None
 
+    def waited_ns(self) -> int | None:
+        """How long it could have run and waited for a processor, in nanoseconds; Linux tells.
+
+        The second number of ``schedstat``, see https://docs.kernel.org/scheduler/sched-stats.html.
+        """
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            return int(Path(self._folder, "schedstat").read_text(encoding="ascii").split()[1])
+        return None
+
     def switches_and_faults(self) -> tuple[int | None, int | None]:
         """See `Counters`; Linux tells."""
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -69,6 +79,28 @@ class Thread:
             fields = stat.rpartition(")")[2].split()
             return switches, int(fields[7]) + int(fields[9])  # minor and major faults, see proc(5)
         return None, None
+
+
+class Queueing:
+    """What share of its time a thread waits for a processor, since it was first looked at."""
+
+    def __init__(self) -> None:
+        self._native = 0
+        self._began = 0
+        self._before: int | None = None
+
+    def share(self, thread: Thread) -> float | None:
+        """From 0 to 1; None where the system does not tell, and at the first look.
+
+        Args:
+            thread: The one to look at; where it is another one than before, what was seen is forgotten.
+        """
+        now, waited = time.monotonic_ns(), thread.waited_ns()
+        if thread.native != self._native:
+            self._native, self._began, self._before = thread.native, now, waited
+        if waited is None or self._before is None or now <= self._began:
+            return None
+        return min(max(waited - self._before, 0) / (now - self._began), 1.0)
 
 
 def _retries() -> int | None:

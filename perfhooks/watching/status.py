@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -25,6 +25,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """When it said so, in seconds since 1970 by its own clock."""
     loop: Loop
     """The loop that steps."""
+    waited: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    """What share of its time the thread that trains has waited for a processor; None where the system does not tell."""
 
     @classmethod
     def read(cls, run: Path, rank: int) -> Status | None:

@@ -10,6 +10,7 @@ from perfhooks.guard import cause_of, logger
 from perfhooks.run import layout
 from perfhooks.run.liveness import Process
 from perfhooks.run.publishing import publish, publish_json
+from perfhooks.watching.counters import Queueing, Thread
 from perfhooks.watching.loops import Asked
 from perfhooks.watching.pace import Pace
 from perfhooks.watching.slow import SAMPLE_S, SlowSteps
@@ -52,6 +53,7 @@ class Watch:
         self._said: Loop | None = None
         self._say_at = 0.0
         self._failed: set[str] = set()
+        self._queueing = Queueing()
 
     def where(self) -> Loop:
         """Where the loop is now."""
@@ -142,10 +144,11 @@ class Watch:
                 self._loop.wrote_steps = True
 
     def _say(self) -> None:
+        waited = self._queueing.share(Thread(self._loop.thread, self._loop.native))
         run, here = self._loop.run, self._loop.where(self._pace.median_ns)
         if run is None or here == self._said:
             return
-        status = Status(process=Process.current(), time=time.time(), loop=here)
+        status = Status(process=Process.current(), time=time.time(), loop=here, waited=waited)
         with self._writing("saying where it is"):
             if run.folder.is_dir():
                 self._said = here
