@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 MEANT = {
     "test_schedule_function_count": "a schedule without handler writes files, and windows that come faster than those "
     "are made are skipped, with a line in the log; torch keeps the events of all windows in memory",
+    "test_activity_filter_invalid_type_name": "what torch refuses when it begins to record is a line in the log, and "
+    "the training goes on",
+    "test_profiler_activity_config": "a window prepares itself: prepare_trace() does nothing",
+    "test_cuspy_config_routes_performance_metrics": "a window prepares itself: prepare_trace() does nothing",
 }
 """Tests of torch that pass with its profiler only, and why that is meant."""
 _LACKING = 50
@@ -153,8 +157,10 @@ def main() -> None:
         return
     theirs, ours = apart(path, "torch"), apart(path, "perfhooks")
     passed = [name for name, found in theirs.items() if found == "passed"]
+    if not passed:
+        sys.exit("no test passes with torch's profiler: those of torch need the package expecttest")
     other = {name: ours.get(name, "never ran") for name in passed if ours.get(name) != "passed"}
-    meant = {name: why for name in other for test, why in MEANT.items() if name.endswith(f".{test}")}
+    meant = {name: why for name in other for test, why in MEANT.items() if name.rpartition(".")[2].startswith(test)}
     print(f"{len(theirs)} tests, {len(passed)} pass with torch's profiler, {len(passed) - len(other)} with both")
     for name, found in other.items():
         print(f"  {name}: {'meant: ' + meant[name] if name in meant else found}")

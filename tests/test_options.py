@@ -69,6 +69,16 @@ def test_what_is_no_experimental_config_is_refused():
         Profiler(experimental_config="verbose")
 
 
+@pytest.mark.skipif(
+    "post_processing_timeout_s" not in inspect.signature(torch.profiler.profile).parameters,
+    reason="this torch knows no such option",
+)
+@pytest.mark.parametrize("wrong", [-1.0, "soon"])
+def test_a_timeout_below_zero_is_refused(wrong):
+    with pytest.raises(perfhooks.OptionError, match="post_processing_timeout_s must be non-negative, in seconds, got"):
+        Profiler(post_processing_timeout_s=wrong)
+
+
 CPU = torch.profiler.ProfilerActivity.CPU
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from copy import deepcopy
 from pathlib import Path
 
 import pytest
 import torch
+from torch.autograd.profiler import KinetoStepTracker
 from torch.profiler import ProfilerAction, ProfilerActivity, profile
 
 from perfhooks import Profiler
@@ -16,6 +18,7 @@ torch.set_num_threads(1)
 X = torch.ones(8, 8)
 OPTIONS = {"activities": [ProfilerActivity.CPU], "record_shapes": True, "with_stack": True}
 SCHEDULE = {"wait": 1, "warmup": 1, "active": 2, "repeat": 1}
+WINDOWS = torch.profiler.schedule(wait=1, warmup=1, active=2, repeat=1)
 OURS = {"step_num", "profiler", "current_action", "schedule", "on_trace_ready", "action_map", "record_steps"}
 
 
@@ -91,6 +94,28 @@ def test_it_can_be_given_where_torch_wants_its_own():
         for _ in range(5):
             p.step()
     assert seen == [True]
+
+
+def counted(monkeypatch, make):
+    """How many steps torch has counted after each one."""
+    monkeypatch.setattr(KinetoStepTracker, "_current_step", 0)
+    monkeypatch.setattr(KinetoStepTracker, "_step_dict", defaultdict(int))
+    seen = []
+    with make(activities=[ProfilerActivity.CPU], on_trace_ready=ignore, schedule=WINDOWS) as prof:
+        for _ in range(8):
+            X @ X
+            prof.step()
+            seen.append(KinetoStepTracker.current_step())
+    return seen
+
+
+@pytest.mark.parametrize("daemon", ["1", ""])
+def test_steps_are_counted_for_a_daemon_as_torch_counts_them(monkeypatch, daemon):
+    """Dynolog starts to record at a step of that count."""
+    monkeypatch.setenv("KINETO_USE_DAEMON", daemon)
+    theirs = counted(monkeypatch, profile)
+    assert theirs == ([*range(1, 9)] if daemon else [0] * 8)
+    assert counted(monkeypatch, Profiler) == theirs
 
 
 THEIRS = """

@@ -12,6 +12,7 @@ from perfhooks.options import check_step
 from perfhooks.recording import labelling, request_signal
 from perfhooks.recording.ending import lifetime
 from perfhooks.recording.handover import place_of
+from perfhooks.recording.window import also_counting
 from perfhooks.recording.windows import STOPPED, Wanted, Windows
 from perfhooks.schedule import FromStartToStop, Phase
 from perfhooks.watching import watcher
@@ -99,7 +100,7 @@ class Course(Windows):
             if not self._membership.join(out, run):
                 self._state = State.LEFT_OUT
                 return
-            self._end_step, self.arrive = self._timeline.end_step, self._timeline.data_arrived
+            self._end_step, self.arrive = also_counting(self._timeline.end_step), self._timeline.data_arrived
             self.ask = self._timeline.data_asked
             lifetime.opened(self)
             self._let_watch()

@@ -50,6 +50,9 @@ _LEVEL: Final = "KINETO_LOG_LEVEL"
 _NOTHING_AT_ALL: Final = "6"
 """Its levels are VERBOSE, INFO, WARNING, STAGE, ERROR, USDT, from 0 on."""
 
+_DAEMON: Final = "KINETO_USE_DAEMON"
+"""Torch counts steps if this is set."""
+
 _METRICS: Final[dict[str, Literal["host", "device", "bytes"]]] = {
     "self_cpu_time_total": "host",
     "self_cuda_time_total": "device",
@@ -105,6 +108,26 @@ def _telling(method: Callable[..., Any], listener: Callable[[], object]) -> Call
     return begin
 
 
+def also_counting(end_step: Callable[[int], None]) -> Callable[[int], None]:
+    """What ends a step, and counts it where a daemon asks torch to count steps, as torch's profiler does at each one.
+
+    Dynolog finds by that count which steps it is to record (``--iterations``). Torch takes the largest of all counts,
+    so a step that a window or an optimizer counts too is not counted twice.
+
+    Args:
+        end_step: What ends a step.
+    """
+    if not os.environ.get(_DAEMON):
+        return end_step
+    tracker: Any = torch.autograd.profiler.KinetoStepTracker
+
+    def end(time: int) -> None:
+        tracker.increment_step("perfhooks")
+        end_step(time)
+
+    return end
+
+
 def check_recording(options: Mapping[str, Any]) -> dict[str, Any]:
     """The recording options as the installed torch takes them.
 
@@ -127,6 +150,9 @@ def check_recording(options: Mapping[str, Any]) -> dict[str, Any]:
     config = checked.get("experimental_config")
     if config is not None and not isinstance(config, torch._C._profiler._ExperimentalConfig):  # noqa: SLF001 -- where it is
         raise OptionError(f"experimental_config must be torch's _ExperimentalConfig, got {config!r}")
+    timeout = checked.get("post_processing_timeout_s")
+    if timeout is not None and not (isinstance(timeout, int | float) and timeout >= 0):
+        raise OptionError(f"post_processing_timeout_s must be non-negative, in seconds, got {timeout!r}")
     return checked
 
 
