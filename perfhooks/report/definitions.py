@@ -225,8 +225,8 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         "wall_ms, times_median": "How long it took; how many medians that is.",
         "cause": (
             "The first of these that explains half of what the step took beyond the median: garbage collection, "
-            "compilation, checkpoint, validation, data, other ranks; where none does, allocator or throttled clock, "
-            "else unknown."
+            "compilation, checkpoint, validation, data, other ranks, a busy processor, for which the thread waited "
+            "while others ran on it; where none does, allocator or throttled clock, else unknown."
         ),
         "explained_ms": "How much of what the step took beyond the median that is; empty where nobody can tell.",
         "line": (

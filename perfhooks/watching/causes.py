@@ -22,6 +22,7 @@ CHECKPOINT: Final = "checkpoint"
 VALIDATION: Final = "validation"
 DATA: Final = "data"
 RANKS: Final = "other ranks"
+PROCESSOR: Final = "busy processor"
 ALLOCATOR: Final = "allocator"
 CLOCK: Final = "throttled clock"
 UNKNOWN: Final = "unknown"
@@ -104,9 +105,10 @@ class Explainer:
         found = {cause: self._share(seen, samples) * seen.excess_ns for cause, samples in matching.items()}
         found[DATA] = max(found[DATA], min(float(seen.wait_ns), seen.excess_ns))
         found = {GARBAGE: min(float(seen.garbage_ns), seen.excess_ns), **found}
+        found[PROCESSOR] = self._queued(seen) * seen.excess_ns
         for cause, explained in found.items():
             if explained >= _ENOUGH * seen.excess_ns:
-                frame = seen.garbage_at if cause == GARBAGE else self._line(matching[cause] or seen.samples)
+                frame = seen.garbage_at if cause == GARBAGE else self._line(matching.get(cause) or seen.samples)
                 return Explanation(cause, explained, frame)
         cause = UNKNOWN
         if seen.counters.retries:
@@ -125,6 +127,12 @@ class Explainer:
     @staticmethod
     def _share(seen: Seen, samples: Sequence[tuple[Stack, int]]) -> float:
         return sum(spent for _, spent in samples) / seen.sampled_ns if samples else 0.0
+
+    @staticmethod
+    def _queued(seen: Seen) -> float:
+        """The share of the time in which the thread could have run and others had its processor."""
+        waited = seen.counters.waited_ns
+        return min(waited / seen.sampled_ns, 1.0) if waited and seen.samples else 0.0
 
     @staticmethod
     def _waiting_in_backward(seen: Seen) -> list[tuple[Stack, int]]:

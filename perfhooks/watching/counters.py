@@ -26,11 +26,13 @@ class Counters(NamedTuple):
     """Its page faults."""
     retries: int | None = None
     """How often the device's allocator had to give memory back and try again."""
+    waited_ns: int | None = None
+    """How long it could have run and waited for a processor."""
 
     @classmethod
     def read(cls, thread: Thread) -> Counters:
         """Those of a thread now."""
-        return cls(thread.cpu_ns(), *thread.switches_and_faults(), _retries())
+        return cls(thread.cpu_ns(), *thread.switches_and_faults(), _retries(), thread.waited_ns())
 
     def since(self, before: Counters) -> Counters:
         """What was added."""
