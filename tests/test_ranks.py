@@ -75,6 +75,20 @@ def test_the_straggler_is_named_with_its_part(gathered, where, part, count, slow
     json.dumps(finding)
 
 
+@pytest.mark.parametrize("end", [10, 12])
+def test_a_step_in_which_a_collective_was_recorded_by_some_ranks_only_tells_of_none(tmp_path, end):
+    """A rank that waited in what was open when recording began or ended seems to have worked all the while."""
+    run = ManyRanks(ranks=2, node=2, slow_data={1: 25.0}).write(tmp_path / "run")
+    for path in run.glob("*/rank0.collectives.csv"):
+        first = int(path.parent.name.split("-")[1])
+        table = pl.read_csv(path)
+        table.filter(pl.col("step") != first - 10 + end).write_csv(path)
+    data = ranks.gather(run)
+    assert all(window["unmatched"] for window in data["windows"])
+    (finding,) = ranks.findings(data)
+    assert (finding["rank"], finding["part"], finding["gain_ms"]) == (1, "data", pytest.approx(25.0))
+
+
 def test_evidence_is_in_numbers_that_people_write(gathered):
     """No exponents, and nothing finer than a hundredth: what is left of a difference of equals is 0."""
     data = gathered(ranks=2, node=2, slow_data={1: 1234.5})

@@ -143,6 +143,7 @@ def _compared(window: RankedWindow) -> dict[str, Any]:
 
     matched = collectives.match(window.collectives, window.clocks)
     split = steps.parts(window.steps, collectives.of_steps(matched))
+    judged = steps.whole(split, matched.unsure)
     found = collectives.each(matched)
     offsets = matched.clocks.offset_ms
     stage, first = _stage(window)
@@ -152,7 +153,7 @@ def _compared(window: RankedWindow) -> dict[str, Any]:
         "stage": stage,
         "first": first,
         "last": last,
-        "ranks": _columns(_with_nodes(_with_offsets(steps.of_ranks(split), offsets), window)),
+        "ranks": _columns(_with_nodes(_with_offsets(steps.of_ranks(judged), offsets), window)),
         "steps": _columns(steps.of_steps(split).head(_STEPS)),
         "own": _own(split),
         "collectives": _columns(collectives.kinds(found).head(_KINDS)),

@@ -37,6 +37,8 @@ class Matched:
     clocks: Clocks
     unmatched: int
     """Rows that have no partner, or not for certain."""
+    unsure: frozenset[int]
+    """The steps that have such rows: how long a rank waited in them is not known."""
 
 
 def match(table: pl.DataFrame, clocks: Mapping[int, str] | None = None) -> Matched:
@@ -73,7 +75,14 @@ def _matched(table: pl.DataFrame, clocks: Mapping[int, str] | None) -> Matched:
     rows = _met(rows, align(_ends(rows), clocks))
     aligned = align(_ends(rows), clocks)
     rows = _waits(rows.with_columns(start_ms=_by(aligned)))
-    return Matched(rows, aligned, moving.height - rows.height)
+    left = moving.height - rows.height
+    return Matched(rows, aligned, left, _unsure(moving, rows) if left else frozenset())
+
+
+def _unsure(moving: pl.DataFrame, rows: pl.DataFrame) -> frozenset[int]:
+    known = rows.group_by("step").agg(known=pl.len())
+    counted = moving.group_by("step").len().join(known, on="step", how="left")
+    return frozenset(counted.filter(pl.col("len") > pl.col("known").fill_null(0))["step"].drop_nulls())
 
 
 def _numbered(moving: pl.DataFrame) -> pl.DataFrame:

@@ -62,6 +62,21 @@ def parts(steps: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
     ).select("rank", "step", *_TIMES, "busy_comm_ms", "exposed_comm_ms")
 
 
+def whole(split: pl.DataFrame, unsure: frozenset[int]) -> pl.DataFrame:
+    """The steps in which it is known who waited for whom, as far as the window's ends decide that.
+
+    A collective that goes on when recording begins or ends is recorded on some ranks only, so that those that waited in
+    it seem to have worked. A first or last step that has one is left out, if others remain.
+
+    Args:
+        split: What `parts` gives.
+        unsure: The steps of which some collectives have no partner, see `collectives.Matched`.
+    """
+    ends = unsure & {split["step"].min(), split["step"].max()}
+    kept = split.filter(~pl.col("step").is_in(list(ends)).fill_null(False)) if ends else split
+    return kept if kept.height else split
+
+
 def of_ranks(split: pl.DataFrame) -> pl.DataFrame:
     """One row for each rank: the means of what `parts` says, and how much longer its own work takes.
 
