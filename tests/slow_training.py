@@ -174,7 +174,9 @@ def tell(event):
 
 if __name__ == "__main__":
     watcher._SHARE = 1.0  # it looks at every chance, whatever looks cost
-    torch._dynamo.config.recompile_limit = torch._dynamo.config.cache_size_limit = 1000
+    for limit in ("recompile_limit", "cache_size_limit"):  # the first is newer than torch 2.4
+        if hasattr(torch._dynamo.config, limit):
+            setattr(torch._dynamo.config, limit, 1000)
     folder = Path(sys.argv[1])
     folder.mkdir(exist_ok=True)
     os.mkfifo(folder / "fifo")

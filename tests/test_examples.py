@@ -4,6 +4,7 @@ import csv
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,8 @@ def shown(folder):
 @pytest.mark.parametrize("name", [name for name in COMMANDS if (EXAMPLES / f"{name}.py").exists()])
 def test_every_example_leaves_the_same_files_with_the_step_numbers_that_the_schedule_draws(name, tmp_path):
     done, run = run_example(name, tmp_path, *COMMANDS[name])
+    if version("torch").startswith("2.4") and "has lost it; the next ones are recorded without stacks" in done.stderr:
+        pytest.xfail("torch 2.4 loses windows with stacks that begin inside of a call from C")
     assert windows(run) == WINDOWS
     assert all(shown(run / folder) >= KINDS for folder in WINDOWS)
     assert "wall" in done.stdout, "it ends with the step table"

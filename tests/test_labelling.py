@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import json
 import os
 import socket
@@ -422,6 +423,8 @@ def test_what_is_compiled_stays_as_it_is(tmp_path, how, first):
     """No graph is compiled again, none breaks where it did not, nothing of ours is in one."""
     from torch._dynamo.utils import counters
 
+    if how == "in place" and torch.__version__.startswith("2.4"):
+        pytest.skip("compiles nothing there")
     torch.compiler.reset()
     counters.clear()
     graphs = []
@@ -522,10 +525,12 @@ def test_saving_with_torch_distributed_is_a_checkpoint(tmp_path):
     import torch.distributed.checkpoint as dcp
 
     net = model()
+    # without the argument torch 2.4 finds out by itself
+    alone = {"no_dist": True} if "no_dist" in inspect.signature(dcp.save).parameters else {}
 
     def body(_prof, step):
         if step == 2:
-            dcp.save(net.state_dict(), checkpoint_id=tmp_path / "state", no_dist=True)
+            dcp.save(net.state_dict(), checkpoint_id=tmp_path / "state", **alone)
 
     recorded = record(tmp_path, body)
     assert recorded.count("checkpoint") == 1

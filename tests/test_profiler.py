@@ -52,6 +52,24 @@ def ignore(window):
     """A handler that keeps the profiler from writing files."""
 
 
+def test_after_a_window_that_torch_lost_for_its_stacks_the_others_have_none(monkeypatch, caplog):
+    """As torch 2.4 does where a window begins inside of a call from C; the training goes on."""
+    plain, stopped = profile.stop_trace, []
+
+    def stop_trace(self):
+        plain(self)
+        stopped.append(self.with_stack)
+        if self.with_stack:
+            raise RuntimeError("!stack.empty() INTERNAL ASSERT FAILED. Python replay stack is empty.")
+
+    monkeypatch.setattr(profile, "stop_trace", stop_trace)
+    with Profiler(schedule=SCHEDULE, with_stack=True, background=False, run="r") as prof:
+        loop(prof)
+    assert stopped == [True, False]
+    assert [path.name for path in Path("perf/r").glob("train-*")] == ["train-000006-000007"]
+    assert "has lost it; the next ones are recorded without stacks" in caplog.text
+
+
 def test_marks_are_the_steps_the_schedule_drew():
     seen = []
     with Profiler(
@@ -648,4 +666,4 @@ assert dict(os.environ) == before
         [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=300, env={**clean, **said}
     )
     assert done.returncode == 0, done.stderr
-    assert ("profiler_start" in done.stderr) == bool(said)
+    assert ("profiler_start" in done.stderr) == (bool(said) and not TORCH_24)

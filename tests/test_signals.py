@@ -226,6 +226,7 @@ def test_steps_in_another_thread_than_the_start_are_said_and_leave_no_recorder_o
     assert not torch._C._autograd._profiler_enabled()
 
 
+@pytest.mark.skipif(torch.__version__.startswith("2.4"), reason="no recorder begins any more in such a process")
 def test_a_window_whose_thread_has_ended_is_said_to_be_lost(caplog):
     caplog.set_level(logging.INFO, "perfhooks")
     seen = []

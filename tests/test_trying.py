@@ -423,9 +423,11 @@ CONV = signature(
     "conv2d", tensor(2, 4, 8, 8), tensor(4, 4, 3, 3), nothing(),
     *(plain(each, "ScalarList") for each in ("[1, 1]", "[1, 1]", "[1, 1]")), plain("1"),
 )  # fmt: skip
+GROUPED = [plain("False")][: len(torch.ops.aten.scaled_dot_product_attention.default._schema.arguments) - 7]
+"""The argument that torch 2.5 brought."""
 ATTENTION = signature(
     "scaled_dot_product_attention", *[tensor(2, 2, 8, 8)] * 3, nothing(), plain("0."), plain("True"), nothing(),
-    plain("False"),
+    *GROUPED,
 )  # fmt: skip
 ODD = signature("addmm", tensor(7), tensor(5, 3), tensor(3, 7, strides=(1, 3)), plain("1"), plain("1"))
 TURNED = signature("add", tensor(8, 8, strides=(1, 8)), tensor(8, 8), plain("1"))

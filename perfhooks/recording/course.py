@@ -12,7 +12,7 @@ from perfhooks.options import check_step
 from perfhooks.recording import labelling, request_signal
 from perfhooks.recording.ending import lifetime
 from perfhooks.recording.handover import place_of
-from perfhooks.recording.window import also_counting
+from perfhooks.recording.window import LostStacksError, also_counting
 from perfhooks.recording.windows import STOPPED, Wanted, Windows
 from perfhooks.schedule import FromStartToStop, Phase
 from perfhooks.watching import watcher
@@ -321,6 +321,9 @@ class Course(Windows):
         warming_up = self._phases.phase(window.step_num) is Phase.WARMUP
         try:
             window.close(reached, partial)
+        except LostStacksError:
+            self._recording_options["with_stack"] = False
+            raise
         finally:
             self._leave_window()
         if partial is not None:

@@ -53,6 +53,9 @@ _NOTHING_AT_ALL: Final = "6"
 _DAEMON: Final = "KINETO_USE_DAEMON"
 """Torch counts steps if this is set."""
 
+_NO_STACK: Final = "replay stack is empty"
+"""What torch says of a return whose call it has not seen."""
+
 _METRICS: Final[dict[str, Literal["host", "device", "bytes"]]] = {
     "self_cpu_time_total": "host",
     "self_cuda_time_total": "device",
@@ -146,7 +149,10 @@ def check_recording(options: Mapping[str, Any]) -> dict[str, Any]:
         logger.warning("torch %s has no %s: left out", torch.__version__, ", ".join(f"{name}=" for name in unknown))
     checked = {name: value for name, value in options.items() if name in known}
     if checked.get("activities") is not None:
-        checked["activities"] = [_activity(activity) for activity in _listed(checked["activities"])]
+        activities = checked["activities"] = [_activity(activity) for activity in _listed(checked["activities"])]
+        named = [key for each in activities for key in (each if isinstance(each, Mapping) else [each])]
+        if len({*named}) < len(named):
+            raise OptionError(f"activities must name each activity once, got {activities!r}")
     config = checked.get("experimental_config")
     if config is not None and not isinstance(config, torch._C._profiler._ExperimentalConfig):  # noqa: SLF001 -- where it is
         raise OptionError(f"experimental_config must be torch's _ExperimentalConfig, got {config!r}")
@@ -172,10 +178,10 @@ def _activity(activity: Any) -> Any:
     """A torch activity, from its name if need be; since torch 2.12 also a mapping of activities to what they record."""
     if isinstance(activity, Mapping):
         return {_activity(key): value for key, value in activity.items()}
-    if not isinstance(activity, str):
+    if isinstance(activity, ProfilerActivity):
         return activity
     names = {name.lower(): value for name, value in ProfilerActivity.__members__.items()}
-    if activity.lower() not in names:
+    if not isinstance(activity, str) or activity.lower() not in names:
         raise OptionError(f"activities must be some of {', '.join(sorted(names))}, got {activity!r}")
     return names[activity.lower()]
 
@@ -228,6 +234,10 @@ def _quiet_kineto() -> Iterator[None]:
         yield
     finally:
         os.environ.pop(_LEVEL, None)
+
+
+class LostStacksError(PerfhooksError):
+    """Old versions of torch lose a window with stacks that begins inside of a call from C (pytorch issue 101632)."""
 
 
 class Window(TorchProfile):
@@ -338,7 +348,11 @@ class Window(TorchProfile):
         super().start_trace()
 
     def stop_trace(self) -> None:
-        """Stop the recorder, and take the time it needs."""
+        """Stop the recorder, and take the time it needs.
+
+        Raises:
+            LostStacksError: With its stacks torch has lost all of the window.
+        """
         if not _recording():
             # torch crashes when a recorder is stopped that is none any more
             left = self._thread is not threading.current_thread()
@@ -352,7 +366,15 @@ class Window(TorchProfile):
                 self.execution_trace_observer.stop()  # type: ignore[no-untyped-call]
             return
         began = time.perf_counter()
-        super().stop_trace()
+        try:
+            super().stop_trace()
+        except RuntimeError as error:
+            if _NO_STACK not in str(error):
+                raise
+            raise LostStacksError(
+                f"torch {torch.__version__} cannot tell the Python stacks of this window, and has lost it; the next "
+                "ones are recorded without stacks"
+            ) from error
         self._thread = None
         self.stop_s = time.perf_counter() - began
         self.ended = time.time()
