@@ -400,9 +400,9 @@ def test_a_thread_that_waited_for_a_processor_is_said_to_have(folder, base, tmp_
     loop = Loop(stage="train", step=300)
     publish_json(other / "rank0.status.json", Status(process=Process.current(), time=0, loop=loop, waited=waited))
     output = " ".join(run(base, other).output.split())
-    assert ("waited for a processor for 0% in base and 31% in busy of its time" in output) == is_said
+    assert ("waited for a processor for 0% of its time in A and 31% of its time in B" in output) == is_said
     assert run("--save", tmp_path / "busy.json", other).exit_code == 0
-    assert ("31% in busy" in " ".join(run(base, tmp_path / "busy.json").output.split())) == is_said
+    assert ("31% of its time in B" in " ".join(run(base, tmp_path / "busy.json").output.split())) == is_said
 
 
 def test_recorded_steps_that_differ_the_other_way_give_no_reason_for_the_verdict(folder, base):

@@ -89,6 +89,17 @@ def test_a_step_in_which_a_collective_was_recorded_by_some_ranks_only_tells_of_n
     assert (finding["rank"], finding["part"], finding["gain_ms"]) == (1, "data", pytest.approx(25.0))
 
 
+def test_steps_are_kept_where_all_of_them_have_collectives_without_a_partner(tmp_path):
+    """As of groups that do not tell their names: that has nothing to do with the ends of a window."""
+    run = ManyRanks(ranks=2, node=2, slow_data={1: 25.0}).write(tmp_path / "run")
+    for path in run.glob("*/rank0.collectives.csv"):
+        table = pl.read_csv(path)
+        table.filter(pl.int_range(pl.len()).over("step") > 0).write_csv(path)
+    window = ranks.gather(run)["windows"][0]
+    assert window["unmatched"]
+    assert window["ranks"]["steps"] == [3, 3]
+
+
 def test_evidence_is_in_numbers_that_people_write(gathered):
     """No exponents, and nothing finer than a hundredth: what is left of a difference of equals is 0."""
     data = gathered(ranks=2, node=2, slow_data={1: 1234.5})

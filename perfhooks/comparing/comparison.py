@@ -127,12 +127,14 @@ def _doubts(made: Comparison) -> list[str]:
             f"the windows were recorded with different options ({', '.join(other)}): what only one of them recorded "
             "is not compared, and recording itself is part of the difference of the recorded steps"
         )
-    queued = {side.label: max(side.waited, default=0.0) for side in (made.a, made.b)}
-    if max(queued.values()) >= _QUEUED:
-        told = " and ".join(f"{100 * share:.0f}% in {label}" for label, share in queued.items())
+    queued = [max(side.waited, default=0.0) for side in (made.a, made.b)]
+    if max(queued) >= _QUEUED:
+        told = " and ".join(
+            f"{100 * share:.0f}% of its time in {side}" for share, side in zip(queued, "AB", strict=True)
+        )
         found.append(
-            f"the thread that steps waited for a processor for {told} of its time: other programs, or threads of its "
-            "own, wanted more of them than there are; record several runs of each, in turns, before you believe it"
+            f"the thread that steps waited for a processor for {told}, as other programs or threads of its own wanted "
+            "more of them than there are: record several runs of each, in turns, before you believe the verdict"
         )
     if not made.shares and _is_contrary(made):
         found.append(

@@ -66,14 +66,17 @@ def whole(split: pl.DataFrame, unsure: frozenset[int]) -> pl.DataFrame:
     """The steps in which it is known who waited for whom, as far as the window's ends decide that.
 
     A collective that goes on when recording begins or ends is recorded on some ranks only, so that those that waited in
-    it seem to have worked. A first or last step that has one is left out, if others remain.
+    it seem to have worked. A first or last step that has one is left out, if others remain. Where steps between them
+    have such collectives too, it is another reason that they are not matched, and all steps are kept.
 
     Args:
         split: What `parts` gives.
         unsure: The steps of which some collectives have no partner, see `collectives.Matched`.
     """
-    ends = unsure & {split["step"].min(), split["step"].max()}
-    kept = split.filter(~pl.col("step").is_in(list(ends)).fill_null(False)) if ends else split
+    mine = unsure & {*split["step"]}
+    if not mine or not mine <= {split["step"].min(), split["step"].max()}:
+        return split
+    kept = split.filter(~pl.col("step").is_in(list(mine)).fill_null(False))
     return kept if kept.height else split
 
 
