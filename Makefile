@@ -82,7 +82,7 @@ $(VENV)/$(READY): pyproject.toml
 $(OLDEST)/$(READY): pyproject.toml
 	$(call environment,$(PYTHON_OLDEST),$(OLDEST))
 	$(OLDEST)/bin/python -m pip install --editable '.[all]' --group test 'torch==2.4.*' 'torchvision==0.19.*' 'numpy<2' \
-		'transformers<5' 'trl<1'
+		'transformers==4.48.*' 'trl<1'
 	$(call first,$(OLDEST))
 	touch $@
 

@@ -18,6 +18,7 @@ warnings.simplefilter("ignore")
 import accelerate
 import lightning.fabric
 import torch
+import torch.distributed.fsdp
 import transformers
 from torch.utils.data import DataLoader, TensorDataset
 from transformers_training import Numbers, Tiny
@@ -137,7 +138,8 @@ def main():
     if not ways:
         for name, train in FACES.items():
             train(Path(out, name), options(Path(out, name, "perf")), lambda: None)
-        under_fsdp(Path(out, "fsdp"), options(Path(out, "fsdp", "perf")))
+        if hasattr(torch.distributed.fsdp, "FSDPModule"):  # since torch 2.6
+            under_fsdp(Path(out, "fsdp"), options(Path(out, "fsdp", "perf")))
         torch.distributed.destroy_process_group()
         return
     codes = {}

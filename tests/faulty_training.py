@@ -68,7 +68,8 @@ def trace():
 
 
 def fill_the_disk():
-    """No file may grow from now on."""
+    """No file may grow from now on; what was slow before is in its file."""
+    wait_until_written()
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     be_slow()
 
@@ -80,6 +81,7 @@ def empty_the_disk():
 
 def lock_the_folders():
     """Nobody may write into them from now on; root may do anything, so we are somebody else."""
+    wait_until_written()
     for prof in profilers:
         for path in (prof.folder, *prof.folder.glob("rank0.*")):
             path.chmod(0o555)

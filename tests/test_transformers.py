@@ -329,7 +329,7 @@ def test_seq2seq_trainer(tmp_path):
 
 
 def test_trls_sft_trainer(tmp_path):
-    trl = pytest.importorskip("trl")
+    trl = pytest.importorskip("trl", minversion="0.19")
     datasets = pytest.importorskip("datasets")
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
