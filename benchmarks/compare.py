@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -91,8 +92,14 @@ def train(kind: str, out: str, name: str) -> None:
                 value.item()
             clocks["foreach"].append(updated - began)
             clocks["item"].append(time.perf_counter() - updated)
-    recorded = {name: sum(each[62:72]) / 10 for name, each in clocks.items()}
+    recorded = {name: usual(each[62:72]) for name, each in clocks.items()}
     (Path(out) / f"{name}.json").write_text(json.dumps(recorded))
+
+
+def usual(times: list[float]) -> float:
+    """The mean, without what took far longer than the others: a comparison leaves such steps out as well."""
+    middle = statistics.median(times) if times else 0.0
+    return statistics.mean([each for each in times if each <= 3 * middle] or [0.0])
 
 
 def begun(kind: str, out: Path, name: str) -> subprocess.Popen[bytes]:
