@@ -1,9 +1,9 @@
 """What a comparison finds in real trainings: nothing where nothing changed, and first what was planted.
 
-``python benchmarks/compare.py`` runs 30 pairs of equal trainings and one pair for each planted change, each training in
-a process of its own, and says how long comparing takes. It takes some minutes, and a machine that nobody else uses: two
-trainings of which one was disturbed are not equal. ``--together`` runs both of a pair at the same time, so that what
-others do on the machine disturbs both.
+``python benchmarks/compare.py`` runs 30 pairs of equal trainings and, for each planted change, five trainings with it
+and five without, in turns, each in a process of its own, and says how long comparing takes. It takes some minutes, and
+a machine that nobody else uses: trainings of which one was disturbed are not equal. ``--together`` runs both of a pair
+at the same time, so that what others do on the machine disturbs both.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from typing import Any
 from comparison import Comparison, say, seconds
 
 PAIRS = 30
+RUNS = 5
+"""A side, where something is planted."""
 STEPS = 400
 WAIT_S = 0.003
 """How much slower the planted loader is."""
@@ -36,6 +38,8 @@ PLANTED = {
     "foreach": ("many", "part", "optimizer"),
 }
 """What is planted, what it is compared with, and the row that should come first."""
+SLOWED = {"five": 0.05, "twelve": 0.12}
+"""By what share of itself a step is made longer."""
 
 
 def train(kind: str, out: str, name: str) -> None:
@@ -81,6 +85,7 @@ def train(kind: str, out: str, name: str) -> None:
     with perfhooks.Profiler(
         schedule=schedule, with_stack=True, record_shapes=True, out=out, run=name, background=False
     ) as prof:
+        start = time.perf_counter()
         for x, y in prof.steps(loader):
             loss = nn.functional.cross_entropy(model(x), y)
             loss.backward()
@@ -90,8 +95,12 @@ def train(kind: str, out: str, name: str) -> None:
             updated = time.perf_counter()
             for _ in range(ITEMS * (kind == "item")):
                 value.item()
+            now = time.perf_counter()
+            while time.perf_counter() < now + (now - start) * SLOWED.get(kind, 0):
+                pass
+            start = time.perf_counter()
             clocks["foreach"].append(updated - began)
-            clocks["item"].append(time.perf_counter() - updated)
+            clocks["item"].append(now - updated)
     recorded = {name: usual(each[62:72]) for name, each in clocks.items()}
     (Path(out) / f"{name}.json").write_text(json.dumps(recorded))
 
@@ -145,23 +154,32 @@ def planted(out: Path) -> None:
     from perfhooks.comparing.comparison import compare
     from perfhooks.comparing.sources import read
 
-    bases = {kind: trained(kind, out, kind) for kind in ("base", "many")}
+    runs: dict[str, list[Path]] = {}
+    for turn in range(RUNS):
+        for kind in ("base", "many", *PLANTED, *SLOWED):
+            say(f"planted: {kind}, run {turn + 1} of {RUNS}")
+            runs.setdefault(kind, []).append(trained(kind, out, f"{kind}{turn}"))
+    for kind in SLOWED:
+        made = compare(*read([runs["base"], runs[kind]]))
+        print(f"  {kind:8}  {made.sentence}")
     for kind, (base, *row) in PLANTED.items():
-        say(f"planted: {kind}")
-        made = compare(*read([[bases[base]], [trained(kind, out, kind)]]))
+        made = compare(*read([runs[base], runs[kind]]))
         found = next((place for place, each in enumerate(made.reasons) if _is(each, row)), None)
         wanted = made.reasons[found] if found is not None else None
-        truth = _truth(out, base, kind)
+        truth = _truth(runs, base, kind)
         share = "" if truth is None or wanted is None else f", {wanted.difference / truth:.2f} of the truth"
         outcome = made.verdict.outcome if made.verdict else "no verdict"
         place = "missing" if found is None else f"row {found + 1}{share}"
         print(f"  {kind:8}  {outcome:9}  {place}: {made.told[0] if made.told else ''}")
 
 
-def _truth(out: Path, base: str, kind: str) -> float | None:
+def _truth(runs: dict[str, list[Path]], base: str, kind: str) -> float | None:
     """What is planted costs a recorded step by the training's own clock, in nanoseconds."""
-    a, b = (json.loads((out / f"{name}.json").read_text()).get(kind) for name in (base, kind))
-    return None if a is None or b is None else (b - a) * 1e9
+    told = [[json.loads(run.with_suffix(".json").read_text()).get(kind) for run in runs[name]] for name in (base, kind)]
+    if None in told[0]:
+        return None
+    a, b = (statistics.mean(each) for each in told)
+    return (b - a) * 1e9
 
 
 def _is(each: Any, row: list[str]) -> bool:
@@ -178,7 +196,7 @@ def measure(pairs: int = PAIRS, *, together: bool = False) -> list[Comparison]:
         from perfhooks.comparing.comparison import compare
         from perfhooks.comparing.sources import read
 
-        runs = [[out / "base"], [out / "loader"]]
+        runs = [[out / "base0"], [out / "loader0"]]
         whole = seconds(lambda: compare(*read(runs)))
         for path in out.glob("*/train-*/rank0.costs.json"):
             path.unlink()
