@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import perfhooks
-from perfhooks import Capture, OptionError, Stacks, labels, testing
+from perfhooks import Capture, OptionError, Stacks, testing
 from perfhooks.trace import Kind, intervals, read, stacks
 from perfhooks.trace.kinds import HOST
 
@@ -251,10 +251,4 @@ def test_no_thread_of_perfhooks_is_in_the_stacks_of_a_run(tmp_path):
     (path,) = tmp_path.glob("r/*/*.pt.trace.json.gz")
     trace = read(path)
     assert any("watcher.py" in name for name in trace.names)
-    found = stacks.folded(trace, skip=None)
-    assert not any("watcher.py" in stack for stack in found)
-    thread = trace.thread[trace.named(Kind.ANNOTATION, prefix=labels.STEP_MARK)[0]]
-    rows = trace.rows(*HOST)
-    mine = rows[trace.thread[rows] == thread]
-    window = int(trace.end[mine].max() - trace.start[mine].min())
-    assert sum(found.values()) == pytest.approx(window, rel=0.2)
+    assert not any("watcher.py" in stack for stack in stacks.folded(trace, skip=None))
