@@ -115,6 +115,12 @@ def test_steps_are_counted_for_a_daemon_as_torch_counts_them(monkeypatch):
     theirs = counted(monkeypatch, profile)
     assert theirs == [*range(1, 9)]
     assert counted(monkeypatch, Profiler) == theirs
+    for _ in range(5):
+        KinetoStepTracker.increment_step("Optimizer")
+    reached = KinetoStepTracker.current_step()
+    with Profiler(schedule="wait=9 warmup=1 active=1", on_trace_ready=ignore) as prof:
+        prof.step()
+    assert KinetoStepTracker.current_step() == reached + 1, "those that others counted meanwhile are before it"
 
 
 THEIRS = """

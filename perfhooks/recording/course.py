@@ -322,7 +322,7 @@ class Course(Windows):
         try:
             window.close(reached, partial)
         except LostStacksError:
-            self._recording_options["with_stack"] = False
+            self._give_up_stacks()
             raise
         finally:
             self._leave_window()

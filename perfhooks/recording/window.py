@@ -52,6 +52,8 @@ _NOTHING_AT_ALL: Final = "6"
 
 _DAEMON: Final = "KINETO_USE_DAEMON"
 """Torch counts steps if this is set."""
+_COUNTER: Final = "perfhooks"
+"""What our count is called among torch's."""
 
 _NO_STACK: Final = "replay stack is empty"
 """What torch says of a return whose call it has not seen."""
@@ -115,7 +117,8 @@ def also_counting(end_step: Callable[[int], None]) -> Callable[[int], None]:
     """What ends a step, and counts it where a daemon asks torch to count steps, as torch's profiler does at each one.
 
     Dynolog finds by that count which steps it is to record (``--iterations``). Torch takes the largest of all counts,
-    so a step that a window or an optimizer counts too is not counted twice.
+    so a step that a window or an optimizer counts too is not counted twice. Ours begins at the largest: one that fell
+    behind while others counted would change nothing.
 
     Args:
         end_step: What ends a step.
@@ -123,9 +126,10 @@ def also_counting(end_step: Callable[[int], None]) -> Callable[[int], None]:
     if not os.environ.get(_DAEMON):
         return end_step
     tracker: Any = torch.autograd.profiler.KinetoStepTracker
+    tracker.init_step_count(_COUNTER)
 
     def end(time: int) -> None:
-        tracker.increment_step("perfhooks")
+        tracker.increment_step(_COUNTER)
         end_step(time)
 
     return end

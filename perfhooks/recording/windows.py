@@ -115,6 +115,10 @@ class Windows(TorchFace):
         window.notes += [request.note] if request.note else []
         return window
 
+    def _give_up_stacks(self) -> None:
+        """The windows to come are recorded without them, and say so."""
+        self._recording_options["with_stack"] = self._handover.recorded["with_stack"] = False
+
     def _new_window(self, step: int, phases: Phases | None, recording: Mapping[str, Any]) -> Window:
         return Window(first=step, phases=phases, on_trace_ready=self._ready, recording=recording)
 
