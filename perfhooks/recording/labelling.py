@@ -25,8 +25,9 @@ from torch.nn import Module
 
 from perfhooks import labels
 from perfhooks.guard import logger
+from perfhooks.recording.like_torch.accepted import metadata_json
 from perfhooks.recording.module_order import ModuleOrder
-from perfhooks.recording.window import metadata_json, region
+from perfhooks.recording.window import region
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from perfhooks.guard import guard, logger
 from perfhooks.recording.handover import Handover, place_of
+from perfhooks.recording.like_torch.accepted import check_recording
+from perfhooks.recording.like_torch.face import TorchFace
 from perfhooks.recording.membership import Membership
 from perfhooks.recording.requested import Requests
-from perfhooks.recording.torch_face import TorchFace
-from perfhooks.recording.window import Window, check_recording, recorder_busy
+from perfhooks.recording.window import Window, recorder_busy
 from perfhooks.run import remote
 from perfhooks.run.timeline import Timeline
 from perfhooks.schedule import Schedule

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from perfhooks.errors import NothingRecordedError, OptionError
 from perfhooks.guard import logger
-from perfhooks.recording.window import TorchProfile, action_of, metadata_json
+from perfhooks.recording.like_torch.accepted import metadata_json
+from perfhooks.recording.window import TorchProfile, action_of
 from perfhooks.schedule import FromStartToStop, Phases
 
 if TYPE_CHECKING:

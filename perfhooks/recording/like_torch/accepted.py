@@ -1,0 +1,95 @@
+"""What torch's recorder takes: options and metadata, checked before it can trip over them."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from perfhooks.errors import OptionError
+from perfhooks.guard import logger
+from perfhooks.recording.window import ProfilerActivity, TorchProfile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def check_recording(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The recording options as the installed torch takes them.
+
+    Args:
+        options: What the user gave; activities may be named (``"cpu"``, ``"cuda"``).
+
+    Returns:
+        The options that the installed torch knows; the others are logged, once.
+
+    Raises:
+        OptionError: An option has a value that torch refuses.
+    """
+    known = inspect.signature(TorchProfile.__init__).parameters
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        logger.warning("torch %s has no %s: left out", torch.__version__, ", ".join(f"{name}=" for name in unknown))
+    checked = {name: value for name, value in options.items() if name in known}
+    if checked.get("activities") is not None:
+        activities = checked["activities"] = [_activity(activity) for activity in _listed(checked["activities"])]
+        named = [key for each in activities for key in (each if isinstance(each, Mapping) else [each])]
+        if len({*named}) < len(named):
+            raise OptionError(f"activities must name each activity once, got {activities!r}")
+    config = checked.get("experimental_config")
+    if config is not None and not isinstance(config, torch._C._profiler._ExperimentalConfig):  # noqa: SLF001 -- where it is
+        raise OptionError(f"experimental_config must be torch's _ExperimentalConfig, got {config!r}")
+    timeout = checked.get("post_processing_timeout_s")
+    if timeout is not None and not (isinstance(timeout, int | float) and timeout >= 0):
+        raise OptionError(f"post_processing_timeout_s must be non-negative, in seconds, got {timeout!r}")
+    return checked
+
+
+def _listed(activities: Any) -> Iterable[Any]:
+    if isinstance(activities, str | Mapping):
+        return [activities]
+    try:
+        listed = list(activities)
+    except TypeError:
+        raise OptionError(f"activities must be a list, got {activities!r}") from None
+    if not listed:
+        raise OptionError("activities must name at least one activity, got none; leave it out to record all")
+    return listed
+
+
+def _activity(activity: Any) -> Any:
+    """A torch activity, from its name if need be; since torch 2.12 also a mapping of activities to what they record."""
+    if isinstance(activity, Mapping):
+        return {_activity(key): value for key, value in activity.items()}
+    if isinstance(activity, ProfilerActivity):
+        return activity
+    names = {name.lower(): value for name, value in ProfilerActivity.__members__.items()}
+    if not isinstance(activity, str) or activity.lower() not in names:
+        raise OptionError(f"activities must be some of {', '.join(sorted(names))}, got {activity!r}")
+    return names[activity.lower()]
+
+
+def metadata_json(value: str) -> str:
+    """A JSON value as Kineto can write it: it turns every backslash into a slash, so nothing may need an escape.
+
+    Raises:
+        OptionError: ``value`` is no JSON, and the trace would be none either.
+    """
+    try:
+        return json.dumps(_without_escapes(json.loads(value)), ensure_ascii=False)
+    except ValueError as error:
+        raise OptionError(f"metadata must be JSON, got {value!r} ({error})") from None
+
+
+def _without_escapes(value: Any) -> Any:
+    if isinstance(value, str):
+        return re.sub(r"[\x00-\x1f\x7f]", " ", value.replace('"', "'").replace("\\", "/"))
+    if isinstance(value, list):
+        return [_without_escapes(item) for item in value]
+    if isinstance(value, dict):
+        return {_without_escapes(key): _without_escapes(item) for key, item in value.items()}
+    return value
