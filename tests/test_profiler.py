@@ -656,6 +656,7 @@ def test_kineto_does_not_speak_of_itself_unless_it_was_asked_to(said):
     """It was told for one call; the training's environment, and what it starts, know nothing of it."""
     script = """
 import os, sys, torch, perfhooks
+import torch._inductor.config  # torch's profiler imports it, and that says in the environment where its cache is
 before = dict(os.environ)
 for _ in range(2):
     with perfhooks.Profiler():
