@@ -7,6 +7,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from perfhooks import words
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -60,7 +62,7 @@ def waiting() -> Iterator[Callable[[int, float], None]]:
 
         def show(count: int, seconds: float) -> None:
             if seconds >= _PATIENCE_S:
-                tell(f"perfhooks: finishing {count} window{'s' * (count > 1)}, {seconds:.0f} s ")
+                tell(f"perfhooks: finishing {words.count(count, 'window')}, {words.ms(seconds * 1e3)} ")
 
         yield show
 
@@ -84,7 +86,7 @@ def remaining(what: str) -> Iterator[Callable[[int, int, str], None]]:
 
         def show(number: int, total: int, now: str) -> None:
             done = number - 1
-            left = f", {(time.monotonic() - began) / done * (total - done):.0f} s left" if done else ""
+            left = f", {words.ms((time.monotonic() - began) / done * (total - done) * 1e3)} left" if done else ""
             tell(f"{what} {number} of {total}{left}: {now[:60]}")
 
         yield show

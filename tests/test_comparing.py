@@ -267,7 +267,7 @@ def test_memory_collectives_findings_and_ranks_are_compared_too(tmp_path):
     assert (row["count_a"], row["count_b"]) == (1, 2)
     assert (row["by_count"], row["by_price"]) == (3_000_000, 2_000_000)
     text = written.text(made)
-    assert "peak memory of cuda:0: 100.0 -> 150.0 MiB" in text
+    assert "peak memory of cuda:0: 100 MiB -> 150 MiB" in text
     assert "new finding: New one." in text
     assert "finding gone: Old one." in text
     assert "B: 4 ranks, median step 5 ms, slowest rank 2 with 9 ms" in text

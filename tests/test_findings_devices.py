@@ -438,7 +438,7 @@ def test_memory_that_is_given_back_during_a_start_is_no_churn(tmp_path, starts, 
 def test_the_copies_that_hold_the_host_are_named_with_their_line_and_size(tmp_path):
     (finding,) = found_in(tmp_path, made_of(reading_results))
     assert finding.concerns_ms == pytest.approx(3.0, rel=0.01)
-    assert any("Memcpy DtoH (Device -> Pageable), 40,000,000 bytes" in line for line in finding.evidence)
+    assert any("Memcpy DtoH (Device -> Pageable), 38.1 MiB" in line for line in finding.evidence)
     assert any(line.startswith("train.py(30): save") for line in finding.evidence)
 
 

@@ -44,7 +44,7 @@ def test_frames_are_as_wide_as_their_time(trace):
     root = drawn(Flame(), trace)["flame.svg"]
     found = frames(root)
     assert float(found["aten::mm"].get("data-w")) == pytest.approx(0.25)
-    assert "0.000 ms, 25.0%" in found["aten::mm"].find(f"{SVG}title").text
+    assert "0.25 us, 25%" in found["aten::mm"].find(f"{SVG}title").text
     assert int(found["aten::mm"].get("data-d")) > int(found["train.py(1): <module>"].get("data-d"))
 
 

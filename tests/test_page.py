@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from many_ranks import ManyRanks
 
-from perfhooks import report
+from perfhooks import report, words
 from perfhooks.report import page, run_data, svg, tree
 from perfhooks.run.timeline import HEADER
 from perfhooks.testing import annotation, memory, op, python_frame, step_mark, write_trace
@@ -83,9 +83,9 @@ def assert_quiet(chromium):
     assert len([url for url in chromium.requests if url.startswith("file:")]) == 1
 
 
-def search(chromium, section, words):
+def search(chromium, section, text):
     chromium.run(
-        f"(input => {{ input.value = {words!r}; input.dispatchEvent(new Event('input')); }})"
+        f"(input => {{ input.value = {text!r}; input.dispatchEvent(new Event('input')); }})"
         f"(document.querySelector('#{section} input[type=search]'))"
     )
 
@@ -102,6 +102,15 @@ def test_the_page_of_a_run_draws_itself(chromium, recorded):
     assert chromium.run("document.querySelectorAll('.figure .main-svg').length") >= 6
     assert "forward" in texts(chromium, ".shares th[scope=row]")
     assert chromium.run("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_the_page_writes_numbers_as_everything_else_does(chromium, recorded):
+    """The rules stand in `perfhooks.words` and in a script; what both write of 300 numbers is the same."""
+    chromium.open(recorded / "report.html")
+    numbers = [0.0, *(1.37**power * 1e-4 for power in range(-10, 89))]
+    for script, ours in (("ms", words.ms), ("percent", words.share), ("bytes", words.size)):
+        of_page = chromium.run(f"{numbers}.map(value => {script}(value))")
+        assert of_page == [ours(number) for number in numbers]
 
 
 @pytest.mark.parametrize("name", ["a100-ddp2-train-3steps", "b200-eager-stacks-shapes", "h100-bert-small"])

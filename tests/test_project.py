@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "perfhooks"
 
 FLOORS = (
-    ("errors", "labels", "printable", "variables", "version"),
+    ("errors", "labels", "variables", "version", "words"),
     ("guard", "progress", "schedule"),
     ("trace",),
     ("run",),

@@ -35,7 +35,7 @@ from perfhooks.watching.requests import Loop
 from perfhooks.watching.slow_steps import SlowStep
 from perfhooks.watching.status import Status
 from perfhooks.watching.tail import Tail
-from perfhooks.watching.view import RankSeen, View, bars, judged, last_minute, said_ms, times
+from perfhooks.watching.view import RankSeen, View, bars, judged, last_minute, times
 
 ALIVE = Process.current()
 GONE = msgspec.structs.replace(ALIVE, began="before")
@@ -152,13 +152,6 @@ def test_it_says_why_a_rank_is_slow():
     by_steps, by_data = judged(ranks((150.0, 1.0), (100.0, 31.0), (100.0, 1.0)))[:2]
     assert by_steps.slow == "its steps take 150 ms, those of most 100 ms"
     assert by_data.slow == "a step waits 31 ms for data, those of most 1 ms"
-
-
-@pytest.mark.parametrize(
-    ("value", "said"), [(0.25, "0.25 ms"), (81.23, "81.2 ms"), (2_500, "2.5 s"), (7.2e6, "2 h"), (1e300, "2.78e+293 h")]
-)
-def test_times_have_three_digits_and_a_unit(value, said):
-    assert said_ms(value) == said
 
 
 # --- reading what grows ---

@@ -132,7 +132,7 @@ class Profiler(perfhooks.Profiler):
             with guard("taking the labels away"):
                 self._parts.take_off(self._accelerator)
 
-    def _log(self, capture: Capture, place: Place) -> None:  # noqa: ARG002 -- the numbers are in its facts
+    def _log(self, capture: Capture, place: Place) -> None:
         """A window has its files: tell the trackers."""
         if self._accelerator is not None:
             self._accelerator.log(adapting.scalars(capture), step=adapting.last_step(capture))

@@ -127,7 +127,7 @@ class ProfilerCallback:
 
     # -- what Fabric calls, or the user by ``fabric.call(...)`` ------------------------------------------------------
 
-    def on_after_setup(self, fabric: Any, module: Any) -> None:  # noqa: ARG002 -- Fabric's form
+    def on_after_setup(self, fabric: Any, module: Any) -> None:
         """A model was set up: Fabric is known, and every rank is here."""
         if self._fabric is fabric:
             return
@@ -138,7 +138,7 @@ class ProfilerCallback:
             self._out = None if folder is None else adapting.folder_in(folder)
         self._run = fabric.broadcast(self._run or adapting.new_run_name())
 
-    def on_after_optimizer_step(self, strategy: Any, optimizer: Any) -> None:  # noqa: ARG002 -- Fabric's form
+    def on_after_optimizer_step(self, strategy: Any, optimizer: Any) -> None:
         """An optimizer has made a step: the end of ours, unless the loader says where that is."""
         self._updated = True
         if self._fetches or self._train is None or not self._by_update:
@@ -196,7 +196,7 @@ class ProfilerCallback:
                 self._updated = False
                 stage.step()
 
-    def _log(self, capture: Capture, place: Place) -> None:  # noqa: ARG002 -- the numbers are in its facts
+    def _log(self, capture: Capture, place: Place) -> None:
         """A window has its files."""
         if self._fabric is not None:
             self._fabric.log_dict(adapting.scalars(capture), step=adapting.last_step(capture))

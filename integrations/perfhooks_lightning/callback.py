@@ -109,7 +109,7 @@ class ProfilerCallback(Callback):
             with guard("reading the steps from the checkpoint"):
                 self._restored = adapting.read_counts(state_dict.get("steps"))
 
-    def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:  # noqa: ARG002 -- Lightning's form
+    def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
         """Agree with the other ranks on where the files go; Lightning's log_dir is the same on all of them."""
         self._trainer = trainer
         self._fits = stage == "fit"
@@ -120,17 +120,17 @@ class ProfilerCallback(Callback):
         if self._recorded_otherwise:
             logger.warning("the trainer has a PyTorchProfiler, which a second one would break: nothing is recorded")
 
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:  # noqa: ARG002 -- as above
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """All is done."""
         self._stop(None)
 
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:  # noqa: ARG002
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """All ended in an error, Ctrl-C or SIGTERM: Lightning calls no other hook then."""
         self._stop(adapting.cause_of(exception))
 
     # -- training ----------------------------------------------------------------------------------------------------
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The first step begins."""
         self._global_step = trainer.global_step
         if self._train is not None:
@@ -154,7 +154,7 @@ class ProfilerCallback(Callback):
         if self._train is not None and (not self._by_update or self._updated(trainer)):
             self._train.step()
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Training ended, early or not."""
         if self._train is not None:
             self._train.pause()
@@ -175,7 +175,7 @@ class ProfilerCallback(Callback):
 
     # -- validation, test, prediction --------------------------------------------------------------------------------
 
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Validation begins, on its own or inside a training step."""
         if trainer.sanity_checking:
             return
@@ -183,24 +183,24 @@ class ProfilerCallback(Callback):
         restored = self._restored.pop(VALIDATE, None)
         self._begin_evaluation(trainer, VALIDATE, restored)
 
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Validation ended."""
         self._end_evaluation()
         self._end_part(labels.VALIDATION)
 
-    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Testing begins."""
         self._begin_evaluation(trainer, TEST)
 
-    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Testing ended."""
         self._end_evaluation()
 
-    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
+    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Prediction begins."""
         self._begin_evaluation(trainer, PREDICT)
 
-    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
+    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Prediction ended."""
         self._end_evaluation()
 

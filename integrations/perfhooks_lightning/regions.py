@@ -145,7 +145,7 @@ class Parts:
         self._regions: Regions | None = None
         self._names: ModuleNames | None = None
 
-    def put(self, trainer: Any, *, waiting: bool) -> None:  # noqa: ARG002 -- Lightning tells what follows
+    def put(self, trainer: Any, *, waiting: bool) -> None:
         """A window has opened."""
         self._regions = trainer.profiler = Regions(trainer.profiler, self._labels, self._own)
         if self._names_wanted:

@@ -142,7 +142,7 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
             step = self._resumed.pop("train", step)
         self._begin(self._train, runner, step)
 
-    def before_train_iter(self, runner: Any, batch_idx: int, data_batch: Any = None) -> None:  # noqa: ARG002
+    def before_train_iter(self, runner: Any, batch_idx: int, data_batch: Any = None) -> None:
         """The batch is here."""
         if self._train is not None and self._updates is None and not self._closed:
             self._train.data_arrived()
@@ -150,9 +150,9 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
     def after_train_iter(
         self,
         runner: Any,
-        batch_idx: int,  # noqa: ARG002 -- mmengine's form
-        data_batch: Any = None,  # noqa: ARG002
-        outputs: Any = None,  # noqa: ARG002
+        batch_idx: int,
+        data_batch: Any = None,
+        outputs: Any = None,
     ) -> None:
         """Step: what follows, the wait for the next batch first, belongs to the next iteration."""
         if self._train is None or self._closed:
@@ -162,7 +162,7 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
         if self._last_iter is not None and runner.iter >= self._last_iter:
             self._close()
 
-    def after_train_epoch(self, runner: Any) -> None:  # noqa: ARG002 -- mmengine's form
+    def after_train_epoch(self, runner: Any) -> None:
         """The end of what ``by_epoch`` asks for."""
         if self._beginning is not None and self._beginning.by_epoch and not self._closed:
             self._close()
@@ -171,11 +171,11 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
         """A validation begins, inside the training or on its own."""
         self._start("validate", runner)
 
-    def before_val_iter(self, runner: Any, batch_idx: int, data_batch: Any = None) -> None:  # noqa: ARG002
+    def before_val_iter(self, runner: Any, batch_idx: int, data_batch: Any = None) -> None:
         """The batch is here."""
         self._data_arrived("validate")
 
-    def after_val_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:  # noqa: ARG002
+    def after_val_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
         """A step of the validation has ended."""
         self._step("validate")
 
@@ -183,15 +183,15 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
         """A test begins."""
         self._start("test", runner)
 
-    def before_test_iter(self, runner: Any, batch_idx: int, data_batch: Any = None) -> None:  # noqa: ARG002
+    def before_test_iter(self, runner: Any, batch_idx: int, data_batch: Any = None) -> None:
         """The batch is here."""
         self._data_arrived("test")
 
-    def after_test_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:  # noqa: ARG002
+    def after_test_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
         """A step of the test has ended."""
         self._step("test")
 
-    def before_save_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:  # noqa: ARG002 -- mmengine's form
+    def before_save_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:
         """Keep the steps that the iteration does not say."""
         with guard("keeping the steps in the checkpoint", self._on_error):
             steps = self._stages.counts()
@@ -202,7 +202,7 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
             if steps:
                 checkpoint[_STEPS] = steps
 
-    def after_load_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:  # noqa: ARG002 -- mmengine's form
+    def after_load_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:
         """Find the steps that a resumed training goes on from."""
         with guard("reading the steps from the checkpoint", self._on_error):
             self._loaded = adapting.read_counts(checkpoint.get(_STEPS))
@@ -230,7 +230,7 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
         if self._train is not None:
             self._train.stop()
 
-    def _export_chrome_trace(self, runner: Any) -> None:  # noqa: ARG002 -- mmengine's form
+    def _export_chrome_trace(self, runner: Any) -> None:
         """What subclasses of mmengine's hook call to end the profile."""
         self._close()
 

@@ -61,7 +61,7 @@ class Regions:
         else:
             wrap(runner.model, "test_step" if self._stage == "test" else "val_step", self._inside(labels.FORWARD))
 
-    def take_off(self, runner: Any) -> None:  # noqa: ARG002 -- the methods know whose they are
+    def take_off(self, runner: Any) -> None:
         """Leave everything as it was."""
         self._on = False
         self._data_arrived()

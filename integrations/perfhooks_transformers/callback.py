@@ -106,11 +106,11 @@ class ProfilerCallback(TrainerCallback, ExportableState):
 
     # -- training ----------------------------------------------------------------------------------------------------
 
-    def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:  # noqa: ARG002
+    def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """The Trainer is complete."""
         self._watch()
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:  # noqa: ARG002
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """The first step begins: of a training, or of another attempt with smaller batches."""
         self._watch()
         with guard("reading the steps from the checkpoint"):
@@ -143,7 +143,7 @@ class ProfilerCallback(TrainerCallback, ExportableState):
             self._train.step()
             self.on_log(args, state, control)
 
-    def on_log(self, args: Any, state: Any, control: TrainerControl, **_: Any) -> None:  # noqa: ARG002
+    def on_log(self, args: Any, state: Any, control: TrainerControl, **_: Any) -> None:
         """A checkpoint may follow."""
         parts = self._train.parts if self._train is not None else None
         if parts is not None and control.should_save and not (control.should_log or control.should_evaluate):
@@ -194,7 +194,7 @@ class ProfilerCallback(TrainerCallback, ExportableState):
                 self._loop = stage
             yield
 
-    def _log(self, capture: Capture, place: Place) -> None:  # noqa: ARG002 -- the numbers are in its facts
+    def _log(self, capture: Capture, place: Place) -> None:
         """A window has its files."""
         trainer = self._trainer()
         if trainer is None or not self._log_results or not trainer.is_world_process_zero():

@@ -10,8 +10,8 @@ import typer
 from perfhooks.command import compare, demo, doctor, flame, merge, report, run, schedule, show, trying
 from perfhooks.command.running import capture, top
 from perfhooks.errors import PerfhooksError
-from perfhooks.printable import printable
 from perfhooks.version import __version__
+from perfhooks.words import printable
 
 app = typer.Typer(
     add_completion=True,

@@ -11,9 +11,9 @@ import typer
 from perfhooks.command.limits import MAX_UNPACKED
 from perfhooks.command.targets import last_run
 from perfhooks.errors import PerfhooksError
-from perfhooks.printable import printable
 from perfhooks.progress import counting
 from perfhooks.run.layout import MERGED
+from perfhooks.words import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,8 +15,8 @@ from perfhooks.command.output import write
 from perfhooks.command.show import COMMUNICATION
 from perfhooks.command.targets import last_run
 from perfhooks.errors import OptionError, PerfhooksError
-from perfhooks.printable import printable
 from perfhooks.run.layout import MANIFEST, PAGE
+from perfhooks.words import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -8,7 +8,7 @@ import msgspec
 
 from perfhooks.comparing import saved
 from perfhooks.comparing.side import Side
-from perfhooks.comparing.statistics import Level  # noqa: TC001 -- msgspec reads it
+from perfhooks.comparing.statistics import Level
 from perfhooks.errors import PerfhooksError
 
 if TYPE_CHECKING:

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from perfhooks import words
 from perfhooks.comparing import reason, sentences
 from perfhooks.comparing.facts import RECORDED, Difference, differences, is_elsewhere
 from perfhooks.comparing.matching import Aligned
 from perfhooks.comparing.reason import Contribution
+from perfhooks.comparing.side import Side
 from perfhooks.comparing.statistics import TOLERANCE, Verdict, verdict
 from perfhooks.errors import PerfhooksError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from perfhooks.comparing.side import Side
 
 FORMAT: Final = 1
 """Of a comparison's data. 1: the first."""
@@ -61,7 +61,7 @@ class Comparison(msgspec.Struct, kw_only=True):
     @property
     def told(self) -> list[str]:
         """The largest reasons in words."""
-        say = sentences.share if self.shares else None
+        say = words.share if self.shares else None
         return [sentences.contribution(each, say) for each in self.reasons[:NAMED] if each.difference]
 
     @property
@@ -69,7 +69,7 @@ class Comparison(msgspec.Struct, kw_only=True):
         """What the recorded steps differ by, in words."""
         if not (self.a.costs.steps and self.b.costs.steps):
             return ""
-        change = f"{sentences.ms(self.a.step_ms)} -> {sentences.ms(self.b.step_ms)}"
+        change = f"{words.ms(self.a.step_ms)} -> {words.ms(self.b.step_ms)}"
         whose = "by the device's time" if self.by_device else "by the host's time"
         counts = f"{self.a.costs.steps} and {self.b.costs.steps} steps"
         return f"Where it comes from, {whose} in the recorded steps ({counts}, mean {change}):"
@@ -138,8 +138,8 @@ def _doubts(made: Comparison) -> list[str]:
         )
     if not made.shares and _is_contrary(made):
         found.append(
-            f"the recorded steps differ the other way ({sentences.ms(made.a.step_ms)} -> "
-            f"{sentences.ms(made.b.step_ms)}): the reasons say what changed while they were recorded, and cannot say "
+            f"the recorded steps differ the other way ({words.ms(made.a.step_ms)} -> "
+            f"{words.ms(made.b.step_ms)}): the reasons say what changed while they were recorded, and cannot say "
             f"why the step became {made.verdict.outcome if made.verdict else ''}"
         )
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from perfhooks import words
 from perfhooks.comparing.reason import ELSEWHERE
 from perfhooks.comparing.statistics import PROCESS_SD
 
@@ -39,7 +40,7 @@ def verdict(found: Verdict | None) -> str:
     """What the unrecorded steps tell, in one or two sentences."""
     if found is None:
         return "Not decided: no side has enough steps that nobody recorded, so there is nothing to judge by."
-    change = f"{ms(found.median_a)} -> {ms(found.median_b)}, {percent(found.ratio)}"
+    change = f"{words.ms(found.median_a)} -> {words.ms(found.median_b)}, {percent(found.ratio)}"
     interval = f"99% interval {percent(found.low)} to {percent(found.high)}"
     told = f"{change} ({interval}; {_of(found)})"
     word = {"slower": "Slower", "faster": "Faster", "same": "The same", "undecided": "Not decided"}[found.outcome]
@@ -62,7 +63,7 @@ def _needed(found: Verdict) -> str:
     if found.more_steps is not None:
         options.append(f"{found.more_steps} more steps in each run")
     if found.more_runs is not None:
-        options.append(f"{found.more_runs} more {'run' if found.more_runs == 1 else 'runs'} a side")
+        options.append(f"{words.count(found.more_runs, 'more run')} a side")
     if not options:
         return "The difference is as large as what is tolerated: hardly any number of runs will decide."
     return f"{' or '.join(options)} would decide."
@@ -96,12 +97,7 @@ def _signed(value: float, say: Callable[[float], str]) -> str:
 
 def nanoseconds(value: float) -> str:
     """Nanoseconds as milliseconds, or microseconds."""
-    return ms(value / 1e6)
-
-
-def share(value: float) -> str:
-    """A share of the step in percent."""
-    return f"{100 * value:.3g}%"
+    return words.ms(value / 1e6)
 
 
 def subject(found: Contribution) -> str:
@@ -151,13 +147,6 @@ _LONGEST: Final = 70
 
 def _cut(name: str) -> str:
     return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 2]} …"
-
-
-def ms(value: float) -> str:
-    """Milliseconds in three digits, microseconds below a tenth."""
-    if value and abs(value) < 0.1:  # noqa: PLR2004 -- three digits of microseconds are read more easily
-        return f"{value * 1000:.3g} us"
-    return f"{value:.3g} ms" if abs(value) < 100 else f"{value:.0f} ms"  # noqa: PLR2004 -- three digits
 
 
 def percent(ratio: float) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 import perfhooks.trace
+from perfhooks import words
 from perfhooks.comparing import saved, unrecorded
 from perfhooks.comparing.costs import Costs, measure
 from perfhooks.comparing.facts import facts
@@ -141,7 +142,7 @@ class Source:
             made.waited.append(status.waited)
         if steps.far:
             made.notes.append(
-                f"{made.label}: {steps.far} {'step' if steps.far == 1 else 'steps'} of more than three times "
+                f"{made.label}: {words.count(steps.far, 'step')} of more than three times "
                 "the median left out (validation, checkpoints, pauses)"
             )
         if steps.uneven > _UNEVEN:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from perfhooks import words
 from perfhooks.comparing import comparison, sentences
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def _side(side: Side) -> str:
     runs = len(side.levels)
     told = f"{side.label}, {side.stage}"
     told += f", {runs} runs" if runs > 1 else ""
-    return f"{told}, {side.windows} {'window' if side.windows == 1 else 'windows'}"
+    return f"{told}, {words.count(side.windows, 'window')}"
 
 
 def _differs(made: Comparison) -> list[str]:
@@ -67,15 +68,15 @@ def _besides(made: Comparison) -> Iterator[str]:
     """Memory, findings and ranks, as far as they say something."""
     for each in comparison.memory(made):
         if each["a"] != each["b"]:
-            yield f"peak memory of {each['device']}: {each['a'] / _MIB:.1f} -> {each['b'] / _MIB:.1f} MiB"
+            yield f"peak memory of {each['device']}: {words.size(each['a'])} -> {words.size(each['b'])}"
     found = comparison.findings(made)
     for word, titles in (("new finding", found["came"]), ("finding gone", found["went"])):
         yield from (f"{word}: {title}" for title in titles[:3])
     ranks = comparison.ranks(made)
     for name, told in ranks.items():
         yield (
-            f"{name.upper()}: {told['count']} ranks, median step {sentences.ms(told['median_ms'])}, "
-            f"slowest rank {told['slowest']} with {sentences.ms(told['slowest_ms'])}"
+            f"{name.upper()}: {told['count']} ranks, median step {words.ms(told['median_ms'])}, "
+            f"slowest rank {told['slowest']} with {words.ms(told['slowest_ms'])}"
         )
 
 
@@ -83,7 +84,7 @@ def _table(name: str, rows: Sequence[Contribution], most: int, *, shares: bool) 
     shown = [each for each in rows[:most] if each.difference]
     if not shown:
         return
-    say = sentences.share if shares else sentences.nanoseconds
+    say = words.share if shares else sentences.nanoseconds
     yield from ("", f"| {name} | A | B | difference | calls |", "|---|---:|---:|---:|---:|")
     for each in shown:
         sign = "+" if each.difference >= 0 else "-"

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from perfhooks.findings.evidence import ms
 from perfhooks.trace import autograd, device, intervals
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.steps import step_of
+from perfhooks.words import ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

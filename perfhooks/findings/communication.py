@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from perfhooks.findings.evidence import most, ms
+from perfhooks import words
+from perfhooks.findings.evidence import most
 from perfhooks.trace import device, intervals
 from perfhooks.trace.kinds import Kind
 
@@ -51,7 +52,7 @@ def exposed_communication(seen: Evidence) -> Iterator[Finding]:
         "exposed-communication",
         gain if is_known else None,
         is_measured=False,
-        title=f"The devices only communicate for {ms(exposed)} of a {seen.unit}.",
+        title=f"The devices only communicate for {words.ms(exposed)} of a {seen.unit}.",
         estimate=(
             "All the communication that no computation hides, no more than the host waits for the device. It includes "
             "the wait for slower ranks, which no setting here removes."
@@ -88,10 +89,10 @@ def small_collectives(seen: Evidence) -> Iterator[Finding]:
         "small-collectives",
         gain,
         is_measured=False,
-        title=f"{seen.often(table)} collectives of less than a MiB take {ms(exposed)} of a {seen.unit}.",
+        title=f"{seen.often(table)} collectives of less than a MiB take {words.ms(exposed)} of a {seen.unit}.",
         estimate="All but one n-th of their exposed time: joined into one, they have one latency instead of n.",
         evidence=[
-            f"{table['bytes'].sum() / table.height / 1024:.3g} KiB each on average",
+            f"{words.size(float(table['bytes'].sum()) / table.height)} each on average",
             *most(kinds),
         ],
         advice=(
@@ -123,7 +124,7 @@ def data_parallel(seen: Evidence) -> Iterator[Finding]:
         "data-parallel",
         gain,
         is_measured=False,
-        title=f"DataParallel copies the model to {len(used)} devices in every {seen.unit}, for {ms(spent)}.",
+        title=f"DataParallel copies the model to {len(used)} devices in every {seen.unit}, for {words.ms(spent)}.",
         estimate="The time of its copies on the host, which DistributedDataParallel does not make; it wins more.",
         evidence=[
             f"one process drives devices {', '.join(str(each) for each in used.tolist())}",

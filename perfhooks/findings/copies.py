@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from perfhooks.findings.evidence import most, ms
+from perfhooks import words
+from perfhooks.findings.evidence import most
 from perfhooks.trace import device, intervals
 from perfhooks.trace.kinds import Kind
 
@@ -66,7 +67,7 @@ def blocking_copies(seen: Evidence) -> Iterator[Finding]:
         "blocking-copies",
         gain,
         is_measured=False,
-        title=f"Copies from memory that is not pinned hold the device up for {ms(gain)} in a {seen.unit}.",
+        title=f"Copies from memory that is not pinned hold the device up for {words.ms(gain)} in a {seen.unit}.",
         estimate=(
             "The time of these copies in which no kernel ran: gone if each is made ahead, on a stream of its own; "
             "pinning alone makes them faster and spares the host the wait."
@@ -105,13 +106,13 @@ def held_by_copies(seen: Evidence) -> Iterator[Finding]:
     yield from seen.finding(
         "held-by-copies",
         spent,
-        title=f"Calls that copy hold the host for {ms(spent)} of a {seen.unit} while no kernel runs.",
+        title=f"Calls that copy hold the host for {words.ms(spent)} of a {seen.unit} while no kernel runs.",
         estimate="Worth trying: the time for which these calls took and no kernel ran.",
         evidence=[
-            f"{seen.often(calls)} such calls in a {seen.unit}, {ms(seen.per_step(seen.spans(calls)))} together",
-            f"for {ms(idle)} of it no device worked at all, not even at the copy",
+            f"{seen.often(calls)} such calls in a {seen.unit}, {words.ms(seen.per_step(seen.spans(calls)))} together",
+            f"for {words.ms(idle)} of it no device worked at all, not even at the copy",
             *(
-                [f"for {ms(queued)} of it work that was launched before the call was still to be done"]
+                [f"for {words.ms(queued)} of it work that was launched before the call was still to be done"]
                 if queued
                 else []
             ),
@@ -149,7 +150,7 @@ def _what_was_copied(seen: Evidence, calls: Ints) -> list[str]:
     """The copies that some calls asked for, by name and size, the longest calls first."""
     trace = seen.trace
     work = trace.device_rows[np.isin(trace.launches, calls)]
-    names = [f"{trace.names[trace.name[row]]}, {trace.argument('nbytes')[row]:,} bytes" for row in work.tolist()]
+    names = [f"{trace.names[trace.name[row]]}, {words.size(trace.argument('nbytes')[row])}" for row in work.tolist()]
     return most(list(zip(names, seen.lengths(seen.launch_of(work)), strict=True)), 2)
 
 
@@ -168,10 +169,10 @@ def _unpinned(seen: Evidence) -> Ints:
 def _evidence(seen: Evidence, rows: Ints) -> list[str]:
     trace = seen.trace
     size, span = trace.argument("nbytes")[rows], (trace.end - trace.start)[rows]
-    evidence = [f"{seen.often(rows)} such copies in a {seen.unit}, {ms(seen.device_ms(rows))} together"]
+    evidence = [f"{seen.often(rows)} such copies in a {seen.unit}, {words.ms(seen.device_ms(rows))} together"]
     if (size >= 0).all() and span.sum():
-        volume, speed = size.sum() / seen.count / 1e6, size.sum() / span.sum()
-        evidence.append(f"{volume:.3g} MB in a {seen.unit} at {speed:.3g} GB/s")
+        volume, speed = size.sum() / seen.count, size.sum() / span.sum()
+        evidence.append(f"{words.size(volume)} in a {seen.unit} at {speed:.3g} GB/s")
     calls = seen.launch_of(rows)
     lines = zip(seen.where(calls[calls >= 0]), seen.lengths(rows[calls >= 0]), strict=True)
     return evidence + most([(line, time) for line, time in lines if line])

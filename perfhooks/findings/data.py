@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from perfhooks import labels
-from perfhooks.findings.evidence import ms
+from perfhooks import labels, words
 from perfhooks.trace import intervals
 from perfhooks.trace.kinds import Kind
 
@@ -67,20 +66,20 @@ def waiting_for_data(seen: Evidence) -> Iterator[Finding]:
     number = slowest["step"][0]
     evidence = [
         *([_of_timeline(seen)] if is_unrecorded else []),
-        f"data_ms is {ms(seen.mean('data_ms'))} of {ms(seen.mean('wall_ms'))}, the mean of {seen.numbers}",
-        *([f"the longest wait is {ms(slowest['data_ms'][0])}, in step {number}"] if number is not None else []),
+        f"data_ms is {words.ms(seen.mean('data_ms'))} of {words.ms(seen.mean('wall_ms'))}, the mean of {seen.numbers}",
+        *([f"the longest wait is {words.ms(slowest['data_ms'][0])}, in step {number}"] if number is not None else []),
         *(["the batches are made in the training process (num_workers=0)"] if single else []),
         *(["the batches come from worker processes, which are too slow or too few"] if workers else []),
     ]
     functions = seen.own_frames_in(seen.spans(ranges), seen.thread)
-    evidence += [f"{name}: {ms(time)}" for name, time in list(functions.items())[:_SHOWN]] or seen.by_line(
+    evidence += [f"{name}: {words.ms(time)}" for name, time in list(functions.items())[:_SHOWN]] or seen.by_line(
         seen.outermost(ranges)
     )
     yield from seen.finding(
         "waiting-for-data",
         waited,
         is_measured=is_measured,
-        title=f"The {seen.unit} waits {ms(waited)} for data, {share:.0%} of its time.",
+        title=f"The {seen.unit} waits {words.ms(waited)} for data, {words.share(share)} of its time.",
         estimate=(
             "The whole wait, less what a device did meanwhile: it vanishes if batches are ready when asked for."
             if is_measured
@@ -110,7 +109,7 @@ def _waited(seen: Evidence, exposed: float, whole: float) -> tuple[float, float,
 
 
 def _of_timeline(seen: Evidence) -> str:
-    waited, step = ms(seen.unrecorded_data_ms or 0.0), ms(seen.unrecorded_ms)
+    waited, step = words.ms(seen.unrecorded_data_ms or 0.0), words.ms(seen.unrecorded_ms)
     return f"steps that were not recorded wait {waited} of {step} for data, by the run's own clock"
 
 
@@ -131,12 +130,12 @@ def _advice(seen: Evidence, waited: float, *, single: bool, workers: bool) -> tu
     if workers:
         return (*_more_workers(seen, pin), False)
     if waited < HANDED_OVER_MS and single:
-        return _CHEAPER.format(ms(waited)), _AT_ONCE, False
+        return _CHEAPER.format(words.ms(waited)), _AT_ONCE, False
     if spare == 0 and single:
         return f"{_no_room(seen)} {_CHEAPER_SAMPLES}", _AT_ONCE, False
     number = _workers(seen, waited, spare)
     text = f"Let worker processes prepare the next batches while this one trains: {number} of them, because a batch "
-    text += f"takes {ms(waited)} of a {seen.unit}"
+    text += f"takes {words.ms(waited)} of a {seen.unit}"
     text += f" and {_room(seen)}. Keep them alive between epochs" if spare else ". Keep them alive between epochs"
     text += ", and have them write into pinned memory so that the copy to the device need not wait." if pin else "."
     if not single:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
+from perfhooks import words
 from perfhooks.findings.finding import Finding
 from perfhooks.trace import device, host, intervals, parts, step_columns, step_kinds, whose
 from perfhooks.trace.kinds import HOST, Kind
@@ -97,7 +98,7 @@ class Evidence:
             return "the whole recording"
         numbers = self.steps["step"].to_list()
         first, last = min(numbers), max(numbers)
-        return f"step {first}" if first == last else f"steps {first} to {last}"
+        return words.steps(first, last)
 
     def mean(self, column: str) -> float:
         """The mean of a column of the table of steps; 0 where the trace does not tell."""
@@ -420,7 +421,11 @@ class Evidence:
                 return
             if not is_measured:
                 gain_ms, concerns_ms = None, gain_ms
-            scaled = f" For a step as it is when nobody records, {ms(self.unrecorded_ms)}." if self.recording_ms else ""
+            scaled = (
+                f" For a step as it is when nobody records, {words.ms(self.unrecorded_ms)}."
+                if self.recording_ms
+                else ""
+            )
             estimate = f"{estimate}{scaled} {OVERLAP if is_measured else UNMEASURED}"
         yield Finding(
             rule=rule,
@@ -435,15 +440,10 @@ class Evidence:
         )
 
 
-def ms(value: float) -> str:
-    """Milliseconds for people: three digits."""
-    return f"{value:.3g} ms" if value < 1000 else f"{value:.0f} ms"  # noqa: PLR2004 -- three digits of it
-
-
 def most(sources: Sequence[tuple[str, float]], limit: int = 3) -> list[str]:
     """The sources that take most time, each summed, as lines of evidence."""
     summed: dict[str, float] = {}
     for name, value in sources:
         summed[name] = summed.get(name, 0.0) + value
     ordered = sorted(summed.items(), key=lambda item: -item[1])[:limit]
-    return [f"{name}: {ms(value)}" for name, value in ordered]
+    return [f"{name}: {words.ms(value)}" for name, value in ordered]

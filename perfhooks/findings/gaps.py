@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from perfhooks.findings.evidence import ms
 from perfhooks.findings.host import PAUSE_NS, explained
 from perfhooks.findings.start import spent_in
 from perfhooks.trace import gaps, intervals
+from perfhooks.words import ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

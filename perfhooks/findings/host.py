@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from perfhooks import labels
+from perfhooks import labels, words
 from perfhooks.findings.data import data_ranges
-from perfhooks.findings.evidence import most, ms
+from perfhooks.findings.evidence import most
 from perfhooks.findings.start import spent_in
 from perfhooks.trace import captures, device, intervals, starts
 from perfhooks.trace.kinds import Kind
@@ -69,14 +69,14 @@ def host_bound(seen: Evidence) -> Iterator[Finding]:
         "host-bound",
         gain,
         is_measured=False,
-        title=f"The device idles for {ms(gain)} of a {seen.unit} because the host launches too slowly.",
+        title=f"The device idles for {words.ms(gain)} of a {seen.unit} because the host launches too slowly.",
         estimate=(
             "All the time in which the device had nothing queued and the host neither waited nor loaded data: the most "
             "that CUDA graphs can win."
         ),
         evidence=[
-            f"{launches:.0f} launches in {ms(wall)}, one every {1000 * wall / launches:.0f} us",
-            f"{kernels:.0f} kernels of {1000 * busy / max(kernels, 1):.0f} us on average: the device works {ms(busy)}",
+            f"{launches:.0f} launches in {words.ms(wall)}, one every {words.ms(wall / launches)}",
+            f"{kernels:.0f} kernels of {words.ms(busy / max(kernels, 1))} on average: {words.ms(busy)} of work",
             *most(_host_operators(seen)),
         ],
         advice=(
@@ -113,13 +113,13 @@ def synchronisation(seen: Evidence) -> Iterator[Finding]:
         "synchronisation",
         gain,
         is_measured=False,
-        title=f"The device idles for {ms(gain)} of a {seen.unit} after the host has waited for it.",
+        title=f"The device idles for {words.ms(gain)} of a {seen.unit} after the host has waited for it.",
         estimate=(
             "The time for which the device idles after each wait, no more than that wait itself took: without it the "
             "host would have launched the next work meanwhile."
         ),
         evidence=[
-            f"{seen.often(waits)} waits in a {seen.unit}, {ms(float(held.sum()))} together; idle after:",
+            f"{seen.often(waits)} waits in a {seen.unit}, {words.ms(float(held.sum()))} together; idle after:",
             *sources,
         ],
         advice=(
@@ -151,7 +151,7 @@ def numpy_on_the_host(seen: Evidence) -> Iterator[Finding]:
         "numpy-on-the-host",
         gain,
         is_measured=False,
-        title=f"The host computes in NumPy for {ms(spent)} of a {seen.unit}.",
+        title=f"The host computes in NumPy for {words.ms(spent)} of a {seen.unit}.",
         estimate="All of that time, if torch takes none for it: on several cores, or on a device where there is one.",
         evidence=[f"tensors that become arrays in a {seen.unit}: {seen.often(calls)}", *most(lines)],
         advice=(
@@ -183,7 +183,7 @@ def recompilation(seen: Evidence) -> Iterator[Finding]:
         "recompilation",
         gain,
         is_measured=not seen.trace.is_device_traced,
-        title=f"torch.compile compiles again for {ms(spent)} in a {seen.unit}.",
+        title=f"torch.compile compiles again for {words.ms(spent)} in a {seen.unit}.",
         estimate="All the time of compiling; gone once shapes no longer change, or the warm-up is longer.",
         evidence=[f"{len(outer)} compilations in {seen.numbers}", *most(lines)],
         advice=(
@@ -200,7 +200,7 @@ def recompilation(seen: Evidence) -> Iterator[Finding]:
 def _wait(call: str, operator: str | None, line: str | None, size: int | None) -> str:
     """Where the host waited, and for how much data if it was for a copy."""
     where = line or operator or call
-    return where if size is None else f"{where}, copying {size:,} bytes"
+    return where if size is None else f"{where}, copying {words.size(size)}"
 
 
 def _starved(seen: Evidence) -> Intervals:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from perfhooks import words
 from perfhooks.findings import attention
-from perfhooks.findings.evidence import most, ms
+from perfhooks.findings.evidence import most
 from perfhooks.trace import categories, device
 from perfhooks.trace.kinds import Kind
 
@@ -93,7 +94,7 @@ def float32_products(seen: Evidence) -> Iterator[Finding]:
         "float32-products",
         gain,
         is_measured=False,
-        title=f"Matrix products in float32 take {ms(spent)} in a {seen.unit} while the tensor cores idle.",
+        title=f"Matrix products in float32 take {words.ms(spent)} in a {seen.unit} while the tensor cores idle.",
         estimate=(
             f"Half of the time of these kernels (a careful figure for {'TF32' if has_tf32 else 'float16'}), and no "
             "more "
@@ -135,8 +136,8 @@ def float64_products(seen: Evidence) -> Iterator[Finding]:
         "float64-products",
         gain,
         is_measured=not len(seen.launched_by(rows)),
-        title=f"Matrix products and convolutions in float64 take {ms(spent)} in a {seen.unit}.",
-        estimate=f"{HALVED:.0%} of their time, the least that float32 was measured to save on a CPU.",
+        title=f"Matrix products and convolutions in float64 take {words.ms(spent)} in a {seen.unit}.",
+        estimate=f"{words.share(HALVED)} of their time, the least that float32 was measured to save on a CPU.",
         evidence=[
             *seen.by_name(seen.outermost(rows)),
             *(["convolutions in float64 have no fast path here: they run as _slow_conv2d"] if slow else []),
@@ -175,11 +176,12 @@ def slow_convolution(seen: Evidence) -> Iterator[Finding]:
         "slow-convolution",
         gain,
         is_measured=not on_device,
-        title=f"Convolutions take torch's slow path, for {ms(spent)} in a {seen.unit}: {library} is not used.",
+        title=f"Convolutions take torch's slow path, for {words.ms(spent)} in a {seen.unit}: {library} is not used.",
         estimate=(
             "Worth trying: what it gains on a device was not measured."
             if on_device
-            else f"{UNFOLDED:.0%} of the time of these operators, the least that oneDNN was measured to save on a CPU."
+            else f"{words.share(UNFOLDED)} of the time of these operators, the least that oneDNN was measured to save "
+            "on a CPU."
         ),
         evidence=[*seen.by_name(seen.outermost(rows)), *seen.by_line(seen.outermost(rows))],
         advice=(
@@ -212,7 +214,7 @@ def layout_conversions(seen: Evidence) -> Iterator[Finding]:
         "layout-conversions",
         gain,
         is_measured=False,
-        title=f"Images are turned between two memory layouts for {ms(spent)} in a {seen.unit}.",
+        title=f"Images are turned between two memory layouts for {words.ms(spent)} in a {seen.unit}.",
         estimate="The whole time of these kernels, and no more than the host waits for the device.",
         evidence=[f"{seen.often(rows)} kernels in a {seen.unit} only convert", *seen.by_name(rows)],
         advice=(
@@ -247,7 +249,7 @@ def unaligned_products(seen: Evidence) -> Iterator[Finding]:
     yield from seen.finding(
         "unaligned-products",
         spent,
-        title=f"Products of sizes that do not fit the tensor cores take {ms(spent)} in a {seen.unit}.",
+        title=f"Products of sizes that do not fit the tensor cores take {words.ms(spent)} in a {seen.unit}.",
         estimate="Worth trying: kernels that load 16 bytes at once are faster, at the price of a little padding.",
         evidence=[
             f"{seen.often(rows)} kernels in a {seen.unit} load fewer than 16 bytes at a time",
@@ -331,15 +333,17 @@ def fusable_chains(seen: Evidence) -> Iterator[Finding]:
     if seen.share(spent) < FUSABLE:
         return
     kinds = categories.of_work(seen.trace)[np.searchsorted(seen.trace.device_rows, rows)]
-    shares = [f"{categories.CATEGORIES[kind]} {ms(seen.device_ms(rows[kinds == kind]))}" for kind in _FUSABLE_KINDS]
+    shares = [
+        f"{categories.CATEGORIES[kind]} {words.ms(seen.device_ms(rows[kinds == kind]))}" for kind in _FUSABLE_KINDS
+    ]
     yield from seen.finding(
         "fusable-chains",
         spent,
-        title=f"Chains of small kernels that a compiler would fuse take {ms(spent)} of a {seen.unit}.",
+        title=f"Chains of small kernels that a compiler would fuse take {words.ms(spent)} of a {seen.unit}.",
         estimate="Worth trying: of each chain, the time of reading and writing what lies between its kernels is saved.",
         evidence=[
             f"{seen.often(rows)} such kernels in a {seen.unit}: {', '.join(shares)}",
-            f"the device works for {seen.share(seen.mean('busy_ms')):.0%} of the {seen.unit}",
+            f"the device works for {words.share(seen.share(seen.mean('busy_ms')))} of the {seen.unit}",
             *seen.by_name(rows),
         ],
         advice=(

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from perfhooks.findings.evidence import ms
 from perfhooks.findings.start import spent_in
 from perfhooks.trace import intervals, starts
 from perfhooks.trace.kinds import Kind
+from perfhooks.words import ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from perfhooks.findings.evidence import ms
+from perfhooks import words
 from perfhooks.trace import intervals
 from perfhooks.trace.kinds import Kind
 
@@ -63,11 +63,11 @@ def optimizer_loop(seen: Evidence) -> Iterator[Finding]:
         "optimizer-loop",
         gain,
         is_measured=not on_device,
-        title=f"{name} updates its parameters one by one, for {ms(spent)} in a {seen.unit}.",
+        title=f"{name} updates its parameters one by one, for {words.ms(spent)} in a {seen.unit}.",
         estimate=(
             "Worth trying: what it gains on a device was not measured."
             if on_device
-            else f"{SAVED[name]:.0%} of the update, the least that fused {name} was measured to save on a CPU."
+            else f"{words.share(SAVED[name])} of the update, the least that fused {name} was measured to save on a CPU."
         ),
         evidence=[
             f"{len(ops) / max(len(updates), 1):.0f} in-place operators in an update",
@@ -115,11 +115,11 @@ def zeroed_gradients(seen: Evidence) -> Iterator[Finding]:
         "zeroed-gradients",
         gain,
         is_measured=False,
-        title=f"Gradients are set to zero instead of None, for {ms(gain)} in a {seen.unit}.",
+        title=f"Gradients are set to zero instead of None, for {words.ms(gain)} in a {seen.unit}.",
         estimate="The time to fill them, and to add the new gradients to the zeros instead of keeping them.",
         evidence=[
-            f"{seen.often(filling)} fillings in a {seen.unit}: {ms(spent)}",
-            f"{seen.often(adding)} additions to gradients: {ms(added)}",
+            f"{seen.often(filling)} fillings in a {seen.unit}: {words.ms(spent)}",
+            f"{seen.often(adding)} additions to gradients: {words.ms(added)}",
         ],
         advice=(
             "Drop the gradients, which is torch's default since 2.0: the backward pass then keeps what it computes, "

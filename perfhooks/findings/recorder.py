@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from perfhooks.findings.evidence import ms
+from perfhooks.words import ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from perfhooks import labels
-from perfhooks.findings.evidence import ms
+from perfhooks import labels, words
 from perfhooks.trace import intervals
 from perfhooks.trace.kinds import Kind
 
@@ -47,9 +46,11 @@ def validation(seen: Evidence) -> Iterator[Finding]:
     yield from seen.finding(
         "validation-in-steps",
         LESS_OFTEN * spent,
-        title=f"Validation takes {seen.share(spent):.0%} of the recorded steps.",
+        title=f"Validation takes {words.share(seen.share(spent))} of the recorded steps.",
         estimate="Half of it, by validating half as often; over the whole run, if these steps are like the others.",
-        evidence=[f"{hit.height} of {seen.count} steps validate, {ms(seen.mean('validation_ms'))} a step on average"],
+        evidence=[
+            f"{hit.height} of {seen.count} steps validate, {words.ms(seen.mean('validation_ms'))} a step on average"
+        ],
         advice=(
             "Validate less often, on fewer batches, or without gradients and with larger batches: without a backward "
             "pass there is room for them. If these steps were chosen to show training, let the window begin elsewhere."
@@ -78,9 +79,9 @@ def checkpointing(seen: Evidence) -> Iterator[Finding]:
         "checkpoint-in-steps",
         gain,
         is_measured=False,
-        title=f"Saving checkpoints takes {seen.share(spent):.0%} of the recorded steps.",
+        title=f"Saving checkpoints takes {words.share(seen.share(spent))} of the recorded steps.",
         estimate="All of it, if a thread writes at no cost; over the whole run, if these steps are like the others.",
-        evidence=[f"{len(outer)} checkpoints in {seen.numbers}, {ms(spent)} a step on average", *lines[:3]],
+        evidence=[f"{len(outer)} checkpoints in {seen.numbers}, {words.ms(spent)} a step on average", *lines[:3]],
         advice=(
             "Copy the state to the host and let a thread or another process write it while training goes on; save less "
             "often; keep optimizer state out of files that are only for inference."

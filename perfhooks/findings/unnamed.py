@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from perfhooks.findings.evidence import most, ms
+from perfhooks import words
+from perfhooks.findings.evidence import most
 from perfhooks.trace import intervals
 from perfhooks.trace.kinds import Kind
 
@@ -40,11 +41,12 @@ def unnamed_time(seen: Evidence) -> Iterator[Finding]:
     yield from seen.finding(
         "unnamed-time",
         None,
-        title=f"{1 - seen.accounted:.0%} of the {seen.unit}, {ms(spent)}, is part of nothing that has a name.",
+        title=f"{words.share(1 - seen.accounted)} of the {seen.unit}, {words.ms(spent)}, is part of nothing that has "
+        "a name.",
         estimate="No gain: what is wrong with this part of the step, if anything, cannot be told yet.",
         evidence=[
-            *([f"{ms(in_operators)} of it in operators, most in:", *seen.by_name(ops)] if len(ops) else []),
-            f"{ms(spent - in_operators)} of it in no operator of torch",
+            *([f"{words.ms(in_operators)} of it in operators, most in:", *seen.by_name(ops)] if len(ops) else []),
+            f"{words.ms(spent - in_operators)} of it in no operator of torch",
             *most(_lines(seen, ops)),
         ],
         advice=_advice(seen),

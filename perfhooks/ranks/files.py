@@ -11,7 +11,7 @@ import polars as pl
 
 from perfhooks.errors import PerfhooksError
 from perfhooks.run import layout
-from perfhooks.run.capture import Step  # noqa: TC001 -- msgspec reads the annotation
+from perfhooks.run.capture import Step
 from perfhooks.run.layout import CAPTURE, artifact, rank_of_run_file
 from perfhooks.run.reading import read_bytes, read_json
 

@@ -23,6 +23,7 @@ from perfhooks.trace.events import MALFORMED, decode_object
 from perfhooks.trace.model import epoch
 from perfhooks.trace.packing import LEVEL
 from perfhooks.trace.source import BLOCK, TornArchiveError, blocks, opened
+from perfhooks.words import ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -67,7 +68,7 @@ class Merged:
     def __str__(self) -> str:
         clocks = "times by the clock of each rank's host"
         if self.aligned and self.error_ms is not None:
-            clocks = f"clocks brought together to {self.error_ms:.3g} ms"
+            clocks = f"clocks brought together to {ms(self.error_ms)}"
         return f"{shown(self.path)}: {named(self.ranks)}, {clocks}"
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from perfhooks.words import ms
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
@@ -36,7 +38,7 @@ def of_window(window: RankedWindow) -> list[dict[str, Any]]:
 
 
 def _before(seconds: float) -> str:
-    return f"left it of an earlier attempt only, {seconds:.0f} s before the last one began: it is not compared"
+    return f"left it of an earlier attempt only, {ms(seconds * 1e3)} before the last one began: it is not compared"
 
 
 def _partial(cause: str | None, reached: int) -> str | None:

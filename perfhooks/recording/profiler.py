@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from typing_extensions import Self, Unpack
 
+from perfhooks import words
 from perfhooks.errors import OptionError
 from perfhooks.guard import cause_of, logger, speak_up
 from perfhooks.options import Options, check_request, checked, recording, with_options
@@ -15,7 +16,7 @@ from perfhooks.recording.course import Course, State
 from perfhooks.recording.loader import SteppingLoader
 from perfhooks.recording.window import region
 from perfhooks.recording.windows import Wanted
-from perfhooks.run.folder import check_out, step_range
+from perfhooks.run.folder import check_out
 from perfhooks.run.timeline import clock
 from perfhooks.schedule import OnRequest, Schedule
 from perfhooks.watching.loops import Asked
@@ -201,8 +202,8 @@ class Profiler(Course):
         if self._skipped:
             return f"no window has been recorded: {self._skipped} had to be skipped, as was said before"
         planned = self._phases.next_window(0)
-        first = f"; the first window is {step_range(planned.active, planned.last)}" if planned else ""
+        first = f"; the first window is {words.steps(planned.active, planned.last)}" if planned else ""
         if isinstance(self._phases, OnRequest) or (planned and planned.active > _UNREACHED):
             first = "; no window was planned"
-        reached = f"{self._step} step{'' if self._step == 1 else 's'} ended"
+        reached = f"{words.count(self._step, 'step')} ended"
         return f"no window has been recorded: {reached}{first}"

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from perfhooks.findings.finding import Finding  # noqa: TC001 -- msgspec reads the annotation
-from perfhooks.ranks.findings import RankFinding  # noqa: TC001 -- msgspec reads the annotation
-from perfhooks.report.json_values import Columns  # noqa: TC001 -- msgspec reads the annotation
+from perfhooks.findings.finding import Finding
+from perfhooks.ranks.findings import RankFinding
+from perfhooks.report.json_values import Columns
 from perfhooks.run.reading import check_format, read_json
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from perfhooks import labels
+from perfhooks import labels, words
 from perfhooks.trace import step_columns, step_kinds
 
 if TYPE_CHECKING:
@@ -49,11 +49,11 @@ def headline(table: pl.DataFrame, *, without_steps: bool = False) -> str:
         return ""
     usual = table.filter(pl.Series(step_kinds.usual(table)))
     first, last = min(steps), max(steps)
-    span = f"step {first}" if first == last else f"steps {first}-{last}"
+    span = words.steps(first, last)
     if without_steps:
         span = "from start to stop, without steps"
     others = [
-        f"{_time(each['wall_ms'])} where {_DOES[each['kind']]} ({each['count']} of {table.height})"
+        f"{words.ms(each['wall_ms'])} where {_DOES[each['kind']]} ({each['count']} of {table.height})"
         for each in other_kinds(table)
     ]
     return "; ".join([", ".join([f"{span}: {_each(usual)}", *_shares(usual)]), *others])
@@ -103,10 +103,10 @@ def _each(table: pl.DataFrame) -> str:
     """What a step takes: the mean, and from what to what if steps differ."""
     wall = table["wall_ms"].to_numpy()
     if len(wall) == 1:
-        return _time(float(wall[0]))
+        return words.ms(float(wall[0]))
     least, most = float(wall.min()), float(wall.max())
-    mean = _time(float(wall.mean()))
-    return f"{mean} each" if most <= _EVEN * least else f"{mean} on average ({_time(least)} to {_time(most)})"
+    mean = words.ms(float(wall.mean()))
+    return f"{mean} each" if most <= _EVEN * least else f"{mean} on average ({words.ms(least)} to {words.ms(most)})"
 
 
 def _shares(table: pl.DataFrame) -> list[str]:
@@ -116,13 +116,6 @@ def _shares(table: pl.DataFrame) -> list[str]:
     named = sorted((share, phrase) for phrase, share in sums.items() if share >= _WORTH_NAMING)[: -_NAMED - 1 : -1]
     busy = busy_share(table)
     return [
-        *(f"{share:.0%} {phrase}" for share, phrase in named),
-        *([] if busy is None else [f"device busy {busy:.0%}"]),
+        *(f"{words.share(part)} {phrase}" for part, phrase in named),
+        *([] if busy is None else [f"device busy {words.share(busy)}"]),
     ]
-
-
-def _time(value: float) -> str:
-    """Milliseconds for people: two digits are enough."""
-    if value >= 1000:  # noqa: PLR2004 -- a second
-        return f"{value / 1000:.2g} s" if value < 10_000 else f"{value / 1000:.0f} s"  # noqa: PLR2004
-    return f"{value:.0f} ms" if value >= 10 else f"{value:.2g} ms"  # noqa: PLR2004

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from perfhooks import words
 from perfhooks.run.layout import PAGE, timeline
 
 if TYPE_CHECKING:
@@ -151,22 +152,22 @@ def _steps(details: Mapping[str, Any], rank: Mapping[str, Any]) -> Iterator[str]
     if not wall:
         return
     count = steps.get("count", 0)
-    what = f"Mean of {count} recorded steps: {wall:.4g} ms."
+    what = f"Mean of {count} recorded steps: {words.ms(wall)}."
     if steps.get("without_steps"):
-        what = f"From start to stop, without steps: {wall:.4g} ms."
+        what = f"From start to stop, without steps: {words.ms(wall)}."
     yield from _titled("Where the step goes", [what, *_idle(rank)])
     yield from ("", "| part | ms | share |", "|---|---:|---:|")
     for name in (*_PARTS, *_DEVICE):
         value = mean.get(f"{name}_ms")
         if value:
             where = f"device {name}" if name in _DEVICE else name
-            yield f"| {where.replace('_', ' ')} | {value:.4g} | {value / wall:.1%} |"
+            yield f"| {where.replace('_', ' ')} | {value:.4g} | {words.share(value / wall)} |"
 
 
 def _idle(rank: Mapping[str, Any]) -> Iterator[str]:
     idle = rank.get("cost", {}).get("idle_step_ms")
     if idle:
-        yield f"The median step that nobody recorded takes {idle:.4g} ms."
+        yield f"The median step that nobody recorded takes {words.ms(idle)}."
 
 
 def _slow(slow: Mapping[str, Any] | None) -> Iterator[str]:
@@ -175,10 +176,10 @@ def _slow(slow: Mapping[str, Any] | None) -> Iterator[str]:
         return
     of = f"{slow['count']:,} of {slow['steps']:,}" if slow.get("steps") else f"{slow['count']:,}"
     causes = ", ".join(f"{cause} {count:,}" for cause, count in slow["causes"].items())
-    said = f"{of} steps took more than 3 times the median, {slow['wall_ms'] / 1000:.3g} s in all: {causes}."
+    said = f"{of} steps took more than 3 times the median, {words.ms(slow['wall_ms'])} in all: {causes}."
     longest = {name: values[0] for name, values in slow["rows"].items()}
     line = f", {longest['line']}" if longest.get("line") else ""
-    most = f"The longest: step {longest['step']}, {longest['wall_ms']:.4g} ms, {longest['cause']}{line}."
+    most = f"The longest: step {longest['step']}, {words.ms(longest['wall_ms'])}, {longest['cause']}{line}."
     yield from _titled("Slow steps", [said, most])
 
 
@@ -186,7 +187,7 @@ def _findings(rows: list[Mapping[str, Any]]) -> Iterator[str]:
     def lines() -> Iterator[str]:
         for row in rows[:_FINDINGS]:
             gain = row.get("gain_ms")
-            yield f"- **{row['title']}**{f' Up to {gain:.3g} ms a step.' if gain else ''}"
+            yield f"- **{row['title']}**{f' Up to {words.ms(gain)} a step.' if gain else ''}"
             yield from (f"  - {evidence}" for evidence in row.get("evidence", ())[:2])
             if row.get("advice"):
                 yield f"  - do: {row['advice']}"

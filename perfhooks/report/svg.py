@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from perfhooks import words
 from perfhooks.report.template import filled
 from perfhooks.report.tree import KINDS
 
@@ -74,7 +75,7 @@ def _placed(tree: Mapping[str, Any], unit: str) -> list[dict[str, Any]]:
                 "short": _short(label, _WIDTH * value / whole),
                 "kind": KINDS[tree["kinds"][frame]],
                 "value": _shown(value, unit),
-                "share": f"{value / whole:.1%}",
+                "share": words.share(value / whole),
                 "x": f"{left[place] / whole:.6f}",
                 "width": f"{value / whole:.6f}",
                 "depth": depth[place],
@@ -102,6 +103,4 @@ def _short(name: str, width: float) -> str:
 
 
 def _shown(value: int, unit: str) -> str:
-    if unit == "bytes":
-        return f"{value / (1 << 20):,.2f} MiB"
-    return f"{value / 1e6:,.3f} ms"
+    return words.size(value) if unit == "bytes" else words.ms(value / 1e6)

@@ -6,7 +6,7 @@ import io
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from perfhooks.printable import printable
+from perfhooks import words
 from perfhooks.run.reading import is_plain, read_bytes
 
 if TYPE_CHECKING:
@@ -76,10 +76,10 @@ def cost_line(captures: Sequence[Capture]) -> str:
     stalls = [capture.cost.stop_s + capture.cost.save_s + capture.cost.free_s for capture in captures]
     if not stalls:
         return ""
-    line = f"recording kept the loop for {max(stalls) * 1e3:.0f} ms at the end of a window"
+    line = f"recording kept the loop for {words.ms(max(stalls) * 1e3)} at the end of a window"
     idle, recorded = captures[-1].cost.idle_step_ms, captures[-1].cost.recorded_step_ms
     if idle and recorded:
-        line += f"; a step takes {idle:.2f} ms unrecorded, {recorded:.2f} ms recorded (medians)"
+        line += f"; a step takes {words.ms(idle)} unrecorded, {words.ms(recorded)} recorded (medians)"
     return line
 
 
@@ -121,10 +121,9 @@ def _draw_checks(console: Console, table: pl.DataFrame) -> None:
     """Doubts as sentences: nobody can do with half of one."""
     from rich.text import Text
 
-    doubts = "doubt" if table.height == 1 else "doubts"
-    console.print(f"[bold]checks[/bold] [dim]{table.height} {doubts} about the trace itself[/dim]")
+    console.print(f"[bold]checks[/bold] [dim]{words.count(table.height, 'doubt')} about the trace itself[/dim]")
     for severity, name, _, text, first in table.select("severity", "name", "count", "text", "first").iter_rows():
-        said = printable(f" {name}: {text}" + (f" ({first})" if first else ""))
+        said = words.printable(f" {name}: {text}" + (f" ({first})" if first else ""))
         console.print(Text.assemble((severity, _COLORS[severity]), said))
 
 
@@ -143,7 +142,7 @@ def gain(finding: Mapping[str, Any]) -> str:
     """What a finding could gain, in brackets; nothing where that cannot be told."""
     if finding["gain_ms"] is None:
         return ""
-    return f" (up to {finding['gain_ms']:.3g} ms, {finding['gain_percent']:.0f}% of a step)"
+    return f" (up to {words.ms(finding['gain_ms'])}, {words.share(finding['gain_percent'] / 100)} of a step)"
 
 
 _SENTENCES: Final = {"checks": _draw_checks, "findings": _draw_findings}
@@ -243,4 +242,4 @@ def _cell(value: object, digits: int = 3) -> str:
         return f"{value:.{digits}f}" if abs(value) < 1000 else f"{value:.0f}"  # noqa: PLR2004 - four digits say enough
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return printable(" ".join(str(value).split()))
+    return words.printable(" ".join(str(value).split()))

@@ -12,7 +12,7 @@ import msgspec
 from perfhooks.errors import PerfhooksError
 from perfhooks.run import layout, remote
 from perfhooks.run.circumstances import Circumstances
-from perfhooks.run.installation import Installation  # noqa: TC001 -- msgspec reads the annotation
+from perfhooks.run.installation import Installation  # noqa: TC001 -- msgspec reads the annotation of a dataclass, too
 from perfhooks.run.publishing import publish_json
 from perfhooks.run.reading import check_format, read_json
 

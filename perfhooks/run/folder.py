@@ -359,11 +359,6 @@ def _is_done(capture: Capture, stage: str) -> bool:
     return capture.stage == stage and capture.state == "done"
 
 
-def step_range(first: int, last: int) -> str:
-    """Steps as a person would say them."""
-    return f"step {first}" if first == last else f"steps {first}-{last}"
-
-
 def check_out(out: str | os.PathLike[str]) -> None:
     """Find out before training starts that nothing can be written to ``out``.
 

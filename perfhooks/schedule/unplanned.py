@@ -100,19 +100,19 @@ class OnRequest:
         check_step(step)
         return Phase.WAIT
 
-    def opens(self, step: int) -> bool:  # noqa: ARG002 -- none does
+    def opens(self, step: int) -> bool:
         """Whether a step is the first of a window: none is."""
         return False
 
-    def ends(self, step: int) -> bool:  # noqa: ARG002 -- none does
+    def ends(self, step: int) -> bool:
         """Whether a step is the last of a window: none is."""
         return False
 
-    def next_change(self, step: int) -> int | None:  # noqa: ARG002 -- nothing changes
+    def next_change(self, step: int) -> int | None:
         """None: nothing changes by itself."""
         return None
 
-    def next_window(self, step: int) -> Planned | None:  # noqa: ARG002 -- there are none
+    def next_window(self, step: int) -> Planned | None:
         """None: there are no windows."""
         return None
 
@@ -139,7 +139,7 @@ class FromStartToStop:
         """Whether a step is the one that was current at the start."""
         return step == self.begin
 
-    def ends(self, step: int) -> bool:  # noqa: ARG002 -- no step is the last
+    def ends(self, step: int) -> bool:
         """False: only ``stop()`` ends the window."""
         return False
 
@@ -147,6 +147,6 @@ class FromStartToStop:
         """The start, then nothing."""
         return self.begin if step < self.begin else None
 
-    def next_window(self, step: int) -> Planned | None:  # noqa: ARG002 -- where the window ends is not known
+    def next_window(self, step: int) -> Planned | None:
         """None: its last step is not known."""
         return None

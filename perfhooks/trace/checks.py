@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import polars as pl
 
+from perfhooks import words
 from perfhooks.trace import device, intervals, starts, steps
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.messages import word
@@ -185,8 +186,8 @@ def _orphans(trace: Trace) -> Iterator[Check]:
 def _before(trace: Trace, rows: Ints) -> Check:
     taken = intervals.total(intervals.union(trace.start[rows], trace.end[rows])) * MS
     text = (
-        f"{len(rows)} kernels, copies and sets ({taken:.3g} ms) were launched before the window: they are in the table "
-        "of kernels, and in no step"
+        f"{len(rows)} kernels, copies and sets ({words.ms(taken)}) were launched before the window: they are in "
+        "the table of kernels, and in no step"
     )
     return Check("info", "launched-before-window", len(rows), text, _where(trace, rows))
 
@@ -197,7 +198,9 @@ def _early(trace: Trace) -> Iterator[Check]:
     early = work[(launch >= 0) & (lead > 0)]
     if len(early):
         most = int(lead[launch >= 0].max()) * MS
-        text = f"{len(early)} of {len(work)} began before their launch did, by up to {most:.6g} ms: the clocks disagree"
+        text = (
+            f"{len(early)} of {len(work)} began before their launch did, by up to {words.ms(most)}: the clocks disagree"
+        )
         yield Check("error", "kernels-before-launch", len(early), text, _where(trace, early))
 
 
@@ -264,13 +267,13 @@ def _overhead(trace: Trace) -> Iterator[Check]:
     whole = intervals.total(window)
     if len(buffers):
         taken, share = _share(trace, buffers, window)
-        text = f"the recorder waited for memory, for {taken * MS:.3g} ms ({share:.1%} of the steps)"
+        text = f"the recorder waited for memory, for {words.ms(taken * MS)} ({words.share(share)} of the steps)"
         severity = "warning" if share >= _NOTABLE else "info"
         yield Check(severity, "buffer-requests", len(buffers), text, _where(trace, buffers))
     taken, share = _share(trace, inside, window)
     if whole and share >= _NOTABLE:
         names = ", ".join(sorted({trace.names[name] for name in trace.name[inside]}))
-        text = f"{taken * MS:.3g} ms ({share:.1%} of the steps) went into {names}"
+        text = f"{words.ms(taken * MS)} ({words.share(share)} of the steps) went into {names}"
         severity = "warning" if share >= _HEAVY else "info"
         yield Check(severity, "profiler-overhead", len(inside), text, _where(trace, inside))
 
@@ -281,8 +284,11 @@ def _start(trace: Trace) -> Iterator[Check]:
     spent = {name: intervals.intersect(moments, window) for name, moments in starts.spent(trace).items()}
     taken, whole = intervals.total(intervals.joined(*spent.values())), intervals.total(window)
     if whole and taken >= _MOSTLY * whole:
-        into = ", ".join(f"{intervals.total(each) * MS:.3g} ms of {name}" for name, each in spent.items() if len(each))
-        text = f"{taken / whole:.0%} of the recorded time is a start ({into}): record later to see what a step takes"
+        into = ", ".join(
+            f"{words.ms(intervals.total(each) * MS)} of {name}" for name, each in spent.items() if len(each)
+        )
+        share = words.share(taken / whole)
+        text = f"{share} of the recorded time is a start ({into}): record later to see what a step takes"
         yield Check("warning", "recorded-a-start", 1, text)
 
 

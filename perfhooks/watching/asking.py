@@ -15,6 +15,7 @@ from perfhooks.run.folder import Run
 from perfhooks.run.locking import locked
 from perfhooks.watching import requests
 from perfhooks.watching.status import Status
+from perfhooks.words import count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -129,7 +130,7 @@ class Asking:
             if heard and not here:
                 until = min(until, time.monotonic() + _REST_S + 2 * max(each.poll for each in heard.values()))
             here = {rank: said for rank, said in heard.items() if rank in ranks}
-            self.tell(f"asking {_several(len(ranks), 'rank')} for their step, {len(here)} answered")
+            self.tell(f"asking {count(len(ranks), 'rank')} for their step, {len(here)} answered")
             time.sleep(_NAP_S)
         if not here:
             why = "; ".join(dict.fromkeys(self._silent(rank) for rank in ranks))
@@ -236,11 +237,7 @@ class Asking:
 def _progress(ranks: Sequence[int], answers: Mapping[int, Answer], done: int) -> str:
     firsts = {answer.first: answer.last for answer in answers.values() if answer.first is not None}
     if not firsts:
-        return f"asking {_several(len(ranks), 'rank')}, {len(answers)} answered"
+        return f"asking {count(len(ranks), 'rank')}, {len(answers)} answered"
     steps = ", ".join(f"{first}-{last}" for first, last in sorted(firsts.items()))
     recorded = sum(answer.state == "recorded" for answer in answers.values())
-    return f"steps {steps}: {recorded} of {_several(len(ranks), 'rank')} recorded, {done} finished"
-
-
-def _several(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
+    return f"steps {steps}: {recorded} of {count(len(ranks), 'rank')} recorded, {done} finished"

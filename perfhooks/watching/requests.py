@@ -21,7 +21,7 @@ import msgspec
 from perfhooks.errors import PerfhooksError
 from perfhooks.options import MOST_STEPS, RECORDING
 from perfhooks.run import layout
-from perfhooks.run.liveness import Process  # noqa: TC001 -- msgspec reads the annotation
+from perfhooks.run.liveness import Process
 from perfhooks.run.publishing import publish_json
 from perfhooks.run.reading import NotPlainError, read_json
 

@@ -10,11 +10,11 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from perfhooks.guard import logger
-from perfhooks.printable import printable
 from perfhooks.run.reading import open_plain
 from perfhooks.run.timeline import in_timeline
 from perfhooks.watching.causes import UNKNOWN
 from perfhooks.watching.sampling import shown
+from perfhooks.words import ms, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,10 +68,10 @@ class SlowStep(NamedTuple):
         )
 
     def __str__(self) -> str:
-        explained = "" if self.explained_ms is None else f", which explains {self.explained_ms:.0f} ms"
+        explained = "" if self.explained_ms is None else f", which explains {ms(self.explained_ms)}"
         line = f", in {self.line}" if self.line else ""
         cause = "for a reason that nobody saw" if self.cause == UNKNOWN and not line else self.cause
-        took = f"step {self.step} took {self.wall_ms:.0f} ms, {self.times_median:g} times the median"
+        took = f"step {self.step} took {ms(self.wall_ms)}, {self.times_median:g} times the median"
         return f"{took}: {cause}{explained}{line}"
 
 

@@ -9,9 +9,9 @@ import msgspec
 
 from perfhooks.errors import PerfhooksError
 from perfhooks.run import layout
-from perfhooks.run.liveness import Process  # noqa: TC001 -- msgspec reads the annotation
+from perfhooks.run.liveness import Process
 from perfhooks.run.reading import read_json
-from perfhooks.watching.requests import Loop  # noqa: TC001 -- msgspec reads the annotation
+from perfhooks.watching.requests import Loop
 
 if TYPE_CHECKING:
     from pathlib import Path

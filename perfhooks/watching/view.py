@@ -18,6 +18,7 @@ from perfhooks.run.reading import is_plain, read_json
 from perfhooks.watching import slow_steps
 from perfhooks.watching.status import Status
 from perfhooks.watching.tail import Tail
+from perfhooks.words import ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -141,18 +142,10 @@ def judged(ranks: Sequence[RankSeen]) -> list[RankSeen]:
 
 def _why_slow(rank: RankSeen, usual: float, wait: float) -> str:
     if rank.median_ms is not None and rank.median_ms > SLOWER * usual:
-        return f"its steps take {said_ms(rank.median_ms)}, those of most {said_ms(usual)}"
+        return f"its steps take {ms(rank.median_ms)}, those of most {ms(usual)}"
     if rank.data_ms is not None and rank.data_ms - wait > (SLOWER - 1) * usual:
-        return f"a step waits {said_ms(rank.data_ms)} for data, those of most {said_ms(wait)}"
+        return f"a step waits {ms(rank.data_ms)} for data, those of most {ms(wait)}"
     return ""
-
-
-def said_ms(value: float) -> str:
-    """A time in milliseconds as a person reads it, to three digits."""
-    for unit, size in (("h", 3.6e6), ("s", 1e3)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value:.3g} ms"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,9 @@ import typer
 from perfhooks.command.run import numbers
 from perfhooks.command.targets import last_run
 from perfhooks.errors import OptionError
-from perfhooks.printable import printable
 from perfhooks.progress import line
 from perfhooks.run.layout import PAGE
+from perfhooks.words import printable
 
 if TYPE_CHECKING:
     from perfhooks.watching.asking import Outcome

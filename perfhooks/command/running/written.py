@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
-from perfhooks.printable import printable
-from perfhooks.watching.view import bars, said_ms
+from perfhooks import words
+from perfhooks.watching.view import bars
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -98,9 +98,9 @@ def _ranks(ranks: Sequence[RankSeen], room: int) -> Iterator[_Line]:
 def _rank(rank: RankSeen) -> str:
     parts = ["no step yet" if rank.step is None else f"step {rank.step}"]
     if rank.median_ms is not None:
-        parts.append(f"median {said_ms(rank.median_ms)}")
+        parts.append(f"median {words.ms(rank.median_ms)}")
     if rank.data_ms is not None:
-        parts.append(f"data {said_ms(rank.data_ms)}")
+        parts.append(f"data {words.ms(rank.data_ms)}")
     if rank.is_alive is False:
         parts.append("ended")
     if rank.slow:
@@ -110,7 +110,7 @@ def _rank(rank: RankSeen) -> str:
 
 def _state(seen: Seen) -> str:
     if seen.is_alive is None:
-        return f"last change {said_ms(seen.silent_s * 1e3)} ago"
+        return f"last change {words.ms(seen.silent_s * 1e3)} ago"
     return "running" if seen.is_alive else "ended"
 
 
@@ -126,14 +126,14 @@ def _pace(seen: Seen) -> list[str]:
         return []
     return [
         *([] if took.rate is None else [f"{took.rate:.3g} steps/s"]),
-        f"median {said_ms(took.median_ms)}",
-        f"p95 {said_ms(took.p95_ms)}",
-        "data unknown" if took.data_share is None else f"data {took.data_share:.0%}",
+        f"median {words.ms(took.median_ms)}",
+        f"p95 {words.ms(took.p95_ms)}",
+        "data unknown" if took.data_share is None else f"data {words.share(took.data_share)}",
     ]
 
 
 def _windows(seen: Seen) -> str:
-    parts = [f"{seen.windows} window{'' if seen.windows == 1 else 's'}"]
+    parts = [f"{words.count(seen.windows, 'window')}"]
     if seen.is_recording:
         parts.append("recording")
     if seen.unfinished:
@@ -149,4 +149,4 @@ def _some(names: Sequence[str]) -> str:
 
 def _one_line(text: str) -> str:
     """What a terminal may have, without an end of line or a tab."""
-    return " ".join(printable(text).split())
+    return " ".join(words.printable(text).split())
