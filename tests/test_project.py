@@ -16,7 +16,7 @@ PACKAGE = ROOT / "perfhooks"
 
 FLOORS = (
     ("errors", "labels", "variables", "version", "words"),
-    ("guard", "progress", "schedule"),
+    ("guard", "progress", "schedule", "statistics"),
     ("trace",),
     ("run",),
     ("options",),

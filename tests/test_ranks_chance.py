@@ -66,11 +66,3 @@ def test_three_steps_that_do_not_are_none():
 
 def test_a_single_step_of_few_ranks_is_none():
     assert named(np.array([[100.0], [140.0]])) == []
-
-
-@pytest.mark.parametrize(
-    ("tail", "free", "value"), [(0.005, 2, 9.92484), (0.025, 10, 2.22814), (0.001, 4, 7.17318), (0.025, 1000, 1.96234)]
-)
-def test_the_quantiles_are_those_of_the_tables(tail, free, value):
-    """Student's, as every book prints them."""
-    assert chance.quantile(tail, free) == pytest.approx(value, rel=1e-4)

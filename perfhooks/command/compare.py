@@ -104,7 +104,7 @@ def command(
 
 
 def _share(text: str | None, name: str) -> float:
-    from perfhooks.comparing.statistics import TOLERANCE
+    from perfhooks.comparing.verdict import TOLERANCE
 
     if text is None:
         return TOLERANCE

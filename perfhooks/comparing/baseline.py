@@ -8,8 +8,8 @@ import msgspec
 
 from perfhooks.comparing import saved
 from perfhooks.comparing.side import Side
-from perfhooks.comparing.statistics import Level
 from perfhooks.errors import PerfhooksError
+from perfhooks.statistics import Level
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from perfhooks.comparing.facts import RECORDED, Difference, differences, is_else
 from perfhooks.comparing.matching import Aligned
 from perfhooks.comparing.reason import Contribution
 from perfhooks.comparing.side import Side
-from perfhooks.comparing.statistics import TOLERANCE, Verdict, verdict
+from perfhooks.comparing.verdict import TOLERANCE, Verdict, verdict
 from perfhooks.errors import PerfhooksError
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -12,6 +11,7 @@ import numpy as np
 
 from perfhooks.comparing.costs import IDLE, SMALL, Cost, Costs
 from perfhooks.comparing.matching import Aligned, Pair
+from perfhooks.statistics import OF_NORMAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -98,7 +98,7 @@ class Usual(NamedTuple):
         if len(found) < _CONTROLS:
             return cls()
         middle = float(np.median(found))
-        spread = float(np.median(np.abs(found - middle))) / NormalDist().inv_cdf(0.75)
+        spread = float(np.median(np.abs(found - middle))) / OF_NORMAL
         steps = b.wall / b.steps / (a.wall / a.steps)
         return cls(steps * math.exp(middle), max(spread, _LEAST_SPREAD))
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 from perfhooks import words
 from perfhooks.comparing.reason import ELSEWHERE
-from perfhooks.comparing.statistics import PROCESS_SD
+from perfhooks.comparing.verdict import PROCESS_SD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perfhooks.comparing.reason import Contribution
-    from perfhooks.comparing.statistics import Verdict
+    from perfhooks.comparing.verdict import Verdict
 
 _PARTS: Final = {
     "data": "waiting for data",

@@ -11,7 +11,6 @@ from perfhooks import words
 from perfhooks.comparing import saved, unrecorded
 from perfhooks.comparing.costs import Costs, measure
 from perfhooks.comparing.facts import facts
-from perfhooks.comparing.statistics import LEAST_STEPS, Level, level
 from perfhooks.errors import PerfhooksError
 from perfhooks.report import tree
 from perfhooks.run.capture import Capture, Place
@@ -19,6 +18,7 @@ from perfhooks.run.folder import Run
 from perfhooks.run.layout import SHARE, TRACES
 from perfhooks.run.manifest import Manifest
 from perfhooks.run.reading import is_plain, read_bytes, said
+from perfhooks.statistics import LEAST_STEPS, Level, level
 from perfhooks.watching.status import Status
 
 if TYPE_CHECKING:

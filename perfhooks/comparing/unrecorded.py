@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from perfhooks.comparing.statistics import Values
+    from perfhooks.statistics import Values
     from perfhooks.trace.model import Flags, Ints
 
 _SCHEMA: Final = {"stage": pl.String, "step": pl.Int64, "phase": pl.String, "wall_ms": pl.Float64}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
+
+from perfhooks.statistics import student
 
 if TYPE_CHECKING:
     Matrix: TypeAlias = "np.ndarray[tuple[int, int], np.dtype[Any]]"
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 CHANCE: Final = 0.01
 """How often at most any of the ranks of a window may be named though all have equal work: a page that is looked at
 every day, and false once in a hundred windows, is still believed."""
-_POINTS: Final = 20_001
 
 
 def certain(excess: Matrix, *, alone: bool) -> Flags:
@@ -40,22 +40,5 @@ def certain(excess: Matrix, *, alone: bool) -> Flags:
     error = np.sqrt(spread / np.maximum(steps, 1))
     # what one rank has more, the others have less: there is one independent excess less than there are ranks
     independent = max(free * (len(excess) - 1) // len(excess), 1)
-    found: Flags = (steps > 0) & (mean > quantile(CHANCE / len(excess), independent) * error)
+    found: Flags = (steps > 0) & (mean > student(CHANCE / len(excess), independent) * error)
     return found
-
-
-@functools.lru_cache(maxsize=256)
-def quantile(tail: float, free: int) -> float:
-    """Beyond which Student's t lies with a probability of ``tail``.
-
-    With t = sqrt(n) tan a, its density is that of cos(a)^(n - 1), which is summed.
-
-    Args:
-        tail: a probability, below one half.
-        free: degrees of freedom, n.
-    """
-    angle = np.linspace(0.0, np.pi / 2, _POINTS)
-    density = np.cos(angle) ** (free - 1)
-    above = np.concatenate(([0.0], np.cumsum((density[1:] + density[:-1])[::-1])))[::-1]
-    place = np.interp(-2 * tail, -above / above[0], angle)
-    return float(np.sqrt(free) * np.tan(place))

@@ -15,10 +15,11 @@ import polars as pl
 import torch
 from torch.utils.benchmark import Measurement, Timer
 
-from perfhooks.comparing import statistics
+from perfhooks.comparing.verdict import verdict as compared
 from perfhooks.errors import OptionError
 from perfhooks.run.publishing import publish
 from perfhooks.run.reading import check_format, read_json
+from perfhooks.statistics import level
 from perfhooks.trying import timing
 from perfhooks.trying.ready import Ready
 from perfhooks.trying.results import difference
@@ -230,7 +231,7 @@ def _circumstances() -> dict[str, str]:
 
 
 def _later(name: str, before: Sequence[float], now: Sequence[float]) -> dict[str, Any]:
-    found = statistics.verdict([statistics.level(before)], [statistics.level(now)], tolerance=timing.TOLERANCE)
+    found = compared([level(before)], [level(now)], tolerance=timing.TOLERANCE)
     ends = {"ratio": found.ratio, "low": found.low, "high": found.high}
     verdict = _WORDS.get(found.outcome, found.outcome)
     times = {"before_ms": 1e3 * medians.median(before), "now_ms": 1e3 * medians.median(now)}

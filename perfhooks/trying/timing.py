@@ -11,8 +11,9 @@ import torch
 from torch.utils.benchmark import Timer, timer
 from torch.utils.benchmark.utils import common
 
-from perfhooks.comparing import statistics
-from perfhooks.comparing.statistics import Outcome  # noqa: TC001 -- msgspec reads the annotation
+from perfhooks.comparing import verdict
+from perfhooks.comparing.verdict import Outcome  # noqa: TC001 -- msgspec reads the annotation
+from perfhooks.statistics import LEAST_STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,7 +27,7 @@ BLOCK_S: Final = 1e-3
 TOLERANCE: Final = 0.05
 """A difference that is none. An operator is a part of a step: 5% of one that takes a fifth of it is 1% of the step, and
 that is what a step varies by anyway."""
-PAIRS: Final = statistics.LEAST_STEPS
+PAIRS: Final = LEAST_STEPS
 """Blocks of each side at least: fewer say nothing."""
 MOST_PAIRS: Final = 160
 SECONDS: Final = 0.8
@@ -154,13 +155,13 @@ def against(
         if spent > longest and len(first) < PAIRS:
             return _unknown(first, second)
         if len(first) >= wanted:
-            found = statistics.in_turn(first, second, tolerance=tolerance)
+            found = verdict.in_turn(first, second, tolerance=tolerance)
             if found.outcome != "undecided" or spent > seconds:
                 break
             wanted *= 2
         elif spent > seconds and len(first) >= PAIRS:
             break
-    found = statistics.in_turn(first, second, tolerance=tolerance)
+    found = verdict.in_turn(first, second, tolerance=tolerance)
     return Timing(
         outcome=found.outcome, ratio=found.ratio, low=found.low, high=found.high, a=tuple(first), b=tuple(second)
     )

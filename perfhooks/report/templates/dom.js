@@ -49,8 +49,8 @@ function ms(value) {
   if (!known(value)) return "–";
   const size = threeDigits(Math.abs(value));
   if (!size) return "0 ms";
-  const [unit, length] =
-    size >= 7.2e6 ? ["h", 3.6e6] : size >= 1.2e5 ? ["min", 6e4] : size >= 1e3 ? ["s", 1e3] : size >= 0.1 ? ["ms", 1] : ["us", 1e-3];
+  const units = [["h", 3.6e6, 7.2e6], ["min", 6e4, 1.2e5], ["s", 1e3, 1e3], ["ms", 1, 0.1], ["us", 1e-3, 0]];
+  const [unit, length] = units.find(([, , least]) => size >= least);
   return `${value < 0 ? "-" : ""}${plain(size / length)} ${unit}`;
 }
 

@@ -1,8 +1,7 @@
 """How sure one can be that two trainings differ: intervals of the ratio of their step times.
 
-These are the only statistics of the house. Steps of one run are no independent samples: what slows one step slows the
-next, so a test that counts them as independent alarms in half of all comparisons of equal runs. And a process differs
-from the next by more than its own steps tell: so one run a side is known less well than its steps suggest.
+A process differs from the next by more than its own steps tell: so one run a side is known less well than its steps
+suggest.
 """
 
 from __future__ import annotations
@@ -15,16 +14,15 @@ from typing import TYPE_CHECKING, Final, Literal
 import numpy as np
 
 from perfhooks.errors import OptionError
+from perfhooks.statistics import CONFIDENCE, Level, level, student
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    Values = NDArray[np.float64]
+    from perfhooks.statistics import Values
 
-CONFIDENCE: Final = 0.99
-"""How often an interval contains the truth: a gate in CI that alarms wrongly more often is switched off."""
 TOLERANCE: Final = 0.02
 """A ratio that is this close to 1 is no difference, unless said otherwise: unchanged code moves by as much."""
 PROCESS_SD: Final = 0.02
@@ -37,8 +35,6 @@ PROCESS_OF_DRIFT: Final = 2.0
 """And no less than by so many times what the parts of a run differ by (see `Level.drift`): a machine that is slower for
 half a second is slower for a minute as well. Of 24 equal runs whose median step took 1.5 to 3.1 ms, by what others did
 on the same machine, 55 of all 276 pairs were told apart without this, 3 with it."""
-LEAST_STEPS: Final = 20
-"""Fewer steps than this say nothing: they are not even one block."""
 _MOST_STEPS: Final = 1000
 """Nobody records a thousand times as many steps to decide one question."""
 MOST_RUNS: Final = 99
@@ -46,41 +42,10 @@ MOST_RUNS: Final = 99
 
 Outcome = Literal["slower", "faster", "same", "undecided"]
 
-_LEAST_BLOCK: Final = 20
-_LEAST_BLOCKS: Final = 5
-"""A run is cut into no fewer blocks, or there is nothing to tell how they differ."""
 _MEASURED: Final = 4
 """From so many degrees of freedom on (three runs a side) the runs themselves say how much processes differ."""
-_PLACES: Final = np.concatenate([[0.005, 0.01, 0.02], np.linspace(0.04, 0.96, 25), [0.98, 0.99, 0.995]])
-"""The quantiles at which the distribution of a median is worked out; between them it is a line."""
-_OF_NORMAL: Final = 2 * NormalDist().inv_cdf(0.75)
-"""How far the quartiles of a normal distribution are apart, in standard deviations."""
-_OF_DIFFERENCES: Final = NormalDist().inv_cdf(0.75) * math.sqrt(2)
-"""How large the difference of two values of one normal distribution is as a rule, in its standard deviations."""
-_PARTS: Final = 8
-"""Into so many a run is cut, to see whether it drifts."""
-_Z: Final = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
-
-
-@dataclass(frozen=True)
-class Level:
-    """The median step time of one run, and how well its steps tell it; logarithms, so that a ratio is a difference."""
-
-    log: float
-    below: float
-    """How far the interval reaches below."""
-    above: float
-    steps: int
-    spread: float = 0.0
-    """How much steps differ, as a standard deviation by the middle half of them: what disturbs is not counted twice."""
-    drift: float = 0.0
-    """How much the medians of the eighths of the run differ, as a standard deviation, beyond what single steps do to
-    them: it is 0 where nothing but chance tells one part from the next."""
-
-    @property
-    def median(self) -> float:
-        """The median itself, in the unit of the steps."""
-        return math.exp(self.log)
+_TAIL: Final = (1 - CONFIDENCE) / 2
+_Z: Final = NormalDist().inv_cdf(1 - _TAIL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,85 +73,6 @@ class Verdict:
     """Of an undecided one: how many steps more in each run would decide, with the runs that there are."""
     more_runs: int | None = None
     """And how many runs more a side; None where `MOST_RUNS` are not enough."""
-
-
-def level(steps: ArrayLike) -> Level:
-    """The median of one run's step times, with a 99% interval by a moving-block bootstrap.
-
-    Blocks of consecutive steps are drawn with replacement (circular, Politis & Romano 1992) and the median of each draw
-    taken. That is worked out here for infinitely many draws: the median of a draw lies below x where at least half of
-    its steps do, and the number of steps below x is a sum over blocks, so nearly normal with the mean and variance that
-    blocks have. So there is no chance in the result. As blocks are few, Student's distribution is used for it.
-
-    Args:
-        steps: Their times, above 0, in the order in which they ran; at least `LEAST_STEPS`.
-
-    Raises:
-        OptionError: They are fewer, or not above 0.
-    """
-    given = np.asarray(steps, np.float64)
-    if len(given) < LEAST_STEPS or not (given > 0).all():
-        raise OptionError(f"steps must be at least {LEAST_STEPS} times above 0, got {len(given)} of {given[:3]}...")
-    values = np.log(given)
-    middle = float(np.median(values))
-    if values.min() == values.max():
-        return Level(middle, 0.0, 0.0, len(values))
-    length = block_length(values)
-    places = np.quantile(values, _PLACES)
-    below = _shares_below(values, places)
-    deviation = _deviation(below, length)
-    blocks = len(values) / length
-    # what the blocks say of how they differ, they say with one degree of freedom less than there are
-    reach = student(max(blocks - 1, 1)) * deviation * math.sqrt(length / len(values))
-    excess = below.mean(axis=0) - 0.5
-    low = _crossing(places, excess + reach)
-    high = _crossing(places, excess - reach)
-    spread = float(np.subtract(*np.quantile(values, [0.75, 0.25]))) / _OF_NORMAL
-    return Level(middle, max(middle - low, 0.0), max(high - middle, 0.0), len(values), spread, _drift(values))
-
-
-def _drift(values: Values) -> float:
-    """See `Level.drift`."""
-    medians = np.array([np.median(part) for part in np.array_split(values, _PARTS)])
-    # what one step differs from the next by, drift left out
-    single = float(np.median(np.abs(np.diff(values)))) / _OF_DIFFERENCES
-    # a median of n values has pi / 2n of their variance
-    by_chance = math.pi / 2 * single**2 * _PARTS / len(values)
-    return math.sqrt(max(float(medians.var(ddof=1)) - by_chance, 0.0))
-
-
-def block_length(values: Values) -> int:
-    """How many steps belong together: twice the lag at which the autocorrelation has fallen below 1/e.
-
-    Never fewer than 20, nor more than a fifth of all steps.
-    """
-    centred = values - values.mean()
-    spectrum = np.fft.rfft(centred, 2 * len(values))
-    correlation = np.fft.irfft(spectrum * np.conj(spectrum))[: len(values)]
-    low = np.flatnonzero(correlation < correlation[0] / math.e)
-    lag = int(low[0]) if len(low) else len(values)
-    return max(1, min(max(_LEAST_BLOCK, 2 * lag), len(values) // _LEAST_BLOCKS))
-
-
-def _shares_below(values: Values, places: Values) -> Values:
-    """For each step and place whether the step is below it; one that is equal counts half."""
-    column = values[:, None]
-    return (column < places) * 0.5 + (column <= places) * 0.5
-
-
-def _deviation(below: Values, length: int) -> Values:
-    """The standard deviation, over all blocks, of the share of a block that is below each place, for one block."""
-    wrapped = np.concatenate([np.zeros((1, below.shape[1])), below, below[: length - 1]])
-    sums = np.cumsum(wrapped, axis=0)
-    shares = (sums[length:] - sums[:-length]) / length
-    deviation: Values = shares.std(axis=0)
-    return deviation
-
-
-def _crossing(places: Values, values: Values) -> float:
-    """The place at which rising values pass 0."""
-    rising = np.maximum.accumulate(values)
-    return float(np.interp(0.0, rising, places))
 
 
 def verdict(a: Sequence[Level], b: Sequence[Level], *, tolerance: float = TOLERANCE) -> Verdict:
@@ -291,21 +177,6 @@ def in_turn(a: ArrayLike, b: ArrayLike, *, tolerance: float = TOLERANCE) -> Verd
     )
 
 
-def student(freedom: float) -> float:
-    """Student's quantile for `CONFIDENCE`, by the expansion of Cornish and Fisher (Abramowitz & Stegun 26.7.5).
-
-    Its error is below 0.5% from four degrees of freedom on; below, it is too small.
-    """
-    z = _Z
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )
-    return z + sum(term / freedom ** (power + 1) for power, term in enumerate(terms))
-
-
 @dataclass(frozen=True)
 class _Process:
     """How much one run differs from the next, as the reach of an interval of the ratio."""
@@ -326,7 +197,7 @@ class _Process:
     @property
     def reach(self) -> float:
         """Half the width of the interval of the ratio, if steps told the medians exactly."""
-        quantile = student(sum(self.runs) - 2) if self.is_measured else _Z
+        quantile = student(_TAIL, sum(self.runs) - 2) if self.is_measured else _Z
         return quantile * self.deviation * math.sqrt(sum(1 / count for count in self.runs))
 
     def with_more(self, runs: int) -> _Process:

@@ -1,0 +1,26 @@
+"""Statistics of step times: quantiles that books print."""
+
+import pytest
+
+from perfhooks.statistics import student
+
+TABLE = {
+    (0.005, 1): 63.6567,
+    (0.005, 2): 9.92484,
+    (0.005, 4): 4.60409,
+    (0.005, 22): 2.81876,
+    (0.005, 1000): 2.58075,
+    (0.001, 4): 7.17318,
+    (0.025, 10): 2.22814,
+    (0.025, 1000): 1.96234,
+}
+
+
+@pytest.mark.parametrize(("given", "value"), TABLE.items())
+def test_students_quantile_is_that_of_every_book(given, value):
+    assert student(*given) == pytest.approx(value, rel=1e-4)
+
+
+def test_students_quantile_has_no_step_where_the_way_to_it_changes():
+    """Up to 200 degrees of freedom it is summed, beyond it is expanded around the normal distribution."""
+    assert student(0.005, 200) == pytest.approx(student(0.005, 200.001), rel=1e-5)
