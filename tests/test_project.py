@@ -16,7 +16,7 @@ PACKAGE = ROOT / "perfhooks"
 
 FLOORS = (
     ("errors", "labels", "variables", "version", "words"),
-    ("guard", "progress", "schedule", "statistics"),
+    ("guard", "process", "progress", "schedule", "statistics"),
     ("trace",),
     ("run",),
     ("options",),

@@ -7,13 +7,12 @@ ends a round. Where there are fetches and no updates, as in evaluation, the fetc
 
 from __future__ import annotations
 
-import atexit
-import os
 import sys
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from perfhooks import process
 from perfhooks.guard import guard, logger, speak_up
 from perfhooks.launching import farewell
 from perfhooks.launching.command_line import Request
@@ -97,8 +96,9 @@ class StepSignal:
         self.startup = startup
         self.is_compiling: Callable[[], bool] = self._first_update
         self.timed: TimedWindow | None = None
-        atexit.register(startup.wait)
-        atexit.register(self.say_why_nothing)
+        process.at_end(process.End.STARTUP, startup.wait)
+        process.at_end(process.End.REASON, self.say_why_nothing)
+        process.in_child(process.Child.STEPS, self.forget)
         self.forget()
 
     def forget(self) -> None:
@@ -241,9 +241,7 @@ class StepSignal:
         self._hear_no_others()
         self._hear_no_others = profiling.when_others_begin(self._make_room)
         self._counted = (self.fetches, self.updates, step)
-        # registered after the profiler's own, so called before it: what is said then is on its last page
-        atexit.unregister(self._say_counts)
-        atexit.register(self._say_counts)
+        process.at_end(process.End.COUNTS, self._say_counts)
 
     def _make_room(self) -> None:
         """The script begins to profile with torch itself: beside a window of ours it would record nothing."""
@@ -363,6 +361,4 @@ def current(began: int = 0) -> StepSignal | None:
             from perfhooks.launching.timed import TimedWindow
 
             _signal.timed = TimedWindow(_signal, asked.patience)
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=_signal.forget)
     return _signal

@@ -6,13 +6,12 @@ is on the disk. What fails in here ends the watching with one log line; a traini
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import os
 import threading
 import time
 from typing import TYPE_CHECKING, Final
 
+from perfhooks import process
 from perfhooks.guard import cause_of, logger
 from perfhooks.watching.post import Post
 from perfhooks.watching.watch import Watch
@@ -186,7 +185,6 @@ def detach(loop: WatchedLoop) -> None:
     _watcher.detach(loop)
 
 
-@atexit.register
 def _end() -> None:
     with contextlib.suppress(RuntimeError):
         _watcher.end()
@@ -198,5 +196,5 @@ def _forget() -> None:
     _watcher = Watcher()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+process.at_end(process.End.WATCHER, _end)
+process.in_child(process.Child.WATCHER, _forget)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import builtins
 import contextlib
 import os
@@ -12,6 +11,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Protocol
 
+from perfhooks import process
 from perfhooks.guard import cause_of
 from perfhooks.recording import worker
 from perfhooks.recording.ending import signals
@@ -58,7 +58,6 @@ def forget(profiler: Closable) -> None:
     _known.discard(profiler)
 
 
-@atexit.register
 def _leave_all() -> None:
     """An open recorder at the end of the interpreter is a segmentation fault."""
     was_any = bool(_known)
@@ -93,11 +92,10 @@ def _abandon_all() -> None:
         profiler.abandon()
     _known.clear()
     _watched.clear()
-    signals.forget()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_abandon_all)
+process.at_end(process.End.PROFILERS, _leave_all)
+process.in_child(process.Child.PROFILERS, _abandon_all)
 
 
 def busy() -> contextlib.AbstractContextManager[object]:

@@ -21,6 +21,8 @@ from typing import Any, Final
 
 from typing_extensions import Self
 
+from perfhooks import process
+
 Handler = Callable[[int, Any], object]
 
 GRACE_S: Final = 0.5
@@ -273,8 +275,8 @@ def _in_child() -> None:
     _watchman.unmask()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_watchman.pause, after_in_parent=_watchman.go_on, after_in_child=_in_child)
+process.around_forks(_watchman.pause, _watchman.go_on)
+process.in_child(process.Child.SIGNALS, _in_child)
 
 
 def _noticing(handler: Handler) -> Handler:

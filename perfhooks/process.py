@@ -1,0 +1,98 @@
+"""What happens beside the training in its process: who is called when it ends or forks, in which order, and why.
+
+Python calls what is registered with `atexit` in the reverse order of registration, and forks call in the order of it:
+both are the order in which modules happen to be imported. Here the order is written down, and nobody else registers::
+
+    import torch ─ first step ─ windows ─ ... ─ last step ─ the interpreter ends
+                                │                           COUNTS REASON STARTUP WATCHER PROFILERS
+                                └─ a fork: HOLD, then the parent goes on; SIGNALS PROFILERS WATCHER STEPS in the child
+
+Threads of ours in a training, all of them daemons: the watcher (`watching.watcher`), which looks at steps, requests and
+the timeline; the look at the start and the window without steps of `perfhooks run` (`launching.startup`,
+`launching.timed`); the one that hears SIGTERM while a window is open (`recording.ending.signals`); one that labels the
+threads of autograd and is gone at once (`recording.labelling`). The worker is a process of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from enum import IntEnum, auto
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class End(IntEnum):
+    """What is done when the interpreter ends, in this order."""
+
+    COUNTS = auto()
+    """`perfhooks run` writes how many fetches and updates a step had: the last page shows it."""
+    REASON = auto()
+    """`perfhooks run` leaves a note of why nothing was recorded."""
+    STARTUP = auto()
+    """The table of what came before the first step is written."""
+    WATCHER = auto()
+    """The watcher's thread ends, as its last rows belong on the page that the next line makes."""
+    PROFILERS = auto()
+    """Open windows are kept, and files waited for: an open recorder at the end of Python is a segmentation fault."""
+
+
+class Child(IntEnum):
+    """What is done in a forked child, in this order; it records nothing, and touches nothing of its parent's."""
+
+    SIGNALS = auto()
+    """First, so that a signal that comes at once ends the child as it would any other."""
+    PROFILERS = auto()
+    """They forget their windows, their files and the worker."""
+    WATCHER = auto()
+    """Its thread is not there."""
+    STEPS = auto()
+    """What `perfhooks run` heard is not the child's."""
+
+
+_at_end: dict[End, Callable[[], object]] = {}
+_in_child: dict[Child, Callable[[], object]] = {}
+
+
+def at_end(when: End, call: Callable[[], object]) -> None:
+    """Have something done when the interpreter ends; what was to be done at this point before is forgotten.
+
+    All of it comes before whatever others have registered so far, as torch does while it is imported.
+    """
+    _at_end[when] = call
+    atexit.unregister(_end)
+    atexit.register(_end)
+
+
+def in_child(when: Child, call: Callable[[], object]) -> None:
+    """Have something done in forked children; what was to be done at this point before is forgotten."""
+    _in_child[when] = call
+
+
+def around_forks(before: Callable[[], object], in_parent: Callable[[], object]) -> None:
+    """Have something done in the parent just before it forks, and just after."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=before, after_in_parent=in_parent)
+
+
+def _end() -> None:
+    _each([_at_end[when] for when in sorted(_at_end)])
+
+
+def _each(calls: list[Callable[[], object]]) -> None:
+    """Call all of them, also after one that raises, as Ctrl-C may make each."""
+    if calls:
+        try:
+            calls[0]()
+        finally:
+            _each(calls[1:])
+
+
+def _split() -> None:
+    _each([_in_child[when] for when in sorted(_in_child)])
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_split)

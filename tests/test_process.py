@@ -1,0 +1,64 @@
+"""Who is called when a process ends or forks: one list, in an order that is written down."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "perfhooks"
+
+ORDER = """
+import atexit, os, sys
+from perfhooks import process
+from perfhooks.process import Child, End
+
+atexit.register(lambda: print("what was registered before"))
+process.at_end(End.PROFILERS, lambda: print("profilers"))
+process.at_end(End.WATCHER, lambda: (print("watcher"), 1 / 0))
+process.at_end(End.COUNTS, lambda: print("forgotten"))
+process.at_end(End.COUNTS, lambda: print("counts"))
+process.in_child(Child.STEPS, lambda: print("steps", flush=True))
+process.in_child(Child.SIGNALS, lambda: print("signals"))
+print("begin", flush=True)
+if not os.fork():
+    os._exit(0)
+os.wait()
+"""
+
+
+def test_all_that_is_to_be_done_at_the_end_is_done_in_its_order_even_if_one_of_it_raises():
+    done = subprocess.run([sys.executable, "-c", ORDER], capture_output=True, text=True, check=False, timeout=60)
+    words = ["begin", "signals", "steps", "counts", "watcher", "profilers", "what was registered before"]
+    assert done.stdout.splitlines() == words
+    assert "ZeroDivisionError" in done.stderr
+
+
+def test_nobody_else_registers_for_the_end_of_the_process_or_for_forks():
+    pattern = re.compile(r"\batexit\.|\bregister_at_fork\b|_register_atexit")
+    found = {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if pattern.search(path.read_text())}
+    assert found == {"process.py"}
+
+
+def test_threads_of_ours_are_started_where_the_list_says():
+    pattern = re.compile(r"threading\.Thread\(|start_new_thread")
+    found = {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if pattern.search(path.read_text())}
+    in_training = {
+        "watching/watcher.py",
+        "launching/startup.py",
+        "launching/timed.py",
+        "recording/labelling.py",
+        "recording/ending/signals.py",
+    }
+    elsewhere = {"finishing/serving.py", "command/running/top.py"}  # the worker, and a terminal
+    assert found == in_training | elsewhere
+    said = (PACKAGE / "process.py").read_text(encoding="utf-8")
+    assert all(path.removesuffix(".py").replace("/", ".") in said for path in in_training)
+
+
+def test_an_interpreter_without_forks_is_served_as_well(monkeypatch):
+    """Windows has none."""
+    from perfhooks import process
+
+    monkeypatch.delattr(os, "register_at_fork")
+    process.around_forks(lambda: None, lambda: None)
