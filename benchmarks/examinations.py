@@ -10,8 +10,6 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from perfhooks import handlers
 from perfhooks.command import flame, show, table_text
 from perfhooks.errors import PerfhooksError, TraceError
@@ -120,25 +118,24 @@ class Examination:
         return f"{levels.height} levels, {collectives.across([self.trace, self.trace]).height} collectives"
 
     def tried(self) -> str:
-        """What `perfhooks try` makes of it before anything is run: recorded calls in groups, as a file, and as inputs.
+        """What `perfhooks try` makes of it before anything is run: recorded calls in groups, and as inputs.
 
         A machine without torch has no such command.
         """
         import torch
 
-        from perfhooks.trying import cut, export, recorded, schemas, trial
+        from perfhooks.trying import cut, inputs, recorded, schemas
 
         try:
             offered = cut.cut(recorded.find(tables.Tables(read(self.path, strides=True))))
         except PerfhooksError as error:
             return self._line(error)
-        msgspec.json.encode(export.data(offered))
         built = 0
         for group in offered.groups[:_TRIED]:
-            if trial.needed_bytes(group.signature) > _TRIED_BYTES:
+            if inputs.needed_bytes(group.signature) > _TRIED_BYTES:
                 continue
             with contextlib.suppress(schemas.UnmatchedError, *_NO_INPUTS):
-                trial.build(group.signature, torch.device("cpu"))
+                inputs.build(group.signature, torch.device("cpu"))
                 built += 1
         return f"{len(offered.groups)} groups, {len(offered.left)} left, {built} built"
 

@@ -85,14 +85,6 @@ def test_json_says_what_cannot_be_run_again(run, folder):
     assert all(each["reason"] for each in found["left"])
 
 
-def test_recorded_calls_are_exported_and_nothing_is_tried(run, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(trial, "run", lambda *_: pytest.fail("nothing was to be tried"))
-    code, out, _ = run(folder, "--export", tmp_path / "operators.json")
-    assert (code, out.strip()) == (0, str(tmp_path / "operators.json"))
-    found = json.loads((tmp_path / "operators.json").read_text())
-    assert {"aten::linear", "aten::mm"} <= {each["operator"] for each in found["operators"]}
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -113,14 +105,23 @@ def test_what_cannot_be_is_refused_in_one_line(run, folder, arguments, said):
     assert len(err.strip().splitlines()) == 1
 
 
+def test_an_option_that_there_was_once_is_answered_as_one_that_there_never_was(run, folder, tmp_path):
+    answers = [run(folder, option, tmp_path / "operators.json") for option in ("--export", "--nothing")]
+    assert [(code, out) for code, out, _ in answers] == [(2, "")] * 2
+    assert "No such option: --export" in answers[0][2]
+    assert answers[0][2].count("\n") <= answers[1][2].count("\n")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("dims", "said"),
     [
         ([[2**62] * 64] * 2, "needs 4.29e+09 GiB"),
         ([[2**62] * 100_000] * 2, "its arguments were not recorded"),
         ([["x", -1], [[2], 3]], "its arguments were not recorded"),
+        ([[[2], [3]]] * 2, "its arguments were not recorded"),
     ],
-    ids=["endless", "deep", "wrong"],
+    ids=["endless", "deep", "wrong", "nested"],
 )
 def test_shapes_that_no_tensor_has_are_a_line(run, tmp_path, dims, said):
     shapes = {"Input_Dims": dims, "Input_type": ["float", "float"]}
@@ -131,10 +132,11 @@ def test_shapes_that_no_tensor_has_are_a_line(run, tmp_path, dims, said):
 
 WAITS = """
 import sys, time
-from perfhooks.trying import trial
+from perfhooks.trying import trial, variants
 
 class Waits:
-    name, summary, tolerance = "waits", "does nothing, and of the second operator never ends", 1
+    # does nothing, and of the second operator never ends
+    name, tolerance = "waits", 1
     calls = 0
 
     def suits(self, call):
@@ -147,7 +149,7 @@ class Waits:
             time.sleep(3600)
         return call.with_tensors(lambda each: each.clone())
 
-trial.VARIANTS = (Waits(),)
+variants.VARIANTS = (Waits(),)
 trial.COMPARABLE = (0.0, 1e9)  # whatever else the machine does
 """
 

@@ -17,9 +17,8 @@ from perfhooks.run.capture import Capture
 from perfhooks.run.circumstances import Circumstances
 from perfhooks.trace import read
 from perfhooks.trace.tables import Tables
-from perfhooks.trying import advice, recorded, trial
+from perfhooks.trying import recorded, safe, trial, variants
 from perfhooks.trying.cut import cut
-from perfhooks.trying.safe import onednn
 
 ROUNDS = 5
 
@@ -41,7 +40,7 @@ def convolution(*, mended):
     step = stepping(model.parameters(), lambda: model(torch.ones(4, 16, 32, 32)).square().mean())
 
     def switched():
-        with onednn(on=mended):
+        with safe.switched({safe.ONEDNN: mended}):
             step()
 
     return switched
@@ -107,7 +106,7 @@ def test_the_estimate_of_a_rule_is_a_fifth_to_three_halves_of_what_its_advice_gi
     # what was recorded is by the clock on the wall, which a busy machine moves on as it likes
     monkeypatch.setattr(trial, "COMPARABLE", (0.0, 1e9))
     calls = recorded.find(Tables(trace))
-    way = advice.of(rule)
+    way = variants.advised(rule)
     wish = trial.Wish(device=torch.device("cpu"), variants=way.variants[:1], clock=time.thread_time)
     done = trial.run(cut(calls, re.compile(way.operators).fullmatch), calls.step_ms, wish, said)
     # also where one is not decided in time: that is for people

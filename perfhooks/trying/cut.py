@@ -1,21 +1,35 @@
-"""Which of the recorded calls are run again: the outermost that can be, so that each moment counts once."""
+"""Which of the recorded calls are run again: whole updates and the outermost operators. Each moment counts once."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+import functools
+from bisect import bisect
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from perfhooks.trying import schemas, updates
+import numpy as np
+import torch
+
+from perfhooks import labels
+from perfhooks.trace import parts
+from perfhooks.trying import schemas
+from perfhooks.trying.recorded import UPDATE, Signature, Update
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
-    from perfhooks.trying.recorded import Calls, Signature
-    from perfhooks.trying.updates import Update
+    from perfhooks.trying.recorded import Calls
 
 _MS: Final = 1e-6  # milliseconds in a nanosecond
+_LEAF: Final = "torch::autograd::AccumulateGrad"
+_OPTIONS: Final = {
+    "momentum": (0.9, {"SGD"}, {"mul_"}),
+    "weight_decay": (1e-4, {"SGD", "Adam", "Adagrad", "RMSprop"}, {"add"}),
+    "amsgrad": (True, {"Adam", "AdamW"}, {"maximum", "maximum_"}),
+}
+"""Options that cost time: a usual value, the optimizers that have it, and the operators that only it brings about."""
 
 
 @dataclass(frozen=True)
@@ -52,57 +66,40 @@ class Cut:
     """The share of the time of all operators, and of autograd between them, that the groups have."""
 
 
-def cut(found: Calls, wanted: Callable[[str], bool] | None = None) -> Cut:
+def cut(calls: Calls, wanted: Callable[[str], object] | None = None) -> Cut:
     """Choose the outermost calls that can be run again.
 
     Args:
-        found: The calls of a window.
+        calls: Those of a window.
         wanted: Takes the name of an operator: the outermost calls of these, instead of the outermost of all.
     """
-    signatures, names = found.signatures(), found.names()
-    parent, own, total = found.parent.tolist(), found.own.tolist(), found.total.tolist()
-    operator = found.is_operator.tolist()
-    reasons: dict[int, str | None] = {}
-    inside = [False] * len(parent)
-    whole = updates.find(found)
+    signatures, names, is_operator = calls.signatures(), calls.names(), calls.is_operator
+    updates = dict(_updates(calls, signatures, names))
+    reason_of = functools.cache(_reason)
+    is_inside = np.zeros(len(names), np.bool_)
     chosen: dict[Signature | Update, list[int]] = defaultdict(list)
-    left: dict[tuple[str, str], int] = defaultdict(int)
-    covered = every = 0
-    for place, above in enumerate(parent):
-        every += own[place] * operator[place]
-        inside[place] = above >= 0 and inside[above]
-        if inside[place]:
-            covered += own[place] * operator[place]
-            continue
-        if wanted is not None and not wanted(names[place]):
-            continue
-        if place in whole:
-            inside[place] = True
-            chosen[whole[place]].append(total[place])
-            continue
-        signature = signatures[place]
-        if not operator[place]:
-            continue
-        if id(signature) not in reasons:
-            reasons[id(signature)] = _reason(signature)
-        if (reason := reasons[id(signature)]) is not None:
-            left[names[place], reason] += own[place]
-            continue
-        inside[place] = True
-        covered += own[place]
-        chosen[signature].append(total[place])
-    groups = [_group(signature, spent, found.steps) for signature, spent in chosen.items()]
+    left: Counter[tuple[str, str]] = Counter()
+    for place, above in enumerate(calls.parent.tolist()):
+        if above >= 0 and is_inside[above]:
+            is_inside[place] = True
+        elif (wanted is None or wanted(names[place])) and (place in updates or is_operator[place]):
+            again = updates.get(place) or signatures[place]
+            if isinstance(again, Signature) and (reason := reason_of(again)) is not None:
+                left[again.name, reason] += int(calls.own[place])
+            else:
+                is_inside[place] = True
+                chosen[again].append(place)
+    groups = [_group(again, calls.total[places], calls.steps) for again, places in chosen.items()]
+    every = max(int(calls.own[is_operator].sum()), 1)
     return Cut(
         tuple(sorted(groups, key=lambda group: -group.step_ms)),
-        tuple(
-            Left(name, reason, spent / max(every, 1))
-            for (name, reason), spent in sorted(left.items(), key=lambda entry: -entry[1])
-        ),
-        covered / max(every, 1),
+        tuple(Left(name, reason, spent / every) for (name, reason), spent in left.most_common()),
+        int(calls.own[is_inside & is_operator].sum()) / every,
     )
 
 
 def _reason(signature: Signature) -> str | None:
+    """Why a call cannot be run again; None if it can."""
     try:
         schemas.overload(signature)
     except schemas.UnmatchedError as error:
@@ -110,5 +107,58 @@ def _reason(signature: Signature) -> str | None:
     return None
 
 
-def _group(signature: Signature | Update, spent: list[int], steps: int) -> Group:
-    return Group(signature, len(spent) / steps, sum(spent) * _MS / steps, median(spent) * _MS)
+def _group(again: Signature | Update, spent: Any, steps: int) -> Group:
+    return Group(again, len(spent) / steps, int(spent.sum()) * _MS / steps, median(spent.tolist()) * _MS)
+
+
+def _updates(calls: Calls, signatures: Sequence[Signature], names: Sequence[str]) -> Iterator[tuple[int, Update]]:
+    """The updates that can be made again, each with its place.
+
+    torch's label says whose update it is, and the backward passes since the one before say of which parameters: a step
+    that accumulates gradients has several equal passes. Passes that differ do not tell which parameters it has.
+    """
+    trace = calls.trace
+    start, thread = trace.start[calls.row].tolist(), trace.thread[calls.row].tolist()
+    leaves = sorted((start[place], _parameter(signatures[place])) for place, name in enumerate(names) if name == _LEAF)
+    before = 0
+    for label in sorted((place for place, name in enumerate(names) if name.startswith(UPDATE)), key=start.__getitem__):
+        passes = set()
+        for first, last in parts.of_thread(trace, thread[label])[labels.BACKWARD].tolist():
+            if before <= first < start[label]:
+                gradients = leaves[bisect(leaves, (first,)) : bisect(leaves, (last,))]
+                passes.add(tuple(sorted(parameter for _, parameter in gradients)))
+        before = start[label]
+        update = _update(names[label], passes - {()}, signatures[_called(calls, label)])
+        if update is not None:
+            yield label, update
+
+
+def _called(calls: Calls, place: int) -> slice:
+    """What a call called: the calls after it, until one that lies in none of these."""
+    outside = np.flatnonzero(calls.parent[place + 1 :] < place)
+    return slice(place + 1, place + 1 + int(outside[0]) if len(outside) else None)
+
+
+def _parameter(leaf: Signature) -> tuple[str, tuple[int, ...]]:
+    """The type and sizes of the parameter whose gradient is accumulated; no type where they were not recorded."""
+    return (leaf.arguments[0].type, leaf.arguments[0].dims) if leaf.arguments else ("", ())
+
+
+def _update(label: str, passes: set[tuple[Any, ...]], inside: Sequence[Signature]) -> Update | None:
+    """What an update did; None where the recording does not tell it."""
+    optimizer = label.removeprefix(UPDATE).partition(".")[0]
+    stems = {call.name.removeprefix("aten::") for call in inside}
+    if not hasattr(torch.optim, optimizer) or len(passes) != 1 or _LEAF in stems:  # a closure ran in it
+        return None
+    (parameters,) = passes
+    touched = {sizes for call in inside for given in call.arguments or () for sizes, _ in given.tensors if sizes}
+    # gradients that no operator of the update touches are another optimizer's; lists of many tensors are not recorded
+    if touched and not {sizes for _, sizes in parameters if sizes} <= touched:
+        return None
+    if not all(kind in schemas.DTYPES for kind, _ in parameters):
+        return None
+    begun = {stem.split("_")[1] for stem in stems if stem.startswith("_")}
+    way = next((way for way in ("fused", "foreach") if way in begun), "for-loop")
+    stems = {stem.removeprefix("_foreach_") for stem in stems}
+    options = ((name, value) for name, (value, has, brings) in _OPTIONS.items() if optimizer in has and brings & stems)
+    return Update(optimizer, parameters, tuple(options), way)

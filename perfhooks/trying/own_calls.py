@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 import platform
 import statistics as medians
@@ -13,16 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import polars as pl
 import torch
-from torch.utils.benchmark import Measurement, Timer
+from torch.utils.benchmark import Measurement, TaskSpec
 
-from perfhooks.comparing.verdict import verdict as compared
+from perfhooks.comparing.verdict import verdict
 from perfhooks.errors import OptionError
 from perfhooks.run.publishing import publish
 from perfhooks.run.reading import check_format, read_json
 from perfhooks.statistics import level
 from perfhooks.trying import timing
-from perfhooks.trying.ready import Ready
-from perfhooks.trying.results import difference
+from perfhooks.trying.ready import Ready, difference
 from perfhooks.trying.safe import restored
 from perfhooks.trying.timing import Timing  # noqa: TC001 -- msgspec reads the annotation
 
@@ -36,12 +34,11 @@ FORMAT: Final = 1
 """1: the first."""
 _ENDLESS: Final = 1e308
 """Stands for infinity in a file."""
-_WORDS: Final = {"undecided": "not decided"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class CallComparison:
-    """What `compare_calls` found; prints as a table, also in a notebook."""
+    """What `compare_calls` measured; prints as a table."""
 
     reference: str
     """The call that the others are held against."""
@@ -64,27 +61,22 @@ class CallComparison:
         return pl.DataFrame([self._row(name) for name in self.seconds], schema=_SCHEMA)
 
     def _row(self, name: str) -> dict[str, Any]:
-        row: dict[str, Any] = {"call": name, "median_ms": 1e3 * medians.median(self.seconds[name])}
-        if (found := self.timings.get(name)) is None:
+        row = {"call": name, "median_ms": 1e3 * medians.median(self.seconds[name])}
+        if name not in self.timings:
             return row | {"verdict": "the reference"}
-        ends = {"low": 1 / found.high, "high": 1 / found.low}
-        verdict = _WORDS.get(found.outcome, found.outcome)
-        return row | {"times": found.times, "verdict": verdict, "difference": self.differences.get(name)} | ends
+        return row | self.timings[name].columns | {"difference": self.differences.get(name)}
 
     @property
     def measurements(self) -> list[Measurement]:
         """The same for ``torch.utils.benchmark.Compare``."""
-        return [self._measurement(name) for name in self.seconds]
-
-    def _measurement(self, name: str) -> Measurement:
-        task = Timer("call()", globals={"call": None}, label="compare_calls", description=name)._task_spec  # noqa: SLF001
-        return Measurement(number_per_run=1, raw_times=list(self.seconds[name]), task_spec=task)
+        tasks = {name: TaskSpec("call()", "", label="compare_calls", description=name) for name in self.seconds}
+        return [Measurement(1, list(times), tasks[name]) for name, times in self.seconds.items()]
 
     def against(self, earlier: CallComparison) -> pl.DataFrame:
         """Hold each call against the one of the same name that was timed earlier.
 
-        Two processes differ by more than their blocks tell, so only changes of some 10% are seen: to see smaller ones,
-        give `compare_calls` both versions at once.
+        Only changes of about 10% or more are told apart, for two processes differ by more than the blocks of one tell.
+        To see smaller ones, give both versions to `compare_calls` at once.
 
         Args:
             earlier: What `load` gave.
@@ -94,7 +86,7 @@ class CallComparison:
             (99%), and the ``verdict``.
 
         Raises:
-            OptionError: No call has the name of one of then.
+            OptionError: None of the earlier calls has the name of one of these.
         """
         names = [name for name in self.seconds if name in earlier.seconds]
         if not names:
@@ -106,7 +98,7 @@ class CallComparison:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Keep it as a file, to be compared with later."""
         # JSON has no infinity
-        finite = {name: None if each is None else min(each, _ENDLESS) for name, each in self.differences.items()}
+        finite = {name: None if apart is None else min(apart, _ENDLESS) for name, apart in self.differences.items()}
         with publish(Path(path)) as file:
             file.write(msgspec.json.encode(replace(self, differences=finite)))
 
@@ -120,22 +112,14 @@ class CallComparison:
         """
         file = Path(path)
         check_format(file, read_json(file, _Format, "a comparison of calls").format, FORMAT)
-        found = read_json(file, cls, "a comparison of calls")
-        ends = {name: math.inf if each == _ENDLESS else each for name, each in found.differences.items()}
-        return replace(found, differences=ends)
+        loaded = read_json(file, cls, "a comparison of calls")
+        ends = {name: math.inf if apart == _ENDLESS else apart for name, apart in loaded.differences.items()}
+        return replace(loaded, differences=ends)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         from perfhooks.report.terminal_tables import text
 
         return text(_rounded(self.table))
-
-    def _repr_html_(self) -> str:
-        """For a notebook."""
-        shown = _rounded(self.table)
-        head = "".join(f"<th>{html.escape(name.removesuffix('_ms'))}</th>" for name in shown.columns)
-        rows = ("".join(f"<td>{_cell(value)}</td>" for value in row) for row in shown.iter_rows())
-        body = "".join(f"<tr>{row}</tr>" for row in rows)
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 class _Format(msgspec.Struct):
@@ -146,10 +130,7 @@ class _Format(msgspec.Struct):
 
 _SCHEMA: Final = {
     "call": pl.String,
-    "median_ms": pl.Float64,
-    "times": pl.Float64,
-    "low": pl.Float64,
-    "high": pl.Float64,
+    **dict.fromkeys(("median_ms", "times", "low", "high"), pl.Float64),
     "verdict": pl.String,
     "difference": pl.Float64,
 }
@@ -172,7 +153,7 @@ def compare_calls(
     """Say which of some functions is faster, and how sure that is.
 
     The first is held against each of the others: both are timed in turn (A B B A) in blocks of a millisecond or more by
-    the timer of ``torch.utils.benchmark``, which waits for devices, until it can be said which is faster. Threads are
+    the clock of ``torch.utils.benchmark``, which waits for devices, until it can be said which is faster. Threads are
     those that torch uses; random numbers and flags are afterwards as they were. The results of all are held against
     those of the first.
 
@@ -185,68 +166,43 @@ def compare_calls(
         clock: Tells seconds; None is torch's.
 
     Returns:
-        What was found; `print` shows it as a table, and a notebook does by itself.
+        What was measured; it shows itself as a table, also at the end of a cell in a notebook.
 
     Raises:
         OptionError: There is no call, or a limit is not above 0.
     """
-    if not calls or not all(callable(each) for each in calls.values()):
+    if not calls or not all(map(callable, calls.values())):
         raise OptionError(f"calls must be functions by name, at least one; got {dict(calls)!r}")
     if seconds <= 0 or not 0 < tolerance < 1:
         raise OptionError(f"seconds must be above 0 and tolerance from 0 to 1, got {seconds} and {tolerance}")
-    ready = {name: _ready(name, each, args, kwargs or {}) for name, each in calls.items()}
+    # the user's own code may need autograd
+    ready = {name: Ready(call, (*args,), {**(kwargs or {})}, name=name, gradients=True) for name, call in calls.items()}
     reference, *others = ready
     with restored():
-        if not others:
-            return _alone(ready[reference], clock)
         differences = {name: difference(ready[reference], ready[name]) for name in others}
-        blocks = {name: timing.Blocks(each, clock) for name, each in ready.items()}
-        timings = {
-            name: timing.against(blocks[reference], blocks[name], seconds=seconds, tolerance=tolerance)
-            for name in others
-        }
-    first = tuple(value for found in timings.values() for value in found.a)
+        blocks = {name: timing.Blocks(call, clock) for name, call in ready.items()}
+        limits = {"seconds": seconds, "tolerance": tolerance}
+        timings = {name: timing.in_turn(blocks[reference], blocks[name], **limits) for name in others}
+        first = [value for timed in timings.values() for value in timed.a]
+        if not others:  # one call is timed to be compared with later
+            first = [blocks[reference].seconds() for _ in range(2 * timing.PAIRS)]
+        threads = torch.get_num_threads()
     return CallComparison(
         reference=reference,
-        seconds={reference: first} | {name: found.b for name, found in timings.items()},
+        seconds={reference: tuple(first)} | {name: timed.b for name, timed in timings.items()},
         timings=timings,
         differences=differences,
-        circumstances=_circumstances(),
+        circumstances={"torch": str(torch.__version__), "machine": platform.node(), "threads": str(threads)},
     )
 
 
-def _ready(name: str, call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ready:
-    return Ready(call, tuple(args), dict(kwargs), name=name, gradients=True)
-
-
-def _alone(call: Ready, clock: Clock | None) -> CallComparison:
-    """One call, timed to be compared with later."""
-    blocks = timing.Blocks(call, clock)
-    times = tuple(blocks.seconds() for _ in range(2 * timing.PAIRS))
-    return CallComparison(reference=call.name, seconds={call.name: times}, circumstances=_circumstances())
-
-
-def _circumstances() -> dict[str, str]:
-    return {"torch": str(torch.__version__), "machine": platform.node(), "threads": str(torch.get_num_threads())}
-
-
 def _later(name: str, before: Sequence[float], now: Sequence[float]) -> dict[str, Any]:
-    found = compared([level(before)], [level(now)], tolerance=timing.TOLERANCE)
-    ends = {"ratio": found.ratio, "low": found.low, "high": found.high}
-    verdict = _WORDS.get(found.outcome, found.outcome)
+    told = verdict([level(before)], [level(now)], tolerance=timing.TOLERANCE)
     times = {"before_ms": 1e3 * medians.median(before), "now_ms": 1e3 * medians.median(now)}
-    return {"call": name, **times, **ends, "verdict": verdict}
+    ends = {"ratio": told.ratio, "low": told.low, "high": told.high}
+    return {"call": name, **times, **ends, "verdict": timing.in_words(told.outcome)}
 
 
 def _rounded(table: pl.DataFrame) -> pl.DataFrame:
     """Numbers as a person reads them: three digits."""
-    texts = [
-        pl.col(name).map_elements(lambda value: f"{value:.3g}", return_dtype=pl.String).alias(name)
-        for name in table.columns
-        if table[name].dtype == pl.Float64
-    ]
-    return table.with_columns(texts)
-
-
-def _cell(value: object) -> str:
-    return "" if value is None else html.escape(str(value))
+    return table.with_columns(pl.col(pl.Float64).map_elements(lambda value: f"{value:.3g}", return_dtype=pl.String))

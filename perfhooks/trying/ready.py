@@ -1,28 +1,18 @@
-"""A recorded call that is ready to run: an overload with inputs of the same extent, layout and type."""
+"""A call that is ready to run, and how far the results of two of them are apart."""
 
 from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import torch
-
-from perfhooks.trying import schemas
-from perfhooks.trying.recorded import Argument
-from perfhooks.trying.roles import role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from perfhooks.trying.recorded import Signature
-
-_COPIES: Final = 4
-"""How often a call's inputs are in memory while it is tried: as built, kept to be written anew, and both of a variant;
-results are about as large as what is kept."""
-_ENDLESS: Final = 1 << 62
-"""Bytes that nobody has; a trace may ask for numbers that no float holds."""
+_SEED = 20
 
 
 @dataclass(frozen=True)
@@ -38,12 +28,10 @@ class Ready:
     """As recorded: ``aten::mm``."""
     setting: Callable[[], AbstractContextManager[Any]] = nullcontext
     """What is set while it runs, and only then."""
-    threads: int | None = None
-    """How many threads it may use; None leaves them alone."""
     result: Callable[[Any], Any] = lambda given: given
     """What of its result counts."""
     remade: Callable[[str], Ready | None] | None = None
-    """Of an update by an optimizer: makes the same one with other options."""
+    """Of an update by an optimizer: makes the same one with another implementation."""
     gradients: bool = False
     """Whether autograd may see it, where it is on: the user's own code may need that."""
     is_random: bool = False
@@ -62,7 +50,7 @@ class Ready:
 
     def tensors(self) -> Iterator[torch.Tensor]:
         """All that it is given."""
-        yield from _tensors((self.arguments, tuple(self.keywords.values())))
+        yield from tensors((self.arguments, self.keywords))
 
     def with_tensors(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Ready:
         """The same call with other tensors; what was one tensor stays one, what is written stays written.
@@ -70,7 +58,7 @@ class Ready:
         Every tensor that is written into is copied, so that the two calls do not disturb each other.
         """
         known: dict[int, torch.Tensor] = {}
-        kept = {id(each) for each in self.written}
+        kept = {id(tensor) for tensor in self.written}
 
         def changed(given: Any) -> Any:
             if isinstance(given, torch.Tensor):
@@ -83,9 +71,30 @@ class Ready:
         return replace(
             self,
             arguments=changed(self.arguments),
-            keywords={name: changed(each) for name, each in self.keywords.items()},
-            written=tuple(known.get(id(each), each) for each in self.written),
+            keywords={name: changed(given) for name, given in self.keywords.items()},
+            written=tuple(known.get(id(tensor), tensor) for tensor in self.written),
         )
+
+    def outputs(self) -> list[torch.Tensor]:
+        """Run it, and take the tensors that it returns."""
+        return [tensor for tensor in tensors(self.result(self())) if not tensor.is_complex()]
+
+    @contextmanager
+    def unwritten(self) -> Iterator[None]:
+        """Give it its inputs back as they were, whatever it wrote into them meanwhile."""
+        saved = [tensor.clone() for tensor in self.written]
+        yield
+        for tensor, before in zip(self.written, saved, strict=True):
+            tensor.copy_(before)
+
+
+def tensors(given: Any) -> Iterator[torch.Tensor]:
+    """The tensors in something, at any depth of lists and mappings."""
+    if isinstance(given, torch.Tensor):
+        yield given
+    elif isinstance(given, (list, tuple, dict)):
+        for part in given.values() if isinstance(given, dict) else given:
+            yield from tensors(part)
 
 
 def same_layout(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -95,102 +104,51 @@ def same_layout(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch
         tensor: Any.
         dtype: Of the copy; None is the same.
     """
-    span = tensor.as_strided((_extent(tensor.size(), tensor.stride()),), (1,))
+    span = tensor.as_strided((extent(tensor.size(), tensor.stride()),), (1,))
     return span.to(dtype or tensor.dtype, copy=True).as_strided(tensor.size(), tensor.stride(), 0)
 
 
-def _tensors(given: Any) -> Iterator[torch.Tensor]:
-    if isinstance(given, torch.Tensor):
-        yield given
-    elif isinstance(given, (list, tuple)):
-        for each in given:
-            yield from _tensors(each)
-
-
-def needed_bytes(signature: Signature) -> int:
-    """What trying a call takes of memory at most, as far as its inputs tell."""
-    given = sum(_bytes(each) for each in signature.arguments or ())
-    return min(given * _COPIES, _ENDLESS)
-
-
-def _bytes(argument: Argument) -> int:
-    if argument.is_list:
-        return sum(_extent(dims, None) for dims in argument.dims) * 4
-    if argument.is_tensor and argument.type in schemas.DTYPES:
-        return _extent(argument.dims, argument.strides) * schemas.DTYPES[argument.type].itemsize
-    if argument.type == "ScalarList":  # the sizes of what an operator makes, as far as anybody can tell
-        sizes = [int(each) for each in argument.value.strip("[]").split(",") if each.strip().isdigit()]
-        return _extent(sizes, None) * 8
-    return 0
-
-
-def _extent(dims: Sequence[int], strides: Sequence[int] | None) -> int:
+def extent(dims: Sequence[int], strides: Sequence[int] | None) -> int:
     """The elements of memory that a tensor spans."""
     if strides is None or len(strides) != len(dims):
         return math.prod(dims)
-    if 0 in dims:
-        return 0
-    return 1 + sum((size - 1) * step for size, step in zip(dims, strides, strict=True))
+    return 0 if 0 in dims else 1 + sum((size - 1) * step for size, step in zip(dims, strides, strict=True))
 
 
-def build(signature: Signature, device: str | torch.device) -> Ready:
-    """Make a recorded call ready to run.
+def difference(a: Ready, b: Ready) -> float | None:
+    """The largest difference of two calls' results, as a part of the largest value in them; of each tensor its own.
+
+    Both are left as they were: what they write into is given back.
 
     Args:
-        signature: What it was called with.
-        device: Where to run it.
+        a: A call.
+        b: One that should give the same.
 
-    Raises:
-        UnmatchedError: It cannot be run again: says why.
+    Returns:
+        0 for equal results; infinity where shapes differ, or one has a number where the other has none; None where
+        results are drawn, memory that nobody has written to, or no tensors.
     """
-    operator, values = schemas.overload(signature)
-    formal = schemas.formal(operator)
-    stem = signature.name.removeprefix("aten::")
-    named = {each.name: value for each, value in zip(formal, values, strict=True)}
-    positional: list[Any] = []
-    keywords: dict[str, Any] = {}
-    written: list[torch.Tensor] = []
-    for each, value in zip(formal, values, strict=True):
-        made = _built(value, stem, each.name, named, torch.device(device))
-        if each.name == "device" and str(each.type).endswith("Device]"):
-            made = torch.device(device)
-        if schemas.is_written(each):
-            written += _tensors(made)
-        if each.kwarg_only:
-            keywords[each.name] = made
-        else:
-            positional.append(made)
-    # attention without dropout draws nothing, though it might
-    draws = torch.Tag.nondeterministic_seeded in operator.tags and named.get("dropout_p") != 0
-    is_random = draws or "empty" in stem
-    return Ready(operator, tuple(positional), keywords, tuple(written), signature.name, is_random=is_random)
+    if a.is_random or b.is_random:
+        return None
+    first, second = _results(a), _results(b)
+    if len(first) != len(second):
+        return math.inf
+    return max((_apart(*pair) for pair in zip(first, second, strict=True)), default=None)
 
 
-def _built(value: Any, operator: str, name: str, named: dict[str, Any], device: torch.device) -> Any:
-    if not isinstance(value, Argument):
-        return value
-    if value.is_tensor:
-        fill = role(operator, name, named)
-        return _tensor(value.dims, value.strides, schemas.DTYPES[value.type], fill, device)
-    dtype = torch.int64 if name == "indices" else _dtype(named)
-    strides = value.strides if value.strides is not None else [None] * len(value.dims)
-    fills = [role(operator, name, named, place) for place in range(len(value.dims))]
-    parts = zip(value.dims, strides, fills, strict=True)
-    return [_tensor(dims, steps, dtype, fill, device) for dims, steps, fill in parts]
+def _results(call: Ready) -> list[torch.Tensor]:
+    """What a call gives and what it writes."""
+    torch.manual_seed(_SEED)
+    with call.unwritten():
+        return [tensor.detach().to("cpu", torch.float64, copy=True) for tensor in (*call.outputs(), *call.written)]
 
 
-def _dtype(named: Mapping[str, Any]) -> torch.dtype:
-    """The type of the tensors of a list, which is not recorded: that of the call's other tensors."""
-    given = [each for each in named.values() if isinstance(each, Argument) and each.is_tensor]
-    return schemas.DTYPES[given[0].type] if given else torch.float32
-
-
-def _tensor(
-    dims: Any, strides: Any, dtype: torch.dtype, fill: Callable[[torch.Tensor], object], device: torch.device
-) -> torch.Tensor:
-    """A tensor that lies in memory as the recorded one did, filled also where it has holes."""
-    buffer = torch.empty(_extent(dims, strides), dtype=dtype, device=device)
-    fill(buffer)
-    if strides is None or len(strides) != len(dims):
-        return buffer.view(dims)
-    return buffer.as_strided(dims, strides)
+def _apart(a: torch.Tensor, b: torch.Tensor) -> float:
+    if a.shape != b.shape:
+        return math.inf
+    both = a.isfinite() & b.isfinite()
+    # what is infinite or no number must be so in both
+    if not torch.equal(a[~both].nan_to_num(7e77), b[~both].nan_to_num(7e77)):
+        return math.inf
+    a, b = a[both], b[both]
+    return float((a - b).abs().max()) / (float(a.abs().max()) or 1.0) if a.numel() else 0.0

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 
 from perfhooks.errors import PerfhooksError
 from perfhooks.trace.kinds import HOST, Kind
@@ -13,16 +15,17 @@ from perfhooks.trace.operators import calls, device_time
 from perfhooks.trace.steps import step_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from perfhooks.trace.model import Flags, Ints, Trace
     from perfhooks.trace.tables import Tables
 
 _MS: Final = 1e-6  # milliseconds in a nanosecond
 _ARGUMENTS: Final = ("dims", "strides", "types", "inputs")
-_STEP: Final = "Optimizer.step#"
-_DIMENSIONS: Final = 64
-"""No tensor that torch computes with has more."""
+_OF_TENSOR: Final[Any] = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(max_length=64)]
+"""Sizes: no tensor that torch computes with has more dimensions."""
+_OF_LIST: Final[Any] = tuple[_OF_TENSOR, ...]
+_LISTS: Final = ("TensorList", "GenericList")
+UPDATE: Final = "Optimizer.step#"
+"""How the label begins that torch writes around an update; the class of the optimizer follows."""
 
 
 class Argument(NamedTuple):
@@ -41,15 +44,21 @@ class Argument(NamedTuple):
     @property
     def is_tensor(self) -> bool:
         """Whether it is one tensor."""
-        return bool(self.type) and self.type not in _NO_TENSORS
+        return bool(self.type) and self.type not in (*_LISTS, "Scalar", "ScalarList")
 
     @property
     def is_list(self) -> bool:
         """Whether it is a list of tensors."""
         return self.type == "TensorList" or (self.type == "GenericList" and bool(self.dims))
 
-
-_NO_TENSORS: Final = frozenset({"Scalar", "ScalarList", "TensorList", "GenericList"})
+    @property
+    def tensors(self) -> list[tuple[Any, Any]]:
+        """The sizes and strides of each tensor in it."""
+        if self.is_tensor:
+            return [(self.dims, self.strides)]
+        strides = self.strides or ()
+        known = strides if len(strides) == len(self.dims) else [None] * len(self.dims)
+        return list(zip(self.dims, known, strict=True)) if self.is_list else []
 
 
 @dataclass(frozen=True)
@@ -63,13 +72,37 @@ class Signature:
     @property
     def shapes(self) -> str:
         """The sizes of its tensors, for people."""
-        return ", ".join(map(_shape, filter(lambda each: each.is_tensor or each.is_list, self.arguments or ())))
+        return ", ".join(_shape(given) for given in self.arguments or () if given.is_tensor or given.is_list)
 
 
 def _shape(argument: Argument) -> str:
     if argument.is_list:
         return f"{len(argument.dims)} tensors" if argument.dims else "list"
     return "x".join(map(str, argument.dims)) or "number"
+
+
+@dataclass(frozen=True)
+class Update:
+    """What equal updates by an optimizer have in common; stands where a `Signature` stands for calls of operators."""
+
+    optimizer: str
+    """The name of its class in ``torch.optim``."""
+    parameters: tuple[tuple[str, tuple[int, ...]], ...]
+    """Type and sizes of each."""
+    options: tuple[tuple[str, Any], ...]
+    """What its operators tell of it."""
+    implementation: str
+    """``for-loop``, ``foreach`` or ``fused``."""
+
+    @property
+    def name(self) -> str:
+        """As the table shows it."""
+        return f"{UPDATE}{self.optimizer}"
+
+    @property
+    def shapes(self) -> str:
+        """What it updates, for people."""
+        return f"{len(self.parameters)} parameters, {self.implementation}"
 
 
 @dataclass(frozen=True)
@@ -100,8 +133,8 @@ class Calls:
     @property
     def is_operator(self) -> Flags:
         """Whether it is one, or a node of autograd; others are labels and calls of the device's runtime."""
-        found: Flags = self.trace.kind[self.row] == Kind.OP
-        return found
+        operators: Flags = self.trace.kind[self.row] == Kind.OP
+        return operators
 
     def names(self) -> list[str]:
         """What each is called."""
@@ -109,53 +142,37 @@ class Calls:
 
     def signatures(self) -> list[Signature]:
         """What each was called with; equal ones are the same object."""
-        columns = [self.trace.argument(each)[self.row].tolist() for each in _ARGUMENTS]
-        names = self.trace.name[self.row].tolist()
-        known: dict[tuple[int, ...], Signature] = {}
-        found = []
-        for key in zip(names, *columns, strict=True):
-            if key not in known:
-                known[key] = self._signature(*key)
-            found.append(known[key])
-        return found
+        columns = [self.trace.argument(name)[self.row].tolist() for name in _ARGUMENTS]
+        keys = list(zip(self.trace.name[self.row].tolist(), *columns, strict=True))
+        known = {key: self._signature(*key) for key in set(keys)}
+        return [known[key] for key in keys]
 
     def _signature(self, name: int, dims: int, strides: int, types: int, inputs: int) -> Signature:
-        texts = [self.trace.text(each) for each in (types, dims, strides, inputs)]
+        texts = [self.trace.text(index) for index in (types, dims, strides, inputs)]
         return Signature(self.trace.names[name], _arguments(*texts))
 
 
 def _arguments(types: object, dims: object, strides: object, inputs: object) -> tuple[Argument, ...] | None:
-    if not isinstance(types, list) or not isinstance(dims, list) or len(dims) != len(types):
+    """The inputs of a call; None where they were not recorded, or have sizes that no tensor has."""
+    if not isinstance(types, list) or (sizes := _sizes(types, dims)) is None:
         return None
-    if not all(map(_are_sizes, dims)):
+    nothing = [None] * len(types)
+    values = inputs if isinstance(inputs, list) and len(inputs) == len(types) else [""] * len(types)
+    columns = zip(types, sizes, _sizes(types, strides) or nothing, values, strict=True)
+    return tuple(Argument(str(kind), size or (), step, str(value)) for kind, size, step, value in columns)
+
+
+def _sizes(types: list[Any], given: object) -> list[tuple[Any, ...] | None] | None:
+    """The sizes, or strides, of each input; None where one cannot have them: a trace may say anything."""
+    if not isinstance(given, list) or len(given) != len(types):
         return None
-    if not isinstance(inputs, list) or len(inputs) != len(types):
-        inputs = [""] * len(types)
-    if not isinstance(strides, list) or len(strides) != len(types) or not all(map(_are_sizes, strides)):
-        strides = [None] * len(types)
-    found = (
-        Argument(str(kind), _sizes(sizes) or (), _sizes(steps), str(value))
-        for kind, sizes, steps, value in zip(types, dims, strides, inputs, strict=True)
-    )
-    return tuple(found)
-
-
-def _are_sizes(given: object) -> bool:
-    """Whether a tensor, or each of a list of tensors, can have these sizes: a trace may say anything."""
-    if not isinstance(given, list):
-        return True
-    shapes = given if any(isinstance(each, list) for each in given) else [given]
-    return all(
-        isinstance(shape, list) and len(shape) <= _DIMENSIONS and all(type(each) is int and each >= 0 for each in shape)
-        for shape in shapes
-    )
-
-
-def _sizes(given: object) -> tuple[Any, ...] | None:
-    """A list of sizes, or a list of such lists, that can be a key."""
-    if not isinstance(given, list):
+    shapes = [_OF_LIST if kind in _LISTS else _OF_TENSOR for kind in types]
+    try:
+        return [
+            msgspec.convert(*pair) if isinstance(pair[0], list) else None for pair in zip(given, shapes, strict=True)
+        ]
+    except msgspec.ValidationError:
         return None
-    return tuple(_sizes(each) if isinstance(each, list) else each for each in given)
 
 
 def find(tables: Tables, unrecorded_ms: float | None = None) -> Calls:
@@ -178,63 +195,51 @@ def find(tables: Tables, unrecorded_ms: float | None = None) -> Calls:
             f"{trace.path} does not say what its operators were called with: record it with record_shapes=True"
         )
     tree = calls(trace)
-    cost = device_time(trace, tree) if trace.is_device_traced else _host_time(trace, tree.row, tree.parent)
-    total = _totals(tree.parent, cost) if trace.is_device_traced else (trace.end - trace.start)[tree.row]
-    inside = _inside(tables, tree.row)
+    if trace.is_device_traced:
+        own = device_time(trace, tree)
+        total = _totals(tree.parent, own)
+    else:
+        total = (trace.end - trace.start)[tree.row]
+        own = np.append(total, 0)  # the last one holds what nothing holds: its place is -1
+        np.subtract.at(own, tree.parent, total)
+        own = own[:-1]
     step_ms = float(tables.steps["wall_ms"].mean() or 0.0)  # type: ignore[arg-type]  # of floats it is one
     if unrecorded_ms and unrecorded_ms < step_ms:
         if not trace.is_device_traced:
-            added, one = _added(tables, tree.row, step_ms - unrecorded_ms)
-            cost, total = np.maximum(cost - one, 0), np.maximum(total - added, 0)
+            added, to_one = _added(tables, tree.row, step_ms - unrecorded_ms)
+            own, total = np.maximum(own - to_one, 0), np.maximum(total - added, 0)
         step_ms = unrecorded_ms
-    place = np.append(np.where(inside, np.cumsum(inside) - 1, -1), -1)
-    own, total = cost[inside], total[inside]
-    count = max(int(tables.counting.sum()), 1)
-    return Calls(trace, tree.row[inside], place[tree.parent[inside]], own, total, count, step_ms)
+    counts = _in_counted_steps(tables, tree.row)
+    place = np.append(np.where(counts, np.cumsum(counts) - 1, -1), -1)
+    steps = max(int(tables.counting.sum()), 1)
+    return Calls(trace, tree.row[counts], place[tree.parent[counts]], own[counts], total[counts], steps, step_ms)
 
 
 def _added(tables: Tables, row: Ints, step_added_ms: float) -> tuple[Ints, int]:
     """What the recorder added to some slices of the host with all in them, and to one without; nanoseconds."""
     trace = tables.trace
     rows = trace.rows(*HOST)
-    inside = step_of(tables.marks, trace.start[rows])
-    mine = rows[np.append(tables.counting, False)[inside] & np.isin(trace.thread[rows], tables.marks.thread)]
-    each = int(step_added_ms / _MS * int(tables.counting.sum()) / max(len(mine), 1))
-    found = np.zeros(len(row), np.int64)
+    recorded = _in_counted_steps(tables, rows) & np.isin(trace.thread[rows], tables.marks.thread)
+    to_one = int(step_added_ms / _MS * int(tables.counting.sum()) / max(int(recorded.sum()), 1))
+    added = np.zeros(len(row), np.int64)
     for thread in np.unique(trace.thread[row]).tolist():
         begun = np.sort(trace.start[rows[trace.thread[rows] == thread]])
         own = np.flatnonzero(trace.thread[row] == thread)
         first, last = np.searchsorted(begun, trace.start[row[own]]), np.searchsorted(begun, trace.end[row[own]])
-        found[own] = each * (last - first)
-    return found, each
+        added[own] = to_one * (last - first)
+    return added, to_one
 
 
-def _inside(tables: Tables, row: Ints) -> Flags:
-    """Which slices lie in a step that counts."""
-    step = step_of(tables.marks, tables.trace.start[row])
-    found: Flags = np.append(tables.counting, False)[step]
-    return found
-
-
-def _host_time(trace: Trace, row: Ints, parent: Ints) -> Ints:
-    own: Ints = (trace.end - trace.start)[row]
-    length = own.copy()
-    np.subtract.at(own, parent[parent >= 0], length[parent >= 0])
-    return own
+def _in_counted_steps(tables: Tables, row: Ints) -> Flags:
+    """Which slices begin in a step that counts."""
+    counts: Flags = np.append(tables.counting, False)[step_of(tables.marks, tables.trace.start[row])]
+    return counts
 
 
 def _totals(parent: Ints, own: Ints) -> Ints:
     """Each call's cost and that of all it called; what holds comes before what it holds."""
-    total = own.tolist()
+    totals = own.tolist()
     for place, above in reversed(list(enumerate(parent.tolist()))):
         if above >= 0:
-            total[above] += total[place]
-    found: Ints = np.array(total, np.int64)
-    return found
-
-
-def updates(found: Calls) -> Iterator[tuple[int, str]]:
-    """The calls that are updates by an optimizer, each with the name of its class."""
-    for place, name in enumerate(found.names()):
-        if name.startswith(_STEP):
-            yield place, name.removeprefix(_STEP).partition(".")[0]
+            totals[above] += totals[place]
+    return np.array(totals, np.int64)

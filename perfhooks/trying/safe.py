@@ -3,45 +3,84 @@
 from __future__ import annotations
 
 import gc
-from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
 from perfhooks.errors import OptionError
+from perfhooks.run.reading import said
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from perfhooks.run.circumstances import Circumstances
 
 SHARE: Final = 0.5
 """Of the memory that is free, for what is tried, unless said otherwise."""
-_FLAGS: Final = (
-    (torch.backends.cudnn, "benchmark"),
-    (torch.backends.cudnn, "deterministic"),
-    (torch.backends.cudnn, "allow_tf32"),
-    (torch.backends.cudnn, "enabled"),
-    (torch.backends.cuda.matmul, "allow_tf32"),
-    (torch.backends.mkldnn, "enabled"),
-)
+GIB: Final = 1 << 30
+
+
+class _Threads:
+    """How many threads torch uses, as an attribute like torch's flags."""
+
+    @property
+    def number(self) -> int:
+        return torch.get_num_threads()
+
+    @number.setter
+    def number(self, wanted: int) -> None:
+        torch.set_num_threads(wanted)
+
+
+class Flag(NamedTuple):
+    """Something that is set in torch for the whole process."""
+
+    owner: Any
+    name: str
+
+    @property
+    def value(self) -> Any:
+        """What it is now."""
+        return getattr(self.owner, self.name)
+
+
+CUDNN: Final = Flag(torch.backends.cudnn, "enabled")
+SEARCHING: Final = Flag(torch.backends.cudnn, "benchmark")
+TF32: Final = (Flag(torch.backends.cuda.matmul, "allow_tf32"), Flag(torch.backends.cudnn, "allow_tf32"))
+ONEDNN: Final = Flag(torch.backends.mkldnn, "enabled")
+THREADS: Final = Flag(_Threads(), "number")
+_FLAGS: Final = (CUDNN, SEARCHING, *TF32, ONEDNN, THREADS, Flag(torch.backends.cudnn, "deterministic"))
+"""All that may be set while something is tried."""
+
+
+@contextmanager
+def switched(wanted: Mapping[Flag, Any]) -> Iterator[None]:
+    """Set some flags, and set them back."""
+    before = {flag: flag.value for flag in wanted}
+    try:
+        _set(wanted)
+        yield
+    finally:
+        _set(before)
+
+
+def _set(wanted: Mapping[Flag, Any]) -> None:
+    for flag, value in wanted.items():
+        if flag.value != value:
+            setattr(*flag, value)
 
 
 @contextmanager
 def restored() -> Iterator[None]:
     """Give back the state of random numbers, flags, threads, and memory that was taken meanwhile."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
-    threads = torch.get_num_threads()
-    flags = [(owner, name, getattr(owner, name)) for owner, name in _FLAGS]
     with torch.random.fork_rng(devices):
         try:
-            yield
+            with switched({flag: flag.value for flag in _FLAGS}):
+                yield
         finally:
-            for owner, name, value in flags:
-                if getattr(owner, name) != value:
-                    setattr(owner, name, value)
-            if torch.get_num_threads() != threads:
-                torch.set_num_threads(threads)
             gc.collect()
             if devices:
                 torch.cuda.empty_cache()
@@ -53,36 +92,11 @@ def has_onednn() -> bool:
     return bool(backend.is_available())
 
 
-def is_onednn_on() -> bool:
-    """Whether torch may use it now."""
-    backend: Any = torch.backends.mkldnn
-    return bool(backend.enabled)
-
-
-@contextmanager
-def onednn(*, on: bool) -> Iterator[None]:
-    """Switch oneDNN on or off, and back; torch's own ``flags`` would set how it rounds as well."""
-    backend: Any = torch.backends.mkldnn
-    before = backend.enabled
-    backend.enabled = on
-    try:
-        yield
-    finally:
-        backend.enabled = before
-
-
-@contextmanager
-def as_recorded(said: Circumstances) -> Iterator[None]:
-    """Have torch use the libraries and threads that the training used, as far as it said."""
-    switched: Any = nullcontext()
-    if said.onednn is not None and has_onednn():
-        switched = onednn(on=said.onednn)
-    if said.cudnn is not None:
-        torch.backends.cudnn.enabled = said.cudnn
-    if said.threads is not None and 0 < said.threads <= (said.cores or said.threads):
-        torch.set_num_threads(said.threads)
-    with switched:
-        yield
+def as_recorded(told: Circumstances) -> AbstractContextManager[None]:
+    """Have torch use the libraries and threads that the training used, as far as it told."""
+    threads = told.threads if 0 < (told.threads or 0) <= (told.cores or told.threads or 0) else None
+    wanted = {ONEDNN: told.onednn if has_onednn() else None, CUDNN: told.cudnn, THREADS: threads}
+    return switched({flag: value for flag, value in wanted.items() if value is not None})
 
 
 def free_bytes(device: torch.device) -> int:
@@ -96,7 +110,7 @@ def free_bytes(device: torch.device) -> int:
                     return int(line.split()[1]) << 10
     except OSError:
         pass
-    return 8 << 30
+    return 8 * GIB
 
 
 def device_of(name: str | None, *, on_device: bool) -> torch.device:
@@ -119,7 +133,8 @@ def device_of(name: str | None, *, on_device: bool) -> torch.device:
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        sentence = f"is not here: {_first_sentence(error)}."
+        # without the advice about drivers and back ends that follows
+        sentence = f"is not here: {said(error).partition('. ')[0].rstrip('.')}."
         if name:
             raise OptionError(f"device {wanted!r} {sentence} Give --device cpu") from error
         raise OptionError(
@@ -127,9 +142,3 @@ def device_of(name: str | None, *, on_device: bool) -> torch.device:
             "--device cpu runs its operators on this processor, which says little of the device"
         ) from error
     return device
-
-
-def _first_sentence(error: Exception) -> str:
-    """What torch says, without the advice about drivers and back ends that follows."""
-    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return line.partition(". ")[0].rstrip(".")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from typing import TYPE_CHECKING, Any, Final
@@ -36,57 +37,49 @@ DTYPES: Final = {
 
 _WORDS: Final = re.compile(r"[a-z_]{1,24}")
 """Texts that an operator may be given: names of modes, and no paths."""
-_FORBIDDEN: Final = frozenset({"from_file", "save", "load", "set_", "resize_", "record_stream", "pin_memory"})
-"""Operators that touch files or the memory of others: a trace is data, and may come from anybody."""
-_COLLECTIVES: Final = ("c10d::", "c10d_functional::", "_c10d_functional::", "nccl:", "gloo:", "record_param_comms")
-_BOOLS: Final = {"True": True, "False": False, "1": True, "0": False, "true": True, "false": False}
-_WRONG: Final = object()
+_REFUSED: Final = (
+    (r"(?:c10d|_?c10d_functional)::|nccl:|gloo:|record_param_comms", "a collective needs the other ranks"),
+    (r"(?:torch::)?autograd::|(?!.*::)", "autograd's own work between operators"),
+    (r"(?!aten::)(?P<namespace>.*?)::", "an operator of {namespace}, which is not torch's own"),
+    # a trace is data, and may come from anybody
+    (r"aten::(?:from_file|save|load|set_|resize_|record_stream|pin_memory)$",
+     "it touches files or memory that is not its own"),
+)  # fmt: skip
+"""How names begin of what is not run again, and why."""
 
 
 class UnmatchedError(Exception):
     """A call that cannot be run again: says why, in words that stand behind a name."""
 
 
-def overload(signature: Signature) -> tuple[Any, list[Any]]:
+def overload(signature: Signature) -> tuple[Any, dict[str, Any]]:
     """The overload and its arguments: what is no tensor as a value, tensors as they were recorded.
 
     Args:
         signature: Of a call.
 
     Returns:
-        An operator of ``torch.ops``, and for each argument of its schema an `Argument` or a value.
+        An operator of ``torch.ops``, and by the name of each argument of its schema an `Argument` or a value.
 
     Raises:
         UnmatchedError: There is none.
     """
     name, arguments = signature.name, signature.arguments
-    _refuse(name)
+    for beginning, reason in _REFUSED:
+        if refused := re.match(beginning, name):
+            raise UnmatchedError(reason.format(**refused.groupdict()))
     if arguments is None:
         raise UnmatchedError("its arguments were not recorded")
-    candidates = _overloads(name)
-    if not candidates:
+    if not (candidates := _overloads(name)):
         raise UnmatchedError("this torch has no such operator")
-    for each, wanted in candidates:
-        if len(wanted) != len(arguments):
-            continue
-        values = [_given(*pair) for pair in zip(wanted, arguments, strict=True)]
-        if not any(value is _WRONG for value in values):
-            return each, values
-    if any(each.type == "TensorList" and not each.dims for each in arguments):
+    for operator, wanted in candidates:
+        if len(wanted) == len(arguments):
+            with contextlib.suppress(KeyError, ValueError):  # another overload may take what this one does not
+                values = map(_value, wanted, arguments)
+                return operator, dict(zip([argument.name for argument in wanted], values, strict=True))
+    if any(given.type == "TensorList" and not given.dims for given in arguments):
         raise UnmatchedError("the shapes of a list of more than 30 tensors are not recorded")
     raise UnmatchedError("no overload of this torch takes what was recorded of its arguments")
-
-
-def _refuse(name: str) -> None:
-    if name.startswith(_COLLECTIVES):
-        raise UnmatchedError("a collective needs the other ranks")
-    if name.startswith(("autograd::", "torch::autograd::")) or "::" not in name:
-        raise UnmatchedError("autograd's own work between operators")
-    namespace, _, operator = name.partition("::")
-    if namespace != "aten":
-        raise UnmatchedError(f"an operator of {namespace}, which is not torch's own")
-    if operator in _FORBIDDEN:
-        raise UnmatchedError("it touches files or memory that is not its own")
 
 
 @functools.cache
@@ -95,8 +88,8 @@ def _overloads(name: str) -> tuple[tuple[Any, tuple[Any, ...]], ...]:
     packet = getattr(torch.ops.aten, name.removeprefix("aten::"), None)
     if packet is None or not hasattr(packet, "overloads"):
         return ()
-    found = [getattr(packet, each) for each in packet.overloads()]
-    return tuple((each, formal(each)) for each in found)
+    operators = [getattr(packet, name) for name in packet.overloads()]
+    return tuple((operator, formal(operator)) for operator in operators)
 
 
 def formal(operator: Any) -> tuple[Any, ...]:
@@ -109,42 +102,37 @@ def is_written(argument: Any) -> bool:
     return argument.alias_info is not None and argument.alias_info.is_write
 
 
-def _given(wanted: Any, argument: Argument) -> Any:
-    """What an argument of a schema is given. Texts are not recorded: then it is the schema's own value."""
+def _value(wanted: Any, given: Argument) -> Any:
+    """What an argument of a schema is given.
+
+    Raises:
+        KeyError: It is of a type that cannot be read.
+        ValueError: It cannot be given what was recorded.
+    """
     kind = str(wanted.type)
-    if kind == "str" and not argument.type and wanted.has_default_value():
-        return wanted.default_value
-    return _value(kind, argument)
-
-
-def _value(kind: str, given: Argument) -> Any:
-    """What an argument of a type is given; `_WRONG` where it cannot be."""
     if kind.startswith("Optional["):
-        return None if not given.type else _value(kind[len("Optional[") : -1], given)
-    if kind == "Tensor":
-        return given if given.is_tensor and given.type in DTYPES else _WRONG
-    if kind in ("List[Tensor]", "List[Optional[Tensor]]"):
-        return given if given.is_list and given.dims else _WRONG
-    if kind.startswith("List["):
-        return _values(kind[len("List[") : -1], given)
-    return _plain(kind, given.value) if given.type == "Scalar" else _WRONG
+        return _of_kind(kind[len("Optional[") : -1], given) if given.type else None
+    if kind == "str" and not given.type and wanted.has_default_value():  # texts are not recorded
+        return wanted.default_value
+    return _of_kind(kind, given)
 
 
-def _values(kind: str, given: Argument) -> Any:
+def _of_kind(kind: str, given: Argument) -> Any:
+    """What an argument of a type is given."""
     text = given.value.strip()
-    if given.type not in ("ScalarList", "GenericList") or not text.startswith("["):
-        return _WRONG
-    parts = [part.strip() for part in text[1:-1].split(",") if part.strip()]
-    found = [_plain(kind, part) for part in parts]
-    return _WRONG if any(value is _WRONG for value in found) else found
+    is_tensor = kind == "Tensor" and given.is_tensor and given.type in DTYPES
+    if is_tensor or (kind in ("List[Tensor]", "List[Optional[Tensor]]") and given.is_list and given.dims):
+        return given
+    if kind.startswith("List[") and given.type in ("ScalarList", "GenericList") and text.startswith("["):
+        read = _READERS[kind[len("List[") : -1]]
+        return [read(part.strip()) for part in text[1:-1].split(",") if part.strip()]
+    if given.type == "Scalar":
+        return _READERS[kind](given.value)
+    raise ValueError(given.type)
 
 
-def _plain(kind: str, text: str) -> Any:
-    read = _READERS.get(kind)
-    try:
-        return _WRONG if read is None else read(text)
-    except ValueError:
-        return _WRONG
+def _bool(text: str) -> bool:
+    return {"True": True, "False": False, "1": True, "0": False, "true": True, "false": False}[text]
 
 
 def _number(text: str) -> int | float | bool:
@@ -156,12 +144,14 @@ def _number(text: str) -> int | float | bool:
         return float(text)
 
 
-def _word(text: str) -> Any:
-    return text if _WORDS.fullmatch(text) else _WRONG
+def _word(text: str) -> str:
+    if not _WORDS.fullmatch(text):
+        raise ValueError(text)
+    return text
 
 
 _READERS: Final[dict[str, Callable[[str], Any]]] = {
-    "bool": lambda text: _BOOLS.get(text, _WRONG),
+    "bool": _bool,
     "int": int,
     "float": float,
     "number": _number,

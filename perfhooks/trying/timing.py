@@ -1,15 +1,15 @@
-"""Two calls timed in turn, A B B A, by torch's own timer, and what can be said of them."""
+"""Two calls timed in turn, A B B A, by torch's own clock, and what can be said of them."""
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics as medians
 from dataclasses import dataclass
+from timeit import Timer
 from typing import TYPE_CHECKING, Any, Final
 
-import torch
-from torch.utils.benchmark import Timer, timer
-from torch.utils.benchmark.utils import common
+from torch.utils.benchmark import timer
 
 from perfhooks.comparing import verdict
 from perfhooks.comparing.verdict import Outcome  # noqa: TC001 -- msgspec reads the annotation
@@ -31,10 +31,12 @@ PAIRS: Final = LEAST_STEPS
 """Blocks of each side at least: fewer say nothing."""
 MOST_PAIRS: Final = 160
 SECONDS: Final = 0.8
-"""After so long, what is not decided stays so: ten operators with five variants are to take a minute."""
+"""What is not decided after this stays so: ten operators with five variants are to take a minute."""
 LONGEST_S: Final = 20.0
 """Calls of which not even the least number of blocks fits in here are timed less often, and nothing is decided; unless
 less is allowed."""
+_TICK: Final = 1e-9
+"""Seconds; no block takes less, whatever a clock says that has not moved on."""
 UNBOUNDED: Final = 1e9
 """An end of an interval of which nothing is known."""
 PIECE: Final = 256
@@ -61,9 +63,19 @@ class Timing:
         """How many times as fast B is."""
         return 1 / self.ratio
 
+    @property
+    def columns(self) -> dict[str, Any]:
+        """How a table shows it: how many times as fast B is, the ends of its interval, and the verdict."""
+        return {"times": self.times, "low": 1 / self.high, "high": 1 / self.low, "verdict": in_words(self.outcome)}
+
+
+def in_words(outcome: Outcome) -> str:
+    """An outcome in words."""
+    return "not decided" if outcome == "undecided" else outcome
+
 
 class Blocks:
-    """One call, timed in blocks.
+    """One call, timed in blocks by ``timeit``.
 
     Args:
         call: What to time.
@@ -72,36 +84,22 @@ class Blocks:
 
     def __init__(self, call: Ready, clock: Clock | None = None) -> None:
         self._call = call
-        self._saved = [each.clone() for each in call.written]
-        self._threads = call.threads or torch.get_num_threads()
-        given: dict[str, Any] = {
-            "operator": call.operator,
-            "arguments": call.arguments,
-            "keywords": call.keywords,
-            "refresh": self.refresh,
-        }
-        self._timer = Timer(
-            "operator(*arguments, **keywords)" if call.keywords else "operator(*arguments)",
-            "refresh()" if call.written else "pass",
-            globals=given,
-            label=call.name,
-            num_threads=self._threads,
-            timer=clock or timer,
-        )
+        self._saved = [tensor.clone() for tensor in call.written]
+        operate = functools.partial(call.operator, *call.arguments, **call.keywords)
+        self._timer = Timer(operate, self.refresh, timer=clock or timer)
         self.number = 1
-        self.task = self._timer._task_spec  # noqa: SLF001 -- what Measurement wants, for Compare
         self._settle()
 
     def refresh(self) -> None:
         """Give the call its inputs back as they were."""
-        for each, saved in zip(self._call.written, self._saved, strict=True):
-            each.copy_(saved)
+        for tensor, saved in zip(self._call.written, self._saved, strict=True):
+            tensor.copy_(saved)
 
     def _settle(self) -> None:
         """Find out how many calls make a block."""
         self._seconds(1)  # the first one is slow for reasons of its own
         while (taken := self._seconds(self.number)) < BLOCK_S:
-            self.number = max(self.number * 2, math.ceil(self.number * BLOCK_S * 1.2 / max(taken, 1e-9)) // 2)
+            self.number = max(self.number * 2, math.ceil(self.number * BLOCK_S * 1.2 / taken) // 2)
 
     def seconds(self) -> float:
         """What one call takes, by one block."""
@@ -110,61 +108,32 @@ class Blocks:
     def _seconds(self, number: int) -> float:
         piece = PIECE if self._call.written else number
         pieces = [min(piece, number - done) for done in range(0, number, piece)]
-        # Timer.timeit would run two calls before every block, which triples what slow ones cost
-        with self._call.running(), common.set_torch_threads(self._threads):
-            return sum(self._timer._timeit(each) for each in pieces)  # noqa: SLF001
+        with self._call.running():
+            return max(sum(map(self._timer.timeit, pieces)), _TICK)
 
 
-def alone(call: Ready, *, blocks: int = 5, clock: Clock | None = None) -> float:
-    """The median seconds of one call by itself."""
-    timed = Blocks(call, clock)
-    return medians.median(timed.seconds() for _ in range(blocks))
-
-
-def beside(
-    a: Ready,
-    b: Ready,
-    *,
-    clock: Clock | None = None,
-    seconds: float = SECONDS,
-    longest: float = LONGEST_S,
-    tolerance: float = TOLERANCE,
+def in_turn(
+    a: Blocks, b: Blocks, *, seconds: float = SECONDS, longest: float = LONGEST_S, tolerance: float = TOLERANCE
 ) -> Timing:
     """Time two calls in turn, until it can be said which is faster.
 
     Args:
         a: What things are held against.
         b: What is held against it.
-        clock: See `Blocks`.
         seconds: How long to go on where it cannot be said.
         longest: How long to go on at all.
         tolerance: What share of difference is none.
     """
-    return against(Blocks(a, clock), Blocks(b, clock), seconds=seconds, longest=longest, tolerance=tolerance)
-
-
-def against(
-    a: Blocks, b: Blocks, *, seconds: float = SECONDS, longest: float = LONGEST_S, tolerance: float = TOLERANCE
-) -> Timing:
-    """The same of calls that are ready to be timed."""
     first: list[float] = []
     second: list[float] = []
-    spent, wanted = 0.0, PAIRS
-    while len(first) < MOST_PAIRS:
+    spent, asked = 0.0, PAIRS
+    while len(first) < MOST_PAIRS and spent <= (longest if len(first) < PAIRS else seconds):
         spent += _round(a, b, first, second)
-        if spent > longest and len(first) < PAIRS:
-            return _unknown(first, second)
-        if len(first) >= wanted:
-            found = verdict.in_turn(first, second, tolerance=tolerance)
-            if found.outcome != "undecided" or spent > seconds:
+        if len(first) >= asked:
+            if _told(first, second, tolerance).outcome != "undecided":
                 break
-            wanted *= 2
-        elif spent > seconds and len(first) >= PAIRS:
-            break
-    found = verdict.in_turn(first, second, tolerance=tolerance)
-    return Timing(
-        outcome=found.outcome, ratio=found.ratio, low=found.low, high=found.high, a=tuple(first), b=tuple(second)
-    )
+            asked *= 2
+    return _told(first, second, tolerance)
 
 
 def _round(a: Blocks, b: Blocks, first: list[float], second: list[float]) -> float:
@@ -176,6 +145,10 @@ def _round(a: Blocks, b: Blocks, first: list[float], second: list[float]) -> flo
     return (before + last) * a.number + (after + later) * b.number
 
 
-def _unknown(first: Sequence[float], second: Sequence[float]) -> Timing:
-    ratio = medians.median(b / a for a, b in zip(first, second, strict=True))
-    return Timing(outcome="undecided", ratio=ratio, low=1 / UNBOUNDED, high=UNBOUNDED, a=tuple(first), b=tuple(second))
+def _told(a: Sequence[float], b: Sequence[float], tolerance: float) -> Timing:
+    """What can be said of times that were taken in turn; nothing where there are too few."""
+    if len(a) < PAIRS:
+        ratio = medians.median(after / before for before, after in zip(a, b, strict=True))
+        return Timing(outcome="undecided", ratio=ratio, low=1 / UNBOUNDED, high=UNBOUNDED, a=tuple(a), b=tuple(b))
+    told = verdict.in_turn(a, b, tolerance=tolerance)
+    return Timing(outcome=told.outcome, ratio=told.ratio, low=told.low, high=told.high, a=tuple(a), b=tuple(b))

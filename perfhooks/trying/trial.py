@@ -6,30 +6,32 @@ import gc
 import math
 import time
 from dataclasses import dataclass, field
+from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from perfhooks.errors import OptionError
-from perfhooks.trying import ready, timing, updates
-from perfhooks.trying.results import difference
-from perfhooks.trying.safe import as_recorded, restored
+from perfhooks.run.reading import said
+from perfhooks.trying import inputs, timing, variants
+from perfhooks.trying.ready import difference
+from perfhooks.trying.safe import GIB, as_recorded, restored
 from perfhooks.trying.schemas import UnmatchedError
-from perfhooks.trying.updates import Update
-from perfhooks.trying.variants import BY_NAME, VARIANTS
+from perfhooks.trying.timing import Blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     import torch
 
     from perfhooks.run.circumstances import Circumstances
     from perfhooks.trying.cut import Cut, Group
     from perfhooks.trying.ready import Ready
-    from perfhooks.trying.recorded import Signature
     from perfhooks.trying.timing import Clock, Timing
-    from perfhooks.trying.variants.variant import Variant
+    from perfhooks.trying.variants import Variant
 
-OPERATORS: Final = 10
-"""So many of the operators that cost most are tried."""
+_ALONE: Final = 5
+"""Blocks of a call by itself: their median says whether it is comparable at all, which needs no more."""
+_LONGEST: Final = 200
+"""Characters of what torch has to say."""
 _SHORTEST_S: Final = 0.1
 """For a variant, however little time is left: less is no measurement."""
 COMPARABLE: Final = (0.5, 2.0)
@@ -44,7 +46,7 @@ class Tried:
     variant: str
     timing: Timing | None = None
     difference: float | None = None
-    """Of the results, see `perfhooks.trying.results.difference`."""
+    """Of the results, see `perfhooks.trying.ready.difference`."""
     is_wrong: bool = False
     """Whether that is more than the variant may bring about."""
     problem: str = ""
@@ -94,17 +96,17 @@ class Trial:
     rows: list[Row] = field(default_factory=list)
     is_interrupted: bool = False
 
-    def totals(self) -> dict[str, float]:
-        """By how many milliseconds a step would be shorter if all operators that a variant makes faster ran so.
+    def saved(self) -> dict[str, list[float]]:
+        """By how many milliseconds each variant makes a step shorter, with each of the operators that it makes faster.
 
-        What is wrong, not comparable or not decided counts for nothing.
+        What is wrong, not comparable or not decided counts for nothing. The variant that saves most is first.
         """
-        found: dict[str, float] = {}
+        saved: dict[str, list[float]] = {}
         for row in self.rows:
-            for each in row.tried:
-                if each.is_gain and (saved := row.saved_ms(each)) is not None:
-                    found[each.variant] = found.get(each.variant, 0.0) + saved
-        return dict(sorted(found.items(), key=lambda entry: -entry[1]))
+            for tried in row.tried:
+                if tried.is_gain and (gain := row.saved_ms(tried)) is not None:
+                    saved.setdefault(tried.variant, []).append(gain)
+        return dict(sorted(saved.items(), key=lambda entry: -sum(entry[1])))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,33 +116,32 @@ class Wish:
     device: torch.device
     variants: tuple[str, ...] = ()
     """By name; none are those that make sense for each operator."""
-    count: int = OPERATORS
-    memory: int = 0
-    """Bytes that may be taken; 0 is no limit."""
-    seconds: float = timing.SECONDS
-    """For each variant of an operator, where it is not decided sooner."""
-    total: float = math.inf
-    """Seconds that all of it may take, roughly: what cannot be decided by then stays so."""
+    limit: int = 10
+    """How many of the operators that cost most."""
+    memory: float = math.inf
+    """GiB that may be taken."""
+    seconds: float = math.inf
+    """How long all of it may take, roughly: what cannot be decided by then stays so."""
     clock: Clock | None = None
 
+    def __post_init__(self) -> None:
+        if self.limit < 1:
+            raise OptionError(f"limit must be an integer >= 1, got {self.limit}")
+        if not self.memory > 0:
+            raise OptionError(f"memory must be a number of GiB above 0, got {self.memory:g}")
+        if not self.seconds > 0:
+            raise OptionError(f"seconds must be a number above 0, got {self.seconds:g}")
 
-def chosen(names: Sequence[str]) -> tuple[Variant, ...]:
-    """Variants by name.
-
-    Raises:
-        OptionError: There is none of that name.
-    """
-    for name in names:
-        if name not in BY_NAME:
-            raise OptionError(f"variant must be one of {', '.join(BY_NAME)}; got {name!r}")
-    return tuple(BY_NAME[name] for name in dict.fromkeys(names)) or VARIANTS
+    def of(self, call: Ready) -> list[Variant]:
+        """The variants to try of a call: one that was named is tried with all, the others where they make sense."""
+        return [variant for variant in variants.chosen(self.variants) if self.variants or variant.suits(call)]
 
 
 def run(
     cut: Cut,
     step_ms: float,
     wish: Wish,
-    said: Circumstances,
+    circumstances: Circumstances,
     tell: Callable[[int, int, str], None] = lambda *_: None,
 ) -> Trial:
     """Try what a recording offers.
@@ -149,106 +150,76 @@ def run(
         cut: Its operators.
         step_ms: What a step took.
         wish: What to try.
-        said: What the training had to work with.
+        circumstances: What the training had to work with.
         tell: Is told how many operators are done, of how many, and what is tried now.
 
     Returns:
         What was measured, also where somebody pressed Ctrl-C meanwhile.
     """
     trial = Trial(cut=cut, step_ms=step_ms, device=str(wish.device))
-    variants = chosen(wish.variants)
-    ends = time.monotonic() + wish.total
-    with restored(), as_recorded(said):
+    ends = time.monotonic() + wish.seconds
+    with restored(), as_recorded(circumstances):
         try:
-            for row in _rows(trial, variants, wish):
-                left = (ends - time.monotonic()) / (wish.count - len(trial.rows) + 1)
-                _try(row, variants, wish, left, lambda what: tell(len(trial.rows), wish.count, what))
+            for row, call in _calls(trial, wish):
+                left = (ends - time.monotonic()) / (wish.limit - len(trial.rows) + 1)
+                _try(row, call, wish, left, lambda what: tell(len(trial.rows), wish.limit, what))
+                del call  # the next one may need the memory
         except KeyboardInterrupt:
             trial.is_interrupted = True
     return trial
 
 
-def _rows(trial: Trial, variants: Sequence[Variant], wish: Wish) -> Iterator[Row]:
-    """The operators for which there is something to try, those that cost most first."""
+def _calls(trial: Trial, wish: Wish) -> Iterator[tuple[Row, Ready]]:
+    """The calls for which there is something to try, those that cost most first; what cannot be built is a row only."""
     for group in trial.cut.groups:
-        if len(trial.rows) >= wish.count:
+        if len(trial.rows) >= wish.limit:
             return
         row = Row(group=group)
-        call = _built(row, wish)
-        if call is not None and not any(_is_wanted(each, call, wish) for each in variants):
+        try:
+            call = _built(group, wish)
+        except (UnmatchedError, RuntimeError, ValueError, TypeError, IndexError, NotImplementedError) as error:
+            row.problem = said(error)[:_LONGEST]
+            trial.rows.append(row)
             continue
+        if wish.of(call):
+            trial.rows.append(row)
+            yield row, call
         del call
-        trial.rows.append(row)
-        yield row
 
 
-def _is_wanted(variant: Variant, call: Ready, wish: Wish) -> bool:
-    return bool(wish.variants) or variant.suits(call)
+def _built(group: Group, wish: Wish) -> Ready:
+    needed = inputs.needed_bytes(group.signature) / GIB
+    if needed > wish.memory:
+        raise UnmatchedError(f"needs {needed:.3g} GiB, and {wish.memory:.3g} may be taken (--memory)")
+    return inputs.build(group.signature, wish.device)
 
 
-def _built(row: Row, wish: Wish) -> Ready | None:
-    """The call, ready; None with its problem in the row."""
-    signature = row.group.signature
-    needed = needed_bytes(signature)
-    if wish.memory and needed > wish.memory:
-        row.problem = f"needs {needed / 2**30:.3g} GiB, and {wish.memory / 2**30:.3g} may be taken (--memory)"
-        return None
-    try:
-        return build(signature, wish.device)
-    except (UnmatchedError, RuntimeError, ValueError, TypeError, IndexError, NotImplementedError) as error:
-        row.problem = _said(error)
-        return None
-
-
-def needed_bytes(signature: Signature | Update) -> int:
-    """What trying it takes of memory, as far as its inputs tell."""
-    return signature.needed_bytes if isinstance(signature, Update) else ready.needed_bytes(signature)
-
-
-def build(signature: Signature | Update, device: torch.device) -> Ready:
-    """Make a call of an operator, or an update, ready to run.
-
-    Raises:
-        UnmatchedError: It cannot be run again: says why.
-    """
-    return updates.build(signature, device) if isinstance(signature, Update) else ready.build(signature, device)
-
-
-def _try(row: Row, variants: Sequence[Variant], wish: Wish, left: float, tell: Callable[[str], None]) -> None:
+def _try(row: Row, call: Ready, wish: Wish, left: float, tell: Callable[[str], None]) -> None:
     """Run a call by itself, then beside each variant; for so many seconds in all."""
-    call = _built(row, wish)
-    if call is None:
-        return
     tell(call.name)
     try:
-        call()
-        row.alone_ms = timing.alone(call, clock=wish.clock) * 1e3
+        original = Blocks(call, wish.clock)
+        row.alone_ms = 1e3 * median(original.seconds() for _ in range(_ALONE))
     except Exception as error:  # noqa: BLE001 -- whatever an operator has to say
-        row.problem = _said(error)
+        row.problem = said(error)[:_LONGEST]
         return
-    wanted = [variant for variant in variants if _is_wanted(variant, call, wish)]
-    for variant in wanted:
+    suitable = wish.of(call)
+    for variant in suitable:
         tell(f"{call.name} {variant.name}")
-        if (tried := _tried(call, variant, wish, left / len(wanted))) is not None:
-            row.tried.append(tried)
+        try:
+            row.tried += _tried(call, original, variant, wish.clock, left / len(suitable))
+        except Exception as error:  # noqa: BLE001 -- whatever an operator has to say
+            row.tried.append(Tried(variant=variant.name, problem=said(error)[:_LONGEST]))
         gc.collect(0)
 
 
-def _tried(call: Ready, variant: Variant, wish: Wish, left: float) -> Tried | None:
-    # half of the time goes into building, holding results against each other, and finding out how long a call takes
-    longest = min(max(left / 2, _SHORTEST_S), timing.LONGEST_S)
-    try:
-        changed = variant.changed(call)
-        if changed is None:
-            return None
+def _tried(call: Ready, original: Blocks, variant: Variant, clock: Clock | None, left: float) -> Iterator[Tried]:
+    """The call in one way; nothing where it would be the same call, or cannot be."""
+    if (changed := variant.changed(call)) is not None:
+        # half of the time goes into building, holding results against each other, and finding out how long a call takes
+        longest = min(max(left / 2, _SHORTEST_S), timing.LONGEST_S)
         apart = difference(call, changed)
-        timed = timing.beside(call, changed, clock=wish.clock, seconds=min(wish.seconds, longest), longest=longest)
-    except Exception as error:  # noqa: BLE001 -- whatever an operator has to say
-        return Tried(variant=variant.name, problem=_said(error))
-    wrong = apart is not None and apart > variant.tolerance
-    return Tried(variant=variant.name, timing=timed, difference=apart, is_wrong=wrong)
-
-
-def _said(error: Exception) -> str:
-    """The first line of an error."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        blocks = Blocks(changed, clock)
+        timed = timing.in_turn(original, blocks, seconds=min(timing.SECONDS, longest), longest=longest)
+        wrong = apart is not None and apart > variant.tolerance
+        yield Tried(variant=variant.name, timing=timed, difference=apart, is_wrong=wrong)

@@ -1,33 +1,39 @@
-"""What was tried, as a table, as sentences, and as data."""
+"""What was tried, as a table, as sentences, as data, and as what it says of findings."""
 
 from __future__ import annotations
 
+import contextlib
+import re
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from perfhooks.trying.trial import COMPARABLE
+from perfhooks import words
+from perfhooks.errors import PerfhooksError
+from perfhooks.report.data import TRIED_FORMAT, Tried, TriedFile, read_tried
+from perfhooks.run.layout import TRIED
+from perfhooks.run.publishing import publish_json
+from perfhooks.trying import trial as trials
+from perfhooks.trying.timing import in_words
+from perfhooks.trying.variants import ADVICE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-    from perfhooks.trying.trial import Row, Trial, Tried
+    from perfhooks.trying.cut import Left
+    from perfhooks.trying.trial import Row, Trial
 
 FORMAT: Final = 1
 SCHEMA: Final = {
     "operator": pl.String,
     "inputs": pl.String,
-    "calls": pl.Float64,
-    "recorded_ms": pl.Float64,
-    "beside_recorded": pl.Float64,
+    **dict.fromkeys(("calls", "recorded_ms", "beside_recorded"), pl.Float64),
     "variant": pl.String,
-    "times": pl.Float64,
-    "low": pl.Float64,
-    "high": pl.Float64,
+    **dict.fromkeys(("times", "low", "high"), pl.Float64),
     "verdict": pl.String,
-    "difference": pl.Float64,
-    "saved_ms": pl.Float64,
-    "saved_percent": pl.Float64,
+    **dict.fromkeys(("difference", "saved_ms", "saved_percent"), pl.Float64),
 }
 """The columns of the table.
 
@@ -37,26 +43,28 @@ as fast it is, with the ends of its interval (99%); ``verdict``; ``difference`` 
 value in them, null where they are drawn; ``saved_ms`` and ``saved_percent``, by how much a step would be shorter if
 nothing else changes, null where that cannot be said.
 """
-_SHOWN: Final = ("operator", "inputs", "calls", "recorded_ms", "variant", "times", "verdict", "difference", "saved_ms")
-_WORDS: Final = {"faster": "faster", "slower": "slower", "same": "same", "undecided": "not decided"}
 _REASONS: Final = 6
+"""How many reasons are told: those that take most time."""
+_NAMED: Final = 3
+"""How many operators of each reason are named."""
 
 
 def table(trial: Trial) -> pl.DataFrame:
     """One row for each variant of each operator, of `SCHEMA`."""
-    return pl.DataFrame([each for row in trial.rows for each in _rows(row, trial)], schema=SCHEMA)
+    return pl.DataFrame([cells for row in trial.rows for cells in _rows(row, trial)], schema=SCHEMA)
 
 
 def brief(trial: Trial) -> pl.DataFrame:
     """The same as far as a terminal has room, each operator named once."""
-    whole = table(trial).select(_SHOWN)
     again = pl.Series([place > 0 for row in trial.rows for place in range(max(len(row.tried), 1))], dtype=pl.Boolean)
-    once = ("operator", "inputs", "calls", "recorded_ms")
-    return whole.with_columns(pl.when(again).then(None).otherwise(pl.col(name)).alias(name) for name in once).select(
+    once = (
         pl.col("operator").str.strip_prefix("aten::"),
         pl.col("inputs").str.slice(0, 40),
         pl.col("calls").round(1),
         pl.col("recorded_ms").round(2),
+    )
+    return table(trial).select(
+        *(pl.when(~again).then(column) for column in once),
         "variant",
         pl.col("times").round(2),
         "verdict",
@@ -75,30 +83,24 @@ def _rows(row: Row, trial: Trial) -> Iterator[dict[str, Any]]:
     }
     if not row.tried:
         yield first | {"verdict": f"not run: {row.problem}" if row.problem else "nothing to try"}
-    for each in row.tried:
-        yield first | {"variant": each.variant} | _measured(row, each, trial)
+    for tried in row.tried:
+        saved = row.saved_ms(tried)
+        yield {
+            **first,
+            "variant": tried.variant,
+            **(tried.timing.columns if tried.timing else {}),
+            "verdict": verdict(row, tried),
+            "difference": tried.difference,
+            "saved_ms": saved,
+            "saved_percent": None if saved is None else 100 * saved / trial.step_ms,
+        }
 
 
-def _measured(row: Row, tried: Tried, trial: Trial) -> dict[str, Any]:
-    if tried.timing is None:
-        return {"verdict": f"not run: {tried.problem}"}
-    saved = row.saved_ms(tried)
-    return {
-        "times": tried.timing.times,
-        "low": 1 / tried.timing.high,
-        "high": 1 / tried.timing.low,
-        "verdict": verdict(row, tried),
-        "difference": tried.difference,
-        "saved_ms": saved,
-        "saved_percent": None if saved is None else 100 * saved / trial.step_ms,
-    }
-
-
-def verdict(row: Row, tried: Tried) -> str:
+def verdict(row: Row, tried: trials.Tried) -> str:
     """What to think of a variant, in a word or three."""
     if tried.timing is None:
-        return "not run"
-    word = _WORDS[tried.timing.outcome]
+        return f"not run: {tried.problem}"
+    word = in_words(tried.timing.outcome)
     if tried.is_wrong:
         return f"{word}, WRONG"
     return word if row.is_comparable else f"{word}, not comparable"
@@ -106,45 +108,37 @@ def verdict(row: Row, tried: Tried) -> str:
 
 def sentences(trial: Trial) -> list[str]:
     """What it comes to."""
-    said = []
-    if trial.is_interrupted:
-        said.append("Interrupted: this is what was measured until then.")
-    totals = trial.totals()
-    if totals:
-        said.append(f"If nothing else changes, a step of {trial.step_ms:.4g} ms would be shorter by:")
-        for name, saved in totals.items():
-            count = sum(
-                each.variant == name and each.is_gain and row.saved_ms(each) is not None
-                for row in trial.rows
-                for each in row.tried
-            )
-            operators = f"{count} operator{'s' * (count != 1)}"
-            said.append(f"  {name}: {saved:.3g} ms, {100 * saved / trial.step_ms:.2g}% ({operators})")
+    said = ["Interrupted: this is what was measured until then."] if trial.is_interrupted else []
+    if saved := trial.saved():
+        said.append(f"If nothing else changes, a step of {words.ms(trial.step_ms)} would be shorter by:")
+        for name, gains in saved.items():
+            share, operators = words.share(sum(gains) / trial.step_ms), words.count(len(gains), "operator")
+            said.append(f"  {name}: {words.ms(sum(gains))}, {share} ({operators})")
     elif trial.rows:
         said.append("Nothing that was tried makes a step shorter for sure.")
     if odd := sum(row.alone_ms is not None and not row.is_comparable for row in trial.rows):
+        least, most = trials.COMPARABLE
         said.append(
-            f"{odd} of {len(trial.rows)} operators took less than {COMPARABLE[0]:g} or more than {COMPARABLE[1]:g} "
+            f"{odd} of {len(trial.rows)} operators took less than {least:g} or more than {most:g} "
             "times what was recorded when run alone: not comparable, and counted for nothing."
         )
-    said += _covered(trial)
-    return said
+    return said + _covered(trial)
 
 
 def _covered(trial: Trial) -> list[str]:
     """What can be run again, and why the rest cannot."""
-    cut = trial.cut
     tried = sum(row.group.step_ms for row in trial.rows)
-    share = f"{100 * cut.covered:.1f}% of the time of operators can be run again"
-    said = [f"{share}; the {len(trial.rows)} tried here take {tried:.4g} ms of a step."]
-    by_reason: dict[str, list[Any]] = {}
-    for each in cut.left:
-        by_reason.setdefault(each.reason, []).append(each)
-    ordered = sorted(by_reason.items(), key=lambda entry: -sum(each.share for each in entry[1]))
-    for reason, left in ordered[:_REASONS]:
-        names = ", ".join(each.name for each in left[:3])
-        more = f" and {len(left) - 3} more" if len(left) > 3 else ""  # noqa: PLR2004 -- as many as are named
-        said.append(f"  {100 * sum(each.share for each in left):.1f}% cannot: {reason} ({names}{more})")
+    share = f"{words.share(trial.cut.covered)} of the time of operators can be run again"
+    said = [f"{share}; the {len(trial.rows)} tried here take {words.ms(tried)} of a step."]
+    by_reason: dict[str, list[Left]] = defaultdict(list)
+    for left in trial.cut.left:
+        by_reason[left.reason].append(left)
+    shares = {reason: sum(left.share for left in lefts) for reason, lefts in by_reason.items()}
+    for reason in sorted(shares, key=lambda reason: -shares[reason])[:_REASONS]:
+        lefts = by_reason[reason]
+        names = ", ".join(left.name for left in lefts[:_NAMED])
+        more = f" and {len(lefts) - _NAMED} more" if len(lefts) > _NAMED else ""
+        said.append(f"  {words.share(shares[reason])} cannot: {reason} ({names}{more})")
     return said
 
 
@@ -156,7 +150,54 @@ def data(trial: Trial) -> dict[str, Any]:
         "step_ms": trial.step_ms,
         "interrupted": trial.is_interrupted,
         "rows": table(trial).to_dicts(),
-        "saved_ms": trial.totals(),
+        "saved_ms": {name: sum(gains) for name, gains in trial.saved().items()},
         "covered": trial.cut.covered,
-        "left": [{"operator": each.name, "reason": each.reason, "share": each.share} for each in trial.cut.left],
+        "left": [{"operator": left.name, "reason": left.reason, "share": left.share} for left in trial.cut.left],
     }
+
+
+def of_findings(trial: Trial) -> list[Tried]:
+    """What a trial says of each advice, the best variant of each; nothing of those of which nothing is known."""
+    said: list[Tried] = []
+    for rule, advice in ADVICE.items():
+        rows = [row for row in trial.rows if re.fullmatch(advice.operators, row.group.signature.name)]
+        measured = [tried for variant in advice.variants for tried in _of_variant(rule, variant, rows, trial)]
+        said += sorted(measured, key=lambda tried: -tried.saved_ms)[:1]
+    return said
+
+
+def _of_variant(rule: str, variant: str, rows: list[Row], trial: Trial) -> Iterator[Tried]:
+    """What one variant did to all operators of an advice for which that can be said."""
+    pairs = [
+        (row.group.step_ms, saved)
+        for row in rows
+        for tried in row.tried
+        if tried.variant == variant and (saved := row.saved_ms(tried)) is not None
+    ]
+    if pairs:
+        before, saved = (sum(values) for values in zip(*pairs, strict=True))
+        yield Tried(
+            rule=rule,
+            variant=variant,
+            times=before / (before - saved),
+            saved_ms=saved,
+            saved_percent=100 * saved / trial.step_ms,
+            operators=len(pairs),
+            device=trial.device,
+        )
+
+
+def keep(trial: Trial, folder: Path) -> bool:
+    """Write into a run folder what a trial says of findings, beside what earlier ones said of others.
+
+    Returns:
+        Whether it says anything; nothing is written where it does not.
+    """
+    new = of_findings(trial)
+    if new:
+        earlier: list[Tried] = []
+        with contextlib.suppress(FileNotFoundError, PerfhooksError):  # a broken one is written anew
+            earlier = read_tried(folder / TRIED)
+        others = [tried for tried in earlier if tried.rule not in {said.rule for said in new}]
+        publish_json(folder / TRIED, TriedFile(format=TRIED_FORMAT, measured=[*others, *new]))
+    return bool(new)
