@@ -105,8 +105,8 @@ def test_what_cannot_be_is_refused_in_one_line(run, folder, arguments, said):
     assert len(err.strip().splitlines()) == 1
 
 
-def test_an_option_that_there_was_once_is_answered_as_one_that_there_never_was(run, folder, tmp_path):
-    answers = [run(folder, option, tmp_path / "operators.json") for option in ("--export", "--nothing")]
+def test_an_option_that_there_was_once_is_answered_as_one_that_there_never_was(run, tmp_path):
+    answers = [run(tmp_path / "absent.json", option, tmp_path / "x.json") for option in ("--export", "--nothing")]
     assert [(code, out) for code, out, _ in answers] == [(2, "")] * 2
     assert "No such option: --export" in answers[0][2]
     assert answers[0][2].count("\n") <= answers[1][2].count("\n")
