@@ -10,7 +10,8 @@ both are the order in which modules happen to be imported. Here the order is wri
 Threads of ours in a training, all of them daemons: the watcher (`watching.watcher`), which looks at steps, requests and
 the timeline; the look at the start and the window without steps of `perfhooks run` (`launching.startup`,
 `launching.timed`); the one that hears SIGTERM while a window is open (`recording.ending.signals`); one that names the
-modules of a window, out of its recorder's sight, and is gone at once (`recording.labelling`). The worker is a process of its own.
+modules of a window, out of its recorder's sight, and is gone at once (`recording.labelling`). The worker is a
+process of its own.
 """
 
 from __future__ import annotations
