@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import gzip
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from copy import deepcopy
 from pathlib import Path
@@ -433,6 +437,17 @@ def test_ranks_decide_who_records(monkeypatch):
     assert [(job.rank, job.world_size) for job in jobs] == [(1, 2)], "asked once, about itself"
 
 
+@pytest.mark.parametrize(("rank", "records"), [(0, True), (1, False), (2, True), (3, False)])
+def test_of_each_node_the_first_rank_alone_records_where_that_is_asked(monkeypatch, rank, records):
+    node = {"RANK": rank, "WORLD_SIZE": 4, "LOCAL_RANK": rank % 2, "LOCAL_WORLD_SIZE": 2}
+    for name, value in node.items():
+        monkeypatch.setenv(name, str(value))
+    seen = []
+    with Profiler(schedule=SCHEDULE, on_trace_ready=seen.append, ranks="first-of-node") as prof:
+        loop(prof)
+    assert bool(seen) is records
+
+
 @pytest.fixture
 def rank_one_of_two(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
@@ -540,27 +555,64 @@ for _ in range(3):
     assert facts["state"] == "done"
 
 
-def test_a_forked_child_does_nothing(tmp_path):
-    script = """
-import os, torch, perfhooks
-prof = perfhooks.Profiler(schedule="wait=0 warmup=0 active=4 repeat=1", out="runs", run="r", on_trace_ready="steps")
-prof.start()
-torch.ones(3) + 1
-prof.step()
-child = os.fork()
-for _ in range(4):
-    torch.ones(3) + 1
-    prof.step()
-prof.stop()
-if not child:
-    os._exit(0)  # as a data loader's worker ends
-print("child", os.waitpid(child, 0)[1])
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, "child 0\n"), done.stderr
-    assert (tmp_path / "runs/r/train-000000-000003/rank0.steps.csv").exists()
+def forked(act):
+    """How a forked child ended that did something and was left by ``os._exit``, as a data loader's worker is."""
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            code = act()
+        finally:
+            os._exit(code)
+    deadline = time.monotonic() + 60
+    while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            pytest.fail("the child hangs")
+        time.sleep(0.01)
+    return os.waitstatus_to_exitcode(ended[1])
+
+
+def has_children():
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+        return True
+    return False
+
+
+def contents():
+    return {path: path.read_bytes() for path in Path("runs/r").rglob("*") if path.is_file()}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*use of fork.* may lead to deadlocks:DeprecationWarning")
+def test_a_forked_child_that_goes_on_writes_nothing_and_starts_no_worker():
+    """Neither one forked between two windows nor one forked inside of one; and the parent loses nothing."""
+    with Profiler(
+        schedule="wait=2 warmup=0 active=3 repeat=3", out="runs", run="r", on_trace_ready="steps", watch=False
+    ) as prof:
+
+        def go_on():
+            loop(prof, 20)
+            prof.stop()
+            prof.wait(0)
+            return has_children()
+
+        for steps in (6, 2):
+            loop(prof, steps)
+            assert prof.in_window is (steps == 2)
+            assert prof.wait(60)
+            before = contents()
+            assert forked(go_on) == 0
+            assert contents() == before
+        loop(prof, 9)
+    assert prof.wait(60)
+    assert sorted(path.parent.name for path in Path("runs/r").glob("*/rank0.steps.csv")) == [
+        "train-000002-000004", "train-000007-000009", "train-000012-000014"
+    ]  # fmt: skip
+    with Path("runs/r/rank0.timeline.csv").open() as file:
+        assert [int(row["step"]) for row in csv.DictReader(file)] == list(range(17))
 
 
 # --- started by nobody, and failures ---
