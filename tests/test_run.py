@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -191,10 +192,10 @@ def test_a_killed_recording_is_told_from_one_that_goes_on(tmp_path, change, is_g
     run = Run.open(tmp_path, "r", ALONE, {})
     path = mark(run, msgspec.structs.replace(Process.current(), **change))
     place = Place(run.folder / WINDOW)
-    assert run.died_recording() == ([place] if is_gone else [])
-    assert run.is_recording(place) is not bool(is_gone)
-    os.utime(path, (0, 0))
-    assert run.died_recording() == ([] if is_gone is False else [place])
+    for minutes, is_over in ((0, bool(is_gone)), (50, bool(is_gone)), (70, is_gone is not False)):
+        os.utime(path, (time.time() - 60 * minutes,) * 2)
+        assert run.died_recording() == [place] * is_over
+        assert run.is_recording(place) is run.is_any_recording() is not is_over
 
 
 def test_a_zombie_has_ended():
@@ -216,9 +217,9 @@ def test_an_open_window_leaves_a_mark_until_it_ends(tmp_path):
     assert not run.is_recording(Place(run.folder / WINDOW))
 
 
-def left(run, token="0a1b", **facts):
+def left(run, token="0a1b", *, name="train-000002-000004", handlers=("steps",), **facts):
     """A window of three steps that waits to be finished; without facts, of which only the trace was saved."""
-    place = Place(run.folder / "train-000002-000004")
+    place = Place(run.folder / name)
     place.folder.mkdir(exist_ok=True)
     events = [
         event
@@ -227,7 +228,7 @@ def left(run, token="0a1b", **facts):
     ]
     write_trace(place.saved_trace(token), events)
     if facts:
-        place.save(Capture(state="spooled", token=token, handlers=({"type": "steps"},), **facts))
+        place.save(Capture(state="spooled", token=token, handlers=tuple({"type": each} for each in handlers), **facts))
     return place
 
 
@@ -243,6 +244,37 @@ def test_a_trace_whose_process_ended_before_it_told_of_it_is_finished(tmp_path):
         "4",
     ]
     assert list(place.folder.glob(".*spool*")) == []
+
+
+def test_a_window_one_of_whose_files_could_not_be_written_can_be_finished_later(tmp_path):
+    """A folder in the file's place is as good a reason as a quota: the other files are there, and so is the trace."""
+    place = left(Run.open(tmp_path, "r", ALONE, {}), handlers=("operators", "steps"), first=2, last=4, reached=5)
+    place.artifact("operators.csv").mkdir()
+    with pytest.raises(OSError, match=r"operators\.csv"):
+        finish(place)
+    assert place.artifact("steps.csv").is_file()
+    assert place.load().state == "spooled"
+    place.artifact("operators.csv").rmdir()
+    assert finish(place).artifacts == ("rank0.operators.csv", "rank0.steps.csv")
+    assert place.artifact("operators.csv").is_file()
+
+
+def test_windows_that_wait_to_be_finished_do_not_count_among_those_to_be_kept_and_are_not_deleted(tmp_path):
+    """Nor do those of other stages."""
+    run = Run.open(tmp_path, "r", ALONE, {})
+    facts = {"first": 2, "last": 4, "reached": 5, "keep_windows": 1}
+    left(run, name="test-000002-000004", stage="test", time=1.0, **facts)
+    finish(Place(run.folder / "test-000002-000004"))
+    spooled, older, newer = (
+        left(run, name=f"train-00000{number}-000004", time=float(number), **facts) for number in (2, 3, 4)
+    )
+    finish(older)
+    finish(newer)
+    assert not older.folder.exists()
+    assert {path.name for path in run.window_folders()} == {
+        "test-000002-000004", spooled.folder.name, newer.folder.name
+    }  # fmt: skip
+    assert finish(spooled).state == "done"
 
 
 def test_a_window_that_its_training_deletes_meanwhile_is_no_problem(tmp_path):
