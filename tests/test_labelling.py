@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import io
 import json
 import os
 import socket
@@ -375,6 +376,67 @@ def test_only_the_thread_of_the_steps_is_labelled(tmp_path):
     assert len(found) == 5
 
 
+class Waits(torch.autograd.Function):
+    """Does nothing, in both directions and when it is saved, until somebody goes on."""
+
+    @staticmethod
+    def forward(ctx, given, wait):
+        ctx.wait = wait
+        return given * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        ctx.wait()
+        return grad, None
+
+
+class Saved:
+    """Waits while it is saved."""
+
+    def __init__(self, wait):
+        self.wait = wait
+
+    def __reduce__(self):
+        self.wait()
+        return int, ()
+
+
+def call_and_wait(wait):
+    net = model()
+    net.register_forward_hook(lambda *_: wait())
+    net(torch.ones(2, 64))
+
+
+ASIDE = {
+    "call": call_and_wait,
+    "backward": lambda wait: torch.autograd.backward(Waits.apply(torch.ones(1, requires_grad=True), wait)),
+    "save": lambda wait: torch.save(Saved(wait), io.BytesIO()),
+}
+
+
+@pytest.mark.parametrize("what", ASIDE)
+def test_what_another_thread_is_in_the_middle_of_is_no_part_of_the_step_and_hides_none(tmp_path, what):
+    net = model()
+
+    def body(*_):
+        began, go_on = threading.Event(), threading.Event()
+
+        def wait():
+            began.set()
+            go_on.wait(60)
+
+        other = threading.Thread(target=ASIDE[what], args=(wait,))
+        other.start()
+        assert began.wait(60)
+        net(torch.ones(2, 64)).sum().backward()
+        torch.save(0, io.BytesIO())
+        go_on.set()
+        other.join()
+
+    recorded = record(tmp_path, body)
+    assert [recorded.count(part) for part in ("forward", "backward", "checkpoint")] == [2, 2, 2]
+
+
 def test_without_files_nothing_is_labelled():
     """Then it is torch's profiler, and its table has no rows of ours."""
     net = model()
@@ -442,11 +504,14 @@ def test_what_is_compiled_stays_as_it_is(tmp_path, how, first):
     else:
         call = torch.compile(whole_step(net) if how == "function" else net, backend=backend)
 
+    after = nn.Linear(8, 8)
+
     def body(_prof, step):
         if step >= first:
             loss = call(torch.ones(2, 8)).sum()
             if how != "function":
                 loss.backward()
+            after(torch.ones(2, 8))
 
     breaks = [sum(counters["graph_break"].values())]
     recorded = record(tmp_path, body, steps=6, schedule="wait=1 warmup=1 active=3 repeat=1")
@@ -457,6 +522,7 @@ def test_what_is_compiled_stays_as_it_is(tmp_path, how, first):
     assert not any("profiler" in graph for graph in graphs)
     assert recorded.count("backward") == 3 - (first == 3)
     assert recorded.ms("forward") > 0
+    assert recorded.count("forward") == (3 - (first == 3)) * (1 if how == "function" else 2), "what comes after it too"
 
 
 RANKS = """
