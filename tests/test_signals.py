@@ -23,21 +23,25 @@ X = torch.ones(8, 8)
 TIMEOUT = 120
 
 WAITING = """
-import sys, time, torch, torch.distributed as dist, perfhooks
+import ctypes, sys, torch, torch.distributed as dist, perfhooks
 rank = int(sys.argv[1])
 dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
 with perfhooks.Profiler(schedule="wait=0 warmup=0 active=5", out="runs", run="r", background=False) as prof:
     for step in range(3):
         if step == 1:
             print("ready", flush=True)
-            (dist.barrier if rank == 0 else lambda: time.sleep(100))()
+            if rank == 0:
+                dist.barrier()
+            mutex, system = ctypes.create_string_buffer(256), ctypes.CDLL(None)
+            system.pthread_mutex_lock(mutex)
+            system.pthread_mutex_lock(mutex)  # for ever, whatever signal comes
         prof.step()
 """
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
-def test_sigterm_ends_a_rank_that_waits_for_another_one_as_fast_as_without_us(tmp_path):
-    """The main thread is in a call that does not return, so no Python handler comes to run."""
+def test_sigterm_ends_ranks_that_wait_in_a_collective_or_in_c_code_as_fast_as_without_us(tmp_path):
+    """The main thread is in a call that does not return, so no Python handler comes to run; so is the other's."""
     (tmp_path / "train.py").write_text(WAITING)
     both = [
         subprocess.Popen(
@@ -55,6 +59,9 @@ def test_sigterm_ends_a_rank_that_waits_for_another_one_as_fast_as_without_us(tm
         assert both[0].wait(TIMEOUT) == -signal.SIGTERM
         # without us it takes 0.1 s; with a Python handler alone it takes until the other rank or the time limit
         assert time.monotonic() - began < 10
+        both[1].send_signal(signal.SIGTERM)
+        # it is given half a second to come out of C code, where it may be in no collective
+        assert both[1].wait(30) == -signal.SIGTERM
     finally:
         for each in both:
             each.kill()

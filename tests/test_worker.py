@@ -8,14 +8,17 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
 from perfhooks import Profiler
 from perfhooks.finishing.leftovers import finish_all
-from perfhooks.finishing.messages import WakeUp, WriteSteps
+from perfhooks.finishing.messages import FinishWindow, WakeUp, WriteSteps
+from perfhooks.recording.tasks import Tasks
 from perfhooks.recording.worker import Worker
+from perfhooks.run.capture import Place
 
 TIMEOUT = 120
 
@@ -215,6 +218,48 @@ def test_a_window_that_kills_every_worker_costs_only_itself(tmp_path, monkeypatc
     made = sorted(path.parent.name for path in tmp_path.glob("runs/r/*/rank0.steps.csv"))
     assert made == ["train-000003-000003", "train-000005-000005"]
     assert [record.levelname for record in caplog.records if "died again" in record.message] == ["WARNING"]
+
+
+ANSWERS = """
+import json, os, sys
+with os.fdopen(int(sys.argv[2]), "r+b", buffering=0) as channel:
+    for line in channel:
+        channel.write(json.dumps({"task": json.loads(line)["task"]}).encode() + b"\\n")
+"""
+"""A worker without a delay, which says that it has done what it was told."""
+
+
+def test_workers_that_die_now_and_then_are_replaced_for_as_long_as_the_training_takes(tmp_path, monkeypatch):
+    """Three in a row are the end of it; three in a month, each after windows that were finished, are not."""
+    monkeypatch.setattr("perfhooks.recording.worker._BOOTSTRAP", ANSWERS)
+    done = []
+    tasks = Tasks(done.append, "raise")
+    tasks.open(tmp_path / "worker.log")
+    for number in range(5):
+        place = Place(tmp_path / f"train-{number}")
+        tasks.tell(FinishWindow(str(place.folder), str(place.folder), 0), place)
+        assert tasks.wait(TIMEOUT)
+        assert done[-1:] == [place]
+        os.kill(tasks.worker.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, tasks.worker.pid, os.WEXITED | os.WNOWAIT)
+    tasks.leave(TIMEOUT)
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="nothing tells the variables of a process here")
+def test_a_worker_sees_no_device_and_gets_nothing_that_was_put_into_the_training(tmp_path, monkeypatch):
+    devices = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+    tools = ("LD_PRELOAD", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "KINETO_USE_DAEMON", "PERFHOOKS_RUN")
+    for name in (*devices, *tools, "OMP_NUM_THREADS", "A_KEY_OF_THE_USERS"):
+        monkeypatch.setenv(name, "8")
+    made = Worker(tmp_path / "worker.log")
+    try:
+        lines = Path(f"/proc/{made.pid}/environ").read_bytes().decode().split("\0")
+    finally:
+        made.leave(TIMEOUT)
+    found = dict(line.split("=", 1) for line in lines if line)
+    assert [found[name] for name in devices] == ["", "", ""]
+    assert not set(tools) & set(found)
+    assert (found["OMP_NUM_THREADS"], found["POLARS_MAX_THREADS"], found["A_KEY_OF_THE_USERS"]) == ("1", "1", "8")
 
 
 def test_where_no_worker_can_be_started_the_training_makes_the_files(tmp_path, monkeypatch):
