@@ -65,6 +65,20 @@ def test_the_doctor_records_a_window_and_says_what_works_here(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_the_doctor_says_that_nothing_can_be_recorded_where_nothing_can(tmp_path):
+    """While another profiler records; it tries, and does not conclude from versions."""
+    import torch
+
+    from perfhooks.command.doctor import examine
+
+    def recorder():
+        return next(each for each in examine(tmp_path / "perf") if each.subject == "recorder")
+
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        assert (recorder().state, recorder().text.split(";")[0]) == ("problem", "no step was recorded")
+    assert recorder().state == "ok"
+
+
 def test_the_doctor_finds_a_place_that_cannot_be_written(tmp_path):
     (tmp_path / "file").touch()
     done = run("doctor", "--out", "file", folder=tmp_path)

@@ -101,7 +101,10 @@ def _recorder() -> tuple[str, str]:
             for _ in range(2):
                 torch.ones(8) + 1
                 prof.step()
-        size = next(Path(folder).glob("doctor/*/rank0.pt.trace.json.gz")).stat().st_size
+        found = list(Path(folder).glob("doctor/*/rank0.pt.trace.json.gz"))
+        if not found:
+            return "problem", "no step was recorded; a line above may say why"
+        size = found[0].stat().st_size
     return "ok", f"Kineto recorded a step and wrote it ({size / 1000:.1f} kB)"
 
 
