@@ -2,12 +2,15 @@
 
 import copy
 import pickle
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 import perfhooks
 from perfhooks import adapting
-from perfhooks.adapting import OpenLabels, Stage, Stages, WrappedMethods
+from perfhooks.adapting import ModuleNames, OpenLabels, Parts, Stage, Stages, WrappedMethods
+from perfhooks.run.capture import Capture
 
 ONE = "wait=1 warmup=0 active=1 repeat=1"
 
@@ -129,6 +132,28 @@ def test_a_step_that_is_no_number_raises_nothing(caplog):
     assert "must be an integer" in caplog.text
 
 
+def test_a_window_that_was_cut_short_ended_where_it_was_cut():
+    assert adapting.last_step(Capture(first=2, last=5, reached=6)) == 5
+    assert adapting.last_step(Capture(first=2, last=5, reached=3, partial="ValueError")) == 3
+    assert adapting.last_step(Capture(first=2, reached=7)) == 7
+
+
+def test_a_stage_holds_no_results_of_a_window_unless_it_is_asked_to(tmp_path):
+    for options, is_held in (({}, False), ({"keep_results": True}, True)):
+        stage = Stage("train", ONE, "steps", options={"out": tmp_path, "background": False, **options})
+        run(stage, 4)
+        try:
+            stage.profiler.events()
+        except perfhooks.NothingRecordedError:
+            assert not is_held
+        else:
+            assert is_held
+
+
+def test_two_runs_that_begin_in_one_moment_have_names_of_their_own():
+    assert len({adapting.new_run_name() for _ in range(5)}) == 5
+
+
 # --- causes ---
 
 
@@ -146,9 +171,14 @@ def test_an_exception_that_cannot_say_what_it_is_has_its_name():
 # --- labels, and methods of others ---
 
 
-def test_a_label_that_ends_closes_what_was_left_open_inside():
-    seen = []
+@pytest.fixture
+def seen():
+    """What the labels of a `region` did, as tags."""
+    return []
 
+
+@pytest.fixture
+def region(seen):
     class Region:
         def __init__(self, name):
             self.name = name
@@ -159,7 +189,11 @@ def test_a_label_that_ends_closes_what_was_left_open_inside():
         def __exit__(self, *_):
             seen.append(f"</{self.name}>")
 
-    labels = OpenLabels(Region)
+    return Region
+
+
+def test_a_label_that_ends_closes_what_was_left_open_inside(seen, region):
+    labels = OpenLabels(region)
     labels.begin("outer")
     labels.begin("inner")
     labels.end("nothing")
@@ -168,6 +202,32 @@ def test_a_label_that_ends_closes_what_was_left_open_inside():
     assert labels.has("by another name")
     labels.close()
     assert seen == ["<outer>", "<inner>", "</inner>", "</outer>", "<last>", "</last>"]
+
+
+def test_a_part_that_hooks_begin_twice_is_one_and_before_a_window_it_is_none(seen, region):
+    """As with a hook that comes for every micro-batch."""
+    parts = Parts(SimpleNamespace(region=region), {})
+    parts.begin("optimizer")
+    parts.put(None, waiting=False)
+    parts.begin("optimizer")
+    parts.begin("optimizer")
+    parts.end("optimizer")
+    assert seen == ["<optimizer>", "</optimizer>"]
+
+
+def test_every_module_but_the_whole_has_a_label_that_ends_with_an_exception_too(seen, region):
+    class Broken(torch.nn.Module):
+        def forward(self, given):
+            raise ValueError("no")
+
+    model = torch.nn.Sequential(torch.nn.ReLU(), Broken())
+    names = ModuleNames(model, region)
+    with pytest.raises(ValueError, match="no"):
+        model(torch.ones(1))
+    assert seen == ["<[module] 0>", "</[module] 0>", "<[module] 1>", "</[module] 1>"]
+    names.remove()
+    model[0](torch.ones(1))
+    assert len(seen) == 4
 
 
 class Duck:

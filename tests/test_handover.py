@@ -20,6 +20,7 @@ import perfhooks
 from perfhooks import Profiler
 from perfhooks.finishing.finish import _cost
 from perfhooks.finishing.leftovers import finish_all
+from perfhooks.guard import logger, speak_up
 from perfhooks.run.capture import Capture
 from perfhooks.run.timeline import HEADER
 
@@ -332,6 +333,18 @@ def test_logging_that_the_program_configured_is_left_alone():
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
     assert "perfhooks" not in done.stderr
     assert logging.getLogger("perfhooks")
+
+
+def test_a_program_that_configures_logging_later_shows_each_of_our_lines_once(monkeypatch, capsys):
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])
+    monkeypatch.setattr(logger, "handlers", [])
+    monkeypatch.setattr(logger, "level", logging.NOTSET)
+    speak_up()
+    logger.info("one")
+    root.addHandler(logging.StreamHandler(sys.stderr))
+    logger.info("two")
+    assert capsys.readouterr().err.splitlines() == ["INFO perfhooks: one", "two"]
 
 
 def test_what_lies_between_two_passes_over_a_loader_is_no_wait_for_data():

@@ -203,6 +203,17 @@ def test_no_other_file_is_read_or_deleted_as_the_trace(run, victim, field):
     assert victim.read_bytes() == content
 
 
+def test_a_trace_outside_of_the_folder_for_temporary_files_is_none_of_ours_however_it_is_called(run, tmp_path):
+    place = Place(run / WINDOW)
+    elsewhere = tmp_path / "precious" / "0123456789ab" / run.name / WINDOW / place.saved_trace(TOKEN).name
+    elsewhere.parent.mkdir(parents=True)
+    testing.write_trace(elsewhere, EVENTS)
+    window(run, spool=str(elsewhere))
+    (outcome,) = finish_all(run)
+    assert "which is not in" in outcome.problem
+    assert elsewhere.exists()
+
+
 def test_a_mark_names_no_other_folder(run, victim):
     mark = {"window": str(victim), "process": {"pid": 1, "host": "elsewhere"}}
     (run / ".rank0.recording").write_text(json.dumps(mark))

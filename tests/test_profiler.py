@@ -352,6 +352,9 @@ def test_an_opaque_schedule_that_forgets_to_save_loses_nothing():
         ({"record_shapes": "yes"}, "record_shapes must be true or false, got 'yes'"),
         ({"on_error": "ignore"}, "on_error must be"),
         ({"stage": ""}, "stage must be a name"),
+        ({"poll": 0}, "poll must be a number > 0"),
+        ({"keep_windows": 0}, "keep_windows must be an integer >= 1"),
+        ({"exit_timeout": -1}, "exit_timeout must be a number >= 0"),
     ],
 )
 def test_a_wrong_argument_is_one_clear_error_at_construction(arguments, words):
@@ -480,9 +483,14 @@ def test_a_rank_that_was_not_asked_says_so(rank_one_of_two, monkeypatch, caplog)
     assert prof.summary() == "no window is recorded here: this rank is not among those of ranks="
     assert caplog.messages == []
     monkeypatch.setenv("RANK", "0")
-    with Profiler(schedule=SCHEDULE, ranks=[7]) as prof:
+    for ranks in ([7], [2]):
+        with Profiler(schedule=SCHEDULE, ranks=ranks) as prof:
+            loop(prof)
+        assert caplog.messages.pop() == f"ranks={ranks} are not in this job (world size 2): nothing is recorded"
+        caplog.clear()
+    with Profiler(schedule=SCHEDULE, ranks=[1], background=False) as prof:
         loop(prof)
-    assert caplog.messages == ["ranks=[7] are not in this job (world size 2): nothing is recorded"]
+    assert caplog.messages == []
 
 
 def test_a_rank_that_does_not_record_keeps_nothing():
@@ -690,6 +698,19 @@ def test_a_recorder_that_fails_in_the_middle_of_a_window_keeps_what_there_is(mon
         loop(prof)
     assert seen == [(3, "profiling it failed"), (8, None)]
     assert "no luck" in caplog.text
+
+
+def test_failures_with_windows_between_them_are_no_reason_to_give_up(caplog):
+    def schedule(step):
+        if step % 4 == 2 and caplog.text.count("no luck") <= step // 4:
+            raise RuntimeError("no luck")
+        return torch.profiler.ProfilerAction.RECORD_AND_SAVE if step % 2 else torch.profiler.ProfilerAction.NONE
+
+    seen = []
+    with Profiler(schedule=schedule, on_trace_ready=lambda w: seen.append(w.step_num)) as prof:
+        loop(prof, 24)
+    assert seen == list(range(2, 25, 2))
+    assert caplog.text.count("no luck") == 6
 
 
 def test_profiling_that_always_fails_ends_with_a_line(caplog):

@@ -277,6 +277,23 @@ def test_windows_that_wait_to_be_finished_do_not_count_among_those_to_be_kept_an
     assert finish(spooled).state == "done"
 
 
+def test_the_order_of_windows_is_that_in_which_the_first_rank_finished_each(tmp_path):
+    ranks = [Run.open(tmp_path, "r", Job(rank=rank, world_size=3), {}) for rank in range(3)]
+    for rank, first in ((0, 9), (0, 1), (1, 9), (0, 5), (2, 9), (1, 1), (2, 1)):
+        ranks[rank].note_window(ranks[rank].place("train", first, first))
+    assert ranks[0].manifest().windows == tuple(f"train-00000{first}-00000{first}" for first in (9, 1, 5))
+
+
+def test_what_is_only_worth_knowing_of_a_trace_is_no_doubt_about_the_window(tmp_path):
+    """It is on the page; the notes of a window are logged as warnings."""
+    place = left(Run.open(tmp_path, "r", ALONE, {}), first=2, last=4, reached=5)
+    trace = json.loads(place.saved_trace("0a1b").read_text())
+    told = {"INFO": ["Out-of-range = 3, Invalid ext correlations = 2"], "WARNING": ["Something was odd"]}
+    place.saved_trace("0a1b").write_text(json.dumps(trace | told))
+    (note,) = finish(place).notes
+    assert "Invalid ext correlations = 2" in note
+
+
 def test_a_window_that_its_training_deletes_meanwhile_is_no_problem(tmp_path):
     """It keeps its latest ones only; one that is there and cannot be read is."""
     run = Run.open(tmp_path, "r", ALONE, {})

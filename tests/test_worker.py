@@ -71,6 +71,13 @@ def test_a_worker_ends_when_its_work_is_done_though_a_forked_child_has_our_end_o
         os.waitpid(child, 0)
 
 
+def test_a_worker_gives_way_to_the_training(worker):
+    own, deadline = os.getpriority(os.PRIO_PROCESS, 0), time.monotonic() + TIMEOUT
+    while os.getpriority(os.PRIO_PROCESS, worker.pid) < min(own + 10, 19) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert os.getpriority(os.PRIO_PROCESS, worker.pid) == min(own + 10, 19)
+
+
 def test_what_is_no_answer_is_not_taken_for_one(worker):
     os.write(worker._channel.fileno(), b"")
     worker._rest = b"{torn\nhello\n[1]\n"
