@@ -25,6 +25,7 @@ from perfhooks.run.folder import Run
 from perfhooks.run.layout import below
 from perfhooks.run.listing import Listing
 from perfhooks.run.liveness import Process
+from perfhooks.run.locking import locked
 from perfhooks.run.publishing import publish_json
 from perfhooks.run.timeline import HEADER, Rows, step_times
 
@@ -444,13 +445,29 @@ def test_a_folder_for_temporary_files_of_another_user_is_not_used(tmp_path, monk
         remote.local_folder("s3://bucket/runs")
 
 
-def test_a_file_system_without_locks_does_without(run, monkeypatch, capsys):
+@pytest.fixture
+def no_locks(monkeypatch):
+    """A file system without them."""
     import errno
 
     def flock(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr("fcntl.flock", flock)
+
+
+def test_what_a_machine_that_died_held_is_free_after_an_hour(tmp_path, no_locks):
+    """Nobody here can ask whether its process lives."""
+    held = tmp_path / "lock.held"
+    for minutes, is_free in ((50, False), (70, True)):
+        held.write_text("1\na-machine-that-died\n")
+        os.utime(held, (time.time() - 60 * minutes,) * 2)
+        with contextlib.nullcontext() if is_free else pytest.raises(TimeoutError), locked(tmp_path / "lock", 0.1):
+            pass
+        assert held.exists() is not is_free
+
+
+def test_a_file_system_without_locks_does_without(run, no_locks, monkeypatch, capsys):
     assert report(monkeypatch, capsys, run)[0] == 0
     assert (run / "report.html").exists()
     assert not list(run.rglob("*.held")), "what stood for the locks is gone"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from filelock import FileLock, SoftFileLock
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 _NO_LOCKS: Final = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 """What a file system without locks answers, such as NFS without its lock service."""
+_LONGEST_S: Final = 3600
+"""Nothing that is done under a lock takes an hour: a file that has stood for one so long was left by a machine that
+died. Of a process of this machine filelock itself sees that it is gone."""
 
 
 @contextmanager
@@ -39,7 +43,11 @@ def locked(path: Path, timeout: float) -> Iterator[None]:
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
-        lock = SoftFileLock(path.with_name(f"{path.name}.held"), timeout=timeout)
+        held = path.with_name(f"{path.name}.held")
+        with suppress(OSError):
+            if time.time() - held.lstat().st_mtime > _LONGEST_S:
+                held.unlink()
+        lock = SoftFileLock(held, timeout=timeout)
         lock.acquire()
     try:
         yield
