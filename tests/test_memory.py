@@ -56,10 +56,10 @@ def test_what_was_alive_at_the_peak_has_its_operator_and_source(tmp_path):
     """An operator that only hands out memory stands for who called it, and so does a frame of torch."""
     found = memory.alive_at_peak(opened(tmp_path, PLANTED)).filter(pl.col("device") == "cuda:0")
     assert found.drop("device").rows() == [
-        (memory.BEFORE, None, None, 400),
+        ("before the recording", None, None, 400),
         ("aten::empty", "train.py(3): step", 1, 200),
         ("aten::clone", "train.py(3): step", 1, 32),
-        (memory.OUTSIDE, "train.py(3): step", 1, 8),
+        ("(outside)", "train.py(3): step", 1, 8),
     ]
 
 

@@ -157,8 +157,8 @@ def test_small_frames_are_summed_into_one_of_their_parent():
         ("all", -1, 9008),
         ("a", 0, 9007),
         ("b", 1, 9000),
-        (tree.OTHER, 1, 7),
-        (tree.OTHER, 0, 1),
+        ("(other)", 1, 7),
+        ("(other)", 0, 1),
     ]
 
 

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 import perfhooks
 from perfhooks import Profiler, Schedule
 from perfhooks.command.app import app
-from perfhooks.recording.requested import WARMUP, Requests
+from perfhooks.recording.requested import Requests
 from perfhooks.run.folder import Run
 from perfhooks.run.timeline import Timeline
 from perfhooks.schedule import OnRequest, Phase
@@ -110,7 +110,7 @@ def test_no_step_is_recorded_twice_and_every_window_is_whole(base, asked, step):
     assert [one for one in range(step, most + 1) if phases.phase(one) is Phase.ACTIVE] == sorted([*ours, *planned])
     for first, last in told:
         assert phases.ends(last)
-        assert any(phases.opens(one) for one in range(max(step, first - WARMUP), first + 1))
+        assert any(phases.opens(one) for one in range(max(step, first - 1), first + 1))
 
 
 def test_where_everything_is_recorded_anyway_a_request_is_refused():

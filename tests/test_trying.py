@@ -277,7 +277,7 @@ def test_slow_calls_are_timed_no_longer_than_they_may_and_nothing_is_said_of_the
     machine = Machine()
     found = beside(machine, machine.call(1.0), machine.call(0.5), longest=5.0)
     assert (found.outcome, found.ratio) == ("undecided", 0.5)
-    assert len(found.a) < timing.PAIRS
+    assert len(found.a) < 20
     assert machine.now < 12
 
 
@@ -303,9 +303,9 @@ def test_a_block_is_a_millisecond_or_more_and_inputs_that_change_begin_anew():
         machine.work(1e-6)
 
     blocks = timing.Blocks(ready.Ready(halve, (), written=(values,)), machine.clock)
-    assert blocks.number * 1e-6 >= timing.BLOCK_S
+    assert blocks.number * 1e-6 >= 1e-3
     assert blocks.seconds() == pytest.approx(1e-6)
-    assert min(seen) >= 0.5**timing.PIECE
+    assert min(seen) >= 0.5**256
     assert seen.count(0.5) > 4
 
 
