@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfhooks import statistics
+from perfhooks.comparing import sentences
 from perfhooks.comparing.verdict import verdict
 from perfhooks.errors import OptionError
-from perfhooks.statistics import level
+from perfhooks.statistics import Level, level
 
 PAIRS = 1000
 STEPS = 300
@@ -200,6 +201,63 @@ def test_undecided_says_how_many_steps_would_decide_where_only_steps_are_missing
     assert found.outcome == "undecided"
     assert found.more_steps
     assert said(2 * (100 + found.more_steps)).outcome == "slower"
+
+
+def open_question(ratio, reach, steps=100):
+    """Four runs a side that agree to the last digit, of which the steps leave the ratio open by so much (a logarithm).
+
+    The mean of four runs is known twice as well as one, and the ratio of two such means less well by the root of 2.
+    """
+    own = reach * math.sqrt(2)
+    return verdict(*([Level(math.log(median), own, own, steps)] * 4 for median in (1, ratio)))
+
+
+@pytest.mark.parametrize("beyond", [0.03, -0.01])
+@pytest.mark.parametrize(("times", "steps", "runs"), [(2, 300, 12), (4.9, 2301, 93)])
+def test_an_interval_that_is_some_times_too_wide_needs_the_square_of_that_in_steps_or_runs(beyond, times, steps, runs):
+    """Whether the answer is to be slower, or the same."""
+    found = open_question(1.02 * math.exp(beyond), times * abs(beyond))
+    assert found.outcome == "undecided"
+    assert found.more_steps == pytest.approx(steps, abs=1)
+    assert found.more_runs == pytest.approx(runs, abs=1)
+
+
+@pytest.mark.parametrize(("times", "is_step_advice", "is_run_advice"), [(5.2, True, False), (32, False, False)])
+def test_nobody_is_told_to_record_a_hundred_runs_or_a_thousand_times_the_steps(times, is_step_advice, is_run_advice):
+    found = open_question(1.02 * math.exp(0.01), times * 0.01)
+    assert (found.more_steps is not None, found.more_runs is not None) == (is_step_advice, is_run_advice)
+    assert ("hardly any number of runs will decide" in sentences.verdict(found)) == (not is_step_advice)
+
+
+def test_what_few_steps_leave_open_is_open_whatever_several_runs_agree_on():
+    """Three runs a side of 20 steps that differ by 40% each: that their medians are equal by chance decides nothing."""
+    found = verdict(*[[Level(0.0, 0.2, 0.2, 20)] * 3] * 2)
+    assert found.is_process_known
+    assert found.outcome == "undecided"
+    assert math.log(found.high) == pytest.approx(0.2 * math.sqrt(2 / 3))
+
+
+def test_of_steps_that_differ_by_chance_alone_half_of_all_runs_show_no_drift():
+    """Medians of parts differ in every run; what single steps make them differ by is no drift."""
+    found = [level(np.exp(run)).drift for run in independent(np.random.default_rng(21), 200)]
+    assert 0.4 < sum(each == 0 for each in found) / len(found) < 0.75
+
+
+@pytest.mark.parametrize(("runs", "is_known"), [(2, False), (3, True)])
+def test_three_runs_a_side_tell_how_much_processes_differ_and_two_do_not(runs, is_known):
+    assert verdict(*[[Level(0.0, 0.0, 0.0, 100)] * runs] * 2).is_process_known == is_known
+
+
+@pytest.mark.parametrize(("ratio", "outcome"), [(1.019, "same"), (1.021, "slower"), (1 / 1.021, "faster")])
+def test_two_percent_are_no_difference_unless_said_otherwise(ratio, outcome):
+    assert open_question(ratio, 0.0).outcome == outcome
+
+
+def test_an_interval_holds_ninety_nine_of_a_hundred_medians():
+    """Of one run of independent steps: 2.58 errors of a median to either side, more with few blocks (Student)."""
+    found = [level(np.exp(run)) for run in np.random.default_rng(8).normal(0, 0.05, (20, 4000))]
+    error = math.sqrt(math.pi / 2) * 0.05 / math.sqrt(4000)
+    assert np.mean([each.above + each.below for each in found]) / 2 / error == pytest.approx(2.58, rel=0.1)
 
 
 def test_steps_that_are_all_equal_have_an_interval_without_width():

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from perfhooks.ranks import chance, findings, steps
+from perfhooks.ranks import findings, steps
 
 WALL = 100.0
 
