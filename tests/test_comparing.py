@@ -1,5 +1,6 @@
 """Two trainings compared: what is said of them, where the difference is, and that nothing of it is lost."""
 
+import dataclasses
 import json
 import math
 
@@ -25,10 +26,12 @@ from perfhooks.comparing import (
     unrecorded,
     written,
 )
+from perfhooks.comparing.around import Where
 from perfhooks.comparing.matching import Aligned
 from perfhooks.comparing.reason import Contribution, Usual, largest, usual
-from perfhooks.comparing.side import Side
+from perfhooks.comparing.side import Side, joined
 from perfhooks.errors import PerfhooksError
+from perfhooks.run.capture import Place
 from perfhooks.run.liveness import Process
 from perfhooks.run.publishing import publish_json
 from perfhooks.statistics import level
@@ -271,14 +274,83 @@ def test_everything_is_said_of_one_step_however_many_each_side_recorded(tmp_path
 
 
 def test_a_share_is_one_of_the_step_of_its_own_side(tmp_path):
-    """Waits of 1 ms in a step of 3.15 ms, and of 4 ms in one of 6.15 ms."""
-    costs_of = measured(tmp_path, training()), measured(tmp_path, training(steps=6, data=4000))
+    """Waits of 1 ms in a step of 7.35 ms, and of 4 ms in one of 10.35 ms on a machine that is slower by half."""
+    longer = on_a_slower_machine(training(layers=8, steps=6, data=4000), 1.5)
+    costs_of = measured(tmp_path, training(layers=8)), measured(tmp_path, longer)
     a, b = (Side(label=name, stage="train", costs=each) for name, each in zip("ab", costs_of, strict=True))
+    a.facts, b.facts = {"machine": "8 x z80"}, {"machine": "2 x z80"}
     made = comparison.compare(a, b, shares=True)
     (data,) = (row for row in made.reasons if row.name == "data")
-    assert (data.a, data.b) == (pytest.approx(1 / 3.15), pytest.approx(4 / 6.15))
+    assert (data.a, data.b) == (pytest.approx(1 / 7.35), pytest.approx(4 / 10.35))
     assert sum(row.difference for row in made.reasons) == pytest.approx(0)
-    assert not any("milliseconds hardly compare" in note or "times as long" in note for note in made.notes)
+    # neither of these says anything of shares
+    about_time = ("milliseconds hardly compare", "times as long")
+    assert [note for note in made.notes if any(words in note for words in about_time)] == []
+    assert len(comparison.compare(a, b).notes) == len(about_time)
+
+
+@pytest.mark.parametrize(
+    ("calls", "by_count", "said"),
+    [
+        ((10, 16), 0.6, "by more calls (10 -> 16 calls)"),
+        ((10, 15), 0.5, "half by the number of calls (10 -> 15 calls), half by their price"),
+        ((10, 11), 0.4, "each call dearer"),
+        ((10, 12), 0.4, " (10 -> 12 calls)"),
+    ],
+)
+def test_a_reason_is_put_down_to_calls_or_their_price_where_that_is_six_tenths_of_it(calls, by_count, said):
+    """And no call is called dearer where there are 20% more of them."""
+    row = Contribution(
+        name="aten::mm",
+        kind="operator",
+        a=1e6,
+        b=2e6,
+        count_a=calls[0],
+        count_b=calls[1],
+        by_count=by_count * 1e6,
+        by_price=(1 - by_count) * 1e6,
+    )
+    told = sentences.contribution(row)
+    assert told.startswith("+1 ms a step: aten::mm takes 2 ms instead of 1 ms")
+    assert told.removesuffix(".").endswith(said)
+    assert ("dearer" in told) == ("dearer" in said)
+
+
+def test_what_is_gone_is_said_to_be_and_what_changed_most_inside_is_named():
+    times = {"count_a": 1, "by_price": 0}
+    gone = Contribution(name="Net_0", kind="module", a=2e6, b=0, count_b=0, by_count=-2e6, **times)
+    assert sentences.contribution(gone) == "-2 ms a step: Net_0 is gone (it took 2 ms)."
+    inside = [("aten::mm", 5e5, 1, 1), ("aten::add", 2e5, 1, 1), ("aten::mul", 2e5, 1, 1), ("aten::div", 1e5, 1, 1)]
+    more = Contribution(name="Net_0", kind="module", a=1e6, b=2e6, count_b=1, by_count=0, inside=inside, **times)
+    assert sentences.contribution(more).endswith("; most of it aten::mm +0.5 ms and aten::add +0.2 ms.")
+    less = Contribution(name="Net_0", kind="module", a=1e6, b=2e6, count_b=1, by_count=0, inside=inside[3:], **times)
+    assert "most of it" not in sentences.contribution(less), "a tenth is not most"
+
+
+def test_of_many_reasons_the_largest_five_are_said_and_of_a_large_table_nothing_is_lost():
+    """Of 260 operators 200 have a row of their own; what they counted is listed where it differs."""
+    sides = []
+    for name, price in (("a", 1000), ("b", 3000)):
+        host = {
+            Where("other", operator=f"aten::op{place}", call=f"aten::op{place}"): costs.Cost(1, price + place * 10)
+            for place in range(260)
+        }
+        wall = sum(cost.nanoseconds for cost in host.values())
+        counts = {"aten::same": 2, "aten::more": 1 + (name == "b")}
+        sides.append(costs.Costs(steps=1, wall=wall, host=host, counts=counts))
+    made = compared(*sides)
+    assert len(made.told) == 5
+    told = comparison.data(made)
+    assert len(told["reasons"]) == len(told["tables"]["operators"]) == 201
+    assert told["reasons"][-1]["name"] == "60 smaller ones"
+    assert sum(row["difference"] for row in told["reasons"]) == pytest.approx(260 * 2000)
+    assert told["counts"] == [{"name": "aten::more", "a": 1, "b": 2}]
+
+
+def test_memory_of_a_device_that_one_side_did_not_record_is_not_compared(tmp_path):
+    a, b = (measured(tmp_path, training()) for _ in "ab")
+    a.peak_bytes, b.peak_bytes = {"cuda:0": 5, "cpu": 7}, {"cuda:0": 6}
+    assert comparison.data(compared(a, b))["memory"] == [{"device": "cuda:0", "a": 5, "b": 6}]
 
 
 def test_an_update_of_more_and_shorter_calls_is_not_said_to_have_dearer_ones():
@@ -436,16 +508,17 @@ def test_what_only_one_side_recorded_is_not_compared(folder, base):
     assert "Net_0" not in output
 
 
-@pytest.mark.parametrize(("waited", "is_said"), [(0.314, True), (0.03, False), (None, False)])
+@pytest.mark.parametrize(("waited", "is_said"), [(0.314, True), (0.06, True), (0.04, False), (None, False)])
 def test_a_thread_that_waited_for_a_processor_is_said_to_have(folder, base, tmp_path, waited, is_said):
     """A machine that others began to use makes a training slower, and no change of it did."""
     other = make_run(tmp_path / "busy", training(), steps(8.0, seed=1))
     loop = Loop(stage="train", step=300)
     publish_json(other / "rank0.status.json", Status(process=Process.current(), time=0, loop=loop, waited=waited))
     output = " ".join(run(base, other).output.split())
-    assert ("waited for a processor for 0% of its time in A and 31% of its time in B" in output) == is_said
+    said = f"{100 * (waited or 0):.0f}% of its time in B"
+    assert (f"waited for a processor for 0% of its time in A and {said}" in output) == is_said
     assert run("--save", tmp_path / "busy.json", other).exit_code == 0
-    assert ("31% of its time in B" in " ".join(run(base, tmp_path / "busy.json").output.split())) == is_said
+    assert (said in " ".join(run(base, tmp_path / "busy.json").output.split())) == is_said
 
 
 def test_recorded_steps_that_differ_the_other_way_give_no_reason_for_the_verdict(folder, base):
@@ -511,6 +584,64 @@ def test_steps_with_something_else_in_them_and_first_steps_are_left_out(tmp_path
     assert (found.first, found.far) == (5, 2)
 
 
+@pytest.mark.parametrize(("count", "first"), [(20, 3), (100, 5), (1000, 10), (10_000, 10)])
+def test_of_twenty_steps_one_is_a_first_one_but_no_fewer_than_three_and_no_more_than_ten(tmp_path, count, first):
+    table = unrecorded.read(make_run(tmp_path / "r", None, [5.0] * (count - 3)) / "rank0.timeline.csv")
+    found = unrecorded.chosen(table, "train")
+    assert (found.first, len(found.wall)) == (first, count - max(first, 3))
+
+
+def test_steps_that_were_recorded_tell_nothing_of_those_that_were_not(tmp_path):
+    timeline = make_run(tmp_path / "r", None, [5.0] * 40) / "rank0.timeline.csv"
+    with timeline.open("a") as file:
+        file.writelines(f"train,{number},{phase},9.0,\n" for number, phase in ((43, "warmup"), (44, "active")))
+    assert set(unrecorded.chosen(unrecorded.read(timeline), "train").wall) == {5.0}
+
+
+def test_a_side_says_what_was_left_out_of_its_steps_and_where_its_mean_is_another(tmp_path):
+    """One step of 40 with a checkpoint in it; and steps of which every third takes 2.9 times as long."""
+    (pause,) = sources.read([[make_run(tmp_path / "pause", None, [5.0] * 39 + [100.0])]])
+    assert pause.notes[:1] == [
+        "pause: 1 step of more than three times the median left out (validation, checkpoints, pauses)"
+    ]
+    (uneven,) = sources.read([[make_run(tmp_path / "uneven", None, [5.0, 5.0, 14.5] * 30)]])
+    assert any("the mean step takes 1.64 times the median one" in note for note in uneven.notes)
+    (even,) = sources.read([[make_run(tmp_path / "even", None, [5.0, 5.0, 7.5] * 30)]])
+    assert not any("median" in note for note in even.notes)
+
+
+def test_of_several_ranks_the_lowest_tells_where_the_time_goes_and_all_how_long_they_take(tmp_path):
+    """And a window that is not finished tells nothing."""
+    for rank, data in ((1, 1000), (2, 4000), (3, 9000)):
+        make_run(tmp_path / "r", training(data=data), [5.0] * 40, rank=rank)
+    place = Place(tmp_path / "r" / "train-000010-000012", 2)
+    place.save(dataclasses.replace(place.load(), summary={"wall_ms": 7.0}))
+    place = Place(tmp_path / "r" / "train-000010-000012", 3)
+    place.save(dataclasses.replace(place.load(), state="spooled"))
+    (side,) = sources.read([[tmp_path / "r"]])
+    assert (side.windows, side.step_ms) == (1, pytest.approx(3.15))
+    assert side.ranks == {1: 5.0, 2: 7.0}
+
+
+def test_several_runs_are_one_side_with_what_all_of_them_know(tmp_path):
+    """Peaks are the highest, waits are kept apart; what one lacks all lack, and facts that differ are all said."""
+    sides = []
+    for number, peak in enumerate((5, 9, 7)):
+        found = measured(tmp_path, training())
+        found.peak_bytes, found.shapes = {"cpu": peak}, number != 1
+        sides.append(Side(label=f"r{number}", stage="train", costs=found, waited=[number / 10]))
+        sides[-1].facts = {"batch": "8" if number else "4", "schedule": "x"}
+    whole = joined(sides)
+    assert (whole.label, whole.costs.steps, whole.waited) == ("r0 and 2 more", 9, [0.0, 0.1, 0.2])
+    assert (whole.costs.peak_bytes, whole.costs.shapes) == ({"cpu": 9}, False)
+    assert whole.facts == {"batch": "4 / 8", "schedule": "x"}
+
+
+def test_two_folders_of_one_name_are_told_apart(tmp_path):
+    sides = sources.read([[make_run(tmp_path / each / "run", None, [5.0] * 40)] for each in "xy"])
+    assert [side.label for side in sides] == ["A (run)", "B (run)"]
+
+
 def test_recorded_steps_with_something_else_in_them_are_left_out_too(tmp_path):
     """A machine that stops for 90 us in one of six steps makes no product dearer."""
     events, at = [], 1000
@@ -521,6 +652,131 @@ def test_recorded_steps_with_something_else_in_them_are_left_out_too(tmp_path):
     found = measured(tmp_path, events)
     assert (found.steps, found.wall) == (5, 50_000)
     assert sum(cost.nanoseconds for where, cost in found.host.items() if where.operator == "aten::mm") == 25_000
+
+
+def markdown_of(facts_count, notes_count, operators):
+    sides = []
+    for letter, price in (("a", 1000), ("b", 3000)):
+        host = {
+            Where("other", module=f"Net_{place}", operator=f"aten::op{place}"): costs.Cost(1, price * place)
+            for place in range(1, operators + 1)
+        }
+        found = costs.Costs(steps=1, wall=sum(cost.nanoseconds for cost in host.values()), host=host, frames=True)
+        told = {f"option {place}": letter for place in range(facts_count)}
+        notes = [f"{letter}{place}" for place in range(notes_count)]
+        sides.append(Side(label=letter * 90, stage="train", costs=found, facts=told, notes=notes))
+        sides[-1].findings = {f"{letter}{place}": f"Finding {letter}{place}." for place in range(5)}
+        found.peak_bytes = {f"cuda:{place}": price << 20 for place in range(8)}
+    return written.markdown(comparison.compare(*sides)).splitlines()
+
+
+def test_what_goes_into_a_pull_request_is_short_whatever_differs():
+    """60 lines: eight facts and how many more there are, six notes, five reasons, three findings that came or went."""
+    lines = markdown_of(facts_count=30, notes_count=20, operators=40)
+    assert len(lines) <= 60
+    starts = [line.partition(":")[0].rstrip("0123456789 ") for line in lines]
+    assert starts.count("- differs") == 9
+    assert "- differs: 22 facts more, see --format json" in lines
+    assert starts.count("- note") == 6
+    assert (starts.count("- new finding"), starts.count("- finding gone")) == (3, 3)
+    assert sum(line[:1].isdecimal() for line in lines) == 5
+    assert all(len(line) < 200 for line in lines)
+    assert sum(line.startswith("- peak memory") for line in lines) == 8
+    # a table is there as a whole, or not at all: for that of modules there is no room
+    rows = [line for line in lines if line.startswith("| ")]
+    assert [row.split(" | ")[0] for row in rows if "difference" in row] == ["| parts", "| operators"]
+    assert len(rows) == 2 + 1 + 8
+
+
+def test_few_facts_are_all_said():
+    assert sum(line.startswith("- differs: ") for line in markdown_of(8, 0, 1)) == 8
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "is_said"),
+    [
+        ({"host": "x"}, {"host": "y"}, True),
+        ({"host": "x", "machine": "8 x z80"}, {"host": "y", "machine": "8 x z80"}, False),
+        ({"device": "A100"}, {"device": "H100"}, True),
+        ({"machine": "8 x z80"}, {}, False),
+    ],
+    ids=["names of hosts", "equal machines", "devices", "only one tells"],
+)
+def test_machines_are_different_where_their_hardware_is_or_their_names_if_no_more_is_known(tmp_path, a, b, is_said):
+    found = measured(tmp_path, training())
+    made = comparison.compare(*(Side(label="x", stage="train", costs=found, facts=facts) for facts in (a, b)))
+    assert any("different machines" in note for note in made.notes) == is_said
+
+
+def working(busy_us, communicated_us=0):
+    """Two steps of 1 ms in which a device computes from the begin on, and meanwhile communicates."""
+    events = []
+    for number, begin in ((3, 0), (4, 1_000_000)):
+        events += [testing.step_mark(number, begin, begin + 1_000_000), testing.op("aten::mm", begin, begin + 9000)]
+        events += [testing.launch(number, begin + 10, begin + 20)]
+        events += [testing.kernel(number, begin + 1000, begin + 1000 * busy_us)]
+        if communicated_us:
+            events += [testing.launch(10 + number, begin + 30, begin + 40)]
+            end = begin + 1000 * communicated_us
+            events += [testing.kernel(10 + number, begin + 1000, end, name="ncclDevKernel_AllReduce", stream=20)]
+    return events
+
+
+@pytest.mark.parametrize(("a", "b", "by_device"), [(520, 900, True), (900, 480, False), (480, 900, False)])
+def test_devices_tell_the_reasons_where_both_are_busy_for_half_of_the_step(tmp_path, a, b, by_device):
+    assert compared(*(measured(tmp_path, working(busy)) for busy in (a, b))).by_device == by_device
+
+
+def test_communication_costs_what_no_computation_hides(tmp_path):
+    """600 us of computing, beside which a collective takes 800."""
+    spent = {where.kind: cost.nanoseconds for where, cost in measured(tmp_path, working(601, 801)).device.items()}
+    assert spent == {"compute": 2 * 600_000, "communication": 2 * 200_000, "idle": 2 * 200_000}
+
+
+def test_a_batch_is_what_the_first_layer_of_the_last_step_takes_and_fetches_are_those_of_a_loader(tmp_path):
+    """A loader labels its fetches itself, and so may the loop that asks it: each counts once."""
+    events = []
+    for number, begin, rows in ((3, 0, 4), (4, 100_000, 8)):
+        shapes = {"Input_Dims": [[rows, 3, 32, 32]], "Input_type": ["float"]}
+        loader = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+        events += [
+            testing.step_mark(number, begin, begin + 100_000),
+            testing.annotation("data", begin, begin + 30_000),
+            *(testing.annotation(loader, begin + 1000 * place, begin + 1000 * place + 900) for place in (1, 2)),
+            testing.op("aten::add", begin + 40_000, begin + 41_000, Input_Dims=[[7, 7]], Input_type=["float"]),
+            testing.op("aten::conv2d", begin + 50_000, begin + 60_000, **shapes),
+        ]
+    found = measured(tmp_path, events)
+    assert (found.batch, found.fetches) == ("aten::conv2d of [8, 3, 32, 32]", 4)
+    labelled = [event for event in events if "DataLoader" not in event["name"]]
+    assert measured(tmp_path, labelled).fetches == 2
+
+
+def rows_of(times):
+    """A side of one step with one operator for each time, in microseconds."""
+    host = {Where("other", operator=f"aten::op{place}"): costs.Cost(1, 1000 * us) for place, us in enumerate(times)}
+    return costs.Costs(steps=1, wall=sum(cost.nanoseconds for cost in host.values()), host=host)
+
+
+def test_a_row_is_surely_dearer_only_beyond_twice_the_spread_of_those_that_did_not_change():
+    """Of 20 rows of 1 ms others differ by 2% or so: 3% more are no reason, of 10% more 6% are one."""
+    for more, sure in ((1.03, 0), (1.10, 60_000)):
+        first = next(row for row in largest(Aligned(rows_of([1000] * 20), rows_of([1000 * more] + [1000] * 19))))
+        assert first.name == "aten::op0"
+        assert first.sure == pytest.approx(sure, abs=1)
+
+
+def test_of_fewer_than_ten_rows_nothing_is_known_of_how_rows_vary():
+    slow = rows_of([1500] * 9), rows_of([1500] * 10)
+    plain = rows_of([1000] * 9), rows_of([1000] * 10)
+    assert [usual(Aligned(a, b)).factor for a, b in zip(plain, slow, strict=True)] == [1, pytest.approx(1.5)]
+
+
+def test_a_certain_reason_comes_first_only_from_a_hundredth_of_the_step_on():
+    """Of 29 s: a new call of 0.35 s precedes one that became 0.38 s longer by chance, and one of 0.2 s does not."""
+    for new, first in ((350_000, "aten::op20"), (200_000, "aten::op0")):
+        a, b = ([long, *[1_000_000] * 19, *more] for long, more in ((10_000_000, []), (10_380_000, [new])))
+        assert largest(Aligned(rows_of(a), rows_of(b)))[0].name == first
 
 
 # --- baselines ---
@@ -536,6 +792,45 @@ def test_a_baseline_is_small_has_no_paths_and_takes_the_place_of_its_run(folder,
     with_run, with_file = run(base, slower), run(made, slower)
     assert with_file.output.splitlines()[3:] == with_run.output.splitlines()[3:]
     assert run(made, slower, "--fail-if-slower", "2%").exit_code == 3
+
+
+def test_a_baseline_keeps_to_itself_where_it_was_made(tmp_path):
+    """It may be committed: no name of a machine, no path of a person."""
+    told = {"host": "node7", "option out": "/home/me", "environment HF_HOME": "~/models", "environment TMP": "C:\\me"}
+    content = baseline.encode(Side(label="base", stage="train", facts=told | {"machine": "8 x z80"})).decode()
+    assert "8 x z80" in content
+    assert not any(word in content for word in ("node7", "/home", "models", "C:"))
+
+
+def test_a_baseline_keeps_four_hundred_rows_and_the_sum_of_all(tmp_path):
+    (tmp_path / "base.json").write_bytes(
+        baseline.encode(Side(label="base", stage="train", costs=rows_of(range(1, 1001))))
+    )
+    kept = baseline.decode(tmp_path / "base.json").costs
+    assert 400 <= len(kept.host) <= 410
+    assert sum(cost.nanoseconds for cost in kept.host.values()) == kept.wall == 500_500_000
+
+
+def test_files_of_a_newer_perfhooks_are_said_to_be(tmp_path):
+    for name, content, decode in (
+        ("base", baseline.encode(Side(label="x", stage="train")), baseline.decode),
+        ("costs", saved.encode(costs.Costs()), lambda path: saved.decode(path.read_bytes(), path)),
+    ):
+        known = json.loads(content)
+        number = "perfhooks_baseline" if name == "base" else "format"
+        (tmp_path / name).write_text(json.dumps(known))
+        decode(tmp_path / name)
+        (tmp_path / name).write_text(json.dumps(known | {number: 99}))
+        with pytest.raises(PerfhooksError, match=rf"{name}: format 99 is newer than this perfhooks knows"):
+            decode(tmp_path / name)
+
+
+def test_costs_that_an_older_perfhooks_kept_are_measured_anew(tmp_path):
+    run = make_run(tmp_path / "r", training(), [5.0] * 40)
+    kept = Place(run / "train-000010-000012", 0).artifact("costs.json")
+    kept.write_text('{"format":1,"steps":3}')
+    (side,) = sources.read([[run]])
+    assert (side.costs.steps, side.step_ms) == (3, pytest.approx(3.15))
 
 
 def test_a_test_fails_where_a_step_became_slower_and_says_why(base, slower, tmp_path):

@@ -50,6 +50,24 @@ def test_two_flame_graphs_are_merged_frame_by_frame():
     assert shown["host, A"] == {"all": (100, 100), "t.py(3): f": (60, 100), "g": (40, 0)}
 
 
+def test_flame_graphs_are_of_one_step_and_have_no_more_nodes_than_a_page_has_room_for():
+    """Windows of 2 and of 5 steps; the nodes that are left out are the smallest."""
+    count = 3000
+    names = ["all", *(f"f{place}" for place in range(count))]
+    values = [10 * place for place in range(count)]
+    graph = {
+        "names": names,
+        "kinds": [0] * len(names),
+        "parent": [-1] + [0] * count,
+        "frame": list(range(count + 1)),
+        "value": [sum(values), *values],
+    }
+    found = page.both_ways({"host": graph}, {"host": graph}, 2, 5)["host, B"]
+    assert len(found["value"]) == 2500
+    assert rows(found)["f2999"] == (5998, 14995)
+    assert "f400" not in rows(found)
+
+
 def rows(graph):
     names = [graph["names"][frame] for frame in graph["frame"]]
     return dict(zip(names, zip(graph["value"], graph["before"], strict=True), strict=True))
