@@ -126,6 +126,31 @@ def test_work_launched_before_the_window(tmp_path):
     assert "(0.2 us)" in row["text"]
 
 
+def without_number(event, number):
+    """The same event without a correlation id; some recorders write 0 instead."""
+    args = {name: value for name, value in event["args"].items() if name != "correlation"}
+    return event | {"args": args if number is None else args | {"correlation": number}}
+
+
+@pytest.mark.parametrize("number", [None, 0, -1])
+def test_a_call_and_a_kernel_without_a_number_have_nothing_in_common(tmp_path, number):
+    """Nothing tells that one launched the other, that the call lost its kernel, or that the kernel came before all."""
+    extra = [without_number(each, number) for each in (launch(0, 500, 510), kernel(0, 520, 530, stream=9))]
+    row = only(tmp_path, sound() + extra)
+    assert (row["name"], row["count"]) == ("kernels-without-launch", 1)
+    trace = read(tmp_path / "t.json")
+    assert trace.launches.tolist().count(-1) == 1
+    assert found(tmp_path, [*sound(), extra[0]]) == []
+
+
+@pytest.mark.parametrize("number", [None, 0])
+def test_a_call_without_a_number_hides_no_work_from_before_the_window(tmp_path, number):
+    events = [event for event in sound() if event["cat"] != "cuda_runtime" or event["args"]["correlation"] > 10]
+    events = [event for event in events if event["name"] != "ProfilerStep#0"]
+    row = only(tmp_path, [*events, without_number(launch(0, 1500, 1505), number)])
+    assert (row["name"], row["count"]) == ("launched-before-window", 10)
+
+
 def test_kernels_before_their_launch(tmp_path):
     row = only(tmp_path, [*sound(), launch(77, 600, 610), kernel(77, 570, 590, name="early", stream=9)])
     assert (row["severity"], row["name"], row["count"]) == ("error", "kernels-before-launch", 1)

@@ -287,6 +287,94 @@ def test_what_the_device_did_not_wait_for_is_no_finding(tmp_path):
     assert [rules(found_in(tmp_path, events)) for events in harmless] == [[]] * len(harmless)
 
 
+def taking(name, microseconds, *, pieces=1, **place):
+    """Work of a name that takes so long in each step before all else, on a stream of its own if one is named."""
+
+    def plant(made, at):
+        each = microseconds * US // pieces
+        for piece in range(pieces):
+            start = at + 200 * US + piece * each
+            made.work(at + 20 * US + piece * 500, start, start + each, name=name, **place)
+
+    return steps(plant, begin=(200 + microseconds) * US)
+
+
+def reducing(size):
+    place = {"stream": 20, "Collective_name": "allreduce", "dtype": "Float", "Group_size": 2}
+    return place | {"In_msg_nelems": size // 4, "Out_msg_nelems": size // 4, "Process_Group_Name": "0"}
+
+
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+TURNING = "void cudnn::ops::nchwToNhwcKernel<float, float, float, false, true>"
+MIB = 1 << 20
+
+
+def compiling(microseconds):
+    """The first of three steps compiles for so long."""
+    name = "inductor_compile (dynamo_timed)"
+    made = made_of(lambda made, at: made.step(at // STEP, begin=60 * US if at else microseconds * US + 400 * US))
+    return [*made, op(name, 100 * US, (100 + microseconds) * US)]
+
+
+def launching(count, percent):
+    """So many kernels in a step, before each of which the device idles for such a part until it is launched."""
+    period = (STEP - 100 * US) // count
+
+    def step(made, at):
+        made.events.append(step_mark(at // STEP, at, at + STEP))
+        for place in range(count):
+            end = at + 100 * US + (place + 1) * period
+            start = end - period * (100 - percent) // 100
+            made.work(start - 8 * US, start, end, call_us=5, name=FAST)
+
+    return made_of(step)
+
+
+def renumbered(events, by):
+    """The same steps, so many later."""
+    for event in events:
+        head, _, number = event["name"].partition("#")
+        yield event | ({"name": f"{head}#{int(number) + by}"} if head == "ProfilerStep" else {})
+
+
+@pytest.mark.parametrize(
+    ("rule", "below", "above"),
+    [
+        ("exposed-communication", lambda: taking(NCCL, 900, **reducing(MIB)), lambda: taking(NCCL, 1100, stream=20)),
+        ("float32-products", lambda: taking(PLAIN, 450), lambda: taking(PLAIN, 550)),
+        ("unaligned-products", lambda: taking(f"{HALF}2", 450), lambda: taking(f"{HALF}2", 550)),
+        ("layout-conversions", lambda: taking(TURNING, 90), lambda: taking(TURNING, 120)),
+        ("fusable-chains", lambda: taking(SUM, 1900, pieces=2), lambda: taking(SUM, 2100, pieces=2)),
+        ("fusable-chains", lambda: taking(SUM, 3000, pieces=1), lambda: taking(SUM, 3000, pieces=2)),
+        ("recorded-start", lambda: compiling(2900), lambda: compiling(3100)),
+        (
+            "small-collectives",
+            lambda: taking(NCCL, 800, pieces=19, **reducing(1024)),
+            lambda: taking(NCCL, 800, pieces=20, **reducing(1024)),
+        ),
+        (
+            "small-collectives",
+            lambda: taking(NCCL, 800, pieces=20, **reducing(MIB)),
+            lambda: taking(NCCL, 800, pieces=20, **reducing(MIB - 4)),
+        ),
+        ("host-bound", lambda: launching(100, 18), lambda: launching(100, 22)),
+        ("host-bound", lambda: launching(49, 40), lambda: launching(51, 40)),
+    ],
+)
+def test_a_rule_speaks_from_its_threshold_on(rule, below, above, tmp_path):
+    """In steps of 10 ms; a rule that speaks of what steps vary by anyway is one that nobody reads."""
+    spoken = [rule in rules(found_in(tmp_path, make())) for make in (below, above)]
+    assert spoken == [False, True]
+
+
+def test_a_window_that_recorded_a_start_is_told_to_begin_behind_it(tmp_path):
+    """At step 10 or later, and after the last step in which the start was seen."""
+    for number, wait in ((0, 10), (30, 31)):
+        capture = Capture(first=number, last=number + STEPS - 1, reached=number + STEPS)
+        (finding,) = found_in(tmp_path, renumbered(compiling(3100), number), capture=capture)
+        assert f"torch.profiler.schedule(wait={wait}, warmup=2, active=3, repeat=1)" in finding.code
+
+
 # --- rules that a CPU shows too, on a device ---
 
 

@@ -76,6 +76,83 @@ def test_what_a_device_does_meanwhile_has_a_name(tmp_path):
     assert "unnamed-time" not in found(WHOLE, trace)
 
 
+@pytest.mark.parametrize(("extra", "is_advised"), [([], True), ([python_frame], False)], ids=["no stacks", "stacks"])
+def test_stacks_are_advised_only_where_none_were_recorded(extra, is_advised, tmp_path):
+    frames = [lambda begin, make=make: make("train.py(7): loss", begin, begin + MS) for make in extra]
+    finding = found(WHOLE, trace_of(tmp_path, half_named(50, *frames)))["unnamed-time"]
+    assert ("with_stack=True" in finding.advice) == ("with_stack=True" in finding.code) == is_advised
+
+
+def test_what_is_said_to_take_the_wait_ran_in_it(tmp_path):
+    def loading_and_training(begin):
+        return (
+            ("data.py(3): __getitem__", begin + MS, begin + 39 * MS),
+            ("train.py(7): loss", begin + 50 * MS, begin + 99 * MS),
+        )
+
+    events = [
+        *loading(40),
+        *(python_frame(*each) for begin in (0, 100 * MS) for each in loading_and_training(begin)),
+    ]
+    finding = found(WHOLE, trace_of(tmp_path, events))["waiting-for-data"]
+    assert "data.py(3): __getitem__: 38 ms" in finding.evidence
+    assert not any("loss" in line for line in finding.evidence)
+
+
+# --- steps of another kind ---
+
+
+def with_part(name, milliseconds, *, steps=2, of=(0, 1)):
+    """Steps of 100 ms of which some have such a part, and the rest of all is the forward pass."""
+    for number in range(steps):
+        begin = 100 * number * MS
+        end = begin + round(milliseconds * MS) * (number in of)
+        yield step_mark(number, begin, begin + 100 * MS)
+        yield annotation(name, begin, end)
+        yield annotation("forward", end, begin + 100 * MS)
+
+
+@pytest.mark.parametrize(
+    ("part", "share", "rules"),
+    [
+        ("validation", 9, []),
+        ("validation", 11, ["validation-in-steps"]),
+        ("checkpoint", 4.5, []),
+        ("checkpoint", 5.5, ["checkpoint-in-steps"]),
+        ("data", 4.5, []),
+        ("data", 5.5, ["waiting-for-data"]),
+    ],
+)
+def test_a_part_is_a_finding_from_its_share_on(part, share, rules, tmp_path):
+    """A tenth of validation, a twentieth of saving or waiting."""
+    assert list(found(WHOLE, trace_of(tmp_path, with_part(part, share)))) == rules
+
+
+def test_a_window_of_the_validation_itself_is_not_told_to_validate_less(tmp_path):
+    trace = trace_of(tmp_path, with_part("validation", 90))
+    assert "validation-in-steps" in found(WHOLE, trace)
+    assert found(replace(WHOLE, stage="validate"), trace) == {}
+
+
+def test_fetches_of_a_validation_are_no_wait_of_the_training(tmp_path):
+    """Batches of the validation's data set take 40 of 100 ms in each step."""
+    events = list(loading(0))
+    loader = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    events = [event for event in events if event["name"] != "forward" and "DataLoader" not in event["name"]]
+    for begin in (0, 100 * MS):
+        events += [annotation(loader, begin + 10 * MS, begin + 50 * MS)]
+        events += [annotation("validation (auto)", begin + 50 * MS, begin + 99 * MS)]
+    assert list(found(WHOLE, trace_of(tmp_path, events))) == ["validation-in-steps"]
+
+
+def test_figures_are_of_steps_of_the_usual_kind(tmp_path):
+    """Two of three wait for 30 ms; the third validates, and waits for nothing."""
+    events = [*with_part("data", 30), step_mark(2, 200 * MS, 300 * MS), annotation("validation", 200 * MS, 300 * MS)]
+    finding = found(replace(WHOLE, last=2, reached=3), trace_of(tmp_path, events))["waiting-for-data"]
+    assert finding.title == "The step waits 30 ms for data, 30% of its time."
+    assert any(line.endswith("the mean of steps 0 to 1") for line in finding.evidence)
+
+
 # --- gains are those of steps that nobody records ---
 
 SLOWED = replace(WHOLE, cost=Cost(idle_step_ms=40.0, recorded_step_ms=100.0))

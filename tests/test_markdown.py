@@ -1,5 +1,8 @@
 """Summaries in markdown: small enough for a reader in a hurry, and with all that matters."""
 
+import dataclasses
+import re
+
 import pytest
 from comparing_runs import make_run, training
 from typer.testing import CliRunner
@@ -15,13 +18,7 @@ from perfhooks.run.capture import Capture, Place
 def run(tmp_path_factory):
     """A run of which every window is finished."""
     folder = make_run(tmp_path_factory.mktemp("runs") / "base", training(data=6000), [8.0] * 50)
-    (window,) = folder.glob("train-*")
-    place = Place(window)
-    capture = place.load()
-    read = trace.read(place.artifact("pt.trace.json.gz"))
-    for artifact in handlers.build("page").artifacts(capture, read):
-        with place.artifact(artifact.name).open("wb") as file:
-            artifact.write(file)
+    finished(folder)
     return folder
 
 
@@ -45,10 +42,57 @@ def test_a_trace_in_markdown_has_what_a_trace_tells(tmp_path):
     assert str(path) in text
 
 
-def test_markdown_is_never_longer_than_two_thousand_tokens(tmp_path):
-    names = [testing.op(f"aten::{'x' * 200}{place}", 10 * place, 10 * place + 9) for place in range(500)]
-    path = testing.write_trace(tmp_path / ("long" * 40 + ".json"), [testing.step_mark(0, 0, 6000), *names])
-    assert len(markdown.of_trace(path)) <= markdown.MOST
+def finished(folder):
+    """A run of which the one window has its share of the page."""
+    (window,) = folder.glob("train-*")
+    place = Place(window)
+    capture = place.load()
+    read = trace.read(place.artifact("pt.trace.json.gz"))
+    for artifact in handlers.build("page").artifacts(capture, read):
+        with place.artifact(artifact.name).open("wb") as file:
+            artifact.write(file)
+    return place
+
+
+def tokens(text):
+    """No fewer than any usual tokenizer makes of it: words in pieces of six letters, three digits, each sign."""
+    return len(re.findall(r"[A-Za-z]{1,6}|\d{1,3}|[^\sA-Za-z\d]", text))
+
+
+def test_the_markdown_of_a_large_run_has_no_more_than_two_thousand_tokens(tmp_path):
+    """With all there is to say, and long names: 400 operators, findings, six doubts, and the files of 40 handlers."""
+    step = 400 * 100_000
+    events = [testing.step_mark(number, number * step, (number + 1) * step) for number in (10, 11, 12)]
+    for number in (10, 11, 12):
+        begin = number * step
+        events.append(testing.annotation("data", begin, begin + step // 3))
+        events += [
+            testing.op(f"my_library::fused_attention_backward_{place}_{'wide' * 30}", at, at + 60_000)
+            for place in range(400)
+            for at in (begin + 100_000 * place,)
+        ]
+    command = [f"--model.encoder.layers.{place}.hidden_size={1024 + place}" for place in range(60)]
+    run = make_run(tmp_path / "experiment" / ("a_long_name_of_a_run_" * 6), events, [8.0] * 50, command=command)
+    (window,) = run.glob("train-*")
+    notes = tuple(f"handler number {place} failed: {'it could not write its file, ' * 8}" for place in range(20))
+    place = Place(window)
+    place.save(dataclasses.replace(place.load(), notes=notes, state="done"))
+    for number in range(40):
+        (window / f"rank0.table_of_handler_{number}.csv").write_text("")
+    finished(run)
+    text = markdown.of_run(run)
+    assert tokens(text) <= 2000
+    # each section that matters is there, and is cut where it is long
+    heads = [line for line in text.splitlines() if line.startswith("#")]
+    assert [head.lstrip("# ") for head in heads[1:5]] == [
+        "Where the step goes",
+        "What to do",
+        "Largest operators, of one step",
+        "Doubts",
+    ]
+    assert max(map(len, text.splitlines())) <= 260
+    assert text.count("my_library::fused") == 8
+    assert text.count("- handler number") <= 6
 
 
 def test_a_summary_of_the_whole_is_no_table(run):

@@ -147,3 +147,13 @@ def test_what_somebody_wrote_stays(tmp_path):
     """A fetch that was labelled is data, whatever follows."""
     events = [annotation("data", 0, 100), annotation(labels.AUTOMATIC["validation"], 200, 300)]
     assert parts(tmp_path, events) == {"data": 100, "validation": 100, "other": 800}
+
+
+def test_modules_that_a_data_set_calls_do_not_say_whose_the_fetch_is(tmp_path):
+    """Transforms may be modules: in evaluation mode for a batch to train on, in training mode for one to validate."""
+    training, validation = (labels.AUTOMATIC[part] for part in ("forward", "validation"))
+    fetch, inside = annotation(LOADER, 0, 300), (100, 200)
+    events = [fetch, annotation(validation, *inside), annotation(training, 400, 500)]
+    assert parts(tmp_path, events) == {"data": 300, "forward": 100, "other": 600}
+    events = [fetch, annotation(training, *inside), annotation(validation, 400, 500)]
+    assert parts(tmp_path, events) == {"validation": 400, "other": 600}
