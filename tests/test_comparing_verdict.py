@@ -229,6 +229,15 @@ def test_nobody_is_told_to_record_a_hundred_runs_or_a_thousand_times_the_steps(t
     assert ("hardly any number of runs will decide" in sentences.verdict(found)) == (not is_step_advice)
 
 
+def test_a_verdict_says_what_would_decide_and_what_it_assumes_of_processes():
+    said = sentences.verdict(open_question(1.02 * math.exp(0.03), 0.06))
+    assert said.startswith("Not decided: the median step went 1 ms -> 1.05 ms, +5.1%")
+    assert said.endswith(" 300 more steps in each run or 12 more runs a side would decide.")
+    for spread, assumed in ((0.01, "2% from process to process)"), (0.2, "6% from process to process, as their own")):
+        run = Level(0.0, 0.0, 0.0, 100, spread=spread)
+        assert f"so the interval allows for {assumed}" in sentences.verdict(verdict([run], [run]))
+
+
 def test_what_few_steps_leave_open_is_open_whatever_several_runs_agree_on():
     """Three runs a side of 20 steps that differ by 40% each: that their medians are equal by chance decides nothing."""
     found = verdict(*[[Level(0.0, 0.2, 0.2, 20)] * 3] * 2)

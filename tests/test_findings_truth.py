@@ -135,13 +135,17 @@ def test_a_window_of_the_validation_itself_is_not_told_to_validate_less(tmp_path
 
 
 def test_fetches_of_a_validation_are_no_wait_of_the_training(tmp_path):
-    """Batches of the validation's data set take 40 of 100 ms in each step."""
-    events = list(loading(0))
+    """In each step of 100 ms those take 40 ms, and the batch to train on 1 ms."""
     loader = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
-    events = [event for event in events if event["name"] != "forward" and "DataLoader" not in event["name"]]
-    for begin in (0, 100 * MS):
-        events += [annotation(loader, begin + 10 * MS, begin + 50 * MS)]
-        events += [annotation("validation (auto)", begin + 50 * MS, begin + 99 * MS)]
+    events = []
+    for number in (0, 1):
+        begin = 100 * number * MS
+        events += [
+            step_mark(number, begin, begin + 100 * MS),
+            annotation("data", begin, begin + MS),
+            annotation(loader, begin + 10 * MS, begin + 50 * MS),
+            annotation("validation (auto)", begin + 50 * MS, begin + 99 * MS),
+        ]
     assert list(found(WHOLE, trace_of(tmp_path, events))) == ["validation-in-steps"]
 
 
@@ -150,7 +154,7 @@ def test_figures_are_of_steps_of_the_usual_kind(tmp_path):
     events = [*with_part("data", 30), step_mark(2, 200 * MS, 300 * MS), annotation("validation", 200 * MS, 300 * MS)]
     finding = found(replace(WHOLE, last=2, reached=3), trace_of(tmp_path, events))["waiting-for-data"]
     assert finding.title == "The step waits 30 ms for data, 30% of its time."
-    assert any(line.endswith("the mean of steps 0 to 1") for line in finding.evidence)
+    assert any(line.endswith("the mean of steps 0-1") for line in finding.evidence)
 
 
 # --- gains are those of steps that nobody records ---

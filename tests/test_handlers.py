@@ -258,3 +258,66 @@ def test_stacks_are_one_file_for_each_measure(trace):
 def test_a_wrong_grouping_of_operators_is_found_at_construction(by):
     with pytest.raises(OptionError, match="'colour'"):
         OperatorTable(by=by)
+
+
+# --- options that are taken ---
+
+
+def test_the_kernel_table_keeps_the_costliest_rows_and_tells_who_launched_them(tmp_path):
+    """Two operators launch the same kernel, and one of them another."""
+    events = [testing.step_mark(3, 0, 1000)]
+    for number, (name, launched, kernel, spent) in enumerate(
+        [("aten::mm", 10, "gemm", 50), ("aten::bmm", 30, "gemm", 60), ("aten::bmm", 40, "reduce", 5)], 1
+    ):
+        events.append(testing.op(name, launched - 5, launched + 4))
+        events.append(testing.launch(number, launched, launched + 2))
+        events.append(testing.kernel(number, 100 * number, 100 * number + spent, name=kernel))
+    found = read(testing.write_trace(tmp_path / "t.json", events))
+
+    def table(**options):
+        return rows(files(handlers.KernelTable(**options), found)["kernels.csv"])
+
+    assert [row["name"] for row in table()] == ["gemm", "reduce"]
+    assert [row["name"] for row in table(row_limit=1)] == ["gemm"]
+    by_launch = [(row["operator"], row["name"]) for row in table(by_launch=True)]
+    assert by_launch == [("aten::bmm", "gemm"), ("aten::mm", "gemm"), ("aten::bmm", "reduce")]
+
+
+def test_memory_over_time_is_thinned_to_as_many_rows_as_asked_for_and_keeps_its_peak(tmp_path):
+    events = [testing.step_mark(3, 0, 100_000)]
+    events += [testing.memory(10 * place, 8, allocated=place if place != 1234 else 9999) for place in range(5000)]
+    found = read(testing.write_trace(tmp_path / "t.json", events))
+    for wanted in (50, 500):
+        table = rows(files(handlers.Memory(rows=wanted), found)["memory.csv"])
+        assert wanted / 3 <= len(table) <= 2 * wanted
+        assert max(float(row["allocated_bytes"]) for row in table) == 9999
+
+
+def test_stacks_are_told_apart_by_as_many_frames_as_asked_for(tmp_path):
+    """The innermost frame is the same, the one around it is not."""
+    events = [testing.step_mark(3, 0, 1000)]
+    for begin, around in ((0, "a"), (100, "b")):
+        events.append(testing.python_frame(f"{around}.py(1): f", begin, begin + 90))
+        events.append(testing.python_frame("net.py(2): forward", begin + 10, begin + 80))
+        events.append(testing.op("aten::mm", begin + 20, begin + 70))
+    found = read(testing.write_trace(tmp_path / "t.json", events))
+    for depth, count in ((1, 1), (2, 2)):
+        table = rows(files(OperatorTable(by="stack", stack_depth=depth), found)["operators.csv"])
+        assert sum(row["name"] == "aten::mm" for row in table) == count
+
+
+def test_operations_that_torch_does_not_count_are_counted_where_they_are_asked_for(tmp_path):
+    attention = testing.op("aten::_flash_attention_forward", 0, 10, Input_Dims=[[2, 4, 8, 16]] * 3)
+    events = [testing.step_mark(3, 0, 100), attention]
+    found = read(testing.write_trace(tmp_path / "t.json", events))
+
+    def flops(**options):
+        (row,) = (
+            row
+            for row in rows(files(OperatorTable(**options), found)["operators.csv"])
+            if row["name"].startswith("aten")
+        )
+        return float(row["flops"] or 0)
+
+    assert flops() == 0
+    assert flops(all_flops=True) > 0

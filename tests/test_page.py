@@ -113,6 +113,25 @@ def test_the_page_writes_numbers_as_everything_else_does(chromium, recorded):
         assert of_page == [ours(number) for number in numbers]
 
 
+def test_the_page_says_of_each_window_what_ending_it_cost(chromium, recorded, tmp_path):
+    """Stopping, saving and freeing together, and how large the trace was."""
+    given = msgspec.json.decode((recorded / "report.json").read_bytes())
+    last = given["windows"][-1]
+    costs = {"first": (0.5, 0.25, 0.05, 3_000_000), "second": (0.02, 0.02, 0.002, 7_000_000)}
+    given["windows"] = []
+    for name, values in costs.items():
+        cost = dict(zip(("stop_s", "save_s", "free_s", "trace_bytes"), values, strict=True))
+        given["windows"].append(last | {"name": name, "ranks": [last["ranks"][0] | {"cost": cost}]})
+    path = tmp_path / "report.html"
+    path.write_text(page.render(given), encoding="utf-8")
+    chromium.open(path)
+    said = "Ending this window held the training for"
+    assert f"{said} 42 ms, for a trace of 6.68 MiB." in texts(chromium, "#checks")[0]
+    choose = "(each => { each.value = each.options[0].value; each.dispatchEvent(new Event('change')); })"
+    chromium.run(f"{choose}(document.querySelector('select')); 0")
+    assert f"{said} 800 ms, for a trace of 2.86 MiB." in texts(chromium, "#checks")[0]
+
+
 @pytest.mark.parametrize("name", ["a100-ddp2-train-3steps", "b200-eager-stacks-shapes", "h100-bert-small"])
 @pytest.mark.parametrize("width", [1440, 400])
 def test_pages_of_real_devices_draw_themselves(chromium, traces, tmp_path, name, width):

@@ -152,6 +152,45 @@ def test_among_many_ranks_a_small_excess_is_enough(gathered):
     assert (finding["rank"], finding["part"]) == (3, "compute")
 
 
+@pytest.mark.parametrize(
+    ("count", "more", "is_named"),
+    [
+        (4, 4.0, False),  # 8% of the step
+        (4, 6.5, True),  # 12%
+        (7, 4.0, False),
+        (8, 4.0, True),  # among eight, standing out is enough
+        (16, 0.8, False),  # 1.6%
+        (16, 1.3, True),  # 2.5%
+    ],
+)
+def test_a_rank_is_slow_from_a_tenth_of_the_step_on_and_among_eight_from_a_fiftieth(gathered, count, more, is_named):
+    data = gathered(ranks=count, node=count, slow_compute={1: more})
+    assert [finding["ranks"] for finding in ranks.findings(data)] == [[1]] * is_named
+
+
+@pytest.mark.parametrize(("percents", "is_named"), [((75.0, 75.0), True), ((74.0, 74.0), False), ((100.0, 0.0), False)])
+def test_a_rank_is_named_that_is_slow_in_three_of_four_steps_of_most_windows(gathered, percents, is_named):
+    data = gathered(ranks=4, slow_compute={1: 20.0})
+    for window, percent in zip(data["windows"], percents, strict=True):
+        window["ranks"]["slow_percent"][1] = percent
+    assert bool(ranks.findings(data)) == is_named
+
+
+def test_a_gain_is_no_more_than_what_other_slow_ranks_leave_of_it(gathered):
+    """Rank 1 is slower by 30 ms, and rank 3, which is not named, by 4."""
+    (finding,) = ranks.findings(gathered(ranks=4, slow_compute={1: 30.0, 3: 4.0}))
+    assert (finding["ranks"], finding["gain_ms"]) == ([1], pytest.approx(26.0))
+
+
+@pytest.mark.parametrize(("steps", "is_told"), [(2048, True), (2049, False)])
+def test_of_long_windows_the_longest_waits_are_told_and_not_every_step_of_every_rank(gathered, steps, is_told):
+    """8,192 numbers are 2,048 steps of four ranks."""
+    (window,) = gathered(ranks=4, windows=1, steps=steps, collectives=1, slow_compute={1: 5.0})["windows"]
+    assert bool(window["own"]) == is_told
+    assert len(window["worst"]["wait_ms"]) == 40
+    assert len(window["steps"]["step"]) == 500
+
+
 def test_the_parts_of_a_rank_are_its_own_work_to_the_nanosecond(gathered):
     window = gathered(ranks=4, slow_data={2: 3.0})["windows"][0]
     for rank in range(4):
@@ -254,6 +293,14 @@ def test_ranks_that_missed_each_other_were_not_in_the_same():
     together = [(rank, 10 * number, 5) for number in range(6) for rank in (0, 1)]
     found = collectives.match(table(*together, (0, 100, 2, {"bytes": 7}), (1, 150, 2, {"bytes": 7})))
     assert (found.rows.height, found.unmatched) == (12, 2)
+
+
+@pytest.mark.parametrize(("gap", "is_same"), [(0.04, True), (0.3, False)])
+def test_a_rank_that_was_through_before_another_came_was_in_another_one(gap, is_same):
+    """Where clocks agree to a microsecond or so: 0.05 ms is what starts and ends may be wrong by."""
+    together = [(rank, 10 * number, 5) for number in range(6) for rank in (0, 1)]
+    odd = [(0, 100, 2, {"bytes": 7}), (1, 102 + gap, 2, {"bytes": 7})]
+    assert collectives.match(table(*together, *odd)).unmatched == (0 if is_same else 2)
 
 
 def test_two_groups_without_a_name_are_not_one():

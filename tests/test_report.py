@@ -12,7 +12,7 @@ from many_ranks import ManyRanks
 
 from perfhooks import handlers, report
 from perfhooks.errors import PerfhooksError
-from perfhooks.report import json_values, page, run_data, svg, tree, window_data
+from perfhooks.report import json_values, page, run_data, svg, terminal_tables, tree, window_data
 from perfhooks.report.data import RunData
 from perfhooks.run.capture import Capture, Cost, Place
 from perfhooks.run.layout import PAGE_DATA, SHARE
@@ -276,6 +276,54 @@ def test_a_bare_trace_has_all_its_steps(tmp_path):
 def test_what_recording_cost_is_the_captures(run, trace):
     window_of(run, cost=Cost(stop_s=0.5, idle_step_ms=7.0), trace=trace)
     assert run_data.gather(run)["windows"][0]["ranks"][0]["cost"]["idle_step_ms"] == 7.0
+
+
+def test_each_window_says_what_its_own_recording_cost(run, trace):
+    """And of ranks whose details are not on the page only their numbers are."""
+    window_of(run, time=1, cost=Cost(stop_s=0.5, save_s=0.25, free_s=0.125, trace_bytes=3_000_000), trace=trace)
+    later = Cost(stop_s=0.001, save_s=0.002, free_s=0.003, trace_bytes=7, idle_step_ms=5.0, recorded_step_ms=6.0)
+    window_of(run, "train-000010-000012", first=10, last=12, time=2, cost=later, trace=trace)
+    window_of(run, "train-000010-000012", 1, first=10, last=12, time=2, cost=later)
+    first, second = run_data.gather(run)["windows"]
+    assert first["ranks"][0]["cost"] == {"stop_s": 0.5, "save_s": 0.25, "free_s": 0.125, "trace_bytes": 3_000_000}
+    shown, brief = second["ranks"]
+    assert shown["cost"] == {
+        "stop_s": 0.001,
+        "save_s": 0.002,
+        "free_s": 0.003,
+        "trace_bytes": 7,
+        "idle_step_ms": 5.0,
+        "recorded_step_ms": 6.0,
+    }
+    assert brief["mean"]
+    assert "cost" not in brief
+
+
+def test_a_summary_says_what_the_costliest_end_of_a_window_kept_the_loop_for():
+    costs = Cost(stop_s=0.5, save_s=0.25, free_s=0.05), Cost(stop_s=0.1, idle_step_ms=5.0, recorded_step_ms=6.5)
+    assert terminal_tables.cost_line([Capture(cost=cost) for cost in costs]) == (
+        "recording kept the loop for 800 ms at the end of a window; "
+        "a step takes 5 ms unrecorded, 6.5 ms recorded (medians)"
+    )
+    assert terminal_tables.cost_line([]) == ""
+
+
+def test_a_page_shows_no_more_rows_than_a_person_looks_at(run, tmp_path):
+    """240 steps, 80 operators and 40 lines of what came before the first step, those that cost most."""
+    events = [step_mark(place, 1000 * place, 1000 * place + 1000) for place in range(300)]
+    events += [op(f"aten::op{place}", 1000 * place, 1000 * place + 100 + place) for place in range(300)]
+    found = read(write_trace(tmp_path / "long.json", events))
+    made = window_data.reduce(Capture(first=0, last=299, reached=300), found)
+    assert len(made["steps"]["rows"]["step"]) == 240
+    assert made["steps"]["count"] == 300
+    names = made["operators"]["name"]["name"]
+    assert len(names) == 80
+    assert "aten::op299" in names
+    lines = "".join(f"import,module{place},{place}.0\n" for place in range(60))
+    (run / "rank0.startup.csv").write_text("phase,what,seconds\n" + lines)
+    startup = run_data.gather(run)["startup"]
+    assert startup["what"][0] == "module59"
+    assert len(startup["what"]) == 40
 
 
 def test_a_bare_trace_has_a_page_of_its_own(tmp_path):
