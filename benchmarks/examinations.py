@@ -16,7 +16,9 @@ from perfhooks.errors import PerfhooksError, TraceError
 from perfhooks.ranks import merge
 from perfhooks.report import json_values, terminal_tables, window_data
 from perfhooks.run.capture import Capture, Place
-from perfhooks.trace import collectives, memory, read, tables
+from perfhooks.trace import read
+from perfhooks.trace import window as tables
+from perfhooks.trace.tables import collectives, memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,7 +10,8 @@ import torch
 from comparison import Comparison, say, seconds
 from torch.profiler import ProfilerActivity, profile
 
-from perfhooks.trace import operators, read
+from perfhooks.trace import read
+from perfhooks.trace.tables import operators
 
 EVENTS = 100_000
 EVENTS_OF_A_STEP = 155

@@ -29,8 +29,8 @@ import json, re, sys, time
 import polars, numpy, numpy.ma
 import msgspec
 from perfhooks.trace import memory, read
-from perfhooks.trace.events import PlainEvent
-from perfhooks.trace.tables import Tables
+from perfhooks.trace.reading.events import PlainEvent
+from perfhooks.trace.window import Tables
 
 class File(msgspec.Struct):
     traceEvents: list[PlainEvent]

@@ -19,8 +19,11 @@ from perfhooks.errors import OptionError, PerfhooksError, TraceError
 from perfhooks.handlers.tensorboard import translate
 from perfhooks.ranks import merge as merging
 from perfhooks.report import terminal_tables, tree
-from perfhooks.trace import arguments, host, memory, modules, read, reader, source, stacks, steps, synchronisations
-from perfhooks.trace.events import decode_object, decode_value
+from perfhooks.trace import read
+from perfhooks.trace.nesting import host
+from perfhooks.trace.reading import arguments, reader, source
+from perfhooks.trace.reading.events import decode_object, decode_value
+from perfhooks.trace.tables import memory, modules, stacks, steps, synchronisations
 
 GOOD = '{"ph":"X","cat":"cpu_op","name":"good","pid":1,"tid":1,"ts":5.001,"dur":1}'
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "attacks.py"

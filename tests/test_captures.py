@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from perfhooks import testing
 from perfhooks.testing import kernel, launch, step_mark
-from perfhooks.trace import captures, device, read, steps
+from perfhooks.trace import read
+from perfhooks.trace.nesting import captures, device
+from perfhooks.trace.tables import steps
 
 BEGIN, END = "cudaStreamBeginCapture_v10000", "cudaStreamEndCapture_v10000"
 

@@ -9,7 +9,9 @@ from perfhooks import handlers, testing
 from perfhooks.report import window_data
 from perfhooks.run.capture import Capture
 from perfhooks.testing import PID, annotation, kernel, launch, op
-from perfhooks.trace import Kind, categories, intervals, kernels, read
+from perfhooks.trace import Kind, read
+from perfhooks.trace.nesting import intervals
+from perfhooks.trace.tables import categories, kernels
 
 REAL = [
     *("a100-ddp2-train-3steps", "alexnet-cuda-sync", "b200-eager-stacks-shapes", "cpu-only-rank34", "h100-bert-small"),

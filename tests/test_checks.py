@@ -11,7 +11,8 @@ from test_trace_real import TRACES
 
 from perfhooks import testing
 from perfhooks.testing import kernel, launch, op, slice_event, step_mark
-from perfhooks.trace import checks, read
+from perfhooks.trace import read
+from perfhooks.trace.tables import checks
 
 STEPS, KERNELS = 4, 10
 COUNTS = "INFO:2024 CuptiActivityProfiler.cpp:341] Record counts: "

@@ -13,7 +13,9 @@ from perfhooks.errors import OptionError
 from perfhooks.handlers import collectives as of_rank
 from perfhooks.run.capture import Capture
 from perfhooks.testing import annotation, kernel, launch, op, python_frame, slice_event, step_mark
-from perfhooks.trace import Kind, collectives, copies, messages, read, steps, synchronisations
+from perfhooks.trace import Kind, read
+from perfhooks.trace.names import messages
+from perfhooks.trace.tables import collectives, copies, steps, synchronisations
 
 MS = 1e-6
 ALL_REDUCE = {

@@ -14,8 +14,9 @@ from perfhooks.options import DEFAULTS, checked
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.publishing import publish_json
 from perfhooks.testing import kernel, step_mark
-from perfhooks.trace import collectives, kernels, read
-from perfhooks.trace.communication import LIBRARIES, library
+from perfhooks.trace import read
+from perfhooks.trace.names.communication import LIBRARIES, library
+from perfhooks.trace.tables import collectives, kernels
 
 # as they stand in recorded traces, or in the source that the table names
 COMMUNICATE = {

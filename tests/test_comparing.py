@@ -35,7 +35,7 @@ from perfhooks.run.capture import Place
 from perfhooks.run.liveness import Process
 from perfhooks.run.publishing import publish_json
 from perfhooks.statistics import level
-from perfhooks.trace.tables import Tables
+from perfhooks.trace.window import Tables
 from perfhooks.watching.requests import Loop
 from perfhooks.watching.status import Status
 

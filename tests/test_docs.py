@@ -12,7 +12,7 @@ from perfhooks.findings import RULES
 from perfhooks.options import described
 from perfhooks.report.definitions import DEFINITIONS
 from perfhooks.schedule import Schedule
-from perfhooks.trace import starts
+from perfhooks.trace.nesting import starts
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from perfhooks import OperatorTable, testing
-from perfhooks.trace import operators, read
+from perfhooks.trace import read
+from perfhooks.trace.tables import operators
 
 
 def work():

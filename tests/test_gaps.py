@@ -6,7 +6,8 @@ from perfhooks import testing
 from perfhooks.report import window_data
 from perfhooks.run.capture import Capture
 from perfhooks.testing import PID, annotation, kernel, launch, op, python_frame, step_mark
-from perfhooks.trace import gaps, read
+from perfhooks.trace import read
+from perfhooks.trace.tables import gaps
 
 MS = 1_000_000
 

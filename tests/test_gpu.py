@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from perfhooks.trace import kernels, operators, read, steps
+from perfhooks.trace import read
+from perfhooks.trace.tables import kernels, operators, steps
 
 pytestmark = pytest.mark.gpu
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfhooks.trace import grouping
+from perfhooks.trace.nesting import grouping
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0, 1, 10**6]), st.integers(-5, 2**61)), max_size=20))

@@ -12,8 +12,9 @@ from perfhooks.report.data import Share
 from perfhooks.report.headline import headline, summary
 from perfhooks.run.capture import Capture
 from perfhooks.testing import annotation, kernel, launch, step_mark
-from perfhooks.trace import read, steps
-from perfhooks.trace.tables import Tables
+from perfhooks.trace import read
+from perfhooks.trace.tables import steps
+from perfhooks.trace.window import Tables
 
 MS = 1_000_000
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfhooks.trace import intervals
+from perfhooks.trace.nesting import intervals
 
 spans = st.lists(st.tuples(st.integers(-20, 60), st.integers(0, 15)), max_size=12)
 

@@ -9,7 +9,9 @@ from test_trace_real import TRACES
 from perfhooks import KernelTable, OptionError, handlers, testing
 from perfhooks.run.capture import Capture
 from perfhooks.testing import kernel, launch, op, slice_event
-from perfhooks.trace import device, kernels, read
+from perfhooks.trace import read
+from perfhooks.trace.nesting import device
+from perfhooks.trace.tables import kernels
 
 MS = 1e-6
 OCCUPANCY = "est. achieved occupancy %"

@@ -25,8 +25,9 @@ from torch.utils.data import DataLoader, Dataset
 
 import perfhooks
 from perfhooks import labels
-from perfhooks.trace import read, steps
+from perfhooks.trace import read
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.tables import steps
 
 PLACES = ((nn.Module, "__call__"), (torch.autograd, "backward"), (torch, "save"), (torch.distributed.Work, "wait"))
 SCHEDULE = "wait=1 warmup=1 active=2 repeat=1"
@@ -448,7 +449,7 @@ def test_without_files_nothing_is_labelled():
 
 def test_modules_are_found_where_stacks_are_recorded(tmp_path):
     """The recorder knows a call of a module by its code, so stand-ins come after it has looked."""
-    from perfhooks.trace import modules
+    from perfhooks.trace.tables import modules
 
     net = model()
     recorded = record(tmp_path, lambda *_: net(torch.randn(4, 64)).sum().backward(), with_stack=True)

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfhooks import Capture, Memory, OptionError, testing
-from perfhooks.trace import memory, read
+from perfhooks.trace import read
+from perfhooks.trace.tables import memory
 
 HOST, DEVICE = -1, 0
 

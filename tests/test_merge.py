@@ -17,7 +17,7 @@ import perfhooks.trace
 from perfhooks.errors import OptionError, PerfhooksError
 from perfhooks.ranks.merge import _later, _Source, merge, rank_set
 from perfhooks.testing import PID, flow, kernel, launch, op, slice_event, step_mark, write_trace
-from perfhooks.trace import operators, steps
+from perfhooks.trace.tables import operators, steps
 
 WINDOW = "train-000010-000012"
 
@@ -202,7 +202,7 @@ def test_where_there_is_no_trace_it_says_so(tmp_path, what):
 def test_events_are_cut_where_they_end_whatever_is_in_them(tmp_path, monkeypatch):
     """Blocks of a few bytes: cuts fall into names, lists and objects that look like the end of an event."""
     monkeypatch.setattr("perfhooks.ranks.merge.BLOCK", 400)
-    monkeypatch.setattr("perfhooks.trace.source._PACKED_BLOCK", 50)
+    monkeypatch.setattr("perfhooks.trace.reading.source._PACKED_BLOCK", 50)
     draw = random.Random(7)
     odd = ["}, {", '"', "\\", "}]}", ', "traceEvents": [', "ü"]
     wanted = [

@@ -9,7 +9,8 @@ import torch
 
 import perfhooks
 from perfhooks import labels, testing
-from perfhooks.trace import Kind, modules, read
+from perfhooks.trace import Kind, read
+from perfhooks.trace.tables import modules
 
 
 class Block(torch.nn.Module):

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfhooks import Capture, Modules, testing
-from perfhooks.trace import Kind, host, intervals, modules, read
-from perfhooks.trace.nesting import nest
+from perfhooks.trace import Kind, read
+from perfhooks.trace.nesting import host, intervals
+from perfhooks.trace.nesting.slices import nest
+from perfhooks.trace.tables import modules
 
 NODE = "autograd::engine::evaluate_function: "
 AUTOGRAD = 999

@@ -6,9 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfhooks import testing
-from perfhooks.trace import device, host, intervals, nesting, read
+from perfhooks.trace import read
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.nesting import nest, outermost
+from perfhooks.trace.nesting import device, host, intervals
+from perfhooks.trace.nesting import slices as nesting
+from perfhooks.trace.nesting.slices import nest, outermost
 
 slices = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 12)), max_size=25)
 

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from perfhooks import testing
 from perfhooks.errors import OptionError
-from perfhooks.trace import operators, read, torch_rules
+from perfhooks.trace import read
+from perfhooks.trace.names import torch_rules
+from perfhooks.trace.tables import operators
 
 TORCH_24 = version("torch").startswith("2.4")
 

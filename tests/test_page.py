@@ -16,7 +16,8 @@ from perfhooks import report, words
 from perfhooks.report import page, run_data, svg, tree
 from perfhooks.run.timeline import HEADER
 from perfhooks.testing import annotation, memory, op, python_frame, step_mark, write_trace
-from perfhooks.trace import read, stacks
+from perfhooks.trace import read
+from perfhooks.trace.tables import stacks
 from perfhooks.watching import slow_steps
 from perfhooks.watching.slow_steps import SlowStep
 

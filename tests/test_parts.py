@@ -6,8 +6,10 @@ import pytest
 
 from perfhooks import labels, testing
 from perfhooks.testing import annotation, kernel, launch, op, python_frame, step_mark
-from perfhooks.trace import part_names, read, steps
-from perfhooks.trace.validations import told
+from perfhooks.trace import read
+from perfhooks.trace.names import part_names
+from perfhooks.trace.nesting.validations import told
+from perfhooks.trace.tables import steps
 
 NODE = "autograd::engine::evaluate_function: MulBackward0"
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"

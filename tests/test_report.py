@@ -18,7 +18,8 @@ from perfhooks.run.capture import Capture, Cost, Place
 from perfhooks.run.layout import PAGE_DATA, SHARE
 from perfhooks.run.publishing import publish_json
 from perfhooks.testing import annotation, kernel, launch, memory, op, python_frame, step_mark, write_trace
-from perfhooks.trace import read, stacks
+from perfhooks.trace import read
+from perfhooks.trace.tables import stacks
 
 HOSTILE = '</script><img src=x onerror="alert(1)">'
 

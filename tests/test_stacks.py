@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 import perfhooks
 from perfhooks import Capture, OptionError, Stacks, testing
-from perfhooks.trace import Kind, intervals, read, stacks
+from perfhooks.trace import Kind, read
 from perfhooks.trace.kinds import HOST
+from perfhooks.trace.nesting import intervals
+from perfhooks.trace.tables import stacks
 
 SCRIPT = """
 import sys
@@ -217,7 +219,7 @@ def test_no_host_time_is_lost(tmp_path_factory, rows):
 
 
 def test_stacks_need_neither_torch_nor_polars():
-    code = "import sys, perfhooks.trace, perfhooks.trace.stacks; print({'torch', 'polars'} & set(sys.modules))"
+    code = "import sys, perfhooks.trace, perfhooks.trace.tables.stacks; print({'torch', 'polars'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "set()\n"
 
 

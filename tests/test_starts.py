@@ -4,7 +4,8 @@ import pytest
 
 from perfhooks import testing
 from perfhooks.testing import kernel, launch, op
-from perfhooks.trace import intervals, read, starts
+from perfhooks.trace import read
+from perfhooks.trace.nesting import intervals, starts
 
 MS = 1_000_000
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from perfhooks import labels, testing
 from perfhooks.testing import annotation, kernel, launch, memory, op, step_mark
-from perfhooks.trace import read, steps
+from perfhooks.trace import read
+from perfhooks.trace.tables import steps
 
 MS = 1e-6
 HOST = [*(f"{part}_ms" for part in labels.PARTS), "other_ms"]

@@ -12,8 +12,9 @@ from perfhooks.command import show
 from perfhooks.report import window_data
 from perfhooks.run.capture import Capture
 from perfhooks.testing import annotation, op, step_mark
-from perfhooks.trace import collectives, memory, modules, read, stacks, steps
-from perfhooks.trace.tables import Tables
+from perfhooks.trace import read
+from perfhooks.trace.tables import collectives, memory, modules, stacks, steps
+from perfhooks.trace.window import Tables
 
 MS = 1_000_000
 WHOLE = Capture(first=0, last=2, reached=3)
@@ -102,7 +103,7 @@ def test_every_table_of_a_window_is_computed_once(trace, monkeypatch):
         for artifact in handlers.build(name).artifacts(WHOLE, trace):
             artifact.write(io.BytesIO())
     assert len(asked) == len(set(asked))
-    assert ("perfhooks.trace.steps",) in asked
+    assert ("perfhooks.trace.tables.steps",) in asked
 
 
 def test_what_was_computed_of_a_trace_goes_with_it(tmp_path):

@@ -81,8 +81,8 @@ def test_nothing_but_categories_is_changed(tmp_path):
 def test_a_category_is_translated_wherever_a_chunk_ends(size, tmp_path, monkeypatch):
     source = testing.write_trace(tmp_path / "spool.json.gz", EVENTS)
     whole = translated(source, tmp_path).read_bytes()
-    monkeypatch.setattr("perfhooks.trace.source.BLOCK", size)
-    monkeypatch.setattr("perfhooks.trace.source._PACKED_BLOCK", max(size, 2))
+    monkeypatch.setattr("perfhooks.trace.reading.source.BLOCK", size)
+    monkeypatch.setattr("perfhooks.trace.reading.source._PACKED_BLOCK", max(size, 2))
     assert gzip.decompress(translated(source, tmp_path).read_bytes()) == gzip.decompress(whole)
 
 

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from perfhooks import testing
 from perfhooks.errors import TraceError
 from perfhooks.testing import kernel, launch, memory, op, write_trace
-from perfhooks.trace import Kind, read, reader, source
+from perfhooks.trace import Kind, read
 from perfhooks.trace.kinds import classify
+from perfhooks.trace.reading import reader, source
 
 EVENTS = [
     *(op(f"aten::op{number}", 10 * number, 10 * number + 7, external=number + 1) for number in range(40)),

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from perfhooks import labels
-from perfhooks.trace import Kind, intervals, operators, read, stacks, steps
+from perfhooks.trace import Kind, read
 from perfhooks.trace.kinds import HOST
+from perfhooks.trace.nesting import intervals
+from perfhooks.trace.tables import operators, stacks, steps
 
 # name: slices, step marks, kernels + copies + sets
 TRACES = {

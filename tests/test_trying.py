@@ -15,7 +15,7 @@ from perfhooks import Profiler
 from perfhooks.errors import OptionError
 from perfhooks.run.circumstances import Circumstances
 from perfhooks.trace import read
-from perfhooks.trace.tables import Tables
+from perfhooks.trace.window import Tables
 from perfhooks.trying import inputs, ready, recorded, safe, schemas, timing, trial, variants, written
 from perfhooks.trying.cut import Cut, Group, cut
 from perfhooks.trying.ready import difference

@@ -16,7 +16,7 @@ from perfhooks import Profiler, findings, testing
 from perfhooks.run.capture import Capture
 from perfhooks.run.circumstances import Circumstances
 from perfhooks.trace import read
-from perfhooks.trace.tables import Tables
+from perfhooks.trace.window import Tables
 from perfhooks.trying import recorded, safe, trial, variants
 from perfhooks.trying.cut import cut
 

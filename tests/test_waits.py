@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from perfhooks import testing
 from perfhooks.testing import kernel, launch, op, python_frame, step_mark
-from perfhooks.trace import copies, read, steps, synchronisations, waits
+from perfhooks.trace import read
+from perfhooks.trace.nesting import waits
+from perfhooks.trace.tables import copies, steps, synchronisations
 
 MS = 1e-6
 PAGEABLE = "Memcpy DtoH (Device -> Pageable)"

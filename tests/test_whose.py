@@ -11,8 +11,10 @@ from perfhooks.report import tree
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.installation import Installation
 from perfhooks.testing import annotation, op, python_frame, step_mark
-from perfhooks.trace import Kind, memory, read, whose
-from perfhooks.trace.whose import Origin, origin
+from perfhooks.trace import Kind, read
+from perfhooks.trace.names import whose
+from perfhooks.trace.names.whose import Origin, origin
+from perfhooks.trace.tables import memory
 
 MS = 1_000_000
 LIBRARY = "framework/loops/fetch.py(341): __next__"

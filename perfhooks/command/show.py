@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from perfhooks.run.capture import Capture
     from perfhooks.trace import Trace
-    from perfhooks.trace.tables import Tables
+    from perfhooks.trace.window import Tables
 
 EXAMPLES: Final = """Examples:
 
@@ -59,7 +59,7 @@ _FINDINGS: Final = {
     **dict.fromkeys(("advice", "code", "evidence", "estimate"), str),
 }
 _ATTRIBUTES: Final = {"syncs": "synchronisations", "memory": "alive_at_peak"}
-"""Tables that `perfhooks.trace.tables.Tables` calls otherwise."""
+"""Tables that `perfhooks.trace.window.Tables` calls otherwise."""
 _OF_ALL_WINDOWS: Final = ("steps", "checks")
 _OF_RUN: Final = ("startup", "slow")
 """Tables of a run, and of no window of it."""
@@ -158,7 +158,7 @@ def compute(trace: Trace, name: str, by: Sequence[str] = (), capture: Capture | 
         OptionError: there is no such table, or it cannot be split so.
     """
     check(name, by)
-    from perfhooks.trace.tables import Tables
+    from perfhooks.trace.window import Tables
 
     found = Tables(trace) if capture is None else capture.tables(trace)
     if name == "operators":

@@ -112,7 +112,7 @@ def command(
 def _read(source: Source) -> tuple[Any, float | None]:
     """The tables of a window, and what its steps take that nobody records where its run knows."""
     from perfhooks import trace
-    from perfhooks.trace.tables import Tables
+    from perfhooks.trace.window import Tables
 
     read = trace.read(source.path, strides=True)
     if source.capture is None:

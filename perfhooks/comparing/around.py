@@ -11,9 +11,11 @@ import numpy as np
 
 from perfhooks import labels
 from perfhooks.report import json_values
-from perfhooks.trace import host, modules, whose
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.nesting import inherited, outermost
+from perfhooks.trace.names import whose
+from perfhooks.trace.nesting import host
+from perfhooks.trace.nesting.slices import inherited, outermost
+from perfhooks.trace.tables import modules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,19 +11,20 @@ from perfhooks import labels
 from perfhooks.comparing.around import PARTS, Around, Where
 from perfhooks.comparing.unrecorded import is_near
 from perfhooks.report import json_values
-from perfhooks.trace import device, intervals, parts, steps
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.nesting import Nesting, still_open
+from perfhooks.trace.nesting import device, intervals, parts
+from perfhooks.trace.nesting.slices import Nesting, still_open
+from perfhooks.trace.tables import steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from perfhooks.comparing.around import Keys
     from perfhooks.trace import Trace
-    from perfhooks.trace.intervals import Intervals
     from perfhooks.trace.model import Flags, Ints
-    from perfhooks.trace.steps import Steps
-    from perfhooks.trace.tables import Tables
+    from perfhooks.trace.nesting.intervals import Intervals
+    from perfhooks.trace.tables.steps import Steps
+    from perfhooks.trace.window import Tables
 
     Moments = dict[str, Intervals]
     """The moments of each part of a step on one thread."""
@@ -96,7 +97,7 @@ def measure(tables: Tables) -> Costs:
     """Say what the steps of a window that count were spent on.
 
     On the host a moment of the step's own thread belongs to the innermost operator, module (forward or backward) and
-    frame of the training's own code that are open, and to the part of the step (`perfhooks.trace.steps.table`).
+    frame of the training's own code that are open, and to the part of the step (`perfhooks.trace.tables.steps.table`).
 
     On devices a moment of the step belongs to the work that runs: to compute before communication, to these before
     copies and sets, and of several of a class to the one that began first; else it is idle, while the host was in

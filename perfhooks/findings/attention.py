@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from perfhooks.trace import autograd, device, intervals
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.steps import step_of
+from perfhooks.trace.nesting import autograd, device, intervals
+from perfhooks.trace.tables.steps import step_of
 from perfhooks.words import ms
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from perfhooks.findings.evidence import Evidence
     from perfhooks.findings.finding import Finding
-    from perfhooks.trace.intervals import Flags
     from perfhooks.trace.model import Ints
+    from perfhooks.trace.nesting.intervals import Flags
 
 WRITTEN_OUT: Final = 0.05
 """Of the step, for attention that is written out: below it, what is saved is within what a step varies by."""

@@ -9,8 +9,8 @@ import polars as pl
 
 from perfhooks import words
 from perfhooks.findings.evidence import most
-from perfhooks.trace import device, intervals
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.nesting import device, intervals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

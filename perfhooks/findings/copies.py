@@ -8,16 +8,16 @@ import numpy as np
 
 from perfhooks import words
 from perfhooks.findings.evidence import most
-from perfhooks.trace import device, intervals
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.nesting import device, intervals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from perfhooks.findings.evidence import Evidence
     from perfhooks.findings.finding import Finding
-    from perfhooks.trace.intervals import Intervals
     from perfhooks.trace.model import Ints
+    from perfhooks.trace.nesting.intervals import Intervals
 
 STAGED_BYTES: Final = 64 * 1024
 """A pageable copy to the device of up to 64 KB returns before it is done (CUDA's "API synchronization behavior"), so it

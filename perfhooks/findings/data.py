@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from perfhooks import labels, words
-from perfhooks.trace import intervals
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.nesting import intervals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

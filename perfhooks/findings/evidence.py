@@ -11,18 +11,20 @@ import polars as pl
 
 from perfhooks import words
 from perfhooks.findings.finding import Finding
-from perfhooks.trace import device, host, intervals, parts, step_columns, step_kinds, whose
 from perfhooks.trace.kinds import HOST, Kind
-from perfhooks.trace.steps import Steps, step_of
-from perfhooks.trace.whose import Origin
+from perfhooks.trace.names import step_kinds, whose
+from perfhooks.trace.names.whose import Origin
+from perfhooks.trace.nesting import device, host, intervals, parts
+from perfhooks.trace.tables import step_columns
+from perfhooks.trace.tables.steps import Steps, step_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence, Sized
 
     from perfhooks.run.capture import Capture
     from perfhooks.trace import Trace
-    from perfhooks.trace.intervals import Flags, Intervals
     from perfhooks.trace.model import Ints
+    from perfhooks.trace.nesting.intervals import Flags, Intervals
 
 NOTABLE: Final = 0.01
 """A gain below this share of a step is no finding: two recordings of the same program differ by as much."""
@@ -39,9 +41,9 @@ _COVERED: Final = 0.9  # of a call: the device worked all the while, but for wha
 class Evidence:
     """One window as the rules see it.
 
-    A *step* here is one that counts (`perfhooks.trace.tables.Tables`) and is of no other kind, such as one that
-    validates (`perfhooks.trace.step_kinds`); without marks it is the whole recording. Figures are means over these
-    steps, the same that the headline is about.
+    A *step* here is one that counts (`perfhooks.trace.window.Tables`) and is of no other kind, such as one that
+    validates (`perfhooks.trace.names.step_kinds`); without marks it is the whole recording. Figures are means over
+    these steps, the same that the headline is about.
 
     Two limits keep estimates honest. What the host saves shortens a step only while the device idles: `host_limit_ms`.
     What the device saves shortens it only where the host waits for the device: `device_limit_ms`.

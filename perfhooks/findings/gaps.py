@@ -8,7 +8,8 @@ import polars as pl
 
 from perfhooks.findings.host import PAUSE_NS, explained
 from perfhooks.findings.start import spent_in
-from perfhooks.trace import gaps, intervals
+from perfhooks.trace.nesting import intervals
+from perfhooks.trace.tables import gaps
 from perfhooks.words import ms
 
 if TYPE_CHECKING:

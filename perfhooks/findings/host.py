@@ -12,16 +12,16 @@ from perfhooks import labels, words
 from perfhooks.findings.data import data_ranges
 from perfhooks.findings.evidence import most
 from perfhooks.findings.start import spent_in
-from perfhooks.trace import captures, device, intervals, starts
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.nesting import captures, device, intervals, starts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from perfhooks.findings.evidence import Evidence
     from perfhooks.findings.finding import Finding
-    from perfhooks.trace.intervals import Intervals
     from perfhooks.trace.model import Ints
+    from perfhooks.trace.nesting.intervals import Intervals
 
 STARVED: Final = 0.2
 """Of the step: the device idles so long because nothing was launched. Small gaps are everywhere; from a fifth on, fewer

@@ -10,8 +10,9 @@ import numpy as np
 from perfhooks import words
 from perfhooks.findings import attention
 from perfhooks.findings.evidence import most
-from perfhooks.trace import categories, device
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.nesting import device
+from perfhooks.trace.tables import categories
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -321,8 +322,8 @@ def _has_float64(types: object, dims: object) -> bool:
 def fusable_chains(seen: Evidence) -> Iterator[Finding]:
     """Elementwise kernels, reductions and copies in a row take 20% of a step that the device decides, or more.
 
-    Source: `FUSABLE`, `BOUND`, `CHAIN`; the categories of `perfhooks.trace.categories`, in the order of each stream.
-    What the optimizer launches does not count. Silent where compiled code runs.
+    Source: `FUSABLE`, `BOUND`, `CHAIN`; the categories of `perfhooks.trace.tables.categories`, in the order of each
+    stream. What the optimizer launches does not count. Silent where compiled code runs.
 
     Measured: never on a device; it is worth trying.
     """

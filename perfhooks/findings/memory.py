@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from perfhooks.findings.start import spent_in
-from perfhooks.trace import intervals, starts
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.nesting import intervals, starts
 from perfhooks.words import ms
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def allocator_churn(seen: Evidence) -> Iterator[Finding]:
 
     Source: `OFTEN`, `evidence.NOTABLE`. A recording without marks of steps may be the start of a program, where memory
     is taken for the first time: there only calls count that come after the first one which gave memory back, and that
-    after a tenth of all launches (`perfhooks.trace.starts.FIRST`). Where most of what was recorded is a start
+    after a tenth of all launches (`perfhooks.trace.nesting.starts.FIRST`). Where most of what was recorded is a start
     (`STARTING`) nothing is said.
 
     Measured: never; on such devices the advice is worth trying.

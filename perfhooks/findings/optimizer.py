@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from perfhooks import words
-from perfhooks.trace import intervals
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.nesting import intervals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from perfhooks.findings.evidence import Evidence
     from perfhooks.findings.finding import Finding
-    from perfhooks.trace.intervals import Intervals
     from perfhooks.trace.model import Ints
+    from perfhooks.trace.nesting.intervals import Intervals
 
 LOOPING: Final = 0.05
 """Of the step: below it, half of the update is within what a step varies by."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from perfhooks import labels, words
-from perfhooks.trace import intervals
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.nesting import intervals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from perfhooks.trace import intervals, starts
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.nesting import intervals, starts
 from perfhooks.words import ms
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from perfhooks.findings.evidence import Evidence
     from perfhooks.findings.finding import Finding
-    from perfhooks.trace.intervals import Intervals
+    from perfhooks.trace.nesting.intervals import Intervals
 
 START: Final = 0.1
 """Of the recorded steps. What is done once and takes a tenth of a window makes its means those of no step."""
@@ -31,8 +31,8 @@ def recorded_start(seen: Evidence) -> Iterator[Finding]:
     """A tenth of the recorded time or more goes into what a program does once.
 
     Source: `START`, `SOONEST`, `WARMUP`; loading kernels and making a context, the first compilation, capturing graphs,
-    trying out convolutions (`perfhooks.trace.starts`). Compiling in the last recorded step as well is no start but
-    `recompilation`. Nothing is gained here but figures that are about steps.
+    trying out convolutions (`perfhooks.trace.nesting.starts`). Compiling in the last recorded step as well is no start
+    but `recompilation`. Nothing is gained here but figures that are about steps.
 
     Measured: there is no gain to measure.
     """

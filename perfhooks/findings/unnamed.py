@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from perfhooks import words
 from perfhooks.findings.evidence import most
-from perfhooks.trace import intervals
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.nesting import intervals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

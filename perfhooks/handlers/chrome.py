@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from perfhooks.errors import OptionError
 from perfhooks.handlers.artifact import Artifact
-from perfhooks.trace.packing import copy_trace
+from perfhooks.trace.reading.packing import copy_trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -35,15 +35,15 @@ class CollectiveTable:
 
 
 def rows(capture: Capture, trace: Trace) -> pl.DataFrame:
-    """The collectives of a window, as `perfhooks.trace.collectives.table` defines them, less those launched before it.
+    """The collectives of a window, as `trace.tables.collectives` defines them, less those launched before it.
 
     ``rank`` comes first, and ``start_ns`` takes the place of ``start_ms``: nanoseconds since 1970 by the clock of the
     host, so that those of several ranks can be compared.
     """
     import polars as pl
 
-    from perfhooks.trace.collectives import of_window
     from perfhooks.trace.model import epoch
+    from perfhooks.trace.tables.collectives import of_window
 
     table = capture.tables(trace).collectives.filter(of_window(trace))
     begin = epoch(trace.metadata) + (int(trace.start.min()) if len(trace) else 0)

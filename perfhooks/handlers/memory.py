@@ -35,7 +35,7 @@ class Memory:
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
         """Two files."""
-        from perfhooks.trace import memory
+        from perfhooks.trace.tables import memory
 
         if len(trace.instants.time):
             tables = capture.tables(trace)

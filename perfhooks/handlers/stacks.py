@@ -42,7 +42,7 @@ class Stacks:
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
         """One file per measure."""
-        from perfhooks.trace import stacks
+        from perfhooks.trace.tables import stacks
 
         for measure in self.by:
             found = capture.tables(trace).stacks(measure)

@@ -13,8 +13,8 @@ from typing import IO, TYPE_CHECKING, ClassVar, Final
 from perfhooks.errors import OptionError
 from perfhooks.handlers.artifact import Artifact
 from perfhooks.run.publishing import file_name, publish
-from perfhooks.trace.packing import LEVEL
-from perfhooks.trace.source import TornArchiveError, blocks
+from perfhooks.trace.reading.packing import LEVEL
+from perfhooks.trace.reading.source import TornArchiveError, blocks
 
 if TYPE_CHECKING:
     import os

@@ -10,7 +10,7 @@ from perfhooks.statistics import student
 
 if TYPE_CHECKING:
     Matrix: TypeAlias = "np.ndarray[tuple[int, int], np.dtype[Any]]"
-    from perfhooks.trace.intervals import Flags
+    from perfhooks.trace.nesting.intervals import Flags
 
 CHANCE: Final = 0.01
 """How often at most any of the ranks of a window may be named though all have equal work: a page that is looked at

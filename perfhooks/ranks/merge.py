@@ -19,10 +19,10 @@ from perfhooks.run.folder import Run
 from perfhooks.run.layout import MANIFEST, MERGED
 from perfhooks.run.publishing import publish, shown
 from perfhooks.run.reading import NotPlainError, check_plain
-from perfhooks.trace.events import MALFORMED, decode_object
 from perfhooks.trace.model import epoch
-from perfhooks.trace.packing import LEVEL
-from perfhooks.trace.source import BLOCK, TornArchiveError, blocks, opened
+from perfhooks.trace.reading.events import MALFORMED, decode_object
+from perfhooks.trace.reading.packing import LEVEL
+from perfhooks.trace.reading.source import BLOCK, TornArchiveError, blocks, opened
 from perfhooks.words import ms
 
 if TYPE_CHECKING:

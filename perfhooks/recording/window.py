@@ -24,8 +24,9 @@ from perfhooks.errors import NothingRecordedError, OptionError, PerfhooksError
 from perfhooks.labels import DEVICE_STOPPED
 from perfhooks.run.publishing import is_whole_json, publish
 from perfhooks.schedule import Phase
-from perfhooks.trace import read, stacks
-from perfhooks.trace.packing import copy_stream
+from perfhooks.trace import read
+from perfhooks.trace.reading.packing import copy_stream
+from perfhooks.trace.tables import stacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -52,7 +52,7 @@ class StepsPart(_Part):
     mean: dict[str, float | None]
     median_ms: float | None
     kinds: list[str]
-    """Of each row, see `perfhooks.trace.step_kinds`."""
+    """Of each row, see `perfhooks.trace.names.step_kinds`."""
     usual: dict[str, float | None]
     """The means of the steps of no other kind."""
     others: list[StepKind]

@@ -8,7 +8,8 @@ import numpy as np
 import polars as pl
 
 from perfhooks import labels, words
-from perfhooks.trace import step_columns, step_kinds
+from perfhooks.trace.names import step_kinds
+from perfhooks.trace.tables import step_columns
 
 if TYPE_CHECKING:
     from typing import Any
@@ -33,8 +34,8 @@ _EVEN: Final = 1.25
 def headline(table: pl.DataFrame, *, without_steps: bool = False) -> str:
     """Say what a step takes and what it takes it for: the largest named parts, from 5% of the time on.
 
-    Every number is of the same steps, and a mean: those that are of no other kind (`perfhooks.trace.step_kinds`). What
-    steps of another kind take is said after them.
+    Every number is of the same steps, and a mean: those that are of no other kind (`perfhooks.trace.names.step_kinds`).
+    What steps of another kind take is said after them.
 
     Args:
         table: A step table.

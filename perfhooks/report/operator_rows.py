@@ -11,7 +11,7 @@ from perfhooks.report import json_values
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from perfhooks.trace.tables import Tables
+    from perfhooks.trace.window import Tables
 
 _NAMES: Final = 32
 """Of so many operators; the others cost little, and every row here is some hundred bytes of the page."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from perfhooks.report import json_values
-from perfhooks.trace import host
-from perfhooks.trace.stacks import Summed
-from perfhooks.trace.whose import Origin, origin
+from perfhooks.trace.names.whose import Origin, origin
+from perfhooks.trace.nesting import host
+from perfhooks.trace.tables.stacks import Summed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +38,7 @@ def kind(name: str, owners: Mapping[str, str] | None = None) -> str:
 
     Args:
         name: The name of a frame.
-        owners: Whose code is whose, see `perfhooks.trace.whose`.
+        owners: Whose code is whose, see `perfhooks.trace.names.whose`.
     """
     found = origin(name, owners)
     if found is not Origin.NO_SOURCE:
@@ -60,11 +60,11 @@ def tree(
     it cost by itself and the sum of its children's.
 
     Args:
-        stacks: What `perfhooks.trace.stacks.summed` gives, or `perfhooks.trace.stacks.folded`.
+        stacks: What `perfhooks.trace.tables.stacks.summed` gives, or `perfhooks.trace.tables.stacks.folded`.
         share: The least share of the whole that a node has.
         nodes: The greatest number of nodes; where there are more, the largest are kept.
         leaves: The kind of all leaves, where they are of one.
-        owners: Whose code is whose, see `perfhooks.trace.whose`.
+        owners: Whose code is whose, see `perfhooks.trace.names.whose`.
 
     Returns:
         ``names`` and ``kinds`` (an index into `KINDS`) of the distinct frames; ``parent`` (-1 for the root), ``frame``

@@ -12,7 +12,8 @@ from perfhooks import findings
 from perfhooks.report import json_values, operator_rows, tree
 from perfhooks.report.data import SHARE_FORMAT
 from perfhooks.report.headline import headline, other_kinds, summary
-from perfhooks.trace import memory, step_kinds
+from perfhooks.trace.names import step_kinds
+from perfhooks.trace.tables import memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable

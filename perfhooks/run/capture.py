@@ -18,7 +18,7 @@ from perfhooks.run.reading import check_format, read_json
 
 if TYPE_CHECKING:
     from perfhooks.trace import Trace
-    from perfhooks.trace.tables import Tables
+    from perfhooks.trace.window import Tables
 
 FORMAT: Final = 1
 """Of capture.json. 1: the first."""
@@ -97,7 +97,7 @@ class Capture:
     circumstances: Circumstances = field(default_factory=Circumstances)
     """What its process had to work with."""
     owners: dict[str, str] = field(default_factory=dict)
-    """Whose the files in the trace are, by the first part of their names; see `perfhooks.trace.whose`."""
+    """Whose the files in the trace are, by the first part of their names; see `perfhooks.trace.names.whose`."""
     request: str = ""
     """Why it was recorded outside of the schedule: the name of a request, ``code``, ``signal`` or ``slow``."""
     began: float = 0.0
@@ -122,7 +122,7 @@ class Capture:
         Args:
             trace: What was recorded in it.
         """
-        from perfhooks.trace.tables import Tables
+        from perfhooks.trace.window import Tables
 
         owners = tuple(sorted(self.owners.items()))
         return Tables(trace, self.rank, self.stage, unfinished=self.unfinished_step, owners=owners)

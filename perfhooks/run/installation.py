@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.whose import Origin, file_of, first_part
+from perfhooks.trace.names.whose import Origin, file_of, first_part
 
 if TYPE_CHECKING:
     from perfhooks.trace import Trace

@@ -7,8 +7,8 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from perfhooks.run.layout import MERGED
-from perfhooks.trace.events import decode_object
-from perfhooks.trace.source import TornArchiveError, blocks, opened
+from perfhooks.trace.reading.events import decode_object
+from perfhooks.trace.reading.source import TornArchiveError, blocks, opened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

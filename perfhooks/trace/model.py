@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from perfhooks.trace.events import decode_value
 from perfhooks.trace.kinds import DEVICE_WORK, Kind, Lane
+from perfhooks.trace.reading.events import decode_value
 
 if TYPE_CHECKING:
     import re
@@ -119,7 +119,7 @@ class Trace:
         self.doubts = list(doubts)
         self._arguments = arguments
         self.communication: str | None = None
-        """Parts of names of kernels that communicate, beside those of `perfhooks.trace.communication`."""
+        """Parts of names of kernels that communicate, beside those of `perfhooks.trace.names.communication`."""
         self.known: dict[object, Any] = {}
         """What has been computed of it; see `perfhooks.trace.once`."""
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from perfhooks import labels
-from perfhooks.trace import parts
+from perfhooks.trace.nesting import parts
 from perfhooks.trying import schemas
 from perfhooks.trying.recorded import UPDATE, Signature, Update
 

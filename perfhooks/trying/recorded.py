@@ -11,12 +11,12 @@ from msgspec import Meta
 
 from perfhooks.errors import PerfhooksError
 from perfhooks.trace.kinds import HOST, Kind
-from perfhooks.trace.operators import calls, device_time
-from perfhooks.trace.steps import step_of
+from perfhooks.trace.tables.operators import calls, device_time
+from perfhooks.trace.tables.steps import step_of
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Flags, Ints, Trace
-    from perfhooks.trace.tables import Tables
+    from perfhooks.trace.window import Tables
 
 _MS: Final = 1e-6  # milliseconds in a nanosecond
 _ARGUMENTS: Final = ("dims", "strides", "types", "inputs")

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from perfhooks.trace.whose import PREFERENCE
+from perfhooks.trace.names.whose import PREFERENCE
 from perfhooks.watching.sampling import common
 
 if TYPE_CHECKING:

@@ -1,0 +1,130 @@
+"""Kernels that communicate, told by their names: one table for all libraries, with the source of each name."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from perfhooks.errors import OptionError
+from perfhooks.trace.kinds import Kind
+from perfhooks.trace.once import once
+
+if TYPE_CHECKING:
+    from perfhooks.trace.model import Trace
+    from perfhooks.trace.nesting.intervals import Flags
+
+
+class Library(NamedTuple):
+    """Kernels of one library."""
+
+    name: str
+    pattern: str
+    """A regular expression that is searched for in the names of kernels; case does not matter."""
+    source: str
+    """Where the names were read."""
+    operation: str | None = None
+    """What all of these kernels do, where their names do not say it."""
+
+
+LIBRARIES: Final = (
+    Library("nccl", r"(?<![a-z])nccl", "https://github.com/NVIDIA/nccl: src/device/generate.py, ncclDevKernel_*"),
+    Library("rccl", r"(?<![a-z])rccl", "https://github.com/ROCm/rccl"),
+    Library(
+        "hccl",
+        r"(?<![a-z])(?:hccl|hcom_)|(?:allreduce|allgather|reducescatter|alltoall|broadcast)\w*aicpukernel",
+        "https://gitcode.com/Ascend/pytorch: hcom_allReduce__*, allreduceAicpuKernel in torch_npu/profiler",
+    ),
+    Library("xccl", r"(?<![a-z])xccl", "https://github.com/intel/torch-xpu-ops: src/xccl"),
+    Library("oneccl", r"(?<![a-z])(?:oneccl|ccl::)", "https://github.com/uxlfoundation/oneCCL: src/coll"),
+    Library("cncl", r"(?<![a-z])cncl", "https://github.com/Cambricon/torch_mlu"),
+    Library("mccl", r"(?<![a-z])mccl", "https://github.com/MooreThreads/torch_musa"),
+    Library("eccl", r"(?<![a-z])eccl", "https://github.com/DeepLink-org/deeplink.framework: dicp, dipu"),
+    Library("msccl", r"(?<![a-z])msccl", "https://github.com/microsoft/mscclpp, https://github.com/Azure/msccl"),
+    Library(
+        "deep_ep",
+        r"^(?:\w+ )*(?:deep_ep|ep)::(?!layout)",
+        "https://github.com/deepseek-ai/DeepEP: csrc/kernels; its traces in https://github.com/deepseek-ai/profile-data",
+        "all_to_all",
+    ),
+    Library(
+        "mori",
+        r"\bEp(?:Dispatch|Combine)(?:Intra|Inter)Node",
+        "https://github.com/ROCm/mori: src/ops/dispatch_combine",
+        "all_to_all",
+    ),
+    Library(
+        "custom_all_reduce",
+        r"cross_device_reduce_",
+        "https://github.com/vllm-project/vllm: csrc/custom_all_reduce.cuh; the same in sgl-project/sglang: "
+        "sgl-kernel/csrc/allreduce, and in ROCm/aiter: csrc/include/custom_all_reduce.cuh",
+        "all_reduce",
+    ),
+    Library(
+        "quickreduce",
+        r"quickreduce::|allreduce_prototype_(?:one|two)shot",
+        "https://github.com/vllm-project/vllm: csrc/quickreduce; https://github.com/mk1-project/quickreduce",
+        "all_reduce",
+    ),
+    Library(
+        "allreduce_fusion",
+        r"allreduce_fusion",
+        "https://github.com/NVIDIA/TensorRT-LLM: cpp/tensorrt_llm/kernels/communicationKernels; "
+        "https://github.com/flashinfer-ai/flashinfer: include/flashinfer/comm/trtllm_allreduce_fusion.cuh",
+        "all_reduce",
+    ),
+    Library(
+        "symmetric_memory",
+        r"multimem_|(?:one|two)_shot_all_reduce",
+        "https://github.com/pytorch/pytorch: torch/csrc/distributed/c10d/symm_mem/CUDASymmetricMemoryOps.cu",
+    ),
+    Library(
+        "one_two_shot",
+        r"(?:one|two)shotall_?reduce",
+        "https://github.com/NVIDIA/TensorRT-LLM: cpp/tensorrt_llm/kernels/customAllReduceKernels.cu, mnnvl_allreduce; "
+        "https://github.com/kvcache-ai/Mooncake",
+        "all_reduce",
+    ),
+    Library("nvshmem", r"(?<![a-z])nvshmem", "https://github.com/NVIDIA/nvshmem: src/device, nvshmemi_*"),
+    Library(
+        "userbuffers",
+        r"userbuffers_",
+        "https://github.com/NVIDIA/TransformerEngine: transformer_engine/common/comm_gemm_overlap/userbuffers",
+    ),
+)
+"""What is known, in the order in which it is tried."""
+
+_KNOWN: Final = tuple((library, re.compile(library.pattern, re.IGNORECASE)) for library in LIBRARIES)
+
+
+@functools.lru_cache(maxsize=4096)
+def library(kernel: str) -> Library | None:
+    """The library that a kernel is of, by its name; None for a kernel that computes, or of an unknown library."""
+    return next((each for each, pattern in _KNOWN if pattern.search(kernel)), None)
+
+
+def texts(communication: str | None) -> list[str]:
+    """What the user adds, see `perfhooks.trace.read`; no regular expressions, as a run folder may come from anybody.
+
+    Raises:
+        OptionError: it is no text, or an empty one.
+    """
+    if communication is None:
+        return []
+    found = [each.strip() for each in communication.split("|")] if isinstance(communication, str) else []
+    if not all(found) or not found:
+        raise OptionError(f"communication must be parts of kernel names, as 'mine|other', got {communication!r}")
+    return found
+
+
+@once
+def named(trace: Trace) -> Flags:
+    """For each of the names of a trace, whether it is that of a kernel that communicates."""
+    own = texts(trace.communication)
+    found = np.zeros(len(trace.names) + 1, np.bool_)
+    for number in trace.names_of(Kind.KERNEL):
+        name = trace.names[number]
+        found[number] = library(name) is not None or any(text in name for text in own)
+    return found

@@ -1,0 +1,178 @@
+"""What a device did: which work is computation, communication or a copy, and who launched it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from perfhooks.trace.kinds import Kind
+from perfhooks.trace.names import communication, torch_rules
+from perfhooks.trace.nesting import captures, host, intervals
+from perfhooks.trace.nesting.slices import inherited, nearest, nest
+from perfhooks.trace.once import once
+
+if TYPE_CHECKING:
+    from perfhooks.trace.model import Column, Ints, Trace
+    from perfhooks.trace.nesting.intervals import Flags, Intervals
+
+CLASSES: Final = ("compute", "communication", "copy", "set")
+"""What work of a device can be."""
+
+_LIMIT: Final = 2**31  # what counts devices fits; a process's number may be anything
+_LAUNCH: Final = re.compile(r"launch(?!hostfunc)", re.IGNORECASE)
+_FEW: Final = 0.1
+"""Of all slices: how so few of them nest is found by themselves, of more by the tree of all, which is there already."""
+# Plain cudaMemcpy waits for the device, and so does what ROCm's torch calls for item().
+_WAIT: Final = re.compile(r"synchronize|^(?:cuda|hip)Memcpy(?:WithStream)?$", re.IGNORECASE)
+
+
+@once
+def communicates(trace: Trace) -> Flags:
+    """For each of `Trace.device_rows`, whether it is a kernel that communicates: by its arguments, else by its name."""
+    rows = trace.device_rows
+    named = communication.named(trace)[trace.name[rows]]
+    collective: Flags = trace.argument("collective")[rows] >= 0
+    found: Flags = (trace.kind[rows] == Kind.KERNEL) & (named | collective)
+    return found
+
+
+@once
+def busy(trace: Trace) -> Intervals:
+    """When any device worked."""
+    work = trace.device_rows
+    return intervals.union(trace.start[work], trace.end[work])
+
+
+def classes(trace: Trace) -> Column:
+    """For each of `Trace.device_rows`, its place in `CLASSES`."""
+    kind = trace.kind[trace.device_rows]
+    found: Column = np.select(
+        [kind == Kind.COPY, kind == Kind.SET, communicates(trace)],
+        [CLASSES.index("copy"), CLASSES.index("set"), CLASSES.index("communication")],
+        CLASSES.index("compute"),
+    )
+    return found
+
+
+def devices(trace: Trace, rows: Ints) -> Ints:
+    """The number of the device on which each slice lies: what it says itself, else its process; -1 for a name."""
+    pids = [pid if isinstance(pid, int) and 0 <= pid < _LIMIT else -1 for _, pid, _, _ in trace.threads]
+    said = trace.argument("device")[rows]
+    found: Ints = np.where(said >= 0, said, np.array([*pids, -1], np.int64)[trace.thread[rows]])
+    return found
+
+
+@once
+def owners(trace: Trace) -> Ints:
+    """For each of `Trace.device_rows`, the operator or label that launched it, or -1.
+
+    It is the one whose external id the work bears, else the innermost in which its launch lies.
+    """
+    owner = torch_rules.named_operator(trace, trace.device_rows)
+    lost = (owner < 0) & (trace.launches >= 0)
+    if lost.any():
+        owner[lost] = holders(trace, trace.launches[lost], trace.rows(Kind.OP, Kind.ANNOTATION))
+    return owner
+
+
+def holders(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
+    """For each of some slices of the host, the innermost of the candidates that holds it on its thread, or -1.
+
+    Args:
+        trace: any trace.
+        rows: slices, in any order.
+        candidates: slices of the host, each once, ascending; one that is among ``rows`` as well does not hold itself.
+    """
+    if len(rows) + len(candidates) > _FEW * len(trace) and (found := _in_tree(trace, rows, candidates)) is not None:
+        return found
+    holding = around(trace, rows, candidates)
+    place = np.zeros(len(trace), np.int64)  # of each slice among those that are looked at
+    place[rows] = 1
+    place[holding] = 1
+    every = np.flatnonzero(place)
+    place[every] = np.arange(len(every))
+    parent = nest(trace.thread[every], trace.start[every], trace.end[every]).parent
+    own = np.full(len(every), -1, np.int64)
+    own[place[holding]] = holding
+    around_each: Ints = np.append(inherited(parent, own), -1)[parent]
+    return around_each[place[rows]]
+
+
+def _in_tree(trace: Trace, rows: Ints, candidates: Ints) -> Ints | None:
+    """The same by the tree of all slices, if it says the same: unless another slice there crosses a candidate."""
+    tree = host.tree(trace)
+    entry, mine = tree.entry[rows], tree.entry[candidates]
+    if (entry < 0).any() or (tree.nesting.end[mine] < trace.end[candidates]).any():
+        return None
+    wanted = np.zeros(len(tree.row), np.bool_)
+    wanted[mine] = True
+    found: Ints = np.append(tree.row, -1)[nearest(tree.nesting.parent, tree.nesting.parent[entry], wanted)]
+    return found
+
+
+def around(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
+    """Those of the candidates during which, on their thread, any of the rows begins; there are few where rows are."""
+    if not len(rows):
+        return rows
+    ordered = np.sort(rows)  # as all slices are: by thread and start
+    after = np.searchsorted(ordered, candidates, "right")
+    first = ordered[np.minimum(after, len(ordered) - 1)]
+    holds = (after < len(ordered)) & (trace.thread[first] == trace.thread[candidates])
+    found: Ints = candidates[holds & (trace.start[first] <= trace.end[candidates])]
+    return found
+
+
+@once
+def launch_calls(trace: Trace) -> Ints:
+    """The calls that launch kernels or graphs; what is captured into a graph is not launched."""
+    rows = trace.chosen(_LAUNCH.search, Kind.RUNTIME)
+    found: Ints = rows[~captures.captured(trace, rows)]
+    return found
+
+
+def has_launches(trace: Trace) -> bool:
+    """Whether the backend has a notion of launches: not where calls gave a device kernels, and none is named so.
+
+    Meta's MTIA submits jobs, of which each may be several kernels.
+    """
+    if len(trace.chosen(_LAUNCH.search, Kind.RUNTIME)):
+        return True
+    return not ((trace.kind[trace.device_rows] == Kind.KERNEL) & (trace.launches >= 0)).any()
+
+
+@once
+def wait_calls(trace: Trace) -> Ints:
+    """The calls in which the host waits for the device."""
+    return trace.chosen(_WAIT.search, Kind.RUNTIME)
+
+
+@once
+def before_window(trace: Trace) -> Flags:
+    """For each of `Trace.device_rows`, whether it was launched before recording began.
+
+    Its launch is not in the trace, and its correlation id is below the smallest that any recorded call has: the runtime
+    counts its calls. Where no call was recorded, as in a trace of the device alone, this cannot be told of any.
+    """
+    calls = trace.correlation[trace.rows(Kind.RUNTIME)]
+    calls = calls[calls > 0]
+    first = int(calls.min()) if len(calls) else 0
+    number = trace.correlation[trace.device_rows]
+    found: Flags = (trace.launches < 0) & (number > 0) & (number < first)
+    return found
+
+
+@once
+def launch_times(trace: Trace) -> Ints:
+    """When each of `Trace.device_rows` was launched, in nanoseconds; its own start where nobody is known to have.
+
+    For what was launched before recording began it is a moment before the first slice, which lies in no step.
+    """
+    launches = trace.launches
+    own = trace.start[trace.device_rows]
+    if not len(own):
+        return own
+    found: Ints = np.where(launches >= 0, trace.start[launches], own)
+    found[before_window(trace)] = trace.start.min() - 1
+    return found

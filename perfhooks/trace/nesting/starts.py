@@ -1,0 +1,101 @@
+"""What a program does once: loading, compiling, choosing kernels; a recording of it says little about later steps."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from perfhooks.trace.kinds import Kind
+from perfhooks.trace.nesting import captures, device, intervals
+from perfhooks.trace.once import once
+
+if TYPE_CHECKING:
+    from perfhooks.trace.model import Ints, Trace
+    from perfhooks.trace.nesting.intervals import Flags, Intervals
+
+LOADING_NS: Final = 5_000_000
+"""A launch takes microseconds. One that takes 5 ms while the device idles does something else first: of recorded starts
+the first ones took 6.5 ms (MI250), 420 to 1,338 ms and 3,056 ms, in which modules were loaded."""
+CONTEXT_NS: Final = 50_000_000
+"""Any other call of the runtime that takes so long while the device idles makes a context, loads a library or takes the
+first memory; waits and copies have names of their own."""
+FIRST: Final = 0.1
+"""Of the launches of a recording. Memory that is taken, or given back, before so many were made belongs to the start:
+cuDNN frees and takes workspaces while its modules are loaded."""
+
+COMPILING: Final = "compiling"
+CAPTURING: Final = "capturing graphs"
+LOADING: Final = "loading kernels"
+CHOOSING: Final = "trying out convolutions"
+
+# recording a CUDA graph is timed like the phases of compiling, and is none of them
+_COMPILE: Final = re.compile(r"^(?!CUDAGraphNode\.record\b).* \(dynamo_timed\)$")
+_GRAPHS: Final = re.compile(r"^CUDAGraphNode\.record\b.* \(dynamo_timed\)$")
+_MODULES: Final = re.compile(r"^(?:cu|hip|cuda)(?:Module|Library)(?:Load|Get|Enumerate)")
+_MEMORY: Final = re.compile(r"^(?:cuda|hip|cu)(?:Mem)?(?:Malloc|Free|Alloc|Create|Map|Unmap|Release)", re.IGNORECASE)
+_OTHERS: Final = re.compile(r"Memcpy|Memset|Graph|Synchronize|Query|EventRecord|WaitEvent", re.IGNORECASE)
+_CONVOLUTION: Final = re.compile(r"^aten::(?:cudnn|miopen)_convolution|^aten::convolution_backward$")
+_TIMED: Final = re.compile(r"^(?:cuda|hip)Event(?:Synchronize|ElapsedTime)")
+
+
+@once
+def spent(trace: Trace) -> dict[str, Intervals]:
+    """The moments of a trace that belong to a start, by what was done in them; they may overlap.
+
+    ``compiling`` and ``capturing graphs`` are the ranges that TorchDynamo opens around its phases, and what lies
+    between the calls that begin and end the capture of a graph. ``loading kernels`` are calls of the runtime that take
+    long though the device idles (`LOADING_NS`, `CONTEXT_NS`, `FIRST`), and all that load modules. ``trying out
+    convolutions`` are convolutions that measure kernels with events: cuDNN's and MIOpen's benchmarking.
+
+    Args:
+        trace: any trace.
+    """
+    found = {
+        COMPILING: _ranges(trace, _COMPILE),
+        CAPTURING: intervals.joined(_ranges(trace, _GRAPHS), *captures.by_thread(trace).values()),
+        LOADING: _loading(trace),
+        CHOOSING: _choosing(trace),
+    }
+    return {name: moments for name, moments in found.items() if len(moments)}
+
+
+def is_first(trace: Trace, rows: Ints) -> Flags:
+    """Whether each slice began before a tenth (`FIRST`) of the launches of a recording had been made."""
+    launches = np.sort(trace.start[device.launch_calls(trace)])
+    if not len(launches):
+        return np.zeros(len(rows), np.bool_)
+    begun: Flags = trace.start[rows] <= launches[int(FIRST * (len(launches) - 1))]
+    return begun
+
+
+def _loading(trace: Trace) -> Intervals:
+    calls = trace.rows(Kind.RUNTIME)
+    span = (trace.end - trace.start)[calls]
+    launches = np.isin(calls, device.launch_calls(trace))
+    memory = trace.matching(_MEMORY, calls)
+    other = ~launches & ~trace.matching(_OTHERS, calls) & (~memory | is_first(trace, calls))
+    modules = trace.matching(_MODULES, calls)
+    long = (launches & (span >= LOADING_NS)) | (other & (span >= CONTEXT_NS)) | modules
+    calls = calls[long]
+    idle = (
+        intervals.within(device.busy(trace), trace.start[calls], trace.end[calls])
+        < 0.01 * (trace.end - trace.start)[calls]
+    )
+    return intervals.union(trace.start[calls[idle]], trace.end[calls[idle]])
+
+
+def _choosing(trace: Trace) -> Intervals:
+    calls = trace.chosen(_TIMED.search, Kind.RUNTIME)
+    ops = trace.chosen(_CONVOLUTION.search, Kind.OP)
+    if not len(calls) or not len(ops):
+        return intervals.nothing()
+    holders = device.holders(trace, calls, ops)
+    chosen = intervals.distinct(holders[holders >= 0])
+    return intervals.union(trace.start[chosen], trace.end[chosen])
+
+
+def _ranges(trace: Trace, pattern: re.Pattern[str]) -> Intervals:
+    rows = trace.chosen(pattern.search, Kind.OP, Kind.ANNOTATION)
+    return intervals.union(trace.start[rows], trace.end[rows])

@@ -1,0 +1,1 @@
+"""From the bytes of a trace to columns: formats, dialects, packing."""

@@ -1,0 +1,332 @@
+"""From events to columns: chunk after chunk, every string kept once."""
+
+from __future__ import annotations
+
+import enum
+import math
+from itertools import compress
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from perfhooks.trace.kinds import NAMED, Kind, Lane, classify, lane
+from perfhooks.trace.model import Column, Doubt, Flows, Instants, Ints, Thread, Trace
+from perfhooks.trace.reading.arguments import (
+    FIRST_OF_COLLECTIVES,
+    MEMORY,
+    NOTHING,
+    ON_STREAM,
+    Allocation,
+    Arguments,
+    fields,
+    parsed,
+)
+from perfhooks.trace.reading.events import Event, decode_object
+from perfhooks.trace.reading.recorder_defects import forget_aliased_external_ids
+from perfhooks.trace.reading.typed import Category
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import msgspec
+
+    from perfhooks.trace.model import Flags, Floats
+    from perfhooks.trace.reading.arguments import Variant
+
+_LONGEST_NAME: Final = 8192
+"""Letters. The longest that was recorded, of a kernel made of templates, has 5,123; any row of a table may name it."""
+_LIMIT: Final = 4.0e15  # microseconds; twice this still fits 63 bits of nanoseconds
+
+
+_DURATION: Final = attrgetter("dur")
+_NAME: Final = attrgetter("name")
+_ARGS: Final = attrgetter("args")
+_ORIGIN: Final = tuple(map(attrgetter, ("ph", "cat", "pid", "tid")))
+
+
+class _Numbering(dict[Any, int]):
+    """Numbers keys in the order of their first appearance."""
+
+    def __missing__(self, key: object) -> int:
+        number = self[key] = len(self)
+        return number
+
+
+class _Role(enum.IntEnum):
+    """What an event is read for."""
+
+    NOTHING = 0
+    SLICE = 1
+    INSTANT = 2
+    FLOW = 3
+    LABEL = 4
+    DAMAGED = 5
+
+
+_ROLES: Final = {"X": _Role.SLICE, "i": _Role.INSTANT, "M": _Role.LABEL, "": _Role.DAMAGED}
+
+
+class _Origin(NamedTuple):
+    """What events of one phase, category, process and thread have in common; no numbers but for slices."""
+
+    role: int
+    kind: int = -1
+    category: int = -1
+    thread: int = -1
+
+
+class Columns:
+    """Collects events; `trace` makes the whole of them."""
+
+    def __init__(self, variants: Mapping[Kind, Sequence[Variant]]) -> None:
+        self.events = 0
+        self.dropped = 0
+        self.seen: dict[str, Category] = {}
+        """The categories so far, and what their events were."""
+        self._variants = variants
+        self._names = _Numbering()
+        self._categories = _Numbering()
+        self._kinds: list[Kind] = []
+        self._threads = _Numbering()
+        self._keys = _Numbering()
+        self._origins = np.empty((len(_Origin._fields), 0), np.int32)
+        self._texts = _Numbering({b"": 0})
+        self._chunks: list[dict[str, Column]] = []
+        self._arguments: dict[str, list[tuple[Ints, Column]]] = {}
+        self._slices = 0
+        self._labels: dict[tuple[int | str, int | str], str] = {}
+        self._instants: list[Column] = []
+        self._flows: dict[str, dict[int | str, tuple[int, int]]] = {"s": {}, "f": {}}
+
+    def add(self, events: Sequence[Event], start: Ints, good: Flags) -> None:
+        """Take the next events of the file.
+
+        Args:
+            events: any.
+            start: the ``ts`` of each, in nanoseconds.
+            good: whether that is a time.
+        """
+        # a map each, and zip: half of what tuples cost that one getter makes
+        origins = zip(*(map(each, events) for each in _ORIGIN), strict=True)
+        keys = np.fromiter(map(self._keys.__getitem__, origins), np.int64, len(events))
+        if self._origins.shape[1] < len(self._keys):
+            self._add_origins(events, keys)
+        role, kind, category, thread = self._origins[:, keys]
+        order = np.arange(self.events, self.events + len(events))
+        self.events += len(events)
+        columns = {"kind": kind.astype(np.int8), "category": category, "thread": thread, "start": start, "order": order}
+        rows = np.flatnonzero(role == _Role.SLICE)
+        if len(rows) < len(events):
+            self._add_others(events, role, keys, start, good)
+            events = list(compress(events, (role == _Role.SLICE).tolist()))
+            columns, good = {name: column[rows] for name, column in columns.items()}, good[rows]
+        self._add_slices(events, columns, good)
+
+    def _add_origins(self, events: Sequence[Event], keys: Ints) -> None:
+        known = self._origins.shape[1]
+        numbers, first = np.unique(keys, return_index=True)
+        new = [self._origin(events[row]) for row in first[numbers >= known].tolist()]
+        self._origins = np.hstack([self._origins, np.array(new, np.int32).T])
+
+    def _origin(self, first: Event) -> _Origin:
+        origin = self._origin_of(first)
+        if first.cat and origin.role not in (_Role.LABEL, _Role.DAMAGED):
+            kind = Kind(origin.kind) if origin.role == _Role.SLICE else None
+            new = Category(frozenset([first.ph]), kind, origin.role == _Role.INSTANT)
+            old = self.seen.setdefault(first.cat, new)
+            if old[1:] == new[1:]:  # else whatever came first counts, and the others do not fit
+                self.seen[first.cat] = new._replace(phases=old.phases | new.phases)
+        return origin
+
+    def _origin_of(self, first: Event) -> _Origin:
+        if first.ph in ("s", "f"):
+            return _Origin(_Role.FLOW if first.cat == "fwdbwd" else _Role.NOTHING)
+        role = _ROLES.get(first.ph, _Role.NOTHING)
+        if role != _Role.SLICE:
+            return _Origin(role)
+        category = self._categories[first.cat]
+        if category == len(self._kinds):
+            self._kinds.append(classify(first.cat, on_stream=_is_on_stream(first.args)))
+        kind = self._kinds[category]
+        return _Origin(role, kind, category, self._threads[lane(kind), first.pid, first.tid])
+
+    def _add_slices(self, slices: Sequence[Event], columns: dict[str, Column], good: Flags) -> None:
+        span, measured = nanoseconds(np.fromiter(map(_DURATION, slices), np.float64, len(slices)))
+        columns["end"] = columns["start"] + np.maximum(span, 0)
+        good = good & measured
+        if not good.all():
+            self.dropped += int((~good).sum())
+            slices = list(compress(slices, good.tolist()))
+            columns = {name: column[good] for name, column in columns.items()}
+        columns["name"] = np.fromiter(map(self._names.__getitem__, map(_NAME, slices)), np.int32, len(slices))
+        self._add_arguments(slices, columns["kind"])
+        self._chunks.append(columns)
+        self._slices += len(slices)
+
+    def _add_others(self, events: Sequence[Event], role: Column, keys: Ints, time: Ints, good: Flags) -> None:
+        self.dropped += int((role == _Role.DAMAGED).sum())
+        mine = role == _Role.INSTANT
+        if mine.any():
+            rows = np.flatnonzero(mine)[[name == "[memory]" for name in map(_NAME, compress(events, mine.tolist()))]]
+            self.dropped += int((~good[rows]).sum())
+            self._add_instants(events, keys, time, rows[good[rows]])
+        self._add_flows(events, time, np.flatnonzero((role == _Role.FLOW) & good).tolist())
+        for row in np.flatnonzero(role == _Role.LABEL).tolist():
+            self._add_label(events[row])
+
+    def _add_arguments(self, slices: Sequence[Event], kind: Column) -> None:
+        for each in np.flatnonzero(np.bincount(kind)).tolist():
+            if each in self._variants:
+                mine = kind == each
+                rows = np.flatnonzero(mine) + self._slices
+                given = list(map(_ARGS, compress(slices, mine.tolist())))
+                for name, column in self._read(given, self._variants[each]).items():
+                    self._add_argument(name, rows, column)
+
+    def _add_argument(self, name: str, rows: Ints, column: Column) -> None:
+        known = ~np.isnan(column) if column.dtype.kind == "f" else column != -1
+        count = np.count_nonzero(known)
+        if count:
+            found = self._arguments.setdefault("external" if name == "old_external" else name, [])
+            found.append((rows, column) if count == len(rows) else (rows[known], column[known]))
+
+    def _read(self, given: Sequence[Any], variants: Sequence[Variant]) -> dict[str, Column]:
+        """The arguments of events of one kind, all as text or all read already, as columns."""
+        structs: Sequence[Arguments] = given if isinstance(given[0], Arguments) else parsed(given, variants)
+        found: dict[str, Column] = {}
+        for name, absent, value in fields(type(structs[0])):
+            if isinstance(absent, float):
+                found[name] = np.fromiter(map(value, structs), np.float64, len(structs))
+            elif absent is not NOTHING:
+                found[name] = _integers(value, structs)
+            elif (texts := list(map(value, structs))).count(absent) < len(texts):
+                # the number 0 is that of no text
+                found[name] = np.fromiter(map(self._texts.__getitem__, map(bytes, texts)), np.int32, len(texts)) - 1
+            elif name == FIRST_OF_COLLECTIVES:
+                break
+        return found
+
+    def _add_instants(self, events: Sequence[Event], keys: Ints, time: Ints, rows: Ints) -> None:
+        if not len(rows):
+            return
+        found = self._read([events[row].args for row in rows.tolist()], MEMORY)
+        columns = [found[each.name] for each in fields(Allocation)]
+        _, first, place = np.unique(keys[rows], return_index=True, return_inverse=True)
+        origins = [events[row] for row in rows[first].tolist()]
+        threads = [self._threads[Lane.HOST, each.pid, each.tid] for each in origins]
+        self._instants.append(np.stack([np.array(threads, np.int64)[place], time[rows], *columns]))
+
+    def _add_flows(self, events: Sequence[Event], time: Ints, rows: list[int]) -> None:
+        for row, moment in zip(rows, time[rows].tolist(), strict=True):
+            event = events[row]
+            self._flows[event.ph][event.id] = (self._threads[Lane.HOST, event.pid, event.tid], moment)
+
+    def _add_label(self, event: Event) -> None:
+        if event.name == "thread_name":
+            label = decode_object(bytes(event.args)) or {}
+            self._labels[event.pid, event.tid] = str(label.get("name", ""))
+
+    def trace(self, path: str, metadata: dict[str, Any], doubts: Sequence[Doubt]) -> Trace:
+        """Everything so far, sorted."""
+        columns = _joined(self._chunks)
+        arguments = {name: _joined_argument(parts) for name, parts in self._arguments.items()}
+        self._tell_by_name(columns)
+        forget_aliased_external_ids(columns["kind"], arguments)
+        order = np.lexsort((-columns["end"], columns["start"], columns["thread"]))
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        return Trace(
+            path=path,
+            metadata=metadata,
+            names=[name if len(name) <= _LONGEST_NAME else _shortened(name) for name in self._names],
+            categories=list(self._categories),
+            threads=[Thread(where, pid, tid, self._labels.get((pid, tid), "")) for where, pid, tid in self._threads],
+            texts=list(self._texts)[1:],
+            columns={name: column[order] for name, column in columns.items()},
+            arguments={name: _moved(place, *pair) for name, pair in arguments.items()},
+            instants=self._sorted_instants(),
+            flows=self._paired_flows(),
+            doubts=doubts,
+        )
+
+    def _tell_by_name(self, columns: dict[str, Column]) -> None:
+        for category in NAMED.keys() & self._categories.keys():
+            mine = columns["category"] == self._categories[category]
+            for name, kind in NAMED[category].items():
+                if name in self._names:
+                    columns["kind"][mine & (columns["name"] == self._names[name])] = kind
+
+    def _sorted_instants(self) -> Instants:
+        table = np.concatenate([np.empty((len(Instants._fields), 0), np.int64), *self._instants], axis=1)
+        return Instants(*table[:, np.argsort(table[1], kind="stable")])
+
+    def _paired_flows(self) -> Flows:
+        ends = self._flows["f"]
+        pairs = [(*start, *ends[key]) for key, start in self._flows["s"].items() if key in ends]
+        return Flows(*np.array(pairs, np.int64).reshape(-1, 4).T)
+
+
+def _is_on_stream(args: msgspec.Raw) -> bool:
+    """Whether arguments name a device and a stream."""
+    (work,) = parsed([args], ON_STREAM)
+    return all(each.value(work) != each.absent for each in fields(type(work)) if each.name in ("device", "stream"))
+
+
+def _shortened(name: str) -> str:
+    """A name without its middle."""
+    return f"{name[: _LONGEST_NAME // 2]}…{name[-(_LONGEST_NAME // 2 - 1) :]}"
+
+
+def nanoseconds(values: Sequence[float] | Floats) -> tuple[Ints, Flags]:
+    """Turn microseconds into integer nanoseconds, and say which of them were times at all.
+
+    A double holds today's relative time stamps to half a nanosecond, but their product with 1000 no longer: hence the
+    detour over whole microseconds.
+    """
+    micros = np.asarray(values, np.float64)
+    good = np.abs(micros) < _LIMIT  # false for NaN
+    micros = np.where(good, micros, 0.0)
+    whole = np.floor(micros)
+    return whole.astype(np.int64) * 1000 + np.rint((micros - whole) * 1000).astype(np.int64), good
+
+
+def exact_nanoseconds(values: Sequence[Any]) -> tuple[Ints, Flags]:
+    """The same of decimals, with floats among them, one by one."""
+    good = np.array([math.isfinite(value) and abs(value) < _LIMIT for value in values], np.bool_)
+    micros = [value if fine else 0 for value, fine in zip(values, good.tolist(), strict=True)]
+    whole = list(map(math.floor, micros))
+    nanos = [1000 * part + round((value - part) * 1000) for value, part in zip(micros, whole, strict=True)]
+    return np.array(nanos, np.int64), good
+
+
+def _integers(value: Callable[[Any], Any], structs: Sequence[Arguments]) -> Ints:
+    try:
+        return np.fromiter(map(value, structs), np.int64, len(structs))
+    except (TypeError, ValueError, OverflowError):
+        return np.array([_integer(value(each)) for each in structs], np.int64)
+
+
+def _integer(value: object) -> int:
+    if isinstance(value, str):
+        try:
+            value = int(value, 0)
+        except ValueError:
+            return -1
+    if not isinstance(value, int) or not -(2**63) <= value < 2**64:
+        return -1
+    return value if value < 2**63 else value - 2**64  # addresses may be written unsigned; they are only ever compared
+
+
+def _joined(chunks: list[dict[str, Column]]) -> dict[str, Column]:
+    return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
+
+
+def _joined_argument(parts: list[tuple[Ints, Column]]) -> tuple[Ints, Column]:
+    return np.concatenate([rows for rows, _ in parts]), np.concatenate([values for _, values in parts])
+
+
+def _moved(place: Ints, rows: Ints, values: Column) -> tuple[Ints, Column]:
+    moved = place[rows]
+    order = np.argsort(moved, kind="stable")
+    return moved[order], values[order]

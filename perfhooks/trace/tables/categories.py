@@ -1,0 +1,309 @@
+"""The table of categories: what kind of work the operators and their kernels did, and how long."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from perfhooks import labels
+from perfhooks.trace.kinds import Kind
+from perfhooks.trace.names import part_names
+from perfhooks.trace.nesting import device, intervals, parts
+from perfhooks.trace.nesting.grouping import groups
+from perfhooks.trace.nesting.slices import inherited, nest
+from perfhooks.trace.once import once
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from perfhooks.trace.model import Column, Ints, Trace
+    from perfhooks.trace.nesting.intervals import Flags
+
+CATEGORIES: Final = (
+    *("products", "convolution", "attention", "normalisation", "elementwise", "reduction"),
+    *("communication", "copies", "optimizer", "other"),
+)
+"""What work can be; ``other`` is what nothing tells, as embeddings, indexing, random numbers and quantisation."""
+PRODUCTS, CONVOLUTION, ATTENTION, NORMALISATION, ELEMENTWISE, REDUCTION, COMMUNICATION, COPIES, OPTIMIZER, OTHER = (
+    range(len(CATEGORIES))
+)
+
+_MS: Final = 1e-6  # milliseconds in a nanosecond
+_NAMED: Final = 3
+"""So many names of what cost most in a category."""
+
+# By the stem of an operator's name (`_stem`). Elementwise are those that torch itself tags as pointwise
+# (torch.Tag.pointwise), with losses, dropout and fused ones.
+_STEMS: Final = {
+    ELEMENTWISE: (
+        "abs acos acosh add addcdiv addcmul angle asin asinh atan atan2 atanh ceil celu clamp clamp_max clamp_min clip "
+        "conj_physical copysign cos cosh deg2rad digamma div elu eq equal erf erfc erfinv exp exp2 expm1 float_power "
+        "floor floor_divide fmax fmin fmod frac frexp gcd ge gelu glu gt hardshrink hardsigmoid hardswish hardtanh "
+        "heaviside hypot i0 igamma igammac isfinite isinf isnan isneginf isposinf lcm ldexp le leaky_relu lerp lgamma "
+        "log log10 log1p log2 log_sigmoid logaddexp logaddexp2 logit lt masked_fill maximum minimum mish mul mvlgamma "
+        "nan_to_num ne neg nextafter polygamma positive pow prelu rad2deg reciprocal relu relu6 remainder round rrelu "
+        "rsqrt rsub selu sgn sigmoid sign signbit silu sin sinc sinh softplus softshrink sqrt square sub tan tanh "
+        "threshold true_divide trunc where xlogy fill zero dropout native_dropout fused_dropout feature_dropout "
+        "alpha_dropout mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy "
+        "binary_cross_entropy_with_logits kl_div rotary_embedding amp_foreach_non_finite_check_and_unscale "
+        "add_relu swiglu silu_and_mul gelu_and_mul"
+    ),
+    REDUCTION: (
+        "all any amax amin aminmax argmax argmin argsort bincount count_nonzero cumsum cumprod cummax cummin "
+        "logcumsumexp logsumexp max min mean median mode nanmean nanmedian nansum norm linalg_vector_norm prod std "
+        "std_mean sum trace var var_mean softmax log_softmax safe_softmax masked_softmax ctc_loss sort topk kthvalue "
+        "histc"
+    ),
+    PRODUCTS: (
+        "mm bmm addmm baddbmm addbmm addmv addr mv dot vdot outer ger inner tensordot int_mm scaled_mm grouped_mm "
+        "scaled_grouped_mm addmm_activation sparse_mm"
+    ),
+    COPIES: "copy copy_from to_copy to clone contiguous cat stack to_dense item local_scalar_dense is_nonzero",
+}
+_BY_STEM: Final = {stem: category for category, stems in _STEMS.items() for stem in stems.split()}
+_ENDS: Final = re.compile(r"(?:_(?:backward|backward_data|double_backward|out|jvp|scalar|tensor|list))*_?$")
+
+# Searched for in the name of an operator, in small letters; the first that is found decides, before the stem does.
+_OPERATORS: Final = (
+    (COMMUNICATION, r"^(?:record_param_comms$|nccl:|gloo:|mpi:|c10d::|_?c10d_functional|symm_mem::)"),
+    (OPTIMIZER, r"_fused_?(?:adamw?|sgd|adagrad|lamb|lion)"),
+    (ATTENTION, r"attention|attn|fmha|sdpa"),
+    (NORMALISATION, r"(?:batch|layer|group|instance|rms|weight|spectral)_?norm|local_response_norm"),
+    (CONVOLUTION, r"conv(?!ert)|im2col|col2im|::unfold_backward"),
+    (REDUCTION, r"^triton_(?:red|per)_|::_*(?:\w+_)?(?:max|avg)_pool|::_*(?:nll_loss|cross_entropy|unique)"),
+    (ELEMENTWISE, r"^triton_poi_|::_*(?:bitwise|logical|special)_"),
+    (PRODUCTS, r"^triton_tem_|(?<!fb)gemm|gemv|matmul|_mm$|::_*(?:\w+_)?(?:bi)?linear|einsum|cublas"),
+)
+# The same of a kernel, where no operator tells.
+_KERNELS: Final = (
+    (OPTIMIZER, r"(?:fused|multi_tensor)\w*(?:adam|sgd|adagrad|lamb|lion)|adam_?functor"),
+    (ATTENTION, r"flash|fmha|attn|attention|sdpa|\bmha_"),
+    (NORMALISATION, r"(?:batch|layer|group|instance|rms)_?norm|\bbn_(?:fw|bw)|welford"),
+    (COPIES, r"catarray|direct_copy|batched_transpose_|^triton_\w*copy"),
+    (
+        CONVOLUTION,
+        r"conv(?!ert)|[wd]grad|fprop|winograd|igemm_|implicit_?gemm|[sh]cudnn|nchwtonhwc|nhwctonchw|subtensorop|im2col",
+    ),
+    (PRODUCTS, r"(?<!fb)gemm|gemv|cutlass|cijk_|nvjet|matmul|cublas|\bbmm_|dot_kernel|splitkreduce|^triton_tem_"),
+    (
+        REDUCTION,
+        r"reduce_?(?:kernel|segments)|softmax|arg(?:max|min)|cum(?:sum|prod)|scan_|sort|topk|_pool(?!ed)|nll_loss|norm_ker",
+    ),
+    (REDUCTION, r"^triton_(?:red|per)_|cross_entropy"),
+    (
+        ELEMENTWISE,
+        r"elementwise|pointwise|^triton_poi_|multi_tensor_apply|dropout|[gr]elu|silu|fillfunctor|rotary|act_and_mul",
+    ),
+)
+_NODE: Final = re.compile(r"^(?:.*[: ])?([A-Z]\w*?)Backward\d*$")
+_RANGE: Final = re.compile(r"^(?:ProfilerStep#|Optimizer\.|enumerate\(DataLoader\)|Torch-Compiled Region|##|\[pl\])")
+"""Ranges around operators, which old traces write as if they were operators."""
+
+_SCHEMA: Final = {
+    "category": pl.String,
+    "kernels": pl.Int64,
+    **dict.fromkeys(("device_ms", "device_percent"), pl.Float64),
+    "calls": pl.Int64,
+    **dict.fromkeys(("host_ms", "host_percent"), pl.Float64),
+    "names": pl.String,
+}
+
+
+class _Calls(NamedTuple):
+    """The operators and labels of the host, by thread and time."""
+
+    row: Ints
+    category: Column
+    """Of each, by its name or that of the innermost around it that tells; `OTHER` where none does."""
+    counts: Flags
+    """Whether it is an operator, or lies in one."""
+    own: Ints
+    """Its nanoseconds without those in it."""
+
+
+class _Spent(NamedTuple):
+    """Time that was spent, one entry for each piece of work, or call."""
+
+    category: Column
+    name: Column
+    """An index into `Trace.names`."""
+    span: Ints
+    """Nanoseconds."""
+
+
+def table(trace: Trace) -> pl.DataFrame:
+    """Say what kind of work was done: one row for each of `CATEGORIES` that there is, most time first.
+
+    ``kernels`` is how many kernels, copies and sets a device ran, ``device_ms`` the plain sum of their durations and
+    ``device_percent`` their share of all. Each piece of work is in exactly one row, so the rows
+    sum to the table of kernels. In this order it is
+
+    1. ``communication`` and ``copies`` (with sets) by its class in the table of kernels;
+    2. ``attention`` if an operator of that name is around its launch, whatever it is made of;
+    3. ``optimizer`` if it was launched in the optimizer's part of its thread (`perfhooks.trace.nesting.parts`);
+    4. what the innermost operator around its launch does that tells, by its name; for a node of autograd what its
+       forward operator does;
+    5. what its own name says, else ``other``.
+
+    ``calls`` is how many operators the host ran, ``host_ms`` their time on their threads without the operators in them,
+    by the same rules, ``host_percent`` its share. These rows sum to the time in which any operator ran, of each thread.
+
+    Columns of the device are null where none was traced, those of the host where no operator was.
+
+    ``names`` are up to three operators, or kernels that no operator launched, that cost most: on the device if there is
+    one.
+
+    Args:
+        trace: any trace.
+    """
+    on_device = _device(trace)
+    host, is_operator = _host(trace)
+    named = on_device if trace.is_device_traced else host
+    columns = {
+        "category": list(CATEGORIES),
+        "kernels": np.bincount(on_device.category, minlength=len(CATEGORIES)),
+        "device_ms": _summed(on_device) * _MS,
+        "device_percent": _percent(_summed(on_device)),
+        "calls": np.bincount(host.category[is_operator], minlength=len(CATEGORIES)),
+        "host_ms": _summed(host) * _MS,
+        "host_percent": _percent(_summed(host)),
+        "names": _names(trace, named),
+    }
+    found = pl.DataFrame(columns, schema_overrides=_SCHEMA, strict=False)
+    order = "device_ms" if trace.is_device_traced else "host_ms"
+    found = found.filter((pl.col("kernels") > 0) | (pl.col("calls") > 0)).sort(order, "host_ms", descending=True)
+    empty = [] if trace.is_device_traced else ["kernels", "device_ms", "device_percent"]
+    empty += [] if len(host.name) else ["calls", "host_ms", "host_percent"]
+    return found.with_columns(pl.lit(None, _SCHEMA[name]).alias(name) for name in empty).select(*_SCHEMA)
+
+
+@once
+def of_work(trace: Trace) -> Column:
+    """For each of `Trace.device_rows`, its place in `CATEGORIES`."""
+    work, owner = trace.device_rows, device.owners(trace)
+    by_row = np.full(len(trace) + 1, OTHER, np.int8)
+    found = calls(trace)
+    by_row[found.row] = found.category
+    category = by_row[owner]
+    # an operator that communicates also copies into buckets, and waits: only what communicates is communication
+    unknown = (category == OTHER) | (category == COMMUNICATION)
+    kernels = intervals.distinct(trace.name[work[unknown]])
+    by_name = np.full(len(trace.names) + 1, OTHER, np.int8)
+    by_name[kernels] = _by_name([trace.names[each].lower() for each in kernels.tolist()], _KERNELS)
+    category = np.where(unknown, by_name[trace.name[work]], category)
+    launch = np.where(trace.launches >= 0, trace.launches, owner)
+    updates = (launch >= 0) & (category != ATTENTION) & _updating(trace, launch)
+    category[updates] = OPTIMIZER
+    kind = trace.kind[work]
+    category[(kind == Kind.COPY) | (kind == Kind.SET)] = COPIES
+    category[device.communicates(trace)] = COMMUNICATION
+    return category
+
+
+@once
+def calls(trace: Trace) -> _Calls:
+    """The operators of the host with their categories."""
+    rows = trace.rows(Kind.OP, Kind.ANNOTATION)
+    is_operator = trace.kind[rows] == Kind.OP
+    is_operator[np.searchsorted(rows, trace.chosen(_RANGE.match, Kind.OP))] = False
+    nesting = nest(trace.thread[rows], trace.start[rows], trace.end[rows])
+    said = _of_operators(trace)[trace.name[rows]]
+    named = np.where(is_operator & (said != OTHER), said, -1)
+    category = inherited(nesting.parent, named)
+    within = inherited(nesting.parent, np.where(named == ATTENTION, ATTENTION, -1))
+    category = np.where(within == ATTENTION, ATTENTION, np.where(category >= 0, category, OTHER))
+    updates = _updating(trace, rows) & (category != COMMUNICATION) & (category != COPIES) & (category != ATTENTION)
+    category[updates] = OPTIMIZER
+    counts = inherited(nesting.parent, np.where(is_operator, 1, -1)) > 0
+    return _Calls(rows, category.astype(np.int8), counts, nesting.own)
+
+
+def _updating(trace: Trace, rows: Ints) -> Flags:
+    """Whether each slice began in the optimizer's part of its thread."""
+    found = np.zeros(len(rows), np.bool_)
+    thread, start = trace.thread[rows], trace.start[rows]
+    for each in _optimizing(trace):
+        mine = thread == each
+        found[mine] = intervals.covers(parts.of_thread(trace, each)[labels.OPTIMIZER], start[mine])
+    return found
+
+
+@once
+def _optimizing(trace: Trace) -> list[int]:
+    """The threads on which anything is called an optimizer."""
+    told = (part_names.of_label, part_names.of_automatic, part_names.of_range)
+    rows = trace.chosen(
+        lambda name: any(part_of(name) == labels.OPTIMIZER for part_of in told), Kind.OP, Kind.ANNOTATION
+    )
+    found: list[int] = intervals.distinct(trace.thread[rows]).tolist()
+    return found
+
+
+@once
+def _of_operators(trace: Trace) -> Column:
+    """The category that each name tells if it is an operator's, else `OTHER`."""
+    numbers = trace.names_of(Kind.OP)
+    found = np.full(len(trace.names), OTHER, np.int8)
+    found[numbers] = _by_name([_plain(trace.names[each]).lower() for each in numbers], _OPERATORS, _BY_STEM)
+    return found
+
+
+def _by_name(names: Sequence[str], rules: Sequence[tuple[int, str]], stems: Mapping[str, int] | None = None) -> Column:
+    searches = [(category, re.compile(pattern).search) for category, pattern in rules]
+    found = np.full(len(names), OTHER, np.int8)
+    for place, name in enumerate(names):
+        told = next((category for category, search in searches if search(name)), OTHER)
+        found[place] = (stems or {}).get(_stem(name), OTHER) if told == OTHER and stems else told
+    return found
+
+
+def _plain(name: str) -> str:
+    """The name of an operator; of a node of autograd that of its forward operator."""
+    node = _NODE.match(name)
+    return "::" + re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", node[1]) if node else name
+
+
+def _stem(name: str) -> str:
+    """What an operator does, of its name: ``aten::_foreach_add_`` and ``add_backward`` are ``add``."""
+    own = name.rpartition("::")[2].rpartition(": ")[2].lstrip("_").removeprefix("foreach_")
+    return _ENDS.sub("", own)
+
+
+def _device(trace: Trace) -> _Spent:
+    work, owner = trace.device_rows, device.owners(trace)
+    name = np.where(owner >= 0, np.append(trace.name, 0)[owner], trace.name[work])
+    return _Spent(of_work(trace), name, (trace.end - trace.start)[work])
+
+
+def _host(trace: Trace) -> tuple[_Spent, Flags]:
+    """What the host did, and which of it are operators."""
+    found = calls(trace)
+    counts = np.flatnonzero(found.counts)
+    rows = found.row[counts]
+    return _Spent(found.category[counts], trace.name[rows], found.own[counts]), trace.kind[rows] == Kind.OP
+
+
+def _summed(spent: _Spent) -> Ints:
+    """The nanoseconds of each category."""
+    found = np.zeros(len(CATEGORIES), np.int64)
+    np.add.at(found, spent.category, spent.span)
+    return found
+
+
+def _percent(nanos: Ints) -> Column:
+    found: Column = 100 * nanos / max(int(nanos.sum()), 1)
+    return found
+
+
+def _names(trace: Trace, spent: _Spent) -> list[str | None]:
+    """What cost most in each category."""
+    each = groups(spent.category, spent.name)
+    category, name, span = spent.category[each.first], spent.name[each.first], each.summed(spent.span)
+    found: list[list[str]] = [[] for _ in CATEGORIES]
+    for place in np.lexsort((name, -span)).tolist():
+        if len(found[category[place]]) < _NAMED:
+            found[category[place]].append(trace.names[name[place]])
+    return [", ".join(names) or None for names in found]

@@ -1,0 +1,99 @@
+"""The table of copies: from where to where, how many bytes how fast, and whether the host waited."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import polars as pl
+
+from perfhooks.trace.kinds import Kind
+from perfhooks.trace.nesting import device, waits
+from perfhooks.trace.tables.step_columns import MS, since_start, step_numbers
+
+if TYPE_CHECKING:
+    from perfhooks.trace.model import Column, Ints, Trace
+    from perfhooks.trace.nesting.intervals import Flags
+
+_SCHEMA: Final = {
+    "step": pl.Int64,
+    "start_ms": pl.Float64,
+    "device": pl.Int64,
+    "stream": pl.String,
+    **dict.fromkeys(("kind", "source", "target"), pl.String),
+    "bytes": pl.Int64,
+    **dict.fromkeys(("duration_ms", "gb_per_s"), pl.Float64),
+    "blocking": pl.Boolean,
+    "host_ms": pl.Float64,
+    "operator": pl.String,
+}
+
+
+def table(trace: Trace) -> pl.DataFrame:
+    """List the copies that devices made, by time: one row each.
+
+    ``step`` is that in which it was launched; ``start_ms`` counts from the first slice of the trace. ``kind`` is
+    ``HtoD``, ``DtoH``, ``DtoD``, ``PtoP`` or ``HtoH``, ``source`` and ``target`` are the kinds of memory (``pageable``,
+    ``pinned``, ``device``, ``host`` where the recorder does not tell pinned from pageable), all from the name that
+    Kineto gives it. ``gb_per_s`` = bytes / duration, in 10^9 bytes a second.
+
+    ``blocking`` says whether the host waited for it: its call waits by itself (plain ``cudaMemcpy``), or it is a copy
+    of pageable memory that held its call (`waits.held`), or the operator that made it waited for the device afterwards,
+    before it ended. ``host_ms`` is how long the call that asked for it took, the wait included. Both are null where the
+    launch is not known, ``host_ms`` also for copies of a graph, whose call is not theirs alone. ``operator`` is the one
+    that launched it.
+
+    Args:
+        trace: any trace.
+    """
+    work = trace.device_rows
+    chosen = np.flatnonzero(trace.kind[work] == Kind.COPY)
+    chosen = chosen[np.argsort(trace.start[work[chosen]], kind="stable")]
+    if not len(chosen):
+        return pl.DataFrame(schema=_SCHEMA)
+    rows, owner = work[chosen], device.owners(trace)[chosen]
+    launch = trace.launches[chosen]
+    size, span = trace.argument("nbytes")[rows], trace.end[rows] - trace.start[rows]
+    columns = {
+        "step": step_numbers(trace, device.launch_times(trace)[chosen]),
+        "start_ms": since_start(trace, trace.start[rows]),
+        "device": device.devices(trace, rows),
+        "stream": [str(trace.threads[thread].tid) for thread in trace.thread[rows]],
+        **waits.copy_kinds(trace, rows),
+        "bytes": size,
+        "duration_ms": span * MS,
+        "gb_per_s": np.where((size >= 0) & (span > 0), size / np.maximum(span, 1), np.nan),
+        "blocking": _blocking(trace, launch, owner),
+        "host_ms": _host_ms(trace, launch),
+        "operator": [trace.names[trace.name[row]] if row >= 0 else None for row in owner.tolist()],
+    }
+    found = pl.DataFrame(columns, schema_overrides=_SCHEMA, nan_to_null=True)
+    unknown = [pl.when(pl.col(name) >= 0).then(pl.col(name)).alias(name) for name in ("device", "bytes")]
+    return found.with_columns(unknown).select(*_SCHEMA)
+
+
+def _host_ms(trace: Trace, launch: Ints) -> Column:
+    alone = (launch >= 0) & ~np.isin(launch, device.launch_calls(trace))
+    spent: Column = np.where(alone, (trace.end - trace.start)[launch] * MS, np.nan) if len(launch) else alone
+    return spent
+
+
+def _blocking(trace: Trace, launch: Ints, owner: Ints) -> list[bool | None]:
+    if not len(launch):
+        return []
+    synchronising = device.wait_calls(trace)
+    held = np.isin(launch, synchronising) | _waited(trace, synchronising, launch, owner)
+    held |= np.isin(launch, waits.held(trace).call)
+    return [bool(each) if known else None for each, known in zip(held, launch >= 0, strict=True)]
+
+
+def _waited(trace: Trace, calls: Ints, launch: Ints, owner: Ints) -> Flags:
+    """Whether a call that waits begins after each launch, on its thread, and before the operator around it ends."""
+    if not len(calls):
+        return np.zeros(len(launch), np.bool_)
+    # slices are sorted by thread and start, so the first wait after the launch is the next row among the waits
+    after = np.searchsorted(calls, launch, "right")
+    first = calls[np.minimum(after, len(calls) - 1)]
+    same: Column = (after < len(calls)) & (trace.thread[first] == trace.thread[launch])
+    found: Flags = same & (owner >= 0) & (trace.kind[owner] == Kind.OP) & (trace.start[first] < trace.end[owner])
+    return found

@@ -1,0 +1,345 @@
+"""The table of operators: what ran how often, and what it cost; equal to torch's own."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from perfhooks.errors import OptionError
+from perfhooks.trace.kinds import DEVICE_WORK, Kind
+from perfhooks.trace.names import torch_rules, whose
+from perfhooks.trace.nesting.grouping import distinct, groups
+from perfhooks.trace.nesting.slices import Nesting, nest
+from perfhooks.trace.once import once
+from perfhooks.trace.tables import flops, modules, stacks, steps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from perfhooks.trace.model import Column, Ints, Trace
+    from perfhooks.trace.names.whose import Owners
+    from perfhooks.trace.nesting.grouping import Groups
+
+_MS: Final = 1e-6  # milliseconds in a nanosecond
+_HOST: Final = (Kind.OP, Kind.ANNOTATION, Kind.RUNTIME, Kind.OVERHEAD)
+_DEVICE: Final = (*DEVICE_WORK, Kind.DEVICE_ANNOTATION)
+_GROUP_OF: Final = np.array(
+    [2 * (kind in _DEVICE) + (kind in (Kind.ANNOTATION, Kind.DEVICE_ANNOTATION)) for kind in Kind], np.int64
+)
+"""Of each kind, which rows of one name are one."""
+GROUPS: Final = ("shapes", "stack", "line", "module", "step")
+"""What rows can be told apart by, besides the name."""
+_TIMES: Final = ("self_cpu_ms", "cpu_ms", "exclusive_cpu_ms", "self_device_ms", "device_ms")
+_SIZES: Final = ("self_cpu_bytes", "cpu_bytes", "self_device_bytes", "device_bytes")
+
+
+class Calls(NamedTuple):
+    """The calls on the host as torch counts them, one entry for each slice; sorted by thread and time."""
+
+    row: Ints
+    """The slice of the trace."""
+    parent: Ints
+    """The call that holds it, or -1; where only children were merged, the one they were merged into."""
+    into: Ints
+    """The call as whose part this one is counted; itself for those that count."""
+    depth: Ints
+
+
+class _Rows(NamedTuple):
+    """Slices that are counted, and what is summed of them."""
+
+    row: Ints
+    """The slice of the trace."""
+    name: Ints
+    """The place of its name among those that are shown."""
+    kind: Column
+    group: Ints
+    """Operators and labels of one name are rows of their own, and so are those of the host and of devices."""
+    sums: dict[str, Ints]
+    """Columns of the table by name; those of which the trace knows nothing are left out."""
+
+
+class _Key(NamedTuple):
+    """What rows are told apart by: numbers are grouped faster than texts."""
+
+    values: pl.Series
+    number: Ints
+    """For each row the place of its value."""
+    absent: int
+    """The place of the value of what has none."""
+
+
+def table(
+    trace: Trace, by: Iterable[str] = (), *, stack_depth: int = 5, all_flops: bool = False, owners: Owners = ()
+) -> pl.DataFrame:
+    """Say what each operator cost: the rows of ``torch.profiler.profile.key_averages()`` for the same capture.
+
+    One row for each name (kernels, copies and device-side labels have theirs), ``kind``, and whatever else is asked
+    for: ``count``; ``self_cpu_ms``, ``cpu_ms`` without and with what it called; ``self_device_ms``, ``device_ms``, the
+    work that it, or it and what it called, put on a device; ``self_cpu_bytes`` ... ``device_bytes``, memory allocated
+    less memory released meanwhile; ``flops``, floating point operations. Device columns are null if the trace shows no
+    device, memory if it has none, and ``flops`` for operators of which no formula is known or no shapes were recorded.
+
+    By torch's rule ``self_cpu_ms`` is not additive: a runtime call that bears no operator's number, as while a graph is
+    captured, has a row of its own and stays in the self time of the operator in which it ran, so that the sum may be
+    more than has passed. ``exclusive_cpu_ms`` is: the time of each call on its own thread less every other call that
+    was recorded inside of it. Over all rows it sums to the time in which any call ran, of each thread.
+
+    torch's rules are those of `perfhooks.trace.names.torch_rules`. Where torch is wrong we are not:
+
+    * With stacks, torch since 2.12 subtracts Python frames from the self time of what they ran in, and since the frames
+      cover everything it has no ``[memory]`` row. Frames have no influence here.
+    * torch books the extent of a label on a stream as device time of the label, besides the kernels in it. Here device
+      time is work of the device.
+    * Work that bears no external id (or, in traces of torch before 2.1, a wrong one) belongs to the operator in which
+      it was launched; torch loses it.
+
+    Calls that end on another thread than they began on have no children in torch's table; a trace does not tell them.
+
+    Args:
+        trace: any trace.
+        by: ``"shapes"`` to tell input shapes apart (column ``input_shapes``; lists of tensors are told apart too, which
+            torch does not), ``"stack"`` the innermost Python frames (``stack``, as in folded stacks; null without
+            any), ``"line"`` the innermost line of the user (``line``, see `whose.lines`), ``"module"`` the modules,
+            forward and backward (``module``, a path of `modules.table`; null outside of all), ``"step"`` the steps
+            (``step``; null outside of all). Device work has those of its launch.
+        stack_depth: how many Python frames ``"stack"`` keeps.
+        all_flops: count what torch forgets as well: `flops.MISSED_BY_TORCH`.
+        owners: whose code is whose, for ``"line"``.
+
+    Raises:
+        OptionError: ``by`` names something else.
+    """
+    wanted = (by,) if isinstance(by, str) else tuple(by)
+    for each in wanted:
+        if each not in GROUPS:
+            raise OptionError(f"by must be of {', '.join(map(repr, GROUPS))}, got {each!r}")
+    host, work = _host_rows(trace), _device_rows(trace)
+    row, name, kind, group = (np.concatenate(each) for each in zip(host[:4], work[:4], strict=True))
+    keys = _keys(trace, wanted, row, stack_depth, owners)
+    found = groups(name, group, *(key.number for key in keys.values()))
+    sums = {"count": np.bincount(found.of, minlength=len(found.first))}
+    sums |= {each: found.summed(values, slice(len(host.row))) for each, values in host.sums.items()}
+    for each, values in work.sums.items():
+        sums[each] += found.summed(values, slice(len(host.row), None))
+    sums["flops"] = _known_sum(found, _flops(trace, everything=all_flops))
+    shown = {each: key._replace(number=key.number[found.first]) for each, key in keys.items()}
+    return _finished(trace, name[found.first], kind[found.first], sums, shown)
+
+
+@once
+def calls(trace: Trace) -> Calls:
+    """The tree of calls on the host, by torch's rules."""
+    rows = _shown(trace)
+    thread = torch_rules.tree_threads(trace, rows)
+    if np.array_equal(thread, trace.thread[rows]):
+        nesting = _on_own_threads(trace)
+    else:
+        order = np.lexsort((-trace.end[rows], trace.start[rows], thread))
+        rows, thread = rows[order], thread[order]
+        nesting = nest(thread, trace.start[rows], trace.end[rows])
+    _, place = torch_rules.shown_names(trace)
+    into = torch_rules.merged_into(nesting.parent, place[trace.name[rows]])
+    parent = np.where(nesting.parent >= 0, into[nesting.parent], -1) if len(rows) else nesting.parent
+    return Calls(rows, parent, into, nesting.depth)
+
+
+def device_time(trace: Trace, tree: Calls) -> Ints:
+    """The nanoseconds of device work that each call launched itself."""
+    call_of = np.full(len(trace) + 1, -1, np.int64)
+    call_of[tree.row] = tree.into
+    work = trace.device_rows
+    owner = call_of[torch_rules.named_operator(trace, work)]
+    launch = call_of[trace.launches]
+    # the runtime call is a call itself; what counts is the operator it was made by
+    maker = np.where(launch >= 0, tree.parent[launch], -1) if len(tree.row) else launch
+    owner = np.where(owner >= 0, owner, maker)
+    time = np.zeros(len(tree.row), np.int64)
+    np.add.at(time, owner[owner >= 0], (trace.end - trace.start)[work][owner >= 0])
+    return time
+
+
+@once
+def _host_rows(trace: Trace) -> _Rows:
+    tree = calls(trace)
+    start, end = trace.start[tree.row], trace.end[tree.row]
+    columns = {
+        "self_cpu_ms": _own(end - start, tree),
+        "cpu_ms": end - start,
+        "exclusive_cpu_ms": _exclusive(trace, tree),
+    }
+    if trace.is_device_traced:
+        on_device = device_time(trace, tree)
+        columns |= {"self_device_ms": on_device, "device_ms": _total(on_device, tree)}
+    if len(trace.instants.time):
+        of_host, of_device = torch_rules.memory_within(trace.instants, start, end)
+        columns |= {"self_cpu_bytes": _own(of_host, tree), "cpu_bytes": of_host}
+        columns |= {"self_device_bytes": _own(of_device, tree), "device_bytes": of_device}
+    counted = _counted(tree)
+    return _rows(trace, tree.row[counted], {name: column[counted] for name, column in columns.items()})
+
+
+def _counted(tree: Calls) -> Ints:
+    """The calls that count by themselves."""
+    return np.flatnonzero(tree.into == np.arange(len(tree.row)))
+
+
+@once
+def _flops(trace: Trace, *, everything: bool) -> Ints:
+    """The floating point operations of each call that counts, or -1."""
+    tree = calls(trace)
+    found = flops.per_call(trace, tree.row, flops.BY_TORCH)
+    if everything:
+        found = np.where(found > 0, found, np.maximum(found, flops.missed_per_call(trace, tree.row, tree.parent)))
+    return found[_counted(tree)]
+
+
+def _known_sum(found: Groups, values: Ints) -> Ints:
+    """The sum of what is known in each group, of the first rows; -1 where nothing is."""
+    known = np.flatnonzero(values >= 0)
+    total = np.full(len(found.first), -1, np.int64)
+    total[found.of[known]] = 0
+    np.add.at(total, found.of[known], values[known])
+    return total
+
+
+@once
+def _device_rows(trace: Trace) -> _Rows:
+    rows = trace.rows(*_DEVICE)
+    span = trace.end[rows] - trace.start[rows]
+    return _rows(trace, rows, {"self_device_ms": span, "device_ms": span} if trace.is_device_traced else {})
+
+
+def _rows(trace: Trace, rows: Ints, columns: dict[str, Ints]) -> _Rows:
+    kind = trace.kind[rows]
+    _, place = torch_rules.shown_names(trace)
+    return _Rows(rows, place[trace.name[rows]], kind, _GROUP_OF[kind], columns)
+
+
+def _own(values: Ints, tree: Calls) -> Ints:
+    """What is left of each call's value without its children's."""
+    own = np.append(values, 0)  # the last one holds what nothing holds: its place is -1
+    np.subtract.at(own, np.where(tree.into == np.arange(len(values)), tree.parent, -1), values)
+    return own[:-1]
+
+
+def _exclusive(trace: Trace, tree: Calls) -> Ints:
+    """The time of each call on its own thread in which no other call ran inside of it."""
+    order = np.argsort(tree.row, kind="stable")
+    found = np.zeros(len(order), np.int64)
+    np.add.at(found, tree.into[order], _on_own_threads(trace).own)
+    return found
+
+
+@once
+def _on_own_threads(trace: Trace) -> Nesting:
+    """How the calls nest, each on its own thread; by slice."""
+    rows = _shown(trace)
+    return nest(trace.thread[rows], trace.start[rows], trace.end[rows])
+
+
+@once
+def _shown(trace: Trace) -> Ints:
+    """The slices of the host that torch shows."""
+    rows = trace.rows(*_HOST)
+    return rows[~torch_rules.hidden(trace, rows)]
+
+
+def _total(values: Ints, tree: Calls) -> Ints:
+    """Each call's value and all its descendants'."""
+    total: Ints = values.copy()
+    deepest = int(tree.depth.max(initial=0))
+    by_depth = np.argsort(tree.depth, kind="stable")
+    edges = np.searchsorted(tree.depth[by_depth], np.arange(deepest + 2))
+    for depth in range(deepest, 0, -1):
+        level = by_depth[edges[depth] : edges[depth + 1]]
+        level = level[tree.into[level] == level]
+        np.add.at(total, tree.parent[level], total[level])
+    return total
+
+
+def _keys(trace: Trace, by: tuple[str, ...], row: Ints, stack_depth: int, owners: Owners) -> dict[str, _Key]:
+    found: dict[str, _Key] = {}
+    if "shapes" in by:
+        found["input_shapes"] = _shapes(trace, row)
+    if "stack" in by:
+        texts, place = stacks.by_depth(trace, stack_depth)
+        found["stack"] = _key(texts, place[row])
+    if "line" in by:
+        texts, place = whose.of_rows(trace, _launched_from(trace, row), owners)
+        found["line"] = _key(texts, place)
+    if "module" in by:
+        texts, place = modules.of_slices(trace)
+        found["module"] = _key(texts, place[row])
+    if "step" in by:
+        every = steps.find(trace)
+        found["step"] = _key(every.number, steps.step_of(every, trace.start[row]), pl.Int64())
+    return found
+
+
+def _launched_from(trace: Trace, rows: Ints) -> Ints:
+    """Each slice of the host itself, and of work of devices what launched it, or -1."""
+    found = np.arange(len(trace))
+    found[trace.device_rows] = trace.launches
+    return found[rows]
+
+
+def _key(values: Sequence[Any], place: Ints, kind: pl.DataType | None = None, absent: Any = None) -> _Key:
+    """The value at each place, and what stands for none for -1, with one number for all places that have the same."""
+    known: dict[Any, int] = {}
+    numbers = np.array([known.setdefault(value, len(known)) for value in (*values, absent)], np.int64)
+    return _Key(pl.Series(list(known), dtype=kind or pl.String), numbers[place], known[absent])
+
+
+def _shapes(trace: Trace, rows: Ints) -> _Key:
+    """The shapes as torch writes them; none at all, as for a call without tensors, is an empty list."""
+    dims = trace.argument("dims")[rows].astype(np.int64)
+    used, place = distinct(dims + 1)  # -1 is none; of all texts few are shapes
+    return _key([json.dumps(trace.text(each) or []) for each in (used - 1).tolist()], place, absent="[]")
+
+
+@once
+def _memory_row(trace: Trace) -> dict[str, int]:
+    """The row of what was allocated while nothing that is shown ran; empty where that is nothing."""
+    rows = _shown(trace)
+    homeless = torch_rules.homeless_memory(trace.instants, trace.start[rows], trace.end[rows])
+    if not homeless.any():
+        return {}
+    host, device = (int(size[homeless].sum()) for size in torch_rules.memory_sizes(trace.instants))
+    return {"count": int(homeless.sum()), **dict(zip(_SIZES, (host, host, device, device), strict=True)), "flops": -1}
+
+
+@once
+def _names(trace: Trace) -> tuple[pl.Series, Ints]:
+    """The names that are shown, with that of memory at the end, and for each its place in the order of letters."""
+    names = [*torch_rules.shown_names(trace)[0], torch_rules.MEMORY]
+    place = {name: place for place, name in enumerate(sorted(set(names)))}
+    return pl.Series(names, dtype=pl.String), np.array([place[name] for name in names])
+
+
+def _finished(trace: Trace, name: Ints, kind: Column, sums: dict[str, Ints], keys: dict[str, _Key]) -> pl.DataFrame:
+    """The table, with the row of memory, in its order."""
+    names, letters = _names(trace)
+    kinds = pl.Series([*(kind.name.lower() for kind in Kind), "memory"], dtype=pl.String)
+    if memory := _memory_row(trace):
+        name, kind = np.append(name, len(names) - 1), np.append(kind, len(kinds) - 1)
+        sums = {each: np.append(values, memory.get(each, 0)) for each, values in sums.items()}
+        keys = {each: key._replace(number=np.append(key.number, key.absent)) for each, key in keys.items()}
+    times = {each: sums[each] * _MS for each in _TIMES if each in sums}
+    order = np.lexsort((letters[name], -times["self_cpu_ms"]))
+    columns = {each: pl.Series(values[order]) for each, values in (sums | times).items()}
+    absent = pl.Series([None]).new_from_index(0, len(order))
+    return pl.DataFrame(
+        {
+            "name": names.gather(name[order]),
+            "kind": kinds.gather(kind[order]),
+            **{each: key.values.gather(key.number[order]) for each, key in keys.items()},
+            "count": columns["count"],
+            **{each: columns.get(each, absent.cast(pl.Float64)) for each in _TIMES},
+            **{each: columns.get(each, absent.cast(pl.Int64)) for each in _SIZES},
+            "flops": columns["flops"].set(pl.Series(sums["flops"][order] < 0), None),
+        }
+    )

@@ -1,0 +1,36 @@
+"""When something happened, as tables tell it: the number of the step, and milliseconds since the trace began."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import polars as pl
+
+from perfhooks.trace.tables import steps
+
+if TYPE_CHECKING:
+    from perfhooks.trace.model import Column, Ints, Trace
+
+MS: Final = 1e-6
+"""Milliseconds in a nanosecond."""
+
+
+def since_start(trace: Trace, time: Ints) -> Column:
+    """The milliseconds from the first slice of the trace to each moment."""
+    begin = trace.start.min() if len(trace) else 0
+    found: Column = (time - begin) * MS
+    return found
+
+
+def known(values: pl.Series) -> Column:
+    """The values of a column of numbers that are known."""
+    return (values.drop_nulls() if values.null_count() else values).to_numpy()
+
+
+def step_numbers(trace: Trace, time: Ints) -> pl.Series:
+    """The number of the step in which each moment lies; null outside of steps, and where steps have no numbers."""
+    found = steps.find(trace)
+    place = steps.step_of(found, time)
+    numbers = pl.Series([*found.number, None], dtype=pl.Int64)
+    return numbers.gather(np.where(place >= 0, place, len(found.number)))

@@ -1,0 +1,187 @@
+"""The tables of one window: each is computed when it is first asked for, and once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+import numpy as np
+import polars as pl
+
+from perfhooks.trace.kinds import Kind
+from perfhooks.trace.once import once
+from perfhooks.trace.tables import (
+    categories,
+    checks,
+    collectives,
+    copies,
+    gaps,
+    kernels,
+    memory,
+    modules,
+    operators,
+    stacks,
+    steps,
+    synchronisations,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from perfhooks.trace.model import Ints, Trace
+    from perfhooks.trace.names.whose import Owners
+    from perfhooks.trace.nesting.intervals import Flags
+    from perfhooks.trace.tables.stacks import Summed
+
+STUB: Final = 0.1
+"""Of the median step. The last mark of a recording is no step if it is shorter and no operator ran in it: an idle
+``step()`` leaves one at the end of a recording that nobody stopped. Other short steps are steps: they differ in
+kind."""
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The tables of one window, and which of its steps count; whoever asks gets the same ones.
+
+    The steps that count are the whole ones: not the one that was still open when recording ended, nor a mark without a
+    step (see `STUB`); if that leaves none, the marks that are steps. Without marks the whole recording is the one step.
+    Everything that is said of steps is said of these: the file of steps, the line for the log, the page, the findings.
+
+    What has been computed lies on the trace and goes with it.
+    """
+
+    trace: Trace
+    rank: int | None = None
+    """The rank of the process, for traces that do not know it."""
+    stage: str = "train"
+    """train, validate, test or predict."""
+    unfinished: int | None = None
+    """The step that was still open when recording ended."""
+    owners: Owners = ()
+    """Whose code is whose; see `perfhooks.trace.names.whose`."""
+
+    @property
+    def marks(self) -> steps.Steps:
+        """All marks of steps, those that do not count among them."""
+        return steps.find(self.trace)
+
+    @property
+    def counting(self) -> Flags:
+        """Which of `marks` are steps that count."""
+        return _counting(self.trace, self.unfinished)
+
+    @property
+    def steps(self) -> pl.DataFrame:
+        """The table of the steps that count: `perfhooks.trace.tables.steps.table`."""
+        return _steps(self.trace, self.rank, self.stage, self.unfinished)
+
+    def operators(self, by: Iterable[str] = (), *, stack_depth: int = 5, all_flops: bool = False) -> pl.DataFrame:
+        """The table of operators: `perfhooks.trace.tables.operators.table`."""
+        wanted = (by,) if isinstance(by, str) else tuple(by)
+        owners = self.owners if "line" in wanted else ()
+        return _operators(self.trace, wanted, stack_depth=stack_depth, all_flops=all_flops, owners=owners)
+
+    @property
+    def kernels(self) -> pl.DataFrame:
+        """The table of kernels: `perfhooks.trace.tables.kernels.table`."""
+        return _plain(self.trace, kernels.table)
+
+    @property
+    def kernels_by_launch(self) -> pl.DataFrame:
+        """The same by what launched them: `perfhooks.trace.tables.kernels.by_launch`."""
+        return _plain(self.trace, kernels.by_launch)
+
+    @property
+    def categories(self) -> pl.DataFrame:
+        """The table of categories: `perfhooks.trace.tables.categories.table`."""
+        return _plain(self.trace, categories.table)
+
+    @property
+    def collectives(self) -> pl.DataFrame:
+        """The table of collectives: `perfhooks.trace.tables.collectives.table`."""
+        return _plain(self.trace, collectives.table)
+
+    @property
+    def copies(self) -> pl.DataFrame:
+        """The table of copies: `perfhooks.trace.tables.copies.table`."""
+        return _plain(self.trace, copies.table)
+
+    @property
+    def synchronisations(self) -> pl.DataFrame:
+        """The table of synchronisations: `perfhooks.trace.tables.synchronisations.table`."""
+        return _sourced(self.trace, synchronisations.table, self.owners)
+
+    @property
+    def gaps(self) -> pl.DataFrame:
+        """The longest gaps of the devices: `perfhooks.trace.tables.gaps.table`."""
+        return _sourced(self.trace, gaps.table, self.owners)
+
+    def stacks(self, by: Literal["host", "device", "bytes"] = "host") -> dict[str, int]:
+        """The folded stacks: `perfhooks.trace.tables.stacks.folded`."""
+        return stacks.folded(self.trace, by)
+
+    def calls(self, by: Literal["host", "device", "bytes"] = "host") -> Summed:
+        """The same as a tree: `perfhooks.trace.tables.stacks.summed`."""
+        return stacks.summed(self.trace, by)
+
+    @property
+    def modules(self) -> pl.DataFrame:
+        """The table of modules: `perfhooks.trace.tables.modules.table`."""
+        return _plain(self.trace, modules.table)
+
+    @property
+    def memory(self) -> pl.DataFrame:
+        """Memory over time: `perfhooks.trace.tables.memory.over_time`."""
+        return _plain(self.trace, memory.over_time)
+
+    @property
+    def memory_peak(self) -> pl.DataFrame:
+        """When memory was highest: `perfhooks.trace.tables.memory.peak`."""
+        return _plain(self.trace, memory.peak)
+
+    @property
+    def alive_at_peak(self) -> pl.DataFrame:
+        """Who had allocated it then: `perfhooks.trace.tables.memory.alive_at_peak`."""
+        return _sourced(self.trace, memory.alive_at_peak, self.owners)
+
+    @property
+    def checks(self) -> pl.DataFrame:
+        """What makes the trace doubtful: `perfhooks.trace.tables.checks.table`."""
+        return _plain(self.trace, checks.table)
+
+
+@once
+def _plain(trace: Trace, make: Callable[[Trace], pl.DataFrame]) -> pl.DataFrame:
+    return make(trace)
+
+
+@once
+def _sourced(trace: Trace, make: Callable[..., pl.DataFrame], owners: Owners) -> pl.DataFrame:
+    return make(trace, owners=owners)
+
+
+@once
+def _counting(trace: Trace, unfinished: int | None) -> Flags:
+    marks = steps.find(trace)
+    wall: Ints = marks.end - marks.start
+    finished: Flags = np.array([number != unfinished for number in marks.number], np.bool_)
+    # a step that was cut short may have waited for what cut it: it does not tell how long a step is
+    typical = np.median(wall[finished] if finished.any() else wall) if len(wall) else 0.0
+    whole: Flags = np.ones(len(wall), np.bool_)
+    # marks are sorted by time: only the last one can have been left by a step() after which nothing came
+    if len(wall) and wall[-1] < STUB * typical:
+        begun = trace.start[trace.rows(Kind.OP)]
+        whole[-1] = bool(((begun >= marks.start[-1]) & (begun < marks.end[-1])).any())
+    best = whole & finished
+    return best if best.any() else whole
+
+
+@once
+def _steps(trace: Trace, rank: int | None, stage: str, unfinished: int | None) -> pl.DataFrame:
+    every = steps.table(trace, rank=rank, stage=stage)
+    return every.filter(pl.Series(_counting(trace, unfinished), dtype=pl.Boolean))
+
+
+@once
+def _operators(trace: Trace, by: tuple[str, ...], *, stack_depth: int, all_flops: bool, owners: Owners) -> pl.DataFrame:
+    return operators.table(trace, by, stack_depth=stack_depth, all_flops=all_flops, owners=owners)
