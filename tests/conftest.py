@@ -1,4 +1,4 @@
-"""What all tests share: no profiler left running, reproducible property tests, real traces where there are some."""
+"""What all tests share: no profiler left running, reproducible property tests, traces to read."""
 
 import os
 import signal
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+import twins
 
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, database=None, max_examples=200)
 # for a longer search with a seed of its own: HYPOTHESIS_PROFILE=search make test
@@ -42,21 +43,29 @@ def no_profiler_left_running():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_terminal_summary(terminalreporter):
-    """Tests that need recorded traces are skipped in one line, however many they are."""
+    """Tests that need whole recordings are skipped in one line, however many they are."""
     skipped = terminalreporter.stats.get("skipped", [])
-    ours = [report for report in skipped if isinstance(report.longrepr, tuple) and NO_TRACES in report.longrepr[2]]
+    ours = [report for report in skipped if isinstance(report.longrepr, tuple) and NO_RECORDINGS in report.longrepr[2]]
     if ours:
         terminalreporter.stats["skipped"] = [report for report in skipped if report not in ours]
-        terminalreporter.write_line(f"SKIPPED [{len(ours)}] {NO_TRACES}; set PERFHOOKS_TRACES", yellow=True)
+        terminalreporter.write_line(f"SKIPPED [{len(ours)}] {NO_RECORDINGS}; set PERFHOOKS_TRACES", yellow=True)
 
 
-NO_TRACES = "no folder of traces that were recorded on real machines"
+NO_RECORDINGS = "no folder of traces that were recorded on real machines"
+
+
+@pytest.fixture(scope="session")
+def traces(tmp_path_factory) -> Path:
+    """A folder with a twin of each recorded trace, of the same dialect."""
+    folder = tmp_path_factory.mktemp("twins")
+    twins.write(folder)
+    return folder
 
 
 @pytest.fixture
-def traces() -> Path:
-    """A folder of Kineto traces recorded on real machines, too large for the repository."""
+def recordings() -> Path:
+    """The recorded traces themselves, too large for the repository, for what a twin cannot show."""
     folder = Path(os.environ.get("PERFHOOKS_TRACES", ROOT.parent / "shared" / "traces"))
-    if not folder.is_dir():
-        pytest.skip(f"{NO_TRACES} at {folder}")
+    if not any(folder.glob("*.json.gz")):
+        pytest.skip(f"{NO_RECORDINGS} at {folder}")
     return folder

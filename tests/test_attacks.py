@@ -238,8 +238,8 @@ def test_a_plain_file_has_no_limit(tmp_path):
     assert doubts(read(tmp_path / "t.json", max_unpacked_mb=1)) == []
 
 
-def test_recorded_traces_are_far_from_the_limit(traces):
-    for path in traces.glob("*.json.gz"):
+def test_recorded_traces_are_far_from_the_limit(recordings):
+    for path in recordings.glob("*.json.gz"):
         data = path.read_bytes()
         text = gzip.decompress(data)
         assert len(text) < 100 / 4 * len(data), path.name

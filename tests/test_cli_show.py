@@ -14,7 +14,7 @@ import sys
 import polars as pl
 import pytest
 from rich.console import Console
-from test_trace_real import TRACES
+from twins import TRACES
 
 from perfhooks import testing
 from perfhooks.command import app, show, table_text
@@ -109,7 +109,7 @@ def test_tables_can_be_split(run, trace, table, by, column):
 
 
 @pytest.mark.parametrize("name", TRACES)
-def test_every_table_of_every_real_trace(run, traces, name):
+def test_every_table_of_every_dialect(run, traces, name):
     arguments = [argument for table in show.TABLES for argument in ("-t", table)]
     code, text, errors = run(traces / f"{name}.json.gz", *arguments, "--json")
     assert (code, errors) == (0, "")
@@ -291,10 +291,16 @@ def test_doubts_are_sentences():
 
 @pytest.mark.parametrize("name", TRACES)
 @pytest.mark.parametrize("width", [40, 80, 200])
-def test_real_traces_fit_the_terminal(traces, name, width):
+def test_traces_of_any_dialect_fit_the_terminal(traces, name, width):
     found = show.tables(str(traces / f"{name}.json.gz"), show.TABLES)
     lines = drawn(found, width).splitlines()
     assert max(map(len, lines)) <= width
+
+
+def test_recordings_of_real_machines_fit_the_terminal(recordings):
+    for path in recordings.glob("*.json.gz"):
+        lines = drawn(show.tables(str(path), show.TABLES), 80).splitlines()
+        assert max(map(len, lines)) <= 80, path.name
 
 
 def test_on_a_terminal_there_is_an_overview(trace):
@@ -336,10 +342,11 @@ def test_help_has_examples_and_imports_nothing_heavy():
     assert done.stdout == "set()\n"
 
 
-def test_a_reader_that_goes_away_is_no_error(traces):
-    shell = (
-        f"{sys.executable} -m perfhooks show {traces}/v100-resnet-train-5steps.json.gz -t stacks --limit 0 | head -1"
-    )
+def test_a_reader_that_goes_away_is_no_error(tmp_path):
+    """More is written than a pipe holds."""
+    events = [op(f"aten::{'long_' * 10}{number}", 10 * number, 10 * number + 5) for number in range(5000)]
+    path = testing.write_trace(tmp_path / "long.json.gz", events)
+    shell = f"{sys.executable} -m perfhooks show {path} -t stacks --limit 0 | head -1"
     done = subprocess.run(shell, shell=True, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "self_ms,stack\n"
     assert "Traceback" not in done.stderr

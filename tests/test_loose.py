@@ -150,7 +150,7 @@ def test_a_folder_without_traces_is_refused_in_one_line(call, tmp_path, verb):
     assert "traceEvents" in errors
 
 
-def test_real_ranks_of_one_job_have_a_page(call, traces, tmp_path):
+def test_bare_ranks_of_one_job_have_a_page(call, traces, tmp_path):
     for rank in (0, 1):
         (tmp_path / f"t{rank}.json.gz").symlink_to(traces / f"sampled-128ranks-rank{rank}.json.gz")
     code, text, _ = call("report", tmp_path, "-o", "-")

@@ -1,4 +1,4 @@
-"""Memory: planted allocations, real captures, and traces of real machines."""
+"""Memory: planted allocations, real captures, and twins of what real machines recorded."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_the_memory_of_a_real_capture_is_conserved_and_known_by_line(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "device"), [("h100-bert-small", "cuda:0"), ("mi300-bert-small", "hip:0")])
-def test_memory_of_real_gpus_is_conserved(name, device, traces):
+def test_memory_of_any_gpu_is_conserved(name, device, traces):
     trace = read(traces / f"{name}.json.gz")
     check_conservation(trace)
     assert memory.peak(trace)["device"].to_list() == ["cpu", device]

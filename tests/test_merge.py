@@ -139,10 +139,10 @@ print(len(RunProfileData.parse("worker", "0", sys.argv[1], Cache()).events))
 """
 
 
-def test_real_traces_open_in_the_plugin_of_tensorboard(traces, tmp_path):
+def test_merged_traces_open_in_the_plugin_of_tensorboard(traces, tmp_path):
     run = ManyRanks(ranks=2, node=2, windows=1).write(tmp_path / "run")
     for rank in range(2):
-        source = traces / "a100-ddp2-train-3steps.json.gz"
+        source = traces / "a100-ddp2-train.json.gz"
         (run / WINDOW / f"rank{rank}.pt.trace.json.gz").write_bytes(source.read_bytes())
     path = merge(run).path
     one, two = perfhooks.trace.read(source), perfhooks.trace.read(path)

@@ -1,4 +1,4 @@
-"""The tree of modules: planted times on two threads, a real net, and traces of real machines."""
+"""The tree of modules: planted times on two threads, a real net, and twins of what real machines recorded."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_a_real_net_has_its_modules_and_no_more_backward_time_than_autograd(tmp_
 
 
 @pytest.mark.parametrize("name", ["b200-eager-stacks-shapes", "h100-bert-small", "mi300-bert-small"])
-def test_modules_of_real_gpus_launch_work(name, traces):
+def test_modules_of_any_gpu_launch_work(name, traces):
     trace = read(traces / f"{name}.json.gz")
     found = modules.table(trace)
     check_sums(found)

@@ -133,9 +133,9 @@ def test_the_page_says_of_each_window_what_ending_it_cost(chromium, recorded, tm
     assert f"{said} 800 ms, for a trace of 2.86 MiB." in texts(chromium, "#checks")[0]
 
 
-@pytest.mark.parametrize("name", ["a100-ddp2-train-3steps", "b200-eager-stacks-shapes", "h100-bert-small"])
+@pytest.mark.parametrize("name", ["a100-ddp2-train", "b200-eager-stacks-shapes", "h100-bert-small"])
 @pytest.mark.parametrize("width", [1440, 400])
-def test_pages_of_real_devices_draw_themselves(chromium, traces, tmp_path, name, width):
+def test_pages_of_devices_draw_themselves(chromium, traces, tmp_path, name, width):
     chromium.open(of_trace(traces / f"{name}.json.gz", tmp_path), width=width, dark=width < 1000)
     assert_quiet(chromium)
     assert {"categories", "operators", "kernels", "gaps", "flame", "checks"} <= set(sections(chromium))
@@ -352,8 +352,8 @@ def test_no_number_is_cut_on_a_phone(chromium, recorded):
     assert_whole(chromium)
 
 
-@pytest.mark.parametrize("name", ["a100-ddp2-train-3steps", "h100-bert-small"])
-def test_no_number_of_a_real_device_is_cut_on_a_phone(chromium, traces, tmp_path, name):
+@pytest.mark.parametrize("name", ["a100-ddp2-train", "h100-bert-small"])
+def test_no_number_of_a_device_is_cut_on_a_phone(chromium, traces, tmp_path, name):
     chromium.open(of_trace(traces / f"{name}.json.gz", tmp_path), width=390)
     assert_whole(chromium)
 

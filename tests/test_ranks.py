@@ -630,9 +630,9 @@ def test_a_window_without_collectives_leaves_none(tmp_path):
     assert list(CollectiveTable().artifacts(Capture(), trace)) == []
 
 
-def test_two_ranks_of_a_real_job_meet_in_their_collectives(traces):
+def test_two_ranks_of_a_real_job_meet_in_their_collectives(recordings):
     """Of 128, two were published, and of their events a sample: what can be told is told, the rest is not guessed."""
-    read = [perfhooks.trace.read(traces / f"sampled-128ranks-rank{rank}.json.gz") for rank in (0, 1)]
+    read = [perfhooks.trace.read(recordings / f"sampled-128ranks-rank{rank}.json.gz") for rank in (0, 1)]
     found = collectives.match(pl.concat([rows(Capture(rank=rank), trace) for rank, trace in enumerate(read)]))
     kept = collectives.each(found)
     assert sorted(kept["operation"].to_list()) == [

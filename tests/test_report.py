@@ -110,11 +110,10 @@ def test_a_part_that_fails_is_named_and_costs_no_other(trace, monkeypatch):
     assert "steps" in made
 
 
-@pytest.mark.parametrize("name", ["a100-ddp2-train-3steps", "b200-eager-stacks-shapes", "mi210-gpu-only"])
-def test_real_windows_are_small_and_whole(traces, name):
+@pytest.mark.parametrize("name", ["a100-ddp2-train", "b200-eager-stacks-shapes", "mi210-gpu-only"])
+def test_windows_are_whole(traces, name):
     made = window_data.reduce(Capture(), read(traces / f"{name}.json.gz"))
     assert "problems" not in made
-    assert len(msgspec.json.encode(made)) < 150_000
 
 
 def test_columns_leave_out_what_is_not_known():
@@ -144,7 +143,7 @@ def children(flame):
 
 def test_a_flame_graph_loses_no_time(traces):
     for by in ("host", "device"):
-        folded = stacks.folded(read(traces / "a100-ddp2-train-3steps.json.gz"), by)
+        folded = stacks.folded(read(traces / "a100-ddp2-train.json.gz"), by)
         flame = tree.tree(folded)
         assert flame["value"][0] == sum(folded.values())
         assert all(inner <= value for inner, value in zip(children(flame), flame["value"], strict=True))
@@ -417,8 +416,9 @@ def test_a_trace_has_a_page(tmp_path):
     assert "aten::mm" in embedded(made, "data")
 
 
-def test_the_page_of_ten_real_windows_is_small(run, traces):
-    real = read(traces / "b200-eager-stacks-shapes.json.gz")
+def test_the_page_of_ten_real_windows_is_small(run, recordings):
+    real = read(recordings / "b200-eager-stacks-shapes.json.gz")
+    assert len(msgspec.json.encode(window_data.reduce(Capture(), real))) < 150_000
     for number in range(10):
         window_of(run, f"train-{number:06d}-{number:06d}", time=float(number), trace=real)
     assert report.write(run).stat().st_size < 6_500_000
