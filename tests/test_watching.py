@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -19,11 +20,13 @@ from slow_parts import NAP_S, too_short
 import perfhooks
 from perfhooks import Profiler
 from perfhooks.recording.ending import lifetime
+from perfhooks.run import layout, timeline
+from perfhooks.run.folder import Run
 from perfhooks.run.installation import Installation
 from perfhooks.run.timeline import Timeline
-from perfhooks.watching import slow_steps, watch, watcher
+from perfhooks.watching import counters, sampling, slow, slow_steps, watch, watcher
 from perfhooks.watching.causes import Explainer, Seen
-from perfhooks.watching.counters import Counters
+from perfhooks.watching.counters import Collections, Counters
 from perfhooks.watching.loops import WatchedLoop
 from perfhooks.watching.pace import Pace
 from perfhooks.watching.sampling import stack_of
@@ -114,6 +117,256 @@ def test_no_step_of_ten_thousand_is_slow_because_of_noise():
     finally:
         slow.end()
     assert [row.step for row in slow.rows] == [5000]
+
+
+class ByHand:
+    """A loop in which time passes as a test says, and what watches it; its steps take 0.1 s, so 0.35 s is slow."""
+
+    def __init__(self, folder, monkeypatch):
+        self._folder, self.now_ms = folder, 1000.0
+        for module in (slow, timeline):
+            monkeypatch.setattr(module, "clock", self._clock)
+        line = Timeline("train")
+        self.loop = WatchedLoop(line, "train", 1.0, step=lambda: line.reached, wake=lambda: None)
+        self.loop.begin(Run(folder))
+        line.begin(0)
+        self.watch = watch.Watch(self.loop)
+
+    def _clock(self):
+        return int(self.now_ms * 1e6)
+
+    def steps(self, *walls_ms, looks=(), data_ms=None, is_followed=True):
+        """Let steps pass, each with looks after so many milliseconds of it, and one when it has ended."""
+        for wall_ms in walls_ms:
+            began = self.now_ms
+            if data_ms is not None:
+                self.loop.timeline.data_asked(self._clock())
+                self.now_ms += data_ms
+                self.loop.timeline.data_arrived(self._clock())
+            for look_ms in looks:
+                self.now_ms = began + look_ms
+                self.watch.look()
+            self.now_ms = began + wall_ms
+            self.loop.timeline.end_step(self._clock())
+            if is_followed:
+                self.watch.look()
+                self.watch.tick()
+
+    def slow(self):
+        """The rows of the table of slow steps."""
+        return slow_steps.read(self._folder / layout.slow_steps(0))
+
+
+QUIET = [100.0] * 20
+
+
+@pytest.fixture
+def by_hand(tmp_path, monkeypatch):
+    found = ByHand(tmp_path, monkeypatch)
+    yield found
+    found.watch.end()
+
+
+def test_the_first_ten_steps_are_never_slow(by_hand):
+    by_hand.steps(*[100.0] * 9, 5000.0, *[100.0] * 5, 5000.0)
+    assert [row.step for row in by_hand.slow()] == [15]
+
+
+@pytest.mark.parametrize(("usual_ms", "slow_ms", "quick_ms"), [(100.0, 360.0, 340.0), (1.0, 60.0, 50.0)])
+def test_a_step_is_slow_beyond_three_medians_and_fifty_milliseconds(by_hand, usual_ms, slow_ms, quick_ms):
+    usual = [usual_ms] * 20
+    by_hand.steps(*usual, slow_ms, *usual, quick_ms, *usual)
+    assert [(row.step, row.wall_ms) for row in by_hand.slow()] == [(20, slow_ms)]
+
+
+def test_a_pace_that_changes_is_followed_within_fifty_steps(by_hand):
+    """Steps that become ten times as long, as with a larger batch, are slow at first, and usual then."""
+    by_hand.steps(*[100.0] * 300, *[1000.0] * 200)
+    assert [row.step for row in by_hand.slow()] == list(range(300, 325))
+
+
+@pytest.mark.parametrize(
+    ("wall_ms", "looks", "is_slow"),
+    [
+        (59e3, [], True),
+        (62e3, [], False),
+        (62e3, range(400, 62_000, 10_000), True),
+        (8 * 3600e3, [], False),
+        # the watcher wakes up with the machine, and looks before the training has come to the end of its step
+        (8 * 3600e3, [8 * 3600e3 - 40, 8 * 3600e3 - 30], False),
+        # it was slow already when the machine fell asleep
+        (8 * 3600e3, [400, 410, 8 * 3600e3 - 30], False),
+    ],
+)
+def test_a_step_that_nobody_could_look_at_for_a_minute_slept_and_was_not_slow(by_hand, wall_ms, looks, is_slow):
+    by_hand.steps(*QUIET)
+    by_hand.steps(wall_ms, looks=looks)
+    by_hand.steps(*QUIET, 1000.0)
+    assert [row.step for row in by_hand.slow()] == ([20, 41] if is_slow else [41])
+
+
+def test_steps_are_judged_by_the_pace_that_was_known_when_they_began(by_hand):
+    """As where the watcher could not look for a while: forty slow steps at once are not the usual ones."""
+    by_hand.steps(*QUIET)
+    by_hand.steps(*[1000.0] * 40, is_followed=False)
+    by_hand.watch.tick()
+    assert [(row.step, row.times_median) for row in by_hand.slow()] == [(step, 10.0) for step in range(20, 60)]
+
+
+def test_a_step_is_looked_at_when_it_becomes_slow_then_often_then_rarely(by_hand):
+    """A hundred times a second for five seconds; a checkpoint that takes minutes is not worth as much."""
+    by_hand.steps(*QUIET)
+    began, looks = by_hand.now_ms, []
+    while by_hand.now_ms < began + 60_000:
+        looks.append(by_hand.now_ms - began)
+        by_hand.now_ms += 1000 * by_hand.watch.look()
+    assert looks[:3] == pytest.approx([0, 350, 360], abs=1)
+    assert 450 < sum(each < 5500 for each in looks) < 550
+    assert sum(each > 20_000 for each in looks) == pytest.approx(400, abs=10)
+
+
+def test_nobody_says_that_steps_were_dull_before_the_pace_is_known(by_hand):
+    by_hand.steps(*[100.0] * 9)
+    assert not by_hand.loop.was_dull(0)
+    by_hand.steps(*QUIET)
+    assert by_hand.loop.was_dull(12)
+    by_hand.steps(1000.0)
+    assert not by_hand.loop.was_dull(12)
+    assert by_hand.loop.was_dull(30)
+
+
+def test_stacks_that_are_kept_are_bounded_and_those_that_are_known_go_on_counting():
+    folded = sampling.Folded()
+    (frame,) = stack_of(threading.get_ident())[-1:]
+    for line in range(20_000):
+        folded.add([((frame._replace(line=line),), 1000)])
+    folded.add([((frame._replace(line=0),), 10**9)])
+    lines = folded.text().splitlines()
+    assert len(lines) == 5000
+    assert sum(int(each.rpartition(" ")[2]) for each in lines) == 4999 + 1000, "at least a millisecond each"
+
+
+def test_a_stack_of_a_deep_recursion_has_its_innermost_frames():
+    def down(depth):
+        return down(depth - 1) if depth else stack_of(threading.get_ident())
+
+    stack = down(500)
+    assert 190 <= len(stack) <= 200
+    assert {frame.name for frame in stack} == {"down"}
+
+
+def test_collections_are_known_by_what_of_them_falls_into_a_step_and_by_where_the_longest_began(monkeypatch):
+    now = [0]
+    monkeypatch.setattr(counters.time, "perf_counter_ns", lambda: now[0])
+    collections = Collections()
+
+    def collect(begin, end, generation):
+        now[0] = begin
+        collections._heard("start", {"generation": generation})
+        now[0] = end
+        collections._heard("stop", {"generation": generation})
+
+    collect(100, 110, 1)
+    collect(120, 130, 0)
+    collect(200, 260, 2)
+    spent, where = collections.within(105, 250)
+    assert spent == 5 + 50, "collections of young objects are too short to count"
+    assert where.name == "collect"
+    assert collections.within(300, 400) == (0, None)
+    collections.forget(150)
+    assert collections.within(0, 1000)[0] == 60
+    for begin in range(1000, 200_000, 10):
+        collect(begin, begin + 1, 2)
+    assert 1000 < collections.within(0, 10**6)[0] < 5000, "what nobody asks for is not kept for ever"
+
+
+def test_what_a_thread_waited_for_a_processor_is_that_of_the_thread_that_trains_now(monkeypatch):
+    """A share of the time since it was first looked at."""
+    now = [0]
+    monkeypatch.setattr(counters.time, "monotonic_ns", lambda: now[0])
+    queueing = counters.Queueing()
+
+    def share(native, time, waited):
+        now[0] = time
+        return queueing.share(mock.Mock(native=native, waited_ns=lambda: waited))
+
+    assert share(1, 100, 50) is None
+    assert share(1, 200, 75) == 0.25
+    assert share(2, 300, 1000) is None
+    assert share(2, 400, 1010) == 0.1
+    assert share(2, 500, 5000) == 1.0
+    assert share(2, 600, None) is None
+
+
+def asked_for(by_hand):
+    return [(asked.by, asked.first) for asked in by_hand.loop.inbox]
+
+
+def test_slow_steps_ask_for_windows_only_where_the_training_wants_that(by_hand):
+    by_hand.steps(*QUIET, 1000.0)
+    assert (len(by_hand.slow()), asked_for(by_hand)) == (1, [])
+
+
+def test_a_slow_step_asks_for_no_window_while_one_comes_or_is_recorded(by_hand):
+    """The first one asks for the steps that follow it: 21 is their warm-up, and 24 the last."""
+    by_hand.loop.triggers = True
+    by_hand.steps(*QUIET, *[1000.0] * 5)
+    assert asked_for(by_hand) == [("slow", None)]
+    by_hand.steps(*QUIET, 1000.0)
+    assert asked_for(by_hand) == [("slow", None)] * 2
+
+
+def test_where_slow_steps_have_a_rhythm_the_window_lies_over_the_next_one(by_hand):
+    by_hand.loop.triggers = True
+    by_hand.steps(*([100.0] * 29 + [1000.0]) * 3)
+    assert asked_for(by_hand) == [("slow", None), ("slow", None), ("slow", 118)], "steps 29, 59 and 89 were slow"
+    by_hand.steps(*[100.0] * 14, 1000.0, *[100.0] * 14, 1000.0)
+    assert len(asked_for(by_hand)) == 3, "one that is still to come is enough"
+
+
+def test_slow_steps_ask_for_ten_windows_at_most(by_hand):
+    by_hand.loop.triggers = True
+    draw = random.Random(7)
+    for _ in range(40):
+        by_hand.steps(*[100.0] * draw.randrange(10, 40), 1000.0)
+    assert len(by_hand.slow()) == 40
+    assert len(asked_for(by_hand)) == 10
+
+
+def test_a_device_that_runs_slower_than_at_its_best_is_throttled(by_hand, monkeypatch):
+    """As clocks are: slow before there is work, then fast, and slow again where the device is too hot."""
+
+    def run_at(mhz):
+        monkeypatch.setattr(slow, "clock_mhz", lambda: mhz)
+
+    for mhz in (345.0, 1980.0, 1400.0):
+        run_at(mhz)
+        by_hand.steps(*QUIET)
+    by_hand.steps(1000.0)
+    run_at(1700.0)
+    by_hand.steps(*QUIET, 1000.0)
+    assert [row.cause for row in by_hand.slow()] == ["throttled clock", "unknown"], "a few percent are usual"
+
+
+def test_the_log_says_what_explains_how_much_of_a_slow_step(by_hand, caplog):
+    """The first of a kind, then the tenth."""
+    caplog.set_level("INFO", "perfhooks")
+    by_hand.steps(*QUIET)
+    by_hand.steps(1000.0, data_ms=600.0)
+    by_hand.steps(1100.0, data_ms=1050.0)
+    by_hand.steps(2000.0)
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [
+        "step 20 took 1 s, 10 times the median: data, which explains 600 ms",
+        "step 22 took 2 s, 20 times the median: for a reason that nobody saw",
+    ]
+    assert [row.explained_ms for row in by_hand.slow()] == [600.0, 1000.0, None], "never more than the excess"
+    caplog.clear()
+    by_hand.steps(*QUIET)
+    for _ in range(8):
+        by_hand.steps(1000.0, data_ms=600.0)
+    (tenth,) = caplog.records
+    assert tenth.getMessage() == "10 steps were slow by now: data; the last was step 50"
 
 
 def test_there_is_no_pace_before_some_steps_have_ended():

@@ -28,7 +28,7 @@ SAMPLE_S: Final = 0.01
 """Seconds between two looks at a thread in a slow step; after `_MANY` of them it is looked at ten times as rarely."""
 _MANY: Final = 500
 _ASLEEP_NS: Final = 60_000_000_000
-"""A step that is longer and that nobody could look at did not run: the machine slept, or a debugger held it."""
+"""A step that nobody could look at for longer did not run: the machine slept, or a debugger held it."""
 _WINDOWS: Final = 10
 """Windows that slow steps may ask for in a run: the first ones say it."""
 _WINDOW_STEPS: Final = 3
@@ -53,6 +53,8 @@ class _Watched:
     step: int
     before: Counters
     looked: int
+    unseen_ns: float
+    """For how long at most nobody looked at it, though it was slow."""
     samples: list[tuple[Stack, int]] = field(default_factory=list)
 
 
@@ -116,8 +118,9 @@ class SlowSteps:
         if self._watched is None or self._watched.step != step:
             thread = Thread(self._loop.thread, self._loop.native)
             # the first sample stands for the next stretch of time, as nobody looked before
-            self._watched = _Watched(step, Counters.read(thread), now - int(SAMPLE_S * 1e9))
+            self._watched = _Watched(step, Counters.read(thread), now - int(SAMPLE_S * 1e9), now - begin - limit)
         watched = self._watched
+        watched.unseen_ns = max(watched.unseen_ns, now - watched.looked)
         watched.samples.append((stack_of(self._loop.thread), now - watched.looked))
         watched.looked = now
         return SAMPLE_S if len(watched.samples) < _MANY else 10 * SAMPLE_S
@@ -137,7 +140,7 @@ class SlowSteps:
         for place in (ended.ends - ended.begins > limit_ns).nonzero()[0].tolist():
             times = _Times(*(int(column[place]) for column in ended))
             known = watched if watched is not None and watched.step == times.step else None
-            if known is not None or times.end - times.begin <= _ASLEEP_NS:
+            if _unseen_ns(times, known, limit_ns) <= _ASLEEP_NS:
                 self._explain(times, known, median_ns)
 
     def _explain(self, times: _Times, known: _Watched | None, median_ns: float) -> None:
@@ -176,6 +179,16 @@ class SlowSteps:
         first = predicted - 1 if predicted is not None and predicted > now + 1 else None
         self._asked_until = (first or now) + _WINDOW_STEPS + 2
         self._loop.ask(Asked("slow", _WINDOW_STEPS, first))
+
+
+def _unseen_ns(times: _Times, known: _Watched | None, limit_ns: float) -> float:
+    """For how long at most nobody looked at a slow step.
+
+    The watcher wakes up with the machine, and looks at the step that has slept as well: one look says nothing.
+    """
+    if known is None:
+        return times.end - times.begin - limit_ns
+    return max(known.unseen_ns, times.end - known.looked)
 
 
 def predict(steps: list[int]) -> int | None:
