@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from unittest import mock
 
 import launched_training as loops
+import msgspec
 import pytest
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from perfhooks.launching import loaders, profiling
+from perfhooks.launching import farewell, loaders, profiling
 from perfhooks.launching.command_line import Request
 from perfhooks.launching.step_signal import Round, StepSignal
 from perfhooks.recording.ending import lifetime
+from perfhooks.schedule import Phase, Schedule
 
 
 class Startup:
@@ -96,6 +100,168 @@ def test_steps_end_where_the_loop_makes_updates(heard, kind, mode, steps):
     getattr(loops, kind)()
     assert (begun[-1].mode, begun[-1].step_num) == (mode, steps), [vars(each) for each in begun]
     assert signal.mode == mode
+
+
+def train(updates, optimizer=None):
+    """Update so often, without a loader."""
+    optimizer = optimizer or torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    for _ in range(updates):
+        optimizer.step()
+    return optimizer
+
+
+def fetched(count):
+    """Ask a loader so often; it has nothing the last time."""
+    list(torch.utils.data.DataLoader(range(count - 1)))
+
+
+def test_fewer_than_twenty_fetches_without_an_update_are_no_steps(heard):
+    """As a look at the data, or a sanity check, before the training."""
+    _, begun = heard
+    fetched(18)
+    assert [(each.mode, each.step_num) for each in begun] == [("loader", 0)]
+    train(1)
+    loops.raw()
+    assert [each.mode for each in begun] == ["loader"]
+
+
+@pytest.mark.parametrize("fetches", [2, 10, 40])
+def test_updates_that_follow_each_other_are_the_steps_whatever_was_fetched_before_them(heard, fetches):
+    """As where a loader gives all data at once, or is read into a list."""
+    signal, begun = heard
+    fetched(fetches)
+    train(20)
+    assert signal.mode == "optimizer"
+    assert begun[-1].step_num >= 17
+
+
+def test_fetches_in_the_middle_of_a_training_by_updates_leave_its_steps_alone(heard):
+    """As a validation, after which the training goes on without a loader."""
+    _, begun = heard
+    optimizer = train(10)
+    fetched(20)
+    train(10, optimizer)
+    assert [(each.mode, each.step_num) for each in begun] == [("optimizer", 20)]
+
+
+def test_a_step_has_the_fetches_and_updates_since_steps_were_what_they_are(heard, monkeypatch):
+    """Forty fetches before the training, and the two updates after which it is known what a step is, are not of it."""
+    said = []
+    monkeypatch.setattr(profiling, "say_steps_by", lambda profiler, mode, **means: said.append((mode, means)))
+    signal, begun = heard
+    fetched(40)
+    loops.accumulate()
+    signal._say_counts()
+    ((mode, means),) = said
+    assert mode == begun[-1].mode == "loader"
+    assert means["updates"] == pytest.approx(1.0, abs=0.15)
+    assert means["fetches"] == pytest.approx(2.2, abs=0.3)
+
+
+def test_a_step_of_several_updates_has_so_many(heard, monkeypatch):
+    """Those of the rounds before anybody knew what a step is belong to no step that was counted."""
+    said = []
+    monkeypatch.setattr(profiling, "say_steps_by", lambda profiler, mode, **means: said.append((mode, means)))
+    loops.no_loader()
+    heard[0]._say_counts()
+    assert said == [("optimizer", {"fetches": 0.0, "updates": 2.0})]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_forked_child_begins_anew(heard):
+    """One that trains as well, as a worker of a pool may, has steps and a profiler of its own."""
+    _, begun = heard
+    optimizer = train(5)
+    child = os.fork()
+    if not child:
+        try:
+            train(7)
+        finally:
+            os._exit([(each.mode, each.step_num) for each in begun] != [("optimizer", 5), ("optimizer", 7)])
+    assert os.waitpid(child, 0)[1] == 0
+    train(1, optimizer)
+    assert [each.step_num for each in begun] == [6], "the parent goes on as before"
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_who_stands_down_says_why_and_leaves_a_note_only_where_nothing_was_recorded(heard, tmp_path, caplog, is_begun):
+    signal, begun = heard
+    signal.asked = msgspec.structs.replace(signal.asked, notes=str(tmp_path))
+    if is_begun:
+        train(3)
+    signal.stand_down("the script does it itself")
+    what = "more" if is_begun else "here"
+    assert f"perfhooks run records nothing {what}: the script does it itself" in caplog.text
+    assert [each.stopped for each in begun] == ["the script does it itself"] * is_begun
+    said = list(farewell.lines(tmp_path, ["train.py"]))
+    assert said[0].startswith(
+        "nothing was recorded: no Python" if is_begun else "nothing was recorded: the script does it"
+    )
+
+
+@pytest.mark.parametrize("schedule", [None, "wait=1 warmup=1 active=3"])
+def test_a_program_without_steps_is_told_that_its_schedule_does_not_apply_if_it_has_one(launched, caplog, schedule):
+    caplog.set_level("INFO", "perfhooks")
+    given, _ = launched("time", schedule=schedule, patience=60)
+    said = "no fetch and no update in 60 s: some seconds are recorded, which are no step"
+    assert given["schedule"] is None
+    assert caplog.messages == [said if schedule is None else f"{said}; the schedule counts steps, so it does not apply"]
+
+
+@pytest.fixture
+def launched(monkeypatch, tmp_path):
+    """Begins a profiler as for a step of some kind, and returns what it was made with, and who was started where."""
+    made = mock.MagicMock(return_value=mock.MagicMock(folder=None))
+    monkeypatch.setattr(profiling, "Profiler", made)
+
+    def begin(mode, **asked):
+        profiling.begin(Request(here=str(tmp_path), **asked), mode, 7)
+        return made.call_args.kwargs, made.return_value.start.call_args.kwargs
+
+    return begin
+
+
+def test_where_no_schedule_is_given_one_small_window_soon_after_the_start_is_recorded(launched):
+    given, started = launched("loader")
+    schedule = Schedule.of(given["schedule"])
+    active = [step for step in range(1000) if schedule.phase(step) is Phase.ACTIVE]
+    assert active == list(range(active[0], active[0] + len(active)))
+    assert 1 <= len(active) <= 5
+    assert 5 <= active[0] <= 30
+    assert started == {"step": 7}
+    assert launched("loader", schedule="wait=1 warmup=1 active=3")[0]["schedule"] == "wait=1 warmup=1 active=3"
+
+
+def test_a_run_lies_where_the_command_was_given_unless_it_is_said_where(launched, tmp_path):
+    """The script may have another working directory by then."""
+    assert launched("loader")[0]["out"] == str(tmp_path / "perf")
+    assert launched("loader", options={"out": "/elsewhere"})[0]["out"] == "/elsewhere"
+
+
+def test_what_is_no_training_is_not_called_one(launched):
+    stages = {mode: launched(mode)[0].get("stage", "train") for mode in ("loader", "optimizer", "batches", "time")}
+    assert stages == {"loader": "train", "optimizer": "train", "batches": "predict", "time": "process"}
+
+
+def test_a_loader_whose_iterator_is_kept_tells_of_each_fetch_once(heard):
+    signal, _ = heard
+    loops.persistent()
+    kept = signal.fetches
+    loops.fork()
+    assert signal.fetches == 2 * kept
+
+
+def test_a_loader_with_an_iterator_that_cannot_tell_gives_its_batches_and_updates_are_the_steps(heard):
+    class Own(torch.utils.data.DataLoader):
+        def _get_iterator(self):
+            return iter([1, 2, 3])
+
+    _, begun = heard
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    for _ in range(4):
+        for _ in Own(range(3)):
+            optimizer.step()
+    assert [(each.mode, each.step_num) for each in begun] == [("optimizer", 12)]
 
 
 def test_a_warm_up_of_the_optimizer_does_not_hide_the_loader(heard):

@@ -30,6 +30,9 @@ BATCHES: Final = 20
 _NEVER: Final = sys.maxsize
 _EARLY: Final = 3
 """Rounds of updates after which a fetch no longer changes what a step is; optimizers are warmed up with fewer."""
+_SURE: Final = 2
+"""Steps that ended with a fetch after which updates no longer change what a step is. Fetches alone say nothing: a
+loader may be read into a list, on which many updates follow."""
 _LOST: Final = 8
 """Updates beyond three rounds' after which a round that never ended is forgotten: its optimizer is gone."""
 
@@ -123,7 +126,8 @@ class StepSignal:
         self.due = 0
         """The number of fetches from which each has to be looked at more closely."""
         self._thread: int | None = None
-        self._fetches_before = 0
+        self._by_fetch = 0
+        """Steps that a fetch has ended since it does."""
         self._counted = (0, 0, 0)
         self._round = Round()
 
@@ -169,8 +173,12 @@ class StepSignal:
             if self._thread is None:
                 self._thread = threading.get_ident()
             ends = self._round.ends(optimizer)
-            if self.mode == "batches" or (self.mode == "loader" and self.fetches > self._fetches_before + 1):
-                self._settle_for_fetches()
+            if self.mode == "batches":
+                self._begin("loader", 0)
+                self._round = Round()  # fetches get as many steps to show themselves as at the start
+            elif self.mode == "loader" and self._by_fetch >= _SURE:
+                self.by_update = False
+                self.due = _NEVER
             elif ends and self.mode != "optimizer" and (self.mode != "loader" or self._round.count >= _EARLY):
                 self._begin("optimizer", self._round.count)
             elif ends and self.mode == "optimizer":
@@ -189,6 +197,7 @@ class StepSignal:
                 self.due = _NEVER
             elif self.mode == "loader" and self.armed:
                 self.armed = False
+                self._by_fetch += 1
                 self._step()
             elif self.mode == "loader" and not self.updates:
                 self._begin("batches", 0)
@@ -210,12 +219,6 @@ class StepSignal:
         if failed:
             self.stand_down()
 
-    def _settle_for_fetches(self) -> None:
-        if self.mode != "loader":
-            self._begin("loader", 0)
-        self.by_update = False
-        self.due = _NEVER
-
     # -- what becomes of it ------------------------------------------------------------------------------------------
 
     def _begin(self, mode: Mode, step: int) -> None:
@@ -229,7 +232,7 @@ class StepSignal:
         self.mode = mode
         self.by_fetch = mode == "loader"
         self.armed = False
-        self._fetches_before = self.fetches
+        self._by_fetch = 0
         self.due = self.fetches + BATCHES if mode == "loader" else 0
         if mode != "time":
             self.startup.first_step()
