@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from hypothesis import given
@@ -22,12 +24,18 @@ import perfhooks
 from perfhooks import Profiler, Schedule
 from perfhooks.command.app import app
 from perfhooks.recording.requested import Requests
+from perfhooks.run import layout
 from perfhooks.run.folder import Run
+from perfhooks.run.liveness import Process
+from perfhooks.run.manifest import Manifest
+from perfhooks.run.publishing import publish_json
 from perfhooks.run.timeline import Timeline
 from perfhooks.schedule import OnRequest, Phase
-from perfhooks.watching import requests, slow_steps
+from perfhooks.watching import asking, requests, slow_steps
 from perfhooks.watching.asking import Asking, Wish
 from perfhooks.watching.loops import Asked, WatchedLoop
+from perfhooks.watching.post import Post
+from perfhooks.watching.requests import Loop
 
 MATRIX = torch.ones(8, 8)
 QUIET = {"on_trace_ready": "steps", "keep_results": False}
@@ -246,6 +254,193 @@ def test_a_folder_that_is_a_link_is_not_written_through(tmp_path):
     with pytest.raises(OSError, match="is a link"):
         requests.call(tmp_path / "run", requests.new_id())
     assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+# --- a job by hand ---
+
+
+class Job:
+    """Ranks that look into the folder once a second, in a time that passes while whoever asks naps.
+
+    Each refuses what it is asked for, with the steps as its reason.
+    """
+
+    def __init__(self, folder, monkeypatch):
+        self.folder, self.now, self._looked, self._ranks = folder, 1000.0, 1000.0, {}
+        self.heard = []
+        Manifest().write(folder)
+        monkeypatch.setattr(asking, "time", self)
+
+    def rank(self, rank, *loops, process=None):
+        """One with loops; without any it never answers."""
+        run = Run(self.folder, rank)
+        publish_json(self.folder / layout.owner(rank), process or Process.current())
+        watched = {WatchedLoop(Timeline(loop.stage), loop.stage, 1.0, step=int, wake=int): loop for loop in loops}
+        for loop in watched:
+            loop.run = run
+        self._ranks[rank] = Post(run), watched
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+        if self.now - self._looked >= 1.0:
+            self._looked = self.now
+            self.look()
+
+    def look(self):
+        for post, loops in self._ranks.values():
+            if loops:
+                post.collect(list(loops), loops.__getitem__)
+            for loop in loops:
+                while loop.inbox:
+                    asked = loop.inbox.popleft()
+                    self.heard.append(asked)
+                    loop.answer(asked, "refused", why=f"{loop.stage} {asked.first} {asked.steps}")
+                post.answer(loop)
+
+    def ask(self, wish=Wish(), timeout=600.0):  # noqa: B008 -- frozen
+        """What came of it: by rank, the loop that was asked and its first step, or why nothing did."""
+        outcomes = Asking(self.folder, wish).outcomes(timeout)
+        assert not any((self.folder / layout.REQUESTS).glob("*.json")), "a request is taken back"
+        return {outcome.rank: outcome.problem for outcome in outcomes}
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    folder = tmp_path / "job"
+    folder.mkdir()
+    return Job(folder, monkeypatch)
+
+
+def at(step, stage="train", median_ms=100.0, **options):
+    return Loop(stage=stage, step=step, median_ms=median_ms, **options)
+
+
+def test_steps_are_named_that_no_rank_has_come_to_when_it_hears_of_them(job):
+    """Ranks look once a second, so it takes up to two: 20 steps of the fast rank. Much more only costs time."""
+    job.rank(0, at(500))
+    job.rank(1, at(480, median_ms=1000.0))
+    said = job.ask(Wish(4))
+    (stage, first, steps) = said[0].split()
+    assert said[1] == said[0], "the same ones on all ranks"
+    assert (stage, steps) == ("train", "4")
+    assert 520 < int(first) < 600
+
+
+def test_of_several_loops_the_one_that_most_ranks_are_in_is_asked(job):
+    for rank in range(3):
+        job.rank(rank, at(500, is_running=rank == 2), at(7, "val", is_running=rank != 2))
+    assert {said.split()[0] for said in job.ask().values()} == {"val"}
+    assert {said.split()[0] for said in job.ask(Wish(stage="train")).values()} == {"train"}
+    with pytest.raises(perfhooks.PerfhooksError, match="no loop is called 'test' in this job; there are: train, val"):
+        job.ask(Wish(stage="test"))
+
+
+def test_only_the_ranks_that_are_wanted_are_asked_and_only_those_that_live(job):
+    gone = msgspec.structs.replace(Process.current(), began="before")
+    for rank in range(3):
+        job.rank(rank, at(500), process=gone if rank == 1 else None)
+    assert list(job.ask()) == [0, 2]
+    assert list(job.ask(Wish(ranks=(2,)))) == [2]
+    with pytest.raises(perfhooks.PerfhooksError, match="has ended: a window can be asked for only while it runs"):
+        job.ask(Wish(ranks=(1,)))
+
+
+def test_a_rank_does_not_hear_of_windows_of_others_nor_of_those_that_were_asked_for_before_it_began(job):
+    def window(ranks):
+        requests.ask(job.folder, requests.new_id(), requests.Window(stage="train", first=9, steps=1, ranks=ranks))
+
+    requests.call(job.folder, requests.new_id())
+    window((0,))
+    run = Run(job.folder, 0)
+    loop = WatchedLoop(Timeline("train"), "train", 1.0, step=int, wake=int)
+    post = Post(run)
+    for ranks, heard in (((0,), 1), ((1, 2), 1), ((0, 2), 2), (None, 3)):
+        window(ranks)
+        post.collect([loop], lambda _: at(500))
+        assert len(loop.inbox) == heard
+
+
+def test_a_rank_that_does_not_answer_is_waited_for_a_few_seconds_and_left_out(job):
+    job.rank(0, at(500))
+    job.rank(1)
+    began = job.now
+    said = job.ask()
+    assert said[0].startswith("train ")
+    assert said[1].startswith("it did not answer: ")
+    assert 3 < job.now - began < 20
+
+
+def test_where_no_rank_answers_that_is_said_after_a_minute(job):
+    job.rank(0)
+    began = job.now
+    with pytest.raises(
+        perfhooks.PerfhooksError, match=r"no rank of .* answered: it did not answer: its profiler has stop"
+    ):
+        job.ask()
+    assert 50 < job.now - began < 70
+
+
+def test_nobody_waits_longer_than_he_wants_for_a_loop_that_stands_still(job, monkeypatch):
+    job.rank(0, at(500))
+    monkeypatch.setattr(Post, "answer", lambda self, loop: None)
+    began = job.now
+    assert job.ask(timeout=30.0) == {0: "it did not see the request in time"}
+    assert job.now - began == pytest.approx(30.0, abs=0.5)
+
+
+def test_the_command_asks_for_what_its_options_say_and_for_nothing_else(job):
+    """Where nobody records, each rank has a line that says why, and the exit code is 1."""
+    job.rank(0, at(500))
+    for words, asked in (
+        ([], (3, {})),
+        (["--steps", "2", "--with-stack", "--memory"], (2, {"with_stack": True, "profile_memory": True})),
+        (["--shapes", "--ranks", "0,4-7"], None),
+        (["--shapes", "--ranks", "0"], (3, {"record_shapes": True})),
+    ):
+        job.heard.clear()
+        done = CliRunner().invoke(app, ["capture", str(job.folder), *words])
+        if asked is None:
+            assert "rank 4 does not record here" in str(done.exception)
+            continue
+        assert done.exit_code == 1
+        assert "rank 0: nothing recorded: train " in done.stderr
+        assert [(each.steps, each.options) for each in job.heard] == [asked]
+    for words, said in ((["--timeout", "0"], "--timeout must be"), (["--steps", "0"], "steps must be")):
+        assert said in str(CliRunner().invoke(app, ["capture", str(job.folder), *words]).exception)
+
+
+def test_a_request_for_more_than_a_request_may_ask_is_not_heard(job):
+    """Whoever may write into the folder may not switch on whatever he likes, nor fill the disk."""
+    folder = job.folder / "requests"
+    folder.mkdir()
+    plain = {"stage": "train", "first": 9, "steps": 1}
+    for more in (
+        {"options": {"out": True}},
+        {"steps": 10**6},
+        {"steps": 0},
+        {"first": -1},
+        {"options": {"with_stack": 1}},
+    ):
+        name = f"{requests.new_id()}.window.json"
+        (folder / name).write_text(json.dumps(plain | more))
+        assert requests.read_window(job.folder, name) is None, more
+    (folder / name).write_text(json.dumps(plain | {"options": {"with_stack": True}}))
+    assert requests.read_window(job.folder, name).options == {"with_stack": True}
+
+
+def test_a_request_that_was_taken_back_gets_no_answer(job):
+    """So that no folder stays for nobody."""
+    name = requests.new_id()
+    requests.call(job.folder, name)
+    answer = requests.Answer(rank=0, state="refused")
+    requests.say(job.folder, name, answer)
+    assert requests.heard(job.folder, name) == {0: answer}
+    requests.take_back(job.folder, name)
+    requests.say(job.folder, name, answer)
+    assert list((job.folder / "requests").iterdir()) == []
 
 
 # --- many ranks ---
