@@ -10,14 +10,17 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from unittest import mock
 
 import launched_training
 import pytest
 
 from perfhooks.command import app, run
-from perfhooks.launching import farewell, timed
+from perfhooks.errors import OptionError
+from perfhooks.launching import farewell, profiling, startup, timed
 from perfhooks.launching.command_line import VARIABLE
 
 HERE = Path(__file__).parent
@@ -187,6 +190,86 @@ def test_who_works_for_somebody_else_is_no_program_of_its_own(monkeypatch):
     assert not timed.is_of_somebody_else(), "a rank is a program of its own"
 
 
+class Main:
+    """A program that has no steps: it computes a share of the time that passes, which is only while somebody waits."""
+
+    is_without_steps = True
+
+    def __init__(self, monkeypatch, share, *, operators=False):
+        self.now, self._share, self.trials, self._operators = 0.0, share, [], operators
+        self.is_over = False
+        monkeypatch.setattr(timed, "_computed_s", lambda: self.now * self._share)
+        monkeypatch.setattr(timed, "time", self)
+        monkeypatch.setattr(timed.threading, "Event", lambda: self)
+        monkeypatch.setattr(timed.threading, "Thread", mock.Mock())
+        monkeypatch.setattr(profiling, "Trial", lambda: self.trials.append(self.now) or self)
+        self.window = timed.TimedWindow(self, 60.0)
+        monkeypatch.setattr(self.window, "_ask", lambda act: act())
+
+    def monotonic(self):
+        return self.now
+
+    def wait(self, seconds):
+        self.now += seconds
+        return self.now > 1200 or self.is_over
+
+    def is_set(self):
+        return self.is_over
+
+    def set(self):
+        self.is_over = True
+
+    def stop(self):
+        return self._operators
+
+
+def test_a_program_that_only_waits_for_others_is_not_looked_at(monkeypatch):
+    """As a launcher, which computes a hundredth of the time."""
+    main = Main(monkeypatch, 0.01)
+    assert not main.window._comes_to_compute()
+    assert main.trials == []
+
+
+def test_a_program_that_computes_is_looked_at_after_its_patience_and_recorded_if_it_calls_operators(monkeypatch):
+    """One that shares its processor with others computes a fifth of the time."""
+    main = Main(monkeypatch, 0.2, operators=True)
+    assert main.window._comes_to_compute()
+    assert main.trials == [60.0]
+
+
+def test_a_program_that_computes_without_operators_is_looked_at_ever_more_rarely(monkeypatch):
+    main = Main(monkeypatch, 1.0)
+    assert not main.window._comes_to_compute()
+    assert main.trials == pytest.approx([60, 180, 420, 900], abs=1)
+
+
+def test_a_program_that_has_made_a_step_meanwhile_is_not_looked_at(monkeypatch):
+    main = Main(monkeypatch, 1.0, operators=True)
+    main.is_without_steps = False
+    assert not main.window._comes_to_compute()
+    assert main.trials == []
+
+
+@pytest.mark.parametrize(
+    ("file", "function", "in_step", "phase"),
+    [
+        ("/x/torch/_dynamo/symbolic.py", "call", True, "compilation"),
+        ("/x/torch/_inductor/codecache.py", "call", False, "compilation"),
+        ("/x/torch/utils/data/dataloader.py", "call", True, "first batch"),
+        ("/x/torch/nn/modules/linear.py", "__init__", False, "model"),
+        ("/x/torch/nn/modules/linear.py", "forward", False, "script"),
+        ("/x/torch/nn/modules/linear.py", "forward", True, "first step"),
+        ("/x/own.py", "call", False, "script"),
+    ],
+)
+def test_what_comes_before_the_first_step_is_told_by_the_files_that_run(file, function, in_step, phase):
+    scope = {}
+    exec(compile(f"def {function}(act): return act()", file, "exec"), scope)
+    told = scope[function](lambda: startup.told(sys._getframe(), in_step=in_step))
+    assert told.phase == phase
+    assert "test_launching.py:" in told.what, "the user's own line"
+
+
 def test_nothing_of_ours_runs_in_the_middle_of_what_holds_locks():
     assert timed.is_harmless_in(sys._getframe())
     scope = {"sys": sys}
@@ -322,13 +405,15 @@ def test_a_profiler_that_the_script_starts_inside_our_window_records_what_it_wou
         (["--keep-windows", "0", SCRIPT], "keep_windows must be an integer >= 1"),
     ],
 )
-def test_bad_input_is_one_line_before_anything_starts(monkeypatch, capfd, words, said):
+def test_bad_input_is_one_line_before_anything_starts(monkeypatch, capfd, tmp_path, words, said):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["perfhooks", "run", *words])
     with pytest.raises(SystemExit) as ended:
         app.main()
     err = capfd.readouterr().err
     assert ended.value.code == 2
     assert re.fullmatch(rf"perfhooks: .*{re.escape(said)}.*\n", err), err
+    assert list(tmp_path.iterdir()) == [], "no folder for notes stays"
 
 
 def test_an_unknown_option_is_answered_with_one_that_is_like_it(monkeypatch, capfd):
@@ -337,6 +422,12 @@ def test_an_unknown_option_is_answered_with_one_that_is_like_it(monkeypatch, cap
         app.main()
     assert ended.value.code == 2
     assert "--with-stack" in capfd.readouterr().err
+
+
+def test_ranks_are_numbers_and_spans_of_them_each_once_in_order():
+    assert run.numbers(["4-7", "0", "5", "64"], "4-7,0,5,64") == [0, 4, 5, 6, 7, 64]
+    with pytest.raises(OptionError, match="ranks must be 'all', 'first-of-node' or numbers such as 0,4-7, got '0,x'"):
+        run.numbers(["0", "x"], "0,x")
 
 
 @pytest.mark.parametrize(
@@ -352,6 +443,42 @@ def test_an_unknown_option_is_answered_with_one_that_is_like_it(monkeypatch, cap
 )
 def test_m_begins_the_command_where_python_would_take_it(given, becomes):
     assert run.separated(given) == becomes
+
+
+def test_the_last_word_is_the_latest_window_of_the_first_rank_once_for_each_run(tmp_path):
+    run = tmp_path / "perf/it"
+    for number, (window, rank, time, headline) in enumerate(
+        [("a", 0, 1.0, "first"), ("b", 0, 3.0, "last"), ("b", 1, 9.0, "another rank's"), ("c", 0, 2.0, "second")]
+    ):
+        (run / window).mkdir(parents=True, exist_ok=True)
+        said = {"rank": rank, "time": time, "headline": headline}
+        (run / window / f"rank{rank}.capture.json").write_text(json.dumps(said))
+        (tmp_path / f"{number}.json").write_text(json.dumps({"run": str(run)}))
+    (tmp_path / "9.json").write_text(json.dumps({"why": "a helper did nothing"}))
+    assert list(farewell.lines(tmp_path, ["python"])) == [f"last -> {run}"]
+    (run / "report.html").touch()
+    assert list(farewell.lines(tmp_path, ["python"])) == [f"last -> {run / 'report.html'}"]
+
+
+def test_why_nothing_was_recorded_is_said_once_however_many_say_it(tmp_path):
+    for number in range(4):
+        (tmp_path / f"{number}.json").write_text(json.dumps({"why": "it has a profiler"}))
+    assert list(farewell.lines(tmp_path, ["python"])) == ["nothing was recorded: it has a profiler"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["python", "-E", "train.py"], "Python was started with -E,"),
+        (["python", "-uI", "train.py"], "Python was started with -uI,"),
+        (["python", "train.py", "-I"], "no Python of this command trained"),
+        (["python", "-m", "x", "-E"], "no Python of this command trained"),
+        (["torchrun", "--IES", "-S"], "no Python of this command trained"),
+    ],
+)
+def test_only_words_of_python_itself_are_said_to_keep_it_from_us(tmp_path, words, said):
+    (line,) = farewell.lines(tmp_path, words)
+    assert line.startswith(f"nothing was recorded: {said}")
 
 
 def test_the_last_word_tells_of_runs_that_are_not_finished(tmp_path):

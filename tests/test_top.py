@@ -11,7 +11,9 @@ import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
+from unittest import mock
 
 import msgspec
 import pytest
@@ -22,6 +24,7 @@ from terminal import Terminal
 from typer.testing import CliRunner
 
 from perfhooks.command.app import app
+from perfhooks.command.running import keys, top
 from perfhooks.command.running.written import ASCII, line, screen
 from perfhooks.errors import PerfhooksError
 from perfhooks.run import layout
@@ -30,7 +33,7 @@ from perfhooks.run.liveness import Process
 from perfhooks.run.manifest import Manifest
 from perfhooks.run.publishing import publish_json
 from perfhooks.run.timeline import HEADER, Row
-from perfhooks.watching import slow_steps
+from perfhooks.watching import slow_steps, view
 from perfhooks.watching.requests import Loop
 from perfhooks.watching.slow_steps import SlowStep
 from perfhooks.watching.status import Status
@@ -447,6 +450,17 @@ def test_a_screen_says_all_there_is(run):
         assert part in text
 
 
+def test_of_many_slow_ranks_three_are_named_and_of_many_slow_steps_five(run):
+    for rank in range(20):
+        run.owner(rank, ALIVE)
+        run.steps(rank, [20.0 if rank >= 12 else 10.0] * 30)
+    run.slow(0, *range(20, 28))
+    seen = View(run.path).look()
+    assert "8 of 20 ranks slow (12, 13, 14 and 5 more)" in line(seen)
+    steps = [each.split("step ")[1].split()[0] for each in drawn(seen, width=200, height=60) if " took 520 ms" in each]
+    assert steps == ["27", "26", "25", "24", "23"]
+
+
 # --- the command ---
 
 
@@ -464,6 +478,78 @@ def test_a_silent_run_of_another_machine_has_ended(run):
     old = time.time() - 3600
     os.utime(run.path / layout.owner(0), (old, old))
     assert CliRunner().invoke(app, ["top", str(run.path)]).exit_code == 0
+
+
+def test_a_run_of_another_machine_is_followed_while_it_may_live(run, monkeypatch):
+    """A long step, or a checkpoint, changes no file for minutes."""
+    run.owner(0, ELSEWHERE)
+    now, ages, naps = [time.time()], iter((300.0, 200.0, 3600.0)), []
+
+    def grow_old(seconds):
+        naps.append(seconds)
+        now[0] += next(ages)
+
+    monkeypatch.setattr(top, "time", mock.Mock(sleep=grow_old))
+    monkeypatch.setattr(view, "time", mock.Mock(time=lambda: now[0]))
+    done = CliRunner().invoke(app, ["top", str(run.path)])
+    assert (done.exit_code, done.stdout) == (0, "no step yet, 0 windows\n" * 4)
+    assert naps == [1.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("pressed", "is_quit", "asked"),
+    [("q", True, 0), ("Q", True, 0), ("xcy", False, 1), ("C", False, 1), ("cq", True, 1)],
+)
+def test_keys_do_what_the_last_line_says_and_others_nothing(monkeypatch, pressed, is_quit, asked):
+    """They are waited for until it is time to look again."""
+    now, done = [0.0], []
+    monkeypatch.setattr(top, "time", mock.Mock(monotonic=lambda: now[0]))
+
+    def keys(seconds):
+        assert 0 < seconds <= 1
+        now[0] += 0.5
+        return pressed if now[0] == 0.5 else ""
+
+    assert top._is_quit(keys, lambda: done.append("asked"), lambda: done.append("drawn")) is is_quit
+    assert done == ["asked", "drawn"] * asked
+
+
+def test_a_terminal_that_was_closed_ends_the_view():
+    source, end = os.pipe()
+    try:
+        os.write(end, b"c")
+        assert keys._keys(source, 60) == "c"
+        assert keys._keys(source, 0) == ""
+        os.close(end)
+        assert keys._keys(source, 60) == "q"
+    finally:
+        os.close(source)
+
+
+def test_one_window_is_asked_for_at_a_time_and_what_came_of_it_is_said(run, monkeypatch):
+    asked, go_on = [], threading.Event()
+
+    class Asking:
+        def __init__(self, folder, wish, tell):
+            self.tell = tell
+            asked.append((folder, wish.steps))
+
+        def outcomes(self, timeout):
+            self.tell("asking 1 rank")
+            assert go_on.wait(60)
+            raise PerfhooksError("nobody answered")
+
+    monkeypatch.setattr("perfhooks.watching.asking.Asking", Asking)
+    request = top._Request(run.path)
+    request.begin()
+    request.begin()
+    assert asked == [(run.path, 3)]
+    go_on.set()
+    request._thread.join(60)
+    assert request.note == "nobody answered"
+    request.begin()
+    request._thread.join(60)
+    assert len(asked) == 2
 
 
 def test_without_a_terminal_it_prints_a_line_a_second_until_the_end(run):
