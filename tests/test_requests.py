@@ -321,7 +321,7 @@ def at(step, stage="train", median_ms=100.0, **options):
 def test_steps_are_named_that_no_rank_has_come_to_when_it_hears_of_them(job):
     """Ranks look once a second, so it takes up to two: 20 steps of the fast rank. Much more only costs time."""
     job.rank(0, at(500))
-    job.rank(1, at(480, median_ms=1000.0))
+    job.rank(1, at(300, median_ms=1000.0))
     said = job.ask(Wish(4))
     (stage, first, steps) = said[0].split()
     assert said[1] == said[0], "the same ones on all ranks"

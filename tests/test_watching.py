@@ -377,6 +377,15 @@ def test_there_is_no_pace_before_some_steps_have_ended():
     assert (pace.median_ns, pace.limit_ns) == (10**6, 53 * 10**6)
 
 
+def test_the_first_five_steps_which_start_what_is_started_once_do_not_set_the_pace():
+    whole, in_parts = Pace(), Pace()
+    walls = [10**9] * 5 + [10**6] * 5
+    whole.add(walls)
+    for wall in walls:
+        in_parts.add([wall])
+    assert whole.median_ns == in_parts.median_ns == 10**6
+
+
 def test_looks_rest_by_what_they_take_and_what_else_the_thread_did_says_nothing():
     """One that takes 0.15 ms rests for 0.2 s, which is 0.075% of a core; a poll is no look."""
     spent = [0.0]
