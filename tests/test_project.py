@@ -1,8 +1,7 @@
 """The rules of the project itself: which module may import which, what an import costs, what is public."""
 
 import ast
-import importlib
-import importlib.util
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -77,23 +76,37 @@ def is_type_checking(node):
     return isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
 
 
+@functools.cache
+def parsed(file):
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
 def walk(tree, *, types):
     """All nodes below one; those that only a type checker runs are left out unless ``types``."""
-    for node in ast.iter_child_nodes(tree):
-        if types or not is_type_checking(node):
-            yield node
-            yield from walk(node, types=types)
+    waiting = [tree]
+    for node in waiting:
+        yield node
+        waiting += [below for below in ast.iter_child_nodes(node) if types or not is_type_checking(below)]
 
 
+@functools.cache
 def imported(path, *, types=True, root=PACKAGE):
     """The full names of what a file imports, at its top or inside a function."""
-    for node in walk(ast.parse((root / path).read_text(encoding="utf-8")), types=types):
+    names = []
+    for node in walk(parsed(root / path), types=types):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             package = ".".join((root.name, *path.parent.parts)[: len(path.parent.parts) + 2 - node.level])
             source = node.module if not node.level else ".".join(filter(None, (package, node.module)))
-            yield from (f"{source}.{alias.name}" for alias in node.names)
+            names += [f"{source}.{alias.name}" for alias in node.names]
+    return tuple(names)
+
+
+def no_file_imports(is_wrong, rule, paths=MODULES, **how):
+    """Fails with each file and each name it imports that breaks a rule."""
+    places = [f"{path}: {name}" for path in paths for name in imported(path, **how) if is_wrong(path, name)]
+    assert not places, "\n".join((rule, *places))
 
 
 def module_name(path, package):
@@ -133,10 +146,6 @@ def loaded(code, *names):
     return done.stdout.split()
 
 
-def exists(name):
-    return importlib.util.find_spec(f"perfhooks.{name}") is not None
-
-
 # --- the map ---
 
 
@@ -144,15 +153,13 @@ def test_every_room_has_its_floor_and_every_floor_its_rooms():
     assert {room_of(path) for path in MODULES} - {""} == set(FLOOR)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=str)
-def test_arrows_between_rooms_run_down(path):
-    room = room_of(path)
-    for name in imported(path):
-        parts = name.split(".")
-        if parts[0] != "perfhooks" or room == parts[1]:
-            continue
-        assert parts[1] in FLOOR or not room, f"{path} imports {name}: import it where it lives"
-        assert FLOOR[parts[1]] < FLOOR.get(room, ROOF), f"{path} imports {name} from above or from next door"
+def test_arrows_between_rooms_run_down():
+    def runs_up(path, name):
+        package, _, rest = name.partition(".")
+        room, other = room_of(path), rest.partition(".")[0]
+        return package == "perfhooks" and room != other and FLOOR.get(other, ROOF) >= FLOOR.get(room, ROOF)
+
+    no_file_imports(runs_up, "import from below, and a name where it lives")
 
 
 @pytest.mark.parametrize("folder", ["perfhooks", *INTEGRATIONS])
@@ -169,32 +176,38 @@ def test_no_folder_is_a_corridor():
     assert {name: count for name, count in crowded.items() if count > MOST_MODULES} == {}
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if room_of(path) != "launching"], ids=str)
-def test_no_module_of_the_core_imports_an_integration(path):
+def test_no_module_of_the_core_imports_an_integration():
     """But the launcher, which hands a training over to the face of its framework."""
-    assert not [name for name in imported(path) if name.startswith("perfhooks_")]
+    core = [path for path in MODULES if room_of(path) != "launching"]
+    no_file_imports(lambda _, name: name.startswith("perfhooks_"), "integrations import us", core)
 
 
-@pytest.mark.parametrize(
-    "path", [path for name in INTEGRATIONS for path in sorted((ROOT / "integrations" / name).rglob("*.py"))], ids=str
-)
-def test_an_integration_uses_only_what_is_public(path):
+def test_an_integration_uses_only_what_is_public():
     """The package's own names, and those of `perfhooks.adapting`: what somebody outside could use as well."""
-    public = {f"perfhooks.{name}" for name in perfhooks.__all__} | {"perfhooks"}
-    public |= {f"perfhooks.adapting.{name}" for name in importlib.import_module("perfhooks.adapting").__all__}
-    root = path.parent
-    names = [name for name in imported(path.relative_to(root), root=root) if name.split(".")[0] == "perfhooks"]
-    assert [name for name in names if name not in public | {"perfhooks.adapting"}] == []
+    public = {f"perfhooks.{name}" for name in perfhooks.__all__} | {"perfhooks", "perfhooks.adapting"}
+    public |= {f"perfhooks.adapting.{name}" for name in exported(PACKAGE / "adapting" / "__init__.py")}
+
+    def is_private(_, name):
+        return name.partition(".")[0] == "perfhooks" and name not in public
+
+    folder = ROOT / "integrations"
+    files = sorted(path.relative_to(folder) for path in folder.glob("*_*/**/*.py"))
+    no_file_imports(is_private, "not public", files, root=folder)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=str)
-def test_only_the_window_imports_the_profiler_of_torch(path):
-    names = [name for name in imported(path, types=False) if name.startswith("torch.profiler")]
-    assert not names or path == Path("recording/window.py"), "types may be imported under TYPE_CHECKING"
+def exported(file):
+    """The names in the ``__all__`` of a file, which is not imported: that takes torch."""
+    (names,) = (node.value for node in parsed(file).body if "__all__" in map(ast.unparse, getattr(node, "targets", ())))
+    return ast.literal_eval(names)
+
+
+def test_only_the_window_imports_the_profiler_of_torch():
+    others = [path for path in MODULES if path != Path("recording/window.py")]
+    rule = "types may be imported under TYPE_CHECKING"
+    no_file_imports(lambda _, name: name.startswith("torch.profiler"), rule, others, types=False)
 
 
 OPENS_FILES = {
-    "run/reading.py": "the one place that reads a run folder",
     "trace/reading/source.py": "a trace, of which whoever names it has seen to it that it is plain",
     "trace/reading/packing.py": "the same",
     "handlers/tensorboard.py": "the same",
@@ -210,11 +223,16 @@ OPENS_FILES = {
 """Modules that open files otherwise, and which: a run folder may come from anybody, with links and FIFOs in it."""
 
 
-@pytest.mark.parametrize("path", MODULES, ids=str)
-def test_what_a_run_folder_holds_is_read_in_one_place(path):
-    calls = [node for node in ast.walk(ast.parse((PACKAGE / path).read_text("utf-8"))) if isinstance(node, ast.Call)]
-    opening = [node for node in calls if _opens_a_file(node)]
-    assert not opening or path.as_posix() in OPENS_FILES, f"line {opening[0].lineno}: use run.reading"
+def test_what_a_run_folder_holds_is_read_in_one_place():
+    opening = {
+        f"{path}:{node.lineno}": path.as_posix()
+        for path in MODULES
+        for node in ast.walk(parsed(PACKAGE / path))
+        if isinstance(node, ast.Call) and _opens_a_file(node)
+    }
+    places = [place for place, path in opening.items() if path not in OPENS_FILES]
+    assert not places, "\n".join(("use run.reading", *places))
+    assert set(OPENS_FILES) - set(opening.values()) == set(), "opens no file any more"
 
 
 def _opens_a_file(call):
@@ -237,9 +255,9 @@ def _is_content(value):
     return joined or name in ("read_bytes", "file", "text", "content")
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if path.parts[0] == "trace"], ids=str)
-def test_reading_a_trace_needs_no_torch_at_all(path):
-    assert not [name for name in imported(path) if name.split(".")[0] == "torch"]
+def test_reading_a_trace_needs_no_torch_at_all():
+    reading = [path for path in MODULES if room_of(path) == "trace"]
+    no_file_imports(lambda _, name: name.partition(".")[0] == "torch", "not even inside a function", reading)
 
 
 # --- what an import costs ---
@@ -249,12 +267,12 @@ def test_importing_perfhooks_imports_neither_torch_nor_a_framework_nor_polars():
     assert loaded("import perfhooks", "torch", *FRAMEWORKS, *HEAVY) == []
 
 
-@pytest.mark.parametrize("name", [name for name in LAPTOP if exists(name)])
-def test_what_runs_on_a_laptop_imports_no_torch(name):
-    assert loaded(f"import perfhooks.{name}", "torch", *FRAMEWORKS) == []
+def test_what_runs_on_a_laptop_imports_no_torch():
+    imports = "\n".join(f"import perfhooks.{name}; first(perfhooks.{name})" for name in LAPTOP)
+    first = "def first(module): assert not heavy & set(sys.modules), (module, heavy & set(sys.modules))"
+    loaded(f"import sys\nheavy = {{'torch', *{FRAMEWORKS!r}}}\n{first}\n{imports}")
 
 
-@pytest.mark.skipif(not exists("recording.profiler"), reason="there is no profiler yet")
 def test_the_training_process_imports_nothing_heavy_but_torch():
     assert loaded("import perfhooks.recording.profiler", "torch", *FRAMEWORKS, *HEAVY) == ["torch"]
 
