@@ -12,7 +12,7 @@ PYTHON_OLDEST ?= $(shell python3.10 --version >/dev/null 2>&1 && echo python3.10
 # what `make dist` runs without torch: reading, showing and reporting
 TORCHLESS := $(addprefix tests/test_,trace.py kernels.py collectives.py waits.py \
 	intervals.py nesting.py cli_show.py flame.py ranks.py without_torch.py)
-TORCHLESS_NEEDS := 'pytest>=8.3,<10' 'hypothesis>=6.120,<7'
+TORCHLESS_NEEDS := 'pytest>=9,<10' 'hypothesis>=6.120,<7'
 
 BIN := $(VENV)/bin
 OLDEST := .venv-oldest

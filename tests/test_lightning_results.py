@@ -113,7 +113,7 @@ def test_a_logger_that_fails_does_not_stop_the_training(tmp_path, caplog):
 
 
 def test_weights_and_biases_gets_the_files_on_request(tmp_path, monkeypatch):
-    pytest.importorskip("wandb")
+    wandb = pytest.importorskip("wandb")
     from lightning.pytorch.loggers import WandbLogger
 
     monkeypatch.setenv("WANDB_SILENT", "true")
@@ -121,6 +121,7 @@ def test_weights_and_biases_gets_the_files_on_request(tmp_path, monkeypatch):
     logger = WandbLogger(save_dir=tmp_path, offline=True)
     fit(tmp_path, callback, steps=10, logger=logger, log_every_n_steps=1)
     logger.experiment.finish()
+    wandb.teardown()  # the process that writes the file has ended
     (sent,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
     assert b"train-000002-000003" in sent.read_bytes()
 
