@@ -1,6 +1,6 @@
 """Trainings that end in some way, each in a process of its own, with our hook and without.
 
-As a script: imports what is needed once, then forks for each way; writes the exit codes as JSON to standard output.
+As a script: imports what is needed once, then forks for each way; writes the exit codes to ``codes.json`` in a folder.
 """
 
 import contextlib
@@ -89,10 +89,12 @@ def build(case, work, ours):
         def __getitem__(self, index):
             return _raise() if index == 2 * ITERATION + 1 else super().__getitem__(index)
 
-    schedule = "wait=2 warmup=0 active=9 repeat=1"
-    hooks = [ProfilerHook(schedule=schedule)] * ours
+    # the worker of one makes all that there is, the page too, and the others what the tests look at
+    options = {"schedule": "wait=2 warmup=0 active=9 repeat=1"}
+    options |= {} if case == "background" else {"on_trace_ready": ["steps"]}
+    hooks = [ProfilerHook(**options)] * ours
     if ours and case == "two hooks":
-        hooks.append(ProfilerHook(schedule=schedule))
+        hooks.append(ProfilerHook(**options))
     cfg = settings(case, work, [*hooks, Happen()])
     if case == "exception in data":
         cfg["train_dataloader"] = tiny.batches(8, dataset=Data())
@@ -120,11 +122,13 @@ def run(case, work, *, ours):
 
 def main(folder):
     """Fork for each case; a child returns, so that its interpreter ends as any other."""
-    import mmengine_training  # noqa: F401
-    import torchvision  # noqa: F401 -- mmengine would import all three in each child
+    import mmengine_training as tiny
+    import torchvision  # noqa: F401 -- it and what mmengine imports when it trains would be imported in each child
 
     from perfhooks import options
+    from perfhooks.finishing import finish  # noqa: F401 -- and what a window is finished with
 
+    tiny.trained(folder / "without any hook", train_cfg={"by_epoch": False, "max_iters": 1})
     gc.freeze()  # a child that looks at every object when it ends copies every page
     codes, running = {}, {}
 
@@ -146,7 +150,7 @@ def main(folder):
         running[child] = name
     while running:
         reap()
-    sys.stdout.write(json.dumps(codes))
+    (folder / "codes.json").write_text(json.dumps(codes))
 
 
 if __name__ == "__main__":
