@@ -98,12 +98,22 @@ def unlock_the_folders():
             path.chmod(0o755)
 
 
+class Counted(watch.Watch):
+    """Counts how often it has looked at its loop and has tried to write what was slow."""
+
+    times = 0
+
+    def tick(self):
+        super().tick()
+        self.times += 1
+
+
 def wait_until_written():
-    """The step that was slow is known to all, and they have tried to write it."""
-    step = profilers[0].step_num
-    while is_watched() and not all(
-        each._seen >= step and not each._slow.rows for each in watcher._watcher._watches.values()
-    ):
+    """All steps that have ended are known to all, which have tried to write those that were slow."""
+    watches = watcher._watcher._watches.values()
+    # what goes on may have begun before the step ended
+    enough = [each.times + 2 for each in watches]
+    while is_watched() and any(each.times < times for each, times in zip(watches, enough, strict=True)):
         time.sleep(NAP_S)
 
 
@@ -121,6 +131,7 @@ def after(step):
 
 def main(out):
     logging.getLogger("perfhooks").addHandler(Said())
+    watcher.Watch = Counted
     watcher._SHARE = 1.0  # it looks at every chance, whatever looks cost
     watch.STATUS_S = watch.WRITE_S = 0.0  # it writes whenever it can
     bare = train(int)

@@ -18,11 +18,15 @@ NAP_S = 0.02
 
 
 def too_short(function=None):
-    """Whether a function, or else the caller, has not been seen enough in the step that goes on."""
+    """Whether a function, or else the caller, has not been seen enough in the step that goes on, by any who watches."""
     code = sys._getframe(1).f_code if function is None else function.__code__
     watched = [watch._slow._watched for watch in watcher._watcher._watches.values()]
-    seen = [any(frame.code is code for frame in stack) for each in watched if each for stack, _ in each.samples[:]]
-    return sum(seen) < max(ENOUGH, MOSTLY * len(seen))
+    return not watched or not all(each and seen_enough(code, each.samples[:]) for each in watched)
+
+
+def seen_enough(code, samples):
+    seen = sum(any(frame.code is code for frame in stack) for stack, _ in samples)
+    return seen >= max(ENOUGH, MOSTLY * len(samples))
 
 
 class Trainer:
