@@ -41,6 +41,16 @@ def no_profiler_left_running():
     assert not _torch_profiler_running(), "this test left a torch profiler running"
 
 
+@pytest.fixture(autouse=True)
+def no_worker_has_failed(request):
+    """What goes wrong in a worker costs no training anything, and would cost no test anything either."""
+    folder = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
+    yield
+    for log in folder.rglob("rank*.worker.log") if folder else ():
+        text = log.read_text(errors="replace") if log.is_file() else ""
+        assert "Traceback" not in text or request.node.get_closest_marker("failing_worker"), text
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_terminal_summary(terminalreporter):
     """Tests that need whole recordings are skipped in one line, however many they are."""

@@ -352,6 +352,7 @@ def test_a_full_disk_while_spooling(train):
     assert [path.name for path in (done.folder / WINDOW).iterdir()] == []
 
 
+@pytest.mark.failing_worker
 def test_a_full_disk_while_the_worker_writes(train, tmp_path):
     """The trace stays spooled, and is finished when there is room."""
     (tmp_path / "mine.py").write_text(

@@ -122,7 +122,9 @@ def test_ranks_that_a_process_started_itself_are_told_from_the_next_ones():
     environment = {name: value for name, value in os.environ.items() if name not in NAMES}
     environment |= {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29501"}
     launches = [
-        subprocess.run([sys.executable, "-c", START], env=environment, capture_output=True, text=True, check=True)
+        subprocess.run(
+            [sys.executable, "-c", START], env=environment, capture_output=True, text=True, check=True, timeout=300
+        )
         for _ in range(2)
     ]
     first, second = (launch.stdout.splitlines() for launch in launches)

@@ -570,7 +570,11 @@ def ranks(tmp_path_factory):
         )
         for rank in range(2)
     ]
-    errors = [process.communicate()[1].decode() for process in started]
+    try:
+        errors = [process.communicate(timeout=300)[1].decode() for process in started]
+    finally:
+        for process in started:
+            process.kill()  # a rank waits half an hour for one that has failed
     assert [process.returncode for process in started] == [0, 0], errors
     return [pl.read_csv(next(folder.glob(f"run/*/rank{rank}.steps.csv"))) for rank in range(2)]
 

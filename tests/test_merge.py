@@ -149,7 +149,7 @@ def test_merged_traces_open_in_the_plugin_of_tensorboard(traces, tmp_path):
     assert (len(two), two.doubts) == (2 * len(one), [])
     assert len(two.flows.time) == 2 * len(one.flows.time) > 0
     command = [sys.executable, "-W", "ignore", "-c", PLUGIN, path]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[-1]) > len(one)
 
@@ -241,7 +241,7 @@ def test_ranks_are_written_as_numbers_and_ranges():
 
 def perfhooks_merge(*arguments):
     command = [sys.executable, "-m", "perfhooks", "merge", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
 
 def test_the_verb_says_what_it_wrote(run, tmp_path):
@@ -269,5 +269,5 @@ def test_memory_does_not_grow_with_the_traces(tmp_path):
         "used = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10\n"
         "import polars; before = used(); merge(Path(sys.argv[1])); print(used() - before)"
     )
-    done = subprocess.run([sys.executable, "-c", script, run], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", script, run], capture_output=True, text=True, check=True, timeout=300)
     assert int(done.stdout) < 250

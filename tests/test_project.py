@@ -141,7 +141,9 @@ def circles(arrows):
 def loaded(code, *names):
     """Those of some modules that are loaded after running some code in an interpreter of its own."""
     script = f"{code}\nimport sys\nprint(*(name for name in {names!r} if name in sys.modules))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=ROOT, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 

@@ -437,5 +437,5 @@ def test_schedules_need_no_torch():
     code = (
         "import sys, perfhooks.schedule as s; s.Schedule.of('wait=1 warmup=1 active=1'); print('torch' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout == "False\n"

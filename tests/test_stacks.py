@@ -51,7 +51,9 @@ def host_time(trace):
 def argwhere(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stacks")
     (folder / "search.py").write_text(SCRIPT)
-    subprocess.run([sys.executable, folder / "search.py", folder / "t.json"], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, folder / "search.py", folder / "t.json"], check=True, capture_output=True, timeout=300
+    )
     return read(folder / "t.json")
 
 
@@ -220,7 +222,10 @@ def test_no_host_time_is_lost(tmp_path_factory, rows):
 
 def test_stacks_need_neither_torch_nor_polars():
     code = "import sys, perfhooks.trace, perfhooks.trace.tables.stacks; print({'torch', 'polars'} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "set()\n"
+    assert (
+        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=300).stdout
+        == "set()\n"
+    )
 
 
 @pytest.mark.parametrize(

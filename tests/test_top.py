@@ -561,7 +561,7 @@ def test_without_a_terminal_it_prints_a_line_a_second_until_the_end(run):
         assert any(each.startswith("train step 9,") for each in process.stdout)
         run.owner(0, GONE)
         process.stdout.read()
-        assert process.wait() == 0
+        assert process.wait(300) == 0
 
 
 def test_ctrl_c_ends_the_lines_with_the_usual_exit_code(run):
@@ -570,7 +570,7 @@ def test_ctrl_c_ends_the_lines_with_the_usual_exit_code(run):
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        assert "Traceback" not in process.communicate()[1]
+        assert "Traceback" not in process.communicate(timeout=300)[1]
         assert process.returncode == 130
 
 

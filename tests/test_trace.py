@@ -469,7 +469,10 @@ def test_a_bomb_does_not_explode(tmp_path):
 
 def test_reading_needs_neither_torch_nor_polars():
     code = "import sys, perfhooks.trace; print({'torch', 'polars', 'fsspec'} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "set()\n"
+    assert (
+        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=300).stdout
+        == "set()\n"
+    )
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 50), st.integers(0, 9)), min_size=1, max_size=40))

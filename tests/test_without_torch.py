@@ -16,7 +16,11 @@ NO_TORCH = "import sys; sys.modules['torch'] = None\n"
 
 def done(code, *words):
     return subprocess.run(
-        [sys.executable, "-c", NO_TORCH + code, *map(str, words)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", NO_TORCH + code, *map(str, words)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
     )
 
 

@@ -140,6 +140,7 @@ LITTLE = """
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere the system does not hold to the limit")
+@pytest.mark.failing_worker
 def test_little_address_space_costs_the_training_nothing_and_what_was_saved_is_there(tmp_path):
     """First too little for the recorder, then enough for it, and too little for any worker."""
     (tmp_path / "site").mkdir()
