@@ -11,17 +11,20 @@ import signal
 import subprocess
 import sys
 import tempfile
+import typing
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from unittest import mock
 
 import launched_training
 import pytest
+from typer.testing import CliRunner
 
 from perfhooks.command import app, run
 from perfhooks.errors import OptionError
 from perfhooks.launching import farewell, profiling, startup, timed
 from perfhooks.launching.command_line import VARIABLE
+from perfhooks.options import described
 
 HERE = Path(__file__).parent
 SCRIPT = str(HERE / "launched_training.py")
@@ -414,6 +417,46 @@ def test_bad_input_is_one_line_before_anything_starts(monkeypatch, capfd, tmp_pa
     assert ended.value.code == 2
     assert re.fullmatch(rf"perfhooks: .*{re.escape(said)}.*\n", err), err
     assert list(tmp_path.iterdir()) == [], "no folder for notes stays"
+
+
+IN_PYTHON_ONLY = ("experimental_config", "execution_trace_observer", "use_cuda", "custom_trace_id_callback")
+"""Options that are objects."""
+SAID = {
+    "activities": "cpu,cuda",
+    "ranks": "0,4-6",
+    "signal": "USR2",
+    **dict.fromkeys(("trigger", "keep"), "slow"),
+    "on_error": "raise",
+}
+"""What is said of options that not any text will do for."""
+TAKEN = {"activities": ["cpu", "cuda"], "ranks": [0, 4, 5, 6]}
+
+
+@pytest.mark.parametrize("option", described(), ids=lambda option: option.name)
+def test_every_option_that_can_be_said_in_words_reaches_the_training(monkeypatch, tmp_path, option):
+    """All but those that only Python can make."""
+    name, asked = option.name, []
+    flag = f"--{name.replace('_', '-')}"
+    if option.type is bool:
+        words, taken = [f"--no-{flag[2:]}" if option.default else flag], not option.default
+    elif {int, float} & {option.type, *typing.get_args(option.type)}:
+        words, taken = [flag, "7"], 7
+    else:
+        words, taken = [flag, SAID.get(name, "/x")], TAKEN.get(name, SAID.get(name, "/x"))
+
+    def execve(_path, _words, environment):
+        asked.append(json.loads(environment[VARIABLE])["options"])
+        raise OSError(0, "not today")
+
+    monkeypatch.setattr(os, "execve", execve)
+    monkeypatch.setattr(farewell, "announce", lambda *_: None)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    result = CliRunner().invoke(app.app, ["run", *words, "--", sys.executable, "-c", "pass"])
+    if name in IN_PYTHON_ONLY:
+        assert (result.exit_code, asked) == (2, [])
+    else:
+        assert asked == [{name: taken}], result.output
 
 
 def test_an_unknown_option_is_answered_with_one_that_is_like_it(monkeypatch, capfd):

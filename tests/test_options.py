@@ -11,7 +11,7 @@ import torch
 
 import perfhooks
 from perfhooks import Options, Profiler
-from perfhooks.options import DEFAULTS, described, with_options
+from perfhooks.options import DEFAULTS, RECORDING, RecordingOptions, described, with_options
 
 
 def test_every_option_has_a_type_a_default_and_a_meaning():
@@ -94,3 +94,36 @@ def test_activities_may_say_what_of_them_is_recorded(wanted):
     with Profiler(activities=wanted) as prof:
         torch.ones(3) + 1
     assert prof.activity_configs[CPU].activity_types == ["USER_ANNOTATION"]
+
+
+KNOWN = inspect.signature(torch.profiler.profile).parameters
+VALUES = {
+    **dict.fromkeys(RECORDING, True),
+    "post_processing_timeout_s": 5.0,
+    "custom_trace_id_callback": lambda: "mine",
+}
+
+
+@pytest.mark.parametrize("name", [name for name in VALUES if name in KNOWN])
+def test_what_torch_takes_reaches_the_recorder_of_every_window(name):
+    seen = []
+    with Profiler(on_trace_ready=lambda window: seen.append(getattr(window, name)), **{name: VALUES[name]}):
+        torch.ones(3) + 1
+    assert seen == [VALUES[name]]
+
+
+def test_activities_are_chosen_by_name_and_none_are_all_that_there_are():
+    assert Profiler(activities=["CPU", "cuda"]).activities == {CPU, torch.profiler.ProfilerActivity.CUDA}
+    assert Profiler(activities="cuda").activities == {torch.profiler.ProfilerActivity.CUDA}
+    assert Profiler().activities == torch.profiler.supported_activities()
+
+
+def test_what_this_torch_does_not_know_is_left_out_with_a_line(caplog):
+    unknown = [name for name in RecordingOptions.__annotations__ if name not in KNOWN]
+    assert unknown, "no torch knows them all: use_cuda went before the last ones came"
+    with Profiler(**dict.fromkeys(unknown, True)) as prof:
+        torch.ones(3) + 1
+    assert len(caplog.messages) == 1
+    assert all(f"{name}=" in caplog.messages[0] for name in unknown)
+    assert caplog.messages[0].endswith(": left out")
+    assert prof.key_averages()
