@@ -99,6 +99,18 @@ def test_labels_are_put_while_windows_are_open(schedule, notes):
     assert stage.labels.notes == notes
 
 
+def test_a_stage_records_nothing_before_it_begins():
+    """Sanity checks and the like step as well, and are no steps of the training."""
+    seen = []
+    schedule = "wait=0 warmup=0 active=2 repeat=1"
+    stage = Stage("train", schedule, lambda window: seen.append(window.step_num), options={})
+    for _ in range(3):
+        stage.step()
+    assert (seen, stage.count) == ([], 0)
+    run(stage, 3)
+    assert (seen, stage.count) == ([2], 3)
+
+
 def test_labels_that_fail_cost_one_log_line(caplog):
     class Failing(Noting):
         def put(self, loop, *, waiting):

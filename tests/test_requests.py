@@ -251,6 +251,24 @@ def test_a_running_loop_is_asked_from_the_command_line_and_by_a_signal(tmp_path)
     assert "rank 3 does not record here; those that do: 0" in str(done.exception)
 
 
+def test_the_command_exits_with_1_and_says_why_where_no_rank_has_recorded(tmp_path):
+    """A job that answers, and ends before the steps that were chosen."""
+    results = []
+    with Profiler(schedule="on request", out=tmp_path, run="r", poll=0.02, **QUIET) as prof:
+        prof.step()
+        command = ["capture", str(tmp_path / "r"), "--timeout", "60"]
+        thread = threading.Thread(target=lambda: results.append(CliRunner().invoke(app, command)))
+        thread.start()
+        until = time.monotonic() + 60
+        while not list((tmp_path / "r" / "requests").glob("*.window.json")):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+    thread.join(90)
+    assert results[0].exit_code == 1, results[0].output
+    assert "rank 0: nothing recorded: " in results[0].output
+    assert windows(tmp_path / "r") == []
+
+
 def test_a_folder_that_is_a_link_is_not_written_through(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "run").mkdir()

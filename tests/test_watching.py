@@ -496,6 +496,21 @@ def test_the_page_shows_slow_steps_after_the_last_window_when_the_loop_ends(tmp_
     assert "be_late" in (tmp_path / "r" / "report.html").read_text()
 
 
+@pytest.mark.parametrize("watch", [True, False])
+def test_a_run_is_looked_after_unless_watch_says_no(tmp_path, watch):
+    with Profiler(schedule="on request", out=tmp_path, run="r", watch=watch) as prof:
+        prof.step()
+    assert (tmp_path / "r/rank0.status.json").exists() is watch
+
+
+def test_the_folder_is_looked_at_as_often_as_poll_says(tmp_path, monkeypatch):
+    """Sixty times, which at the usual once a second take longer than this waits."""
+    looks = []
+    monkeypatch.setattr(watcher.Post, "collect", lambda *_: looks.append(1))
+    with Profiler(schedule="on request", out=tmp_path, run="r", poll=0.01) as prof:
+        keep_stepping(prof, lambda: len(looks) >= 60, most_s=50)
+
+
 def test_options_of_watching_are_checked():
     for options, message in (
         ({"trigger": "fast"}, "trigger must be 'slow' or None"),
