@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -223,6 +224,18 @@ OPENS_FILES = {
                     "the kernel's files"),
 }  # fmt: skip
 """Modules that open files otherwise, and which: a run folder may come from anybody, with links and FIFOs in it."""
+
+
+COLLECTIVE = re.compile(
+    r"(?:\bdistributed|\bdist|\bc10d)\.(?:\w*barrier|all_\w+|broadcast\w*|reduce\w*|gather\w*|scatter\w*|i?send|i?recv|new_group)$"
+)
+
+
+def test_nothing_has_ranks_wait_for_each_other():
+    """An integration that hands on the name of a run asks its framework to, before the first step."""
+    paths = [*PACKAGE.rglob("*.py"), *(ROOT / "integrations").rglob("*.py")]
+    calls = ((path, node) for path in paths for node in ast.walk(parsed(path)) if isinstance(node, ast.Call))
+    assert [f"{path}:{call.lineno}" for path, call in calls if COLLECTIVE.search(ast.unparse(call.func))] == []
 
 
 def test_what_a_run_folder_holds_is_read_in_one_place():
