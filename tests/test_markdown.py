@@ -95,6 +95,17 @@ def test_the_markdown_of_a_large_run_has_no_more_than_two_thousand_tokens(tmp_pa
     assert text.count("- handler number") <= 6
 
 
+def test_the_markdown_of_a_run_with_hundreds_of_files_has_no_more_either(tmp_path):
+    """Paths have the most tokens for their length; which are left out is said by none of them being cut."""
+    folder = make_run(tmp_path / "base", training(), [8.0] * 30)
+    (window,) = folder.glob("train-*")
+    for number in range(300):
+        (window / f"rank0.mine{number}.txt").touch()
+    text = markdown.of_run(folder)
+    assert 1500 < tokens(text) <= 2000
+    assert all(line.endswith((".txt", ".json", ".csv", ".gz")) for line in text.splitlines() if line.startswith("- /"))
+
+
 def test_a_summary_of_the_whole_is_no_table(run):
     assert isinstance(shown(run, "--table", "steps").exception, OptionError)
 

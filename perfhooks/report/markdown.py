@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-MOST: Final = 5500
-"""Characters; tables of numbers have about three characters a token, so it stays below 2,000 tokens."""
+MOST: Final = 4500
+"""Characters: tables have about three a token, and paths less than two and a half, so it stays below 2,000 tokens."""
 
 _PARTS: Final = ("data", "transfer", "forward", "backward", "optimizer", "validation", "checkpoint", "other")
 _DEVICE: Final = ("busy", "compute", "exposed_comm", "exposed_copy", "idle")
