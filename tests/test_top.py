@@ -464,6 +464,17 @@ def test_of_many_slow_ranks_three_are_named_and_of_many_slow_steps_five(run):
 # --- the command ---
 
 
+@pytest.fixture
+def looks_once(monkeypatch):
+    """A command that would look again, and again, fails instead."""
+
+    def sleep(_):
+        raise AssertionError("it waits for a run that has ended")
+
+    monkeypatch.setattr("perfhooks.command.running.top.time.sleep", sleep)
+
+
+@pytest.mark.usefixtures("looks_once")
 def test_without_a_terminal_an_ended_run_is_one_line(run):
     run.owner(0, GONE)
     run.steps(0, [10.0] * 9)
@@ -473,6 +484,7 @@ def test_without_a_terminal_an_ended_run_is_one_line(run):
     )  # fmt: skip
 
 
+@pytest.mark.usefixtures("looks_once")
 def test_a_silent_run_of_another_machine_has_ended(run):
     run.owner(0, ELSEWHERE)
     old = time.time() - 3600
