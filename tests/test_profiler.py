@@ -147,6 +147,18 @@ def test_the_last_cycle_is_readable_after_the_loop_though_the_schedule_goes_on(s
     assert {row.key: row.count for row in prof.key_averages()}["aten::mm"] == 2
 
 
+def test_results_that_are_not_kept_are_asked_for_inside_of_the_handler_only():
+    counts = []
+    with Profiler(
+        schedule=SCHEDULE, keep_results=False, on_trace_ready=lambda w: counts.append(len(w.key_averages()))
+    ) as prof:
+        loop(prof)
+    assert len(counts) == 2
+    assert min(counts) > 0
+    with pytest.raises(perfhooks.NothingRecordedError):
+        prof.key_averages()
+
+
 def test_events_add_up_over_windows_when_asked_to():
     with Profiler(schedule=SCHEDULE, on_trace_ready=ignore, acc_events=True) as prof:
         loop(prof)
