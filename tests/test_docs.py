@@ -5,9 +5,13 @@ from __future__ import annotations
 import importlib.util
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+import typer.main
 
+from perfhooks import handlers
+from perfhooks.command.app import app
 from perfhooks.findings import RULES
 from perfhooks.options import described
 from perfhooks.report.definitions import DEFINITIONS
@@ -16,6 +20,8 @@ from perfhooks.trace.nesting import starts
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
+FACES = [path.name for path in (ROOT / "integrations").glob("perfhooks_*")]
+VERBS = typer.main.get_command(app).commands
 
 
 @pytest.fixture(scope="module")
@@ -69,11 +75,89 @@ def test_the_schedules_it_names_are_schedules():
             assert Schedule.of(words)
 
 
-def test_every_fault_it_lists_has_its_test():
-    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs/faults.md").read_text(encoding="utf-8")))
-    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").glob("test_*.py"))
+# --- what is promised, and the test that holds it ---
+
+NAMED = re.compile(r"`(?:(test_\w+\.py)::)?(test_\w+)`")
+"""A test, as pages name it: with its file where several files have one of the name."""
+
+
+def is_test(file, name):
+    files = (ROOT / "tests").glob(file or "test_*.py")
+    return any(re.search(rf"^def {name}\(", path.read_text(encoding="utf-8"), re.MULTILINE) for path in files)
+
+
+LISTS = [path for path in (*PAGES, *sorted(ROOT.glob("integrations/*/*.md"))) if "| test |" in path.read_text("utf-8")]
+"""Pages with a table of what is held by which test."""
+
+
+@pytest.mark.parametrize("page", LISTS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_test_that_a_page_names_is_there(page):
+    named = set(NAMED.findall(page.read_text(encoding="utf-8")))
     assert named
-    assert {name for name in named if f"def {name}(" not in tests} == set()
+    assert {each for each in named if not is_test(*each)} == set()
+
+
+class Promise(NamedTuple):
+    said: str
+    """Words of the documentation; an ellipsis between spaces stands for some that were left out."""
+    place: str
+    tests: str
+
+
+def promises():
+    rows = (ROOT / "docs/promises.md").read_text(encoding="utf-8").splitlines()
+    cells = [row.strip("|").split(" | ") for row in rows if row.startswith("| ") and "`test_" in row]
+    return [Promise(*(cell.strip() for cell in row)) for row in cells]
+
+
+def plain(text):
+    """A text without its breaks, and without the marks of code and bold type."""
+    return " ".join(text.replace("`", "").replace("**", "").split())
+
+
+def page_of(place, generated):
+    """What stands in the place that a promise names: a page, or the help of a verb."""
+    verb = re.fullmatch(r"`perfhooks (\w+) --help`", place)
+    if verb:
+        command = VERBS[verb[1]]
+        options = (f"{' '.join(each.opts)} {getattr(each, 'help', None) or ''}" for each in command.params)
+        return plain(f"{command.help} {' '.join(options)}")
+    link = re.fullmatch(r"\[[\w ]+\]\((\S+\.md)\)", place)
+    path = ROOT / "docs" / link[1] if link else ROOT / place.strip("`")
+    return plain(generated.on_page_markdown(path.read_text(encoding="utf-8")))
+
+
+def test_every_promise_is_said_where_the_list_says(generated):
+    """So one that leaves the documentation, or is put in other words, is looked at with its test."""
+    pages = {place: page_of(place, generated) for place in {each.place for each in promises()}}
+    for each in promises():
+        rest = pages[each.place]
+        for words in plain(each.said).split(" … "):
+            _, found, rest = rest.partition(words)
+            assert found, f"{each.place} does not say {words!r}"
+
+
+def files_of_a_run():
+    """What the documentation says that a run leaves, as handlers name it: without the rank."""
+    for page in ("README.md", "docs/files.md"):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        (tree,) = re.findall(r"^perf/latest/\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+        yield from (name.removeprefix("rank0.") for name in re.findall(r"^ {2,4}(\S+)", tree, re.MULTILINE))
+
+
+DOCUMENTED = {
+    "option": [f"`{option.name}`" for option in described()],
+    "verb": [f"perfhooks {verb}" for verb in VERBS],
+    "file": sorted(set(files_of_a_run())),
+    "handler": [f'"{name}"' for name in handlers.NAMES],
+    "face": [f"{face.removeprefix('perfhooks_')}.md" for face in FACES],
+}
+
+
+@pytest.mark.parametrize("kind", DOCUMENTED)
+def test_nothing_that_is_documented_is_without_a_promise(kind):
+    text = "\n".join(f"{each.said} {each.place}" for each in promises())
+    assert [name for name in DOCUMENTED[kind] if not re.search(rf"(?<!\w){re.escape(name)}(?![\w.])", text)] == []
 
 
 @pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
