@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+from warm import Process, warm
 
 from perfhooks.finishing.leftovers import finish_all
 
@@ -22,7 +23,8 @@ import os, signal, sys, time
 import torch, perfhooks
 torch.set_num_threads(1)
 x = torch.ones(8, 8)
-OPTIONS = dict(schedule="wait=2 warmup=2 active=3 repeat=1", out="runs", run="r")
+# the files that the tests look at: the page takes the most time of all
+OPTIONS = dict(schedule="wait=2 warmup=2 active=3 repeat=1", out="runs", run="r", on_trace_ready=["trace", "steps"])
 
 def ready():
     '''Handshake: say so, and wait until the test has done what it does.'''
@@ -45,19 +47,11 @@ TIMEOUT = 120
 class Training:
     """A training in a process of its own, in a folder of its own."""
 
-    def __init__(self, folder, script, **options):
+    def __init__(self, warm, folder, script, **options):
         self.folder = folder
         file = folder / "train.py"
         file.write_text(HEAD + textwrap.dedent(script))
-        self.process = subprocess.Popen(
-            [sys.executable, str(file)],
-            cwd=folder,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            **options,
-        )
+        self.process = Process(warm, file, **options)
 
     def until_ready(self):
         for line in self.process.stdout:
@@ -97,18 +91,23 @@ class Training:
         return sorted(event["name"] for event in events if event["name"].startswith("ProfilerStep"))
 
 
+@pytest.fixture(scope="module")
+def channel():
+    with warm() as channel:
+        yield channel
+
+
 @pytest.fixture
-def train(tmp_path):
+def train(channel, tmp_path):
     started = []
 
     def start(script, **options):
-        started.append(Training(tmp_path, script, **options))
+        started.append(Training(channel, tmp_path, script, **options))
         return started[-1]
 
     yield start
     for training in started:
-        training.process.kill()
-        training.process.communicate()
+        training.process.close()
 
 
 def script(event, at):
@@ -501,7 +500,7 @@ def test_the_worker_survives_a_stray_module_in_the_working_directory(train, tmp_
 
 def test_ctrl_c_does_not_reach_the_worker(train):
     """The terminal sends it to the whole process group; the worker is in a group of its own."""
-    training = train(script("ready()", 8), start_new_session=True)
+    training = train(script("ready()", 8), is_leader=True)
     training.until_ready()
     os.killpg(training.process.pid, signal.SIGINT)
     done = training.end()
