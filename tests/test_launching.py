@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import typing
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -522,6 +523,23 @@ def test_why_nothing_was_recorded_is_said_once_however_many_say_it(tmp_path):
 def test_only_words_of_python_itself_are_said_to_keep_it_from_us(tmp_path, words, said):
     (line,) = farewell.lines(tmp_path, words)
     assert line.startswith(f"nothing was recorded: {said}")
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_the_last_word_comes_when_the_command_has_ended(monkeypatch, is_told):
+    """Also where the system tells nobody of the end of a process that is no child."""
+    if not is_told:
+        monkeypatch.setattr(os, "pidfd_open", mock.Mock(side_effect=OSError), raising=False)
+    command = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    waiting = threading.Thread(target=farewell._await, args=[command.pid], daemon=True)
+    waiting.start()
+    waiting.join(0.3)
+    assert waiting.is_alive()
+    command.stdin.close()
+    waiting.join(60)
+    assert not waiting.is_alive()
+    farewell._await(command.pid)  # it has ended long ago
+    command.wait()
 
 
 def test_the_last_word_tells_of_runs_that_are_not_finished(tmp_path):

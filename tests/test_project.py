@@ -220,9 +220,8 @@ OPENS_FILES = {
     "recording/window.py": "what this process saved, and writing",
     "launching/startup.py": "writing, and the kernel's files",
     "run/timeline.py": "bytes that were read",
-    **dict.fromkeys(("watching/counters.py", "run/remote.py", "run/liveness.py", "run/manifest.py", "trying/safe.py"),
-                    "the kernel's files"),
-}  # fmt: skip
+    **dict.fromkeys(("watching/counters.py", "run/liveness.py", "run/manifest.py"), "the kernel's files"),
+}
 """Modules that open files otherwise, and which: a run folder may come from anybody, with links and FIFOs in it."""
 
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 
 import perfhooks.finishing.finish
@@ -23,7 +24,7 @@ from perfhooks.finishing.leftovers import finish_all
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.folder import Run, check_out
 from perfhooks.run.job import Job
-from perfhooks.run.liveness import Process, began
+from perfhooks.run.liveness import Process, began, born_s, clock_s
 from perfhooks.run.manifest import Manifest
 from perfhooks.run.publishing import file_name, publish
 from perfhooks.run.remote import is_network_disk
@@ -135,15 +136,17 @@ bucket /mnt/bucket fuse.s3fs rw 0 0
 """
 
 
+@pytest.mark.skipif(not psutil.LINUX, reason="the table of mounts is Linux's")
 @pytest.mark.parametrize(
     ("folder", "network"),
     [("/tmp/x", False), ("/home/me/runs", True), ("/home/local disk/runs", False), ("/mnt/bucket/r", True)],
 )
-def test_a_network_disk_is_known_by_its_mount(tmp_path, folder, network):
-    mounts = tmp_path / "mounts"
-    mounts.write_text(MOUNTS)
-    assert is_network_disk(Path(folder), mounts) is network
-    assert is_network_disk(Path(folder), tmp_path / "none") is False
+def test_a_network_disk_is_known_by_its_mount(tmp_path, monkeypatch, folder, network):
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
+    assert is_network_disk(Path(folder)) is False, "where the system does not say"
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/mounts").write_text(MOUNTS)
+    assert is_network_disk(Path(folder)) is network
 
 
 def test_traces_are_saved_on_a_local_disk_where_the_run_is_on_a_network_one(tmp_path, monkeypatch):
@@ -196,6 +199,27 @@ def test_a_killed_recording_is_told_from_one_that_goes_on(tmp_path, change, is_g
         os.utime(path, (time.time() - 60 * minutes,) * 2)
         assert run.died_recording() == [place] * is_over
         assert run.is_recording(place) is run.is_any_recording() is not is_over
+
+
+@pytest.mark.skipif(not psutil.LINUX, reason="elsewhere the system itself keeps the date")
+def test_a_process_is_the_same_after_the_clock_of_the_machine_was_set(monkeypatch):
+    process, boot_time = Process.current(), psutil._psplatform.boot_time
+    monkeypatch.setattr(psutil._psplatform, "boot_time", lambda: boot_time() + 3600)
+    assert process.is_alive
+
+
+def test_a_process_began_between_now_and_then_by_the_clock_for_it():
+    then = clock_s()
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        assert then - 0.02 <= born_s(child.pid) <= clock_s(), "systems count ticks of a hundredth of a second"
+    finally:
+        child.communicate(b"\n", timeout=60)
+
+
+@pytest.mark.parametrize("pid", [-1, 2**22 + 1, 2**70])
+def test_a_number_that_no_process_has_is_nobody_s(pid):
+    assert msgspec.structs.replace(Process.current(), pid=pid).is_alive is False
 
 
 def test_a_zombie_has_ended():

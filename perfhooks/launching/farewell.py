@@ -6,12 +6,12 @@ came of it, also where it was killed.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
 import shutil
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +19,6 @@ from perfhooks.run.reading import read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-_POLL_S = 0.1
 
 
 def announce(pid: int, notes: str, words: Sequence[str]) -> None:
@@ -67,20 +65,12 @@ def _await(pid: int) -> None:
     try:
         descriptor = os.pidfd_open(pid)
     except (AttributeError, OSError):  # not Linux, or an old one
-        while _lives(pid):
-            time.sleep(_POLL_S)
+        import psutil  # see `perfhooks.run.liveness.born_s`
+
+        with contextlib.suppress(psutil.NoSuchProcess):
+            psutil.Process(pid).wait()
         return
     select.select([descriptor], [], [])
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass
-    return True
 
 
 def lines(notes: Path, words: Sequence[str]) -> Iterator[str]:

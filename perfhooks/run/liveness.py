@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 import time
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 import msgspec
-
-_START_TIME: Final = 19
-"""Place of the start time behind the name of a process in ``/proc/PID/stat``; see proc(5)."""
-
 
 BEGAN: Final = time.time()
 """When this process came to perfhooks, in seconds since 1970."""
@@ -38,14 +35,8 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_alive(self) -> bool | None:
         """Whether it is still there; None where nobody here can tell, as of another machine or container."""
-        if (self.host, self.boot, self.space) != (platform.node(), boot(), _space()):
+        if not self.began or (self.host, self.boot, self.space) != (platform.node(), boot(), _space()):
             return None
-        try:
-            os.kill(self.pid, 0)
-        except (ProcessLookupError, OverflowError):  # a number that no process has
-            return False
-        except OSError:
-            pass
         return self.began == began(self.pid)
 
 
@@ -65,13 +56,31 @@ def boot() -> str:
 
 
 def began(pid: int) -> str:
-    """When a process began, in ticks since the machine did; nothing if it has ended or the system does not say."""
+    """When a process began, in hundredths of a second of `clock_s`; nothing if it has ended."""
+    born = born_s(pid)
+    return "" if born is None else f"{100 * born:.0f}"
+
+
+def born_s(pid: int) -> float | None:
+    """When a process began, in seconds of `clock_s`; None if it has ended, or nobody may know."""
+    import psutil  # it takes 10 ms, which `import torch` under `perfhooks run` does not wait for
+
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    fields = stat.rpartition(")")[2].split()
-    return fields[_START_TIME] if len(fields) > _START_TIME and fields[0] != "Z" else ""
+        # Linux counts from its start, and psutil adds when that was: a date that changes whenever the clock is set. It
+        # is asked first, as some versions of psutil keep it for the next question.
+        added = psutil.boot_time() if _IS_LINUX else 0.0
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else float(process.create_time() - added)
+    except (psutil.Error, OSError, ValueError):  # a number that no process can have, as a file may hold
+        return None
+
+
+def clock_s() -> float:
+    """The time by the clock that tells when processes began: since the machine did on Linux, since 1970 elsewhere."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if _IS_LINUX else time.time()
+
+
+_IS_LINUX: Final = sys.platform == "linux"
 
 
 def _space() -> str:

@@ -47,19 +47,19 @@ def temporary_folder() -> Path:
 _NETWORK_DISKS = ("nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs", "9p")
 
 
-def is_network_disk(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:
-    """Whether a folder is on a disk of another machine, as far as the system says.
+def is_network_disk(folder: Path) -> bool:
+    """Whether a folder is on a disk of another machine; where the system does not say, every disk counts as local.
 
     Args:
         folder: An absolute path.
-        mounts: The table of mounted file systems; where there is none, every disk counts as local.
     """
+    import psutil  # see `perfhooks.run.liveness.born_s`
+
     try:
-        rows = [line.split(" ") for line in mounts.read_text(encoding="utf-8", errors="replace").splitlines()]
-    except OSError:
+        disks = psutil.disk_partitions(all=True)
+    except (psutil.Error, OSError):
         return False
-    around = [(row[1].replace("\\040", " "), row[2]) for row in rows if len(row) > 2]  # noqa: PLR2004 -- device, place, kind
-    holding = [(len(place), kind) for place, kind in around if folder.is_relative_to(place)]
+    holding = [(len(disk.mountpoint), disk.fstype) for disk in disks if folder.is_relative_to(disk.mountpoint)]
     kind = max(holding, default=(0, ""))[1]
     return kind in _NETWORK_DISKS or kind.startswith("fuse.")
 

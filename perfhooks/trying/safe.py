@@ -6,6 +6,7 @@ import gc
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import psutil
 import torch
 
 from perfhooks.errors import OptionError
@@ -100,17 +101,10 @@ def as_recorded(told: Circumstances) -> AbstractContextManager[None]:
 
 
 def free_bytes(device: torch.device) -> int:
-    """The memory that nobody uses; a large number where that cannot be told."""
+    """The memory that nobody uses."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:  # noqa: PTH123 -- no file that anybody made
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) << 10
-    except OSError:
-        pass
-    return 8 * GIB
+    return int(psutil.virtual_memory().available)
 
 
 def device_of(name: str | None, *, on_device: bool) -> torch.device:
