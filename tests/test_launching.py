@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import typing
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -26,6 +27,7 @@ from perfhooks.errors import OptionError
 from perfhooks.launching import farewell, profiling, startup, timed
 from perfhooks.launching.command_line import VARIABLE
 from perfhooks.options import described
+from perfhooks.run import liveness
 
 HERE = Path(__file__).parent
 SCRIPT = str(HERE / "launched_training.py")
@@ -523,6 +525,19 @@ def test_why_nothing_was_recorded_is_said_once_however_many_say_it(tmp_path):
 def test_only_words_of_python_itself_are_said_to_keep_it_from_us(tmp_path, words, said):
     (line,) = farewell.lines(tmp_path, words)
     assert line.startswith(f"nothing was recorded: {said}")
+
+
+def test_the_table_of_the_start_begins_with_the_process_and_is_written_over_a_link_not_through_it(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "table.csv").symlink_to(tmp_path / "mine")
+    age = liveness.clock_s() - liveness.born_s(os.getpid())
+    table = startup.Startup(time.monotonic_ns())
+    table.end(tmp_path / "table.csv")
+    table.wait()
+    first, second, *_ = rows(tmp_path / "table.csv")
+    assert (first["phase"], float(first["seconds"])) == ("python", pytest.approx(age, abs=1))
+    assert second["phase"] == "before torch"
+    assert (tmp_path / "mine").read_text() == "mine"
 
 
 @pytest.mark.parametrize("is_told", [True, False])

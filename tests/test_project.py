@@ -218,7 +218,6 @@ OPENS_FILES = {
     "command/report.py": "the page that was just written",
     "run/publishing.py": "a draft of ours, and writing",
     "recording/window.py": "what this process saved, and writing",
-    "launching/startup.py": "writing, and the kernel's files",
     "run/timeline.py": "bytes that were read",
     **dict.fromkeys(("watching/counters.py", "run/liveness.py", "run/manifest.py"), "the kernel's files"),
 }

@@ -6,17 +6,23 @@ that much. It costs 0.1% of the time and ends with the first step.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import threading
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from perfhooks.guard import guard
+from perfhooks.run import layout
+from perfhooks.run.job import Job
+from perfhooks.run.liveness import born_s, clock_s
+from perfhooks.run.publishing import publish
+from perfhooks.watching.sampling import innermost_of, outwards
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
+    from pathlib import Path
     from types import FrameType
 
 INTERVAL_S: Final = 0.05
@@ -30,9 +36,6 @@ _IMPORTING: Final = "importlib._bootstrap>"
 _COMPILING: Final = ("/torch/_dynamo/", "/torch/_inductor/", "/torch/_functorch/")
 _LOADING: Final = "/torch/utils/data/"
 _MODELS: Final = "/torch/nn/modules/"
-_CLOCK_BOOTTIME: Final = getattr(time, "CLOCK_BOOTTIME", None)
-_START_TIME: Final = 19
-"""Place of the start time behind the name of a process in ``/proc/self/stat``, in clock ticks; see proc(5)."""
 
 
 class Sample(NamedTuple):
@@ -51,16 +54,15 @@ class Startup:
 
     def __init__(self, began: int) -> None:
         self._seconds: dict[Sample, float] = {}
-        self._main = threading.main_thread().ident
+        self._main = threading.main_thread().ident or 0
         self._torch = time.monotonic_ns()
         self._in_step = False
         self._over = threading.Event()
         self._file: Path | None = None
-        age = _age_s()
-        if age is not None and began:
-            since = (time.monotonic_ns() - began) * 1e-9
-            self._add(Sample("python", "start of the interpreter"), max(age - since, 0.0))
+        self._came_s: float | None = None
+        """When this Python came to our code, by the clock that tells when processes began."""
         if began:
+            self._came_s = clock_s() - (time.monotonic_ns() - began) * 1e-9
             self._add(Sample("before torch", "what ran before torch was imported"), (self._torch - began) * 1e-9)
         self._thread = threading.Thread(target=self._watch, name="perfhooks-startup", daemon=True)
         self._thread.start()
@@ -92,16 +94,21 @@ class Startup:
 
     def rows(self) -> list[tuple[str, str, float]]:
         """Phase, what, and seconds, in the order in which the phases began."""
-        return [(sample.phase, sample.what, seconds) for sample, seconds in self._seconds.items()]
+        seen = [(sample.phase, sample.what, seconds) for sample, seconds in self._seconds.items()]
+        born = None if self._came_s is None else born_s(os.getpid())
+        if self._came_s is None or born is None:
+            return seen
+        return [("python", "start of the interpreter", max(self._came_s - born, 0.0)), *seen]
 
     def write(self, path: Path) -> None:
         """Write the table as CSV."""
-        import csv
+        import csv  # nothing needs it while torch is imported
 
-        with path.open("w", encoding="utf-8", newline="") as file:
-            file.write(HEADER)
-            rows = [(phase, what, f"{seconds:.3f}") for phase, what, seconds in self.rows()]
-            csv.writer(file, lineterminator="\n").writerows(rows)
+        table = io.StringIO(HEADER, newline="")
+        table.seek(0, io.SEEK_END)
+        csv.writer(table, lineterminator="\n").writerows((*names, f"{seconds:.3f}") for *names, seconds in self.rows())
+        with publish(path) as file:
+            file.write(table.getvalue().encode())
 
     def _watch(self) -> None:
         self._look()
@@ -114,10 +121,8 @@ class Startup:
         while last < end:
             is_over = self._over.wait(INTERVAL_S)
             now = time.monotonic_ns()
-            frame = sys._current_frames().get(self._main or 0)  # noqa: SLF001 -- the documented way to another thread's stack
-            self._add(told(frame, in_step=self._in_step), (now - last) * 1e-9)
+            self._add(told(innermost_of(self._main), in_step=self._in_step), (now - last) * 1e-9)
             last = now
-            del frame
             if is_over or is_loader_worker():
                 return
 
@@ -132,9 +137,9 @@ def told(frame: FrameType | None, *, in_step: bool) -> Sample:
         frame: The innermost frame.
         in_step: Whether the first step has begun.
     """
-    stack = list(_outwards(frame))
-    files = [each.f_code.co_filename for each in stack]
-    imports = [each for each in stack if each.f_code.co_filename.endswith(_IMPORTING)]
+    stack = list(outwards(frame))
+    files = [caller.f_code.co_filename for caller in stack]
+    imports = [caller for caller, file in zip(stack, files, strict=True) if file.endswith(_IMPORTING)]
     if imports:
         return Sample("imports", _imported(imports))
     if any(part in file for part in _COMPILING for file in files):
@@ -143,15 +148,9 @@ def told(frame: FrameType | None, *, in_step: bool) -> Sample:
         return Sample("first batch", _own_line(stack))
     if in_step:
         return Sample("first step", _own_line(stack))
-    if any(_MODELS in file and each.f_code.co_name == "__init__" for file, each in zip(files, stack, strict=True)):
+    if any(_MODELS in file and caller.f_code.co_name == "__init__" for caller, file in zip(stack, files, strict=True)):
         return Sample("model", _own_line(stack))
     return Sample("script", _own_line(stack))
-
-
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 def _imported(frames: list[FrameType]) -> str:
@@ -175,20 +174,14 @@ def _own_line(stack: list[FrameType]) -> str:
 _INSTALLED: Final = tuple({sys.prefix, sys.base_prefix, *(path for path in sys.path if "-packages" in path)})
 
 
+def file_of(profilers: Iterable[Any]) -> Path | None:
+    """Where the table goes: into the run of the first profiler that has one; None where no files are written."""
+    folders = (profiler.folder for profiler in profilers)
+    return next((folder / layout.startup(Job.current().rank) for folder in folders if folder is not None), None)
+
+
 def is_loader_worker() -> bool:
     """Whether this process fetches for another one."""
     data = sys.modules.get("torch.utils.data")
     info = getattr(data, "get_worker_info", None)
     return info is not None and info() is not None
-
-
-def _age_s() -> float | None:
-    """How long ago this process began, in seconds, to a hundredth; None where the system does not say."""
-    if _CLOCK_BOOTTIME is None:
-        return None
-    try:
-        fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        began = int(fields[_START_TIME]) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
-        return None
-    return time.clock_gettime(_CLOCK_BOOTTIME) - began

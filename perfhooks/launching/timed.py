@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from perfhooks.guard import guard
 from perfhooks.launching.startup import is_loader_worker
 from perfhooks.run.job import is_in_job
+from perfhooks.watching.sampling import outwards
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -171,11 +172,7 @@ def is_harmless_in(frame: FrameType | None) -> bool:
     Args:
         frame: The innermost frame.
     """
-    while frame is not None:
-        if any(part in frame.f_code.co_filename for part in _NOT_IN):
-            return False
-        frame = frame.f_back
-    return True
+    return not any(part in caller.f_code.co_filename for caller in outwards(frame) for part in _NOT_IN)
 
 
 def is_of_somebody_else() -> bool:

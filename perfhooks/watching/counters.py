@@ -9,10 +9,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from perfhooks.watching.sampling import Frame
+from perfhooks.watching.sampling import caller
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from perfhooks.watching.sampling import Frame
 
 
 class Counters(NamedTuple):
@@ -130,14 +132,6 @@ _MANY_YOUNG: Final = 50_000
 """Python collects every 700 or 2,000; there are more where a training had switched that off for a while."""
 
 
-def _caller() -> Frame | None:
-    """The code that Python was in when it called us; none where it ends, or where C has called it."""
-    with contextlib.suppress(ValueError):
-        frame = sys._getframe(2)  # noqa: SLF001 -- documented, and the only way
-        return Frame(frame.f_code, frame.f_lineno or 0)
-    return None
-
-
 class Collections:
     """How long Python's garbage collections took, and where the longest began."""
 
@@ -161,7 +155,7 @@ class Collections:
         """Called by Python in whatever thread collects; young objects take microseconds and are passed over."""
         if phase == "start":
             if info["generation"] or gc.get_count()[0] > _MANY_YOUNG:
-                self._where = _caller()
+                self._where = caller(1)
                 self._began = time.perf_counter_ns()
         elif self._began:
             self._pauses.append((self._began, time.perf_counter_ns(), self._where))

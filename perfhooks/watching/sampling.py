@@ -1,16 +1,21 @@
-"""Where the training thread is, looked up from another thread while a step takes too long."""
+"""Where a thread of this process is: the one place that looks at its stack, for the start and for slow steps.
+
+The stack may be that of the thread that trains, which another thread looks at while it goes on.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections import Counter
+from itertools import dropwhile, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import CodeType
+    from collections.abc import Iterator, Sequence
+    from types import CodeType, FrameType
 
 _DEEPEST: Final = 200
 """Frames of a stack that are kept, the innermost ones."""
@@ -23,6 +28,11 @@ class Frame(NamedTuple):
 
     code: CodeType
     line: int
+
+    @classmethod
+    def of(cls, frame: FrameType) -> Frame:
+        """The line that a frame is at."""
+        return cls(frame.f_code, frame.f_lineno or 0)
 
     @property
     def file(self) -> str:
@@ -44,16 +54,34 @@ Stack = tuple[Frame, ...]
 """Frames, the outermost first."""
 
 
+def outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    """A frame, what called it, what called that, and so on."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def innermost_of(thread: int) -> FrameType | None:
+    """The frame that a thread is in; None if it has ended."""
+    return sys._current_frames().get(thread)  # noqa: SLF001 -- documented, and the only way
+
+
 def stack_of(thread: int) -> Stack:
     """Where a thread is; empty if it has ended."""
-    frame = sys._current_frames().get(thread)  # noqa: SLF001 -- documented, and the only way
-    found: list[Frame] = []
-    while frame is not None and len(found) < _DEEPEST:
-        found.append(Frame(frame.f_code, frame.f_lineno or 0))
-        frame = frame.f_back
-    while found and found[0].file.startswith(_OURS):  # what hears of a garbage collection is not what collects
-        del found[0]
-    return tuple(reversed(found))
+    frames = islice(map(Frame.of, outwards(innermost_of(thread))), _DEEPEST)
+    # what hears of a garbage collection is not what collects
+    return tuple(dropwhile(lambda frame: frame.file.startswith(_OURS), frames))[::-1]
+
+
+def caller(above: int) -> Frame | None:
+    """The code that has called ours; none where Python ends, or where C has called.
+
+    Args:
+        above: How far it is above whoever asks.
+    """
+    with contextlib.suppress(ValueError):
+        return Frame.of(sys._getframe(above + 1))  # noqa: SLF001 -- documented, and the only way
+    return None
 
 
 def common(first: Stack, second: Stack) -> int:
@@ -70,7 +98,7 @@ class Folded:
     """Stacks with the milliseconds that were spent in each, over a whole run."""
 
     def __init__(self) -> None:
-        self._found: Counter[str] = Counter()
+        self._spent: Counter[str] = Counter()
         self.is_new = False
         """Whether there is something that was not written yet."""
 
@@ -78,14 +106,14 @@ class Folded:
         """Take samples, each with the nanoseconds that it stands for."""
         for stack, spent in samples:
             text = ";".join(str(frame).replace(";", ",") for frame in stack) or "no Python frame"
-            if text in self._found or len(self._found) < _MOST_STACKS:
-                self._found[text] += spent
+            if text in self._spent or len(self._spent) < _MOST_STACKS:
+                self._spent[text] += spent
                 self.is_new = True
 
     def text(self) -> str:
         """One line a stack: its frames, and whole milliseconds."""
         self.is_new = False
-        return "".join(f"{stack} {max(1, round(spent / 1e6))}\n" for stack, spent in sorted(self._found.items()))
+        return "".join(f"{stack} {max(1, round(spent / 1e6))}\n" for stack, spent in sorted(self._spent.items()))
 
 
 def _short(file: str) -> str:
