@@ -69,21 +69,21 @@ def signals() -> tuple[float, float, float]:
     from perfhooks.launching.command_line import Request
     from perfhooks.launching.loaders import telling
     from perfhooks.launching.step_signal import StepSignal
+    from perfhooks.launching.ways import NEVER, ByLoader
 
     say("fetches and updates of perfhooks run")
     signal = StepSignal(Request(), NoTable())  # type: ignore[arg-type]  # as far as it is asked
-    heard = signal.hook()
-    heard(None, (), {})
+    heard, updated = signal.heard, signal.hook()
+    updated(None, (), {})
     with tempfile.TemporaryDirectory() as out:
         profiler: Any = Profiler(schedule="wait=1000000000 warmup=1 active=1", out=out)
         profiler.start()
         # settled, as after the first steps of a training with a loader
-        signal.mode, signal.profiler, signal.waiting = "loader", profiler, profiler
-        signal.by_update, signal.by_fetch, signal.due = False, False, sys.maxsize
-        signal.armed = False
+        heard.way, heard.waiting, heard.armed = ByLoader(heard), profiler, False
+        heard.way.due, heard.way.looks_at_updates = NEVER, False
         fetch = per_call(Numbers().__next__)
         heard_fetch = per_call(telling(Numbers, signal)().__next__)
-        update = per_call(lambda: heard(None, (), {})) - per_call(lambda: None)
+        update = per_call(lambda: updated(None, (), {})) - per_call(lambda: None)
         profiler.pause()
         profiler.wait()
     return fetch, heard_fetch, update

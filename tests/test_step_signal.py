@@ -14,9 +14,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from perfhooks.launching import farewell, loaders, profiling
 from perfhooks.launching.command_line import Request
-from perfhooks.launching.step_signal import Round, StepSignal
+from perfhooks.launching.step_signal import StepSignal
+from perfhooks.launching.ways import Round
 from perfhooks.recording.ending import lifetime
 from perfhooks.schedule import Phase, Schedule
+
+WHY_NOT = profiling.why_not
 
 
 class Startup:
@@ -246,9 +249,9 @@ def test_what_is_no_training_is_not_called_one(launched):
 def test_a_loader_whose_iterator_is_kept_tells_of_each_fetch_once(heard):
     signal, _ = heard
     loops.persistent()
-    kept = signal.fetches
+    kept = signal.heard.fetches
     loops.fork()
-    assert signal.fetches == 2 * kept
+    assert signal.heard.fetches == 2 * kept
 
 
 def test_a_loader_with_an_iterator_that_cannot_tell_gives_its_batches_and_updates_are_the_steps(heard):
@@ -277,19 +280,21 @@ def test_a_warm_up_of_the_optimizer_does_not_hide_the_loader(heard):
 
 def test_a_profiler_of_ours_that_waits_for_its_files_is_nobody_elses(heard, monkeypatch):
     """As where an evaluation of many batches was recorded before the training begins."""
-    monkeypatch.undo()
+    monkeypatch.setattr(profiling, "why_not", WHY_NOT)
     monkeypatch.setattr(lifetime, "_known", set())  # other tests of this process may wait for files
-    signal, _ = heard
-    ours = Counter("batches", 0)
-    lifetime.opened(ours)
-    try:
-        assert profiling.why_not([ours]) is None
-        assert profiling.why_not() == "the script profiles itself with perfhooks"
-        signal.profiler = ours
-        signal._end("steps are told by loader from here on")
-        assert profiling.why_not(signal._stopped) is None
-    finally:
-        lifetime.forget(ours)
+    counted = profiling.begin
+
+    def begin(asked, mode, step):
+        lifetime.opened(counter := counted(asked, mode, step))
+        return counter
+
+    monkeypatch.setattr(profiling, "begin", begin)
+    _, begun = heard
+    fetched(40)
+    assert profiling.why_not() == "the script profiles itself with perfhooks"
+    loops.raw()
+    assert [each.mode for each in begun] == ["loader", "batches", "loader"]
+    assert begun[-1].step_num >= 14
 
 
 def test_fetches_of_another_thread_end_no_step(heard):
@@ -339,7 +344,7 @@ def test_who_gives_way_to_a_framework_hears_the_end_of_the_start_and_nothing_mor
     signal.give_way([Counter("loader", 0)])
     loops.raw()
     assert (begun, ended) == ([], [None])
-    assert signal.updates == 16
+    assert signal.heard.updates == 16
 
 
 def test_a_loader_keeps_its_class_its_length_and_its_batches(heard):

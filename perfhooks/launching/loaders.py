@@ -23,7 +23,7 @@ def listen(loader: Any, signal: StepSignal) -> None:
 
     @functools.wraps(plain)
     def __iter__(self: Any) -> Any:  # noqa: N807 -- it is one
-        waiting = signal.waiting
+        waiting = signal.heard.waiting
         waiting.ask(clock())
         iterator = plain(self)
         waiting.arrive(clock())  # to start its workers is a wait as well
@@ -40,13 +40,14 @@ def listen(loader: Any, signal: StepSignal) -> None:
 def telling(kind: type, signal: StepSignal) -> type:
     """A subclass of an iterator's class whose ``__next__`` tells that it was called."""
     plain = kind.__next__  # type: ignore[attr-defined]  # it is an iterator's
+    heard = signal.heard
 
     def __next__(self: Any) -> Any:  # noqa: N807 -- it is one
-        signal.fetches += 1
-        if signal.armed or signal.fetches >= signal.due:
+        heard.fetches += 1
+        if heard.armed or heard.fetches >= heard.way.due:
             signal.look_at_fetch()
         # torch labels the fetch itself, so a label of ours would only hide whether it belongs to a validation
-        profiler = signal.waiting
+        profiler = heard.waiting
         profiler.ask(clock())
         item = plain(self)
         profiler.arrive(clock())

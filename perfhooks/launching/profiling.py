@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
-from perfhooks.guard import logger
+from perfhooks.guard import guard, logger
 from perfhooks.launching import farewell
 from perfhooks.recording.ending import lifetime
 from perfhooks.recording.profiler import Profiler
 from perfhooks.recording.window import recorder_busy, when_others_begin
-from perfhooks.run import layout
 from perfhooks.run.folder import Run
 from perfhooks.run.job import Job
 from perfhooks.run.manifest import StepsBy
 
-__all__ = ["Mode", "Trial", "begin", "leave_note", "say_steps_by", "startup_file", "when_others_begin", "why_not"]
+__all__ = ["Profilers", "Trial", "begin", "leave_note", "say_steps_by", "why_not"]
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from perfhooks.launching.command_line import Request
-
-Mode = Literal["loader", "optimizer", "batches", "time"]
-"""What ends a step: a fetch after an update, an update, any fetch; or there are no steps, and time ends the window."""
+    from perfhooks.launching.ways import Heard, Mode, Telling
 
 SCHEDULE: Final = "skip_first=10 wait=0 warmup=2 active=3 repeat=1"
 """One small window soon after the start, as in the frameworks' faces."""
@@ -71,6 +68,64 @@ def _say_that_time_ends_it(asked: Request) -> None:
     logger.info("no fetch and no update in %g s: some seconds are recorded, which are no step%s", asked.patience, more)
 
 
+class Profilers:
+    """Those of a program that does not know of them, one after another.
+
+    Args:
+        asked: What was asked for.
+        make_room: Is called when the script begins to profile with torch itself.
+    """
+
+    def __init__(self, asked: Request, make_room: Callable[[], None]) -> None:
+        self._asked = asked
+        self._make_room = make_room
+        self.current: Profiler | None = None
+        self._way: Telling
+        """How its steps are told."""
+        self._before = (0, 0)
+        """The fetches and updates that were made before it began."""
+        self._stopped: list[Profiler] = []
+        self._hear_no_others: Callable[[], None] | None = None
+
+    def begin(self, way: Telling, heard: Heard) -> str | None:
+        """Profile from here on.
+
+        Args:
+            way: How steps are told.
+            heard: What was heard until now, which belongs to no step.
+
+        Returns:
+            Why that is not done; None where it is.
+        """
+        self.end(f"steps are told by {way.mode} from here on")
+        reason = why_not(self._stopped)
+        if reason is None:
+            self.current = begin(self._asked, way.mode, way.first)
+            if self._hear_no_others is None:
+                self._hear_no_others = when_others_begin(self._make_room)
+            self._way, self._before = way, (heard.fetches, heard.updates)
+        return reason
+
+    def end(self, cause: str, *, for_good: bool = False) -> None:
+        """Profile no more, as far as anything is profiled."""
+        profiler, self.current = self.current, None
+        if for_good and self._hear_no_others is not None:
+            self._hear_no_others()
+            self._hear_no_others = None
+        if profiler is not None:
+            profiler.stop(cause)
+            self._stopped.append(profiler)
+
+    def say_counts(self, heard: Heard) -> None:
+        """The process ends: what a step had is known."""
+        steps = 0 if self.current is None else self.current.step_num - self._way.first
+        if self.current is not None and steps:
+            with guard("saying how many fetches and updates a step had"):
+                fetches, updates = self._before
+                means = {"fetches": (heard.fetches - fetches) / steps, "updates": (heard.updates - updates) / steps}
+                say_steps_by(self.current, self._way.mode, **means)
+
+
 class Trial:
     """A look at whether the main thread calls any operator of torch: recorded, counted and forgotten."""
 
@@ -83,11 +138,6 @@ class Trial:
         self._profiler.stop()
         results = getattr(self._profiler.profiler, "kineto_results", None)
         return results is not None and bool(results.events())
-
-
-def startup_file(profiler: Profiler) -> Path | None:
-    """Where the table of what came before the first step goes; None where no files are written."""
-    return None if profiler.folder is None else profiler.folder / layout.startup(Job.current().rank)
 
 
 def say_steps_by(profiler: Profiler, mode: Mode, **means: float) -> None:

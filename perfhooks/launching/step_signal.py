@@ -1,13 +1,11 @@
-"""When a step ends, in a training that does not say so: told by its optimizers and loaders.
+"""The signal that a step has ended, in a training that does not say so: told by its optimizers and loaders.
 
-A step ends when a DataLoader is asked for a batch and an optimizer has stepped since the last boundary. Where updates
-follow each other without a fetch in between, the updates are the steps: of several optimizers, that of the one that
-ends a round. Where there are fetches and no updates, as in evaluation, the fetches are.
+What they tell is counted in `ways.Heard`; what is looked at more closely, the current way of telling steps answers.
+Here it is acted upon: a step, a profiler that begins or ends, and what came of it all.
 """
 
 from __future__ import annotations
 
-import sys
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -16,74 +14,18 @@ from perfhooks import process
 from perfhooks.guard import guard, logger, speak_up
 from perfhooks.launching import farewell
 from perfhooks.launching.command_line import Request
-from perfhooks.launching.startup import Startup
+from perfhooks.launching.startup import Startup, file_of
+from perfhooks.launching.timed import TimedWindow, is_of_somebody_else
+from perfhooks.launching.ways import NEVER, NOBODY, ByTime, Heard, StandingBy, Undecided, UntilUpdate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from perfhooks.launching.profiling import Mode
-    from perfhooks.launching.timed import TimedWindow
-
-BATCHES: Final = 20
-"""Fetches without any update after which they count as steps: a sanity check before training fetches fewer."""
-
-_NEVER: Final = sys.maxsize
-_EARLY: Final = 3
-"""Rounds of updates after which a fetch no longer changes what a step is; optimizers are warmed up with fewer."""
-_SURE: Final = 2
-"""Steps that ended with a fetch after which updates no longer change what a step is. Fetches alone say nothing: a
-loader may be read into a list, on which many updates follow."""
-_LOST: Final = 8
-"""Updates beyond three rounds' after which a round that never ended is forgotten: its optimizer is gone."""
+    from perfhooks.launching.profiling import Profilers
+    from perfhooks.launching.ways import Answer, Mode, Telling
 
 _HEARING_S: Final = 0.01
 """How long a program without steps is held up to hear whether its files are there."""
-
-
-class Round:
-    """Learns in which order several optimizers take turns, and tells when the last of them has stepped."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        """Rounds that have ended."""
-        self._order: list[int] = []
-        self._last: int | None = None
-        self._since = 0
-
-    def ends(self, optimizer: object) -> bool:
-        """Whether this update is the last one of a round; known from the second round on."""
-        mine = id(optimizer)
-        self._since += 1
-        if self._last is not None and self._since > 3 * len(self._order) + _LOST:
-            self._order, self._last = [], None
-        if self._last is None:
-            if self._order and mine == self._order[0]:
-                self._last = self._order[-1]
-                self.count += 1
-            elif mine not in self._order:
-                self._order.append(mine)
-        if mine != self._last:
-            return False
-        self._since = 0
-        self.count += 1
-        return True
-
-
-def _nothing() -> None:
-    pass
-
-
-class _Nobody:
-    """Stands for the profiler as long as there is none."""
-
-    def step(self) -> None:
-        pass
-
-    def ask(self, _: int) -> None:
-        pass
-
-    def arrive(self, _: int) -> None:
-        pass
 
 
 class StepSignal:
@@ -97,8 +39,8 @@ class StepSignal:
     def __init__(self, asked: Request, startup: Startup) -> None:
         self.asked = asked
         self.startup = startup
-        self.is_compiling: Callable[[], bool] = self._first_update
-        self.timed: TimedWindow | None = None
+        self.heard = Heard()
+        self._is_compiling: Callable[[], bool] = self._first_update
         process.at_end(process.End.STARTUP, startup.wait)
         process.at_end(process.End.REASON, self.say_why_nothing)
         process.in_child(process.Child.STEPS, self.forget)
@@ -106,108 +48,68 @@ class StepSignal:
 
     def forget(self) -> None:
         """Begin anew: this process is a forked child, and what its parent heard is not its own."""
-        self.mode: Mode | None = None
-        self.timed = None
-        self._stopped: list[Any] = []
-        """Profilers of ours that have ended."""
-        self._stands_by = False
-        self._face: Iterable[Any] | None = None
-        self._hear_no_others: Callable[[], None] = _nothing
-        self.profiler: Any = _Nobody()
-        self.waiting: Any = self.profiler
-        """Who is told when a batch was asked for and when it came: nobody where that is not the training's thread."""
-        self.updates = self.fetches = 0
-        self.armed = False
-        """Whether the next fetch ends a step."""
-        self.by_fetch = True
-        """Whether an update arms."""
-        self.by_update = True
-        """Whether an update has to be looked at more closely."""
-        self.due = 0
-        """The number of fetches from which each has to be looked at more closely."""
-        self._thread: int | None = None
-        self._by_fetch = 0
-        """Steps that a fetch has ended since it does."""
-        self._counted = (0, 0, 0)
-        self._round = Round()
+        self.heard.forget()
+        self.timed: TimedWindow | None = None
+        self.profiler: Any = NOBODY
+        self._profilers: Profilers | None = None
+        """Those of this program; none as long as nothing was profiled."""
+        self._starting: Iterable[Any] = ()
+        """Whose first step the program's start ends with."""
+
+    @property
+    def mode(self) -> Mode | None:
+        """What ends a step."""
+        return self.heard.way.mode
 
     # -- what is heard -----------------------------------------------------------------------------------------------
 
     def hook(self) -> Callable[[Any, Any, Any], None]:
         """What an optimizer calls after each of its steps."""
-        signal = self
 
-        def heard(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-            if signal.is_compiling():
-                signal.heard_outside(optimizer)
-                return
-            signal.updates += 1
-            signal.armed = signal.by_fetch
-            if signal.by_update:
-                signal.look_at_update(optimizer)
+        def told(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            if self._is_compiling():
+                self._hear_outside(optimizer)
+            else:
+                self._hear(optimizer)
 
-        return heard
+        return told
 
     def _first_update(self) -> bool:
         """Find torch's own question, which cannot be imported while torch is."""
         from torch.compiler import disable, is_compiling
 
-        self.is_compiling = is_compiling
+        self._is_compiling = is_compiling
         # inside a graph our bookkeeping would be traced, and each new count compile the step again
-        self.heard_outside = disable(self.heard_outside)  # type: ignore[method-assign, no-untyped-call]
+        self._hear_outside = disable(self._hear)  # type: ignore[no-untyped-call]
         return is_compiling()
 
-    def heard_outside(self, optimizer: Any) -> None:
-        """Hear an update that is being compiled, outside of the graph."""
-        self.updates += 1
-        self.armed = self.by_fetch
-        if self.by_update:
-            self.look_at_update(optimizer)
+    def _hear(self, optimizer: object) -> None:
+        heard = self.heard
+        heard.updates += 1
+        way = heard.way
+        heard.armed = way.arms
+        if way.looks_at_updates:
+            self._look_at_update(optimizer)
 
-    def look_at_update(self, optimizer: object) -> None:
-        """An update, as long as it is not settled that fetches end steps."""
+    def _look_at_update(self, optimizer: object) -> None:
         with self._listening():
-            if self._face is not None:
-                self._end_startup_of(self._face)
-                return
-            if self._thread is None:
-                self._thread = threading.get_ident()
-            ends = self._round.ends(optimizer)
-            if self.mode == "batches":
-                self._begin("loader", 0)
-                self._round = Round()  # fetches get as many steps to show themselves as at the start
-            elif self.mode == "loader" and self._by_fetch >= _SURE:
-                self.by_update = False
-                self.due = _NEVER
-            elif ends and self.mode != "optimizer" and (self.mode != "loader" or self._round.count >= _EARLY):
-                self._begin("optimizer", self._round.count)
-            elif ends and self.mode == "optimizer":
-                self._step()
+            heard = self.heard
+            if heard.thread is None:
+                heard.thread = threading.get_ident()
+            heard.has_round_ended = heard.rounds.ends(optimizer)
+            self._follow(heard.way.at_update())
 
     def look_at_fetch(self) -> None:
         """A loader is about to be asked for a batch, and that may end a step or begin the first one."""
         with self._listening():
-            if self._thread is not None and self._thread != threading.get_ident():
-                self.armed = False  # somebody fetches ahead, in a thread of his own, and the training does not wait
-                self.due = _NEVER
-                self.waiting = _Nobody()
-            elif self.mode in (None, "time") or (self.mode == "optimizer" and self._round.count <= _EARLY):
-                self._begin("loader", 0)
-            elif self.mode == "optimizer":
-                self.due = _NEVER
-            elif self.mode == "loader" and self.armed:
-                self.armed = False
-                self._by_fetch += 1
-                self._step()
-            elif self.mode == "loader" and not self.updates:
-                self._begin("batches", 0)
-            elif self.mode == "batches":
-                self._step()
-
-    def _step(self) -> None:
-        self.profiler.step()
-        if not self.startup.is_over:
-            self._end_startup()
+            heard, answer = self.heard, None
+            if heard.thread in (None, threading.get_ident()):
+                answer = heard.way.at_fetch()
+            else:  # somebody fetches ahead, in a thread of his own, and the training does not wait
+                heard.way.due = NEVER
+                heard.waiting = NOBODY
+            heard.armed = False
+            self._follow(answer)
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
@@ -221,77 +123,38 @@ class StepSignal:
 
     # -- what becomes of it ------------------------------------------------------------------------------------------
 
-    def _begin(self, mode: Mode, step: int) -> None:
-        """Profile from here on, steps being what ``mode`` says; a count that began as something else is left."""
-        from perfhooks.launching import profiling
+    def _follow(self, answer: Answer) -> None:
+        if answer == "step":
+            self.profiler.step()
+            if not self.startup.is_over:
+                self._end_startup()
+        elif answer is not None:
+            self._begin(answer)
+
+    def _begin(self, way: Telling) -> None:
+        """Profile from here on, steps being told in another way; a count that began otherwise is left."""
+        from perfhooks.launching.profiling import Profilers
 
         speak_up()
-        if self.timed is not None and mode != "time":
-            self.timed.give_up()
-        self._end(f"steps are told by {mode} from here on")
-        self.mode = mode
-        self.by_fetch = mode == "loader"
-        self.armed = False
-        self._by_fetch = 0
-        self.due = self.fetches + BATCHES if mode == "loader" else 0
-        if mode != "time":
+        if way.mode != "time":
+            if self.timed is not None:
+                self.timed.give_up()
             self.startup.first_step()
-        reason = profiling.why_not(self._stopped)
+        if self._profilers is None:
+            self._profilers = Profilers(self.asked, self._make_room)
+        self.heard.way, self.heard.armed = way, False
+        self.profiler = self.heard.waiting = NOBODY
+        reason = self._profilers.begin(way, self.heard)
         if reason is not None:
             self.stand_down(reason)
             return
-        self.profiler = self.waiting = profiling.begin(self.asked, mode, step)
-        self._hear_no_others()
-        self._hear_no_others = profiling.when_others_begin(self._make_room)
-        self._counted = (self.fetches, self.updates, step)
+        self.profiler = self.heard.waiting = self._profilers.current
+        self._starting = (self.profiler,)
         process.at_end(process.End.COUNTS, self._say_counts)
 
     def _make_room(self) -> None:
         """The script begins to profile with torch itself: beside a window of ours it would record nothing."""
         self.stand_down("the script starts a profiler of its own")
-
-    @property
-    def is_without_steps(self) -> bool:
-        """Whether nothing has been recorded so far, and may be."""
-        return self.mode is None and not self._stands_by
-
-    def begin_timed(self) -> None:
-        """Record from here on, as there are no steps; in the thread that is to be recorded."""
-        if self.is_without_steps:
-            self._begin("time", 0)
-            if not self._stands_by:
-                self._end_startup()
-
-    def end_timed(self) -> None:
-        """The window without steps is long enough."""
-        if self.mode == "time":
-            self.profiler.stop()
-
-    def hear_timed(self) -> bool:
-        """Whether its files are there; a program without steps does not ask."""
-        return self.mode != "time" or bool(self.profiler.wait(_HEARING_S))
-
-    def say_why_nothing(self) -> None:
-        """The process ends; whoever waits for a page is told why there is none."""
-        from perfhooks.launching.timed import is_of_somebody_else
-
-        if self.is_without_steps and not is_of_somebody_else():
-            farewell.leave_note(
-                self.asked.notes,
-                why="no DataLoader was asked for a batch and no optimizer of torch stepped before the program ended; "
-                "--patience 1 records five seconds of one that does neither",
-            )
-
-    def _say_counts(self) -> None:
-        """The process ends: what a step had is known."""
-        from perfhooks.launching import profiling
-
-        fetches, updates, first = self._counted
-        steps = getattr(self.profiler, "step_num", first) - first
-        if steps and self.mode is not None:
-            with guard("saying how many fetches and updates a step had"):
-                means = {"fetches": (self.fetches - fetches) / steps, "updates": (self.updates - updates) / steps}
-                profiling.say_steps_by(self.profiler, self.mode, **means)
 
     def stand_down(self, reason: str | None = None) -> None:
         """Listen no more.
@@ -299,16 +162,13 @@ class StepSignal:
         Args:
             reason: What to say of it; None says nothing, as where a framework's own face takes over.
         """
-        had_begun = not isinstance(self.profiler, _Nobody)
-        self._stands_by = True
+        had_begun = self.profiler is not NOBODY
+        self.heard.way, self.heard.armed = StandingBy(self.heard), False
+        self.profiler = self.heard.waiting = NOBODY
         if self.timed is not None:
             self.timed.give_up()
-        self._hear_no_others()
-        self._hear_no_others = _nothing
-        self._end(reason or "a framework's own face takes over")
-        self.by_update = self.by_fetch = self.armed = False
-        self._face = None
-        self.due = _NEVER
+        if self._profilers is not None:
+            self._profilers.end(reason or "a framework's own face takes over", for_good=True)
         if reason is not None:
             if not had_begun:
                 farewell.leave_note(self.asked.notes, why=reason)
@@ -322,26 +182,46 @@ class StepSignal:
         """
         self.stand_down()
         if not self.startup.is_over:
-            self._face, self.by_update = profilers, True
-
-    def _end_startup_of(self, profilers: Iterable[Any]) -> None:
-        from perfhooks.launching import profiling
-
-        self._face, self.by_update = None, False
-        files = [profiling.startup_file(profiler) for profiler in profilers]
-        self.startup.end(next(filter(None, files), None))
+            self.heard.way, self._starting = UntilUpdate(self.heard), profilers
 
     def _end_startup(self) -> None:
-        from perfhooks.launching import profiling
+        self.startup.end(file_of(self._starting))
 
-        self.startup.end(profiling.startup_file(self.profiler))
+    # -- a program without steps -------------------------------------------------------------------------------------
 
-    def _end(self, cause: str) -> None:
-        profiler, self.profiler = self.profiler, _Nobody()
-        self.waiting = self.profiler
-        if not isinstance(profiler, _Nobody):
-            profiler.stop(cause)
-            self._stopped.append(profiler)
+    @property
+    def is_without_steps(self) -> bool:
+        """Whether nothing has been recorded so far, and may be."""
+        return type(self.heard.way) is Undecided
+
+    def begin_timed(self) -> None:
+        """Record from here on, as there are no steps; in the thread that is to be recorded."""
+        if self.is_without_steps:
+            self._begin(ByTime(self.heard))
+            if self.mode == "time":
+                self._end_startup()
+
+    def end_timed(self) -> None:
+        """The window without steps is long enough."""
+        if self.mode == "time":
+            self.profiler.stop()
+
+    def hear_timed(self) -> bool:
+        """Whether its files are there; a program without steps does not ask."""
+        return self.mode != "time" or bool(self.profiler.wait(_HEARING_S))
+
+    def say_why_nothing(self) -> None:
+        """The process ends; whoever waits for a page is told why there is none."""
+        if self.is_without_steps and not is_of_somebody_else():
+            farewell.leave_note(
+                self.asked.notes,
+                why="no DataLoader was asked for a batch and no optimizer of torch stepped before the program ended; "
+                "--patience 1 records five seconds of one that does neither",
+            )
+
+    def _say_counts(self) -> None:
+        if self._profilers is not None:
+            self._profilers.say_counts(self.heard)
 
 
 _signal: StepSignal | None = None
@@ -361,7 +241,5 @@ def current(began: int = 0) -> StepSignal | None:
             return None
         _signal = StepSignal(asked, Startup(began))
         with guard("waiting for a first step"):
-            from perfhooks.launching.timed import TimedWindow
-
             _signal.timed = TimedWindow(_signal, asked.patience)
     return _signal
