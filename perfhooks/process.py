@@ -12,6 +12,11 @@ the timeline; the look at the start and the window without steps of `perfhooks r
 `launching.timed`); the one that hears SIGTERM while a window is open (`recording.ending.signals`); one that names the
 modules of a window, out of its recorder's sight, and is gone at once (`recording.labelling`). The worker is a
 process of its own.
+
+What a process has once, and in which module alone it changes: who listens to a program that does not know of us
+(`launching.step_signal`), the watcher (`watching.watcher`), the profilers that have not ended
+(`recording.ending.lifetime`), the runs that were opened (`run.folder`), and the calls below. A forked child forgets the
+first three, as the listing above says; what is known of this process (`run.liveness`) is kept by its number.
 """
 
 from __future__ import annotations

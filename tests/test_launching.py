@@ -493,11 +493,11 @@ def test_m_begins_the_command_where_python_would_take_it(given, becomes):
 
 def test_the_last_word_is_the_latest_window_of_the_first_rank_once_for_each_run(tmp_path):
     run = tmp_path / "perf/it"
-    for number, (window, rank, time, headline) in enumerate(
+    for number, (window, rank, ended, headline) in enumerate(
         [("a", 0, 1.0, "first"), ("b", 0, 3.0, "last"), ("b", 1, 9.0, "another rank's"), ("c", 0, 2.0, "second")]
     ):
         (run / window).mkdir(parents=True, exist_ok=True)
-        said = {"rank": rank, "time": time, "headline": headline}
+        said = {"rank": rank, "time": ended, "headline": headline}
         (run / window / f"rank{rank}.capture.json").write_text(json.dumps(said))
         (tmp_path / f"{number}.json").write_text(json.dumps({"run": str(run)}))
     (tmp_path / "9.json").write_text(json.dumps({"why": "a helper did nothing"}))

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perfhooks.launching import loaders, step_signal
+from perfhooks.launching import frameworks, loaders, step_signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from perfhooks.launching.step_signal import StepSignal
 
 
 def imported(name: str, module: Any, began: int) -> None:
@@ -26,27 +24,11 @@ def imported(name: str, module: Any, began: int) -> None:
     signal = step_signal.current(began)
     if signal is None:
         return
-    act: dict[str, Callable[[Any, StepSignal], object]] = {
-        "torch.optim.optimizer": _listen_to_optimizers,
-        "torch.utils.data.dataloader": lambda loader, heard: loaders.listen(loader.DataLoader, heard),
-        "mmengine.runner.runner": _give_mmengine_its_hook,
-        "transformers.trainer": _give_transformers_its_callback,
+    act: dict[str, Callable[[], object]] = {
+        "torch.optim.optimizer": lambda: module.register_optimizer_step_post_hook(signal.hook()),
+        "torch.utils.data.dataloader": lambda: loaders.listen(module.DataLoader, signal),
+        "mmengine.runner.runner": lambda: frameworks.give_mmengine_its_hook(module.Runner, signal),
+        "transformers.trainer": lambda: frameworks.give_transformers_its_callback(module.Trainer, signal),
     }
     if name in act:
-        act[name](module, signal)
-
-
-def _listen_to_optimizers(module: Any, signal: StepSignal) -> None:
-    module.register_optimizer_step_post_hook(signal.hook())
-
-
-def _give_mmengine_its_hook(module: Any, signal: StepSignal) -> None:
-    from perfhooks.launching import frameworks
-
-    frameworks.give_mmengine_its_hook(module.Runner, signal)
-
-
-def _give_transformers_its_callback(module: Any, signal: StepSignal) -> None:
-    from perfhooks.launching import frameworks
-
-    frameworks.give_transformers_its_callback(module.Trainer, signal)
+        act[name]()

@@ -118,11 +118,11 @@ def command(words: Sequence[str]) -> list[str]:
         if not Path(first).is_file():
             raise OptionError(f"there is no script {first!r}")
         return [sys.executable, *words]
-    found = shutil.which(first)
-    if found is None:
+    program = shutil.which(first)
+    if program is None:
         hint = "; a script's name ends in .py" if Path(first).is_file() else ""
         raise OptionError(f"there is no command {first!r}{hint}")
-    return [found, *words[1:]]
+    return [program, *words[1:]]
 
 
 def environment(asked: Request, before: Mapping[str, str]) -> dict[str, str]:

@@ -75,24 +75,25 @@ def _await(pid: int) -> None:
 
 def lines(notes: Path, words: Sequence[str]) -> Iterator[str]:
     """What came of the command: a line for each run that its processes recorded, or why there is none."""
-    found = [read(path) for path in sorted(notes.glob("*.json"))]
-    runs = dict.fromkeys(str(each["run"]) for each in found if each.get("run"))
+    said = [read(path) for path in sorted(notes.glob("*.json"))]
+    runs = dict.fromkeys(str(note["run"]) for note in said if note.get("run"))
     for run in runs:
         yield _of_run(Path(run))
     if not runs:
-        why = dict.fromkeys(str(each["why"]) for each in found if each.get("why"))
-        yield from (f"nothing was recorded: {each}" for each in why or [_why(words)])
+        reasons = dict.fromkeys(str(note["why"]) for note in said if note.get("why"))
+        yield from (f"nothing was recorded: {reason}" for reason in reasons or [_why(words)])
 
 
 def _of_run(run: Path) -> str:
     captures = [read(path) for path in run.glob("*/rank*.capture.json")]
-    done = [each for each in captures if each.get("headline")]
+    done = [capture for capture in captures if capture.get("headline")]
     if not captures:
         return f"no window was recorded -> {run}"
     if not done:
         return f"recorded, but not finished: perfhooks report {run}"
-    lowest = min(each.get("rank", 0) for each in done)
-    latest = max((each for each in done if each.get("rank", 0) == lowest), key=lambda each: each.get("time", 0.0))
+    first = min(capture.get("rank", 0) for capture in done)
+    of_first = (capture for capture in done if capture.get("rank", 0) == first)
+    latest = max(of_first, key=lambda capture: capture.get("time", 0.0))
     page = run / "report.html"
     return f"{latest['headline']} -> {page if page.exists() else run}"
 
@@ -112,7 +113,7 @@ def _why(words: Sequence[str]) -> str:
 def read(path: Path) -> dict[str, Any]:
     """An object of JSON; an empty one where it cannot be read."""
     try:
-        found = json.loads(read_bytes(path))
+        facts = json.loads(read_bytes(path))
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return facts if isinstance(facts, dict) else {}

@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from perfhooks.guard import guard
-from perfhooks.launching import step_signal
+from perfhooks.launching import farewell, step_signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,7 +94,7 @@ def _when_made(kind: Any, signal: StepSignal, add: Callable[[Any], Any]) -> None
 
 def _tell(signal: StepSignal, profilers: dict[str, Any]) -> None:
     """Leave a note of the run at the end of each window, as its folder is known only then."""
-    from perfhooks.launching.profiling import leave_note
-
     for profiler in profilers.values():
-        profiler.when_finished(lambda _capture, place: leave_note(signal.asked.notes, place.folder.parent))
+        profiler.when_finished(
+            lambda _capture, place: farewell.leave_note(signal.asked.notes, run=str(place.folder.parent))
+        )

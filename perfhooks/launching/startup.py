@@ -6,6 +6,7 @@ that much. It costs 0.1% of the time and ends with the first step.
 
 from __future__ import annotations
 
+import csv
 import io
 import os
 import sys
@@ -102,8 +103,6 @@ class Startup:
 
     def write(self, path: Path) -> None:
         """Write the table as CSV."""
-        import csv  # nothing needs it while torch is imported
-
         table = io.StringIO(HEADER, newline="")
         table.seek(0, io.SEEK_END)
         csv.writer(table, lineterminator="\n").writerows((*names, f"{seconds:.3f}") for *names, seconds in self.rows())

@@ -4,21 +4,20 @@ A step ends when a DataLoader is asked for a batch and an optimizer has stepped 
 follow each other without a fetch in between, the updates are the steps: of several optimizers, that of the one that
 ends a round. Where there are fetches and no updates, as in evaluation, the fetches are.
 
-All of them, and what leads from one to the next; a profiler of its own begins with each::
+All of them, and what leads from one to the next; a profiler of its own begins with each of the four that tell steps::
 
-                              a fetch                      20 fetches, no update
-      ┌── Undecided ─────────────────────────► ByLoader ──────────────────────────► ByBatches
-      │       │                               ▲ │  ▲ ▲                                  │
-      │       │ time: a minute of neither     │ │  │ └────────── an update ─────────────┘
-      │       ▼           a fetch             │ │  │
-      │     ByTime ───────────────────────────┘ │  │ a fetch, up to the third round
-      │       │                                 │  │
-      │       │ a round ends                    ▼  │
-      └───────┴─────────────────────────────► ByRounds
-        a round ends         the third round ends, and fetches have not ended two steps
+                      a fetch                       20 fetches, no update at all
+    Undecided ──────────────────────► ByLoader ────────────────────────────────────► ByBatches
+    and ByTime                        │      ▲ ▲                                         │
+        │        the third round ends │      │ └──────────────── an update ──────────────┘
+        │        before two steps did │      │ a fetch, up to the third round
+        │                             ▼      │
+        └──────────────────────────► ByRounds
+                 a round ends
 
-    any of them ── the script profiles itself, or we have failed ───► StandingBy
-                ── a framework's own face takes over ───────────────► UntilUpdate, which hears the start end
+    Undecided ── a minute without either ──► ByTime, in which the program is recorded meanwhile
+    any of them ── the script profiles itself, or something of ours has failed ──► StandingBy
+    any of them ── a framework's own face takes over ──► UntilUpdate, which hears only when the start ends
 
 A way that is settled asks to be told of less: a training of a million steps pays for each look.
 """
@@ -26,10 +25,7 @@ A way that is settled asks to be told of less: a training of a million steps pay
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Final, Literal
-
-if TYPE_CHECKING:
-    from typing import Any
+from typing import Any, Final, Literal
 
 Mode = Literal["loader", "optimizer", "batches", "time"]
 """What ends a step: a fetch after an update, an update, any fetch; or there are no steps, and time ends the window."""

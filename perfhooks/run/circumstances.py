@@ -28,13 +28,13 @@ class Circumstances:
     def current(cls) -> Circumstances:
         """Of this process; torch is asked only where it is there already."""
         torch: Any = sys.modules.get("torch")
-        found = {}
+        settings: dict[str, Any] = {}
         if torch is not None:
             with contextlib.suppress(Exception):  # torch built without one of them
-                found["threads"] = torch.get_num_threads()
+                settings["threads"] = torch.get_num_threads()
                 for name, backend in (("onednn", torch.backends.mkldnn), ("cudnn", torch.backends.cudnn)):
-                    found[name] = bool(backend.is_available() and backend.enabled)
-        return cls(cores=_cores(), ranks=_ranks(), **found)
+                    settings[name] = bool(backend.is_available() and backend.enabled)
+        return cls(cores=_cores(), ranks=_ranks(), **settings)
 
     @property
     def spare(self) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -25,15 +26,17 @@ if TYPE_CHECKING:
     from perfhooks.watching.requests import Answer, Here
 
 _CALL_S: Final = 60.0
-"""How long nobody may answer a call: a rank answers within two of its looks at the folder."""
+"""The longest wait for a first answer to a call: a rank answers within two of its looks at the folder."""
 _REST_S: Final = 3.0
-"""How long the others may take once somebody has answered, besides two of his looks at the folder."""
+"""The longest wait for the other ranks once one has answered, besides two looks of the rank that looks most seldom."""
 _UNKNOWN_MS: Final = 100.0
-"""What a step is taken to last where nobody knows yet."""
+"""The length of a step that is assumed while no rank knows its own."""
 _HASTE: Final = 2.0
-"""Steps may become so many times as fast while the request is on its way."""
+"""How many times faster steps may become while the request is on its way."""
 _WARMUP: Final = 1
+"""Steps before a window in which its recorder warms up."""
 _NAP_S: Final = 0.1
+"""Between two looks for answers."""
 
 
 class Wish(NamedTuple):
@@ -128,7 +131,7 @@ class Asking:
         while len(here) < len(ranks) and any(map(self._may_live, ranks)) and time.monotonic() < until:
             heard = requests.heard_here(self.run, self.name)
             if heard and not here:
-                until = min(until, time.monotonic() + _REST_S + 2 * max(each.poll for each in heard.values()))
+                until = min(until, time.monotonic() + _REST_S + 2 * max(said.poll for said in heard.values()))
             here = {rank: said for rank, said in heard.items() if rank in ranks}
             self.tell(f"asking {count(len(ranks), 'rank')} for their step, {len(here)} answered")
             time.sleep(_NAP_S)
@@ -148,7 +151,7 @@ class Asking:
 
     def _stage(self, here: Mapping[int, Here]) -> str:
         """The loop that is meant: the one that most ranks are in."""
-        loops = [loop for each in here.values() for loop in each.loops]
+        loops = [loop for said in here.values() for loop in said.loops]
         if self.wish.stage is not None:
             if self.wish.stage not in {loop.stage for loop in loops}:
                 known = ", ".join(sorted({loop.stage for loop in loops})) or "none"
@@ -156,8 +159,8 @@ class Asking:
             return self.wish.stage
         if not loops:
             raise PerfhooksError(f"no loop of {self.run} is being profiled now")
-        count = {loop.stage: sum(each.is_running for each in loops if each.stage == loop.stage) for loop in loops}
-        return max(count, key=lambda stage: (count[stage], stage == "train"))
+        running = Counter(loop.stage for loop in loops if loop.is_running)
+        return max((loop.stage for loop in loops), key=lambda stage: (running[stage], stage == "train"))
 
     def _ask(self, stage: str, here: Mapping[int, Here]) -> None:
         """Name steps that lie ahead of every rank when it hears of them, and of those that others asked for."""
@@ -180,9 +183,9 @@ class Asking:
             yield
 
     def _first(self, stage: str, here: Mapping[int, Here]) -> int:
-        loops = [loop for each in here.values() for loop in each.loops if loop.stage == stage]
+        loops = [loop for said in here.values() for loop in said.loops if loop.stage == stage]
         medians = [loop.median_ms for loop in loops if loop.median_ms]
-        away_s = time.monotonic() - self._called + 2 * max(each.poll for each in here.values())
+        away_s = time.monotonic() - self._called + 2 * max(said.poll for said in here.values())
         ahead = math.ceil(_HASTE * away_s * 1e3 / min(medians, default=_UNKNOWN_MS))
         return max(loop.step for loop in loops) + ahead + _WARMUP + 1
 
@@ -205,9 +208,8 @@ class Asking:
         """How it ended for a rank; None while there is something to wait for."""
         if answer is not None and answer.state in ("refused", "ended"):
             return Outcome(rank, problem=answer.why)
-        found = None if answer is None else self._capture(rank, answer)
-        if found is not None:
-            return found
+        if answer is not None and (recorded := self._capture(rank, answer)) is not None:
+            return recorded
         if not self._may_live(rank):
             return Outcome(rank, problem="its process ended before the window was recorded and finished")
         return Outcome(rank, problem=self._why_late(rank, answer)) if is_over else None

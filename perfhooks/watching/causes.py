@@ -102,11 +102,11 @@ class Explainer:
         """The cause: the first, from the narrowest on, that explains enough of the excess."""
         matching = {cause: self._matching(seen, test) for cause, test in _TESTS}
         matching[RANKS] += [] if matching[RANKS] else self._waiting_in_backward(seen)
-        found = {cause: self._share(seen, samples) * seen.excess_ns for cause, samples in matching.items()}
-        found[DATA] = max(found[DATA], min(float(seen.wait_ns), seen.excess_ns))
-        found = {GARBAGE: min(float(seen.garbage_ns), seen.excess_ns), **found}
-        found[PROCESSOR] = self._queued(seen) * seen.excess_ns
-        for cause, explained in found.items():
+        explains = {cause: self._share(seen, samples) * seen.excess_ns for cause, samples in matching.items()}
+        explains[DATA] = max(explains[DATA], min(float(seen.wait_ns), seen.excess_ns))
+        explains = {GARBAGE: min(float(seen.garbage_ns), seen.excess_ns), **explains}
+        explains[PROCESSOR] = self._queued(seen) * seen.excess_ns
+        for cause, explained in explains.items():
             if explained >= _ENOUGH * seen.excess_ns:
                 frame = seen.garbage_at if cause == GARBAGE else self._line(matching.get(cause) or seen.samples)
                 return Explanation(cause, explained, frame)

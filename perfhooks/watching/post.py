@@ -40,9 +40,9 @@ class Post:
             loops: Those of this process that belong to the run.
             where: Tells where one is.
         """
-        found = requests.names(self._run.folder)
-        self._seen.intersection_update(file for file, _, _ in found)
-        for file, name, kind in found:
+        files = requests.names(self._run.folder)
+        self._seen.intersection_update(file for file, _, _ in files)
+        for file, name, kind in files:
             if file in self._seen:
                 continue
             if kind == "call":

@@ -107,10 +107,10 @@ def names(run: Path) -> list[tuple[str, str, str]]:
     """What lies in the folder: names, with the request and the kind of each, in the order of the requests."""
     try:
         with os.scandir(run / layout.REQUESTS) as entries:
-            found = [_NAME.fullmatch(entry.name) for entry in entries]
+            matches = [_NAME.fullmatch(entry.name) for entry in entries]
     except OSError:
         return []
-    return sorted((each[0], each["id"], each["kind"]) for each in found if each)
+    return sorted((match[0], match["id"], match["kind"]) for match in matches if match)
 
 
 def call(run: Path, name: str) -> None:
@@ -138,8 +138,8 @@ def read_window(run: Path, file: str) -> Window | None:
 
 def outstanding(run: Path, stage: str) -> list[Window]:
     """The windows of a loop that were asked for, by whomever."""
-    found = (read_window(run, file) for file, _, kind in names(run) if kind == "window")
-    return [window for window in found if window is not None and window.stage == stage]
+    windows = (read_window(run, file) for file, _, kind in names(run) if kind == "window")
+    return [window for window in windows if window is not None and window.stage == stage]
 
 
 def is_asked(run: Path, name: str) -> bool:

@@ -35,10 +35,10 @@ class Tail:
         try:
             # to open it, rather than to ask for its size, has a network disk say what is new
             with os.fdopen(open_plain(self._path), "rb") as file:
-                found = os.fstat(file.fileno())
-                if self._file != (found.st_dev, found.st_ino) or found.st_size < self._at:
-                    self._file, self._at, self._is_torn = (found.st_dev, found.st_ino), 0, False
-                begin = max(self._at, found.st_size - self._most)
+                now = os.fstat(file.fileno())
+                if self._file != (now.st_dev, now.st_ino) or now.st_size < self._at:
+                    self._file, self._at, self._is_torn = (now.st_dev, now.st_ino), 0, False
+                begin = max(self._at, now.st_size - self._most)
                 file.seek(begin)
                 text = file.read(self._most)
         except OSError:

@@ -94,7 +94,7 @@ class Watcher:
         """Watch a loop no more; what it has left to say is said."""
         with self._changing:
             watch = self._watches.get(loop)
-            self._watches = {each: watch for each, watch in self._watches.items() if each is not loop}
+            self._watches = {other: kept for other, kept in self._watches.items() if other is not loop}
         self._ring()
         if watch is not None:
             try:
@@ -162,11 +162,11 @@ class Watcher:
                 self._posts.setdefault(loop.run.folder, Post(loop.run)).answer(loop)
 
     def _by_run(self) -> Iterator[tuple[Run, list[WatchedLoop]]]:
-        found: dict[Run, list[WatchedLoop]] = {}
+        by_run: dict[Run, list[WatchedLoop]] = {}
         for loop in self._watches:
             if loop.run is not None:
-                found.setdefault(loop.run, []).append(loop)
-        yield from found.items()
+                by_run.setdefault(loop.run, []).append(loop)
+        yield from by_run.items()
 
 
 _watcher = Watcher()
