@@ -308,6 +308,13 @@ def test_a_summary_says_what_the_costliest_end_of_a_window_kept_the_loop_for():
     assert terminal_tables.cost_line([]) == ""
 
 
+def test_a_cell_of_a_table_on_a_terminal_is_a_word_or_a_number_of_few_digits():
+    table = pl.DataFrame({"is": [True, False], "ms": [1234.56, 0.126], "what": ["a\nb", None], "nothing": [None, None]})
+    assert [line.split() for line in terminal_tables.text(table).splitlines()] == [
+        ["is", "ms", "what"], ["yes", "1235", "a", "b"], ["no", "0.13"],
+    ]  # fmt: skip
+
+
 def test_a_page_shows_no_more_rows_than_a_person_looks_at(run, tmp_path):
     """240 steps, 80 operators and 40 lines of what came before the first step, those that cost most."""
     events = [step_mark(place, 1000 * place, 1000 * place + 1000) for place in range(300)]

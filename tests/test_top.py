@@ -434,6 +434,9 @@ def test_a_screen_fits_its_terminal(run, width, height):
     assert text[-1].startswith("q quit")
     if height >= 20:
         assert ["7:" in each for each in text if "ranks  " in each] == [True], "the slow one comes first"
+        assert any(each.split() == ["capture", "asking"] for each in text), (
+            "ranks leave room for what stands below them"
+        )
 
 
 def test_a_screen_says_all_there_is(run):
