@@ -35,9 +35,10 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_alive(self) -> bool | None:
         """Whether it is still there; None where nobody here can tell, as of another machine or container."""
-        if not self.began or (self.host, self.boot, self.space) != (platform.node(), boot(), _space()):
+        if (self.host, self.boot, self.space) != (platform.node(), boot(), _space()):
             return None
-        return self.began == began(self.pid)
+        now = began(self.pid)
+        return None if now and not self.began else bool(now) and now == self.began
 
 
 @cache
