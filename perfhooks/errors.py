@@ -9,6 +9,11 @@
     └── TraceError                    a file that is no trace, or a broken one
 """
 
+from typing import Literal
+
+OnError = Literal["warn", "raise"]
+"""What becomes of a failure on our side: a line in the log, or an exception, as tests want it."""
+
 
 class PerfhooksError(Exception):
     """Base of all errors raised by perfhooks."""

@@ -7,12 +7,12 @@ import signal
 import sys
 import traceback
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-OnError = Literal["warn", "raise"]
+    from perfhooks.errors import OnError
 
 logger = logging.getLogger("perfhooks")
 

@@ -7,14 +7,13 @@ import inspect
 import os
 import re
 import signal
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, cast
 
 from typing_extensions import Doc, TypedDict, get_type_hints
 
-from perfhooks.errors import OptionError
-from perfhooks.guard import OnError  # noqa: TC001 -- get_type_hints() needs it
-from perfhooks.run.job import Job
+from perfhooks.errors import OnError, OptionError
+from perfhooks.job import Job
 
 RECORDING: Final = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
 """The recording options that a request for a window may switch on."""
@@ -182,7 +181,7 @@ def _option(name: str, hint: Any) -> Option:
     return Option(name, hint.__origin__, default.value, doc.documentation)
 
 
-DEFAULTS: Final[Options] = {option.name: option.default for option in described()}  # type: ignore[assignment]  # by name
+DEFAULTS: Final = cast("Options", {option.name: option.default for option in described()})
 """What an option is when it is not given."""
 
 _BOOLEANS: Final = frozenset(option.name for option in described() if option.type is bool)
@@ -201,18 +200,20 @@ def with_options(*, without: Collection[str] = (), **defaults: Any) -> Callable[
         A decorator of classes whose constructor takes ``**options: Unpack[Options]``. A line ``**options: ...`` among
         the arguments of their docstring gives way to the options.
     """
-    shown = [each._replace(default=defaults.get(each.name, each.default)) for each in described()]
-    shown = [each for each in shown if each.name not in without]
+    taken = [option for option in described() if option.name not in without]
+    shown = [option._replace(default=defaults.get(option.name, option.default)) for option in taken]
 
     def show(face: Face) -> Face:
         own = inspect.signature(face)
-        parameters = [each for each in own.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        parameters = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
         parameters += [
-            inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.type)
-            for each in shown
+            inspect.Parameter(
+                option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=option.type
+            )
+            for option in shown
         ]
         face.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # inspect asks for it
-        lines = "".join(f"        {each.name}: {each.meaning} Default: {each.default!r}.\n" for each in shown)
+        lines = "".join(f"        {option.name}: {option.meaning} Default: {option.default!r}.\n" for option in shown)
         face.__doc__ = _OPTIONS_LINE.sub(lambda _: lines, face.__doc__ or "")
         return face
 
@@ -229,10 +230,7 @@ def checked(options: Options) -> Options:
         TypeError: No option has this name.
         OptionError: An option has a value that it cannot have.
     """
-    for name in options:
-        if name not in DEFAULTS:
-            close = difflib.get_close_matches(name, DEFAULTS, n=1)
-            raise TypeError(f"unexpected option {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+    check_names(options)
     whole: Options = {**DEFAULTS, **options}
     _check_plain(whole)
     _check_numbers(whole)
@@ -242,10 +240,26 @@ def checked(options: Options) -> Options:
     return whole
 
 
+def check_names(options: Iterable[str], also: Iterable[str] = ()) -> None:
+    """Whether there are options of these names.
+
+    Args:
+        options: What was given.
+        also: Names of other arguments, which may have been meant.
+
+    Raises:
+        TypeError: There is none.
+    """
+    for name in options:
+        if name not in DEFAULTS:
+            close = difflib.get_close_matches(name, [*also, *DEFAULTS], n=1)
+            raise TypeError(f"unexpected option {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+
+
 def _check_plain(options: Options) -> None:
-    for name in _BOOLEANS:
-        if not isinstance(options[name], bool):  # type: ignore[literal-required]
-            raise OptionError(f"{name} must be true or false, got {options[name]!r}")  # type: ignore[literal-required]
+    for name, value in options.items():
+        if name in _BOOLEANS and not isinstance(value, bool):
+            raise OptionError(f"{name} must be true or false, got {value!r}")
     if options["on_error"] not in ("warn", "raise"):
         raise OptionError(f"on_error must be 'warn' or 'raise', got {options['on_error']!r}")
     _check_name("stage", options["stage"])
@@ -278,10 +292,10 @@ def _check_signal(options: Options) -> None:
 
 
 def _check_numbers(options: Options) -> None:
-    _check_number("exit_timeout", options["exit_timeout"], least=0)
-    _check_number("poll", options["poll"], above=0)
+    _check_number("exit_timeout", options["exit_timeout"], may_be_zero=True)
+    _check_number("poll", options["poll"])
     if options["max_trace_mb"] is not None:
-        _check_number("max_trace_mb", options["max_trace_mb"], above=0)
+        _check_number("max_trace_mb", options["max_trace_mb"])
     if options["keep_windows"] is not None and (
         type(options["keep_windows"]) is not int or options["keep_windows"] < 1
     ):
@@ -339,11 +353,9 @@ def _check_parts(option: str, value: object) -> None:
         raise OptionError(f"{option} must be parts of kernel names, as 'mine|other', got {value!r}")
 
 
-def _check_number(option: str, value: object, *, least: float | None = None, above: float | None = None) -> None:
-    rule = f">= {least}" if above is None else f"> {above}"
-    fine = isinstance(value, int | float) and not isinstance(value, bool)
-    if not fine or (least is not None and value < least) or (above is not None and value <= above):  # type: ignore[operator]
-        raise OptionError(f"{option} must be a number {rule}, got {value!r}")
+def _check_number(option: str, value: object, *, may_be_zero: bool = False) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not (value > 0 or (may_be_zero and value == 0)):
+        raise OptionError(f"{option} must be a number {'>=' if may_be_zero else '>'} 0, got {value!r}")
 
 
 def are_any(ranks: Ranks, world_size: int) -> bool:

@@ -410,8 +410,8 @@ def test_text_that_json_cannot_take_is_written_all_the_same(tmp_path):
 
 
 def test_a_process_that_lives_keeps_its_run(tmp_path):
+    from perfhooks.job import Job
     from perfhooks.run.folder import Run
-    from perfhooks.run.job import Job
 
     folder = Run.open(tmp_path, "same", Job(), {}).folder
     Run.open(tmp_path, "same", Job(), {})  # this process itself may go on

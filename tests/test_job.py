@@ -9,7 +9,8 @@ import sys
 
 import pytest
 
-from perfhooks.run.job import Job
+from perfhooks.job import Job
+from perfhooks.run.job import current_job
 
 NAMES = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
@@ -34,7 +35,7 @@ def job(monkeypatch):
         with monkeypatch.context() as patch:
             for name, value in environment.items():
                 patch.setenv(name, str(value))
-            return Job.current()
+            return current_job()
 
     return current
 
@@ -113,7 +114,7 @@ def test_several_nodes_without_any_id_share_their_meeting_point(job):
     assert found == {"node0-29500"}
 
 
-SCRIPT = "from perfhooks.run.job import Job; print(Job.current().identity, Job.current().local_rank)"
+SCRIPT = "from perfhooks.run.job import current_job; print(current_job().identity, current_job().local_rank)"
 START = f"import subprocess, sys; [subprocess.run([sys.executable, '-c', {SCRIPT!r}]) for _ in range(2)]"
 
 
@@ -140,7 +141,7 @@ def test_a_process_group_knows_better_than_the_environment(monkeypatch, tmp_path
     monkeypatch.setenv("WORLD_SIZE", "8")
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
     try:
-        found = Job.current()
+        found = current_job()
     finally:
         dist.destroy_process_group()
     assert (found.rank, found.world_size, found.identity) == (0, 1, None)

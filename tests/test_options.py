@@ -127,3 +127,10 @@ def test_what_this_torch_does_not_know_is_left_out_with_a_line(caplog):
     assert all(f"{name}=" in caplog.messages[0] for name in unknown)
     assert caplog.messages[0].endswith(": left out")
     assert prof.key_averages()
+
+
+@pytest.mark.parametrize("name", ["exit_timeout", "poll", "max_trace_mb"])
+def test_what_is_not_a_number_is_no_number_of_seconds_or_megabytes(name):
+    """A comparison with NaN is false, whichever way it asks."""
+    with pytest.raises(perfhooks.OptionError, match=f"{name} must be a number >=? 0, got nan"):
+        Profiler(**{name: float("nan")})

@@ -15,11 +15,10 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "perfhooks"
 
 FLOORS = (
-    ("errors", "labels", "variables", "version", "words"),
-    ("guard", "process", "progress", "schedule", "statistics"),
+    ("errors", "job", "labels", "variables", "version", "words"),
+    ("guard", "options", "process", "progress", "schedule", "statistics"),
     ("trace",),
     ("run",),
-    ("options",),
     ("findings", "watching"),
     ("ranks",),
     ("report",),

@@ -21,9 +21,9 @@ import perfhooks.run.folder
 from perfhooks.errors import OptionError, PerfhooksError
 from perfhooks.finishing.finish import finish
 from perfhooks.finishing.leftovers import finish_all
+from perfhooks.job import Job
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.folder import Run, check_out
-from perfhooks.run.job import Job
 from perfhooks.run.liveness import Process, began, born_s, clock_s
 from perfhooks.run.manifest import Manifest
 from perfhooks.run.publishing import file_name, publish

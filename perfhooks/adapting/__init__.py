@@ -13,7 +13,8 @@ from perfhooks.adapting.places import folder_in, new_run_name
 from perfhooks.adapting.results import last_step, markdown, scalars, step_rows
 from perfhooks.adapting.stages import SCHEDULE, Labels, Stage, Stages, schedules
 from perfhooks.adapting.wrapped_methods import WrappedMethods
-from perfhooks.guard import OnError, cause_of, guard, logger
+from perfhooks.errors import OnError
+from perfhooks.guard import cause_of, guard, logger
 from perfhooks.options import with_options
 from perfhooks.recording.handover import HandlerLike
 from perfhooks.recording.profiler import ScheduleLike

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from perfhooks.errors import OptionError
 from perfhooks.guard import logger
-from perfhooks.options import Options
+from perfhooks.options import check_names
 
 UNITS: Final = ("batch", "optimizer")
 """What a training step may be: a batch, or an update of the optimizer, however many batches it takes."""
@@ -28,11 +27,7 @@ def check(face: Callable[..., Any], options: Mapping[str, Any], *, framework: st
         OptionError: An argument has a value that it cannot have.
         TypeError: No option has this name.
     """
-    known = [*inspect.signature(face).parameters, *Options.__annotations__]
-    for name in options:
-        if name not in Options.__annotations__:
-            close = difflib.get_close_matches(name, known, n=1)
-            raise TypeError(f"unexpected option {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+    check_names(options, inspect.signature(face).parameters)
     if "stage" in options:
         raise OptionError(f"stage is what {framework} runs: give a schedule for {options['stage']!r} instead")
     if step_unit not in UNITS:

@@ -11,7 +11,7 @@ from perfhooks.recording.ending import lifetime
 from perfhooks.recording.profiler import Profiler
 from perfhooks.recording.window import recorder_busy, when_others_begin
 from perfhooks.run.folder import Run
-from perfhooks.run.job import Job
+from perfhooks.run.job import current_job
 from perfhooks.run.manifest import StepsBy
 
 __all__ = ["Profilers", "Trial", "begin", "leave_note", "say_steps_by", "why_not"]
@@ -148,7 +148,7 @@ def say_steps_by(profiler: Profiler, mode: Mode, **means: float) -> None:
         mode: What ends a step.
         **means: Fetches and updates in a step, once they are known.
     """
-    if profiler.folder is not None and Job.current().rank == 0:
+    if profiler.folder is not None and current_job().rank == 0:
         Run(profiler.folder).say_steps_by(StepsBy(what=mode, **means))
 
 

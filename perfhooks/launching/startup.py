@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from perfhooks.guard import guard
 from perfhooks.run import layout
-from perfhooks.run.job import Job
+from perfhooks.run.job import current_job
 from perfhooks.run.liveness import born_s, clock_s
 from perfhooks.run.publishing import publish
 from perfhooks.watching.sampling import innermost_of, outwards
@@ -176,7 +176,7 @@ _INSTALLED: Final = tuple({sys.prefix, sys.base_prefix, *(path for path in sys.p
 def file_of(profilers: Iterable[Any]) -> Path | None:
     """Where the table goes: into the run of the first profiler that has one; None where no files are written."""
     folders = (profiler.folder for profiler in profilers)
-    return next((folder / layout.startup(Job.current().rank) for folder in folders if folder is not None), None)
+    return next((folder / layout.startup(current_job().rank) for folder in folders if folder is not None), None)
 
 
 def is_loader_worker() -> bool:

@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from perfhooks import handlers
-from perfhooks.errors import OptionError
+from perfhooks.errors import OnError, OptionError
 from perfhooks.finishing.finish import finish, turn_page
 from perfhooks.finishing.messages import FinishWindow, TurnPage, WakeUp, WriteSteps
-from perfhooks.guard import OnError, guard, logger
+from perfhooks.guard import guard, logger
 from perfhooks.handlers import Handler
 from perfhooks.handlers.permit import Permit
 from perfhooks.recording.tasks import QUEUE, Tasks

@@ -10,12 +10,13 @@ from perfhooks.guard import logger
 from perfhooks.options import are_any, said, selected
 from perfhooks.run import remote
 from perfhooks.run.folder import Run
-from perfhooks.run.job import Job
+from perfhooks.run.job import current_job
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable
 
+    from perfhooks.job import Job
     from perfhooks.options import Options
     from perfhooks.recording.handover import Handover
 
@@ -57,7 +58,7 @@ class Membership:
         Returns:
             Whether this rank records.
         """
-        job = self._job = Job.current()
+        job = self._job = current_job()
         self._asked_for = out, run
         self._count_runs()
         ranks = self._options["ranks"]
@@ -79,7 +80,7 @@ class Membership:
         Returns:
             Whether this rank still records.
         """
-        job, before = Job.current(), self._job
+        job, before = current_job(), self._job
         if before is None or (job.rank, job.world_size) == (before.rank, before.world_size):
             return True
         self._job = job

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from perfhooks.guard import OnError, guard, logger
+from perfhooks.guard import guard, logger
 from perfhooks.progress import waiting
 from perfhooks.recording.ending import lifetime
 from perfhooks.recording.worker import Worker, reap
@@ -16,6 +16,7 @@ from perfhooks.run.publishing import shown
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from perfhooks.errors import OnError
     from perfhooks.finishing.messages import Answer, FinishWindow, TurnPage, WriteSteps
     from perfhooks.run.capture import Place
 

@@ -12,7 +12,7 @@ from perfhooks.handlers import Handler
 from perfhooks.labels import DEVICE_STOPPED
 from perfhooks.recording.handover import Handover, Recorded
 from perfhooks.run.folder import Run, check_out
-from perfhooks.run.job import Job
+from perfhooks.run.job import current_job
 from perfhooks.schedule import Planned
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def on_trace_ready(
     def handle(profile: Any) -> None:
         with guard("handling the trace"):
             if not runs:
-                runs.append(Run.open(out, run, Job.current(), {}))
+                runs.append(Run.open(out, run, current_job(), {}))
                 handovers.append(Handover(list(wanted) or None, _options(profile)))
                 handovers[0].open(runs[0])
             handovers[0].take(_Foreign(profile), stage, release=None)

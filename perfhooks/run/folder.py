@@ -26,7 +26,7 @@ from perfhooks.run.reading import is_plain, read_json
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from perfhooks.run.job import Job
+    from perfhooks.job import Job
     from perfhooks.run.manifest import StepsBy
 
 

@@ -6,57 +6,33 @@ import os
 import platform
 import re
 import sys
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from perfhooks.job import Job
 from perfhooks.run.liveness import began
 
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1", "0.0.0.0")  # noqa: S104 -- compared with, never bound
 _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """The facts of one process of a training job."""
+def current_job() -> Job:
+    """Ask torch.distributed where it is initialised, else the environment of torchrun or SLURM; no other rank is.
 
-    rank: int = 0
-    """Number of this process in the whole job."""
-    local_rank: int = 0
-    """Number of this process on its node."""
-    world_size: int = 1
-    """Number of processes in the job."""
-    node: str = ""
-    """Name of the machine."""
-    identity: str | None = None
-    """What the launcher calls this job, the same on all its ranks; None where there is no launcher."""
-    is_restart: bool = False
-    """Whether the launcher says that it had to start the processes of this node again."""
-
-    @property
-    def first(self) -> Job:
-        """The facts of rank 0, as far as they are known here."""
-        return replace(self, rank=0, local_rank=0)
-
-    @classmethod
-    def current(cls) -> Job:
-        """Ask torch.distributed where it is initialised, else the environment of torchrun or SLURM; no other rank is.
-
-        ``identity`` is the same on all ranks, after an elastic restart too, and another one for the next job: it is
-        made of torchrun's run id, SLURM's job and step, and on one node of what tells two launches apart. A job on
-        several nodes that was given neither id is known by its meeting point only, which the next job may have again:
-        give it a name with ``--rdzv-id`` or ``run=``. One that shrinks to a single node is another one: only ``run=``
-        keeps it together.
-        """
-        own = _from_process_group() or _from_torchrun() or _from_slurm() or _Place(0, 1)
-        return cls(
-            rank=own.rank,
-            local_rank=_local_rank(own),
-            world_size=own.world_size,
-            node=platform.node(),
-            identity=_identity(own.world_size) if own.world_size > 1 else None,
-            is_restart=bool(_number("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")),
-        )
+    ``identity`` is the same on all ranks, after an elastic restart too, and another one for the next job: it is made of
+    torchrun's run id, SLURM's job and step, and on one node of what tells two launches apart. A job on several nodes
+    that was given neither id is known by its meeting point only, which the next job may have again: give it a name with
+    ``--rdzv-id`` or ``run=``. One that shrinks to a single node is another one: only ``run=`` keeps it together.
+    """
+    own = _from_process_group() or _from_torchrun() or _from_slurm() or _Place(0, 1)
+    return Job(
+        rank=own.rank,
+        local_rank=_local_rank(own),
+        world_size=own.world_size,
+        node=platform.node(),
+        identity=_identity(own.world_size) if own.world_size > 1 else None,
+        is_restart=bool(_number("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")),
+    )
 
 
 def is_in_job() -> bool:

@@ -18,7 +18,7 @@ from perfhooks.run.reading import check_format, read_json
 from perfhooks.version import __version__
 
 if TYPE_CHECKING:
-    from perfhooks.run.job import Job
+    from perfhooks.job import Job
 
 FORMAT: Final = 1
 """1: the first."""
