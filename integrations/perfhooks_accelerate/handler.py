@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -52,7 +52,6 @@ class Profiler(perfhooks.Profiler):
         self._stages = stages
         self._by_update = step_unit == "optimizer"
         self._parts = Parts(self, _METHODS)
-        self._labelled = False
         folder = None if accelerator is None else accelerator.logging_dir or accelerator.project_dir
         self._folder = None if folder is None else adapting.folder_in(folder)
         if log_results and accelerator is not None:
@@ -64,14 +63,14 @@ class Profiler(perfhooks.Profiler):
     ) -> None:
         """Begin; files go to ``perf`` in the Accelerator's ``logging_dir`` unless ``out`` was given."""
         super().start(step, out=out or self._folder, run=run)
-        self._follow(waiting=False)
+        self._follow()
 
     def step(self) -> None:
         """Say that a batch is done; it ends a step, or only adds to the gradients of one."""
         if not self._by_update or self._has_updated():
             super().step()
-            if self.in_window is not self._labelled:
-                self._follow(waiting=True)
+            if self.in_window is not self._parts.is_on:
+                self._follow()
 
     def pause(self, cause: str | None = None) -> None:
         """Leave the loop for a while, or for good; what is being recorded is kept."""
@@ -94,7 +93,7 @@ class Profiler(perfhooks.Profiler):
             Its profiler, whose ``steps()`` or ``step()`` the loop calls; this one where nothing was asked of it.
         """
         stage = self._stages.get(name)
-        with self._parts.validation() if self._labelled else nullcontext():
+        with self._parts.validation():
             if stage is None:
                 yield perfhooks.Profiler(schedule=NOTHING, on_trace_ready=[])
             else:
@@ -118,19 +117,17 @@ class Profiler(perfhooks.Profiler):
         accelerator = self._accelerator
         return accelerator is None or (accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped)
 
-    def _follow(self, *, waiting: bool) -> None:
-        if self.in_window and not self._labelled and self._accelerator is not None:
-            self._labelled = True
-            with guard("labelling the parts of a step"):
-                self._parts.put(self._accelerator, waiting=waiting)
-        elif not self.in_window:
+    def _follow(self) -> None:
+        """Label the parts of a step while a window is open."""
+        if not self.in_window:
             self._unlabel()
+        elif self._accelerator is not None and not self._parts.is_on:
+            with guard("labelling the parts of a step"):
+                self._parts.put(self._accelerator, waiting=False)
 
     def _unlabel(self) -> None:
-        if self._labelled:
-            self._labelled = False
-            with guard("taking the labels away"):
-                self._parts.take_off(self._accelerator)
+        with guard("taking the labels away"):
+            self._parts.take_off(self._accelerator)
 
     def _log(self, capture: Capture, place: Place) -> None:
         """A window has its files: tell the trackers."""

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 from typing_extensions import Unpack
 
-from perfhooks import OptionError, Options, Profiler, adapting
-from perfhooks.adapting import Parts, Stage, Stages, guard, labels, with_options
+from perfhooks import OptionError, Options, adapting
+from perfhooks.adapting import Face, Parts, Stage, guard, labels, with_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from perfhooks import Capture
+    from perfhooks import Capture, Profiler
     from perfhooks.adapting import HandlerLike, Place, ScheduleLike
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ _END: Final = object()
 
 
 @with_options(without=("stage",), keep_results=False)
-class ProfilerCallback:
+class ProfilerCallback(Face):
     """Profiles the loops of a program that uses Fabric.
 
     Files go to ``perf`` in the folder of Fabric's first logger, else in the working directory, unless ``out`` is given.
@@ -60,30 +60,21 @@ class ProfilerCallback:
         log_results: bool = True,
         **options: Unpack[Options],
     ) -> None:
-        adapting.check(type(self), options, framework="the program", step_unit=step_unit)
-        self._by_update = step_unit == "optimizer"
-        self._stages = Stages.of(
-            adapting.schedules(schedule, STAGES),
+        super().__init__(
+            schedule,
             on_trace_ready,
-            options=options,
-            labels=lambda profiler, stage: Parts(profiler, _METHODS if stage == "train" else {}),
+            options,
+            framework="the program",
+            loops=STAGES,
+            step_unit=step_unit,
+            labels=_parts,
             listener=self._log if log_results else None,
         )
-        self._train = self._stages.get("train")
         self._fabric: Any = None
         self._out: str | None = None
         self._run: str | None = None
         self._leader: Any = None
         self._fetches = self._updated = False
-
-    @property
-    def profilers(self) -> dict[str, Profiler]:
-        """The profiler of each loop that has a schedule."""
-        return self._stages.profilers
-
-    def summary(self, format: Literal["table", "markdown"] = "table") -> str:  # noqa: A002 -- as pandas calls it
-        """What all windows so far say, as tables or as one page of markdown; waits for their files."""
-        return self._stages.summary(format)
 
     # -- what the user calls -----------------------------------------------------------------------------------------
 
@@ -200,6 +191,10 @@ class ProfilerCallback:
         """A window has its files."""
         if self._fabric is not None:
             self._fabric.log_dict(adapting.scalars(capture), step=adapting.last_step(capture))
+
+
+def _parts(profiler: Profiler, stage: str) -> Parts:
+    return Parts(profiler, _METHODS if stage == "train" else {})
 
 
 class Batches(Generic[T]):

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from typing_extensions import Unpack
 
-from perfhooks import Options, Profiler, adapting
-from perfhooks.adapting import Stage, Stages, guard, labels, logger, with_options
+from perfhooks import Options, adapting
+from perfhooks.adapting import Face, Stage, guard, labels, logger, with_options
 from perfhooks_lightning import framework, results
-from perfhooks_lightning.regions import Parts
+from perfhooks_lightning.regions import parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ PREDICT: Final = "predict"
 
 
 @with_options(without=("stage",), keep_results=False)
-class ProfilerCallback(Callback):
+class ProfilerCallback(Face, Callback):
     """Profiles the loops of a Trainer, each on a schedule of its own.
 
     Files go to ``perf`` in the Trainer's ``log_dir`` unless ``out`` is given. A training step is everything from the
@@ -70,18 +70,18 @@ class ProfilerCallback(Callback):
         log_files: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        adapting.check(type(self), options, framework="Lightning", step_unit=step_unit)
-        self._by_update = step_unit == "optimizer"
-        self._log_results = log_results
-        self._log_files = log_files
-        self._stages = Stages.of(
-            adapting.schedules(schedule, (TRAIN, VALIDATE, TEST, PREDICT)),
+        super().__init__(
+            schedule,
             on_trace_ready,
-            options=options,
-            labels=partial(_parts, own=f"[Callback]{self.state_key}.", module_names=module_names),
+            options,
+            framework="Lightning",
+            loops=(TRAIN, VALIDATE, TEST, PREDICT),
+            step_unit=step_unit,
+            labels=partial(parts_of, own=f"[Callback]{self.state_key}.", module_names=module_names),
             listener=self._log,
         )
-        self._train = self._stages.get(TRAIN)
+        self._log_results = log_results
+        self._log_files = log_files
         self._evaluation: Stage | None = None
         self._trainer: Trainer | None = None
         self._global_step = 0
@@ -89,15 +89,6 @@ class ProfilerCallback(Callback):
         self._restored: dict[str, int] = {}
         self._out = ""
         self._run = adapting.new_run_name()
-
-    @property
-    def profilers(self) -> dict[str, Profiler]:
-        """The profiler of each loop that has a schedule."""
-        return self._stages.profilers
-
-    def summary(self, format: Literal["table", "markdown"] = "table") -> str:  # noqa: A002 -- as pandas calls it
-        """What all windows so far say, as tables or as one page of markdown; waits for their files."""
-        return self._stages.summary(format)
 
     def state_dict(self) -> dict[str, Any]:
         """For the checkpoint: how many steps each loop has done."""
@@ -161,12 +152,12 @@ class ProfilerCallback(Callback):
 
     def _name_part(self, part: str) -> None:
         """A part of a training step begins that Lightning does not name."""
-        if self._train is not None and isinstance(self._train.labels, Parts):
-            self._train.labels.enter(part)
+        if self._train is not None and self._train.parts is not None:
+            self._train.parts.begin(part)
 
     def _end_part(self, part: str) -> None:
-        if self._train is not None and isinstance(self._train.labels, Parts):
-            self._train.labels.leave(part)
+        if self._train is not None and self._train.parts is not None:
+            self._train.parts.end(part)
 
     def _updated(self, trainer: Trainer) -> bool:
         """Whether an optimizer has made a step since the last call; how many did is not told by their count."""
@@ -185,66 +176,41 @@ class ProfilerCallback(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Validation ended."""
-        self._end_evaluation()
+        self.on_test_end()
         self._end_part(labels.VALIDATION)
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Testing begins."""
         self._begin_evaluation(trainer, TEST)
 
-    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Testing ended."""
-        self._end_evaluation()
-
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Prediction begins."""
         self._begin_evaluation(trainer, PREDICT)
 
-    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Prediction ended."""
-        self._end_evaluation()
-
-    def on_validation_batch_start(self, *_: Any) -> None:
+    def on_validation_batch_start(self, *_: Any, **__: Any) -> None:
         """The batch is here, on its device."""
-        self._evaluation_has_data()
-
-    def on_validation_batch_end(self, *_: Any) -> None:
-        """A step ends and the next one begins."""
-        self._step_evaluation()
-
-    def on_test_batch_start(self, *_: Any) -> None:
-        """The batch is here, on its device."""
-        self._evaluation_has_data()
-
-    def on_test_batch_end(self, *_: Any) -> None:
-        """A step ends and the next one begins."""
-        self._step_evaluation()
-
-    def on_predict_batch_start(self, *_: Any) -> None:
-        """The batch is here, on its device."""
-        self._evaluation_has_data()
-
-    def on_predict_batch_end(self, *_: Any) -> None:
-        """A step ends and the next one begins."""
-        self._step_evaluation()
-
-    def _evaluation_has_data(self) -> None:
         if self._evaluation is not None:
             self._evaluation.data_arrived()
 
-    def _step_evaluation(self) -> None:
+    def on_validation_batch_end(self, *_: Any, **__: Any) -> None:
+        """A step ends and the next one begins."""
         if self._evaluation is not None:
             self._evaluation.step()
+
+    def on_test_end(self, *_: Any, **__: Any) -> None:
+        """Testing or prediction ended."""
+        evaluation, self._evaluation = self._evaluation, None
+        if evaluation is not None:
+            evaluation.pause()
+
+    on_test_batch_start = on_predict_batch_start = on_validation_batch_start
+    on_test_batch_end = on_predict_batch_end = on_validation_batch_end
+    on_predict_end = on_test_end
 
     def _begin_evaluation(self, trainer: Trainer, stage: str, step: int | None = None) -> None:
         self._evaluation = self._stages.get(stage)
         if self._evaluation is not None:
             self._begin(trainer, self._evaluation, step)
-
-    def _end_evaluation(self) -> None:
-        evaluation, self._evaluation = self._evaluation, None
-        if evaluation is not None:
-            evaluation.pause()
 
     # -- all loops ---------------------------------------------------------------------------------------------------
 
@@ -262,12 +228,8 @@ class ProfilerCallback(Callback):
         trainer, step = self._trainer, self._stages[capture.stage].global_step_of(capture)
         if trainer is None or not trainer.is_global_zero or not self._log_results:
             return
-        for each in trainer.loggers:
-            with guard(f"logging the results to {type(each).__name__}"):
-                results.log_summary(each, capture, place, trainer.global_step if step is None else step)
+        for one in trainer.loggers:
+            with guard(f"logging the results to {type(one).__name__}"):
+                results.log_summary(one, capture, place, trainer.global_step if step is None else step)
                 if self._log_files:
-                    results.log_files(each, capture, place)
-
-
-def _parts(profiler: Profiler, _: str, *, own: str, module_names: bool) -> Parts:
-    return Parts(profiler, own=own, module_names=module_names)
+                    results.log_files(one, capture, place)

@@ -9,11 +9,11 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from typing_extensions import Unpack
 
-from perfhooks import OptionError, Options, Profiler, adapting
-from perfhooks.adapting import SCHEDULE, Stage, Stages, guard, with_options
+from perfhooks import OptionError, Options, adapting
+from perfhooks.adapting import SCHEDULE, Face, Stage, guard, with_options
 from perfhooks_mmengine import builtin, logs
 from perfhooks_mmengine.loops import STAGES, Loops, built
-from perfhooks_mmengine.regions import Regions
+from perfhooks_mmengine.regions import parts_of
 from perfhooks_mmengine.updates import Updates
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _STEPS: Final = "perfhooks"
 
 
 @with_options(without=("stage",), keep_results=False)
-class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
+class ProfilerHook(Face, Hook):  # type: ignore[misc]  # mmengine ships no types
     """Profiles the iterations of a Runner on a schedule, in place of mmengine's hook of this name.
 
     In a config file: ``custom_hooks = [dict(type="perfhooks_mmengine.ProfilerHook", with_stack=True)]``. Files go to
@@ -76,7 +76,6 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
         json_trace_path: str | None = None,
         **options: Unpack[Options],
     ) -> None:
-        adapting.check(ProfilerHook, options, framework="mmengine", step_unit=step_unit)
         self._updates = Updates() if step_unit == "optimizer" else None
         theirs = schedule is None and (
             builtin.is_own(on_trace_ready)
@@ -90,16 +89,20 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
                 raise OptionError("activities must not be given beside activity_with_cpu and activity_with_cuda")
             options["activities"] = chosen
         options.setdefault("keep_results", self._beginning is not None)
-        self._stages = Stages.of(
-            adapting.schedules(schedule, {**STAGES, "validate": "validate"}, None if self._beginning else SCHEDULE),
+        super().__init__(
+            schedule,
             builtin.handlers(on_trace_ready, json_trace_path, lambda: self._runner),
-            options=options,
-            labels=Regions,
+            options,
+            framework="mmengine",
+            loops={**STAGES, "validate": "validate"},
+            step_unit=step_unit,
+            labels=parts_of,
             listener=self._show,
+            default=None if self._beginning else SCHEDULE,
         )
-        self._train = self._stages.get("train")
         self.profiler = (self._train or next(iter(self._stages.values()))).profiler
         """The profiler of the training, or else of a loop that is profiled."""
+        self._evaluation: Stage | None = None
         self._closed = False
         self._last_iter: int | None = None
         self._loaded: dict[str, int] = {}
@@ -109,15 +112,6 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
         self._loops = Loops(self._around)
         self._log = logs.RunnerLog()
         self._line = logs.LogLine()
-
-    @property
-    def profilers(self) -> dict[str, Profiler]:
-        """The profiler of each loop that has a schedule."""
-        return self._stages.profilers
-
-    def summary(self, format: Literal["table", "markdown"] = "table") -> str:  # noqa: A002 -- as pandas calls it
-        """What all windows so far say, as tables or as one page of markdown; waits for their files."""
-        return self._stages.summary(format)
 
     # -- what mmengine calls -----------------------------------------------------------------------------------------
 
@@ -171,25 +165,22 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
         """A validation begins, inside the training or on its own."""
         self._start("validate", runner)
 
-    def before_val_iter(self, runner: Any, batch_idx: int, data_batch: Any = None) -> None:
-        """The batch is here."""
-        self._data_arrived("validate")
-
-    def after_val_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
-        """A step of the validation has ended."""
-        self._step("validate")
-
     def before_test(self, runner: Any) -> None:
         """A test begins."""
         self._start("test", runner)
 
-    def before_test_iter(self, runner: Any, batch_idx: int, data_batch: Any = None) -> None:
+    def before_val_iter(self, *_: Any, **__: Any) -> None:
         """The batch is here."""
-        self._data_arrived("test")
+        if self._evaluation is not None:
+            self._evaluation.data_arrived()
 
-    def after_test_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
-        """A step of the test has ended."""
-        self._step("test")
+    def after_val_iter(self, *_: Any, **__: Any) -> None:
+        """A step of the validation, or of the test, has ended."""
+        if self._evaluation is not None:
+            self._evaluation.step()
+
+    before_test_iter = before_val_iter
+    after_test_iter = after_val_iter
 
     def before_save_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:
         """Keep the steps that the iteration does not say."""
@@ -210,19 +201,12 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
     # -- how it is done ----------------------------------------------------------------------------------------------
 
     def _start(self, name: str, runner: Any) -> None:
-        if name in self._stages:
-            self._begin(self._stages[name], runner, self._resumed.pop(name, None))
+        self._evaluation = self._stages.get(name)
+        if self._evaluation is not None:
+            self._begin(self._evaluation, runner, self._resumed.pop(name, None))
 
     def _begin(self, stage: Stage, runner: Any, step: int | None) -> None:
         stage.begin(runner, step=step, out=adapting.folder_in(runner.log_dir), run=runner.timestamp)
-
-    def _data_arrived(self, name: str) -> None:
-        if name in self._stages:
-            self._stages[name].data_arrived()
-
-    def _step(self, name: str) -> None:
-        if name in self._stages:
-            self._stages[name].step()
 
     def _close(self) -> None:
         """End what ``by_epoch`` and ``profile_times`` ask for; a window of a schedule may be cut short."""
@@ -240,10 +224,10 @@ class ProfilerHook(Hook):  # type: ignore[misc]  # mmengine ships no types
         if outermost:
             self._running = True
             self._log.join(self._runner)
-        interrupted = self._train.labels if self._train is not None and name == "validate" and not outermost else None
+        parts = self._train.parts if self._train is not None and name == "validate" and not outermost else None
         cause = None
         try:
-            with interrupted.validation() if isinstance(interrupted, Regions) else nullcontext():
+            with nullcontext() if parts is None else parts.validation():
                 yield
         except BaseException as error:
             cause = adapting.cause_of(error)

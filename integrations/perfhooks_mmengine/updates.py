@@ -10,6 +10,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+def optim_wrappers(runner: Any) -> list[Any]:
+    """What goes around each optimizer of a runner; mostly there is one."""
+    several = isinstance(runner.optim_wrapper, OptimWrapperDict)
+    return list(runner.optim_wrapper.values()) if several else [runner.optim_wrapper]
+
+
 class Updates:
     """Tells which iterations have updated the model."""
 
@@ -20,10 +26,8 @@ class Updates:
     def start(self, runner: Any) -> None:
         """A training begins, or goes on."""
         self._iteration = runner.iter
-        several = isinstance(runner.optim_wrapper, OptimWrapperDict)
-        wrappers = runner.optim_wrapper.values() if several else [runner.optim_wrapper]
         # an optimizer that cannot tell updates the model every time
-        self._answers = [getattr(wrapper, "should_update", lambda: True) for wrapper in wrappers]
+        self._answers = [getattr(wrapper, "should_update", lambda: True) for wrapper in optim_wrappers(runner)]
 
     def end_iteration(self) -> bool:
         """Whether the iteration that ends has updated the model."""

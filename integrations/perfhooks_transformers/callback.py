@@ -12,15 +12,15 @@ from transformers import Trainer, TrainerCallback
 from transformers.trainer_callback import ExportableState
 from typing_extensions import Unpack
 
-from perfhooks import Options, Profiler, adapting
-from perfhooks.adapting import Parts, Stages, WrappedMethods, guard, labels, with_options
+from perfhooks import Options, adapting
+from perfhooks.adapting import Face, Parts, WrappedMethods, guard, labels, with_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
-    from perfhooks import Capture
+    from perfhooks import Capture, Profiler
     from perfhooks.adapting import HandlerLike, Place, ScheduleLike
 
 STAGES: Final = ("train", "validate", "predict")
@@ -36,7 +36,7 @@ _EVALUATION: Final = {"prediction_step": labels.FORWARD}
 
 
 @with_options(without=("stage",), keep_results=False)
-class ProfilerCallback(TrainerCallback, ExportableState):
+class ProfilerCallback(Face, TrainerCallback, ExportableState):
     """Profiles the loops of a Trainer, each on a schedule of its own.
 
     Files go to ``perf`` in ``args.output_dir`` unless ``out`` is given. A training step is everything from one
@@ -72,33 +72,23 @@ class ProfilerCallback(TrainerCallback, ExportableState):
         trainer = None if steps is None else adapting.caller(Trainer)
         if trainer is not None:
             # transformers makes a callback anew: the one with the schedule and the handlers is still in its list
-            before = next(each for each in trainer.callback_handler.callbacks if type(each) is type(self))
+            before = next(one for one in trainer.callback_handler.callbacks if type(one) is type(self))
             self.__dict__ = before.__dict__
             return
-        adapting.check(type(self), options, framework="the Trainer", step_unit=step_unit)
-        self._by_update = step_unit == "optimizer"
-        self._log_results = log_results
-        self._stages = Stages.of(
-            adapting.schedules(schedule, STAGES),
+        super().__init__(
+            schedule,
             on_trace_ready,
-            options=options,
+            options,
+            framework="the Trainer",
+            loops=STAGES,
+            step_unit=step_unit,
             labels=partial(_parts, module_names=module_names),
-            listener=self._log,
+            listener=self._log if log_results else None,
         )
-        self._train = self._stages.get("train")
         self._trainer: Callable[[], Trainer | None] = type(None)
         self._methods = WrappedMethods()
         self._loop: adapting.Stage | None = None
         self._steps: dict[str, int] = {}
-
-    @property
-    def profilers(self) -> dict[str, Profiler]:
-        """The profiler of each loop that has a schedule."""
-        return self._stages.profilers
-
-    def summary(self, format: Literal["table", "markdown"] = "table") -> str:  # noqa: A002 -- as pandas calls it
-        """What all windows so far say, as tables or as one page of markdown; waits for their files."""
-        return self._stages.summary(format)
 
     def state(self) -> dict[str, Any]:
         """For the checkpoint: how many steps each loop has done."""
@@ -197,7 +187,7 @@ class ProfilerCallback(TrainerCallback, ExportableState):
     def _log(self, capture: Capture, place: Place) -> None:
         """A window has its files."""
         trainer = self._trainer()
-        if trainer is None or not self._log_results or not trainer.is_world_process_zero():
+        if trainer is None or not trainer.is_world_process_zero():
             return
         should_log = trainer.control.should_log
         # the method of a subclass may empty what it has gathered for the Trainer's own lines

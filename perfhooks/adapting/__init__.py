@@ -6,6 +6,7 @@ A *stage* is a loop of the framework's (train, validate, test, predict) that is 
 from perfhooks import labels
 from perfhooks.adapting.callers import caller
 from perfhooks.adapting.checks import check, read_counts
+from perfhooks.adapting.face import Face
 from perfhooks.adapting.module_names import ModuleNames
 from perfhooks.adapting.open_labels import OpenLabels
 from perfhooks.adapting.parts import Parts
@@ -22,6 +23,7 @@ from perfhooks.run.capture import Place
 
 __all__ = [
     "SCHEDULE",
+    "Face",
     "HandlerLike",
     "Labels",
     "ModuleNames",

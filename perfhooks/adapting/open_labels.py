@@ -36,6 +36,11 @@ class OpenLabels:
         """Whether a label of this key is open."""
         return any(key == name for name, _ in self._open)
 
+    @property
+    def innermost(self) -> str | None:
+        """The key of the label that was opened last; None if none is open."""
+        return self._open[-1][0] if self._open else None
+
     def close(self) -> None:
         """Close all labels."""
         while self._open:

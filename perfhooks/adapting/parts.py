@@ -1,4 +1,4 @@
-"""The parts of a step: public methods of a framework's objects, wrapped while a window is open."""
+"""The parts of a step: public methods of a framework's objects, wrapped while a window is open, and its hooks."""
 
 from __future__ import annotations
 
@@ -23,11 +23,14 @@ if TYPE_CHECKING:
 class Parts:
     """Labels for `Stage`: a call of a method is a part of the step, and hooks may begin and end others.
 
+        Parts(profiler, {"compute_loss": "forward", "engine.backward": "backward"})  # of trainer, and trainer.engine
+
     A validation inside the step is one part, whatever it does but save a checkpoint.
 
     Args:
         profiler: Of the stage.
         methods: What to wrap and which part it is, by names like ``model.loss``, from what the stage began with.
+        more: Called with these parts and what the stage began with, to `wrap` what no such name leads to.
         waits: Whether the stage waits for data wherever no method of these runs, from the end of one step on.
         modules: Finds the module whose descendants' names are to be shown; None shows none.
     """
@@ -37,24 +40,31 @@ class Parts:
         profiler: Profiler,
         methods: Mapping[str, str],
         *,
+        more: Callable[[Parts, Any], object] | None = None,
         waits: bool = False,
         modules: Callable[[Any], torch.nn.Module] | None = None,
     ) -> None:
+        self.methods = WrappedMethods()
+        """What is wrapped until the window closes."""
+        self.labels = OpenLabels(profiler.region)
+        """What is open in the trace."""
+        self.is_on = False
+        """Whether a window is open."""
         self._region = profiler.region
-        self._parts = methods
+        self._paths = methods
+        self._more = more
         self._waits = waits
         self._modules = modules
         self._names: ModuleNames | None = None
-        self._methods = WrappedMethods()
-        self._labels = OpenLabels(profiler.region)
-        self._on = False
 
     def put(self, loop: Any, *, waiting: bool) -> None:
         """A window has opened."""
-        self._on = True
-        for path, part in self._parts.items():
+        self.is_on = True
+        for path, part in self._paths.items():
             owner, _, name = path.rpartition(".")
-            self._methods.wrap_in(attrgetter(owner)(loop) if owner else loop, name, partial(self.part, part))
+            self.wrap(attrgetter(owner)(loop) if owner else loop, name, part)
+        if self._more is not None:
+            self._more(self, loop)
         if self._modules is not None:
             self._names = ModuleNames(self._modules(loop), self._region)
         if waiting:
@@ -62,12 +72,16 @@ class Parts:
 
     def take_off(self, loop: Any) -> None:  # noqa: ARG002 -- the methods know whose they are
         """The window has closed."""
-        self._on = False
-        self._labels.close()
-        self._methods.unwrap()
+        self.is_on = False
+        self.labels.close()
+        self.methods.unwrap()
         names, self._names = self._names, None
         if names is not None:
             names.remove()
+
+    def wrap(self, owner: Any, name: str, part: str) -> None:
+        """Label a method's calls as a part, if the owner has such a method, until the window closes."""
+        self.methods.wrap_in(owner, name, partial(self.part, part))
 
     def wait(self) -> None:
         """A step has ended: what follows is the wait for data, if that cannot be seen otherwise."""
@@ -76,25 +90,29 @@ class Parts:
 
     def begin(self, part: str) -> None:
         """A part begins in one hook and ends in another; the first of several beginnings counts."""
-        if self._on and not self._labels.has(part):
-            self._labels.begin(part)
+        if self.is_on and not self.labels.has(part):
+            self.labels.begin(part)
 
     def end(self, part: str) -> None:
         """It ends, if it has begun."""
-        self._labels.end(part)
+        self.labels.end(part)
 
     def part(self, name: str) -> AbstractContextManager[Any]:
         """Label what is done inside the context."""
         if self._waits:
             self.end(labels.DATA)
-        hidden = not self._on or (self._labels.has(labels.VALIDATION) and name != labels.CHECKPOINT)
+        hidden = not self.is_on or (self.labels.has(labels.VALIDATION) and name != labels.CHECKPOINT)
         return nullcontext() if hidden else self._region(name)
 
     @contextmanager
     def validation(self) -> Iterator[None]:
-        """A validation that interrupts the loop."""
+        """A validation that interrupts the loop, and a wait for data that goes on after it."""
+        waited = self.labels.has(labels.DATA)
+        self.end(labels.DATA)
         self.begin(labels.VALIDATION)
         try:
             yield
         finally:
             self.end(labels.VALIDATION)
+        if waited:
+            self.wait()
