@@ -1,6 +1,7 @@
 """The parts of a step in the trace: right for every way to train, and nothing left behind when no window records."""
 
 import time
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -121,7 +122,16 @@ def test_saving_a_checkpoint_is_a_part_of_the_step_after_it(tmp_path):
     assert not any("ProfilerCallback" in name for name in names)
 
 
-def test_what_the_user_profiles_through_the_trainer_has_its_name_in_the_trace(tmp_path):
+class OfItsOwn(PassThroughProfiler):
+    """A profiler of the user's whose `profile` calls neither `start` nor `stop`."""
+
+    @contextmanager
+    def profile(self, action_name):
+        yield action_name
+
+
+@pytest.mark.parametrize("own", [PassThroughProfiler, OfItsOwn])
+def test_what_the_user_profiles_through_the_trainer_has_its_name_in_the_trace(own, tmp_path):
     class Augmenting(Tiny):
         def training_step(self, batch, batch_idx):
             with self.trainer.profiler.profile("augment"):
@@ -129,7 +139,7 @@ def test_what_the_user_profiles_through_the_trainer_has_its_name_in_the_trace(tm
             return self.loss(batch)
 
     callback = profiler(tmp_path, WINDOW, on_trace_ready="trace")
-    fit(tmp_path, callback, steps=5, module=Augmenting())
+    fit(tmp_path, callback, steps=5, module=Augmenting(), profiler=own())
     callback.summary()
     assert [event.get("name") for event in events(tmp_path, FOLDER)].count("augment") == 2
 

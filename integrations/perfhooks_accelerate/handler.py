@@ -141,6 +141,10 @@ class ProfileKwargs(accelerate.utils.ProfileKwargs):  # type: ignore[misc]  # ac
 
     It may also stand in ``Accelerator(kwargs_handlers=[...])``, for ``accelerator.profile()``.
 
+        with accelerator.profile(ProfileKwargs("wait=100 warmup=2 active=3 repeat=2")) as prof:
+            for batch in prof.steps(loader):
+                train(batch)
+
     Args:
         schedule: Which steps to record, as for :class:`perfhooks.Profiler`; or a mapping with a schedule for each loop:
             ``train``, and those that ``prof.stage(name)`` runs: ``validate``, ``test``, ``predict``. None records one
@@ -170,14 +174,14 @@ class ProfileKwargs(accelerate.utils.ProfileKwargs):  # type: ignore[misc]  # ac
         schedules = adapting.schedules(schedule, STAGES)
         own = schedules.pop("train", NOTHING)
         perfhooks.Profiler(schedule=own, on_trace_ready=on_trace_ready, **options)  # a wrong option is an error here
-        self._make = partial(
-            _made,
-            own,
-            schedules,
-            on_trace_ready=on_trace_ready,
+        self._others = partial(Stages.of, schedules, on_trace_ready, options=options)
+        self._profiler = partial(
+            Profiler,
             step_unit=step_unit,
             log_results=log_results,
-            options=options,
+            schedule=own,
+            on_trace_ready=on_trace_ready,
+            **options,
         )
 
     @property  # type: ignore[misc]  # a class of one's own for those who ask
@@ -190,21 +194,4 @@ class ProfileKwargs(accelerate.utils.ProfileKwargs):  # type: ignore[misc]  # ac
         accelerator = adapting.caller(Accelerator)
         if accelerator is None:
             logger.warning("no Accelerator calls ProfileKwargs.build(): steps are batches, and nothing is labelled")
-        return self._make(accelerator)
-
-
-def _made(
-    schedule: ScheduleLike,
-    others: Mapping[str, ScheduleLike],
-    accelerator: Accelerator | None,
-    *,
-    on_trace_ready: Any,
-    step_unit: str,
-    log_results: bool,
-    options: Options,
-) -> Profiler:
-    stages = Stages.of(others, on_trace_ready, options=options)
-    return Profiler(
-        accelerator, stages, step_unit=step_unit, log_results=log_results,
-        schedule=schedule, on_trace_ready=on_trace_ready, **options,
-    )  # fmt: skip
+        return self._profiler(accelerator, self._others())

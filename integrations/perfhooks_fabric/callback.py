@@ -32,6 +32,10 @@ _END: Final = object()
 class ProfilerCallback(Face):
     """Profiles the loops of a program that uses Fabric.
 
+        callback = ProfilerCallback("wait=100 warmup=2 active=3 repeat=2")
+        fabric = Fabric(callbacks=[callback])
+        for batch in callback.steps(fabric.setup_dataloaders(loader)): ...
+
     Files go to ``perf`` in the folder of Fabric's first logger, else in the working directory, unless ``out`` is given.
 
     Fabric tells of two things by itself: that a model was set up, and that an optimizer has made a step. So much is

@@ -32,6 +32,10 @@ PREDICT: Final = "predict"
 class ProfilerCallback(Face, Callback):
     """Profiles the loops of a Trainer, each on a schedule of its own.
 
+        callback = ProfilerCallback("wait=100 warmup=2 active=3 repeat=2", with_stack=True)
+        Trainer(callbacks=[callback]).fit(module, loader)
+        print(callback.summary())
+
     Files go to ``perf`` in the Trainer's ``log_dir`` unless ``out`` is given. A training step is everything from the
     end of one batch to the end of the next one: wait for data, transfer, and a validation that falls in between. Every
     loop counts its own steps, from one epoch and from one ``fit`` to the next; training's and validation's counts are

@@ -30,9 +30,12 @@ _STEPS: Final = "perfhooks"
 class ProfilerHook(Face, Hook):  # type: ignore[misc]  # mmengine ships no types
     """Profiles the iterations of a Runner on a schedule, in place of mmengine's hook of this name.
 
-    In a config file: ``custom_hooks = [dict(type="perfhooks_mmengine.ProfilerHook", with_stack=True)]``. Files go to
-    ``perf`` in ``runner.log_dir`` unless ``out`` is given. A training step is an iteration, from the wait for its batch
-    to the end of its hooks, numbered by ``runner.iter``.
+        custom_hooks = [  # in a config file
+            dict(type="perfhooks_mmengine.ProfilerHook", schedule="wait=200 warmup=2 active=3 repeat=2")
+        ]
+
+    Files go to ``perf`` in ``runner.log_dir`` unless ``out`` is given. A training step is an iteration, from the wait
+    for its batch to the end of its hooks, numbered by ``runner.iter``.
 
     Args:
         schedule: Which iterations to record: a mapping, a string like ``"wait=200 warmup=2 active=3 repeat=2"``, or

@@ -39,6 +39,10 @@ _EVALUATION: Final = {"prediction_step": labels.FORWARD}
 class ProfilerCallback(Face, TrainerCallback, ExportableState):
     """Profiles the loops of a Trainer, each on a schedule of its own.
 
+        callback = ProfilerCallback("wait=100 warmup=2 active=3 repeat=2", with_stack=True)
+        Trainer(model, args, train_dataset=data, callbacks=[callback]).train()
+        print(callback.summary())
+
     Files go to ``perf`` in ``args.output_dir`` unless ``out`` is given. A training step is everything from one
     ``on_step_end`` to the next: wait for data, and an evaluation or a checkpoint that falls in between.
 

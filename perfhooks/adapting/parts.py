@@ -70,7 +70,7 @@ class Parts:
         if waiting:
             self.wait()
 
-    def take_off(self, loop: Any) -> None:  # noqa: ARG002 -- the methods know whose they are
+    def take_off(self, _loop: Any, /) -> None:
         """The window has closed."""
         self.is_on = False
         self.labels.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
 
 from perfhooks.adapting.parts import Parts
 from perfhooks.adapting.results import last_step
@@ -36,7 +36,7 @@ class Labels(Protocol):
             waiting: Whether what follows is the wait for the next batch; otherwise the loop has not begun yet.
         """
 
-    def take_off(self, loop: Any) -> None:
+    def take_off(self, loop: Any, /) -> None:
         """The window has closed: close all labels, and leave everything as it was."""
 
 
@@ -61,11 +61,16 @@ def schedules(
     unknown = [name for name in schedule if name not in names]
     if unknown:
         raise OptionError(f"schedule must name loops, {', '.join(names)}, and nothing else, got {unknown[0]!r}")
-    return {names[name]: SCHEDULE if one is None else one for name, one in schedule.items()}  # type: ignore[misc]
+    wanted = cast("Mapping[str, ScheduleLike]", schedule)
+    return {names[name]: SCHEDULE if one is None else one for name, one in wanted.items()}
 
 
 class Stage:
     """One loop: its profiler, and the labels that come and go with the profiler's windows.
+
+        stage = Stage("train", "wait=10 warmup=2 active=3", options={})
+        with stage.running(trainer, out="perf"):
+            ...  # the loop, which calls stage.step() at the end of each step
 
     A copy, be it by `copy.deepcopy` or by `pickle`, is a stage that has not begun, with the same options and count.
 
