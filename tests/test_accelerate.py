@@ -66,7 +66,7 @@ def test_it_takes_every_option_of_the_profiler_but_the_stage():
     given = {name: value for name, value in DEFAULTS.items() if name != "stage"}
     accelerator = Accelerator(cpu=True)
     with accelerator.profile(ProfileKwargs(**given, schedule=TWO_WINDOWS, on_trace_ready=[])) as prof:
-        assert prof._options == DEFAULTS
+        assert prof._course.options == DEFAULTS
 
 
 def test_out_of_the_box_it_records_one_small_window_into_the_logging_folder(tmp_path):

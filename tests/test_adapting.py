@@ -315,7 +315,7 @@ def test_parts_are_labelled_while_a_window_is_open_and_a_validation_is_one(tmp_p
             if stage.parts is not None:
                 stage.parts.wait()
     assert vars(model.inner) == {}
-    rows = dict(adapting.step_rows(next(iter(stage.profiler._handover.places))))
+    rows = dict(adapting.step_rows(next(iter(stage.profiler._course.windows.handover.places))))
     found = {step: {name for name in ("data", "forward", "validation", "checkpoint") if row.get(f"{name}_ms")}
              for step, row in rows.items()}  # fmt: skip
     assert found == {1: {"data", "forward"}, 2: {"data", "forward", "validation", "checkpoint"}}

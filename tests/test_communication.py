@@ -99,7 +99,8 @@ def test_what_a_training_said_is_kept_with_its_windows(tmp_path):
     prof = Profiler(schedule="wait=9 warmup=1 active=1", out=tmp_path, communication="my_exchange")
     place = Place(tmp_path / "train-000002-000002")
     place.folder.mkdir()
-    capture = Capture(first=2, last=2, reached=3, state="spooled", token="0a1b", options=prof._handover.recorded,
+    said = prof._course.windows.handover.recorded
+    capture = Capture(first=2, last=2, reached=3, state="spooled", token="0a1b", options=said,
                       handlers=({"type": "steps"},))  # fmt: skip
     place.save(capture)
     testing.write_trace(place.saved_trace("0a1b"), [step_mark(2, 0, 100), kernel(1, 0, 10, name="my_exchange_v2")])

@@ -329,7 +329,7 @@ def test_a_handler_that_hangs_holds_the_exit_for_exit_timeout_only(train, tmp_pa
     (tmp_path / "mine.py").write_text(HANDLERS)
     options = "OPTIONS.update(on_trace_ready=['steps', 'mine:Hangs'], exit_timeout=1)\n"
     kill = "\nimport atexit; atexit.register(lambda: os.kill(worker, signal.SIGKILL))\n"
-    remember = "worker = prof._handover.tasks.worker.pid"
+    remember = "worker = prof._course.windows.handover.tasks.worker.pid"
     # the exit handler that was registered first runs last: after ours
     training = train(kill + options + script(remember, 0))
     done = training.end()

@@ -220,8 +220,8 @@ def test_wait_gives_up_in_time(tmp_path, monkeypatch):
     with Profiler(schedule="wait=0 warmup=0 active=1 repeat=1", on_trace_ready="slow:Slow", exit_timeout=0) as prof:
         loop(prof, 2)
     assert prof.wait(0.3) is False
-    os.kill(prof._handover.tasks.worker.pid, 9)
-    prof._handover.tasks._deaths = 1
+    os.kill(prof._course.windows.handover.tasks.worker.pid, 9)
+    prof._course.windows.handover.tasks._deaths = 1
     prof.leave()
 
 

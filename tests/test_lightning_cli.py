@@ -93,8 +93,8 @@ def test_a_configuration_file_says_everything(tmp_path, monkeypatch):
 def test_every_form_of_a_schedule_means_in_a_file_what_it_means_in_python(schedule, tmp_path, monkeypatch):
     from_file = configured(tmp_path, monkeypatch, {"schedule": schedule}, run=False)
     in_python = ProfilerCallback(schedule)
-    assert {stage: repr(each._schedule) for stage, each in from_file.profilers.items()} == {
-        stage: repr(each._schedule) for stage, each in in_python.profilers.items()
+    assert {stage: repr(each._course.requests.base) for stage, each in from_file.profilers.items()} == {
+        stage: repr(each._course.requests.base) for stage, each in in_python.profilers.items()
     }
 
 
@@ -102,7 +102,10 @@ def test_every_form_of_a_schedule_means_in_a_file_what_it_means_in_python(schedu
 def test_handlers_are_given_by_name(handlers, tmp_path, monkeypatch):
     from_file = configured(tmp_path, monkeypatch, {"on_trace_ready": handlers}, run=False)
     in_python = ProfilerCallback(on_trace_ready=handlers)
-    assert from_file.profilers["train"]._handover.recipes == in_python.profilers["train"]._handover.recipes
+    assert (
+        from_file.profilers["train"]._course.windows.handover.recipes
+        == in_python.profilers["train"]._course.windows.handover.recipes
+    )
 
 
 def test_the_saved_configuration_can_be_used_again(tmp_path, monkeypatch):
@@ -116,8 +119,8 @@ def test_the_saved_configuration_can_be_used_again(tmp_path, monkeypatch):
     assert arguments["on_trace_ready"] == EVERYTHING["on_trace_ready"]
     after = configured(tmp_path, monkeypatch, arguments, run=False)
     for stage in ("train", "validate"):
-        assert after.profilers[stage]._options == before.profilers[stage]._options
-        assert after.profilers[stage]._schedule == before.profilers[stage]._schedule
+        assert after.profilers[stage]._course.options == before.profilers[stage]._course.options
+        assert after.profilers[stage]._course.requests.base == before.profilers[stage]._course.requests.base
 
 
 def test_a_wrong_argument_in_a_file_is_an_error_that_names_it(tmp_path, monkeypatch, capsys):

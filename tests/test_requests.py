@@ -52,10 +52,10 @@ def requested(*asked, base=None, step=0):
     """The schedule that comes of some requests at a step, and what was answered."""
     loop = WatchedLoop(Timeline("train"), "train", 1.0, step=int, wake=lambda: None)
     loop.run = Run(Path("nowhere"))
-    wanted = Requests(loop)
+    wanted = Requests(loop, base or OnRequest())
     loop.inbox.extend(asked)
-    phases = wanted.over(base or OnRequest(), step)
-    return phases, [said for _, said in loop.answers]
+    wanted.take_in(step)
+    return wanted, [said for _, said in loop.answers]
 
 
 def ask(steps=3, first=None, name="somebody"):
@@ -128,7 +128,7 @@ def test_no_step_is_recorded_twice_and_every_window_is_whole(base, asked, step):
 def test_where_everything_is_recorded_anyway_a_request_is_refused():
     phases, said = requested(ask(), base=Schedule(wait=0, warmup=0, active=5))
     assert said[0].state == "refused"
-    assert not isinstance(phases, Requests)
+    assert active(phases, 10) == list(range(10))
 
 
 def apply(schedule, step):

@@ -45,6 +45,7 @@ class Counter:
     def __init__(self, mode, step):
         self.mode, self.first, self.step_num, self.stopped = mode, step, step, None
         self.asked, self.arrived = [], []
+        self.pulse = self
 
     def step(self):
         self.step_num += 1

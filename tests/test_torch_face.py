@@ -61,7 +61,7 @@ def test_the_action_of_the_moment_and_the_schedule_are_those_of_torch(schedule):
 
 def test_the_recorder_is_that_of_the_window():
     with Profiler(activities=["cpu"]) as prof:
-        assert prof.profiler is prof._window.profiler
+        assert prof.profiler is prof._course.windows.current.profiler
         X @ X
     assert {event.name for event in prof.profiler.function_events} >= {"aten::mm"}
 

@@ -454,14 +454,14 @@ def test_a_slow_step_asks_for_a_window_and_the_timeline_is_written_meanwhile(tmp
     with Profiler(
         schedule="on request", out=tmp_path, run="r", poll=0.02, trigger="slow", on_trace_ready="steps"
     ) as prof:
-        keep_stepping(prof, lambda: prof._watched.limit_ns is not None)
+        keep_stepping(prof, lambda: prof._course.loop.limit_ns is not None)
         time.sleep(0.5)
         keep_stepping(prof, lambda: any(run.glob("train-*")))
         keep_stepping(prof, (run / "rank0.slow.csv").exists)
         reached = prof.step_num
         keep_stepping(prof, lambda: len((run / "rank0.timeline.csv").read_text().splitlines()) > reached)
         prof.wait()
-    captures = [place.load() for place in prof._handover.places]
+    captures = [place.load() for place in prof._course.windows.handover.places]
     assert {capture.request for capture in captures} == {"slow"}, "a busy machine makes a step slow by itself"
     with (run / "rank0.timeline.csv").open() as file:
         steps = [int(row["step"]) for row in csv.DictReader(file)]
@@ -474,7 +474,7 @@ def test_windows_without_a_slow_step_can_be_dropped(tmp_path, limit, kept):
         schedule="wait=2 warmup=1 active=2 repeat=1", out=tmp_path, run="r", poll=3600, keep="slow", background=False,
         on_trace_ready="steps",
     ) as prof:  # fmt: skip
-        prof._watched.limit_ns = limit
+        prof._course.loop.limit_ns = limit
         for _ in range(6):
             MATRIX @ MATRIX
             prof.step()
@@ -490,7 +490,7 @@ def test_the_page_shows_slow_steps_after_the_last_window_when_the_loop_ends(tmp_
     monkeypatch.setattr(watcher, "_SHARE", 1.0)
     schedule = "wait=2 warmup=0 active=1 repeat=1"
     with Profiler(schedule=schedule, out=tmp_path, run="r", poll=0.05, background=False) as prof:
-        keep_stepping(prof, lambda: prof._watched.limit_ns is not None)
+        keep_stepping(prof, lambda: prof._course.loop.limit_ns is not None)
         be_late()
         prof.step()
     assert "be_late" in (tmp_path / "r" / "report.html").read_text()
@@ -551,7 +551,7 @@ def test_a_watcher_that_dies_is_one_line_and_the_training_goes_on(tmp_path, monk
     with Profiler(schedule="on request", out=tmp_path, poll=0.01) as prof:
         keep_stepping(prof, lambda: "steps are not watched any more (ZeroDivisionError)" in caplog.text)
         prof.request(1)
-        keep_stepping(prof, lambda: prof._handover.places)
+        keep_stepping(prof, lambda: prof._course.windows.handover.places)
     assert not threads()
 
 
@@ -581,7 +581,7 @@ def test_a_folder_that_is_gone_and_a_tracer_change_nothing(tmp_path, caplog):
     seen = []
     with Profiler(schedule="on request", out=tmp_path, run="r", poll=0.01) as prof:
         sys.settrace(trace)
-        keep_stepping(prof, lambda: prof._watched.limit_ns is not None)
+        keep_stepping(prof, lambda: prof._course.loop.limit_ns is not None)
         sys.settrace(None)
         shutil.rmtree(tmp_path / "r")
         (tmp_path / "r").touch()

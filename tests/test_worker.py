@@ -113,7 +113,7 @@ def test_a_training_survives_what_it_does_to_itself(tmp_path):
         os.environ["PYTHONPATH"] = os.pathsep.join([os.path.abspath("site"), os.environ.get("PYTHONPATH", ""), ""])
         open("json.py", "w").write("raise RuntimeError('stray')\\n")
         with perfhooks.Profiler(schedule="wait=2 warmup=0 active=1 repeat=3", out="runs", run="r") as prof:
-            worker = prof._handover.tasks.worker
+            worker = prof._course.windows.handover.tasks.worker
             for step in range(12):
                 torch.ones(3) + 1
                 if step == 4:
@@ -191,7 +191,7 @@ def test_ten_profilers_one_after_the_other_leave_no_worker(tmp_path, monkeypatch
     pids = []
     for _ in range(3):
         with Profiler(schedule="wait=0 warmup=0 active=1 repeat=1", out="runs", on_trace_ready="steps") as prof:
-            pids.append(prof._handover.tasks.worker.pid)
+            pids.append(prof._course.windows.handover.tasks.worker.pid)
             prof.step()
     deadline = time.monotonic() + TIMEOUT
     while any(map(_is_there, pids)) and time.monotonic() < deadline:
@@ -261,7 +261,11 @@ def test_a_worker_sees_no_device_and_gets_nothing_that_was_put_into_the_training
         monkeypatch.setenv(name, "8")
     made = Worker(tmp_path / "worker.log")
     try:
-        lines = Path(f"/proc/{made.pid}/environ").read_bytes().decode().split("\0")
+        environment = Path(f"/proc/{made.pid}/environ")
+        deadline = time.monotonic() + TIMEOUT
+        while not environment.read_bytes() and time.monotonic() < deadline:
+            time.sleep(0.01)  # the new program has been begun, and has no variables yet
+        lines = environment.read_bytes().decode().split("\0")
     finally:
         made.leave(TIMEOUT)
     found = dict(line.split("=", 1) for line in lines if line)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from perfhooks.adapting import HandlerLike, Place, ScheduleLike
 
 STAGES: Final = ("train", "validate", "test", "predict")
-NOTHING: Final = perfhooks.Schedule(wait=2**60, warmup=0, active=1)
+NOTHING: Final = "on request"
 """Of a training that is not to be recorded, where other loops are."""
 _METHODS: Final = {
     "backward": labels.BACKWARD,

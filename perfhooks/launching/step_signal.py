@@ -148,7 +148,8 @@ class StepSignal:
         if reason is not None:
             self.stand_down(reason)
             return
-        self.profiler = self.heard.waiting = self._profilers.current
+        self.profiler = self._profilers.current
+        self.heard.waiting = self.profiler.pulse
         self._starting = (self.profiler,)
         process.at_end(process.End.COUNTS, self._say_counts)
 

@@ -13,6 +13,8 @@ from perfhooks.run.timeline import clock
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from perfhooks.recording.pulse import Pulse
+
 T = TypeVar("T")
 
 
@@ -21,18 +23,6 @@ class Stepped(Protocol):
 
     def ensure_started(self) -> None:
         """Start, if nobody has."""
-
-    @property
-    def is_recording(self) -> bool:
-        """Whether labels are worth their while now."""
-
-    @property
-    def arrive(self) -> Callable[[int], object]:
-        """Takes the clock when a step has its batch."""
-
-    @property
-    def ask(self) -> Callable[[int], object]:
-        """Takes the clock when a pass begins: what the loop did since the last one is no wait for data."""
 
     def step(self) -> None:
         """A step has ended."""
@@ -48,10 +38,11 @@ class SteppingLoader(Generic[T]):
     the next iteration begins.
     """
 
-    def __init__(self, profiler: Stepped, loader: Iterable[T]) -> None:
+    def __init__(self, profiler: Stepped, pulse: Pulse, loader: Iterable[T]) -> None:
         if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
             raise OptionError(f"steps() needs something to iterate over, got {loader!r}")
         self._profiler = profiler
+        self._pulse = pulse
         self._loader = loader
         self._broken_off = False
 
@@ -59,20 +50,20 @@ class SteppingLoader(Generic[T]):
         return len(self._loader)  # type: ignore[arg-type]  # a loader without a length says so itself
 
     def __iter__(self) -> Iterator[T]:
-        profiler = self._profiler
+        profiler, pulse = self._profiler, self._pulse
         profiler.ensure_started()
         if self._broken_off:
             # the loop was left in the middle of a step, and goes on with another
             self._broken_off = False
             profiler.step()
-        arrived, step = profiler.arrive, profiler.step
-        profiler.ask(clock())
+        arrived, step = pulse.arrive, profiler.step
+        pulse.ask(clock())
         with profiler.region(labels.DATA):
             fetch = iter(self._loader).__next__
         while True:
             # in no variable: a batch lives as long as the loop keeps it, and not until the next one is there
             try:
-                if profiler.is_recording:
+                if pulse.is_recording:
                     yield _labelled(fetch, arrived)
                 else:
                     yield (fetch(), arrived(clock()))[0]

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from perfhooks.guard import logger
 from perfhooks.options import are_any, said, selected
+from perfhooks.recording.handover import place_of
 from perfhooks.run import remote
 from perfhooks.run.folder import Run
 from perfhooks.run.job import current_job
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
 
     from perfhooks.job import Job
     from perfhooks.options import Options
-    from perfhooks.recording.handover import Handover
+    from perfhooks.recording.handover import Handover, Recorded
+    from perfhooks.recording.requested import Requests
+    from perfhooks.run.capture import Place
 
 _STARTED: Final[Counter[tuple[str, str]]] = Counter()
 """How many runs without a name were begun in this process, by the folder for runs and the stage."""
@@ -30,17 +32,16 @@ class Membership:
     Args:
         options: The profiler's; ``ranks``, ``out``, ``run``, ``stage`` and ``keep_windows`` are read.
         handover: Told where the files go, and whether this rank speaks.
-        schedule: Gives the schedule as the run folder keeps it; None where it is a callable or there is none.
+        requests: Know the schedule.
         writes: Whether files are wanted at all.
     """
 
-    def __init__(
-        self, options: Options, handover: Handover, schedule: Callable[[], dict[str, Any] | None], *, writes: bool
-    ) -> None:
+    def __init__(self, options: Options, handover: Handover, requests: Requests, *, writes: bool) -> None:
         self._options = options
         self._handover = handover
-        self._schedule = schedule
-        self._writes = writes
+        self._requests = requests
+        self.writes = writes
+        """Whether files are wanted at all."""
         self.run: Run | None = None
         """Where this rank writes; None before it has joined, and where no files are wanted."""
         self._job: Job | None = None
@@ -68,7 +69,7 @@ class Membership:
                     "ranks=%r are not in this job (world size %d): nothing is recorded", ranks, job.world_size
                 )
             return False
-        if self._writes:
+        if self.writes:
             self.run = self.run or self._open_run(job)
             self._handover.open(self.run)
         self._handover.is_loud = self._speaks(job)
@@ -92,13 +93,28 @@ class Membership:
             return True
         old, self.run = self.run, None
         records = selected(self._options["ranks"], job)
-        if records and self._writes:
+        if records and self.writes:
             self.run = self._open_run(job)
         self._handover.move(self.run)
         if old is not None:
             old.discard()
         self._handover.is_loud = self._speaks(job)
         return records
+
+    @property
+    def folder(self) -> Path | None:
+        """The run folder; None where there is none."""
+        return None if self.run is None else self.run.folder
+
+    def place_of(self, window: Recorded) -> Place | None:
+        """Where the files of a window go; None where no files are written."""
+        return None if self.run is None else place_of(window, self.run, self._options["stage"])
+
+    def enter(self, window: Recorded | None) -> None:
+        """A window begins; None where it has ended."""
+        if self.run is not None:
+            place = None if window is None else self.place_of(window)
+            self.run.enter_window(None if place is None else place.folder.name)
 
     def abandon(self) -> None:
         """This process is a forked child: the folder is its parent's."""
@@ -115,7 +131,7 @@ class Membership:
 
     def _open_run(self, job: Job) -> Run:
         facts = {
-            "schedule": self._schedule(),
+            "schedule": self._requests.fields,
             "handlers": self._handover.recipes,
             "options": self._handover.recorded,
             "ranks": said(self._options["ranks"]),
@@ -133,7 +149,7 @@ class Membership:
 
     def _count_runs(self) -> None:
         """Number the runs that have no name: every rank does, whether it records or not, so all come to the same."""
-        if self._number is None and self._writes and not self._name:
+        if self._number is None and self.writes and not self._name:
             folder = self._out
             key = (str(folder) if remote.is_url(folder) else str(Path(folder).absolute()), self._options["stage"])
             self._number = _STARTED[key]

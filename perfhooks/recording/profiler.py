@@ -8,20 +8,22 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from typing_extensions import Self, Unpack
 
-from perfhooks import words
 from perfhooks.errors import OptionError
-from perfhooks.guard import cause_of, logger, speak_up
+from perfhooks.guard import cause_of, guard, logger, speak_up
 from perfhooks.options import Options, check_request, checked, recording, with_options
-from perfhooks.recording.course import Course, State
+from perfhooks.recording.course import Course, State, Wanted
+from perfhooks.recording.ending import lifetime
+from perfhooks.recording.like_torch.accepted import check_recording
+from perfhooks.recording.like_torch.face import TorchFace
 from perfhooks.recording.loader import SteppingLoader
 from perfhooks.recording.window import region
-from perfhooks.recording.windows import Wanted
 from perfhooks.run.folder import check_out
 from perfhooks.run.timeline import clock
-from perfhooks.schedule import OnRequest, Schedule
+from perfhooks.schedule import Schedule
 from perfhooks.watching.loops import Asked
 
 if TYPE_CHECKING:
+    import os
     from pathlib import Path
     from types import TracebackType
 
@@ -32,17 +34,19 @@ T = TypeVar("T")
 
 ScheduleLike = Schedule | str | Mapping[str, int] | Callable[[int], Any] | None
 
-_UNREACHED: Final = 1 << 40
-"""Steps that no training does: a window after so many is how a stage without a schedule is written."""
 _NOTHING: Final = nullcontext()
 
 
 @with_options()
-class Profiler(Course):
+class Profiler(TorchFace):
     """Profiles the steps of a loop on a schedule, in place of ``torch.profiler.profile``.
 
     Without a schedule it records from start to stop, as torch does. With a schedule or ``out`` it leaves a run folder
     with a trace, a step table and an operator table for every window, and stacks where they were recorded.
+
+        with perfhooks.Profiler(schedule="wait=10 warmup=2 active=3 repeat=1") as prof:
+            for batch in prof.steps(loader):
+                train(batch)
 
     Args:
         schedule: Which steps to record: a :class:`Schedule`, a mapping, a string like ``"wait=10 warmup=2 active=3"``
@@ -63,13 +67,69 @@ class Profiler(Course):
         on_trace_ready: HandlerLike | Sequence[HandlerLike] | None = None,
         **options: Unpack[Options],
     ) -> None:
-        of_all, steps = checked(options), Schedule.of(schedule)
-        if of_all["out"] is not None:
-            check_out(of_all["out"])
-        if of_all["max_trace_mb"] is not None and not isinstance(steps, Schedule):
+        whole, steps = checked(options), Schedule.of(schedule)
+        if whole["out"] is not None:
+            check_out(whole["out"])
+        if whole["max_trace_mb"] is not None and not isinstance(steps, Schedule):
             raise OptionError("max_trace_mb needs a schedule whose windows are known, so that they can be shortened")
-        super().__init__(Wanted(of_all, steps, on_trace_ready, recording(options)))
+        wanted = Wanted(whole, steps, on_trace_ready, check_recording(recording(options)))
+        super().__init__(Course(wanted), on_trace_ready)
         speak_up()
+
+    def start(
+        self, step: int | None = None, *, out: str | os.PathLike[str] | None = None, run: str | None = None
+    ) -> None:
+        """Begin; nothing happens if it has begun already.
+
+        Args:
+            step: Number of the step that begins now, where training resumes; None goes on counting, from 0 at first.
+                Inside a window's warm-up or active steps it waits for the next window.
+            out: The folder that holds runs, if the option was not given.
+            run: Name of the run, if the option was not given.
+
+        Raises:
+            OptionError: ``step`` is no integer, or negative.
+        """
+        lifetime.opened(self)
+        try:
+            self._course.start(step, out, run)
+        finally:
+            if self._course.is_over:
+                lifetime.forget(self)
+
+    def stop(self, cause: str | None = None) -> None:
+        """End; a window that is being recorded is kept and marked partial. Nothing happens if it has ended already.
+
+        Args:
+            cause: Why, if something interrupted the training.
+        """
+        self.pause(cause)
+        self._course.end()
+        if self._course.is_over:
+            lifetime.forget(self)
+
+    def pause(self, cause: str | None = None) -> None:
+        """Leave the loop for a while; as ``stop()``, but silent about windows that are still to come.
+
+        Args:
+            cause: Why; kept with a window that it cuts short.
+        """
+        self._course.pause(cause)
+
+    def abandon(self) -> None:
+        """Do nothing from now on, and touch nothing that was recorded: this process is a forked child."""
+        self._course.abandon()
+
+    def leave(self) -> None:
+        """The process ends: stop, and wait for the files for at most ``exit_timeout`` seconds."""
+        if self._course.state is State.RUNNING:
+            self.stop(lifetime.why_it_ends())
+        self._course.windows.handover.tasks.leave(self._course.options["exit_timeout"])
+
+    def ensure_started(self) -> None:
+        """Start if nobody ever has, as ``steps()`` does; nothing happens after a ``stop()``."""
+        if self._course.state is State.NEW:
+            self.start()
 
     def request(self, steps: int = 3, **recording: bool) -> None:
         """Record the next steps, whether or not the schedule does; where the schedule records them, those after them.
@@ -84,10 +144,10 @@ class Profiler(Course):
             TypeError: No such option can be given to a request.
         """
         check_request(steps, recording)
-        if self._state is State.ENDED:
+        if self._course.state is State.ENDED:
             logger.warning("no window is recorded on request: the profiler has been stopped")
             return
-        self._watched.ask(Asked("code", steps, options=recording))
+        self._course.loop.ask(Asked("code", steps, options=recording))
 
     def __enter__(self) -> Self:
         self.start()
@@ -97,30 +157,45 @@ class Profiler(Course):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop(None if error is None else cause_of(error))
-        observer = self._options["execution_trace_observer"]
+        observer = self._course.options["execution_trace_observer"]
         if observer is not None:
             observer.cleanup()
 
     def step(self) -> None:
         """Say that a step has ended and the next one begins."""
-        self._end_step(clock())
-        self._step = step = self._step + 1
-        if step >= self._next:
-            self._advance(step)
+        pulse = self.pulse
+        pulse.end_step(clock())
+        pulse.step = step = pulse.step + 1
+        if step >= pulse.due:
+            if self._course.state is State.NEW:
+                self._start_late(step)
+            else:
+                self._course.advance(step)
+
+    def _start_late(self, step: int) -> None:
+        """Nobody called ``start()``; torch records there as well, from the second step on."""
+        requests = self._course.requests
+        with guard("starting to profile", self._course.options["on_error"]):
+            if not requests.is_until_stop and requests.opens(0):
+                logger.warning(
+                    "the profiler was not started before its first step, so the window that begins there is lost: "
+                    "use it in a `with`, or call start()"
+                )
+        self.start(step)
 
     def data_arrived(self) -> None:
         """Say that the current step has its batch; its wait is then in the timeline. ``steps()`` says it by itself."""
-        self.arrive(clock())
+        self.pulse.arrive(clock())
 
     @property
     def folder(self) -> Path | None:
         """The run folder; None where no files are written, and before the profiler has been started."""
-        return None if self._run is None else self._run.folder
+        return self._course.windows.membership.folder
 
     @property
     def in_window(self) -> bool:
         """Whether the current step belongs to a window that is open, warm-up included."""
-        return self._window is not None
+        return self._course.windows.current is not None
 
     def steps(self, loader: Iterable[T]) -> SteppingLoader[T]:
         """Iterate over ``loader``, label the wait for each batch and step after each.
@@ -131,7 +206,7 @@ class Profiler(Course):
         Raises:
             OptionError: It cannot be iterated.
         """
-        return SteppingLoader(self, loader)
+        return SteppingLoader(self, self.pulse, loader)
 
     def region(self, name: str) -> AbstractContextManager[Any]:
         """Label a part of the step while a window records; costs next to nothing otherwise.
@@ -141,7 +216,7 @@ class Profiler(Course):
         Args:
             name: One of :data:`perfhooks.labels.PARTS` counts in the step table; any other shows in the trace.
         """
-        return region(str(name)) if self.is_recording else _NOTHING
+        return region(str(name)) if self.pulse.is_recording else _NOTHING
 
     def when_finished(self, listener: Callable[[Capture, Place], object]) -> None:
         """Have ``listener`` called on the training thread, at the end of some later step, when a window has its files.
@@ -149,7 +224,7 @@ class Profiler(Course):
         Args:
             listener: Takes the facts of the window and where its files are.
         """
-        self._handover.listeners.append(listener)
+        self._course.windows.handover.listeners.append(listener)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until every recorded window has its files.
@@ -160,12 +235,12 @@ class Profiler(Course):
         Returns:
             Whether they have.
         """
-        return self._handover.tasks.wait(timeout)
+        return self._course.windows.handover.tasks.wait(timeout)
 
     @property
     def windows_left(self) -> int:
         """How many recorded windows have no files yet, as far as was heard of them."""
-        return self._handover.tasks.windows_left
+        return self._course.windows.handover.tasks.windows_left
 
     def summary(self, format: Literal["table", "markdown"] = "table") -> str:  # noqa: A002 -- as pandas calls it
         """What all windows so far say, as text; waits for their files. A notebook shows it as it is.
@@ -183,27 +258,11 @@ class Profiler(Course):
         if format not in ("table", "markdown"):
             raise OptionError(f"format must be table or markdown, got {format!r}")
         self.wait()
-        if not self._handover.places:
-            return self._why_nothing()
-        captures = [place.load() for place in self._handover.places if place.capture_file.exists()]
-        table = step_table([place.artifact("steps.csv") for place in self._handover.places])
+        places = self._course.windows.handover.places
+        if not places:
+            return self._course.why_nothing()
+        captures = [place.load() for place in places if place.capture_file.exists()]
+        table = step_table([place.artifact("steps.csv") for place in places])
         if format == "markdown":
-            return Text.of(of_run(self._handover.places[-1].run), is_markdown=True)
+            return Text.of(of_run(places[-1].run), is_markdown=True)
         return Text.of("\n\n".join([table, *(line for line in [cost_line(captures)] if line)]))
-
-    def _why_nothing(self) -> str:
-        if self._window is not None:
-            return f"nothing to show yet: the window of step {self._step} is still recording"
-        if self._state is State.LEFT_OUT:
-            return "no window is recorded here: this rank is not among those of ranks="
-        if self._last is not None:
-            why = "its files could not be saved, as was said before" if self._writes else "no files were asked for"
-            return f"a window has been recorded, but {why}; key_averages() and events() show it"
-        if self._skipped:
-            return f"no window has been recorded: {self._skipped} had to be skipped, as was said before"
-        planned = self._phases.next_window(0)
-        first = f"; the first window is {words.steps(planned.active, planned.last)}" if planned else ""
-        if isinstance(self._phases, OnRequest) or (planned and planned.active > _UNREACHED):
-            first = "; no window was planned"
-        reached = f"{words.count(self._step, 'step')} ended"
-        return f"no window has been recorded: {reached}{first}"

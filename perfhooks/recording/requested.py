@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from perfhooks.guard import logger
 from perfhooks.run import layout
 from perfhooks.run.publishing import file_name
-from perfhooks.schedule import CallableSchedule, FromStartToStop, Phase, Planned, Schedule
+from perfhooks.schedule import CallableSchedule, FromStartToStop, OnRequest, Phase, Planned, Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from perfhooks.schedule import Phases
     from perfhooks.watching.loops import Asked, WatchedLoop
     from perfhooks.watching.requests import State
 
@@ -48,27 +48,58 @@ class Requests:
 
     Args:
         loop: Where requests come in, and answers go out.
+        base: The schedule without them.
     """
 
-    def __init__(self, loop: WatchedLoop) -> None:
-        self._loop = loop
-        self.base: Phases = FromStartToStop(0)
-        """The schedule without them."""
+    def __init__(self, loop: WatchedLoop, base: Schedule | OnRequest | CallableSchedule | FromStartToStop) -> None:
+        self.loop = loop
+        self.base = base
+        self.began = 0
+        """The step that was current when the loop began, or went on."""
+        self.shortened = 0
+        """How many steps less than the schedule asked for its windows have."""
         self._windows: list[RequestedWindow] = []
 
-    def over(self, base: Phases, step: int) -> Phases:
-        """Give what was asked for a place, and return the schedule that holds from ``step`` on.
+    @property
+    def is_until_stop(self) -> bool:
+        """Whether there is no schedule: the window ends when the loop does."""
+        return isinstance(self.base, FromStartToStop)
+
+    @property
+    def fields(self) -> dict[str, int] | None:
+        """The schedule as the run folder keeps it; None where it has no fields."""
+        return self.base.to_dict() if isinstance(self.base, Schedule) else None
+
+    def begin(self, step: int) -> None:
+        """The loop begins with a step, or goes on with it."""
+        self.began = step
+        if self.is_until_stop:
+            self.base = FromStartToStop(step)
+
+    def take_in(self, step: int) -> None:
+        """Give what was asked for a place, from ``step`` on, which begins now; forget windows that are over."""
+        while self.loop.inbox:
+            self._place(self.loop.inbox.popleft(), step)
+        self._windows = [window for window in self._windows if window.planned.last >= step]
+
+    def shorten(self, size: int, budget_mb: float) -> None:
+        """Shorten the windows of the schedule that are to come, if one's trace was too large.
 
         Args:
-            base: The schedule, or what an earlier call returned.
-            step: The step that begins now.
+            size: Of the trace, in bytes.
+            budget_mb: What it may have, in MB.
         """
-        if base is not self:
-            self.base = base
-        while self._loop.inbox:
-            self._place(self._loop.inbox.popleft(), step)
-        self._windows = [window for window in self._windows if window.planned.last >= step]
-        return self if self._windows else self.base
+        schedule = self.base
+        if not isinstance(schedule, Schedule) or size <= budget_mb * 1e6:
+            return
+        active = max(1, int(schedule.active * budget_mb * 1e6 / size))
+        if active < schedule.active:
+            self.base = schedule.shortened(active)
+            self.shortened += schedule.active - active
+            logger.warning(
+                "%d steps made a trace of %.0f MB, more than max_trace_mb=%g: windows have %d active steps from now on",
+                schedule.active, size / 1e6, budget_mb, active,
+            )  # fmt: skip
 
     def opening(self, step: int) -> RequestedWindow | None:
         """The window on request that begins at a step."""
@@ -80,16 +111,16 @@ class Requests:
         Args:
             why: Said to those whose windows did not begin.
         """
-        waiting = [*(window.asked for window in self._windows), *self._loop.inbox]
-        self._loop.inbox.clear()
+        waiting = [*(window.asked for window in self._windows), *self.loop.inbox]
+        self.loop.inbox.clear()
         self._windows = []
         for asked in waiting:
-            self._loop.answer(asked, "ended", why=why)
+            self.loop.answer(asked, "ended", why=why)
 
     def refuse(self, window: RequestedWindow, why: str) -> None:
         """A window will not be recorded."""
         self._forget(window)
-        self._loop.answer(window.asked, "refused", why=why)
+        self.loop.answer(window.asked, "refused", why=why)
 
     def recorded(
         self, window: RequestedWindow, folder: str | None, first: int, last: int, notes: Sequence[str]
@@ -107,10 +138,10 @@ class Requests:
             self.refuse(window, "; ".join(notes) or "its trace was not saved")
             return
         self._forget(window)
-        self._loop.answer(window.asked, "recorded", window=folder, first=first, last=last, why=window.note)
+        self.loop.answer(window.asked, "recorded", window=folder, first=first, last=last, why=window.note)
 
     def _forget(self, window: RequestedWindow) -> None:
-        self._windows = [each for each in self._windows if each is not window]
+        self._windows = [other for other in self._windows if other is not window]
 
     def _place(self, asked: Asked, step: int) -> None:
         is_late = asked.first is not None and asked.first < step
@@ -118,7 +149,7 @@ class Requests:
         warmup = min(WARMUP, WARMUP + wanted - step)  # less, where the request came in the last moment
         first = self._gap(max(wanted, step), warmup + asked.steps)
         if first is None:
-            self._loop.answer(asked, "refused", why="everything is recorded anyway: the schedule leaves no gap")
+            self.loop.answer(asked, "refused", why="everything is recorded anyway: the schedule leaves no gap")
             return
         note = ""
         if asked.first is not None and (is_late or first + warmup != asked.first):
@@ -129,8 +160,8 @@ class Requests:
     def _keep(self, window: RequestedWindow, state: State) -> None:
         self._windows.append(window)
         _, active, last = window.planned
-        folder = layout.window(file_name(self._loop.stage), active, last)
-        self._loop.answer(window.asked, state, window=folder, first=active, last=last, why=window.note)
+        folder = layout.window(file_name(self.loop.stage), active, last)
+        self.loop.answer(window.asked, state, window=folder, first=active, last=last, why=window.note)
 
     def _gap(self, first: int, length: int) -> int | None:
         """The first place, from a step on, for so many steps that nobody else records; None if there is none."""
@@ -159,7 +190,7 @@ class Requests:
     # -- as a schedule -----------------------------------------------------------------------------------------------
 
     def _at(self, step: int) -> RequestedWindow | None:
-        return next((each for each in self._windows if each.planned.first <= step <= each.planned.last), None)
+        return next((window for window in self._windows if window.planned.first <= step <= window.planned.last), None)
 
     def phase(self, step: int) -> Phase:
         """What the recorder does during a step."""
@@ -187,12 +218,12 @@ class Requests:
 
     def next_change(self, step: int) -> int | None:
         """The next step that may be treated differently."""
-        steps = [each for window in self._windows for each in (*window.planned[:2], window.planned.last + 1)]
+        turns = [turn for window in self._windows for turn in (*window.planned[:2], window.planned.last + 1)]
         change = self.base.next_change(step)
-        return min([each for each in steps if each > step] + ([] if change is None else [change]), default=None)
+        return min([turn for turn in turns if turn > step] + ([] if change is None else [change]), default=None)
 
     def next_window(self, step: int) -> Planned | None:
         """The first window that begins at ``step`` or later, as far as one is known."""
-        found = [window.planned for window in self._windows if window.planned.first >= step]
+        ahead = [window.planned for window in self._windows if window.planned.first >= step]
         base = self.base.next_window(step)
-        return min([*found, *([] if base is None else [base])], default=None)
+        return min([*ahead, *([] if base is None else [base])], default=None)

@@ -168,23 +168,25 @@ class Window(TorchProfile):
 
     Args:
         first: Its first step, warm-up included.
-        phases: The schedule; None records until :meth:`stop` and marks no steps.
+        phases: The schedule.
         on_trace_ready: Called with the window when it has been recorded.
         recording: What ``torch.profiler.profile`` takes on top.
+        marks_steps: Whether its steps are in the trace.
     """
 
     def __init__(
         self,
         *,
         first: int,
-        phases: Phases | None,
+        phases: Phases,
         on_trace_ready: Callable[[Window], None],
         recording: Mapping[str, Any],
+        marks_steps: bool = True,
     ) -> None:
         self._begin = first
         self._phases = phases
         self._saved: IO[bytes] | None = None
-        self.planned = phases.next_window(first) if phases else None
+        self.planned = phases.next_window(first)
         """Its steps as planned; None where that is not known."""
         self.first = self.planned.active if self.planned else first
         """Its first step that was recorded."""
@@ -206,22 +208,20 @@ class Window(TorchProfile):
         """The one that is recorded."""
         self.ready = False
         """Whether there is something to read."""
-        super().__init__(schedule=None if phases is None else self._action, on_trace_ready=on_trace_ready, **recording)
+        super().__init__(schedule=self._action if marks_steps else None, on_trace_ready=on_trace_ready, **recording)
         self.step_num = first
 
     def _action(self, step: int) -> ProfilerAction:
         """The schedule as torch asks for it; it asks for step 0 at construction, whatever the window's first step."""
-        if self._phases is None:
-            return ProfilerAction.RECORD
         if self.planned is not None and self.planned.active <= step < self.planned.last:
             return ProfilerAction.RECORD  # asked at every recorded step: the schedule need not be
         return action_of(self._phases, max(step, self._begin))
 
-    def arm(self, first: int, phases: Phases | None) -> None:
+    def arm(self, first: int, phases: Phases) -> None:
         """Make a window that has been recorded ready for the next one: torch then adds its events to the last ones'."""
         self._begin = self.step_num = first
         self._phases = phases
-        self.planned = self._phases.next_window(first) if self._phases else None
+        self.planned = phases.next_window(first)
         self.first = self.planned.active if self.planned else first
         self.partial = None
         # torch keeps the schedule's last answer in both; one of them is new in 2.13
@@ -365,7 +365,6 @@ class Window(TorchProfile):
         self.action_map.clear()
         self.on_trace_ready = None
         self.schedule: Any = None
-        self._phases = None
 
     def _file(self) -> IO[bytes]:
         """The saved trace, from its beginning."""

@@ -2,177 +2,177 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+import logging
+from typing import TYPE_CHECKING, Final
 
-from perfhooks.guard import guard, logger
-from perfhooks.recording.handover import Handover, place_of
-from perfhooks.recording.like_torch.accepted import check_recording
-from perfhooks.recording.like_torch.face import TorchFace
-from perfhooks.recording.membership import Membership
-from perfhooks.recording.requested import Requests
-from perfhooks.recording.window import Window, recorder_busy
-from perfhooks.run import remote
-from perfhooks.run.timeline import Timeline
-from perfhooks.schedule import Schedule
-from perfhooks.watching.loops import WatchedLoop
+from perfhooks.guard import logger
+from perfhooks.recording import labelling
+from perfhooks.recording.ending import lifetime
+from perfhooks.recording.window import LostStacksError, recorder_busy
+from perfhooks.schedule import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from perfhooks.options import Options
-    from perfhooks.recording.handover import HandlerLike
-    from perfhooks.recording.requested import RequestedWindow
-    from perfhooks.run.folder import Run
-    from perfhooks.schedule import CallableSchedule, OnRequest, Phases
+    from perfhooks.recording.handover import Handover
+    from perfhooks.recording.membership import Membership
+    from perfhooks.recording.recorder import Recorder
+    from perfhooks.recording.requested import RequestedWindow, Requests
+    from perfhooks.recording.timekeeper import Timekeeper
+    from perfhooks.recording.window import Window
 
 STOPPED: Final = "stopped before its last step"
 
 
-class Wanted(NamedTuple):
-    """What the user of a profiler wants of it."""
-
-    options: Options
-    """All of them, checked."""
-    schedule: Schedule | OnRequest | CallableSchedule | None
-    """Which steps to record; None is from start to stop."""
-    on_trace_ready: HandlerLike | Sequence[HandlerLike] | None
-    """What to make of each window."""
-    recording: Mapping[str, Any]
-    """What torch's recorder takes, of what was given."""
-
-
-class Windows(TorchFace):
-    """Makes the windows of one loop, and hands over what they recorded.
+class Windows:
+    """Makes the windows of one loop, one at a time, and hands over what they recorded.
 
     Args:
-        wanted: What the user gave.
-
-    Raises:
-        OptionError: torch refuses an option, or a handler is none.
+        options: The profiler's.
+        requests: The schedule, and what else was asked for.
+        recorder: Makes each.
+        membership: Knows where their files go.
+        handover: Takes what was recorded.
+        timekeeper: Has the steps written before a window's page is made.
     """
 
-    def __init__(self, wanted: Wanted) -> None:
-        options, schedule, on_trace_ready, recording = wanted
+    def __init__(
+        self,
+        options: Options,
+        requests: Requests,
+        *,
+        recorder: Recorder,
+        membership: Membership,
+        handover: Handover,
+        timekeeper: Timekeeper,
+    ) -> None:
         self._options = options
-        self._schedule = schedule
-        super().__init__(check_recording(recording), on_trace_ready)
-        self._on_error = options["on_error"]
-        out = options["out"]
-        nothing = on_trace_ready is None and schedule is None and out is None
-        self._handover = Handover(
-            [] if nothing else on_trace_ready,
-            {**self._recording_options, "communication": self._options["communication"]},
-            background=self._options["background"] and not (out is not None and remote.in_this_process(out)),
-            keep_windows=self._options["keep_windows"],
-            on_error=self._on_error,
-        )
-        self._writes = self._options["out"] is not None or bool(self._handover.recipes)
-        if self._schedule is not None:
-            self._phases, self.record_steps = self._schedule, True
-        self._membership = Membership(self._options, self._handover, self._planned, writes=self._writes)
-        self._shortened = 0
-        self._began = 0
-        self._next = 0
-        """The next step at whose beginning there is something to do; the first one, as long as nobody started."""
-        self._timeline = Timeline(self._options["stage"])
-        self._watched = WatchedLoop(
-            self._timeline, self._options["stage"], self._options["poll"], step=self._current_step, wake=self._wake
-        )
-        self._watched.triggers = self._options["trigger"] == "slow"
-        self._requests = Requests(self._watched)
-        self._keeps_time = True
+        self.recorder = recorder
+        self.membership = membership
+        self._requests = requests
+        self.handover = handover
+        self._timekeeper = timekeeper
+        self.current: Window | None = None
+        """The one that is open."""
+        self.last: Window | None = None
+        """The last one that was recorded, as long as it can be asked."""
+        self.begun = self.skipped = 0
+        """How many windows were begun, and how many that were due were not."""
 
-    def _current_step(self) -> int:
-        return self._step
-
-    def _wake(self) -> None:
-        """Somebody else's thread has something for this one: look when the step ends."""
-        self._next = 0
-
-    @property
-    def _run(self) -> Run | None:
-        return self._membership.run
-
-    def _planned(self) -> dict[str, Any] | None:
-        return self._schedule.to_dict() if isinstance(self._schedule, Schedule) else None
-
-    def _armed_window(self, step: int) -> Window:
-        """The window of the schedule that begins at a step."""
-        phases: Phases | None = self._requests.base if self._phases is self._requests else self._phases
-        if self._schedule is None and not self._writes:
-            phases = None
-        if self._options["acc_events"] and self._last is not None:
-            window = self._last
-            window.arm(step, phases)
-            window.request = None
-        else:
-            window = self._new_window(step, phases, self._recording_options)
-        window.shortened = self._shortened
-        return window
-
-    def _window_for(self, request: RequestedWindow, step: int) -> Window:
-        window = self._new_window(step, request.phases, {**self._recording_options, **request.asked.options})
-        window.request = request
-        window.notes += [request.note] if request.note else []
-        return window
-
-    def _give_up_stacks(self) -> None:
-        """The windows to come are recorded without them, and say so."""
-        self._recording_options["with_stack"] = self._handover.recorded["with_stack"] = False
-
-    def _new_window(self, step: int, phases: Phases | None, recording: Mapping[str, Any]) -> Window:
-        return Window(first=step, phases=phases, on_trace_ready=self._ready, recording=recording)
+    def open(self, step: int) -> None:
+        """Begin the window that is due at a step, or say why that cannot be."""
+        request = self._requests.opening(step)
+        why = self._why_not(step)
+        if why is not None:
+            self.skipped += 1
+            logger.warning("%s", why)
+            if request is not None:
+                self._requests.refuse(request, why)
+            return
+        self._begin(self._scheduled(step) if request is None else self._requested(request, step))
+        self.begun += 1
 
     def _why_not(self, step: int) -> str | None:
         """Why no window can begin now."""
         if recorder_busy():
             return f"another profiler is recording: the window at step {step} is left to it"
-        if self._handover.is_full:
+        if self.handover.is_full:
             return f"too many windows wait for their files: the window at step {step} is skipped"
         return None
 
+    def _scheduled(self, step: int) -> Window:
+        """The window of the schedule that begins at a step."""
+        phases = self._requests.base
+        if self._options["acc_events"] and self.last is not None:
+            window = self.last
+            window.arm(step, phases)
+            window.request = None
+        else:
+            marks_steps = self.membership.writes or not self._requests.is_until_stop
+            window = self.recorder.window(step, phases, self._ready, marks_steps=marks_steps)
+        window.shortened = self._requests.shortened
+        return window
+
+    def _requested(self, request: RequestedWindow, step: int) -> Window:
+        window = self.recorder.window(step, request.phases, self._ready, options=request.asked.options)
+        window.request = request
+        window.notes += [request.note] if request.note else []
+        return window
+
+    def _begin(self, window: Window) -> None:
+        """Start the recorder last: what is done after that is part of the first step."""
+        self.recorder.tell(window)
+        self.handover.warm_up()
+        self.membership.enter(window)
+        lifetime.watch(window)
+        try:
+            window.start()
+        except BaseException:
+            self._leave(window)
+            raise
+        self.current = window
+
+    def _leave(self, window: Window) -> None:
+        lifetime.unwatch(window)
+        self.membership.enter(None)
+
+    def label(self) -> None:
+        """Have the parts of the step labelled that nobody labels; done at every recorded step."""
+        if self._options["labels"] and self.membership.writes:
+            labelling.put(self._options["stage"])
+
+    def close(self, reached: int, partial: str | None) -> None:
+        """End the window that is open, if one is.
+
+        Args:
+            reached: The step during which, or before which, recording ends.
+            partial: Why, if not because the window is whole.
+        """
+        window, self.current = self.current, None
+        if window is None:
+            return
+        labelling.take_back()
+        labelling.name_modules(window)
+        is_warming_up = self._requests.phase(window.step_num) is Phase.WARMUP
+        try:
+            window.close(reached, partial)
+        except LostStacksError:
+            # the windows to come are recorded without them, and say so
+            self.recorder.options["with_stack"] = self.handover.recorded["with_stack"] = False
+            raise
+        finally:
+            self._leave(window)
+        if partial is not None:
+            what = "the window ended early,"
+            if is_warming_up:
+                what = "nothing was recorded: the window ended during its warm-up,"
+            level = logging.INFO if partial == STOPPED and not is_warming_up else logging.WARNING
+            logger.log(level, "%s at step %d (%s)", what, reached, partial)
+
     def _ready(self, window: Window) -> None:
         """Called by torch when a window has been recorded."""
+        requests, stage = self._requests, self._options["stage"]
         # a loop that ends with the step before a window leaves one that never saw a step
-        empty = window.partial == STOPPED and window.reached == window.first != self._began
-        keep = self._options["keep_results"] and not (empty and self._last is not None)
-        is_dull = self._options["keep"] == "slow" and window.request is None and self._watched.was_dull(window.first)
-        self._write_timeline()
-        size = self._handover.take(
-            window, self._options["stage"], write=not empty and not is_dull, release=None if keep else window.release
+        is_empty = window.partial == STOPPED and window.reached == window.first != requests.began
+        is_dull = self._options["keep"] == "slow" and window.request is None and requests.loop.was_dull(window.first)
+        keep = self._options["keep_results"] and not (is_empty and self.last is not None)
+        self._timekeeper.write()
+        size = self.handover.take(
+            window, stage, write=not is_empty and not is_dull, release=None if keep else window.release
         )
         if window.request is not None:
-            place = None if size is None or self._run is None else place_of(window, self._run, self._options["stage"])
+            place = None if size is None else self.membership.place_of(window)
             folder = None if place is None else place.folder.name
-            self._requests.recorded(window.request, folder, window.first, window.reached - 1, window.notes)
-        elif size is not None and isinstance(self._schedule, Schedule):
-            self._keep_budget(size, self._schedule, window)
+            requests.recorded(window.request, folder, window.first, window.reached - 1, window.notes)
+        elif size is not None and window.partial is None and self._options["max_trace_mb"] is not None:
+            requests.shorten(size, self._options["max_trace_mb"])
         if keep:
-            if self._last is not None and self._last is not window:
-                self._last.release()
-            self._last = window
+            if self.last is not None and self.last is not window:
+                self.last.release()
+            self.last = window
 
-    def _keep_budget(self, size: int, schedule: Schedule, window: Window) -> None:
-        """Shorten the windows to come where this one's trace is too large."""
-        budget = self._options["max_trace_mb"]
-        if budget is None or window.partial is not None or size <= budget * 1e6:
-            return
-        active = max(1, int(schedule.active * budget * 1e6 / size))
-        if active < schedule.active:
-            self._schedule = schedule.shortened(active)
-            self._phases = self._requests.over(self._schedule, self._step)
-            self._shortened += schedule.active - active
-            logger.warning(
-                "%d steps made a trace of %.0f MB, more than max_trace_mb=%g: windows have %d active steps from now on",
-                schedule.active, size / 1e6, budget, active,
-            )  # fmt: skip
-
-    def _write_timeline(self) -> None:
-        with self._timeline.taking:
-            rows = self._timeline.rows()
-            if self._keeps_time:
-                self._keeps_time = False
-                with guard("writing the timeline", self._on_error):
-                    self._handover.keep_time(rows, more=self._watched.wrote_steps)
-                    self._watched.wrote_steps = False
-                    self._keeps_time = True
+    def abandon(self) -> None:
+        """This process is a forked child: everything is its parent's."""
+        labelling.take_back()
+        self.current = self.last = None
+        self.membership.abandon()
+        self.handover.abandon()

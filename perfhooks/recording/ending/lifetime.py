@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 class Closable(Protocol):
     """A profiler, as far as this module needs to know."""
 
+    @property
+    def in_window(self) -> bool:
+        """Whether a window is open."""
+
     def stop(self, cause: str | None = None) -> None:
         """End what is being recorded, and keep it."""
 
@@ -35,8 +39,8 @@ class Closable(Protocol):
 
 _known: set[Closable] = set()
 """Started, or with files to wait for; kept alive, as the end of the process must find them."""
-_watched: weakref.WeakSet[Closable] = weakref.WeakSet()
-"""With an open window, in the main thread."""
+_watched: weakref.WeakSet[object] = weakref.WeakSet()
+"""Open windows of the main thread."""
 
 
 def opened(profiler: Closable) -> None:
@@ -106,15 +110,15 @@ def busy() -> contextlib.AbstractContextManager[object]:
 _NOT_MAIN = contextlib.nullcontext()
 
 
-def watch(profiler: Closable) -> None:
+def watch(window: object) -> None:
     """A window opens: let a SIGTERM that nobody else handles keep it."""
     if threading.current_thread() is threading.main_thread() and signals.on_sigterm(_terminate):
-        _watched.add(profiler)
+        _watched.add(window)
 
 
-def unwatch(profiler: Closable) -> None:
+def unwatch(window: object) -> None:
     """The window has closed: SIGTERM means again what it meant before."""
-    _watched.discard(profiler)
+    _watched.discard(window)
     if not _watched and threading.current_thread() is threading.main_thread():
         signals.off_sigterm()
 
@@ -122,8 +126,9 @@ def unwatch(profiler: Closable) -> None:
 def _terminate(number: int, _frame: object) -> None:
     """Keep what is being recorded, then die of the signal as if nobody had looked."""
     try:
-        for profiler in list(_watched):
-            profiler.stop("SIGTERM")
+        for profiler in list(_known):
+            if profiler.in_window:
+                profiler.stop("SIGTERM")
     finally:
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)

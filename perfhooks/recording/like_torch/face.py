@@ -1,4 +1,4 @@
-"""What code that was written for ``torch.profiler.profile`` asks a profiler, answered by its windows."""
+"""What code that was written for ``torch.profiler.profile`` asks a profiler, answered by its course."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from perfhooks.errors import NothingRecordedError, OptionError
 from perfhooks.guard import logger
 from perfhooks.recording.like_torch.accepted import metadata_json
-from perfhooks.recording.window import TorchProfile, action_of
-from perfhooks.schedule import FromStartToStop, Phases
+from perfhooks.recording.window import TorchProfile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
+    from perfhooks.recording.course import Course
     from perfhooks.recording.window import Window
 
 
@@ -21,49 +21,46 @@ class TorchFace(TorchProfile):
     """A ``torch.profiler.profile`` by its type, its attributes and its methods, which itself records nothing.
 
     Args:
-        recording: What torch's constructor takes on top of a schedule and a handler.
+        course: Knows the steps and has the windows.
         on_trace_ready: What the user gave.
 
     Raises:
         OptionError: torch refuses an option.
     """
 
-    def __init__(self, recording: Mapping[str, Any], on_trace_ready: Any) -> None:
-        self.is_recording = False
-        self._step = 0
-        self._phases: Phases = FromStartToStop(0)
-        self._window: Window | None = None
-        self._last: Window | None = None
-        self._metadata: dict[str, str] = {}
+    def __init__(self, course: Course, on_trace_ready: Any) -> None:
+        self._course = course
+        self.pulse = course.pulse
+        """What the loop touches at each step."""
+        recording = course.windows.recorder.options
         try:
             super().__init__(**recording, on_trace_ready=on_trace_ready)
         except (AssertionError, TypeError, ValueError) as error:
-            raise OptionError(f"torch.profiler refuses these options: {dict(recording)!r} ({error})") from error
-        self.schedule = self._action
+            raise OptionError(f"torch.profiler refuses these options: {recording!r} ({error})") from error
+        self.schedule = course.action
+        self.record_steps = not course.requests.is_until_stop
         # torch may have made one, as the environment asks for
-        self._recording_options = {**recording, "execution_trace_observer": self.execution_trace_observer}
+        recording["execution_trace_observer"] = self.execution_trace_observer
 
-    def _action(self, step: int) -> Any:
-        """The schedule as torch's callers ask for it."""
-        return action_of(self._phases, step)
-
-    def _why_nothing(self) -> str:
-        """Why there is no window to ask, in a sentence."""
-        raise NotImplementedError
+    @property
+    def is_recording(self) -> bool:
+        """Whether the current step is recorded."""
+        return self.pulse.is_recording
 
     @property
     def step_num(self) -> int:
         """Number of the current step, from 0."""
-        return self._step
+        return self.pulse.step
 
     @step_num.setter
     def step_num(self, step: int) -> None:
-        self._step = step
+        self.pulse.step = step
 
     @property
     def current_action(self) -> Any:
         """What the schedule says of the current step, as torch names it."""
-        return self._action(self._step) if self._window is None else self._window.current_action
+        window = self._course.windows.current
+        return self._course.action(self.step_num) if window is None else window.current_action
 
     @current_action.setter
     def current_action(self, action: Any) -> None:
@@ -72,7 +69,8 @@ class TorchFace(TorchProfile):
     @property
     def profiler(self) -> Any:
         """torch's recorder of the window that is open, else of the last one; None if there is none."""
-        window = self._window or self._last
+        windows = self._course.windows
+        window = windows.current or windows.last
         return None if window is None else window.profiler
 
     @profiler.setter
@@ -92,9 +90,10 @@ class TorchFace(TorchProfile):
 
     @property
     def _results(self) -> Window:
-        if self._last is None:
-            raise NothingRecordedError(self._why_nothing())
-        return self._last
+        last = self._course.windows.last
+        if last is None:
+            raise NothingRecordedError(self._course.why_nothing())
+        return last
 
     def key_averages(self, *args: Any, **kwargs: Any) -> Any:
         """torch's operator table of the last window, averaged by name; takes what torch takes."""
@@ -118,19 +117,22 @@ class TorchFace(TorchProfile):
 
     def wait_for_exports(self, *args: Any, **kwargs: Any) -> Any:
         """Wait for what the last window still writes, where the installed torch writes later."""
-        return None if self._last is None else self._last.wait_for_exports(*args, **kwargs)
+        last = self._course.windows.last
+        return None if last is None else last.wait_for_exports(*args, **kwargs)
 
     def take_pending_cuspy_export(self, *args: Any, **kwargs: Any) -> Any:
         """What the last window has still to write; private to torch."""
-        return None if self._last is None else self._last.take_pending_cuspy_export(*args, **kwargs)
+        last = self._course.windows.last
+        return None if last is None else last.take_pending_cuspy_export(*args, **kwargs)
 
     def get_trace_id(self) -> Any:
         """The trace id of the window that records, else of the last one."""
-        return (self._window or self._results).get_trace_id()  # type: ignore[no-untyped-call]
+        return (self._course.windows.current or self._results).get_trace_id()  # type: ignore[no-untyped-call]
 
     def set_custom_trace_id_callback(self, callback: Callable[[], str]) -> None:
         """Make the trace ids of the windows to come by another callback."""
-        self.custom_trace_id_callback = self._recording_options["custom_trace_id_callback"] = callback
+        self.custom_trace_id_callback = callback
+        self._course.windows.recorder.options["custom_trace_id_callback"] = callback
 
     def add_metadata(self, key: str, value: str) -> None:
         """Add a string to the trace that is being recorded, or to the next one."""
@@ -142,23 +144,25 @@ class TorchFace(TorchProfile):
         Raises:
             OptionError: It is no JSON, and the trace would be none either.
         """
-        value = metadata_json(value)
-        if self.is_recording and self._window is not None:
-            self._window.add_metadata_json(key, value)
+        window = self._course.windows.current
+        if window is not None and self.is_recording:
+            window.add_metadata_json(key, metadata_json(value))
         else:
             self.preset_metadata_json(key, value)
 
     def preset_metadata_json(self, key: str, value: str) -> None:
         """Add a JSON value to every trace from the next one on."""
-        self._metadata[key] = value = metadata_json(value)
-        if self._window is not None:
-            self._window.preset_metadata_json(key, value)
+        windows = self._course.windows
+        windows.recorder.metadata[key] = value = metadata_json(value)
+        if windows.current is not None:
+            windows.current.preset_metadata_json(key, value)
 
     def toggle_collection_dynamic(self, enable: bool, activities: Iterable[Any]) -> None:
         """Switch the collection of some activities off or on while a window records; nothing happens otherwise."""
-        if not self.is_recording or self._window is None:
+        window = self._course.windows.current
+        if window is None or not self.is_recording:
             return
-        if hasattr(self._window, "toggle_collection_dynamic"):
-            self._window.toggle_collection_dynamic(enable, activities)
+        if hasattr(window, "toggle_collection_dynamic"):
+            window.toggle_collection_dynamic(enable, activities)
         else:
             logger.warning("this torch cannot switch collection off and on; it came with torch 2.5")
