@@ -15,8 +15,8 @@ def caller(kind: type[T]) -> T | None:
     """
     frame = inspect.currentframe()
     while frame is not None:
-        found = frame.f_locals.get("self")
-        if isinstance(found, kind):
-            return found
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, kind):
+            return owner
         frame = frame.f_back
     return None

@@ -42,9 +42,9 @@ def read_counts(state: object) -> dict[str, int]:
     """
     if state is None:
         return {}
-    found = state if isinstance(state, Mapping) else {}
-    counts = {name: count for name, count in found.items() if isinstance(name, str) and _is_count(count)}
-    if len(counts) != len(found) or not isinstance(state, Mapping):
+    saved = state if isinstance(state, Mapping) else {}
+    counts = {name: count for name, count in saved.items() if isinstance(name, str) and _is_count(count)}
+    if len(counts) != len(saved) or not isinstance(state, Mapping):
         logger.warning("the checkpoint's counts of steps cannot be read (%.200r): counting begins anew", state)
     return counts
 

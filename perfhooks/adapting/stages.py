@@ -40,6 +40,16 @@ class Labels(Protocol):
         """The window has closed: close all labels, and leave everything as it was."""
 
 
+class _Unlabelled:
+    """The labels of a stage that has none."""
+
+    def put(self, loop: Any, *, waiting: bool) -> None:
+        """Nothing."""
+
+    def take_off(self, loop: Any) -> None:
+        """Nothing."""
+
+
 def schedules(
     schedule: ScheduleLike | Mapping[str, ScheduleLike],
     stages: Sequence[str] | Mapping[str, str],
@@ -102,7 +112,7 @@ class Stage:
         self.profiler = Profiler(schedule=schedule, on_trace_ready=on_trace_ready, **named)
         # the framework says when its loop begins: a step before that is none of ours, and starts nothing
         self.profiler.stop()
-        self.labels = labels(self.profiler, name) if labels is not None else None
+        self.labels: Labels = _Unlabelled() if labels is None else labels(self.profiler, name)
         self.data_arrived = self.profiler.data_arrived
         """Says that the current step has its batch."""
         self._step = self.profiler.step
@@ -203,9 +213,9 @@ class Stage:
     def global_step_of(self, capture: Capture) -> int | None:
         """The framework's own count of steps when a window ended: where its loggers are to put what the window says."""
         last = last_step(capture)
-        found = self._global_steps.get(last)
-        self._global_steps = {step: count for step, count in self._global_steps.items() if step > last}
-        return found
+        count = self._global_steps.get(last)
+        self._global_steps = {step: later for step, later in self._global_steps.items() if step > last}
+        return count
 
     def _follow(self, *, waiting: bool) -> None:
         """What is due at the beginning of a step in a window, or after one."""
@@ -215,13 +225,13 @@ class Stage:
                 self._global_steps[self.profiler.step_num] = self._global_step()
             if not is_open:
                 self._unlabel()
-            elif not self._labelled and self.labels is not None:
+            elif not self._labelled:
                 self._labelled = True
                 self.labels.put(self._loop, waiting=waiting)
 
     def _unlabel(self) -> None:
         labelled, self._labelled = self._labelled, False
-        if labelled and self.labels is not None:
+        if labelled:
             with guard("taking the labels away", self._on_error):
                 self.labels.take_off(self._loop)
 

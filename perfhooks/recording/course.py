@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 _POLL_STEPS: Final = 16
 """While windows wait for their files, the worker is heard every so many steps."""
 _MOST_FAILURES: Final = 3
-"""So many in a row are no accident: profiling ends, for a line in every step would hide the training's own."""
+"""Turns that fail in a row before profiling ends: that many are no accident, and a line in every step would hide the
+training's own."""
 
 
 class State(Enum):
@@ -78,7 +79,7 @@ class Wanted(NamedTuple):
 
 
 class Course:
-    """What is due at which step, from the start of a loop to its stop.
+    """What is due at which step, from the start of a loop to its stop; a `Profiler` has one, and it has `Windows`.
 
     Args:
         wanted: What the user gave.

@@ -42,7 +42,7 @@ DEFAULT: Final = "default"
 """In a list of handlers: everything that was recorded for, as without ``on_trace_ready``."""
 
 _FEW_STEPS: Final = 2048
-"""So many rows are written by the training itself, in about a millisecond."""
+"""Rows that the training writes itself, in about a millisecond; more are left to the worker."""
 
 
 class Recorded(Protocol):
@@ -70,7 +70,7 @@ class Recorded(Protocol):
     ready: bool
     """Whether there is a trace to save."""
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path) -> object:
         """Save the trace as JSON."""
 
 
@@ -326,7 +326,7 @@ def _plainly(capture: Capture) -> str:
 def _listed(wanted: HandlerLike | Sequence[HandlerLike], recorded: Mapping[str, Any]) -> list[HandlerLike]:
     listed = list(wanted) if isinstance(wanted, Sequence) and not isinstance(wanted, str) else [wanted]
     default = handlers.by_default(recorded)
-    return [one for each in listed for one in (default if isinstance(each, str) and each == DEFAULT else [each])]
+    return [one for given in listed for one in (default if isinstance(given, str) and given == DEFAULT else [given])]
 
 
 def _sorted(wanted: Sequence[HandlerLike]) -> tuple[tuple[dict[str, Any], ...], tuple[Callable[..., object], ...]]:

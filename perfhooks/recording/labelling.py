@@ -259,7 +259,7 @@ def _begin_call(module: Module, args: tuple[Any, ...]) -> _Label:
 def _is_traced(args: tuple[Any, ...]) -> bool:
     """Whether the call runs for torch.jit.trace, or on the stand-ins of tensors with which torch.compile works."""
     traced: bool = is_tracing()  # type: ignore[no-untyped-call]
-    return traced or any(type(each).__module__.startswith("torch._subclasses") for each in args)
+    return traced or any(type(given).__module__.startswith("torch._subclasses") for given in args)
 
 
 def _part_of(module: Module) -> str:

@@ -48,7 +48,7 @@ class ModuleOrder:
         if len(self.seen) > _MOST:
             return {}
         called = dict(self._called())
-        found: dict[str, list[str | None]] = {}
+        by_class: dict[str, list[str | None]] = {}
         classes: dict[str, type] = {}
         doubtful = set()
         for place, reference in self.seen.items():
@@ -58,13 +58,13 @@ class ModuleOrder:
             name = type(module).__name__
             # classes of one name have numbers of their own
             doubtful |= {name} if classes.setdefault(name, type(module)) is not type(module) else set()
-            found.setdefault(name, []).append(called.get(place))
-        return {name: names for name, names in found.items() if name not in doubtful and any(names)}
+            by_class.setdefault(name, []).append(called.get(place))
+        return {name: names for name, names in by_class.items() if name not in doubtful and any(names)}
 
     def _called(self) -> Iterator[tuple[int, str]]:
         """What the models call their modules, by identity."""
         roots = self._roots()
-        named = [[(id(each), name) for name, each in root.named_modules() if name] for root in roots]
+        named = [[(id(module), name) for name, module in root.named_modules() if name] for root in roots]
         several = sum(map(bool, named)) > 1
         for root, names in zip(roots, named, strict=True):
             kind = type(root).__name__
@@ -76,5 +76,5 @@ class ModuleOrder:
     def _roots(self) -> list[Module]:
         """The outermost modules that are in no other of them."""
         modules = [module for reference in self._outermost.values() if (module := reference()) is not None]
-        inner = {id(each) for module in modules for name, each in module.named_modules() if name}
+        inner = {id(part) for module in modules for name, part in module.named_modules() if name}
         return [module for module in modules if id(module) not in inner]

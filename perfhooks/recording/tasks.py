@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from perfhooks.run.capture import Place
 
 QUEUE: Final = 8
-"""So many windows may wait to be finished before further ones are skipped."""
+"""Windows that may wait to be finished before further ones are skipped."""
 _POLL_S: Final = 0.2
 _FAREWELL_S: Final = 0.5
 _MOST_DEATHS: Final = 3
-"""So many workers in a row that die before they did anything are not the fault of a window."""
+"""Workers in a row that die before they did anything; it is not the fault of a window then."""
 _LATER: Final = "`perfhooks report` finishes what is left"
 
 

@@ -164,7 +164,11 @@ class LostStacksError(PerfhooksError):
 
 
 class Window(TorchProfile):
-    """A ``torch.profiler.profile`` for the steps of one window.
+    """A ``torch.profiler.profile`` for the steps of one window; what ``on_trace_ready`` gets.
+
+        def on_trace_ready(window):
+            print(window.first, window.reached, window.key_averages().table(row_limit=10))
+            window.export_chrome_trace("trace.json.gz")
 
     Args:
         first: Its first step, warm-up included.
@@ -305,8 +309,11 @@ class Window(TorchProfile):
         if self.current_action.name == "DEVICE_STOPPED":
             self.notes.append(DEVICE_STOPPED)
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path) -> IO[bytes]:
         """Have Kineto write its JSON, once; every export is a copy of it.
+
+        Returns:
+            The file, which stays readable when its name is gone.
 
         Raises:
             PerfhooksError: Kineto left no file; it reports no error of its own.
@@ -317,10 +324,10 @@ class Window(TorchProfile):
             for left in (path, Path(f"{path}.tmp")):
                 left.unlink(missing_ok=True)
             raise PerfhooksError(f"Kineto wrote no whole {path.name}: is the disk full?")
-        # an open file stays readable when the name is gone
         self._forget_file()
-        self._saved = path.open("rb")
-        self._close_file = weakref.finalize(self, self._saved.close)
+        self._saved = saved = path.open("rb")
+        self._close_file = weakref.finalize(self, saved.close)
+        return saved
 
     def export_chrome_trace(self, path: str, *args: Any, **kwargs: Any) -> None:
         """Write the trace; any number of times, to any names, compressed where the name ends in ``.gz``."""
@@ -368,14 +375,14 @@ class Window(TorchProfile):
 
     def _file(self) -> IO[bytes]:
         """The saved trace, from its beginning."""
-        if self._saved is None:
+        saved = self._saved
+        if saved is None:
             if not self.ready:
                 raise NothingRecordedError("this window's trace is gone, or was never recorded")
             with tempfile.TemporaryDirectory() as folder:
-                self.save(Path(folder) / "trace.json")
-        saved = self._saved
-        saved.seek(0)  # type: ignore[union-attr]  # save() opened it
-        return saved  # type: ignore[return-value]
+                saved = self.save(Path(folder) / "trace.json")
+        saved.seek(0)
+        return saved
 
     def _forget_file(self) -> None:
         if self._saved is not None:

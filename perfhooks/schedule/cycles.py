@@ -25,6 +25,10 @@ from perfhooks.schedule.unplanned import ON_REQUEST, CallableSchedule, OnRequest
 class Schedule:
     """Which steps are profiled, in the terms of ``torch.profiler.schedule``.
 
+        Schedule(wait=10, warmup=2, active=3, repeat=1)  # steps 12-14 are recorded, once
+        Schedule(wait=997, warmup=1, active=2)  # the last 2 of every 1,000 steps, for ever
+        Schedule.parse("wait=10 warmup=2 active=3")  # the same fields as text, for a config or a command line
+
     The fields are integers: what ``operator.index`` takes, NumPy's among them. ``True`` and ``False`` are refused,
     because ``repeat=True`` reads as "for ever" and would mean once; only ``skip_first_wait`` takes them. Steps count
     from 0.
@@ -96,20 +100,20 @@ class Schedule:
         Raises:
             ScheduleError: A word is no ``field=integer``, a field is unknown, missing, given twice or too small.
         """
-        found: dict[str, int] = {}
+        given: dict[str, int] = {}
         tight = re.sub(r"\s*=\s*", "=", text).replace(",", " ")
         for word in re.sub(rf"(?<=\d)(?=(?:{'|'.join(_FIELDS)})=)", " ", tight).split():
             name, equals, number = word.partition("=")
             _check_name(name)
             if not equals:
                 raise ScheduleError(f"schedule {text!r}: {name} needs a value, as in {name}=1")
-            if name in found:
+            if name in given:
                 raise ScheduleError(f"schedule {text!r}: {name} must be given once, got it again as {word!r}")
             try:
-                found[name] = int(number)
+                given[name] = int(number)
             except ValueError:
                 raise ScheduleError(f"schedule {text!r}: {name} must be an integer, got {number!r}") from None
-        return cls._from_fields(found)
+        return cls._from_fields(given)
 
     @classmethod
     def _from_fields(cls, given: Mapping[Any, Any]) -> Schedule:

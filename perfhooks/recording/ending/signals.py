@@ -57,8 +57,8 @@ class _Held(contextlib.AbstractContextManager["_Held"]):
         return self
 
     def _hold(self) -> None:
-        found = {number: self.handler(number) for number in _HELD}
-        self._handlers = {number: handler for number, handler in found.items() if callable(handler)}
+        handlers = {number: self.handler(number) for number in _HELD}
+        self._handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
         try:
             for number in self._handlers:
                 signal.signal(number, _hold_back)

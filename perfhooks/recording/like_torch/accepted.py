@@ -37,7 +37,7 @@ def check_recording(options: Mapping[str, Any]) -> dict[str, Any]:
     checked = {name: value for name, value in options.items() if name in known}
     if checked.get("activities") is not None:
         activities = checked["activities"] = [_activity(activity) for activity in _listed(checked["activities"])]
-        named = [key for each in activities for key in (each if isinstance(each, Mapping) else [each])]
+        named = [name for entry in activities for name in (entry if isinstance(entry, Mapping) else [entry])]
         if len({*named}) < len(named):
             raise OptionError(f"activities must name each activity once, got {activities!r}")
     config = checked.get("experimental_config")
