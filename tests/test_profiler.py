@@ -514,6 +514,35 @@ def test_a_rank_that_does_not_record_keeps_nothing():
     assert prof.step_num == 1000
 
 
+def test_a_forked_child_keeps_no_times_of_its_parents_loop():
+    prof = Profiler(schedule=SCHEDULE, on_trace_ready=ignore)
+    prof.start()
+    prof.abandon()  # as in each forked child
+    loop(prof, 3)
+    assert prof._course.loop.timeline.waiting == 0
+    assert prof.step_num == 3
+
+
+@pytest.mark.parametrize("begin", [Profiler.step, lambda prof: next(iter(prof.steps(range(2))))], ids=["step", "steps"])
+def test_a_subclass_hears_of_a_start_and_a_pause_however_they_come_about(begin):
+    """The face of accelerate gives its folder in the one, and closes its labels in the other."""
+    heard = []
+
+    class Noted(Profiler):
+        def start(self, *args, **kwargs):
+            heard.append("start")
+            super().start(*args, **kwargs)
+
+        def pause(self, cause=None):
+            heard.append("pause")
+            super().pause(cause)
+
+    prof = Noted(schedule="wait=9 warmup=0 active=1", on_trace_ready=ignore)
+    begin(prof)
+    prof.stop()
+    assert heard == ["start", "pause"]
+
+
 def test_a_copy_keeps_its_own_time():
     prof = Profiler(schedule=SCHEDULE, on_trace_ready=ignore)
     twin = deepcopy(prof)
