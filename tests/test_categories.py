@@ -1,5 +1,7 @@
 """The table of categories: every name where it belongs, and parts that sum to the whole."""
 
+import re
+
 import numpy as np
 import polars as pl
 import pytest
@@ -11,6 +13,7 @@ from perfhooks.report import window_data
 from perfhooks.run.capture import Capture
 from perfhooks.testing import PID, annotation, kernel, launch, op
 from perfhooks.trace import Kind, read
+from perfhooks.trace.names import operators, ranges
 from perfhooks.trace.nesting import intervals
 from perfhooks.trace.tables import categories, kernels
 
@@ -149,7 +152,7 @@ def test_every_operator_that_torch_calls_pointwise_is_elementwise_or_something_b
         and all(torch.Tag.pointwise in getattr(each, overload).tags for overload in each.overloads())
     ]
     assert len(pointwise) > 50
-    table = categories._by_name(pointwise, categories._OPERATORS, categories._BY_STEM)
+    table = categories._by_name(pointwise, operators.CATEGORIES, categories._BY_STEM)
     other = {name for name, category in zip(pointwise, table, strict=False) if category == categories.OTHER}
     assert other == set()
 
@@ -166,7 +169,9 @@ def check_sums(trace):
     assert (by_category.get("communication") or 0) == pytest.approx(by_class.get("communication", 0), abs=1e-6)
     assert (by_category.get("copies") or 0) >= by_class.get("copy", 0) + by_class.get("set", 0) - 1e-6
     ops = trace.rows(Kind.OP)
-    ops = ops[[not categories._RANGE.match(trace.names[each]) for each in trace.name[ops]]] if len(ops) else ops
+    ops = (
+        ops[[not re.match(ranges.AROUND_OPERATORS, trace.names[each]) for each in trace.name[ops]]] if len(ops) else ops
+    )
     ran = sum(
         intervals.total(intervals.union(trace.start[mine], trace.end[mine]))
         for mine in (ops[trace.thread[ops] == thread] for thread in np.unique(trace.thread[ops]))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from perfhooks import testing
 from perfhooks.errors import OptionError
 from perfhooks.trace import read
-from perfhooks.trace.names import torch_rules
+from perfhooks.trace.names import ranges
 from perfhooks.trace.tables import operators
 
 TORCH_24 = version("torch").startswith("2.4")
@@ -97,7 +97,7 @@ def test_stacks_leave_the_table_as_it_was(tmp_path):
     found = {row["name"]: row for row in operators.table(trace).iter_rows(named=True)}
     expected = {row.key: row for row in prof.key_averages()}
     for name, row in expected.items():
-        if name != torch_rules.MEMORY:
+        if name != ranges.MEMORY:
             assert found[name]["count"] == row.count, name
             assert found[name]["cpu_bytes"] == row.cpu_memory_usage or TORCH_24, name
     ops = {name: row for name, row in found.items() if row["kind"] == "op"}
@@ -115,7 +115,7 @@ def test_steps_are_one_row(tmp_path):
     assert found["ProfilerStep*"]["count"] == 2
 
 
-@pytest.mark.parametrize("name", sorted(torch_rules.HIDDEN))
+@pytest.mark.parametrize("name", sorted(ranges.HIDDEN))
 def test_hidden_names_are_as_if_they_had_never_been(tmp_path, name):
     """What ran inside belongs to what ran around it."""
     events = [testing.op("outer", 0, 100), testing.op(name, 10, 90), testing.op("inner", 20, 30)]

@@ -267,6 +267,38 @@ def _is_content(value):
     return joined or name in ("read_bytes", "file", "text", "content")
 
 
+WORDS_OF_TORCH = re.compile(
+    r"aten::|c10::|c10d|autograd::|AccumulateGrad|ProfilerStep|Optimizer\\?\.|enumerate\\?\(DataLoader|nn\\?\.Module: "
+    r"|Compiled(?: Region|Function|FxGraph)|dynamo_timed|_foreach_|record_param_comms|(?:nccl|gloo|mpi):|\[memory\]"
+    r"|fwdbwd|python_function|cpu_op|user_annotation|^(?:Scalar|Tensor|Generic)List$|^(?:long|short) int$"
+    r"|\b(?:cuda|hip)[A-Z]|(?:cuda|hip)\)\??[A-Z]|[HDAP]to[HDAP]|gemm|^triton_"
+)
+"""Parts of names that torch, its recorder, its libraries or a device's runtime give to what they write into a trace."""
+WHERE_THEY_STAND = {
+    "trace/names": "their home",
+    "trace/kinds.py": "the table of categories",
+    "labels.py": "the step mark, which the training process knows without reading traces",
+    "testing.py": "traces that are made up: what a test compares with is written out",
+}
+
+
+def test_words_of_torch_stand_in_one_place():
+    """A list of operators, ranges or calls is in ``trace/names``; elsewhere it is imported, or told in sentences."""
+    found = []
+    for path in MODULES:
+        if any(path.as_posix().startswith(home) for home in WHERE_THEY_STAND):
+            continue
+        tree = ast.parse((PACKAGE / path).read_text())
+        told = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        found += [
+            f"{path}:{node.lineno}: {node.value!r}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told
+            if WORDS_OF_TORCH.search(node.value) and len(node.value.split()) < 8
+        ]
+    assert not found, "\n".join(found)
+
+
 def test_reading_a_trace_needs_no_torch_at_all():
     reading = [path for path in MODULES if room_of(path) == "trace"]
     no_file_imports(lambda _, name: name.partition(".")[0] == "torch", "not even inside a function", reading)

@@ -12,7 +12,7 @@ import numpy as np
 from perfhooks import labels
 from perfhooks.report import json_values
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.names import whose
+from perfhooks.trace.names import operators, tensor_types, whose
 from perfhooks.trace.nesting import host
 from perfhooks.trace.nesting.slices import inherited, outermost
 from perfhooks.trace.tables import modules
@@ -125,7 +125,7 @@ def _calls(trace: Trace, tree: host.Tree) -> Ints:
     in C, before and after the operator, belongs to that operator.
     """
     kind, parent, entries = trace.kind[tree.row], tree.nesting.parent, np.arange(len(tree.row))
-    is_called = (kind == Kind.OP) & trace.matching(_CALLED, tree.row)
+    is_called = (kind == Kind.OP) & trace.matching(re.compile(operators.CALLED), tree.row)
     nearest = inherited(parent, np.where(is_called, entries, -1))
     around = np.append(nearest, -1)[parent]
     found: Ints = np.append(outermost(tree.nesting._replace(parent=around)), -1)[nearest]
@@ -137,8 +137,6 @@ def _calls(trace: Trace, tree: host.Tree) -> Ints:
     return found
 
 
-_CALLED: Final = re.compile(r"^(?!.*autograd::).*\w::\w")
-"""The name of an operator that a program calls: ``aten::mm``, and not ``autograd::engine::evaluate_function: ...``."""
 _IN_C: Final = re.compile(r"^<built-in ")
 
 
@@ -162,11 +160,11 @@ def _shapes(dims: object) -> str:
     return json_values.text(" ".join(json.dumps(each) for each in shown), _TEXT)
 
 
-def _types(types: object) -> str:
+def _types(given: object) -> str:
     """What the tensors among the inputs hold, each type once: ``float, long int``."""
-    words = types if isinstance(types, list) else []
-    plain = (str(each).removeprefix("c10::") for each in words if each and isinstance(each, str))
+    words = given if isinstance(given, list) else []
+    plain = (tensor_types.short(str(each)) for each in words if each and isinstance(each, str))
     return _short(tuple(each for each in plain if each not in _NO_TENSOR))
 
 
-_NO_TENSOR: Final = ("Scalar", "ScalarList", "GenericList")
+_NO_TENSOR: Final = (tensor_types.NUMBER, tensor_types.NUMBERS, tensor_types.GENERIC)

@@ -12,6 +12,7 @@ from perfhooks.comparing.around import PARTS, Around, Where
 from perfhooks.comparing.unrecorded import is_near
 from perfhooks.report import json_values
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.names import operators, ranges
 from perfhooks.trace.nesting import device, intervals, parts
 from perfhooks.trace.nesting.slices import Nesting, still_open
 from perfhooks.trace.tables import steps
@@ -325,17 +326,13 @@ def _batch(trace: Trace, chosen: Steps, frames: Around) -> str:
     for row in rows.tolist():
         name = trace.names[trace.name[row]]
         shapes = trace.text(int(frames.dims[row]))
-        if name in _FIRST and isinstance(shapes, list) and shapes:
+        if name in operators.FIRST and isinstance(shapes, list) and shapes:
             return f"{name} of {shapes[0]}"
     return ""
 
 
-_FIRST: Final = ("aten::linear", "aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::embedding", "aten::matmul")
-"""What a model does with its input first."""
-
-
 def _fetches(trace: Trace, chosen: Steps) -> int:
-    rows = trace.named(Kind.ANNOTATION, Kind.OP, prefix="enumerate(DataLoader)#")
+    rows = trace.named(Kind.ANNOTATION, Kind.OP, prefix=ranges.LOADER)
     labelled = trace.named(Kind.ANNOTATION, names=(labels.DATA,))
     rows = rows if len(rows) else labelled
     return int((steps.step_of(chosen, trace.start[rows]) >= 0).sum())

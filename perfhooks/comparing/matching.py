@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from perfhooks.comparing.costs import IDLE, Cost, Costs
+from perfhooks.trace.names import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
 
 _BUSY: Final = 0.5
 """From this share of the step on it is the device that takes the time, and the host runs ahead of it."""
-
-_COMPILED: Final = re.compile("Torch-Compiled Region|CompiledFunction|## Call CompiledFxGraph")
-"""What torch writes around compiled code."""
 
 
 NEW: Final = "(new)"
@@ -267,7 +265,7 @@ class Aligned:
     @property
     def is_compiled_once(self) -> bool:
         """Whether one of the two, and not the other, runs what torch.compile made: its operators have other names."""
-        return len({any(_COMPILED.match(name) for name in side.counts) for side in (self.a, self.b)}) > 1
+        return len({any(re.search(ranges.COMPILED, name) for name in side.counts) for side in (self.a, self.b)}) > 1
 
     @property
     def rows(self) -> dict[Where, Pair]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.names import operators
 from perfhooks.trace.nesting import autograd, device, intervals
 from perfhooks.trace.tables.steps import step_of
 from perfhooks.words import ms
@@ -21,13 +22,8 @@ if TYPE_CHECKING:
 
 WRITTEN_OUT: Final = 0.05
 """Of the step, for attention that is written out: below it, what is saved is within what a step varies by."""
-_BATCHED: Final = r"^aten::(?:bmm|baddbmm)(?:\.out)?$"
-_SOFTMAX: Final = r"^aten::_softmax$"
-_BACKWARD: Final = r"^aten::_softmax_backward_data$"
-_OTHER_PRODUCTS: Final = r"^aten::(?:mm|addmm|_scaled_mm|convolution|convolution_backward|_flash_attention\w*)$"
 _PRODUCT, _FORWARD, _GRADIENT = range(3)
-"""The places of the first three of these patterns."""
-_FUSED: Final = r"attention"
+"""The places of the first three of the patterns in `_attention`."""
 
 _SDPA: Final = """\
 out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)   # or is_causal=True
@@ -50,7 +46,7 @@ def written_out_attention(seen: Evidence) -> Iterator[Finding]:
     spent = seen.device_ms(work) if len(work) else seen.per_step(seen.clipped(intervals.union(begin, end)))
     if seen.share(spent) < WRITTEN_OUT:
         return
-    products = seen.named(_BATCHED, Kind.OP)
+    products = seen.named(operators.BATCHED_GEMMS, Kind.OP)
     products = products[intervals.covers(intervals.union(begin, end), seen.trace.start[products])]
     yield from seen.finding(
         "written-out-attention",
@@ -80,7 +76,12 @@ def written_out(seen: Evidence) -> Ints:
 def _attention(seen: Evidence) -> tuple[Ints, Ints, Ints]:
     """From the first product to the last one around each softmax: its thread, its begin and its end."""
     trace = seen.trace
-    kinds = (_BATCHED, _SOFTMAX, _BACKWARD, _OTHER_PRODUCTS)
+    kinds = (
+        operators.BATCHED_GEMMS,
+        operators.SOFTMAX,
+        operators.SOFTMAX_BACKWARD,
+        operators.BETWEEN_ATTENTION,
+    )
     found = [seen.named(pattern, Kind.OP) for pattern in kinds]
     rows = np.concatenate(found)
     order = np.argsort(rows, kind="stable")  # slices are sorted by thread and time
@@ -109,7 +110,7 @@ def _within_fused(seen: Evidence, rows: Ints) -> Flags:
 
     torch writes attention out itself where it has no kernel for it, as with dropout on a CPU.
     """
-    fused = seen.named(_FUSED, Kind.OP)
+    fused = seen.named(operators.ANY_ATTENTION, Kind.OP)
     if not len(fused):
         return np.zeros(len(rows), np.bool_)
     held: Flags = device.holders(seen.trace, rows, fused) >= 0

@@ -10,6 +10,7 @@ import polars as pl
 from perfhooks import words
 from perfhooks.findings.evidence import most
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.names import operators
 from perfhooks.trace.nesting import device, intervals
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ MANY_SMALL: Final = 20
 """In a step: DDP needs one for every 25 MiB of gradients."""
 DATA_PARALLEL: Final = 0.01
 """Of the step, for copying the model to the devices and gathering the results."""
-
-_DATA_PARALLEL: Final = r"^(?:Broadcast|Scatter|Gather)(?:Backward)?$"
 
 
 def exposed_communication(seen: Evidence) -> Iterator[Finding]:
@@ -112,7 +111,7 @@ def data_parallel(seen: Evidence) -> Iterator[Finding]:
     """
     trace = seen.trace
     used = intervals.distinct(device.devices(trace, trace.device_rows)) if trace.is_device_traced else np.empty(0)
-    rows = seen.named(_DATA_PARALLEL, Kind.OP)
+    rows = seen.named(operators.DATA_PARALLEL, Kind.OP)
     names = {trace.names[name] for name in intervals.distinct(trace.name[rows]).tolist()}
     if len(used) < 2 or not {"Broadcast", "Scatter"} <= names:  # noqa: PLR2004 - several devices
         return

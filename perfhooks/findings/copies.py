@@ -9,6 +9,7 @@ import numpy as np
 from perfhooks import words
 from perfhooks.findings.evidence import most
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.names import device_work, runtime_calls
 from perfhooks.trace.nesting import device, intervals
 
 if TYPE_CHECKING:
@@ -25,11 +26,6 @@ holds nothing up."""
 
 SLOW_NS: Final = 50_000
 """A call that asks for a copy and returns takes 5 to 15 us; HolisticTraceAnalysis calls one above 50 us an outlier."""
-
-# ROCm does not tell pinned memory from pageable, but calls it by hipMemcpyWithStream, which waits
-_UNPINNED: Final = r"\bHtoD\b.*\((?:Pageable|Host) -> "
-_COPY_CALLS: Final = r"^(?:cuda|hip|cu)Memcpy"
-_WAITING: Final = r"^(?:cuda|hip)Memcpy(?:WithStream)?$"
 
 
 _WAITS_FOR_ITSELF: Final = (
@@ -139,7 +135,7 @@ def _queued(seen: Evidence, calls: Ints) -> Intervals:
 def _slow_calls(seen: Evidence) -> Ints:
     """The long calls that copy, on threads that launch kernels."""
     trace = seen.trace
-    calls = seen.named(_COPY_CALLS, Kind.RUNTIME)
+    calls = seen.named(runtime_calls.COPY, Kind.RUNTIME)
     launches = trace.launches[trace.kind[trace.device_rows] == Kind.KERNEL]
     calls = calls[np.isin(trace.thread[calls], trace.thread[launches[launches >= 0]])]
     found: Ints = calls[(trace.end - trace.start)[calls] > SLOW_NS]
@@ -157,9 +153,9 @@ def _what_was_copied(seen: Evidence, calls: Ints) -> list[str]:
 def _unpinned(seen: Evidence) -> Ints:
     """The copies to the device from memory that is not pinned, large enough to hold the host up; slices."""
     trace = seen.trace
-    rows = seen.work_named(_UNPINNED, Kind.COPY)
-    pageable = seen.work_named(r"\bHtoD\b.*\(Pageable -> ", Kind.COPY)
-    waiting = seen.named(_WAITING, Kind.RUNTIME)
+    rows = seen.work_named(device_work.UNPINNED, Kind.COPY)
+    pageable = seen.work_named(device_work.PAGEABLE, Kind.COPY)
+    waiting = seen.named(runtime_calls.WAITING_COPY, Kind.RUNTIME)
     rows = rows[[row in pageable or call in waiting for row, call in zip(rows, seen.launch_of(rows), strict=True)]]
     size = trace.argument("nbytes")[rows]
     found: Ints = rows[(size > STAGED_BYTES) | (size < 0)]

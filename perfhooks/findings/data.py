@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from perfhooks import labels, words
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.names import ranges
 from perfhooks.trace.nesting import intervals
 
 if TYPE_CHECKING:
@@ -36,9 +37,6 @@ order = torch.randperm(len(images))
 for chosen in order.split(batch_size):
     batch = images[chosen]   # one operator, instead of one sample at a time"""
 
-_LOADER: Final = r"^enumerate\(DataLoader\)#"
-_WORKERS: Final = rf"{_LOADER}_MultiProcessing"
-_SINGLE: Final = rf"{_LOADER}_SingleProcess"
 _SHOWN: Final = 3
 
 
@@ -54,13 +52,13 @@ def waiting_for_data(seen: Evidence) -> Iterator[Finding]:
     busy machine with two cores. With a device the wait is the host's all the same. Elsewhere other advice is given,
     which was not measured: it is worth trying.
     """
-    ranges = data_ranges(seen)
-    exposed = intervals.subtract(seen.spans(ranges), seen.busy)
-    waited, share, is_unrecorded = _waited(seen, seen.per_step(exposed), seen.per_step(seen.spans(ranges)))
+    fetches = data_ranges(seen)
+    exposed = intervals.subtract(seen.spans(fetches), seen.busy)
+    waited, share, is_unrecorded = _waited(seen, seen.per_step(exposed), seen.per_step(seen.spans(fetches)))
     if share < WAITING:
         return
-    single = len(seen.named(_SINGLE, Kind.ANNOTATION, Kind.OP)) > 0
-    workers = not single and len(seen.named(_WORKERS, Kind.ANNOTATION, Kind.OP)) > 0
+    single = len(seen.starting(ranges.LOADER_ALONE, Kind.ANNOTATION, Kind.OP)) > 0
+    workers = not single and len(seen.starting(ranges.LOADER_WITH_WORKERS, Kind.ANNOTATION, Kind.OP)) > 0
     advice, code, is_measured = _advice(seen, waited, single=single, workers=workers)
     slowest = seen.steps.sort("data_ms", descending=True, nulls_last=True).head(1)
     number = slowest["step"][0]
@@ -71,9 +69,9 @@ def waiting_for_data(seen: Evidence) -> Iterator[Finding]:
         *(["the batches are made in the training process (num_workers=0)"] if single else []),
         *(["the batches come from worker processes, which are too slow or too few"] if workers else []),
     ]
-    functions = seen.own_frames_in(seen.spans(ranges), seen.thread)
+    functions = seen.own_frames_in(seen.spans(fetches), seen.thread)
     evidence += [f"{name}: {words.ms(time)}" for name, time in list(functions.items())[:_SHOWN]] or seen.by_line(
-        seen.outermost(ranges)
+        seen.outermost(fetches)
     )
     yield from seen.finding(
         "waiting-for-data",
@@ -116,7 +114,7 @@ def _of_timeline(seen: Evidence) -> str:
 def data_ranges(seen: Evidence) -> Ints:
     """The slices on the thread of the steps in which the loop asks for data."""
     rows = intervals.distinct(
-        seen.named(_LOADER, Kind.ANNOTATION, Kind.OP),
+        seen.starting(ranges.LOADER, Kind.ANNOTATION, Kind.OP),
         seen.named(rf"^{labels.DATA}$", Kind.ANNOTATION),
     )
     found: Ints = rows[seen.trace.thread[rows] == seen.thread]

@@ -241,6 +241,12 @@ class Evidence:
         found: Ints = rows[self.inside(self.trace.start[rows])]
         return found
 
+    def starting(self, prefix: str, *kinds: Kind) -> Ints:
+        """The slices of these kinds in the steps whose name begins so."""
+        rows = self.trace.named(*kinds, prefix=prefix)
+        found: Ints = rows[self.inside(self.trace.start[rows])]
+        return found
+
     @cached_property
     def work(self) -> Ints:
         """The work of devices that was launched in the steps: places in `Trace.device_rows`."""

@@ -13,6 +13,7 @@ from perfhooks.findings.data import data_ranges
 from perfhooks.findings.evidence import most
 from perfhooks.findings.start import spent_in
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.names import ranges
 from perfhooks.trace.nesting import captures, device, intervals, starts
 
 if TYPE_CHECKING:
@@ -42,8 +43,6 @@ COMPILING: Final = 0.01
 
 _PARTS: Final = labels.pattern(labels.VALIDATION, labels.CHECKPOINT)
 _NUMPY: Final = r"^<built-in method numpy of Tensor"
-# recording a CUDA graph is timed like the phases of compiling, and is none of them
-_COMPILE: Final = r"^(?!CUDAGraphNode\.record\b).* \(dynamo_timed\)$"
 _SLACK_NS: Final = 5_000  # clocks of host and device agree to some microseconds
 
 
@@ -172,7 +171,7 @@ def recompilation(seen: Evidence) -> Iterator[Finding]:
     Measured: on a CPU, where shapes that stay the same took a step of ``examples/bad/recompilation.py`` from 366 and
     377 ms to 64 and 66 ms; 231 ms were promised. On a device it was not measured, so there it is worth trying.
     """
-    rows = seen.named(_COMPILE, Kind.OP, Kind.ANNOTATION)
+    rows = seen.named(ranges.COMPILING, Kind.OP, Kind.ANNOTATION)
     spent = seen.per_step(seen.spans(rows))
     gain = min(spent, seen.host_limit_ms)
     if seen.share(gain) < COMPILING or not len(rows) or starts.COMPILING in spent_in(seen):

@@ -11,6 +11,7 @@ from perfhooks import words
 from perfhooks.findings import attention
 from perfhooks.findings.evidence import most
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.names import device_work, operators, ranges
 from perfhooks.trace.nesting import device
 from perfhooks.trace.tables import categories
 
@@ -45,23 +46,7 @@ TENSOR_CORES: Final = 7
 TF32: Final = 8
 """The compute capability from which tensor cores take float32 as TF32 (Ampere)."""
 
-# Kernels of cuBLAS and cuDNN that multiply float32 on plain cores, and words of those that use tensor cores.
-_PLAIN: Final = r"sgemm|scudnn|simt_s|_f32f32_f32f32_f32|(?:dgrad|wgrad)\w*<float|implicit_convolve"
-_TENSOR: Final = r"tf32|tensorop|wmma|tensor\d|[sh](?:884|1688|16816|161616)|[hsi]mma|bf16|_f16|half|fp16|16f"
-_FLOAT32: Final = rf"^(?!.*(?:{_TENSOR})).*(?:{_PLAIN})"
-
-_PRODUCTS: Final = (
-    r"^aten::(?:mm|addmm|bmm|baddbmm|mv|addmv|linear|conv[123]d|convolution|convolution_backward"
-    r"|_convolution|thnn_conv2d|_slow_conv2d_\w+|slow_conv\w+|mkldnn_convolution|cudnn_convolution\w*|matmul)$"
-)
-_SLOW: Final = r"^aten::(?:thnn_conv2d|_slow_conv2d_\w+|slow_conv3d\w*|slow_conv_dilated\w+|slow_conv_transpose\w+)$"
-_IN_LIBRARY: Final = r"^aten::(?:mkldnn|cudnn|miopen)_convolution"
-_HALF: Final = r"b?f16|fp16|half|[sh](?:16816|161616)|h(?:884|1688)"
-# a kernel on tensor cores that loads fewer numbers at once than are 16 bytes; double precision has no other kernels
-_UNALIGNED: Final = rf"^(?!.*(?:simt|d884)).*(?:(?:{_HALF}).*align[124]\b|(?:s1688|tf32).*align[12]\b)"
-LAYOUT: Final = r"nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|^batched_transpose_\d+x\d+"
-
-_COMPILED: Final = r"^triton_|CompiledFxGraph|^Torch-Compiled Region"
+_COMPILED: Final = rf"{device_work.TRITON}|{ranges.COMPILED}"
 _FUSABLE_KINDS: Final = (categories.ELEMENTWISE, categories.REDUCTION, categories.COPIES)
 
 _USE_TF32: Final = """\
@@ -84,7 +69,7 @@ def float32_products(seen: Evidence) -> Iterator[Finding]:
     """
     if seen.gpu is None or seen.gpu[1] < TENSOR_CORES:
         return
-    rows = seen.work_named(_FLOAT32, Kind.KERNEL)
+    rows = seen.work_named(device_work.FLOAT32_GEMM, Kind.KERNEL)
     spent = seen.device_ms(rows)
     gain = min(SAVED * spent, seen.device_limit_ms)
     if seen.share(spent) < HEAVY or not seen.is_worth(gain):
@@ -125,14 +110,14 @@ def float64_products(seen: Evidence) -> Iterator[Finding]:
 
     Measured: on a CPU, see `HALVED`. On a device it was not measured, so there it is worth trying.
     """
-    rows = _in_float64(seen, seen.named(_PRODUCTS, Kind.OP))
+    rows = _in_float64(seen, seen.named(operators.GEMMS, Kind.OP))
     if not len(rows):
         return
     spent, limit = seen.cost(rows)
     gain = min(HALVED * spent, limit)
     if seen.share(spent) < HEAVY or not seen.is_worth(gain):
         return
-    slow = len(seen.named(_SLOW, Kind.OP)) > 0
+    slow = len(seen.named(operators.UNFOLDING, Kind.OP)) > 0
     yield from seen.finding(
         "float64-products",
         gain,
@@ -162,7 +147,7 @@ def slow_convolution(seen: Evidence) -> Iterator[Finding]:
 
     Measured: on a CPU, see `UNFOLDED`. On a device it was not measured, so there it is worth trying.
     """
-    rows = seen.named(_SLOW, Kind.OP)
+    rows = seen.named(operators.UNFOLDING, Kind.OP)
     rows = rows[~np.isin(rows, _in_float64(seen, rows))]
     if not len(rows):
         return
@@ -196,7 +181,7 @@ def slow_convolution(seen: Evidence) -> Iterator[Finding]:
 
 def _is_library_on(seen: Evidence, *, on_device: bool) -> bool:
     said = seen.capture.circumstances.cudnn if on_device else seen.capture.circumstances.onednn
-    return len(seen.named(_IN_LIBRARY, Kind.OP)) > 0 if said is None else said
+    return len(seen.named(operators.LIBRARY_CONVOLUTIONS, Kind.OP)) > 0 if said is None else said
 
 
 def layout_conversions(seen: Evidence) -> Iterator[Finding]:
@@ -206,7 +191,7 @@ def layout_conversions(seen: Evidence) -> Iterator[Finding]:
 
     Measured: never; on such devices the advice is worth trying.
     """
-    rows = seen.work_named(LAYOUT, Kind.KERNEL)
+    rows = seen.work_named(device_work.LAYOUT, Kind.KERNEL)
     spent = seen.device_ms(rows)
     gain = min(spent, seen.device_limit_ms)
     if not seen.is_worth(gain):
@@ -240,7 +225,7 @@ def unaligned_products(seen: Evidence) -> Iterator[Finding]:
 
     Measured: never; it is worth trying.
     """
-    rows = seen.work_named(_UNALIGNED, Kind.KERNEL)
+    rows = seen.work_named(device_work.UNALIGNED, Kind.KERNEL)
     rows = rows[~np.isin(rows, attention.written_out(seen))] if len(rows) else rows
     spent = seen.device_ms(rows)
     if not len(rows) or seen.share(spent) < HEAVY:
@@ -269,7 +254,7 @@ def unaligned_products(seen: Evidence) -> Iterator[Finding]:
 
 def _multiple(kernel: str) -> int:
     """How many numbers are 16 bytes, for a product: of half precision 8, of TF32 4."""
-    return 8 if re.search(_HALF, kernel) else 4
+    return 8 if re.search(device_work.HALF, kernel) else 4
 
 
 def _odd_sizes(seen: Evidence, rows: Ints) -> list[str]:
@@ -366,7 +351,7 @@ def _chains(seen: Evidence) -> Ints:
     trace = seen.trace
     work = trace.device_rows  # by stream and start
     fusable = np.isin(categories.of_work(trace), _FUSABLE_KINDS) & (trace.kind[work] == Kind.KERNEL)
-    fusable &= ~np.isin(work, seen.work_named(LAYOUT, Kind.KERNEL))  # libraries make these
+    fusable &= ~np.isin(work, seen.work_named(device_work.LAYOUT, Kind.KERNEL))  # libraries make these
     stream = trace.thread[work]
     edges = np.flatnonzero(np.append(True, (np.diff(fusable) != 0) | (np.diff(stream) != 0)))
     length = np.diff(np.append(edges, len(work)))

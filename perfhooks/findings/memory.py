@@ -8,6 +8,7 @@ import numpy as np
 
 from perfhooks.findings.start import spent_in
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.names import runtime_calls
 from perfhooks.trace.nesting import intervals, starts
 from perfhooks.words import ms
 
@@ -25,11 +26,6 @@ STARTING: Final = 0.5
 """Of the recorded steps. Where more than that is done once, what is asked for is asked for the first time: cuDNN tries
 convolutions with memory that it gives back, and so does the capture of a graph."""
 
-_CALLS: Final = (
-    r"^(?:cuda|hip)(?:Malloc|Free)$|^cuMem(?:Create|Map|Unmap|Release)$|^hipMem(?:Create|Map|Unmap|Release)$"
-)
-_FREES: Final = r"^(?:cuda|hip)Free$|^(?:cu|hip)Mem(?:Unmap|Release)$"
-
 
 def allocator_churn(seen: Evidence) -> Iterator[Finding]:
     """Steps call ``cudaMalloc`` or ``cudaFree`` once each or more, for 1% of their time or more.
@@ -41,7 +37,7 @@ def allocator_churn(seen: Evidence) -> Iterator[Finding]:
 
     Measured: never; on such devices the advice is worth trying.
     """
-    rows = seen.named(_CALLS, Kind.RUNTIME)
+    rows = seen.named(runtime_calls.ALLOCATOR, Kind.RUNTIME)
     if not seen.are_numbered:
         rows = _asked_again(seen, rows)
     spent = seen.per_step(seen.spans(rows))
@@ -74,6 +70,6 @@ def allocator_churn(seen: Evidence) -> Iterator[Finding]:
 def _asked_again(seen: Evidence, rows: Ints) -> Ints:
     """The calls from the first one on that gives memory back, once the program runs."""
     start = seen.trace.start[rows]
-    given_back = np.isin(rows, seen.named(_FREES, Kind.RUNTIME)) & ~starts.is_first(seen.trace, rows)
+    given_back = np.isin(rows, seen.named(runtime_calls.RELEASE, Kind.RUNTIME)) & ~starts.is_first(seen.trace, rows)
     found: Ints = rows[start >= start[given_back].min()] if given_back.any() else rows[:0]
     return found

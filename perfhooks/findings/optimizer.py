@@ -8,6 +8,7 @@ import numpy as np
 
 from perfhooks import words
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.names import operators, ranges
 from perfhooks.trace.nesting import intervals
 
 if TYPE_CHECKING:
@@ -28,14 +29,8 @@ thread and three models (a hundred parameters of 128 x 128, a small convolutiona
 75 to 85%, Adagrad 67 to 72%, SGD with momentum 30 to 56%. SGD without momentum (59% to nothing) is left out.
 ``foreach=True`` was measured at -69% to +93% on a CPU, so it is no advice there."""
 
-_STEP: Final = r"^Optimizer\.step#"
-_ZERO_GRAD: Final = r"^Optimizer\.zero_grad#"
-_NODE: Final = r"^autograd::engine::evaluate_function: "
-_MANY: Final = r"^aten::_(?:foreach|fused)_|multi_tensor|^Torch-Compiled Region"
-_UPDATE: Final = r"^aten::\w+_$"
-_MOMENTUM: Final = r"^aten::mul_$"
-_ZERO: Final = r"^aten::(?:_foreach_)?zero_$"
-_ACCUMULATE: Final = r"^torch::autograd::AccumulateGrad$"
+
+_AT_ONCE: Final = rf"{operators.MANY_TENSORS}|{ranges.COMPILED}"
 
 
 def optimizer_loop(seen: Evidence) -> Iterator[Finding]:
@@ -48,8 +43,8 @@ def optimizer_loop(seen: Evidence) -> Iterator[Finding]:
     Measured: on a CPU, see `SAVED`. On a device it was not measured, so there it is worth trying and promises no gain.
     """
     updates, name = _updates(seen), _optimizer(seen)
-    ops = _within(seen, seen.named(_UPDATE, Kind.OP), updates)
-    if name not in SAVED or not len(ops) or len(_within(seen, seen.named(_MANY, Kind.OP), updates)):
+    ops = _within(seen, seen.named(operators.IN_PLACE, Kind.OP), updates)
+    if name not in SAVED or not len(ops) or len(_within(seen, seen.named(_AT_ONCE, Kind.OP), updates)):
         return
     often = np.bincount(seen.trace.name[ops]).max() / max(len(updates), 1)
     spent = seen.per_step(seen.clipped(updates))
@@ -57,7 +52,7 @@ def optimizer_loop(seen: Evidence) -> Iterator[Finding]:
     if often < MANY_UPDATES or seen.share(spent) < LOOPING or not seen.is_worth(gain):
         return
     on_device = len(seen.launched_by(ops)) > 0
-    if not on_device and name == "SGD" and not len(_within(seen, seen.named(_MOMENTUM, Kind.OP), updates)):
+    if not on_device and name == "SGD" and not len(_within(seen, seen.named(operators.MOMENTUM, Kind.OP), updates)):
         return
     yield from seen.finding(
         "optimizer-loop",
@@ -84,9 +79,9 @@ def optimizer_loop(seen: Evidence) -> Iterator[Finding]:
 
 def _optimizer(seen: Evidence) -> str:
     """The class of the first optimizer that steps, as its range names it; empty where there is none."""
-    rows = seen.named(_STEP, Kind.ANNOTATION, Kind.OP)
+    rows = seen.starting(ranges.UPDATE, Kind.ANNOTATION, Kind.OP)
     names = [seen.trace.names[seen.trace.name[row]] for row in rows[:1].tolist()]
-    return names[0].removeprefix("Optimizer.step#").partition(".")[0] if names else ""
+    return names[0].removeprefix(ranges.UPDATE).partition(".")[0] if names else ""
 
 
 def zeroed_gradients(seen: Evidence) -> Iterator[Finding]:
@@ -99,12 +94,12 @@ def zeroed_gradients(seen: Evidence) -> Iterator[Finding]:
     embedding, and cost 11 to 52% in two layers of 2,048: fresh memory for large gradients is paid in page faults. So it
     is worth trying, and promises nothing.
     """
-    zero_grad = seen.named(_ZERO_GRAD, Kind.ANNOTATION)
-    filling = _within(seen, seen.named(_ZERO, Kind.OP), _ranges(seen, zero_grad))
+    zero_grad = seen.starting(ranges.ZERO_GRAD, Kind.ANNOTATION)
+    filling = _within(seen, seen.named(operators.ZERO, Kind.OP), _ranges(seen, zero_grad))
     if not len(filling):
         return
-    leaves = seen.named(_ACCUMULATE, Kind.OP)
-    adding = _within(seen, seen.named(r"^aten::add_$", Kind.OP), _ranges(seen, leaves))
+    leaves = seen.starting(ranges.LEAF, Kind.OP)
+    adding = _within(seen, seen.named(operators.ADDING, Kind.OP), _ranges(seen, leaves))
     spent, limit = seen.cost(filling)
     added, _ = seen.cost(adding) if len(adding) else (0.0, 0.0)
     filled = len(filling) if len(filling) > len(zero_grad) else len(adding)  # one _foreach_zero_ fills them all
@@ -133,8 +128,8 @@ def zeroed_gradients(seen: Evidence) -> Iterator[Finding]:
 def _updates(seen: Evidence) -> Intervals:
     """When parameters were updated: each ``Optimizer.step``, from the end of the last node of autograd in it."""
     trace = seen.trace
-    rows = seen.named(_STEP, Kind.ANNOTATION, Kind.OP)
-    nodes = np.sort(trace.end[trace.named(Kind.OP, prefix="autograd::engine::evaluate_function: ")])
+    rows = seen.starting(ranges.UPDATE, Kind.ANNOTATION, Kind.OP)
+    nodes = np.sort(trace.end[trace.named(Kind.OP, prefix=ranges.NODE)])
     last = np.searchsorted(nodes, trace.end[rows]) - 1
     begun = np.maximum(trace.start[rows], np.append(nodes, np.iinfo(np.int64).min)[last])
     return intervals.union(begun, trace.end[rows])

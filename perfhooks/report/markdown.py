@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from perfhooks import words
+from perfhooks import labels, words
 from perfhooks.run.layout import PAGE, timeline
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def _operators(details: Mapping[str, Any]) -> Iterator[str]:
     table = details.get("operators", {}).get("name", {})
     count = details.get("steps", {}).get("count") or 1
     rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
-    rows = [row for row in rows if row.get("kind") not in _NOT_OPERATORS and "ProfilerStep" not in row["name"]]
+    rows = [row for row in rows if row.get("kind") not in _NOT_OPERATORS and labels.STEP_MARK[:-1] not in row["name"]]
     has_device = any(row.get("self_device_ms") for row in rows)
     key = "self_device_ms" if has_device else "self_cpu_ms"
     rows.sort(key=lambda row: -(row.get(key) or 0))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from perfhooks.report import json_values
+from perfhooks.trace.names import operators, ranges, runtime_calls
 from perfhooks.trace.names.whose import Origin, origin
 from perfhooks.trace.nesting import host
 from perfhooks.trace.tables.stacks import Summed
@@ -26,10 +27,10 @@ runtime of a device, a label, work of a device."""
 
 _KIND_OF: Final = (
     ("other", re.compile(r"\((?:other|skipped|unknown|outside|deeper)\)$")),
-    ("module", re.compile(r"nn\.Module: ")),
+    ("module", re.compile(re.escape(ranges.MODULE))),
     ("library", re.compile(r"<")),
-    ("runtime", re.compile(r"(?:cuda|hip|cu|hsa_|ze|musa|mu|cnrt|acl|rt)[A-Z_]\w*$")),
-    ("operator", re.compile(r"\w+::|.*Backward\d*$|Optimizer\.")),
+    ("runtime", re.compile(runtime_calls.RUNTIME)),
+    ("operator", re.compile(operators.OPERATOR)),
 )
 
 

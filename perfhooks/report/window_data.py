@@ -12,6 +12,7 @@ from perfhooks import findings
 from perfhooks.report import json_values, operator_rows, tree
 from perfhooks.report.data import SHARE_FORMAT
 from perfhooks.report.headline import headline, other_kinds, summary
+from perfhooks.trace.kinds import Kind, classify
 from perfhooks.trace.names import step_kinds
 from perfhooks.trace.tables import memory
 
@@ -66,7 +67,7 @@ def _subject(capture: Capture, trace: Trace) -> dict[str, Any]:
             "device": next((json_values.text(str(name)) for name in names if name), None),
             "device_traced": trace.is_device_traced,
             "world_size": _world_size(trace.metadata.get("distributedInfo")),
-            "python_frames": any(name.endswith("python_function") for name in trace.categories),
+            "python_frames": any(classify(category) == Kind.PYTHON for category in trace.categories),
         }
     )
 

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 
 from perfhooks import labels
+from perfhooks.trace.names import operators, ranges
 from perfhooks.trace.nesting import parts
 from perfhooks.trying import schemas
-from perfhooks.trying.recorded import UPDATE, Signature, Update
+from perfhooks.trying.recorded import Signature, Update
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from perfhooks.trying.recorded import Calls
 
 _MS: Final = 1e-6  # milliseconds in a nanosecond
-_LEAF: Final = "torch::autograd::AccumulateGrad"
 _OPTIONS: Final = {
     "momentum": (0.9, {"SGD"}, {"mul_"}),
     "weight_decay": (1e-4, {"SGD", "Adam", "Adagrad", "RMSprop"}, {"add"}),
@@ -119,9 +119,13 @@ def _updates(calls: Calls, signatures: Sequence[Signature], names: Sequence[str]
     """
     trace = calls.trace
     start, thread = trace.start[calls.row].tolist(), trace.thread[calls.row].tolist()
-    leaves = sorted((start[place], _parameter(signatures[place])) for place, name in enumerate(names) if name == _LEAF)
+    leaves = sorted(
+        (start[place], _parameter(signatures[place])) for place, name in enumerate(names) if name == ranges.LEAF
+    )
     before = 0
-    for label in sorted((place for place, name in enumerate(names) if name.startswith(UPDATE)), key=start.__getitem__):
+    for label in sorted(
+        (place for place, name in enumerate(names) if name.startswith(ranges.UPDATE)), key=start.__getitem__
+    ):
         passes = set()
         for first, last in parts.of_thread(trace, thread[label])[labels.BACKWARD].tolist():
             if before <= first < start[label]:
@@ -146,9 +150,9 @@ def _parameter(leaf: Signature) -> tuple[str, tuple[int, ...]]:
 
 def _update(label: str, passes: set[tuple[Any, ...]], inside: Sequence[Signature]) -> Update | None:
     """What an update did; None where the recording does not tell it."""
-    optimizer = label.removeprefix(UPDATE).partition(".")[0]
-    stems = {call.name.removeprefix("aten::") for call in inside}
-    if not hasattr(torch.optim, optimizer) or len(passes) != 1 or _LEAF in stems:  # a closure ran in it
+    optimizer = label.removeprefix(ranges.UPDATE).partition(".")[0]
+    stems = {call.name.removeprefix(operators.NAMESPACE) for call in inside}
+    if not hasattr(torch.optim, optimizer) or len(passes) != 1 or ranges.LEAF in stems:  # a closure ran in it
         return None
     (parameters,) = passes
     touched = {sizes for call in inside for given in call.arguments or () for sizes, _ in given.tensors if sizes}
@@ -159,6 +163,6 @@ def _update(label: str, passes: set[tuple[Any, ...]], inside: Sequence[Signature
         return None
     begun = {stem.split("_")[1] for stem in stems if stem.startswith("_")}
     way = next((way for way in ("fused", "foreach") if way in begun), "for-loop")
-    stems = {stem.removeprefix("_foreach_") for stem in stems}
+    stems = {stem.removeprefix(operators.FOREACH) for stem in stems}
     options = ((name, value) for name, (value, has, brings) in _OPTIONS.items() if optimizer in has and brings & stems)
     return Update(optimizer, parameters, tuple(options), way)

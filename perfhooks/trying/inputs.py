@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from perfhooks.trace.names import operators, tensor_types
 from perfhooks.trying import schemas
 from perfhooks.trying.ready import Ready, extent, tensors
 from perfhooks.trying.recorded import Argument, Update
@@ -47,7 +48,7 @@ def needed_bytes(again: Signature | Update) -> int:
 
 
 def _bytes(argument: Argument) -> int:
-    if argument.type == "ScalarList":  # the sizes of what an operator makes, as far as anybody can tell
+    if argument.type == tensor_types.NUMBERS:  # the sizes of what an operator makes, as far as anybody can tell
         return 8 * math.prod(int(size) for size in argument.value.strip("[]").split(",") if size.strip().isdigit())
     itemsize = DTYPES.get(argument.type, torch.float32).itemsize
     return itemsize * sum(extent(*layout) for layout in argument.tensors)
@@ -87,7 +88,7 @@ def _made(formal: Any, given: Mapping[str, Any], operator: str, device: torch.de
         return device
     if not isinstance(value, Argument):
         return value
-    stem = operator.removeprefix("aten::").removeprefix("_foreach_").rstrip("_")
+    stem = operator.removeprefix(operators.NAMESPACE).removeprefix(operators.FOREACH).rstrip("_")
     made = []
     for place, (dims, strides) in enumerate(value.tensors):
         buffer = torch.empty(extent(dims, strides), dtype=_dtype(value, formal.name, given), device=device)

@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from perfhooks.errors import PerfhooksError
 from perfhooks.trace.kinds import HOST, Kind
+from perfhooks.trace.names import ranges, tensor_types
 from perfhooks.trace.tables.operators import calls, device_time
 from perfhooks.trace.tables.steps import step_of
 
@@ -23,9 +24,6 @@ _ARGUMENTS: Final = ("dims", "strides", "types", "inputs")
 _OF_TENSOR: Final[Any] = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(max_length=64)]
 """Sizes: no tensor that torch computes with has more dimensions."""
 _OF_LIST: Final[Any] = tuple[_OF_TENSOR, ...]
-_LISTS: Final = ("TensorList", "GenericList")
-UPDATE: Final = "Optimizer.step#"
-"""How the label begins that torch writes around an update; the class of the optimizer follows."""
 
 
 class Argument(NamedTuple):
@@ -44,12 +42,12 @@ class Argument(NamedTuple):
     @property
     def is_tensor(self) -> bool:
         """Whether it is one tensor."""
-        return bool(self.type) and self.type not in (*_LISTS, "Scalar", "ScalarList")
+        return bool(self.type) and self.type not in (*tensor_types.LISTS, tensor_types.NUMBER, tensor_types.NUMBERS)
 
     @property
     def is_list(self) -> bool:
         """Whether it is a list of tensors."""
-        return self.type == "TensorList" or (self.type == "GenericList" and bool(self.dims))
+        return self.type == tensor_types.TENSORS or (self.type == tensor_types.GENERIC and bool(self.dims))
 
     @property
     def tensors(self) -> list[tuple[Any, Any]]:
@@ -97,7 +95,7 @@ class Update:
     @property
     def name(self) -> str:
         """As the table shows it."""
-        return f"{UPDATE}{self.optimizer}"
+        return f"{ranges.UPDATE}{self.optimizer}"
 
     @property
     def shapes(self) -> str:
@@ -166,7 +164,7 @@ def _sizes(types: list[Any], given: object) -> list[tuple[Any, ...] | None] | No
     """The sizes, or strides, of each input; None where one cannot have them: a trace may say anything."""
     if not isinstance(given, list) or len(given) != len(types):
         return None
-    shapes = [_OF_LIST if kind in _LISTS else _OF_TENSOR for kind in types]
+    shapes = [_OF_LIST if kind in tensor_types.LISTS else _OF_TENSOR for kind in types]
     try:
         return [
             msgspec.convert(*pair) if isinstance(pair[0], list) else None for pair in zip(given, shapes, strict=True)

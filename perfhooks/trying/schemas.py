@@ -9,42 +9,29 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from perfhooks.trace.names import communication, operators, tensor_types
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perfhooks.trying.recorded import Argument, Signature
 
-DTYPES: Final = {
-    "float": torch.float32,
-    "double": torch.float64,
-    "c10::Half": torch.float16,
-    "c10::BFloat16": torch.bfloat16,
-    "long int": torch.int64,
-    "long": torch.int64,
-    "long long": torch.int64,
-    "int": torch.int32,
-    "short": torch.int16,
-    "short int": torch.int16,
-    "signed char": torch.int8,
-    "unsigned char": torch.uint8,
-    "bool": torch.bool,
-    "c10::complex<float>": torch.complex64,
-    "c10::complex<double>": torch.complex128,
-    "c10::Float8_e4m3fn": torch.float8_e4m3fn,
-    "c10::Float8_e5m2": torch.float8_e5m2,
+_UNUSUAL: Final = ("uint16", "uint32", "uint64", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
+"""Types that hardly any operator takes, so that no tensor of them is made."""
+DTYPES: Final[dict[str, torch.dtype]] = {
+    spelled: getattr(torch, name) for spelled, name in tensor_types.SPELLINGS.items() if name not in _UNUSUAL
 }
-"""Types of tensors as the recorder writes them: names of C++, which differ between compilers."""
+"""Types of tensors as the recorder writes them."""
 
 _WORDS: Final = re.compile(r"[a-z_]{1,24}")
 """Texts that an operator may be given: names of modes, and no paths."""
 _REFUSED: Final = (
-    (r"(?:c10d|_?c10d_functional)::|nccl:|gloo:|record_param_comms", "a collective needs the other ranks"),
-    (r"(?:torch::)?autograd::|(?!.*::)", "autograd's own work between operators"),
-    (r"(?!aten::)(?P<namespace>.*?)::", "an operator of {namespace}, which is not torch's own"),
+    (communication.OPERATORS, "a collective needs the other ranks"),
+    (operators.AUTOGRAD, "autograd's own work between operators"),
+    (operators.FOREIGN, "an operator of {namespace}, which is not torch's own"),
     # a trace is data, and may come from anybody
-    (r"aten::(?:from_file|save|load|set_|resize_|record_stream|pin_memory)$",
-     "it touches files or memory that is not its own"),
-)  # fmt: skip
+    (operators.UNSAFE, "it touches files or memory that is not its own"),
+)
 """How names begin of what is not run again, and why."""
 
 
@@ -77,7 +64,7 @@ def overload(signature: Signature) -> tuple[Any, dict[str, Any]]:
             with contextlib.suppress(KeyError, ValueError):  # another overload may take what this one does not
                 values = map(_value, wanted, arguments)
                 return operator, dict(zip([argument.name for argument in wanted], values, strict=True))
-    if any(given.type == "TensorList" and not given.dims for given in arguments):
+    if any(given.type == tensor_types.TENSORS and not given.dims for given in arguments):
         raise UnmatchedError("the shapes of a list of more than 30 tensors are not recorded")
     raise UnmatchedError("no overload of this torch takes what was recorded of its arguments")
 
@@ -85,11 +72,11 @@ def overload(signature: Signature) -> tuple[Any, dict[str, Any]]:
 @functools.cache
 def _overloads(name: str) -> tuple[tuple[Any, tuple[Any, ...]], ...]:
     """The overloads of an operator, each with the arguments of its schema."""
-    packet = getattr(torch.ops.aten, name.removeprefix("aten::"), None)
+    packet = getattr(torch.ops.aten, name.removeprefix(operators.NAMESPACE), None)
     if packet is None or not hasattr(packet, "overloads"):
         return ()
-    operators = [getattr(packet, name) for name in packet.overloads()]
-    return tuple((operator, formal(operator)) for operator in operators)
+    overloads = [getattr(packet, name) for name in packet.overloads()]
+    return tuple((operator, formal(operator)) for operator in overloads)
 
 
 def formal(operator: Any) -> tuple[Any, ...]:
@@ -123,10 +110,10 @@ def _of_kind(kind: str, given: Argument) -> Any:
     is_tensor = kind == "Tensor" and given.is_tensor and given.type in DTYPES
     if is_tensor or (kind in ("List[Tensor]", "List[Optional[Tensor]]") and given.is_list and given.dims):
         return given
-    if kind.startswith("List[") and given.type in ("ScalarList", "GenericList") and text.startswith("["):
+    if kind.startswith("List[") and given.type in (tensor_types.NUMBERS, tensor_types.GENERIC) and text.startswith("["):
         read = _READERS[kind[len("List[") : -1]]
         return [read(part.strip()) for part in text[1:-1].split(",") if part.strip()]
-    if given.type == "Scalar":
+    if given.type == tensor_types.NUMBER:
         return _READERS[kind](given.value)
     raise ValueError(given.type)
 

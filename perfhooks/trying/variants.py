@@ -12,6 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from perfhooks.errors import OptionError
 from perfhooks.run.circumstances import Circumstances
+from perfhooks.trace.names import operators, ranges
 from perfhooks.trying import safe
 from perfhooks.trying.ready import same_layout
 
@@ -35,16 +36,6 @@ _MULTIPLE: Final = 8
 """Elements: 16 bytes of float16, which tensor cores want (NVIDIA, Matrix Multiplication Background); a CPU's registers
 hold 8 or 16 float32."""
 
-_CONVOLUTIONS: Final = (
-    r"aten::(?:conv[123]d|\w*convolution|convolution_backward|conv_transpose[123]d|\w*slow_conv\w+|thnn_conv2d)"
-)
-_PRODUCTS: Final = (
-    rf"(?:{_CONVOLUTIONS}|aten::(?:mm|addmm_?|bmm|baddbmm|mv|addmv|linear|linear_backward|matmul|einsum))"
-)
-_ATTENTION: Final = "aten::scaled_dot_product_attention"
-_IMAGES: Final = r".*(?:conv|pool|batch_norm|upsample|interpolate|group_norm|instance_norm).*"
-_FACTORS: Final = {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2), "aten::baddbmm": (1, 2)}
-"""Which arguments are the matrices."""
 _LAYOUTS: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
 _NO_COMPILER: Final = "No working C++ compiler"
 """What torch says where it finds none, in a sentence that names its own configuration."""
@@ -110,7 +101,7 @@ def _has_float64(call: Ready) -> bool:
 
 def _is_odd(call: Ready) -> bool:
     """Whether it is a product of matrices of which a size is no multiple."""
-    factors = [call.arguments[place] for place in _FACTORS.get(call.name, ())]
+    factors = [call.arguments[place] for place in operators.FACTORS.get(call.name, ())]
     return any(size % _MULTIPLE for factor in factors for size in factor.shape[-2:])
 
 
@@ -118,7 +109,7 @@ def _padded(call: Ready) -> Ready | None:
     """Both factors padded with zeros, and what is added to them."""
     if not _is_odd(call):
         return None
-    left, right = (call.arguments[place] for place in _FACTORS[call.name])
+    left, right = (call.arguments[place] for place in operators.FACTORS[call.name])
     rows, columns = left.shape[-2], right.shape[-1]
     made = [_with_margins(given, given is left or given is right) for given in call.arguments]
     return replace(call, arguments=tuple(made), result=lambda product: product[..., :rows, :columns])
@@ -154,8 +145,10 @@ def _flags(wanted: Mapping[safe.Flag, Any], can: Test) -> Change:
 
 
 def _attention(kernel: str, backend: Any, *, has_cpu: bool) -> Variant:
-    suits = _named(_ATTENTION) if has_cpu else _named(_ATTENTION, on_cuda=True)
-    change = _while(lambda: sdpa_kernel([backend]), lambda call: call.name == _ATTENTION and backend is not None)
+    suits = _named(operators.ATTENTION) if has_cpu else _named(operators.ATTENTION, on_cuda=True)
+    change = _while(
+        lambda: sdpa_kernel([backend]), lambda call: call.name == operators.ATTENTION and backend is not None
+    )
     return Variant(f"attention-{kernel}", suits, change, _OTHER_WAY)
 
 
@@ -201,11 +194,12 @@ def _is_update(call: Ready) -> bool:
     return call.remade is not None
 
 
-_is_product = _named(f"{_PRODUCTS}|{_ATTENTION}")
-_is_product_on_cuda = _named(f"{_PRODUCTS}|{_ATTENTION}", on_cuda=True)
-_is_product_on_cpu = _named(f"{_PRODUCTS}|{_ATTENTION}", on_cuda=False)
-_is_convolution_on_cuda = _named(_CONVOLUTIONS, on_cuda=True)
-_is_convolution_on_cpu = _named(_CONVOLUTIONS, on_cuda=False)
+_DENSE: Final = f"{operators.GEMMS}|{operators.ATTENTION}"
+_is_product = _named(_DENSE)
+_is_product_on_cuda = _named(_DENSE, on_cuda=True)
+_is_product_on_cpu = _named(_DENSE, on_cuda=False)
+_is_convolution_on_cuda = _named(operators.CONVOLUTIONS, on_cuda=True)
+_is_convolution_on_cpu = _named(operators.CONVOLUTIONS, on_cuda=False)
 _is_on_cpu = _named(".*", on_cuda=False)
 
 
@@ -225,7 +219,7 @@ VARIANTS: Final = (
     Variant("bf16", _is_product, _cast(torch.float32, torch.bfloat16), _ROUNDED),
     Variant("fp16", _is_product_on_cuda, _cast(torch.float32, torch.float16), _ROUNDED),
     Variant("tf32", _is_product_on_cuda, _ALLOWING_TF32, _OTHER_WAY),
-    Variant("channels_last", _named(_IMAGES), _inputs(_channels_last)),
+    Variant("channels_last", _named(operators.IMAGES), _inputs(_channels_last)),
     Variant("contiguous", _is_scattered, _inputs(torch.Tensor.contiguous)),
     Variant("padding", _is_odd, _padded),
     Variant("foreach", _is_update, _remade("foreach")),
@@ -265,11 +259,11 @@ class Advice(NamedTuple):
 
 
 ADVICE: Final = {
-    "float32-products": Advice(_PRODUCTS, ("tf32", "bf16")),
-    "float64-products": Advice(_PRODUCTS, ("float32",)),
-    "slow-convolution": Advice(_CONVOLUTIONS, ("onednn",)),
-    "layout-conversions": Advice(_CONVOLUTIONS, ("channels_last",)),
-    "optimizer-loop": Advice(r"Optimizer\.step#.*", ("fused", "foreach")),
+    "float32-products": Advice(operators.GEMMS, ("tf32", "bf16")),
+    "float64-products": Advice(operators.GEMMS, ("float32",)),
+    "slow-convolution": Advice(operators.CONVOLUTIONS, ("onednn",)),
+    "layout-conversions": Advice(operators.CONVOLUTIONS, ("channels_last",)),
+    "optimizer-loop": Advice(rf"{ranges.UPDATE}.*", ("fused", "foreach")),
 }
 """By the name of the rule."""
 

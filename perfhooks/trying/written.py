@@ -14,6 +14,7 @@ from perfhooks.errors import PerfhooksError
 from perfhooks.report.data import TRIED_FORMAT, Tried, TriedFile, read_tried
 from perfhooks.run.layout import TRIED
 from perfhooks.run.publishing import publish_json
+from perfhooks.trace.names import operators
 from perfhooks.trying import trial as trials
 from perfhooks.trying.timing import in_words
 from perfhooks.trying.variants import ADVICE
@@ -58,7 +59,7 @@ def brief(trial: Trial) -> pl.DataFrame:
     """The same as far as a terminal has room, each operator named once."""
     again = pl.Series([place > 0 for row in trial.rows for place in range(max(len(row.tried), 1))], dtype=pl.Boolean)
     once = (
-        pl.col("operator").str.strip_prefix("aten::"),
+        pl.col("operator").str.strip_prefix(operators.NAMESPACE),
         pl.col("inputs").str.slice(0, 40),
         pl.col("calls").round(1),
         pl.col("recorded_ms").round(2),

@@ -1,4 +1,4 @@
-"""Kernels that communicate, told by their names: one table for all libraries, with the source of each name."""
+"""Names of what communicates: kernels, by one table for all libraries with the source of each name, and operators."""
 
 from __future__ import annotations
 
@@ -95,6 +95,20 @@ LIBRARIES: Final = (
     ),
 )
 """What is known, in the order in which it is tried."""
+
+RECORD: Final = "record_param_comms"
+"""The operator in which torch's own backends write down the arguments of a collective."""
+_BACKENDS: Final = "nccl|rccl|hccl|xccl|cncl|mccl|eccl|oneccl|msccl|gloo|mpi|ucc"
+LABEL: Final = re.compile(rf"({_BACKENDS}):(\w+)$")
+"""The range that torch's backends put around a collective; the inputs of the range are its tensors."""
+ON_HOST: Final = ("gloo:", "mpi:", "ucc:")
+"""Of these ranges, those that are the collective itself; the others only ask a device for it."""
+_CALLING: Final = rf"{RECORD}$|(?:{_BACKENDS}):|c10d::"
+OPERATORS: Final = rf"^(?:{_CALLING}|_?c10d_functional|symm_mem::)"
+"""All operators and ranges that communicate."""
+ON_THREAD: Final = re.compile(rf"^(?:{_CALLING}|_c10d_functional::wait)")
+"""Of these, the ones that their thread spends starting a collective or waiting for it: a functional one returns at
+once, and what it calls is among these; symmetric memory is written to by kernels alone."""
 
 _KNOWN: Final = tuple((library, re.compile(library.pattern, re.IGNORECASE)) for library in LIBRARIES)
 

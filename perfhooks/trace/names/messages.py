@@ -8,17 +8,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from perfhooks.trace.names.communication import library
+from perfhooks.trace.names import tensor_types
+from perfhooks.trace.names.communication import LABEL, RECORD, library
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from perfhooks.trace.model import Ints, Trace
-
-RECORD: Final = "record_param_comms"
-"""The operator in which torch's own backends write down the arguments of a collective."""
-LABEL: Final = re.compile(r"(nccl|rccl|hccl|xccl|cncl|mccl|eccl|oneccl|msccl|gloo|mpi|ucc):(\w+)$")
-"""The range that torch's backends put around a collective; the inputs of the range are its tensors."""
 
 # in this order: an all_reduce is no reduce
 _OPERATIONS: Final = (
@@ -26,14 +20,6 @@ _OPERATIONS: Final = (
     *("gather", "scatter", "reduce", "send", "recv"),
 )
 _PLAIN: Final = {name.replace("_", ""): name for name in _OPERATIONS}
-_WIDTHS: Final[Mapping[str, int]] = {
-    **dict.fromkeys(("byte", "char", "bool", "unsigned char", "signed char", "int8", "uint8"), 1),
-    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"), 1),
-    **dict.fromkeys(("short", "half", "bfloat16", "short int", "int16", "uint16", "unsigned short"), 2),
-    **dict.fromkeys(("int", "float", "int32", "uint32", "unsigned int"), 4),
-    **dict.fromkeys(("long", "double", "long int", "int64", "uint64", "complexfloat", "complex<float>"), 8),
-    **dict.fromkeys(("complexdouble", "complex<double>"), 16),
-}
 _LIMIT: Final = 2**62
 """No message has so many bytes, and a table has no room for more."""
 
@@ -141,12 +127,8 @@ def _backend(trace: Trace, name: str) -> str | None:
 
 
 def _bytes(elements: int, dtype: str | None) -> int | None:
-    width = _width(dtype)
+    width = tensor_types.size(dtype)
     return elements * width if width else None
-
-
-def _width(dtype: str | None) -> int | None:
-    return _WIDTHS.get(dtype.lower().removeprefix("c10::")) if dtype else None
 
 
 def _input_bytes(dims: object, types: object, operation: str | None, size: int | None) -> int | None:
@@ -155,7 +137,7 @@ def _input_bytes(dims: object, types: object, operation: str | None, size: int |
         return None
     total = 0
     for shape, dtype in zip(dims, types, strict=False):
-        width = _width(word(dtype))
+        width = tensor_types.size(word(dtype))
         if width and isinstance(shape, list) and all(type(each) is int and 0 <= each < _LIMIT for each in shape):
             total += math.prod(shape[:16]) * width
     if not total or (operation == "all_gather" and size is None):
@@ -164,7 +146,7 @@ def _input_bytes(dims: object, types: object, operation: str | None, size: int |
 
 
 def _input_type(types: object) -> str | None:
-    known = [each for each in types if _width(word(each))] if isinstance(types, list) else []
+    known = [each for each in types if tensor_types.size(word(each))] if isinstance(types, list) else []
     return known[0] if known else None
 
 

@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 from perfhooks import labels
+from perfhooks.trace.names import ranges
 
 _NAMES: Final = {
     labels.DATA: (
@@ -28,9 +29,6 @@ _NAMES: Final = {
 
 _PARTS: Final = {name: part for part, names in _NAMES.items() for name in names}
 
-_LIGHTNING: Final = "[pl][profile]"
-"""How the labels of Lightning's ``PyTorchProfiler`` begin; the last word is the hook."""
-
 _HOOKS: Final = {
     **dict.fromkeys(("train_dataloader_next", "predict_next"), labels.DATA),
     "batch_to_device": labels.TRANSFER,
@@ -45,15 +43,13 @@ _FRAMES: Final = (
     (re.compile(r"torch/autograd/__init__\.py\(\d+\): (?:backward|grad)$"), labels.BACKWARD),
     (re.compile(r"torch/serialization\.py\(\d+\): save$"), labels.CHECKPOINT),
     (re.compile(r"torch/distributed/checkpoint/state_dict_saver\.py\(\d+\): (?:async_)?save$"), labels.CHECKPOINT),
-    (re.compile(r"^nn\.Module: "), labels.FORWARD),
+    (re.compile(f"^{re.escape(ranges.MODULE)}"), labels.FORWARD),
 )
 """The Python frames that are a part of the step, where stacks were recorded."""
 
 _RANGES: Final = (
-    ("Optimizer.step#", labels.OPTIMIZER),
-    ("Optimizer.zero_grad#", labels.OPTIMIZER),
-    ("DistributedDataParallel.forward", labels.FORWARD),
-    ("FullyShardedDataParallel.forward", labels.FORWARD),
+    *((name, labels.OPTIMIZER) for name in (ranges.UPDATE, ranges.ZERO_GRAD)),
+    *((name, labels.FORWARD) for name in ranges.WRAPPERS),
 )
 """How the ranges begin that torch itself writes around a part of the step."""
 
@@ -62,7 +58,7 @@ _AUTOMATIC: Final = {name: part for part, name in labels.AUTOMATIC.items()}
 
 def of_label(name: str) -> str | None:
     """The part that somebody meant who wrote a label; None for other labels."""
-    if name.startswith(_LIGHTNING):
+    if name.startswith(ranges.LIGHTNING):
         return _HOOKS.get(re.split(r"[.\]]", name)[-1])
     return _PARTS.get(" ".join(re.findall(r"[a-z0-9]+", name.lower())))
 

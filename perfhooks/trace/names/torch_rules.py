@@ -12,29 +12,13 @@ import numpy as np
 
 from perfhooks.labels import STEP_MARK
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.names import ranges
 from perfhooks.trace.nesting import intervals
 from perfhooks.trace.once import once
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Instants, Ints, Trace
     from perfhooks.trace.nesting.intervals import Flags
-
-MEMORY: Final = "[memory]"
-"""The row of what was allocated and released while nothing that was recorded ran."""
-
-HIDDEN: Final = frozenset(
-    {
-        MEMORY,
-        "[OutOfMemory]",
-        "profiler::_record_function_enter",
-        "profiler::_record_function_enter_new",
-        "profiler::_record_function_exit",
-        "aten::is_leaf",
-        "aten::output_nr",
-        "aten::_version",
-    }
-)
-"""Events that the table leaves out, as if they had never been."""
 
 # c10's DeviceType: what torch books as memory of the host, and as memory of "the" device
 _HOST_TYPES: Final = (0, 2, 5)  # CPU, MKLDNN, IDEEP
@@ -48,7 +32,7 @@ def shown_name(name: str) -> str:
 
 def hidden(trace: Trace, rows: Ints) -> Flags:
     """Which slices the table leaves out."""
-    flags: Flags = np.array([name in HIDDEN for name in trace.names] or [False], np.bool_)[trace.name[rows]]
+    flags: Flags = np.array([name in ranges.HIDDEN for name in trace.names] or [False], np.bool_)[trace.name[rows]]
     return flags
 
 

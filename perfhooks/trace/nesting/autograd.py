@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.names.ranges import NODE
 from perfhooks.trace.nesting import host
 from perfhooks.trace.nesting.slices import inherited
 from perfhooks.trace.once import once
@@ -14,10 +15,6 @@ from perfhooks.trace.once import once
 if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace
     from perfhooks.trace.nesting.intervals import Flags
-
-NODE: Final = "autograd::engine::evaluate_function: "
-"""How the slices of autograd nodes are named, on whatever thread they run."""
-LEAF: Final = f"{NODE}torch::autograd::AccumulateGrad"
 
 
 class Nodes(NamedTuple):

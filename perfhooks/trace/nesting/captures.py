@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.names import runtime_calls
 from perfhooks.trace.nesting import intervals
 from perfhooks.trace.once import once
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace
     from perfhooks.trace.nesting.intervals import Flags, Intervals
-
-# cudaStreamBeginCapture_v10000, hipStreamBeginCapture, cuStreamBeginCaptureToGraph, ...
-_EDGE: Final = re.compile(r"Stream(Begin|End)Capture", re.IGNORECASE)
 
 
 @once
@@ -25,10 +22,10 @@ def by_thread(trace: Trace) -> dict[int, Intervals]:
 
     A capture that had begun before the trace does counts from there, and one that is still open goes to its end.
     """
-    calls = trace.chosen(_EDGE.search, Kind.RUNTIME)
+    calls = trace.chosen(runtime_calls.CAPTURE.search, Kind.RUNTIME)
     begins = np.zeros(len(trace.names), np.bool_)
     for name in intervals.distinct(trace.name[calls]).tolist():
-        found = _EDGE.search(trace.names[name])
+        found = runtime_calls.CAPTURE.search(trace.names[name])
         begins[name] = found is not None and found[1].lower() == "begin"
     threads: list[int] = intervals.distinct(trace.thread[calls]).tolist()
     return {thread: _captures(trace, calls[trace.thread[calls] == thread], begins) for thread in threads}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.names import communication, torch_rules
+from perfhooks.trace.names import communication, runtime_calls, torch_rules
 from perfhooks.trace.nesting import captures, host, intervals
 from perfhooks.trace.nesting.slices import inherited, nearest, nest
 from perfhooks.trace.once import once
@@ -21,11 +20,8 @@ CLASSES: Final = ("compute", "communication", "copy", "set")
 """What work of a device can be."""
 
 _LIMIT: Final = 2**31  # what counts devices fits; a process's number may be anything
-_LAUNCH: Final = re.compile(r"launch(?!hostfunc)", re.IGNORECASE)
 _FEW: Final = 0.1
 """Of all slices: how so few of them nest is found by themselves, of more by the tree of all, which is there already."""
-# Plain cudaMemcpy waits for the device, and so does what ROCm's torch calls for item().
-_WAIT: Final = re.compile(r"synchronize|^(?:cuda|hip)Memcpy(?:WithStream)?$", re.IGNORECASE)
 
 
 @once
@@ -127,7 +123,7 @@ def around(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
 @once
 def launch_calls(trace: Trace) -> Ints:
     """The calls that launch kernels or graphs; what is captured into a graph is not launched."""
-    rows = trace.chosen(_LAUNCH.search, Kind.RUNTIME)
+    rows = trace.chosen(runtime_calls.LAUNCH.search, Kind.RUNTIME)
     found: Ints = rows[~captures.captured(trace, rows)]
     return found
 
@@ -137,7 +133,7 @@ def has_launches(trace: Trace) -> bool:
 
     Meta's MTIA submits jobs, of which each may be several kernels.
     """
-    if len(trace.chosen(_LAUNCH.search, Kind.RUNTIME)):
+    if len(trace.chosen(runtime_calls.LAUNCH.search, Kind.RUNTIME)):
         return True
     return not ((trace.kind[trace.device_rows] == Kind.KERNEL) & (trace.launches >= 0)).any()
 
@@ -145,7 +141,7 @@ def has_launches(trace: Trace) -> bool:
 @once
 def wait_calls(trace: Trace) -> Ints:
     """The calls in which the host waits for the device."""
-    return trace.chosen(_WAIT.search, Kind.RUNTIME)
+    return trace.chosen(runtime_calls.WAIT.search, Kind.RUNTIME)
 
 
 @once

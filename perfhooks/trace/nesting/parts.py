@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from perfhooks import labels
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.names import part_names
+from perfhooks.trace.names import communication, device_work, part_names
+from perfhooks.trace.names.ranges import COMPILED_REGION, LOADER
 from perfhooks.trace.nesting import host, intervals, phases, validations
 from perfhooks.trace.nesting.spans import Spans, from_moments, layered
 from perfhooks.trace.once import once
@@ -19,11 +19,6 @@ if TYPE_CHECKING:
 
     from perfhooks.trace.model import Column, Ints, Trace
     from perfhooks.trace.nesting.intervals import Intervals
-
-_LOADER: Final = "enumerate(DataLoader)#"
-_COMPILED: Final = "Torch-Compiled Region"
-_COLLECTIVE: Final = re.compile(r"^(?:c10d::|_c10d_functional::wait|record_param_comms$|nccl:|gloo:)")
-_TO_DEVICE: Final = re.compile(r"HtoD|HostToDevice")
 
 
 class _Found(NamedTuple):
@@ -110,14 +105,14 @@ def of_thread(trace: Trace, thread: int) -> dict[str, Intervals]:
 
 @once
 def _all(trace: Trace) -> _All:
-    loader = trace.named(Kind.ANNOTATION, Kind.OP, prefix=_LOADER)
+    loader = trace.named(Kind.ANNOTATION, Kind.OP, prefix=LOADER)
     marks = trace.named(Kind.ANNOTATION, Kind.OP, prefix=labels.STEP_MARK)
     return _All(
         written=_called(trace, part_names.of_label, Kind.ANNOTATION),
         fetches=_found(trace, loader, labels.DATA),
         automatic=_called(trace, part_names.of_automatic, Kind.ANNOTATION),
         ranges=_called(trace, part_names.of_range, Kind.ANNOTATION, Kind.OP),
-        compiled=_found(trace, trace.named(Kind.ANNOTATION, Kind.OP, prefix=_COMPILED), labels.FORWARD),
+        compiled=_found(trace, trace.named(Kind.ANNOTATION, Kind.OP, prefix=COMPILED_REGION), labels.FORWARD),
         frames=_called(trace, part_names.of_frame, Kind.PYTHON, outermost=True),
         copies=_found(trace, _copying(trace), labels.TRANSFER),
         collectives=_called(trace, _collective, Kind.OP, Kind.ANNOTATION),
@@ -139,12 +134,12 @@ def _called(trace: Trace, part_of: Callable[[str], str | None], *kinds: Kind, ou
 
 
 def _collective(name: str) -> str | None:
-    return labels.COMMUNICATION if _COLLECTIVE.search(name) else None
+    return labels.COMMUNICATION if communication.ON_THREAD.search(name) else None
 
 
 def _copying(trace: Trace) -> Ints:
     """The outermost operators that copy from the host to a device, or the calls where none is around."""
-    copies = trace.chosen(_TO_DEVICE.search, Kind.COPY)
+    copies = trace.chosen(device_work.TO_DEVICE.search, Kind.COPY)
     if not len(copies):
         return copies
     copy = np.searchsorted(trace.device_rows, copies)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.names import operators, ranges, runtime_calls
 from perfhooks.trace.nesting import captures, device, intervals
 from perfhooks.trace.once import once
 
@@ -30,15 +31,6 @@ CAPTURING: Final = "capturing graphs"
 LOADING: Final = "loading kernels"
 CHOOSING: Final = "trying out convolutions"
 
-# recording a CUDA graph is timed like the phases of compiling, and is none of them
-_COMPILE: Final = re.compile(r"^(?!CUDAGraphNode\.record\b).* \(dynamo_timed\)$")
-_GRAPHS: Final = re.compile(r"^CUDAGraphNode\.record\b.* \(dynamo_timed\)$")
-_MODULES: Final = re.compile(r"^(?:cu|hip|cuda)(?:Module|Library)(?:Load|Get|Enumerate)")
-_MEMORY: Final = re.compile(r"^(?:cuda|hip|cu)(?:Mem)?(?:Malloc|Free|Alloc|Create|Map|Unmap|Release)", re.IGNORECASE)
-_OTHERS: Final = re.compile(r"Memcpy|Memset|Graph|Synchronize|Query|EventRecord|WaitEvent", re.IGNORECASE)
-_CONVOLUTION: Final = re.compile(r"^aten::(?:cudnn|miopen)_convolution|^aten::convolution_backward$")
-_TIMED: Final = re.compile(r"^(?:cuda|hip)Event(?:Synchronize|ElapsedTime)")
-
 
 @once
 def spent(trace: Trace) -> dict[str, Intervals]:
@@ -53,8 +45,8 @@ def spent(trace: Trace) -> dict[str, Intervals]:
         trace: any trace.
     """
     found = {
-        COMPILING: _ranges(trace, _COMPILE),
-        CAPTURING: intervals.joined(_ranges(trace, _GRAPHS), *captures.by_thread(trace).values()),
+        COMPILING: _ranges(trace, ranges.COMPILING),
+        CAPTURING: intervals.joined(_ranges(trace, ranges.CAPTURING), *captures.by_thread(trace).values()),
         LOADING: _loading(trace),
         CHOOSING: _choosing(trace),
     }
@@ -74,9 +66,9 @@ def _loading(trace: Trace) -> Intervals:
     calls = trace.rows(Kind.RUNTIME)
     span = (trace.end - trace.start)[calls]
     launches = np.isin(calls, device.launch_calls(trace))
-    memory = trace.matching(_MEMORY, calls)
-    other = ~launches & ~trace.matching(_OTHERS, calls) & (~memory | is_first(trace, calls))
-    modules = trace.matching(_MODULES, calls)
+    memory = trace.matching(runtime_calls.MEMORY, calls)
+    other = ~launches & ~trace.matching(runtime_calls.WORK, calls) & (~memory | is_first(trace, calls))
+    modules = trace.matching(runtime_calls.MODULES, calls)
     long = (launches & (span >= LOADING_NS)) | (other & (span >= CONTEXT_NS)) | modules
     calls = calls[long]
     idle = (
@@ -87,8 +79,8 @@ def _loading(trace: Trace) -> Intervals:
 
 
 def _choosing(trace: Trace) -> Intervals:
-    calls = trace.chosen(_TIMED.search, Kind.RUNTIME)
-    ops = trace.chosen(_CONVOLUTION.search, Kind.OP)
+    calls = trace.chosen(runtime_calls.TIMED.search, Kind.RUNTIME)
+    ops = trace.chosen(re.compile(operators.SEARCHED_CONVOLUTIONS).search, Kind.OP)
     if not len(calls) or not len(ops):
         return intervals.nothing()
     holders = device.holders(trace, calls, ops)
@@ -96,6 +88,6 @@ def _choosing(trace: Trace) -> Intervals:
     return intervals.union(trace.start[chosen], trace.end[chosen])
 
 
-def _ranges(trace: Trace, pattern: re.Pattern[str]) -> Intervals:
-    rows = trace.chosen(pattern.search, Kind.OP, Kind.ANNOTATION)
+def _ranges(trace: Trace, pattern: str) -> Intervals:
+    rows = trace.chosen(re.compile(pattern).search, Kind.OP, Kind.ANNOTATION)
     return intervals.union(trace.start[rows], trace.end[rows])

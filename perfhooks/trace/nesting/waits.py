@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.names import device_work
 from perfhooks.trace.nesting import device, intervals
 from perfhooks.trace.once import once
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace
     from perfhooks.trace.nesting.intervals import Flags
-
-# Memcpy HtoD (Pageable -> Device); the kinds are those of CUPTI's and ROCm's activity records
-_NAME: Final = re.compile(r"\b([HDAP]to[HDAP])\b(?:.*\((\w+) -> (\w+)\))?")
 
 
 class Held(NamedTuple):
@@ -60,7 +57,7 @@ def copy_kinds(trace: Trace, rows: Ints) -> dict[str, list[str | None]]:
     """The direction of each copy (``HtoD``) and the kinds of memory, as ``kind``, ``source`` and ``target``."""
     parts: dict[int, tuple[str | None, ...]] = {}
     for name in intervals.distinct(trace.name[rows]).tolist():
-        match = _NAME.search(trace.names[name])
+        match = device_work.COPY.search(trace.names[name])
         kind, source, target = match.groups() if match else (None, None, None)
         parts[name] = (kind, source and source.lower(), target and target.lower())
     found = [parts[name] for name in trace.name[rows].tolist()]

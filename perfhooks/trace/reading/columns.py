@@ -12,6 +12,8 @@ import numpy as np
 
 from perfhooks.trace.kinds import NAMED, Kind, Lane, classify, lane
 from perfhooks.trace.model import Column, Doubt, Flows, Instants, Ints, Thread, Trace
+from perfhooks.trace.names.ranges import FORWARD_BACKWARD
+from perfhooks.trace.names.ranges import MEMORY as ALLOCATION
 from perfhooks.trace.reading.arguments import (
     FIRST_OF_COLLECTIVES,
     MEMORY,
@@ -141,7 +143,7 @@ class Columns:
 
     def _origin_of(self, first: Event) -> _Origin:
         if first.ph in ("s", "f"):
-            return _Origin(_Role.FLOW if first.cat == "fwdbwd" else _Role.NOTHING)
+            return _Origin(_Role.FLOW if first.cat == FORWARD_BACKWARD else _Role.NOTHING)
         role = _ROLES.get(first.ph, _Role.NOTHING)
         if role != _Role.SLICE:
             return _Origin(role)
@@ -168,7 +170,7 @@ class Columns:
         self.dropped += int((role == _Role.DAMAGED).sum())
         mine = role == _Role.INSTANT
         if mine.any():
-            rows = np.flatnonzero(mine)[[name == "[memory]" for name in map(_NAME, compress(events, mine.tolist()))]]
+            rows = np.flatnonzero(mine)[[name == ALLOCATION for name in map(_NAME, compress(events, mine.tolist()))]]
             self.dropped += int((~good[rows]).sum())
             self._add_instants(events, keys, time, rows[good[rows]])
         self._add_flows(events, time, np.flatnonzero((role == _Role.FLOW) & good).tolist())

@@ -10,7 +10,7 @@ import polars as pl
 
 from perfhooks import labels
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.names import part_names
+from perfhooks.trace.names import device_work, operators, part_names, ranges
 from perfhooks.trace.nesting import device, intervals, parts
 from perfhooks.trace.nesting.grouping import groups
 from perfhooks.trace.nesting.slices import inherited, nest
@@ -35,72 +35,10 @@ _MS: Final = 1e-6  # milliseconds in a nanosecond
 _NAMED: Final = 3
 """So many names of what cost most in a category."""
 
-# By the stem of an operator's name (`_stem`). Elementwise are those that torch itself tags as pointwise
-# (torch.Tag.pointwise), with losses, dropout and fused ones.
-_STEMS: Final = {
-    ELEMENTWISE: (
-        "abs acos acosh add addcdiv addcmul angle asin asinh atan atan2 atanh ceil celu clamp clamp_max clamp_min clip "
-        "conj_physical copysign cos cosh deg2rad digamma div elu eq equal erf erfc erfinv exp exp2 expm1 float_power "
-        "floor floor_divide fmax fmin fmod frac frexp gcd ge gelu glu gt hardshrink hardsigmoid hardswish hardtanh "
-        "heaviside hypot i0 igamma igammac isfinite isinf isnan isneginf isposinf lcm ldexp le leaky_relu lerp lgamma "
-        "log log10 log1p log2 log_sigmoid logaddexp logaddexp2 logit lt masked_fill maximum minimum mish mul mvlgamma "
-        "nan_to_num ne neg nextafter polygamma positive pow prelu rad2deg reciprocal relu relu6 remainder round rrelu "
-        "rsqrt rsub selu sgn sigmoid sign signbit silu sin sinc sinh softplus softshrink sqrt square sub tan tanh "
-        "threshold true_divide trunc where xlogy fill zero dropout native_dropout fused_dropout feature_dropout "
-        "alpha_dropout mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy "
-        "binary_cross_entropy_with_logits kl_div rotary_embedding amp_foreach_non_finite_check_and_unscale "
-        "add_relu swiglu silu_and_mul gelu_and_mul"
-    ),
-    REDUCTION: (
-        "all any amax amin aminmax argmax argmin argsort bincount count_nonzero cumsum cumprod cummax cummin "
-        "logcumsumexp logsumexp max min mean median mode nanmean nanmedian nansum norm linalg_vector_norm prod std "
-        "std_mean sum trace var var_mean softmax log_softmax safe_softmax masked_softmax ctc_loss sort topk kthvalue "
-        "histc"
-    ),
-    PRODUCTS: (
-        "mm bmm addmm baddbmm addbmm addmv addr mv dot vdot outer ger inner tensordot int_mm scaled_mm grouped_mm "
-        "scaled_grouped_mm addmm_activation sparse_mm"
-    ),
-    COPIES: "copy copy_from to_copy to clone contiguous cat stack to_dense item local_scalar_dense is_nonzero",
+_BY_STEM: Final = {
+    stem: CATEGORIES.index(category) for category, stems in operators.STEMS.items() for stem in stems.split()
 }
-_BY_STEM: Final = {stem: category for category, stems in _STEMS.items() for stem in stems.split()}
-_ENDS: Final = re.compile(r"(?:_(?:backward|backward_data|double_backward|out|jvp|scalar|tensor|list))*_?$")
-
-# Searched for in the name of an operator, in small letters; the first that is found decides, before the stem does.
-_OPERATORS: Final = (
-    (COMMUNICATION, r"^(?:record_param_comms$|nccl:|gloo:|mpi:|c10d::|_?c10d_functional|symm_mem::)"),
-    (OPTIMIZER, r"_fused_?(?:adamw?|sgd|adagrad|lamb|lion)"),
-    (ATTENTION, r"attention|attn|fmha|sdpa"),
-    (NORMALISATION, r"(?:batch|layer|group|instance|rms|weight|spectral)_?norm|local_response_norm"),
-    (CONVOLUTION, r"conv(?!ert)|im2col|col2im|::unfold_backward"),
-    (REDUCTION, r"^triton_(?:red|per)_|::_*(?:\w+_)?(?:max|avg)_pool|::_*(?:nll_loss|cross_entropy|unique)"),
-    (ELEMENTWISE, r"^triton_poi_|::_*(?:bitwise|logical|special)_"),
-    (PRODUCTS, r"^triton_tem_|(?<!fb)gemm|gemv|matmul|_mm$|::_*(?:\w+_)?(?:bi)?linear|einsum|cublas"),
-)
-# The same of a kernel, where no operator tells.
-_KERNELS: Final = (
-    (OPTIMIZER, r"(?:fused|multi_tensor)\w*(?:adam|sgd|adagrad|lamb|lion)|adam_?functor"),
-    (ATTENTION, r"flash|fmha|attn|attention|sdpa|\bmha_"),
-    (NORMALISATION, r"(?:batch|layer|group|instance|rms)_?norm|\bbn_(?:fw|bw)|welford"),
-    (COPIES, r"catarray|direct_copy|batched_transpose_|^triton_\w*copy"),
-    (
-        CONVOLUTION,
-        r"conv(?!ert)|[wd]grad|fprop|winograd|igemm_|implicit_?gemm|[sh]cudnn|nchwtonhwc|nhwctonchw|subtensorop|im2col",
-    ),
-    (PRODUCTS, r"(?<!fb)gemm|gemv|cutlass|cijk_|nvjet|matmul|cublas|\bbmm_|dot_kernel|splitkreduce|^triton_tem_"),
-    (
-        REDUCTION,
-        r"reduce_?(?:kernel|segments)|softmax|arg(?:max|min)|cum(?:sum|prod)|scan_|sort|topk|_pool(?!ed)|nll_loss|norm_ker",
-    ),
-    (REDUCTION, r"^triton_(?:red|per)_|cross_entropy"),
-    (
-        ELEMENTWISE,
-        r"elementwise|pointwise|^triton_poi_|multi_tensor_apply|dropout|[gr]elu|silu|fillfunctor|rotary|act_and_mul",
-    ),
-)
-_NODE: Final = re.compile(r"^(?:.*[: ])?([A-Z]\w*?)Backward\d*$")
-_RANGE: Final = re.compile(r"^(?:ProfilerStep#|Optimizer\.|enumerate\(DataLoader\)|Torch-Compiled Region|##|\[pl\])")
-"""Ranges around operators, which old traces write as if they were operators."""
+_NODE: Final = re.compile(rf"^(?:.*[: ])?{ranges.BACKWARD_CLASS}")
 
 _SCHEMA: Final = {
     "category": pl.String,
@@ -192,7 +130,7 @@ def of_work(trace: Trace) -> Column:
     unknown = (category == OTHER) | (category == COMMUNICATION)
     kernels = intervals.distinct(trace.name[work[unknown]])
     by_name = np.full(len(trace.names) + 1, OTHER, np.int8)
-    by_name[kernels] = _by_name([trace.names[each].lower() for each in kernels.tolist()], _KERNELS)
+    by_name[kernels] = _by_name([trace.names[each].lower() for each in kernels.tolist()], device_work.CATEGORIES)
     category = np.where(unknown, by_name[trace.name[work]], category)
     launch = np.where(trace.launches >= 0, trace.launches, owner)
     updates = (launch >= 0) & (category != ATTENTION) & _updating(trace, launch)
@@ -208,7 +146,7 @@ def calls(trace: Trace) -> _Calls:
     """The operators of the host with their categories."""
     rows = trace.rows(Kind.OP, Kind.ANNOTATION)
     is_operator = trace.kind[rows] == Kind.OP
-    is_operator[np.searchsorted(rows, trace.chosen(_RANGE.match, Kind.OP))] = False
+    is_operator[np.searchsorted(rows, trace.chosen(re.compile(ranges.AROUND_OPERATORS).match, Kind.OP))] = False
     nesting = nest(trace.thread[rows], trace.start[rows], trace.end[rows])
     said = _of_operators(trace)[trace.name[rows]]
     named = np.where(is_operator & (said != OTHER), said, -1)
@@ -247,16 +185,16 @@ def _of_operators(trace: Trace) -> Column:
     """The category that each name tells if it is an operator's, else `OTHER`."""
     numbers = trace.names_of(Kind.OP)
     found = np.full(len(trace.names), OTHER, np.int8)
-    found[numbers] = _by_name([_plain(trace.names[each]).lower() for each in numbers], _OPERATORS, _BY_STEM)
+    found[numbers] = _by_name([_plain(trace.names[each]).lower() for each in numbers], operators.CATEGORIES, _BY_STEM)
     return found
 
 
-def _by_name(names: Sequence[str], rules: Sequence[tuple[int, str]], stems: Mapping[str, int] | None = None) -> Column:
-    searches = [(category, re.compile(pattern).search) for category, pattern in rules]
+def _by_name(names: Sequence[str], rules: Sequence[tuple[str, str]], stems: Mapping[str, int] | None = None) -> Column:
+    searches = [(CATEGORIES.index(category), re.compile(pattern).search) for category, pattern in rules]
     found = np.full(len(names), OTHER, np.int8)
     for place, name in enumerate(names):
         told = next((category for category, search in searches if search(name)), OTHER)
-        found[place] = (stems or {}).get(_stem(name), OTHER) if told == OTHER and stems else told
+        found[place] = (stems or {}).get(operators.stem(name), OTHER) if told == OTHER and stems else told
     return found
 
 
@@ -264,12 +202,6 @@ def _plain(name: str) -> str:
     """The name of an operator; of a node of autograd that of its forward operator."""
     node = _NODE.match(name)
     return "::" + re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", node[1]) if node else name
-
-
-def _stem(name: str) -> str:
-    """What an operator does, of its name: ``aten::_foreach_add_`` and ``add_backward`` are ``add``."""
-    own = name.rpartition("::")[2].rpartition(": ")[2].lstrip("_").removeprefix("foreach_")
-    return _ENDS.sub("", own)
 
 
 def _device(trace: Trace) -> _Spent:

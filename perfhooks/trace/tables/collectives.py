@@ -9,7 +9,8 @@ import polars as pl
 
 from perfhooks.errors import OptionError
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.names.messages import LABEL, RECORD, Message, messages, operation
+from perfhooks.trace.names.communication import LABEL, ON_HOST, RECORD
+from perfhooks.trace.names.messages import Message, messages, operation
 from perfhooks.trace.nesting import device, intervals
 from perfhooks.trace.nesting.slices import nest, outermost
 from perfhooks.trace.once import once
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace
     from perfhooks.trace.nesting.intervals import Flags
 
-_ON_HOST: Final = ("gloo:", "mpi:", "ucc:")
 """Labels of backends that do on the host what others have a device do."""
 
 _BUS_SHARE: Final = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
@@ -219,7 +219,7 @@ def _host_rows(trace: Trace, marks: Ints, label: Ints, used: Ints) -> Ints:
 
 
 def _runs_on_host(trace: Trace, label: Ints) -> Flags:
-    ours = [name.startswith(_ON_HOST) for name in trace.names]
+    ours = [name.startswith(ON_HOST) for name in trace.names]
     found: Flags = np.array([*ours, False])[np.append(trace.name, len(ours))[label]]
     return found
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.names import operators
 from perfhooks.trace.nesting.slices import inherited
 
 if TYPE_CHECKING:
@@ -119,14 +120,15 @@ def _conv2d(shapes: Sequence[Shape], arguments: Sequence[str]) -> int | None:
     return 2 * image[0] * math.prod(out) * math.prod(weight[2:]) * image[1] * weight[0] // int(arguments[6])
 
 
+def _gemm(name: str, left: int, right: int) -> Formula:
+    multiply = _batched_matmul if re.match(operators.BATCHED_GEMMS, name) else _matmul
+    return lambda shapes, _: multiply(shapes[left], shapes[right])
+
+
 BY_TORCH: Final[Mapping[str, Formula]] = {
-    "aten::mm": lambda shapes, _: _matmul(shapes[0], shapes[1]),
-    "aten::addmm": lambda shapes, _: _matmul(shapes[1], shapes[2]),
-    "aten::bmm": lambda shapes, _: _batched_matmul(shapes[0], shapes[1]),
-    "aten::baddbmm": lambda shapes, _: _batched_matmul(shapes[1], shapes[2]),
-    "aten::conv2d": _conv2d,
-    "aten::mul": _elementwise,
-    "aten::add": _elementwise,
+    **{name: _gemm(name, *places) for name, places in operators.FACTORS.items()},
+    operators.CONV2D: _conv2d,
+    **dict.fromkeys(operators.COUNTED_ELEMENTWISE, _elementwise),
 }
 """What ``with_flops=True`` counts, and how: ``computeFlops`` in ``torch/csrc/profiler/util.cpp`` of torch 2.4 to 2.15.
 
@@ -188,24 +190,16 @@ def _plain_attention(first: int, ragged: int, products: tuple[int, int]) -> Form
     return formula
 
 
-_FUSED: Final = (
-    "flash_attention",
-    "flash_attention_for_cpu",
-    "efficient_attention",
-    "cudnn_attention",
-    "fused_attention_overrideable",
-)
-
 MISSED_BY_TORCH: Final[Mapping[str, Formula]] = {
-    **dict.fromkeys(("aten::convolution", "aten::_convolution"), _convolution),
-    "aten::convolution_backward": _convolution_backward,
-    **{f"aten::_scaled_dot_product_{name}": _attention_forward for name in _FUSED},
-    **{f"aten::_scaled_dot_product_{name}_backward": _attention_backward for name in _FUSED},
-    "aten::_flash_attention_forward": _plain_attention(0, 3, (1, 1)),
-    "aten::_flash_attention_backward": _plain_attention(1, 6, (3, 2)),
-    "aten::_efficient_attention_forward": _plain_attention(0, 4, (1, 1)),
-    "aten::_efficient_attention_backward": _plain_attention(1, 6, (3, 2)),
-    "aten::_scaled_mm": lambda shapes, _: _matmul(shapes[0], shapes[1]),
+    **dict.fromkeys(operators.GENERAL_CONVOLUTIONS, _convolution),
+    operators.CONVOLUTION_BACKWARD: _convolution_backward,
+    **dict.fromkeys(operators.FUSED_ATTENTION, _attention_forward),
+    **{f"{name}_backward": _attention_backward for name in operators.FUSED_ATTENTION},
+    f"{operators.FLASH}_forward": _plain_attention(0, 3, (1, 1)),
+    f"{operators.FLASH}_backward": _plain_attention(1, 6, (3, 2)),
+    f"{operators.EFFICIENT}_forward": _plain_attention(0, 4, (1, 1)),
+    f"{operators.EFFICIENT}_backward": _plain_attention(1, 6, (3, 2)),
+    operators.SCALED_GEMM: lambda shapes, _: _matmul(shapes[0], shapes[1]),
 }
 """What the profiler forgets and ``FlopCounterMode`` counts: formulas of ``torch/utils/flop_counter.py`` of torch 2.15.
 

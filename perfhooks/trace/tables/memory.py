@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.names import whose
+from perfhooks.trace.names import operators, whose
 from perfhooks.trace.nesting import host, intervals
 from perfhooks.trace.nesting.slices import nearest
 from perfhooks.trace.once import once
@@ -32,9 +31,6 @@ _DEVICE_TYPES: Final = (
     *("cpu", "cuda", "mkldnn", "opengl", "opencl", "ideep", "hip", "fpga", "maia", "xla", "vulkan", "metal", "xpu"),
     *("mps", "meta", "hpu", "ve", "lazy", "ipu", "mtia", "privateuseone"),
 )
-# What only hands out memory: whoever called it is more worth knowing.
-_ALLOCATORS: Final = re.compile(r"aten::(?:new_)?empty(?:_strided|_like|_permuted|_quantized)?|aten::resize_(?:as_)?")
-
 _MOST_DEVICES: Final = 64
 """Of one process; four times what the largest machines have."""
 
@@ -228,7 +224,7 @@ def _makers(trace: Trace, events: Ints, owners: Owners) -> tuple[list[str], list
     tree = host.tree(trace)
     parent, kind, name = tree.nesting.parent, trace.kind[tree.row], trace.name[tree.row]
     entry = host.innermost(trace, trace.instants.thread[events], trace.instants.time[events])
-    hands_out = np.array([bool(_ALLOCATORS.search(each)) for each in trace.names] or [False])[name]
+    hands_out = np.array([bool(operators.ALLOCATORS.search(each)) for each in trace.names] or [False])[name]
     is_op = kind == Kind.OP
     operator = _nearest(parent, entry, name, (is_op & ~hands_out, is_op))
     names = [*trace.names, None]

@@ -9,6 +9,7 @@ import polars as pl
 
 from perfhooks import labels
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.names import ranges
 from perfhooks.trace.nesting import autograd, host
 from perfhooks.trace.nesting.slices import inherited
 from perfhooks.trace.once import once
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags
 
 _MS: Final = 1e-6  # milliseconds in a nanosecond
-_MODULE: Final = "nn.Module: "
 
 _MOST: Final = 16 << 20
 _MOST_PER_SLICE: Final = 300
@@ -85,7 +85,7 @@ def table(trace: Trace) -> pl.DataFrame:
     columns |= {name: values * _MS for name, values in _times(trace, found, count).items()}
     columns["calls"] = np.bincount(found.forward[found.call], minlength=count)
     absent = [None] * count
-    if not autograd.named(trace, autograd.NODE).any():
+    if not autograd.named(trace, ranges.NODE).any():
         columns |= dict.fromkeys(_BACKWARD, absent)
     if not trace.is_device_traced:
         columns |= {"forward_device_ms": absent, "backward_device_ms": absent}
@@ -102,7 +102,7 @@ def qualified_names(trace: Trace) -> dict[str, str]:
     that nobody saw would have shifted them all.
     """
     said = trace.metadata.get(labels.MODULE_NAMES)
-    calls = [name.removeprefix(_MODULE).rpartition("_") for name in trace.names if name.startswith(_MODULE)]
+    calls = [name.removeprefix(ranges.MODULE).rpartition("_") for name in trace.names if name.startswith(ranges.MODULE)]
     numbers: dict[str, set[str]] = {}
     for kind, _, number in calls:
         numbers.setdefault(kind, set()).add(number)
@@ -119,8 +119,8 @@ def find(trace: Trace) -> Modules:
     """The modules of a trace."""
     tree, nodes = host.tree(trace), autograd.find(trace)
     names = trace.name[tree.row]
-    call = autograd.named(trace, _MODULE)[names] & (trace.kind[tree.row] == Kind.PYTHON) & (nodes.inside < 0)
-    shown = [name.removeprefix(_MODULE) for name in trace.names]
+    call = autograd.named(trace, ranges.MODULE)[names] & (trace.kind[tree.row] == Kind.PYTHON) & (nodes.inside < 0)
+    shown = [name.removeprefix(ranges.MODULE) for name in trace.names]
     found = host.paths(tree.nesting, names, ~call)
     kept = _writable(trace, found, shown)
     if not kept.all():
@@ -168,7 +168,7 @@ def _owners(trace: Trace, nodes: autograd.Nodes, forward: Ints) -> Ints:
     tree, entry = host.tree(trace), nodes.entry
     if not len(entry):
         return owner
-    leaf = autograd.named(trace, autograd.LEAF)[trace.name[tree.row[entry]]]
+    leaf = autograd.named(trace, f"{ranges.NODE}{ranges.LEAF}")[trace.name[tree.row[entry]]]
     before = np.maximum.accumulate(np.where(leaf, -1, np.arange(len(entry))))
     follows = leaf & (before >= 0) & (tree.thread[entry] == tree.thread[entry[before]])
     owner[entry[follows]] = owner[entry[before[follows]]]

@@ -10,7 +10,7 @@ import polars as pl
 
 from perfhooks.errors import OptionError
 from perfhooks.trace.kinds import DEVICE_WORK, Kind
-from perfhooks.trace.names import torch_rules, whose
+from perfhooks.trace.names import ranges, torch_rules, whose
 from perfhooks.trace.nesting.grouping import distinct, groups
 from perfhooks.trace.nesting.slices import Nesting, nest
 from perfhooks.trace.once import once
@@ -315,7 +315,7 @@ def _memory_row(trace: Trace) -> dict[str, int]:
 @once
 def _names(trace: Trace) -> tuple[pl.Series, Ints]:
     """The names that are shown, with that of memory at the end, and for each its place in the order of letters."""
-    names = [*torch_rules.shown_names(trace)[0], torch_rules.MEMORY]
+    names = [*torch_rules.shown_names(trace)[0], ranges.MEMORY]
     place = {name: place for place, name in enumerate(sorted(set(names)))}
     return pl.Series(names, dtype=pl.String), np.array([place[name] for name in names])
 

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.names import torch_rules, whose
+from perfhooks.trace.names import operators, torch_rules, whose
 from perfhooks.trace.names.messages import word
 from perfhooks.trace.nesting import device, intervals, waits
 from perfhooks.trace.nesting.slices import nest, outermost
@@ -17,10 +17,6 @@ from perfhooks.trace.tables.step_columns import MS, since_start, step_numbers
 if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace
     from perfhooks.trace.names.whose import Owners
-
-READERS: Final = ("aten::item", "aten::_local_scalar_dense", "aten::nonzero")
-"""Operators whose result the host needs, so that on a device's tensor they wait."""
-
 
 _BLOCKING: Final = "Blocking Copy"
 _SCHEMA: Final = {
@@ -42,7 +38,7 @@ def table(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
     Rows are the runtime calls that synchronise (`device.wait_calls`), the calls of copies that block (`waits.held`),
     and the waits that the device's tracer reports itself (``cuda_sync`` events), joined by correlation where they are
     the same. Where a device was traced but no runtime call was, the operators that need a device's result stand in for
-    the calls: `READERS`, of those that nest the outermost.
+    the calls: `operators.READERS`, of those that nest the outermost.
 
     ``step`` is that in which it began; ``start_ms`` counts from the first slice of the trace. ``call`` is the call, or
     what stands in for it; ``kind`` the tracer's word for it (``Stream Sync``, ``Stream Wait Event``, ...) or ``Blocking
@@ -89,7 +85,7 @@ def table(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
 def _calls(trace: Trace) -> Ints:
     if len(trace.rows(Kind.RUNTIME)) or not trace.is_device_traced:
         return device.wait_calls(trace)
-    readers = trace.named(Kind.OP, names=READERS)
+    readers = trace.named(Kind.OP, names=operators.READERS)
     outer = device.holders(trace, readers, readers) if len(readers) else readers
     return readers[outer < 0]
 

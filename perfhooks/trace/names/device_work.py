@@ -1,0 +1,53 @@
+"""Work of devices by its name: kernels of torch and its libraries, copies. Regular expressions, to be searched for."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+# Kernels of cuBLAS and cuDNN that multiply float32 on plain cores, and words of those that use tensor cores.
+_PLAIN_CORES: Final = r"sgemm|scudnn|simt_s|_f32f32_f32f32_f32|(?:dgrad|wgrad)\w*<float|implicit_convolve"
+_TENSOR_CORES: Final = r"tf32|tensorop|wmma|tensor\d|[sh](?:884|1688|16816|161616)|[hsi]mma|bf16|_f16|half|fp16|16f"
+FLOAT32_GEMM: Final = rf"^(?!.*(?:{_TENSOR_CORES})).*(?:{_PLAIN_CORES})"
+"""A product or a convolution of float32 on plain cores."""
+HALF: Final = r"b?f16|fp16|half|[sh](?:16816|161616)|h(?:884|1688)"
+"""A GEMM on tensor cores of numbers of two bytes."""
+UNALIGNED: Final = rf"^(?!.*(?:simt|d884)).*(?:(?:{HALF}).*align[124]\b|(?:s1688|tf32).*align[12]\b)"
+"""A GEMM on tensor cores that loads fewer numbers at once than are 16 bytes; double precision has no other kernels."""
+LAYOUT: Final = r"nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|^batched_transpose_\d+x\d+"
+"""Turns images between channels first and channels last, in cuDNN and MIOpen."""
+TRITON: Final = r"^triton_"
+"""What torch.compile made."""
+
+CATEGORIES: Final = (
+    ("optimizer", r"(?:fused|multi_tensor)\w*(?:adam|sgd|adagrad|lamb|lion)|adam_?functor"),
+    ("attention", r"flash|fmha|attn|attention|sdpa|\bmha_"),
+    ("normalisation", r"(?:batch|layer|group|instance|rms)_?norm|\bbn_(?:fw|bw)|welford"),
+    ("copies", rf"catarray|direct_copy|batched_transpose_|{TRITON}\w*copy"),
+    (
+        "convolution",
+        r"conv(?!ert)|[wd]grad|fprop|winograd|igemm_|implicit_?gemm|[sh]cudnn|nchwtonhwc|nhwctonchw|subtensorop|im2col",
+    ),
+    (
+        "products",
+        rf"(?<!fb)gemm|gemv|cutlass|cijk_|nvjet|matmul|cublas|\bbmm_|dot_kernel|splitkreduce|{TRITON}tem_",
+    ),
+    (
+        "reduction",
+        r"reduce_?(?:kernel|segments)|softmax|arg(?:max|min)|cum(?:sum|prod)|scan_|sort|topk|_pool(?!ed)|nll_loss|norm_ker",
+    ),
+    ("reduction", rf"{TRITON}(?:red|per)_|cross_entropy"),
+    (
+        "elementwise",
+        rf"elementwise|pointwise|{TRITON}poi_|multi_tensor_apply|dropout|[gr]elu|silu|fillfunctor|rotary|act_and_mul",
+    ),
+)
+"""What kind of work a kernel is, searched for in small letters; the first that is found decides."""
+
+COPY: Final = re.compile(r"\b([HDAP]to[HDAP])\b(?:.*\((\w+) -> (\w+)\))?")
+"""``Memcpy HtoD (Pageable -> Device)``; the kinds are those of CUPTI's and ROCm's activity records."""
+TO_DEVICE: Final = re.compile(r"HtoD|HostToDevice")
+PAGEABLE: Final = r"\bHtoD\b.*\(Pageable -> "
+UNPINNED: Final = r"\bHtoD\b.*\((?:Pageable|Host) -> "
+"""To the device, from memory that is not pinned, or may not be: ROCm tells pinned memory from pageable only by the call
+that copies, hipMemcpyWithStream, which waits."""

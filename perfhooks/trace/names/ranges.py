@@ -1,0 +1,61 @@
+"""Names of what torch writes around its own work: ranges, nodes of autograd, modules, phases of compiling.
+
+A name that begins with a word is found by `Trace.named`; a text in ``^(...)`` is a regular expression.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+UPDATE: Final = "Optimizer.step#"
+"""An update; the class of the optimizer follows: ``Optimizer.step#AdamW.step``."""
+ZERO_GRAD: Final = "Optimizer.zero_grad#"
+LOADER: Final = "enumerate(DataLoader)#"
+"""A fetch of PyTorch's DataLoader; the class of its iterator follows."""
+LOADER_WITH_WORKERS: Final = f"{LOADER}_MultiProcessing"
+LOADER_ALONE: Final = f"{LOADER}_SingleProcess"
+WRAPPERS: Final = ("DistributedDataParallel.forward", "FullyShardedDataParallel.forward")
+"""The forward pass of a model that several ranks train."""
+
+NODE: Final = "autograd::engine::evaluate_function: "
+"""A node of autograd, on whatever thread it runs."""
+LEAF: Final = "torch::autograd::AccumulateGrad"
+"""The operator that keeps the gradient of a parameter, or adds to it. Its node is `NODE` and this."""
+BACKWARD_CLASS: Final = r"([A-Z]\w*?)Backward\d*$"
+"""What a node is called after: ``AddmmBackward0`` is that of ``addmm``."""
+
+MODULE: Final = "nn.Module: "
+"""The call of a module, where stacks were recorded; its class and a number follow."""
+
+COMPILED_REGION: Final = "Torch-Compiled Region"
+"""A call of what torch.compile made, from the outside: it holds all that follows in `COMPILED`, forward only."""
+COMPILED: Final = rf"^(?:{COMPILED_REGION}|CompiledFunction)|CompiledFxGraph"
+"""All that torch writes around compiled code. A trace may have some and not the others: the function is there only with
+gradients, the graph only where inductor compiled."""
+
+CAPTURING: Final = r"^CUDAGraphNode\.record\b.* \(dynamo_timed\)$"
+"""torch.compile records a CUDA graph: timed as the phases of compiling are, and none of them."""
+COMPILING: Final = r"^(?!CUDAGraphNode\.record\b).* \(dynamo_timed\)$"
+"""A phase of compiling."""
+
+LIGHTNING: Final = "[pl][profile]"
+"""How the labels of Lightning's ``PyTorchProfiler`` begin; the last word is the hook."""
+AROUND_OPERATORS: Final = "^(?:" + "|".join(
+    map(re.escape, ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)", COMPILED_REGION, "##", "[pl]"))
+) + ")"  # fmt: skip
+"""Ranges around operators, which old traces write as if they were operators."""
+
+MEMORY: Final = "[memory]"
+"""Memory that was allocated or released: the instant in a trace, and the row of torch's table for what happened while
+nothing that was recorded ran."""
+FORWARD_BACKWARD: Final = "fwdbwd"
+"""The category of the links from an operator to the node that computes its gradient."""
+HIDDEN: Final = frozenset(
+    {
+        *(MEMORY, "[OutOfMemory]"),
+        *(f"profiler::_record_function_{edge}" for edge in ("enter", "enter_new", "exit")),
+        *("aten::is_leaf", "aten::output_nr", "aten::_version"),
+    }
+)
+"""Events that torch's table leaves out, as if they had never been."""
