@@ -95,7 +95,7 @@ def kernel(
     external: int = 0,
     **args: Any,
 ) -> Event:
-    """Work of a device: a kernel, or with another category a copy or a set; times in nanoseconds."""
+    """Work of a device: a kernel, or with another category a copy or a memset; times in nanoseconds."""
     place: dict[str, Any] = {"device": device, "stream": stream, "correlation": correlation}
     return slice_event(category, name, start, end, pid=device, tid=stream, **_external(external), **place, **args)
 

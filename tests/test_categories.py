@@ -33,9 +33,9 @@ def launched(number, at, name, **options):
 @pytest.mark.parametrize(
     ("name", "category"),
     [
-        ("aten::addmm", "products"),
-        ("aten::_scaled_mm", "products"),
-        ("AddmmBackward0", "products"),
+        ("aten::addmm", "gemms"),
+        ("aten::_scaled_mm", "gemms"),
+        ("AddmmBackward0", "gemms"),
         ("autograd::engine::evaluate_function: ConvolutionBackward0", "convolution"),
         ("aten::_slow_conv2d_forward", "convolution"),
         ("aten::_convert_weight_to_int4pack", "other"),
@@ -65,10 +65,10 @@ def test_an_operator_is_told_by_its_name(tmp_path, name, category):
 @pytest.mark.parametrize(
     ("name", "category"),
     [
-        ("ampere_sgemm_128x64_tn", "products"),
+        ("ampere_sgemm_128x64_tn", "gemms"),
         ("void fbgemm_gpu::permute_pooled_embs_kernel<float>", "other"),
-        ("Cijk_Alik_Bljk_BBS_BH_MT256x192x64", "products"),
-        ("nvjet_tst_64x64_64x16_2x1_2cta_v_bz_bias_TNT", "products"),
+        ("Cijk_Alik_Bljk_BBS_BH_MT256x192x64", "gemms"),
+        ("nvjet_tst_64x64_64x16_2x1_2cta_v_bz_bias_TNT", "gemms"),
         ("cudnn_infer_volta_scudnn_128x64_relu_medium_nn_v1", "convolution"),
         ("void cudnn::ops::nchwToNhwcKernel<float, float>", "convolution"),
         ("void pytorch_flash::flash_fwd_kernel<...>", "attention"),
@@ -122,7 +122,7 @@ def test_what_the_optimizer_launches_is_its_own_but_for_copies_and_communication
         "optimizer": 1,
         "copies": 1,
         "communication": 1,
-        "products": 1,
+        "gemms": 1,
     }
 
 
@@ -135,11 +135,11 @@ def test_time_of_the_host_is_that_without_the_operators_within(tmp_path):
         op("aten::mul", 5, 25, tid=PID + 1),
     ]
     table = found(tmp_path, events)
-    assert table["products"]["host_ms"] == pytest.approx(80e-6)
+    assert table["gemms"]["host_ms"] == pytest.approx(80e-6)
     assert table["elementwise"]["host_ms"] == pytest.approx(40e-6)
-    assert (table["products"]["calls"], table["elementwise"]["calls"]) == (2, 2)
-    assert table["products"]["kernels"] is None
-    assert table["products"]["names"] == "aten::linear, aten::t"
+    assert (table["gemms"]["calls"], table["elementwise"]["calls"]) == (2, 2)
+    assert table["gemms"]["kernels"] is None
+    assert table["gemms"]["names"] == "aten::linear, aten::t"
 
 
 def test_every_operator_that_torch_calls_pointwise_is_elementwise_or_something_better():
@@ -189,8 +189,8 @@ def test_the_parts_of_a_trace_sum_to_the_whole(traces, name):
 MADE_OF = {
     "a100-ddp2-train-3steps": ("convolution", 30),
     "v100-resnet-train-5steps": ("convolution", 60),
-    "h100-bert-small": ("products", 60),
-    "triton-compile": ("products", 60),
+    "h100-bert-small": ("gemms", 60),
+    "triton-compile": ("gemms", 60),
     "mi210-gpu-only": ("convolution", 35),
 }
 """The largest part, and its least share in percent."""
@@ -210,5 +210,5 @@ def test_the_handler_writes_them_and_the_page_has_them(tmp_path):
     assert artifact.name == "categories.csv"
     with (tmp_path / "c.csv").open("wb") as file:
         artifact.write(file)
-    assert pl.read_csv(tmp_path / "c.csv")["category"].to_list() == ["products"]
-    assert window_data.reduce(Capture(), trace)["categories"]["category"] == ["products"]
+    assert pl.read_csv(tmp_path / "c.csv")["category"].to_list() == ["gemms"]
+    assert window_data.reduce(Capture(), trace)["categories"]["category"] == ["gemms"]

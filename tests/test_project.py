@@ -271,7 +271,7 @@ WORDS_OF_TORCH = re.compile(
     r"aten::|c10::|c10d|autograd::|AccumulateGrad|ProfilerStep|Optimizer\\?\.|enumerate\\?\(DataLoader|nn\\?\.Module: "
     r"|Compiled(?: Region|Function|FxGraph)|dynamo_timed|_foreach_|record_param_comms|(?:nccl|gloo|mpi):|\[memory\]"
     r"|fwdbwd|python_function|cpu_op|user_annotation|^(?:Scalar|Tensor|Generic)List$|^(?:long|short) int$"
-    r"|\b(?:cuda|hip)[A-Z]|(?:cuda|hip)\)\??[A-Z]|[HDAP]to[HDAP]|gemm|^triton_"
+    r"|\b(?:cuda|hip)[A-Z]|(?:cuda|hip)\)\??[A-Z]|[HDAP]to[HDAP]|gemm(?!s)|^triton_"
 )
 """Parts of names that torch, its recorder, its libraries or a device's runtime give to what they write into a trace."""
 WHERE_THEY_STAND = {

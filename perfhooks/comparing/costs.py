@@ -101,7 +101,7 @@ def measure(tables: Tables) -> Costs:
     frame of the training's own code that are open, and to the part of the step (`perfhooks.trace.tables.steps.table`).
 
     On devices a moment of the step belongs to the work that runs: to compute before communication, to these before
-    copies and sets, and of several of a class to the one that began first; else it is idle, while the host was in
+    copies and memsets, and of several of a class to the one that began first; else it is idle, while the host was in
     some part of the step. Work has the part, module and operator of its launch.
 
     Steps that take far longer than the median are left out, as they are of the verdict: one stop among ten steps would

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 WRITTEN_OUT: Final = 0.05
 """Of the step, for attention that is written out: below it, what is saved is within what a step varies by."""
-_PRODUCT, _FORWARD, _GRADIENT = range(3)
+_GEMM, _FORWARD, _GRADIENT = range(3)
 """The places of the first three of the patterns in `_attention`."""
 
 _SDPA: Final = """\
@@ -31,10 +31,10 @@ out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask) 
 
 
 def written_out_attention(seen: Evidence) -> Iterator[Finding]:
-    """A softmax between two batched products, forward or backward, takes 5% of the step or more, with these products.
+    """A softmax between two batched GEMMs, forward or backward, takes 5% of the step or more, with these GEMMs.
 
-    Source: `WRITTEN_OUT`; operators of one thread and one step, with no other product between them, outside of torch's
-    own attention. The time is that of all work launched from the first product to the last one, on a device if there is
+    Source: `WRITTEN_OUT`; operators of one thread and one step, with no other GEMM between them, outside of torch's
+    own attention. The time is that of all work launched from the first GEMM to the last one, on a device if there is
     one.
 
     Measured: never on a device; it is worth trying.
@@ -46,17 +46,17 @@ def written_out_attention(seen: Evidence) -> Iterator[Finding]:
     spent = seen.device_ms(work) if len(work) else seen.per_step(seen.clipped(intervals.union(begin, end)))
     if seen.share(spent) < WRITTEN_OUT:
         return
-    products = seen.named(operators.BATCHED_GEMMS, Kind.OP)
-    products = products[intervals.covers(intervals.union(begin, end), seen.trace.start[products])]
+    gemms = seen.named(operators.BATCHED_GEMMS, Kind.OP)
+    gemms = gemms[intervals.covers(intervals.union(begin, end), seen.trace.start[gemms])]
     yield from seen.finding(
         "written-out-attention",
         spent,
-        title=f"Attention is written out as products and a softmax, which take {ms(spent)} in a {seen.unit}.",
+        title=f"Attention is written out as GEMMs and a softmax, which take {ms(spent)} in a {seen.unit}.",
         estimate="Worth trying: how much a fused kernel saves depends on the length of the sequences and the device.",
         evidence=[
-            f"{seen.often(begin)} times in a {seen.unit} a softmax stands between two batched products",
-            *(seen.by_name(work) if len(work) else seen.by_name(products)),
-            *seen.by_line(products),
+            f"{seen.often(begin)} times in a {seen.unit} a softmax stands between two batched GEMMs",
+            *(seen.by_name(work) if len(work) else seen.by_name(gemms)),
+            *seen.by_line(gemms),
         ],
         advice=(
             "Written out, attention makes the whole matrix of scores, writes it to memory and reads it again for each "
@@ -74,7 +74,7 @@ def written_out(seen: Evidence) -> Ints:
 
 
 def _attention(seen: Evidence) -> tuple[Ints, Ints, Ints]:
-    """From the first product to the last one around each softmax: its thread, its begin and its end."""
+    """From the first GEMM to the last one around each softmax: its thread, its begin and its end."""
     trace = seen.trace
     kinds = (
         operators.BATCHED_GEMMS,
@@ -87,7 +87,7 @@ def _attention(seen: Evidence) -> tuple[Ints, Ints, Ints]:
     order = np.argsort(rows, kind="stable")  # slices are sorted by thread and time
     rows, kind = rows[order], np.repeat(np.arange(len(kinds)), list(map(len, found)))[order]
     soft = np.flatnonzero(np.isin(kind, (_FORWARD, _GRADIENT)) & ~_within_fused(seen, rows))
-    # the gradients of a product are two products
+    # the gradients of a GEMM are two GEMMs
     first, last = (_outer(kind, soft, way) for way in (-1, 1))
     same = (first != soft) & (last != soft) & (trace.thread[rows[first]] == trace.thread[rows[last]])
     step = step_of(seen.marks, trace.start[rows])
@@ -97,9 +97,9 @@ def _attention(seen: Evidence) -> tuple[Ints, Ints, Ints]:
 
 
 def _outer(kind: Ints, soft: Ints, way: int) -> Ints:
-    """The furthest batched product on one side of each softmax, of those next to it; itself where none is."""
+    """The furthest batched GEMM on one side of each softmax, of those next to it; itself where none is."""
     padded = np.concatenate(([-1, -1], kind, [-1, -1]))
-    near, far = padded[soft + 2 + way] == _PRODUCT, padded[soft + 2 + 2 * way] == _PRODUCT
+    near, far = padded[soft + 2 + way] == _GEMM, padded[soft + 2 + 2 * way] == _GEMM
     both = near & far & (kind[soft] == _GRADIENT)
     found: Ints = soft + way * (near.astype(np.int64) + both)
     return found

@@ -27,13 +27,14 @@ MANY_SMALL: Final = 20
 """In a step: DDP needs one for every 25 MiB of gradients."""
 DATA_PARALLEL: Final = 0.01
 """Of the step, for copying the model to the devices and gathering the results."""
+_SEVERAL: Final = 2  # devices
 
 
 def exposed_communication(seen: Evidence) -> Iterator[Finding]:
     """Kernels communicate while nothing computes, for 10% of the step or more.
 
     Source: `EXPOSED`; ``exposed_comm_ms`` of the table of steps. The gain is as much of it as the host waits for the
-    device; where it is not seen waiting, the gain is not known: a step that the host holds up becomes no shorter.
+    device; where it is not seen waiting, the gain is not known: a step that waits for the host becomes no shorter.
 
     Measured: never; on such devices the advice is worth trying.
     """
@@ -113,7 +114,7 @@ def data_parallel(seen: Evidence) -> Iterator[Finding]:
     used = intervals.distinct(device.devices(trace, trace.device_rows)) if trace.is_device_traced else np.empty(0)
     rows = seen.named(operators.DATA_PARALLEL, Kind.OP)
     names = {trace.names[name] for name in intervals.distinct(trace.name[rows]).tolist()}
-    if len(used) < 2 or not {"Broadcast", "Scatter"} <= names:  # noqa: PLR2004 - several devices
+    if len(used) < _SEVERAL or not {"Broadcast", "Scatter"} <= names:
         return
     spent = seen.per_step(seen.spans(rows))
     gain = min(spent, seen.host_limit_ms)

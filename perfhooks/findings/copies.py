@@ -1,4 +1,4 @@
-"""Copies to the device that hold everything up."""
+"""Copies for which the host or the device waits."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Intervals
 
 STAGED_BYTES: Final = 64 * 1024
-"""A pageable copy to the device of up to 64 KB returns before it is done (CUDA's "API synchronization behavior"), so it
-holds nothing up."""
+"""A pageable copy to the device of up to 64 KB returns before it is done (CUDA's "API synchronization behavior"):
+nothing waits for it."""
 
 SLOW_NS: Final = 50_000
 """A call that asks for a copy and returns takes 5 to 15 us; HolisticTraceAnalysis calls one above 50 us an outlier."""
@@ -63,7 +63,7 @@ def blocking_copies(seen: Evidence) -> Iterator[Finding]:
         "blocking-copies",
         gain,
         is_measured=False,
-        title=f"Copies from memory that is not pinned hold the device up for {words.ms(gain)} in a {seen.unit}.",
+        title=f"Copies from memory that is not pinned keep the device waiting for {words.ms(gain)} in a {seen.unit}.",
         estimate=(
             "The time of these copies in which no kernel ran: gone if each is made ahead, on a stream of its own; "
             "pinning alone makes them faster and spares the host the wait."
@@ -151,7 +151,7 @@ def _what_was_copied(seen: Evidence, calls: Ints) -> list[str]:
 
 
 def _unpinned(seen: Evidence) -> Ints:
-    """The copies to the device from memory that is not pinned, large enough to hold the host up; slices."""
+    """The copies to the device from memory that is not pinned, large enough that the host waits for them; slices."""
     trace = seen.trace
     rows = seen.work_named(device_work.UNPINNED, Kind.COPY)
     pageable = seen.work_named(device_work.PAGEABLE, Kind.COPY)

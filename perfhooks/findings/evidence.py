@@ -151,7 +151,7 @@ class Evidence:
     def device_limit_ms(self) -> float:
         """How much shorter a step can become by sparing the device: the time for which the host waits for it.
 
-        That is calls that wait and calls held up by a full queue, while the device works, and the work that outlasts
+        That is calls that wait and calls that a full queue delays, while the device works, and the work that outlasts
         the steps.
         """
         trace = self.trace

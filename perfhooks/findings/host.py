@@ -1,4 +1,4 @@
-"""The host holds the device up: it cannot launch fast enough, waits for results, or computes itself."""
+"""The host keeps the device waiting: it cannot launch fast enough, waits for results, or computes itself."""
 
 from __future__ import annotations
 

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Ints
 
 SAVED: Final = 0.5
-"""Of the time of products that move to tensor cores, so much is what the advice is about. A careful figure: on an A100
+"""Of the time of GEMMs that move to tensor cores, the share that the advice is about. A careful figure: on an A100
 TF32 has eight times the peak of float32; memory takes its share."""
 HALVED: Final = 0.35
-"""Of the time of products in float64, saved by float32 on a CPU: with one thread, forward, backward and update, 35% in
-layers of 64 (where products were a fifth of the step), 56% in layers of 512 and 1,024, 99% in convolutions (float64 has
+"""Of the time of GEMMs in float64, saved by float32 on a CPU: with one thread, forward, backward and update, 35% in
+layers of 64 (where GEMMs were a fifth of the step), 56% in layers of 512 and 1,024, 99% in convolutions (float64 has
 no fast path) and all of it in an LSTM, whose other operators became faster as well."""
 UNFOLDED: Final = 0.2
 """Of the time of convolutions by unfolding, saved by oneDNN: measured with one thread, forward and
@@ -80,7 +80,7 @@ def float32_products(seen: Evidence) -> Iterator[Finding]:
         "float32-products",
         gain,
         is_measured=False,
-        title=f"Matrix products in float32 take {words.ms(spent)} in a {seen.unit} while the tensor cores idle.",
+        title=f"GEMMs in float32 take {words.ms(spent)} in a {seen.unit} while the tensor cores idle.",
         estimate=(
             f"Half of the time of these kernels (a careful figure for {'TF32' if has_tf32 else 'float16'}), and no "
             "more "
@@ -92,10 +92,10 @@ def float32_products(seen: Evidence) -> Iterator[Finding]:
             *seen.by_name(rows),
         ],
         advice=(
-            "Let float32 products run as TF32: the tensor cores take them with the range of float32 and 10 bits of "
+            "Let float32 GEMMs run as TF32: the tensor cores take them with the range of float32 and 10 bits of "
             "mantissa, which training hardly ever notices. Mixed precision goes further, and halves memory."
             if has_tf32
-            else "Train with automatic mixed precision: products run in float16 on the tensor cores, and a gradient "
+            else "Train with automatic mixed precision: GEMMs run in float16 on the tensor cores, and a gradient "
             "scaler keeps small gradients from vanishing."
         ),
         code=_USE_TF32 if has_tf32 else _USE_FLOAT16,
@@ -103,7 +103,7 @@ def float32_products(seen: Evidence) -> Iterator[Finding]:
 
 
 def float64_products(seen: Evidence) -> Iterator[Finding]:
-    """Matrix products and convolutions of float64 tensors take 5% of the step or more.
+    """Matrix products (GEMMs) and convolutions of float64 tensors take 5% of the step or more.
 
     Source: `HEAVY`, `HALVED`; the types of inputs, which ``record_shapes`` records. Numbers (tensors without
     dimensions) do not count.
@@ -122,7 +122,7 @@ def float64_products(seen: Evidence) -> Iterator[Finding]:
         "float64-products",
         gain,
         is_measured=not len(seen.launched_by(rows)),
-        title=f"Matrix products and convolutions in float64 take {words.ms(spent)} in a {seen.unit}.",
+        title=f"Matrix products (GEMMs) and convolutions in float64 take {words.ms(spent)} in a {seen.unit}.",
         estimate=f"{words.share(HALVED)} of their time, the least that float32 was measured to save on a CPU.",
         evidence=[
             *seen.by_name(seen.outermost(rows)),
@@ -215,12 +215,12 @@ def layout_conversions(seen: Evidence) -> Iterator[Finding]:
 
 
 def unaligned_products(seen: Evidence) -> Iterator[Finding]:
-    """Products on tensor cores whose rows do not begin at multiples of 16 bytes take 5% of the step or more.
+    """GEMMs on tensor cores whose rows do not begin at multiples of 16 bytes take 5% of the step or more.
 
     Not those of attention that is written out: the kernel that does it as a whole needs no padding.
 
     Source: `HEAVY`; kernels of CUTLASS, whose names say how many numbers they load at once (``align1``), and NVIDIA's
-    "Matrix Multiplication Background User's Guide": products are fastest with dimensions that are multiples of 16
+    "Matrix Multiplication Background User's Guide": GEMMs are fastest with dimensions that are multiples of 16
     bytes. The sizes are those of the operators that launched them, which ``record_shapes`` records.
 
     Measured: never; it is worth trying.
@@ -235,7 +235,7 @@ def unaligned_products(seen: Evidence) -> Iterator[Finding]:
     yield from seen.finding(
         "unaligned-products",
         spent,
-        title=f"Products of sizes that do not fit the tensor cores take {words.ms(spent)} in a {seen.unit}.",
+        title=f"GEMMs of sizes that do not fit the tensor cores take {words.ms(spent)} in a {seen.unit}.",
         estimate="Worth trying: kernels that load 16 bytes at once are faster, at the price of a little padding.",
         evidence=[
             f"{seen.often(rows)} kernels in a {seen.unit} load fewer than 16 bytes at a time",
@@ -243,7 +243,7 @@ def unaligned_products(seen: Evidence) -> Iterator[Finding]:
             *(sizes or ["record with record_shapes=True to see which sizes these are"]),
         ],
         advice=(
-            f"Make the dimensions of these products multiples of {' or '.join(multiples)}, which is 16 bytes: the size "
+            f"Make the dimensions of these GEMMs multiples of {' or '.join(multiples)}, which is 16 bytes: the size "
             "of a vocabulary or of the classes, hidden sizes, numbers of features, lengths of sequences. Rows that are "
             "added for that are zeros that nobody reads. Sizes of a model are padded once, where it is built."
         ),
@@ -253,7 +253,7 @@ def unaligned_products(seen: Evidence) -> Iterator[Finding]:
 
 
 def _multiple(kernel: str) -> int:
-    """How many numbers are 16 bytes, for a product: of half precision 8, of TF32 4."""
+    """How many numbers are 16 bytes, for a GEMM: of half precision 8, of TF32 4."""
     return 8 if re.search(device_work.HALF, kernel) else 4
 
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from perfhooks.findings.finding import Finding
 
 LARGE: Final = 1.5
-"""Times the unrecorded step. Recording a step that the host holds up costs 25 to 45%; beyond half as much again, shares
-of a step are no longer those of the training."""
+"""Times the unrecorded step. Recording a step that waits for the host costs 25 to 45%; beyond half as much again,
+shares of a step are no longer those of the training."""
 
 
 def profiler_overhead(seen: Evidence) -> Iterator[Finding]:

@@ -61,7 +61,7 @@ class OperatorTable:
 
 @dataclass(frozen=True, kw_only=True)
 class CategoryTable:
-    """The time by kind of work, as products, attention and copies: ``rank0.categories.csv``."""
+    """The time by kind of work, as GEMMs, attention and copies: ``rank0.categories.csv``."""
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
         """One file, most time first."""

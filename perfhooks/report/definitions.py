@@ -100,13 +100,13 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
     },
     "Categories": {
         "category": (
-            "What kind of work it was: products of matrices, convolution, attention, normalisation, elementwise, "
+            "What kind of work it was: matrix products (GEMMs), convolution, attention, normalisation, elementwise, "
             "reduction, communication, copies, the optimizer's step, other. Softmax, losses over classes, sorting and "
             "pooling are reductions; filling and dropout are elementwise; concatenating is copying; embeddings, "
             "indexing and random numbers are other."
         ),
         "device": (
-            "The plain sum of the durations of kernels, copies and sets. Communication and copies are told by their "
+            "The plain sum of the durations of kernels, copies and memsets. Communication and copies are told by their "
             "class in the table of kernels; attention, whatever it is made of, by the operator around the launch; then "
             "what the optimizer's part launched; then by the innermost operator around the launch that tells, else by "
             "the kernel's own name. Each kernel is in one row: they sum to the table of kernels."

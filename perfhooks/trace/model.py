@@ -22,7 +22,7 @@ Column: TypeAlias = "np.ndarray[tuple[int], np.dtype[Any]]"
 
 
 _MOST_RANKS: Final = 2**31
-"""No job has so many, and what counts ranks has no room for more."""
+"""Ranks: no job has more, and the columns that count ranks have no room for more."""
 
 
 class Thread(NamedTuple):
@@ -216,7 +216,7 @@ class Trace:
 
     @cached_property
     def device_rows(self) -> Ints:
-        """The slices that are work of a device: kernels, copies and sets."""
+        """The slices that are work of a device: kernels, copies and memsets."""
         return self.rows(*DEVICE_WORK)
 
     @cached_property

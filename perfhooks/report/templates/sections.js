@@ -27,7 +27,7 @@ function kernelsSection(details) {
     lead,
     dataTable({
       id: "kernels",
-      caption: "Kernels, copies and sets",
+      caption: "Kernels, copies and memsets",
       columns,
       rows: rowsOf(details.kernels.rows),
       sort: { key: "total_ms", descending: true },

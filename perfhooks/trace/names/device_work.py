@@ -29,7 +29,7 @@ CATEGORIES: Final = (
         r"conv(?!ert)|[wd]grad|fprop|winograd|igemm_|implicit_?gemm|[sh]cudnn|nchwtonhwc|nhwctonchw|subtensorop|im2col",
     ),
     (
-        "products",
+        "gemms",
         rf"(?<!fb)gemm|gemv|cutlass|cijk_|nvjet|matmul|cublas|\bbmm_|dot_kernel|splitkreduce|{TRITON}tem_",
     ),
     (

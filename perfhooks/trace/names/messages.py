@@ -21,7 +21,7 @@ _OPERATIONS: Final = (
 )
 _PLAIN: Final = {name.replace("_", ""): name for name in _OPERATIONS}
 _LIMIT: Final = 2**62
-"""No message has so many bytes, and a table has no room for more."""
+"""Bytes: no message has more, and the column of a table has no room for more."""
 
 
 _LONGEST: Final = 8192

@@ -30,9 +30,7 @@ SEARCHED_CONVOLUTIONS: Final = r"^aten::(?:cudnn|miopen)_convolution|^aten::conv
 GEMMS: Final = rf"{CONVOLUTIONS}|^aten::(?:mm|addmm_?|bmm|baddbmm|mv|addmv|linear|linear_backward|matmul|einsum)$"
 """Dense products and convolutions: what a change of precision changes. Not all `CATEGORIES` calls so: those have outer
 and sparse products as well."""
-BETWEEN_ATTENTION: Final = (
-    r"^aten::(?:mm|addmm|_scaled_mm|convolution|convolution_backward|_flash_attention\w*)$"
-)  # fmt: skip
+BETWEEN_ATTENTION: Final = r"^aten::(?:mm|addmm|_scaled_mm|convolution|convolution_backward|_flash_attention\w*)$"
 """GEMMs that are not batched, innermost ones only (``linear`` holds ``addmm``), and fused attention: what two batched
 ones of one attention never have between them."""
 FIRST: Final = ("aten::linear", "aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::embedding", "aten::matmul")
@@ -109,7 +107,7 @@ STEMS: Final = {
         "std_mean sum trace var var_mean softmax log_softmax safe_softmax masked_softmax ctc_loss sort topk kthvalue "
         "histc"
     ),
-    "products": (
+    "gemms": (
         "mm bmm addmm baddbmm addbmm addmv addr mv dot vdot outer ger inner tensordot int_mm scaled_mm grouped_mm "
         "scaled_grouped_mm addmm_activation sparse_mm"
     ),
@@ -129,7 +127,7 @@ CATEGORIES: Final = (
     ),
     ("elementwise", rf"{device_work.TRITON}poi_|::_*(?:bitwise|logical|special)_"),
     (
-        "products",
+        "gemms",
         rf"{device_work.TRITON}tem_|(?<!fb)gemm|gemv|matmul|_mm$|::_*(?:\w+_)?(?:bi)?linear|einsum|cublas",
     ),
 )

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from perfhooks.labels import STEP_MARK
+
 UPDATE: Final = "Optimizer.step#"
 """An update; the class of the optimizer follows: ``Optimizer.step#AdamW.step``."""
 ZERO_GRAD: Final = "Optimizer.zero_grad#"
@@ -41,9 +43,8 @@ COMPILING: Final = r"^(?!CUDAGraphNode\.record\b).* \(dynamo_timed\)$"
 
 LIGHTNING: Final = "[pl][profile]"
 """How the labels of Lightning's ``PyTorchProfiler`` begin; the last word is the hook."""
-AROUND_OPERATORS: Final = "^(?:" + "|".join(
-    map(re.escape, ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)", COMPILED_REGION, "##", "[pl]"))
-) + ")"  # fmt: skip
+_BEGINNINGS: Final = (STEP_MARK, "Optimizer.", "enumerate(DataLoader)", COMPILED_REGION, "##", "[pl]")
+AROUND_OPERATORS: Final = f"^(?:{'|'.join(map(re.escape, _BEGINNINGS))})"
 """Ranges around operators, which old traces write as if they were operators."""
 
 MEMORY: Final = "[memory]"

@@ -21,7 +21,8 @@ CLASSES: Final = ("compute", "communication", "copy", "set")
 
 _LIMIT: Final = 2**31  # what counts devices fits; a process's number may be anything
 _FEW: Final = 0.1
-"""Of all slices: how so few of them nest is found by themselves, of more by the tree of all, which is there already."""
+"""Of all slices. Below this share, `holders` nests the slices it is asked about; above it, it asks the tree of all
+slices, which exists already and costs less than nesting that many again."""
 
 
 @once
@@ -36,7 +37,14 @@ def communicates(trace: Trace) -> Flags:
 
 @once
 def busy(trace: Trace) -> Intervals:
-    """When any device worked."""
+    """When any device worked: the union of the work of all streams of all devices.
+
+    ::
+
+        stream 7   |--kernel--|      |--copy--|
+        stream 9        |--kernel--|
+        busy       |---------------| |--------|
+    """
     work = trace.device_rows
     return intervals.union(trace.start[work], trace.end[work])
 
@@ -64,7 +72,12 @@ def devices(trace: Trace, rows: Ints) -> Ints:
 def owners(trace: Trace) -> Ints:
     """For each of `Trace.device_rows`, the operator or label that launched it, or -1.
 
-    It is the one whose external id the work bears, else the innermost in which its launch lies.
+    It is the one whose external id the work bears, else the innermost in which its launch lies::
+
+        host    |------ aten::linear ------|
+                  |---- aten::addmm ----|         the owner
+                       |- launch -|
+        device                  |---- kernel ----|
     """
     owner = torch_rules.named_operator(trace, trace.device_rows)
     lost = (owner < 0) & (trace.launches >= 0)
@@ -97,7 +110,7 @@ def holders(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
 
 
 def _in_tree(trace: Trace, rows: Ints, candidates: Ints) -> Ints | None:
-    """The same by the tree of all slices, if it says the same: unless another slice there crosses a candidate."""
+    """What `holders` answers, by the tree of all slices; None where a slice crosses a candidate: the tree cuts it."""
     tree = host.tree(trace)
     entry, mine = tree.entry[rows], tree.entry[candidates]
     if (entry < 0).any() or (tree.nesting.end[mine] < trace.end[candidates]).any():
@@ -109,7 +122,7 @@ def _in_tree(trace: Trace, rows: Ints, candidates: Ints) -> Ints | None:
 
 
 def around(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
-    """Those of the candidates during which, on their thread, any of the rows begins; there are few where rows are."""
+    """The candidates during which any of the rows begins, on the same thread."""
     if not len(rows):
         return rows
     ordered = np.sort(rows)  # as all slices are: by thread and start
@@ -129,9 +142,10 @@ def launch_calls(trace: Trace) -> Ints:
 
 
 def has_launches(trace: Trace) -> bool:
-    """Whether the backend has a notion of launches: not where calls gave a device kernels, and none is named so.
+    """Whether the backend has calls that are launches.
 
-    Meta's MTIA submits jobs, of which each may be several kernels.
+    It has none where runtime calls brought kernels about and no call is named a launch: Meta's MTIA submits jobs, each
+    of which may be several kernels.
     """
     if len(trace.chosen(runtime_calls.LAUNCH.search, Kind.RUNTIME)):
         return True
@@ -163,7 +177,12 @@ def before_window(trace: Trace) -> Flags:
 def launch_times(trace: Trace) -> Ints:
     """When each of `Trace.device_rows` was launched, in nanoseconds; its own start where nobody is known to have.
 
-    For what was launched before recording began it is a moment before the first slice, which lies in no step.
+    Work that was launched before recording began is given a moment before the first slice, which lies in no step::
+
+        recording                     |=== step 1 ===|=== step 2 ===
+        host        launch A          |  launch B
+        device                          |--A--|  |--B--|
+                  A counts to no step    B counts to step 1
     """
     launches = trace.launches
     own = trace.start[trace.device_rows]

@@ -34,7 +34,7 @@ def waiting(trace: Trace) -> Flags:
     """Which entries of `host.tree` are waiting, on threads that are not those of the steps.
 
     That is what lies in a frame that waits for a lock, a queue, a file or a time, by its name, or in that of the
-    watcher; on the thread of the steps every wait counts, for it holds the training up.
+    watcher; on the thread of the steps every wait counts, as the training waits with it.
     """
     tree = host.tree(trace)
     waits = (trace.kind[tree.row] == Kind.PYTHON) & ~np.isin(tree.thread, _of_steps(trace))

@@ -1,4 +1,13 @@
-"""Exact algebra of time intervals: integer nanoseconds, half open, as sorted disjoint (n, 2) arrays."""
+"""Exact algebra of time intervals: integer nanoseconds, half open, as sorted disjoint (n, 2) arrays.
+
+::
+
+    a                |-------|     |-----|
+    b                    |------------|
+    joined(a, b)     |-------------------|
+    intersect(a, b)      |---|     |--|
+    subtract(a, b)   |---|            |--|
+"""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def outermost_operators(trace: Trace) -> Ints:
 
 def _joined(found: Intervals, breaks: Ints) -> Intervals:
     """Intervals with the gaps between them closed in which nothing else begins or ends."""
-    if len(found) < 2:  # noqa: PLR2004 -- a gap has two sides
+    if not len(found):
         return found
     before, after = found[:-1, 1], found[1:, 0]
     closed = np.searchsorted(breaks, before, "left") == np.searchsorted(breaks, after, "left")

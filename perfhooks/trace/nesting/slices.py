@@ -27,7 +27,7 @@ class Nesting(NamedTuple):
 
 
 _FEW_CROSSINGS: Final = 8
-"""So many times the slices of a thread are looked through for what crosses them, before it is done one by one."""
+"""Passes over the slices of a thread in search of those that cross, before they are looked at one by one."""
 
 
 _NEAR: Final = 50

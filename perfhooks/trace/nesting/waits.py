@@ -36,7 +36,16 @@ def held(trace: Trace) -> Held:
     CUDA copies from and to pageable memory by way of a buffer of its own, so that ``cudaMemcpyAsync`` returns only when
     all has been read from it or written to it ("API synchronization behavior" of CUDA's manual); ``.item()`` and
     ``.cpu()`` are such copies. A call has waited if the memory is not known to be pinned, and the copy began before the
-    call returned. Calls that synchronise in any case (`device.wait_calls`) are not listed.
+    call returned::
+
+        host    |---- cudaMemcpyAsync -----|          pageable: the host waits
+                 own|~~~~~~ held ~~~~~~~~~~|
+        device  |---- earlier work ---||copy|
+
+        host    |call|                                pinned: the call returns, and the copy comes later
+        device  |---- earlier work ---||copy|
+
+    Calls that synchronise in any case (`device.wait_calls`) are not listed.
 
     Args:
         trace: any trace.

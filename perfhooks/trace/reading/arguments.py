@@ -72,7 +72,7 @@ class Launch(Arguments, gc=False):
 
 
 class Work(Arguments, gc=False):
-    """Of kernels, copies and sets."""
+    """Of kernels, copies and memsets."""
 
     external: int = msgspec.field(default=-1, name="External id")
     device: int = msgspec.field(default=-1, name="device")
@@ -200,6 +200,7 @@ def parsed(texts: Sequence[msgspec.Raw], variants: Sequence[Variant]) -> Sequenc
 
 @functools.cache
 def _decoder(of: type[Arguments]) -> msgspec.json.Decoder[list[Arguments]]:
+    # the type of the arguments is only known now, which no checker can follow
     return msgspec.json.Decoder(list[of])  # type: ignore[valid-type]
 
 

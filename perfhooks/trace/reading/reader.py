@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 _CHUNK: Final = BLOCK
 _GLANCE: Final = 4096
-"""So many bytes behind a chunk tell whether its last event was the last one."""
+"""Bytes behind a chunk that tell whether its last event was the last one."""
 _PATIENCE: Final = 16
-"""After so many chunks without the end of an event, ends are looked for more freely."""
+"""Chunks without the end of an event, after which the reader looks for ends more freely."""
 _LONGEST: Final = 16 << 20
-"""So many bytes one event may have, and so many the keys before and behind the events: what has more is passed over. A
+"""Bytes that one event may have, and the keys before and behind the events: the reader skips what is longer. A
 collective that lists 100,000 ranks has less than 1 MB."""
 _LEARNING: Final = 4
-"""After so many chunks it is known of what categories a file's events are, or there are few of them."""
+"""Chunks after which the reader knows the categories of a file's events, or nearly all of them."""
 _ODD: Final = 4
-"""So often in a chunk events may not fit their categories."""
+"""Events of a chunk that may not fit their categories, before the chunk is read as any events."""
 _FEW: Final = 64
-"""So many events around one that does not fit are read as any: those without a category come together."""
+"""Events around one that does not fit, which are read as any: those without a category come together."""
 _BROKEN: Final = (ValueError, RecursionError, msgspec.MsgspecError)
 
 _EVENTS_BEGIN: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A(?:\xef\xbb\xbf)?\s*\[')
@@ -378,12 +378,12 @@ class _Pieces:
         self._first = 0
 
     def first(self, count: int) -> tuple[bytes, int]:
-        """So many of those that are left, as a list, and how many there are."""
+        """The next events, at most ``count``, as a JSON list, and how many they are."""
         last = min(self._first + count, len(self._cuts) - 1)
         return b"".join((b"[", self._text[self._cuts[self._first] + 1 : self._cuts[last]], b"]")), last - self._first
 
     def forget(self, count: int) -> None:
-        """So many have been read."""
+        """Pass over the next ``count`` events."""
         self._first += count
 
     @property

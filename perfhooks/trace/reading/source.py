@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BLOCK: Final = 1 << 18
-"""Bytes to read at once, after unpacking: what is made of so many stays in the processor's cache."""
+"""Bytes to read at once, after unpacking: what is made of them stays in the processor's cache."""
 
 RATIO: Final = 100
-"""So many times its own size a packed trace may unpack to, if nobody says otherwise. Recorded traces unpack to 10 to 23
-times; a file made to fill the memory of whoever opens it, to 1,000 times."""
+"""A packed trace may unpack to this multiple of its size, unless somebody sets another limit. Recorded traces unpack to
+10 to 23 times; a file made to fill the memory of whoever opens it, to 1,000 times."""
 FLOOR: Final = 256 << 20
-"""So many bytes any packed trace may unpack to."""
+"""Bytes that any packed trace may unpack to, however small it is."""
 
 OBJECTS: Final = 0.5
-"""So many objects (events, arguments) an archive may hold for each of its bytes. Recorded traces hold 0.03 to 0.13, and
+"""Objects (events, arguments) that an archive may hold for each of its bytes. Recorded traces hold 0.03 to 0.13, and
 the least event that there can be, again and again, would be ten: each costs memory, however short it is."""
 OBJECTS_FLOOR: Final = 1 << 20
-"""So many objects any archive may hold."""
+"""Objects that any archive may hold, however small it is."""
 
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _PACKED_BLOCK: Final = 1 << 16

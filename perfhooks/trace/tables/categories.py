@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags
 
 CATEGORIES: Final = (
-    *("products", "convolution", "attention", "normalisation", "elementwise", "reduction"),
+    *("gemms", "convolution", "attention", "normalisation", "elementwise", "reduction"),
     *("communication", "copies", "optimizer", "other"),
 )
 """What work can be; ``other`` is what nothing tells, as embeddings, indexing, random numbers and quantisation."""
-PRODUCTS, CONVOLUTION, ATTENTION, NORMALISATION, ELEMENTWISE, REDUCTION, COMMUNICATION, COPIES, OPTIMIZER, OTHER = (
-    range(len(CATEGORIES))
+GEMMS, CONVOLUTION, ATTENTION, NORMALISATION, ELEMENTWISE, REDUCTION, COMMUNICATION, COPIES, OPTIMIZER, OTHER = range(
+    len(CATEGORIES)
 )
 
 _MS: Final = 1e-6  # milliseconds in a nanosecond
 _NAMED: Final = 3
-"""So many names of what cost most in a category."""
+"""Names of what cost most in a category."""
 
 _BY_STEM: Final = {
     stem: CATEGORIES.index(category) for category, stems in operators.STEMS.items() for stem in stems.split()
@@ -75,11 +75,11 @@ class _Spent(NamedTuple):
 def table(trace: Trace) -> pl.DataFrame:
     """Say what kind of work was done: one row for each of `CATEGORIES` that there is, most time first.
 
-    ``kernels`` is how many kernels, copies and sets a device ran, ``device_ms`` the plain sum of their durations and
+    ``kernels`` is how many kernels, copies and memsets a device ran, ``device_ms`` the plain sum of their durations and
     ``device_percent`` their share of all. Each piece of work is in exactly one row, so the rows
     sum to the table of kernels. In this order it is
 
-    1. ``communication`` and ``copies`` (with sets) by its class in the table of kernels;
+    1. ``communication`` and ``copies`` (with memsets) by its class in the table of kernels;
     2. ``attention`` if an operator of that name is around its launch, whatever it is made of;
     3. ``optimizer`` if it was launched in the optimizer's part of its thread (`perfhooks.trace.nesting.parts`);
     4. what the innermost operator around its launch does that tells, by its name; for a node of autograd what its

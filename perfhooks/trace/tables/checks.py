@@ -30,6 +30,8 @@ _HEAVY: Final = 0.05
 _MOSTLY: Final = 0.5  # of the steps' time
 _TAIL: Final = 8  # kernel launches at the end of a window that have no kernel
 
+_NEIGHBOURS: Final = 2  # steps, to compare one with the other
+
 _COUNTS: Final = re.compile(
     r"(Out-of-range|Invalid ext correlations|CPU GPU out-of-order|CUPTI stopped early\?) = (\d{1,18})"
 )
@@ -174,7 +176,7 @@ def _orphans(trace: Trace) -> Iterator[Check]:
     orphans = work[(trace.launches < 0) & ~before]
     if not len(orphans):
         return
-    text = f"{len(orphans)} of {len(work)} kernels, copies and sets have no launch in the trace"
+    text = f"{len(orphans)} of {len(work)} kernels, copies and memsets have no launch in the trace"
     if not len(trace.rows(Kind.RUNTIME)):
         severity, why = "info", "no calls of the runtime were recorded, so they belong to the step in which they ran"
     elif len(orphans) <= max(_STRAY * len(work), 1):
@@ -187,7 +189,7 @@ def _orphans(trace: Trace) -> Iterator[Check]:
 def _before(trace: Trace, rows: Ints) -> Check:
     taken = intervals.total(intervals.union(trace.start[rows], trace.end[rows])) * MS
     text = (
-        f"{len(rows)} kernels, copies and sets ({words.ms(taken)}) were launched before the window: they are in "
+        f"{len(rows)} kernels, copies and memsets ({words.ms(taken)}) were launched before the window: they are in "
         "the table of kernels, and in no step"
     )
     return Check("info", "launched-before-window", len(rows), text, _where(trace, rows))
@@ -207,8 +209,8 @@ def _early(trace: Trace) -> Iterator[Check]:
 
 def _few_kernels(trace: Trace) -> Iterator[Check]:
     found = steps.find(trace)
-    alone = len(found.number) < 2 or len(intervals.distinct(found.thread)) > 1  # noqa: PLR2004 - neighbours are compared
-    if alone or not trace.is_device_traced:
+    is_alone = len(found.number) < _NEIGHBOURS or len(intervals.distinct(found.thread)) > 1
+    if is_alone or not trace.is_device_traced:
         return
     times = device.launch_times(trace)[trace.kind[trace.device_rows] == Kind.KERNEL]
     kernels = _per_step(found, times)

@@ -38,6 +38,13 @@ _SCHEMA: Final = {
 def table(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
     """List the longest times in which no device worked, between the first and the last of their work: ten at most.
 
+    ::
+
+        device 0   |--kernel--|               |--kernel--|
+        device 1       |--kernel--|                |--kernel--|
+        gap                       |-----------|
+        host            |------ line that lasts for half of it, or more ------|
+
     ``step`` is that in which the gap began; ``start_ms`` counts from the first slice of the trace; ``gap_ms`` is its
     length. What the thread of the steps did in it: ``line`` is the innermost line of the user that lasted for half of
     the gap or more, with the line of an installed package in which it did so (see `perfhooks.trace.names.whose`),

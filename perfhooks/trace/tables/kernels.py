@@ -18,7 +18,7 @@ _MS: Final = 1e-6  # milliseconds in a nanosecond
 BEFORE: Final = "(launched before the window)"
 """Stands for the operator that launched work before recording began."""
 _NAMED: Final = 3
-"""So many of the operators that launched a kernel are named."""
+"""Operators that are named as those that launched a kernel."""
 
 _MEASURES: Final = {
     "count": pl.Int64,
@@ -33,8 +33,8 @@ _BY_LAUNCH: Final = {"operator": pl.String, "device": pl.Int64, "name": pl.Strin
 def table(trace: Trace) -> pl.DataFrame:
     """Say what each kernel cost: one row for each device, name and class, most time first.
 
-    Copies and sets are rows too. ``class`` is ``communication`` for a kernel that has the arguments of a collective or
-    a name of `communication.LIBRARIES`, ``copy``, ``set``, or ``compute`` for all others; as in the table of steps.
+    Copies and memsets are rows too. ``class`` is ``communication`` for a kernel that has the arguments of a collective
+    or a name of `communication.LIBRARIES`, ``copy``, ``set``, or ``compute`` for all others; as in the table of steps.
     ``count``; ``total_ms``, ``mean_ms``, ``min_ms``, ``max_ms`` of the durations, in milliseconds: the total is a plain
     sum, in which kernels that ran side by side count each.
 

@@ -89,9 +89,9 @@ def over_time(trace: Trace) -> pl.DataFrame:
 
 
 def thinned(table: pl.DataFrame, rows: int = 2000) -> pl.DataFrame:
-    """Keep about so many rows of `over_time` a device: of every stretch the first, the least and the greatest, exactly.
+    """Keep about ``rows`` rows of `over_time` a device: of every stretch the first, the least and the greatest.
 
-    So a drawing of the rest looks the same, and the peak is in it.
+    A drawing of what is kept looks the same, and the peak is in it.
 
     Args:
         table: what `over_time` gives.

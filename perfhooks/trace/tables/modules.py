@@ -22,7 +22,7 @@ _MS: Final = 1e-6  # milliseconds in a nanosecond
 
 _MOST: Final = 16 << 20
 _MOST_PER_SLICE: Final = 300
-"""So many letters the paths of all modules may have together, and so many more for each slice of the trace. A network
+"""Letters that the paths of all modules may have together, and how many more for each slice of the trace. A network
 of 10,000 modules, 10 deep, has 2 million; calls that nest 100,000 deep would have 10^10."""
 
 _FORWARD: Final = ("forward_ms", "forward_self_ms", "forward_device_ms")

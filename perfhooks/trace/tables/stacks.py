@@ -38,13 +38,14 @@ DEEPER: Final = "(deeper)"
 
 _MOST: Final = 32 << 20
 _MOST_PER_SLICE: Final = 300
-"""So many letters all stacks of a trace may have together, and so many more for each of its slices. The recorded trace
+"""Letters that all stacks of a trace may have together, and how many more for each of its slices. The recorded trace
 with the longest stacks has 18 million, 825 a slice; slices that nest 100,000 deep would have 10^10."""
 
 _LEAST: Final = 20
 """Letters of either end of a name: fewer say nothing."""
 
-_PLACE: Final = re.compile(r"(.+)\((\d+)\): .+")
+_PLACE: Final = re.compile(r"(.+)\((\d{1,9})\): .+")
+# the schema has no bounds for a line, but what reads it may
 
 
 def folded(
@@ -154,8 +155,7 @@ def write_speedscope(stacks: Mapping[str, int], file: IO[bytes], *, name: str, u
 
 def _frame(name: str) -> dict[str, str | int]:
     place = _PLACE.fullmatch(name)
-    # the schema has no bounds for a line, but what reads it may
-    return {"name": name} | ({"file": place[1], "line": int(place[2])} if place and len(place[2]) < 10 else {})  # noqa: PLR2004 - digits
+    return {"name": name} | ({"file": place[1], "line": int(place[2])} if place else {})
 
 
 def by_depth(trace: Trace, depth: int) -> tuple[list[str], Ints]:

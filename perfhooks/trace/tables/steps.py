@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 _MS: Final = 1e-6  # milliseconds in a nanosecond
 _MB: Final = 1 << 20
+_DIGITS: Final = re.compile(r"[0-9]{1,18}")
+"""Of a step's number that a column of 64 bits can hold."""
 _COMPUTE, _COMM, _COPY = range(3)
 _GROUPS: Final = 3
 
@@ -65,9 +68,18 @@ def table(trace: Trace, *, rank: int | None = None, stage: str = "train") -> pl.
     launched before recording began (`device.before_window`) belongs to no step; other work whose launch is not in the
     trace counts where it ran. ``device_span_ms`` from first start to last end, ``busy_ms`` = |the step's work|,
     ``compute_ms`` = |kernels that do not communicate|, ``comm_ms`` = |kernels that do|, ``exposed_comm_ms`` =
-    |comm - compute|, ``exposed_copy_ms`` = |copies and sets - compute - comm|. Within the span, ``other_work_ms`` =
+    |comm - compute|, ``exposed_copy_ms`` = |copies and memsets - compute - comm|. Within the span, ``other_work_ms`` =
     |work of other steps and of none - the step's work| and ``idle_ms`` = |span - all work of anybody|. So
-    compute + exposed_comm + exposed_copy = busy, and busy + other_work + idle = span, to the nanosecond.
+    compute + exposed_comm + exposed_copy = busy, and busy + other_work + idle = span, to the nanosecond::
+
+        compute           |--kernel--|               |--kernel--|
+        communication           |---nccl---|
+        another step's                         |--|
+        busy              |................|         |..........|
+        exposed_comm                 |.....|
+        other_work                             |..|
+        idle                               |...|  |..|
+        device_span       |.....................................|
 
     Counts, for what begins inside the step on any thread: ``ops``, ``launches`` (calls that launch kernels or graphs,
     less what was captured into a graph; null for a backend that has none), ``kernels`` (launched by them), ``syncs``
@@ -112,7 +124,7 @@ def find(trace: Trace) -> Steps:
 
 def _number(mark: str) -> int | None:
     digits = mark.removeprefix(labels.STEP_MARK)
-    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 else None  # noqa: PLR2004 - int64
+    return int(digits) if _DIGITS.fullmatch(digits) else None
 
 
 def _whole(trace: Trace) -> Steps:
