@@ -267,6 +267,7 @@ def test_what_the_device_did_not_wait_for_is_no_finding(tmp_path):
         steps(name=f"{HALF}8"),
         steps(name=SUM, begin=4500 * US, waits=False),
         steps(lambda made, at: made.events.append(op("CompiledFxGraph 1", at + 1, at + 9 * MS)), name=SUM),
+        steps(lambda made, at: made.events.append(op("CompiledFunction", at + 1, at + 9 * MS)), name=SUM),
         made_of(lambda made, at: starting(made, at, ahead=True)),
         steps(preprocessing, begin=4500 * US, waits=False),
         steps(preprocessing, begin=6500 * US),

@@ -96,6 +96,19 @@ def test_what_torch_compiled_is_forward_unless_it_updates(tmp_path):
     assert parts(tmp_path, events) == {"forward": 100, "optimizer": 100, "other": 800}
 
 
+@pytest.mark.parametrize(
+    ("name", "spent"),
+    [
+        *((name, 200) for name in ("nccl:all_reduce", "gloo:all_reduce", "mpi:barrier", "ucc:broadcast", "hccl:send")),
+        *((name, 200) for name in ("c10d::allreduce_", "record_param_comms", "_c10d_functional::wait_tensor")),
+        *((name, 0) for name in ("_c10d_functional::all_reduce", "symm_mem::one_shot_all_reduce", "aten::add")),
+    ],
+)
+def test_a_thread_communicates_in_collectives_of_any_library_that_it_starts_or_waits_for(tmp_path, name, spent):
+    """Not in functional ones, which return at once, nor in those that kernels do alone."""
+    assert parts(tmp_path, [op(name, 100, 300)]).get("communication", 0) == spent
+
+
 def test_our_own_labels_are_whole_and_nothing_is_joined_beside_them(tmp_path):
     """Operators outside of modules, such as a loss, count by themselves."""
     events = [
