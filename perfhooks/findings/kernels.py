@@ -262,15 +262,15 @@ def _odd_sizes(seen: Evidence, rows: Ints) -> list[str]:
     trace = seen.trace
     places = np.searchsorted(trace.device_rows, rows)
     owner, dims = device.owners(trace)[places], trace.argument("dims")
-    found: list[tuple[str, float]] = []
+    padded: list[tuple[str, float]] = []
     for row, by, time in zip(rows.tolist(), owner.tolist(), seen.lengths(rows), strict=True):
         shapes = trace.text(int(dims[by])) if by >= 0 else None
         multiple = _multiple(trace.names[trace.name[row]])
         odd = _not_multiples(shapes, multiple)
         if odd:
             pads = ", ".join(f"{size} to {-(-size // multiple) * multiple}" for size in odd)
-            found.append((f"{trace.names[trace.name[by]]} {_written(shapes)}, pad {pads}", time))
-    return most(found)
+            padded.append((f"{trace.names[trace.name[by]]} {_written(shapes)}, pad {pads}", time))
+    return most(padded)
 
 
 def _not_multiples(shapes: object, multiple: int) -> list[int]:
@@ -294,8 +294,8 @@ def _in_float64(seen: Evidence, rows: Ints) -> Ints:
     pairs = set(zip(types.tolist(), dims.tolist(), strict=True))
     doubles = {pair for pair in pairs if _has_float64(trace.text(pair[0]), trace.text(pair[1]))}
     chosen = [pair in doubles for pair in zip(types.tolist(), dims.tolist(), strict=True)]
-    found: Ints = rows[np.array(chosen, np.bool_)]
-    return found
+    in_float64: Ints = rows[np.array(chosen, np.bool_)]
+    return in_float64
 
 
 def _has_float64(types: object, dims: object) -> bool:
@@ -357,5 +357,5 @@ def _chains(seen: Evidence) -> Ints:
     length = np.diff(np.append(edges, len(work)))
     is_chain = fusable & np.repeat(length >= CHAIN, length)
     places = seen.work[is_chain[seen.work]]
-    found: Ints = work[places]
-    return found
+    chained: Ints = work[places]
+    return chained

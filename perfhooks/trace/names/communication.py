@@ -127,18 +127,18 @@ def texts(communication: str | None) -> list[str]:
     """
     if communication is None:
         return []
-    found = [each.strip() for each in communication.split("|")] if isinstance(communication, str) else []
-    if not all(found) or not found:
+    parts = [each.strip() for each in communication.split("|")] if isinstance(communication, str) else []
+    if not all(parts) or not parts:
         raise OptionError(f"communication must be parts of kernel names, as 'mine|other', got {communication!r}")
-    return found
+    return parts
 
 
 @once
 def named(trace: Trace) -> Flags:
     """For each of the names of a trace, whether it is that of a kernel that communicates."""
     own = texts(trace.communication)
-    found = np.zeros(len(trace.names) + 1, np.bool_)
+    communicates = np.zeros(len(trace.names) + 1, np.bool_)
     for number in trace.names_of(Kind.KERNEL):
         name = trace.names[number]
-        found[number] = library(name) is not None or any(text in name for text in own)
-    return found
+        communicates[number] = library(name) is not None or any(text in name for text in own)
+    return communicates

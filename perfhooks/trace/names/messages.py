@@ -63,7 +63,7 @@ def messages(trace: Trace, rows: Ints, record: Ints, label: Ints) -> list[Messag
     counts = {name: _numbers(trace, name, record) for name in ("in_elements", "out_elements", "group_size")}
     inputs = zip(_texts(trace, "dims", label), _texts(trace, "types", label), strict=True)
     labels = [LABEL.match(trace.names[trace.name[row]]) if row >= 0 else None for row in label.tolist()]
-    found = []
+    told = []
     for place, (row, match, (dims, types)) in enumerate(zip(rows.tolist(), labels, inputs, strict=True)):
         name = trace.names[trace.name[row]]
         group = word(texts["group_name"][place]) or only
@@ -76,7 +76,7 @@ def messages(trace: Trace, rows: Ints, record: Ints, label: Ints) -> list[Messag
         )
         elements = max(counts["in_elements"][place], counts["out_elements"][place])
         moved = _bytes(elements, dtype) if elements >= 0 else _input_bytes(dims, types, operation, size)
-        found.append(
+        told.append(
             Message(
                 operation=operation,
                 name=name,
@@ -88,21 +88,21 @@ def messages(trace: Trace, rows: Ints, record: Ints, label: Ints) -> list[Messag
                 bytes=moved if moved is not None and moved < _LIMIT else None,
             )
         )
-    return found
+    return told
 
 
 def groups(trace: Trace) -> dict[str, Group]:
     """The process groups of the job, by name."""
     info = trace.metadata.get("distributedInfo")
     listed = info.get("pg_config") if isinstance(info, dict) else None
-    found = {}
-    for each in listed if isinstance(listed, list) else ():
-        name = word(each.get("pg_name")) if isinstance(each, dict) else None
+    described = {}
+    for config in listed if isinstance(listed, list) else ():
+        name = word(config.get("pg_name")) if isinstance(config, dict) else None
         if name is not None:
-            description, size = word(each.get("pg_desc")), each.get("pg_size")
+            description, size = word(config.get("pg_desc")), config.get("pg_size")
             size = size if type(size) is int and 0 < size < _LIMIT else None
-            found[name] = Group(None if description == "undefined" else description, size)
-    return found
+            described[name] = Group(None if description == "undefined" else description, size)
+    return described
 
 
 def operation(text: object) -> str | None:
@@ -158,10 +158,10 @@ def word(value: object) -> str | None:
 def _texts(trace: Trace, name: str, rows: Ints) -> list[Any]:
     """An argument of some rows, decoded once each; None where absent."""
     index = np.append(trace.argument(name), -1)[rows].astype(np.int64)
-    decoded = {each: trace.text(each) for each in set(index.tolist())}
-    return [decoded[each] for each in index.tolist()]
+    decoded = {number: trace.text(number) for number in set(index.tolist())}
+    return [decoded[number] for number in index.tolist()]
 
 
 def _numbers(trace: Trace, name: str, rows: Ints) -> list[int]:
-    found: list[int] = np.append(trace.argument(name), -1)[rows].tolist()
-    return found
+    numbers: list[int] = np.append(trace.argument(name), -1)[rows].tolist()
+    return numbers

@@ -74,7 +74,7 @@ def _of_same_number(trace: Trace, nodes: Ints, inside: Ints) -> Ints:
     last = np.maximum.accumulate(np.where(order < len(operators), np.arange(len(order)), -1))
     before = both[order[last]]
     same = (last >= 0) & (number[before] == number[both[order]])
-    found = np.empty(len(both), np.int64)
-    found[order] = np.where(same, before, -1)
-    answer: Ints = np.where(number[nodes] >= 0, found[len(operators) :], -1)
+    source = np.empty(len(both), np.int64)
+    source[order] = np.where(same, before, -1)
+    answer: Ints = np.where(number[nodes] >= 0, source[len(operators) :], -1)
     return answer

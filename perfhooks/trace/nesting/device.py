@@ -31,8 +31,8 @@ def communicates(trace: Trace) -> Flags:
     rows = trace.device_rows
     named = communication.named(trace)[trace.name[rows]]
     collective: Flags = trace.argument("collective")[rows] >= 0
-    found: Flags = (trace.kind[rows] == Kind.KERNEL) & (named | collective)
-    return found
+    is_communication: Flags = (trace.kind[rows] == Kind.KERNEL) & (named | collective)
+    return is_communication
 
 
 @once
@@ -52,20 +52,20 @@ def busy(trace: Trace) -> Intervals:
 def classes(trace: Trace) -> Column:
     """For each of `Trace.device_rows`, its place in `CLASSES`."""
     kind = trace.kind[trace.device_rows]
-    found: Column = np.select(
+    place: Column = np.select(
         [kind == Kind.COPY, kind == Kind.SET, communicates(trace)],
         [CLASSES.index("copy"), CLASSES.index("set"), CLASSES.index("communication")],
         CLASSES.index("compute"),
     )
-    return found
+    return place
 
 
 def devices(trace: Trace, rows: Ints) -> Ints:
     """The number of the device on which each slice lies: what it says itself, else its process; -1 for a name."""
     pids = [pid if isinstance(pid, int) and 0 <= pid < _LIMIT else -1 for _, pid, _, _ in trace.threads]
     said = trace.argument("device")[rows]
-    found: Ints = np.where(said >= 0, said, np.array([*pids, -1], np.int64)[trace.thread[rows]])
-    return found
+    number: Ints = np.where(said >= 0, said, np.array([*pids, -1], np.int64)[trace.thread[rows]])
+    return number
 
 
 @once
@@ -94,8 +94,8 @@ def holders(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
         rows: slices, in any order.
         candidates: slices of the host, each once, ascending; one that is among ``rows`` as well does not hold itself.
     """
-    if len(rows) + len(candidates) > _FEW * len(trace) and (found := _in_tree(trace, rows, candidates)) is not None:
-        return found
+    if len(rows) + len(candidates) > _FEW * len(trace) and (in_tree := _in_tree(trace, rows, candidates)) is not None:
+        return in_tree
     holding = around(trace, rows, candidates)
     place = np.zeros(len(trace), np.int64)  # of each slice among those that are looked at
     place[rows] = 1
@@ -117,8 +117,8 @@ def _in_tree(trace: Trace, rows: Ints, candidates: Ints) -> Ints | None:
         return None
     wanted = np.zeros(len(tree.row), np.bool_)
     wanted[mine] = True
-    found: Ints = np.append(tree.row, -1)[nearest(tree.nesting.parent, tree.nesting.parent[entry], wanted)]
-    return found
+    holder: Ints = np.append(tree.row, -1)[nearest(tree.nesting.parent, tree.nesting.parent[entry], wanted)]
+    return holder
 
 
 def around(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
@@ -129,16 +129,16 @@ def around(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
     after = np.searchsorted(ordered, candidates, "right")
     first = ordered[np.minimum(after, len(ordered) - 1)]
     holds = (after < len(ordered)) & (trace.thread[first] == trace.thread[candidates])
-    found: Ints = candidates[holds & (trace.start[first] <= trace.end[candidates])]
-    return found
+    holding: Ints = candidates[holds & (trace.start[first] <= trace.end[candidates])]
+    return holding
 
 
 @once
 def launch_calls(trace: Trace) -> Ints:
     """The calls that launch kernels or graphs; what is captured into a graph is not launched."""
     rows = trace.chosen(runtime_calls.LAUNCH.search, Kind.RUNTIME)
-    found: Ints = rows[~captures.captured(trace, rows)]
-    return found
+    launching: Ints = rows[~captures.captured(trace, rows)]
+    return launching
 
 
 def has_launches(trace: Trace) -> bool:
@@ -169,8 +169,8 @@ def before_window(trace: Trace) -> Flags:
     calls = calls[calls > 0]
     first = int(calls.min()) if len(calls) else 0
     number = trace.correlation[trace.device_rows]
-    found: Flags = (trace.launches < 0) & (number > 0) & (number < first)
-    return found
+    is_earlier: Flags = (trace.launches < 0) & (number > 0) & (number < first)
+    return is_earlier
 
 
 @once
@@ -188,6 +188,6 @@ def launch_times(trace: Trace) -> Ints:
     own = trace.start[trace.device_rows]
     if not len(own):
         return own
-    found: Ints = np.where(launches >= 0, trace.start[launches], own)
-    found[before_window(trace)] = trace.start.min() - 1
-    return found
+    launched: Ints = np.where(launches >= 0, trace.start[launches], own)
+    launched[before_window(trace)] = trace.start.min() - 1
+    return launched

@@ -156,11 +156,11 @@ def _validating(written: Spans, fetches: Spans, copies: Spans, automatic: Spans,
         return every
     marks = _marks(written, [*every, from_moments({labels.OPTIMIZER: ranges.of(labels.OPTIMIZER)})])
     told = validations.told([part for *_, part in marks], [group for _, group, *_ in marks])
-    found = [list(spans.part) for spans in every]
+    corrected = [list(spans.part) for spans in every]
     for (_, group, place, _), part in zip(marks, told, strict=True):
         if 0 <= group < len(every):
-            found[group][place] = part
-    return [spans._replace(part=part) for spans, part in zip(every, found, strict=True)]
+            corrected[group][place] = part
+    return [spans._replace(part=part) for spans, part in zip(every, corrected, strict=True)]
 
 
 def _marks(written: Spans, every: list[Spans]) -> list[tuple[int, int, int, str]]:
@@ -169,16 +169,16 @@ def _marks(written: Spans, every: list[Spans]) -> list[tuple[int, int, int, str]
     Written labels are of group -1 and hide what lies in them; so do fetches, in which a data set may call modules. A
     validation that somebody labelled is left out: it holds its own fetches.
     """
-    found = []
+    marks = []
     for group, spans in enumerate(every):
         hidden = intervals.covers(written.moments, spans.start)
         if group:
             hidden |= intervals.covers(every[0].moments, spans.start)
-        found += [
+        marks += [
             (begin, group, place, spans.part[place])
             for place, (begin, hides) in enumerate(zip(spans.start.tolist(), hidden.tolist(), strict=True))
             if not hides
         ]
     said = zip(written.start.tolist(), written.part, strict=True)
-    found += [(begin, validations.WRITTEN, -1, part) for begin, part in said if part != labels.VALIDATION]
-    return sorted(found)
+    marks += [(begin, validations.WRITTEN, -1, part) for begin, part in said if part != labels.VALIDATION]
+    return sorted(marks)

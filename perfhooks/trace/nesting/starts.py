@@ -44,13 +44,13 @@ def spent(trace: Trace) -> dict[str, Intervals]:
     Args:
         trace: any trace.
     """
-    found = {
+    moments_of = {
         COMPILING: _ranges(trace, ranges.COMPILING),
         CAPTURING: intervals.joined(_ranges(trace, ranges.CAPTURING), *captures.by_thread(trace).values()),
         LOADING: _loading(trace),
         CHOOSING: _choosing(trace),
     }
-    return {name: moments for name, moments in found.items() if len(moments)}
+    return {name: moments for name, moments in moments_of.items() if len(moments)}
 
 
 def is_first(trace: Trace, rows: Ints) -> Flags:

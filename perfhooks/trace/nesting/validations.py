@@ -23,19 +23,19 @@ def told(parts: list[str], groups: list[int]) -> list[str]:
         parts: what each mark seems to be.
         groups: where it came from; negative for what somebody wrote.
     """
-    found = _teachers(parts, groups)
+    meant = _teachers(parts, groups)
     following: str | None = None
     fetched = False
-    for place in range(len(found) - 1, -1, -1):
-        part = found[place]
+    for place in range(len(meant) - 1, -1, -1):
+        part = meant[place]
         if part in _CALLS:
             following, fetched = part, False
         elif part in (labels.DATA, labels.TRANSFER) and groups[place] != WRITTEN:
-            ended = part == labels.DATA and fetched and _before(found, place) == labels.VALIDATION
+            ended = part == labels.DATA and fetched and _before(meant, place) == labels.VALIDATION
             if ended or following == labels.VALIDATION:
-                found[place] = labels.VALIDATION
+                meant[place] = labels.VALIDATION
         fetched |= part == labels.DATA
-    return found
+    return meant
 
 
 def _before(parts: list[str], place: int) -> str | None:
@@ -46,7 +46,7 @@ def _before(parts: list[str], place: int) -> str | None:
 
 def _teachers(parts: list[str], groups: list[int]) -> list[str]:
     """The marks, with calls of teachers and reference models as part of the forward pass."""
-    found = list(parts)
+    meant = list(parts)
     fetched = trained = fetched_since = False
     before: str | None = None
     for place, part in enumerate(parts):
@@ -57,10 +57,10 @@ def _teachers(parts: list[str], groups: list[int]) -> list[str]:
         elif part == labels.VALIDATION and groups[place] != WRITTEN:
             runs = before == labels.VALIDATION and fetched_since
             trained = fetched and not runs and _next(parts, place) == labels.BACKWARD
-            found[place] = labels.FORWARD if trained else part
+            meant[place] = labels.FORWARD if trained else part
         if part in (*_CALLS, labels.BACKWARD):
-            before, fetched_since = found[place], False
-    return found
+            before, fetched_since = meant[place], False
+    return meant
 
 
 def _next(parts: list[str], place: int) -> str | None:

@@ -110,12 +110,12 @@ def table(trace: Trace) -> pl.DataFrame:
         "host_percent": _percent(_summed(host)),
         "names": _names(trace, named),
     }
-    found = pl.DataFrame(columns, schema_overrides=_SCHEMA, strict=False)
+    shown = pl.DataFrame(columns, schema_overrides=_SCHEMA, strict=False)
     order = "device_ms" if trace.is_device_traced else "host_ms"
-    found = found.filter((pl.col("kernels") > 0) | (pl.col("calls") > 0)).sort(order, "host_ms", descending=True)
+    shown = shown.filter((pl.col("kernels") > 0) | (pl.col("calls") > 0)).sort(order, "host_ms", descending=True)
     empty = [] if trace.is_device_traced else ["kernels", "device_ms", "device_percent"]
     empty += [] if len(host.name) else ["calls", "host_ms", "host_percent"]
-    return found.with_columns(pl.lit(None, _SCHEMA[name]).alias(name) for name in empty).select(*_SCHEMA)
+    return shown.with_columns(pl.lit(None, _SCHEMA[name]).alias(name) for name in empty).select(*_SCHEMA)
 
 
 @once
@@ -123,8 +123,8 @@ def of_work(trace: Trace) -> Column:
     """For each of `Trace.device_rows`, its place in `CATEGORIES`."""
     work, owner = trace.device_rows, device.owners(trace)
     by_row = np.full(len(trace) + 1, OTHER, np.int8)
-    found = calls(trace)
-    by_row[found.row] = found.category
+    host = calls(trace)
+    by_row[host.row] = host.category
     category = by_row[owner]
     # an operator that communicates also copies into buckets, and waits: only what communicates is communication
     unknown = (category == OTHER) | (category == COMMUNICATION)
@@ -161,12 +161,12 @@ def calls(trace: Trace) -> _Calls:
 
 def _updating(trace: Trace, rows: Ints) -> Flags:
     """Whether each slice began in the optimizer's part of its thread."""
-    found = np.zeros(len(rows), np.bool_)
+    is_updating = np.zeros(len(rows), np.bool_)
     thread, start = trace.thread[rows], trace.start[rows]
-    for each in _optimizing(trace):
-        mine = thread == each
-        found[mine] = intervals.covers(parts.of_thread(trace, each)[labels.OPTIMIZER], start[mine])
-    return found
+    for number in _optimizing(trace):
+        mine = thread == number
+        is_updating[mine] = intervals.covers(parts.of_thread(trace, number)[labels.OPTIMIZER], start[mine])
+    return is_updating
 
 
 @once
@@ -176,17 +176,19 @@ def _optimizing(trace: Trace) -> list[int]:
     rows = trace.chosen(
         lambda name: any(part_of(name) == labels.OPTIMIZER for part_of in told), Kind.OP, Kind.ANNOTATION
     )
-    found: list[int] = intervals.distinct(trace.thread[rows]).tolist()
-    return found
+    threads: list[int] = intervals.distinct(trace.thread[rows]).tolist()
+    return threads
 
 
 @once
 def _of_operators(trace: Trace) -> Column:
     """The category that each name tells if it is an operator's, else `OTHER`."""
     numbers = trace.names_of(Kind.OP)
-    found = np.full(len(trace.names), OTHER, np.int8)
-    found[numbers] = _by_name([_plain(trace.names[each]).lower() for each in numbers], operators.CATEGORIES, _BY_STEM)
-    return found
+    category = np.full(len(trace.names), OTHER, np.int8)
+    category[numbers] = _by_name(
+        [_plain(trace.names[each]).lower() for each in numbers], operators.CATEGORIES, _BY_STEM
+    )
+    return category
 
 
 def _by_name(names: Sequence[str], rules: Sequence[tuple[str, str]], stems: Mapping[str, int] | None = None) -> Column:
@@ -212,30 +214,30 @@ def _device(trace: Trace) -> _Spent:
 
 def _host(trace: Trace) -> tuple[_Spent, Flags]:
     """What the host did, and which of it are operators."""
-    found = calls(trace)
-    counts = np.flatnonzero(found.counts)
-    rows = found.row[counts]
-    return _Spent(found.category[counts], trace.name[rows], found.own[counts]), trace.kind[rows] == Kind.OP
+    host = calls(trace)
+    counts = np.flatnonzero(host.counts)
+    rows = host.row[counts]
+    return _Spent(host.category[counts], trace.name[rows], host.own[counts]), trace.kind[rows] == Kind.OP
 
 
 def _summed(spent: _Spent) -> Ints:
     """The nanoseconds of each category."""
-    found = np.zeros(len(CATEGORIES), np.int64)
-    np.add.at(found, spent.category, spent.span)
-    return found
+    nanos = np.zeros(len(CATEGORIES), np.int64)
+    np.add.at(nanos, spent.category, spent.span)
+    return nanos
 
 
 def _percent(nanos: Ints) -> Column:
-    found: Column = 100 * nanos / max(int(nanos.sum()), 1)
-    return found
+    percent: Column = 100 * nanos / max(int(nanos.sum()), 1)
+    return percent
 
 
 def _names(trace: Trace, spent: _Spent) -> list[str | None]:
     """What cost most in each category."""
-    each = groups(spent.category, spent.name)
-    category, name, span = spent.category[each.first], spent.name[each.first], each.summed(spent.span)
-    found: list[list[str]] = [[] for _ in CATEGORIES]
+    pairs = groups(spent.category, spent.name)
+    category, name, span = spent.category[pairs.first], spent.name[pairs.first], pairs.summed(spent.span)
+    costliest: list[list[str]] = [[] for _ in CATEGORIES]
     for place in np.lexsort((name, -span)).tolist():
-        if len(found[category[place]]) < _NAMED:
-            found[category[place]].append(trace.names[name[place]])
-    return [", ".join(names) or None for names in found]
+        if len(costliest[category[place]]) < _NAMED:
+            costliest[category[place]].append(trace.names[name[place]])
+    return [", ".join(names) or None for names in costliest]

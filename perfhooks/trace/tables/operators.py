@@ -120,14 +120,14 @@ def table(
     host, work = _host_rows(trace), _device_rows(trace)
     row, name, kind, group = (np.concatenate(each) for each in zip(host[:4], work[:4], strict=True))
     keys = _keys(trace, wanted, row, stack_depth, owners)
-    found = groups(name, group, *(key.number for key in keys.values()))
-    sums = {"count": np.bincount(found.of, minlength=len(found.first))}
-    sums |= {each: found.summed(values, slice(len(host.row))) for each, values in host.sums.items()}
+    grouped = groups(name, group, *(key.number for key in keys.values()))
+    sums = {"count": np.bincount(grouped.of, minlength=len(grouped.first))}
+    sums |= {each: grouped.summed(values, slice(len(host.row))) for each, values in host.sums.items()}
     for each, values in work.sums.items():
-        sums[each] += found.summed(values, slice(len(host.row), None))
-    sums["flops"] = _known_sum(found, _flops(trace, everything=all_flops))
-    shown = {each: key._replace(number=key.number[found.first]) for each, key in keys.items()}
-    return _finished(trace, name[found.first], kind[found.first], sums, shown)
+        sums[each] += grouped.summed(values, slice(len(host.row), None))
+    sums["flops"] = _known_sum(grouped, _flops(trace, everything=all_flops))
+    shown = {each: key._replace(number=key.number[grouped.first]) for each, key in keys.items()}
+    return _finished(trace, name[grouped.first], kind[grouped.first], sums, shown)
 
 
 @once
@@ -191,18 +191,20 @@ def _counted(tree: Calls) -> Ints:
 def _flops(trace: Trace, *, everything: bool) -> Ints:
     """The floating point operations of each call that counts, or -1."""
     tree = calls(trace)
-    found = flops.per_call(trace, tree.row, flops.BY_TORCH)
+    operations = flops.per_call(trace, tree.row, flops.BY_TORCH)
     if everything:
-        found = np.where(found > 0, found, np.maximum(found, flops.missed_per_call(trace, tree.row, tree.parent)))
-    return found[_counted(tree)]
+        operations = np.where(
+            operations > 0, operations, np.maximum(operations, flops.missed_per_call(trace, tree.row, tree.parent))
+        )
+    return operations[_counted(tree)]
 
 
-def _known_sum(found: Groups, values: Ints) -> Ints:
+def _known_sum(grouped: Groups, values: Ints) -> Ints:
     """The sum of what is known in each group, of the first rows; -1 where nothing is."""
     known = np.flatnonzero(values >= 0)
-    total = np.full(len(found.first), -1, np.int64)
-    total[found.of[known]] = 0
-    np.add.at(total, found.of[known], values[known])
+    total = np.full(len(grouped.first), -1, np.int64)
+    total[grouped.of[known]] = 0
+    np.add.at(total, grouped.of[known], values[known])
     return total
 
 
@@ -229,9 +231,9 @@ def _own(values: Ints, tree: Calls) -> Ints:
 def _exclusive(trace: Trace, tree: Calls) -> Ints:
     """The time of each call on its own thread in which no other call ran inside of it."""
     order = np.argsort(tree.row, kind="stable")
-    found = np.zeros(len(order), np.int64)
-    np.add.at(found, tree.into[order], _on_own_threads(trace).own)
-    return found
+    exclusive = np.zeros(len(order), np.int64)
+    np.add.at(exclusive, tree.into[order], _on_own_threads(trace).own)
+    return exclusive
 
 
 @once

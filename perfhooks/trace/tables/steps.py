@@ -144,17 +144,17 @@ def _milliseconds(nanos: dict[str, Ints | None]) -> dict[str, Column | None]:
 
 def _host(trace: Trace, steps: Steps) -> dict[str, Ints | None]:
     """The parts of each step, in nanoseconds, for each thread that has steps."""
-    found = {part: np.zeros(len(steps.thread), np.int64) for part in labels.PARTS}
+    spent = {part: np.zeros(len(steps.thread), np.int64) for part in labels.PARTS}
     seen: set[str] = set()
     by_thread = np.argsort(steps.thread, kind="stable")
     threads, first = np.unique(steps.thread[by_thread], return_index=True)
     for thread, mine in zip(threads.tolist(), np.split(by_thread, first[1:]), strict=False):
         for part, moments in parts.of_thread(trace, thread).items():
-            found[part][mine] = intervals.within(moments, steps.start[mine], steps.end[mine])
+            spent[part][mine] = intervals.within(moments, steps.start[mine], steps.end[mine])
             seen |= {part} if len(moments) else set()
     wall: Ints = steps.end - steps.start
-    other: Ints = wall - sum(found.values())
-    shown = {f"{part}_ms": values if part in seen else None for part, values in found.items()}
+    other: Ints = wall - sum(spent.values())
+    shown = {f"{part}_ms": values if part in seen else None for part, values in spent.items()}
     return {"wall_ms": wall, **shown, "other_ms": other}
 
 
@@ -167,8 +167,8 @@ def step_of(steps: Steps, time: Ints) -> Ints:
     if not len(steps.start):
         return np.full(len(time), -1, np.int64)
     place = np.searchsorted(steps.start, time, "right") - 1
-    found: Ints = np.where((place >= 0) & (time < steps.end[place]), place, -1)
-    return found
+    step: Ints = np.where((place >= 0) & (time < steps.end[place]), place, -1)
+    return step
 
 
 def _device(trace: Trace, steps: Steps) -> dict[str, object]:
@@ -187,8 +187,8 @@ def _device(trace: Trace, steps: Steps) -> dict[str, object]:
     exposed = np.array([_exposed(*sets) for sets in each], np.int64).reshape(count, len(_DEVICE_TIMES) - 1)
     first, last, used = exposed[:, :3].T
     worked = intervals.within(device.busy(trace), first, last)  # by anybody
-    found = np.stack([last - first, used, last - first - worked, *exposed[:, 3:].T, worked - used], axis=1)
-    times = {name: found[:, place] * _MS for place, name in enumerate(_DEVICE_TIMES)}
+    nanos = np.stack([last - first, used, last - first - worked, *exposed[:, 3:].T, worked - used], axis=1)
+    times = {name: nanos[:, place] * _MS for place, name in enumerate(_DEVICE_TIMES)}
     return times | {"kernels": np.bincount(step[kernel & (step >= 0)], minlength=count)}
 
 
@@ -202,17 +202,17 @@ def _exposed(compute: Intervals, comm: Intervals, copy: Intervals) -> tuple[int,
 
 
 def _counts(trace: Trace, steps: Steps) -> dict[str, object]:
-    found: dict[str, object] = {}
+    counts: dict[str, object] = {}
     ops = trace.rows(Kind.OP)
     if len(ops):
-        found["ops"] = _count(trace, steps, ops)
+        counts["ops"] = _count(trace, steps, ops)
     if len(trace.rows(Kind.RUNTIME)):
-        found["launches"] = _count(trace, steps, device.launch_calls(trace)) if device.has_launches(trace) else None
+        counts["launches"] = _count(trace, steps, device.launch_calls(trace)) if device.has_launches(trace) else None
         calls, held = device.wait_calls(trace), waits.held(trace)
-        found["syncs"] = _count(trace, steps, calls)
+        counts["syncs"] = _count(trace, steps, calls)
         waited = intervals.joined(_ranges(trace, calls), intervals.union(held.start, held.end))
-        found["sync_ms"] = intervals.within(waited, steps.start, steps.end) * _MS
-    return found
+        counts["sync_ms"] = intervals.within(waited, steps.start, steps.end) * _MS
+    return counts
 
 
 def _count(trace: Trace, steps: Steps, rows: Ints) -> Ints:
@@ -229,12 +229,12 @@ def _memory(trace: Trace, steps: Steps) -> dict[str, object]:
     chosen = on_device if on_device.any() else ~on_device
     time, size = events.time[chosen], events.size[chosen]
     step = step_of(steps, time[size > 0])
-    found: dict[str, object] = {"alloc_count": np.bincount(step[step >= 0], minlength=len(steps.number))}
+    measured: dict[str, object] = {"alloc_count": np.bincount(step[step >= 0], minlength=len(steps.number))}
     known = chosen & (events.allocated >= 0)
     if known.any():
         level = _level(events.device[known], events.allocated[known])
-        found["allocated_peak_mb"] = _peaks(events.time[known], level, steps)
-    return found
+        measured["allocated_peak_mb"] = _peaks(events.time[known], level, steps)
+    return measured
 
 
 def _level(owner: Ints, allocated: Ints) -> Ints:
