@@ -23,7 +23,6 @@ from perfhooks.comparing import (
     saved,
     sentences,
     sources,
-    unrecorded,
     written,
 )
 from perfhooks.comparing.around import Where
@@ -574,28 +573,6 @@ def test_a_side_without_ranks_says_nothing_of_them_and_costs_nothing_else(tmp_pa
         ranks = {"count": 3, "median_ms": 6.0, "slowest": 1, "slowest_ms": 9.0}
         assert comparison.data(made)["ranks"] == {name: ranks}
         assert f"{name.upper()}: 3 ranks, median step 6 ms, slowest rank 1 with 9 ms" in written.text(made)
-
-
-def test_steps_with_something_else_in_them_and_first_steps_are_left_out(tmp_path):
-    walls = [100.0] * 3 + [5.0] * 50 + [500.0] + [5.0] * 46
-    table = unrecorded.read(make_run(tmp_path / "r", None, walls) / "rank0.timeline.csv")
-    found = unrecorded.chosen(table, "train")
-    assert set(found.wall) == {5.0}
-    assert (found.first, found.far) == (5, 2)
-
-
-@pytest.mark.parametrize(("count", "first"), [(20, 3), (100, 5), (1000, 10), (10_000, 10)])
-def test_of_twenty_steps_one_is_a_first_one_but_no_fewer_than_three_and_no_more_than_ten(tmp_path, count, first):
-    table = unrecorded.read(make_run(tmp_path / "r", None, [5.0] * (count - 3)) / "rank0.timeline.csv")
-    found = unrecorded.chosen(table, "train")
-    assert (found.first, len(found.wall)) == (first, count - max(first, 3))
-
-
-def test_steps_that_were_recorded_tell_nothing_of_those_that_were_not(tmp_path):
-    timeline = make_run(tmp_path / "r", None, [5.0] * 40) / "rank0.timeline.csv"
-    with timeline.open("a") as file:
-        file.writelines(f"train,{number},{phase},9.0,\n" for number, phase in ((43, "warmup"), (44, "active")))
-    assert set(unrecorded.chosen(unrecorded.read(timeline), "train").wall) == {5.0}
 
 
 def test_a_side_says_what_was_left_out_of_its_steps_and_where_its_mean_is_another(tmp_path):

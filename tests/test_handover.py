@@ -91,8 +91,8 @@ def test_a_callable_that_ends_the_training_does_not_cost_the_window(ending):
 
 def test_a_finished_window_knows_what_other_steps_waited_for_data(tmp_path):
     """Half of a step of 104 ms; the recorded ones wait longer, and so does one that was slow."""
-    lines = ["wait,104.0,51.0"] * 6 + ["wait,900.0,890.0"] + ["active,1000.0,990.0"] * 3
-    rows = "".join(f"train,{step},{line}\n" for step, line in enumerate(lines, 3))
+    lines = ["wait,104.0,51.0"] * 9 + ["wait,900.0,890.0"] + ["active,1000.0,990.0"] * 3
+    rows = "".join(f"train,{step},{line}\n" for step, line in enumerate(lines))
     (tmp_path / "t.csv").write_text(HEADER + rows)
     found = _cost(Capture(), 7, tmp_path / "t.csv")
     assert (found.idle_step_ms, found.recorded_step_ms, found.events) == (104.0, 1000.0, 7)

@@ -20,6 +20,7 @@ from perfhooks.errors import PerfhooksError
 from perfhooks.finishing.finish import finish
 from perfhooks.finishing.leftovers import finish_all
 from perfhooks.handlers.permit import Permit
+from perfhooks.run import steps
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.folder import Run
 from perfhooks.run.layout import below
@@ -27,7 +28,7 @@ from perfhooks.run.listing import Listing
 from perfhooks.run.liveness import Process
 from perfhooks.run.locking import locked
 from perfhooks.run.publishing import publish_json
-from perfhooks.run.timeline import HEADER, Rows, step_times
+from perfhooks.run.timeline import HEADER, Rows
 
 WINDOW = "train-000003-000004"
 TOKEN = "0123abcd"
@@ -398,7 +399,7 @@ def test_a_torn_row_costs_no_other(tmp_path):
     path.write_text(HEADER + "train,3,wait,1.0,\ntrain,4,wait,2.0,0.1\ntrain,5,wa")
     rows = Rows("train", np.array([6, 7]), np.array([0, 0]), np.array([3_000_000, 4_000_000]), np.array([-1, -1]))
     rows.append_to(path)
-    assert step_times(path, "train").idle == [1.0, 2.0, 3.0, 4.0]
+    assert steps.read(path)["train"].wall_ms.tolist() == [1.0, 2.0, 3.0, 4.0]
     assert path.read_text().splitlines()[3:5] == ["train,5,wa", "train,6,wait,3.000000,"]
 
 
@@ -502,15 +503,15 @@ def test_a_folder_that_cannot_be_written_to_is_one_line(run, tmp_path):
 
 
 def test_the_timeline_of_a_long_training_is_read_in_parts(tmp_path):
-    from perfhooks.report.run_data import _count, _thinned, _timeline
+    from perfhooks.report.run_data import _count, _thinned
 
     path = tmp_path / "rank0.timeline.csv"
     rows = "".join(f"train,{step},wait,{step / 1000:.6f},\n" for step in range(300_000))
     path.write_text(HEADER + rows)
     assert path.stat().st_size > 4 << 20
-    table = _timeline(path)
-    assert 299_000 < _count(table) <= 300_000
-    found = _thinned(table)["train"]
+    sampled = steps.read_sample(path)
+    assert 299_000 < _count(sampled) <= 300_000
+    found = _thinned(sampled["train"])
     assert 300 < len(found["step"]) <= 401
     assert all(abs(wall - step / 1000) < 1.5 for step, wall in zip(found["step"], found["wall_ms"], strict=True))
 
@@ -523,7 +524,7 @@ def test_a_page_shows_the_latest_windows_and_reads_no_other_twice(run, monkeypat
     from perfhooks import ranks
     from perfhooks.report import run_data
 
-    monkeypatch.setattr("perfhooks.report.run_data._WINDOWS", 3)
+    monkeypatch.setattr("perfhooks.run.finished._WINDOWS", 3)
     for first in range(5):
         folder = window(run, f"train-00001{first}-00001{first}", state="done", first=first + 10, time=float(first))
         os.utime(folder, (first, first))
@@ -545,7 +546,7 @@ def test_a_page_shows_the_latest_windows_and_reads_no_other_twice(run, monkeypat
 
 def test_finishing_a_window_asks_the_disk_as_often_however_many_there_are(run, monkeypatch):
     """Each further window is one name in a folder that is listed, and one in ``run.json``."""
-    monkeypatch.setattr("perfhooks.report.run_data._WINDOWS", 4)
+    monkeypatch.setattr("perfhooks.run.finished._WINDOWS", 4)
     os.utime(run / WINDOW, (0, 0))
     asked = {}
     names = []

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import perfhooks
-from perfhooks.run.timeline import Rows, Timeline, step_times
+from perfhooks.run.timeline import Rows, Timeline
 from perfhooks.schedule import Phase
 
 
@@ -101,34 +101,6 @@ def test_the_file_is_appended_to_with_one_header(tmp_path):
     lines = (tmp_path / "t.csv").read_text().splitlines()
     assert len(lines) == 7
     assert [row.split(",")[2] for row in lines[1:]] == ["wait", "active"] * 3
-    times = step_times(tmp_path / "t.csv", "train")
-    assert (times.idle, times.recorded) == (pytest.approx([1.0]), pytest.approx([1.0] * 2)), "less three steps"
-    assert times.waiting is None, "nobody said when a batch arrives"
-    assert step_times(tmp_path / "t.csv", "validate") == ([], [], None)
-
-
-def test_no_file_has_no_steps(tmp_path):
-    assert step_times(tmp_path / "none.csv", "train") == ([], [], None)
-
-
-@pytest.mark.parametrize(
-    ("rows", "share"),
-    [
-        ([(10, 5)] * 8, 0.5),
-        ([(10, 0), (10, 0), (10, 0), (50, 40)] * 4, 0.0),
-        ([(10, 0), (10, 0), (10, 0), (30, 20)] * 4, 1 / 3),
-        ([(10, 99)] * 8, 1.0),
-        ([(10, 5)] * 4, None),
-        ([(10, 5)] * 6 + [(10, "")] * 7, None),
-        ([(0, 0)] * 8, None),
-    ],
-    ids=["all", "slow steps", "every fourth", "longer than the step", "few", "half of them", "no time"],
-)
-def test_the_share_of_waiting_is_that_of_the_steps_that_are_like_others(rows, share, tmp_path):
-    lines = [f"train,{step},wait,{wall},{data}\n" for step, (wall, data) in enumerate(rows, 3)]
-    lines += ["train,900,active,10,9\n"] * 100 + ["other,900,wait,10,9\n"] * 100
-    (tmp_path / "t.csv").write_text("stage,step,phase,wall_ms,data_ms\n" + "".join(lines))
-    assert step_times(tmp_path / "t.csv", "train").waiting == (share if share is None else pytest.approx(share))
 
 
 def test_nothing_to_take_is_nothing():

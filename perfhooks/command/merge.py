@@ -77,5 +77,5 @@ def _merge(
 
     with adopted(target) as run:
         path = target / MERGED if out is None else out
-        merged = merging.merge(run.windows[-1], path, ranks=ranks, tell=tell, follow_links=True)
+        merged = merging.merge(run.folder, path, ranks=ranks, tell=tell, follow_links=True)
     return replace(merged, problems=(*run.problems, *merged.problems))

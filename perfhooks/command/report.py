@@ -154,7 +154,7 @@ def _trace_page(trace: Path, out: Path | None, communication: str | None) -> tup
     if str(out) == "-":
         sys.stdout.buffer.write(content)
         return None, True
-    page = trace.with_name(f"{trace.name.split('.json')[0]}.report.html") if out is None else out
+    page = trace.with_name(f"{trace.name.split('.json')[0]}.{PAGE}") if out is None else out
     write(page, content)
     return page, True
 

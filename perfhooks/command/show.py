@@ -12,7 +12,7 @@ import typer
 
 from perfhooks.command import table_text
 from perfhooks.command.limits import MAX_UNPACKED
-from perfhooks.command.targets import Source, find, last_run, last_window, run_of
+from perfhooks.command.targets import Source, find, last_run, last_window, run_in, run_of
 from perfhooks.errors import OptionError
 from perfhooks.progress import working
 
@@ -63,7 +63,6 @@ _ATTRIBUTES: Final = {"syncs": "synchronisations", "memory": "alive_at_peak"}
 _OF_ALL_WINDOWS: Final = ("steps", "checks")
 _OF_RUN: Final = ("startup", "slow")
 """Tables of a run, and of no window of it."""
-_NAMES: Final = ("pt.trace.json.gz", "pt.trace.json")
 
 COMMUNICATION: Final = typer.Option(
     "--communication",
@@ -292,7 +291,7 @@ def markdown(target: str | None, names: Sequence[str] = ()) -> str:
     path = last_run() if target is None else Path(target)
     if path.is_file() or (target is not None and "://" in target):
         return summary.of_trace(path)
-    return summary.of_run(path / "latest" if (path / "latest" / "run.json").exists() else path)
+    return summary.of_run(run_in(path) or path)
 
 
 def form(*, csv: bool, json: bool) -> Form:

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from perfhooks.errors import PerfhooksError, TraceError
-from perfhooks.run.layout import MANIFEST
+from perfhooks.run.layout import LATEST, MANIFEST
+from perfhooks.run.reading import is_plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from perfhooks.run.capture import Capture, Place
-from perfhooks.run.reading import is_plain
 
-_NAMES: Final = ("pt.trace.json.gz", "pt.trace.json")
 _DEPTH: Final = 5
 """Folders below the working directory that are looked at: ``lightning_logs/version_3/perf/RUN`` is four deep."""
 _MOST: Final = 20_000
@@ -30,7 +29,7 @@ def last_run() -> Path:
     Raises:
         PerfhooksError: There is none.
     """
-    latest = Path("perf/latest")
+    latest = Path("perf", LATEST)
     if (latest / MANIFEST).exists():
         return latest
     found = max(_manifests(), key=lambda each: each.stat().st_mtime, default=None)
@@ -89,9 +88,8 @@ def find(target: str | None) -> list[Source]:
         return [Source(target)]
     if not path.exists():
         raise TraceError(f"{path} does not exist")
-    places = Run.existing(path).places() if (path / "run.json").exists() else _places(path)
-    if not places and (path / "latest" / "run.json").exists():
-        places = Run.existing(path / "latest").places()
+    run = run_in(path)
+    places = _places(path) if run is None else Run.existing(run).places()
     found = [source for place in places if (source := _source(place)) is not None]
     if not places:
         found = _loose(path)
@@ -113,16 +111,28 @@ def run_of(target: str | None) -> Path | None:
     from perfhooks.run.folder import Run
 
     path = last_run() if target is None else Path(target)
-    for folder in (path, path / "latest", path.parent):
-        if path.is_dir() and (folder / MANIFEST).exists():
-            return Run.existing(folder).folder
-    return None
+    if not path.is_dir():
+        return None
+    run = run_in(path) or (path.parent if (path.parent / MANIFEST).exists() else None)
+    return None if run is None else Run.existing(run).folder
+
+
+def run_in(folder: Path) -> Path | None:
+    """A folder itself if it is that of a run, or the latest run that it holds."""
+    return next((each for each in (folder, folder / LATEST) if (each / MANIFEST).exists()), None)
 
 
 def last_window(sources: Sequence[Source]) -> list[Source]:
-    """Those of some traces that are of the window that was recorded last, the lowest rank first."""
-    last = max(sources, key=lambda source: source.capture.time if source.capture else 0.0).window
-    return sorted((source for source in sources if source.window == last), key=lambda source: source.rank)
+    """Those of some traces that are of the window that ended last, the lowest rank first."""
+    from perfhooks.run.capture import Capture, Place
+    from perfhooks.run.finished import FinishedWindow, in_order
+
+    windows: dict[str, dict[Place, Capture]] = {}
+    for source in sources:
+        place = Place(Path(source.window), source.rank)
+        windows.setdefault(source.window, {})[place] = source.capture or Capture()
+    last = in_order(FinishedWindow(Path(name), captures) for name, captures in windows.items())[-1]
+    return [source for source in sources if source.window == last.folder.name]
 
 
 def _loose(folder: Path) -> list[Source]:
@@ -152,7 +162,7 @@ def _source(place: Place) -> Source | None:
     capture = None
     with contextlib.suppress(PerfhooksError):
         capture = place.load()
-    for path in (*map(place.artifact, _NAMES), *([place.saved(capture)] if capture else [])):
-        if is_plain(path):
-            return Source(path, place.folder.name, capture or Capture(rank=place.rank))
-    return None
+    path = place.trace()
+    if path is None and capture is not None and is_plain(place.saved(capture)):
+        path = place.saved(capture)
+    return None if path is None else Source(path, place.folder.name, capture or Capture(rank=place.rank))

@@ -8,24 +8,24 @@ import msgspec
 
 import perfhooks.trace
 from perfhooks import words
-from perfhooks.comparing import saved, unrecorded
+from perfhooks.comparing import saved
 from perfhooks.comparing.costs import Costs, measure
 from perfhooks.comparing.facts import facts
 from perfhooks.errors import PerfhooksError
 from perfhooks.report import tree
-from perfhooks.run.capture import Capture, Place
-from perfhooks.run.folder import Run
-from perfhooks.run.layout import SHARE, TRACES
+from perfhooks.run.capture import Capture
+from perfhooks.run.finished import FinishedRun
+from perfhooks.run.layout import SHARE
 from perfhooks.run.manifest import Manifest
-from perfhooks.run.reading import is_plain, read_bytes, said
+from perfhooks.run.reading import read_bytes, said
 from perfhooks.statistics import LEAST_STEPS, Level, level
 from perfhooks.watching.status import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
-    import polars as pl
+    from perfhooks.run.capture import Place
 
 _UNEVEN: Final = 1.25
 """From there on the mean step says something else than the median one."""
@@ -73,25 +73,14 @@ class Source:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._run: Run | None = None
-        self._steps: pl.DataFrame | None = None
-        self._finished: list[tuple[Place, Capture]] = []
-        if path.is_file():
-            return
-        self._run = Run.existing(path)
-        self._finished = sorted(_finished(self._run), key=lambda each: (each[1].time, each[0].rank))
-        self.rank = min([place.rank for place, _ in self._finished] or _timed(path), default=0)
-        raw = [each for each, rank in self._run.left_steps() if rank == self.rank]
-        self._steps = unrecorded.read(self._run.timeline(self.rank), raw)
-        if not self._steps.height and not self._finished:
+        self._run = None if path.is_file() else FinishedRun(path)
+        if self._run is not None and not self._run.stages:
             raise PerfhooksError(f"{path} has nothing to compare: no step was timed and no window finished")
 
     @property
     def stages(self) -> list[str] | None:
         """The loops that it knows of; None for a trace, which does not tell."""
-        if self._run is None or self._steps is None:
-            return None
-        return list(dict.fromkeys([*self._steps["stage"], *(capture.stage for _, capture in self._finished)]))
+        return None if self._run is None else self._run.stages
 
     def side(self, stage: str) -> Side:
         """What it says of a stage.
@@ -111,64 +100,46 @@ class Source:
         made.notes.append(f"{made.label} is a trace: it does not tell what steps take that nobody records")
         return made
 
-    def _of_run(self, run: Run, stage: str) -> Side:
+    def _of_run(self, run: FinishedRun, stage: str) -> Side:
         made = Side(label=self.path.resolve().name, stage=stage)
-        self._add_steps(made, stage)
-        windows = [(place, capture) for place, capture in self._finished if capture.stage == stage]
-        for place, capture in windows:
-            made.ranks[place.rank] = capture.cost.idle_step_ms or capture.summary.get("wall_ms", 0.0)
-            if place.rank == self.rank:
-                _add_window(made, place, capture)
-        last = windows[-1][1] if windows else Capture()
-        made.facts = facts(run.manifest(), last, made.costs)
+        _add_steps(made, run, stage)
+        for window in run.windows:
+            if window.capture.stage != stage:
+                continue
+            for place, capture in window.captures.items():
+                made.ranks[place.rank] = capture.cost.idle_step_ms or capture.summary.get("wall_ms", 0.0)
+                if place.rank == run.rank:
+                    _add_window(made, place, capture)
+        last = run.last(stage)
+        made.facts = facts(run.manifest, Capture() if last is None else last.capture, made.costs)
         if not made.costs.steps:
             made.notes.append(f"{made.label} kept no window of {stage}: what its steps are spent on is not known")
-        if _is_written(run):
+        if run.is_written:
             made.notes.append(f"{made.label} is still being written: compared as far as it is")
         return made
 
-    def _add_steps(self, made: Side, stage: str) -> None:
-        if self._steps is None:
-            return
-        steps = unrecorded.chosen(self._steps, stage)
-        if len(steps.wall) < LEAST_STEPS:
-            made.notes.append(
-                f"{made.label} has {len(steps.wall)} steps of {stage} that nobody recorded; {LEAST_STEPS} are needed"
-            )
-            return
-        made.levels.append(level(steps.wall))
-        status = None if self._run is None else Status.read(self._run.folder, self.rank)
-        if status is not None and status.waited is not None:
-            made.waited.append(status.waited)
-        if steps.far:
-            made.notes.append(
-                f"{made.label}: {words.count(steps.far, 'step')} of more than three times "
-                "the median left out (validation, checkpoints, pauses)"
-            )
-        if steps.uneven > _UNEVEN:
-            made.notes.append(
-                f"{made.label}: the mean step takes {steps.uneven:.2f} times the median one, "
-                "of which the verdict is; some steps are of another kind"
-            )
 
-
-def _finished(run: Run) -> Iterable[tuple[Place, Capture]]:
-    for place in run.places():
-        try:
-            capture = place.load()
-        except PerfhooksError:
-            continue
-        if capture.state == "done":
-            yield place, capture
-
-
-def _timed(folder: Path) -> list[int]:
-    names = [path.name[len("rank") : -len(".timeline.csv")] for path in folder.glob("rank*.timeline.csv")]
-    return [int(name) for name in names if name.isdecimal()]
-
-
-def _is_written(run: Run) -> bool:
-    return run.is_any_recording() or any(run.folder.glob("*/.rank*.spool.json"))
+def _add_steps(made: Side, run: FinishedRun, stage: str) -> None:
+    counted = run.steps_of(stage).unrecorded()
+    if len(counted.wall_ms) < LEAST_STEPS:
+        made.notes.append(
+            f"{made.label} has {len(counted.wall_ms)} steps of {stage} that nobody recorded; {LEAST_STEPS} are needed"
+        )
+        return
+    made.levels.append(level(counted.wall_ms))
+    status = Status.read(run.folder, run.rank)
+    if status is not None and status.waited is not None:
+        made.waited.append(status.waited)
+    if counted.far:
+        made.notes.append(
+            f"{made.label}: {words.count(counted.far, 'step')} of more than three times "
+            "the median left out (validation, checkpoints, pauses)"
+        )
+    if counted.uneven > _UNEVEN:
+        made.notes.append(
+            f"{made.label}: the mean step takes {counted.uneven:.2f} times the median one, "
+            "of which the verdict is; some steps are of another kind"
+        )
 
 
 class _Finding(msgspec.Struct):
@@ -215,7 +186,7 @@ def _add_window(made: Side, place: Place, capture: Capture) -> None:
     if content and not saved.is_old(content):
         costs = saved.decode(content, kept)
     else:
-        path = next((path for path in map(place.artifact, TRACES) if is_plain(path)), None)
+        path = place.trace()
         if path is None:
             return
         trace = perfhooks.trace.read(path, communication=capture.options.get("communication"))

@@ -13,7 +13,7 @@ import perfhooks.trace
 from perfhooks import handlers
 from perfhooks.errors import PerfhooksError
 from perfhooks.report.headline import headline, summary
-from perfhooks.run import loose
+from perfhooks.run import layout, loose
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.manifest import Manifest
 from perfhooks.run.publishing import publish
@@ -36,7 +36,6 @@ class Adopted:
     """A run made of loose traces."""
 
     folder: Path
-    windows: tuple[Path, ...]
     problems: tuple[str, ...]
     """Traces that could not be read, and why."""
 
@@ -62,6 +61,7 @@ def adopted(
         run = Path(scratch)
         Manifest().write(run)
         windows: dict[int, Path] = {}
+        digits = len(str(len(groups) - 1)) if len(groups) > 1 else 0
         problems: list[str] = []
         every = [(turn, each) for turn, group in enumerate(groups) for each in group]
         for done, (turn, each) in enumerate(every):
@@ -73,11 +73,11 @@ def adopted(
                 problems.append(str(error))
                 continue
             capture = _capture(each, trace)
-            windows[turn] = windows.get(turn) or _window(run, turn, capture)
+            windows[turn] = windows.get(turn) or _window(run, f"{turn:0{digits}}" if digits else "", capture)
             _add(Place(windows[turn], capture.rank), capture, trace, each.path)
         if not windows:
             raise PerfhooksError("; ".join(problems))
-        yield Adopted(run, tuple(windows.values()), tuple(problems))
+        yield Adopted(run, tuple(problems))
 
 
 def _capture(each: Loose, trace: Trace) -> Capture:
@@ -90,11 +90,11 @@ def _capture(each: Loose, trace: Trace) -> Capture:
     return Capture(rank=rank, stage=STAGE, first=first, last=last, reached=last, **told)
 
 
-def _window(run: Path, turn: int, capture: Capture) -> Path:
-    """A folder of its own, though two windows be of the same steps."""
-    name = f"{STAGE}{turn or ''}-{capture.first:06}-{capture.last:06}"
-    (run / name).mkdir()
-    return run / name
+def _window(run: Path, turn: str, capture: Capture) -> Path:
+    """A folder of its own, though two windows be of the same steps; the names are in the order of the traces."""
+    folder = run / layout.window(f"{STAGE}{turn}", capture.first, capture.last)
+    folder.mkdir()
+    return folder
 
 
 def _add(place: Place, capture: Capture, trace: Trace, path: Path) -> None:
@@ -104,7 +104,7 @@ def _add(place: Place, capture: Capture, trace: Trace, path: Path) -> None:
             with publish(place.artifact(artifact.name)) as file:
                 artifact.write(file)
             names.append(artifact.name)
-    link = place.artifact("pt.trace.json.gz" if path.name.endswith(".gz") else "pt.trace.json")
+    link = place.artifact(layout.TRACES[not path.name.endswith(".gz")])
     try:
         link.symlink_to(path.absolute())
     except OSError:  # Windows, without the right to make links

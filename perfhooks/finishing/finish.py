@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 import perfhooks.trace
 from perfhooks import handlers, report
 from perfhooks.guard import logger
 from perfhooks.handlers.permit import Permit
+from perfhooks.run import steps
 from perfhooks.run.folder import Run
 from perfhooks.run.layout import PAGE, lock
 from perfhooks.run.locking import locked
 from perfhooks.run.publishing import publish
 from perfhooks.run.reading import check_plain
-from perfhooks.run.timeline import step_times
+from perfhooks.run.timeline import in_timeline
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     from perfhooks.handlers import Handler
     from perfhooks.run.capture import Capture, Cost, Place
+    from perfhooks.statistics import Values
     from perfhooks.trace import Trace
 
 _LOCK_TIMEOUT_S: Final = 600
@@ -127,9 +130,10 @@ def _finish(place: Place, capture: Capture, run: Run, permit: Permit) -> Capture
 
 def _cost(capture: Capture, events: int, timeline: Path) -> Cost:
     """What recording cost, as far as the run's own clock tells by now; rules take it off what they promise."""
-    times = step_times(timeline, capture.stage)
-    idle_ms, recorded_ms = _median(times.idle, least=5), _median(times.recorded, least=3)
-    data_ms = None if idle_ms is None or times.waiting is None else idle_ms * times.waiting
+    of_loop = steps.read_last(timeline).get(in_timeline(capture.stage), steps.NONE)
+    idle = of_loop.unrecorded()
+    idle_ms, recorded_ms = _median(idle.wall_ms, least=5), _median(of_loop.recorded().wall_ms, least=3)
+    data_ms = None if idle_ms is None or idle.waiting is None else idle_ms * idle.waiting
     measured = replace(capture.cost, idle_step_ms=idle_ms, idle_data_ms=data_ms, recorded_step_ms=recorded_ms)
     return replace(measured, events=events)
 
@@ -140,9 +144,9 @@ def _doubts(checks: pl.DataFrame) -> list[str]:
     return [row["text"] for row in rows if row["severity"] in ("error", "warning")]
 
 
-def _median(values: list[float], least: int) -> float | None:
+def _median(values: Values, least: int) -> float | None:
     """The median, which says nothing of very few steps."""
-    return statistics.median(values) if len(values) >= least else None
+    return float(np.median(values)) if len(values) >= least else None
 
 
 def _artifacts(place: Place, capture: Capture, trace: Trace, handler: Handler) -> list[str]:

@@ -14,9 +14,8 @@ import msgspec
 from perfhooks import ranks as ranks_of_run
 from perfhooks.errors import OptionError, PerfhooksError, TraceError
 from perfhooks.ranks.missing import named
-from perfhooks.run.capture import Place
-from perfhooks.run.folder import Run
-from perfhooks.run.layout import MANIFEST, MERGED
+from perfhooks.run.finished import FinishedRun
+from perfhooks.run.layout import MANIFEST, MERGED, rank_of_trace, rank_of_window_file
 from perfhooks.run.publishing import publish, shown
 from perfhooks.run.reading import NotPlainError, check_plain
 from perfhooks.trace.model import epoch
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 Event = dict[str, msgspec.Raw]
 
-_TRACE: Final = re.compile(r"rank(\d+)\.pt\.trace\.json(?:\.gz)?")
 _EVENTS_BEGIN: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN: Final = re.compile(rb"\}\s*,(?=\s*\{)")
 _PROCESSES: Final = 1000
@@ -122,29 +120,22 @@ def merge(
 
 def is_ours(folder: Path) -> bool:
     """Whether a folder is that of a run, or of a window of one: then `merge` knows its traces."""
-    return (folder / MANIFEST).exists() or any(folder.glob("rank*.capture.json"))
+    return (folder / MANIFEST).exists() or any(rank_of_window_file(path.name) is not None for path in folder.iterdir())
 
 
 def _window(target: Path) -> Path:
-    if not (target / "run.json").exists():
+    if not (target / MANIFEST).exists():
         return target
-    windows = [(_ended(path), path) for path in Run(target).window_folders() if _traces(path)]
+    windows = [window.folder for window in FinishedRun(target).recorded if _traces(window.folder)]
     if not windows:
         raise PerfhooksError(f"{target} has no window with traces")
-    return max(windows)[1]
-
-
-def _ended(window: Path) -> float:
-    try:
-        return Place(window, min(_traces(window))).load().time
-    except PerfhooksError:
-        return 0.0
+    return windows[-1]
 
 
 def _traces(window: Path) -> dict[int, Path]:
     if not window.is_dir():
         raise PerfhooksError(f"there is no folder {window}")
-    return {int(match[1]): path for path in window.iterdir() if (match := _TRACE.fullmatch(path.name))}
+    return {rank: path for path in window.iterdir() if (rank := rank_of_trace(path.name)) is not None}
 
 
 @contextmanager

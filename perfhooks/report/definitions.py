@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from perfhooks.run.steps import FAR, FEWEST_FIRST, MOST_FIRST
+
 DEFINITIONS: Final[dict[str, dict[str, str]]] = {
     "Steps": {
         "step": (
@@ -17,7 +19,9 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         ),
         "not recorded": (
             "The median wall time of this run's steps while the recorder was off, by the clock of the training "
-            "process; the first step of a loop is left out. What recording added is said only where the recorded "
+            "process. The first steps of a process are left out: a twentieth of them, from "
+            f"{FEWEST_FIRST} to {MOST_FIRST}; and so are steps of more than {FAR:g} times the median, which have "
+            "something else in them. What recording added is said only where the recorded "
             "steps differ less among themselves than from these."
         ),
         "host parts": (

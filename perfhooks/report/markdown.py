@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from perfhooks import labels, words
-from perfhooks.run.layout import PAGE, timeline
+from perfhooks.run.layout import PAGE, artifact, timeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -61,7 +61,8 @@ def of_run(folder: Path) -> str:
     """
     from perfhooks.report.run_data import gather
 
-    return _written(_plain(gather(folder)), _files(folder))
+    data = _plain(gather(folder))
+    return _written(data, _files(folder, data["windows"]))
 
 
 def of_trace(path: Path) -> str:
@@ -83,10 +84,11 @@ def _plain(data: Any) -> dict[str, Any]:
     return msgspec.json.decode(msgspec.json.encode(data), type=dict[str, Any])
 
 
-def _files(folder: Path) -> list[str]:
-    windows = sorted(path for path in folder.glob("*-*") if path.is_dir())
-    of_last = sorted(windows[-1].glob("rank0.*")) if windows else []
-    found = [folder / PAGE, folder / timeline(0), *of_last]
+def _files(folder: Path, windows: list[dict[str, Any]]) -> list[str]:
+    """What there is to be read further: of the last window, those of its lowest rank."""
+    rank = windows[-1]["ranks"][0]["rank"] if windows else 0
+    of_last = sorted((folder / windows[-1]["name"]).glob(artifact(rank, "*"))) if windows else []
+    found = [folder / PAGE, folder / timeline(rank), *of_last]
     return [str(path) for path in found if path.exists()]
 
 

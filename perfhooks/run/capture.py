@@ -14,7 +14,7 @@ from perfhooks.run import layout, remote
 from perfhooks.run.circumstances import Circumstances
 from perfhooks.run.installation import Installation  # noqa: TC001 -- msgspec reads the annotation of a dataclass, too
 from perfhooks.run.publishing import publish_json
-from perfhooks.run.reading import check_format, read_json
+from perfhooks.run.reading import check_format, is_plain, read_json
 
 if TYPE_CHECKING:
     from perfhooks.trace import Trace
@@ -179,6 +179,10 @@ class Place:
             PerfhooksError: It is no plain name.
         """
         return layout.below(self.folder, layout.artifact(self.rank, name))
+
+    def trace(self) -> Path | None:
+        """The finished trace, packed or not; None where none was kept."""
+        return next((path for path in map(self.artifact, layout.TRACES) if is_plain(path)), None)
 
     def files(self, capture: Capture) -> list[str]:
         """The names of the files that a window of this rank became, as far as they are its own."""

@@ -57,6 +57,7 @@ _RANK_DIGITS: Final = 6
 _RANK: Final = rf"rank(?P<rank>0|[1-9][0-9]{{0,{_RANK_DIGITS - 1}}})"
 _OF_RUN: Final = re.compile(rf"\.?{_RANK}\.(?:timeline\.csv|worker\.log|recording)")
 _OF_WINDOW: Final = re.compile(rf"\.?{_RANK}\.(?:capture|\w+\.spool)\.json", re.ASCII)
+_TIMELINE: Final = re.compile(rf"{_RANK}\.timeline\.csv")
 _SHARE: Final = re.compile(rf"{_RANK}\.page\.json")
 _TRACE: Final = re.compile(rf"{_RANK}\.pt\.trace\.json(?:\.gz)?")
 _SPOOL: Final = re.compile(rf"\.{_RANK}\.(?P<token>\w+)\.spool\.json", re.ASCII)
@@ -186,6 +187,11 @@ def rank_of_run_file(name: str) -> int | None:
 def rank_of_window_file(name: str) -> int | None:
     """The rank that left its facts of a window, or a saved trace."""
     return _rank(_OF_WINDOW, name)
+
+
+def rank_of_timeline(name: str) -> int | None:
+    """The rank whose steps those are."""
+    return _rank(_TIMELINE, name)
 
 
 def rank_of_share(name: str) -> int | None:

@@ -7,7 +7,6 @@ import io
 import math
 import os
 import re
-import statistics
 import threading
 import time
 import zipfile
@@ -29,66 +28,12 @@ HEADER = "stage,step,phase,wall_ms,data_ms\n"
 CAPACITY = 1 << 16
 """Steps kept in memory before they are appended to the file."""
 
-_ROW_BYTES = 48
-_SAMPLE: Final = 4 << 20
-"""Bytes that are read to draw a file: some 85,000 steps, 200 for each point that is drawn."""
-_PARTS: Final = 512
 _LARGEST: Final = 64 << 20
 """Bytes of the largest file of steps: a step has 25 of them, and there are some `CAPACITY` steps."""
-_FIRST_STEPS = 3
-_LEAST_STEPS: Final = 5
-"""Of fewer, nothing is said of what they wait for."""
-_MUCH_LONGER: Final = 3
-"""Times the median: such steps are slow ones, see `perfhooks.watching`."""
 _TAIL: Final = 1024
 """Steps that are still known after they were taken: so many as end between two looks of the watcher."""
 
 clock = time.perf_counter_ns
-
-
-class StepTimes(NamedTuple):
-    """What steps of a loop took; the first steps are left out, as they start what is started once."""
-
-    idle: list[float]
-    """Wall times of steps without the recorder, in milliseconds."""
-    recorded: list[float]
-    """Wall times of steps with it."""
-    waiting: float | None
-    """The share of the idle steps' time in which they waited for data, from 0 to 1; None where that is not known."""
-
-
-def step_times(path: Path, stage: str) -> StepTimes:
-    """What steps took without and with the recorder, from the last :data:`CAPACITY` steps that were written.
-
-    Args:
-        path: A timeline file; one that is not there has no steps.
-        stage: The loop.
-    """
-    rows = [
-        row
-        for row in _last_rows(path, CAPACITY * _ROW_BYTES)
-        if row.stage == in_timeline(stage) and row.step >= _FIRST_STEPS
-    ]
-    idle = [row for row in rows if row.phase == "wait"]
-    recorded = [row.wall_ms for row in rows if row.phase == "active"]
-    return StepTimes([row.wall_ms for row in idle], recorded, _waiting(idle))
-
-
-def _waiting(rows: list[Row]) -> float | None:
-    """The share of some steps' time that is wait for data, less those that took much longer than others.
-
-    A mean, as workers that do not keep up make only some of the steps wait. What a few very long steps waited for is no
-    matter of the others.
-    """
-    if not rows:
-        return None
-    longest = _MUCH_LONGER * statistics.median(row.wall_ms for row in rows)
-    usual = [row for row in rows if row.wall_ms <= longest]
-    measured = [row for row in usual if row.data_ms is not None]
-    if len(measured) < max(_LEAST_STEPS, len(usual) / 2):
-        return None
-    whole = sum(row.wall_ms for row in measured)
-    return sum(min(row.data_ms or 0.0, row.wall_ms) for row in measured) / whole if whole > 0 else None
 
 
 class Row(NamedTuple):
@@ -113,35 +58,6 @@ def parsed(text: bytes) -> Iterator[Row]:
             row = Row(stage, int(step), phase, float(wall), float(data) if data else None)
             if math.isfinite(row.wall_ms) and math.isfinite(row.data_ms or 0.0):
                 yield row
-
-
-def _last_rows(path: Path, most: int) -> Iterator[Row]:
-    """The rows in the last bytes of a file; none where there is no file."""
-    try:
-        with os.fdopen(open_plain(path), "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - most))
-            yield from parsed(file.read(most))
-    except FileNotFoundError:
-        return
-
-
-def sample(path: Path) -> bytes:
-    """Rows of a file as they stand there: all of them while they are few, later those of parts all over the file.
-
-    A file of any length is read in the same time. Rows may be torn.
-
-    Raises:
-        OSError: There is no such file, or none of its own.
-    """
-    with os.fdopen(open_plain(path), "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size <= _SAMPLE:
-            return file.read(_SAMPLE).partition(b"\n")[2]
-        parts = []
-        for part in range(_PARTS):
-            file.seek(size * part // _PARTS)
-            parts.append(file.read(_SAMPLE // _PARTS).partition(b"\n")[2].rpartition(b"\n")[0])
-    return b"\n".join(filter(None, parts))
 
 
 class Ended(NamedTuple):

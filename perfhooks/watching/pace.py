@@ -6,35 +6,38 @@ from collections import deque
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
+from perfhooks.run.steps import FAR, FEWEST_FIRST, MOST_FIRST
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LATELY: Final = 50
 """Steps whose median is the pace: more would follow a change of pace too late, fewer would jump."""
-FIRST: Final = 10
-"""Steps without which there is no pace: the first ones of a training start what is started once."""
-TIMES: Final = 3.0
-"""A step is slow beyond so many medians ..."""
 MORE_NS: Final = 50_000_000
-"""... and so many nanoseconds: of shorter steps, the scheduler of the system makes some three times as long."""
+"""A step is slow if it is far from the median, and by so much: of shorter steps, the scheduler of the system makes some
+three times as long."""
 
 
 class Pace:
-    """The running median of the steps of a loop, and the time beyond which one is slow."""
+    """The running median of the steps of a loop, and the time beyond which one is slow.
+
+    Which steps count is what `perfhooks.run.steps` says, as far as that can be told while they go by: the fewest that
+    may be first ones are left out. By the time that there are more of those, `LATELY` has no room for them.
+    """
 
     def __init__(self) -> None:
         self._walls: deque[int] = deque(maxlen=LATELY)
         self._passed = 0
         self.median_ns: float | None = None
-        """None until `FIRST` steps have ended."""
+        """None until `MOST_FIRST` steps have ended: of fewer, all may be first ones."""
         self.limit_ns: float | None = None
         """A step that takes longer is slow."""
 
     def add(self, walls: Sequence[int]) -> None:
         """Take the wall times of steps that have ended, in nanoseconds."""
-        warming_up = max(0, FIRST // 2 - self._passed)
+        first = max(0, FEWEST_FIRST - self._passed)
         self._passed += len(walls)
-        self._walls.extend(walls[warming_up:][-LATELY:])
-        if self._passed >= FIRST:
+        self._walls.extend(walls[first:][-LATELY:])
+        if self._passed >= MOST_FIRST:
             self.median_ns = median(self._walls)
-            self.limit_ns = TIMES * self.median_ns + MORE_NS
+            self.limit_ns = FAR * self.median_ns + MORE_NS

@@ -15,6 +15,7 @@ from perfhooks.run import layout
 from perfhooks.run.folder import Run, places_of
 from perfhooks.run.liveness import Process
 from perfhooks.run.reading import is_plain, read_json
+from perfhooks.run.steps import FAR
 from perfhooks.watching import slow_steps
 from perfhooks.watching.status import Status
 from perfhooks.watching.tail import Tail
@@ -36,8 +37,6 @@ SLOWER: Final = 1.1
 is a few percent."""
 LAST_SLOW: Final = 8
 """Slow steps that are kept of all ranks."""
-FULL: Final = 3.0
-"""A bar is full at so many medians: beyond it a step is slow, see `perfhooks.watching.pace`."""
 
 _STEPS: Final = 1 << 16
 """Of the first rank, whose last minute is shown: steps of 1 ms."""
@@ -97,7 +96,7 @@ def last_minute(rows: Iterable[Row], stage: str) -> list[Row]:
 
 
 def bars(walls: Sequence[float], most: int) -> list[float]:
-    """Step times as heights from 0 to 1, full at `FULL` medians.
+    """Step times as heights from 0 to 1, full at `FAR` medians, beyond which something else is in a step.
 
     Args:
         walls: Times in milliseconds.
@@ -105,7 +104,7 @@ def bars(walls: Sequence[float], most: int) -> list[float]:
     """
     if not walls or most < 1:
         return []
-    full = FULL * median(walls) or 1.0
+    full = FAR * median(walls) or 1.0
     each = math.ceil(len(walls) / most)
     return [min(1.0, max(walls[at : at + each]) / full) for at in range(0, len(walls), each)]
 

@@ -1,0 +1,182 @@
+"""A run as it stands in its folder: what its page, `compare`, `merge`, `show` and markdown ask.
+
+What two of them must agree on is answered here: which window is the last one, which rank speaks for the run, which
+steps there are. Which of these count says `perfhooks.run.steps`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+from perfhooks.errors import PerfhooksError
+from perfhooks.guard import logger
+from perfhooks.run import layout, steps
+from perfhooks.run.folder import Run, places_of
+from perfhooks.run.listing import Listing
+from perfhooks.run.timeline import in_timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from perfhooks.run.capture import Capture, Place
+    from perfhooks.run.manifest import Manifest
+    from perfhooks.run.steps import Steps
+
+_WINDOWS: Final = 256
+"""Windows that are read at most where it is to be brief: more are no choice that a person makes from a list."""
+_RANK_WINDOWS: Final = 16_384
+"""Windows of single ranks, likewise: 16 windows of 1,024 ranks."""
+
+
+@dataclass(frozen=True)
+class FinishedWindow:
+    """One window of a run, with the facts of its ranks."""
+
+    folder: Path
+    captures: dict[Place, Capture]
+    """By place, the lowest rank first; there is at least one."""
+
+    @property
+    def name(self) -> str:
+        """That of its folder."""
+        return self.folder.name
+
+    @property
+    def place(self) -> Place:
+        """Where the files of the lowest rank are."""
+        return next(iter(self.captures))
+
+    @property
+    def capture(self) -> Capture:
+        """What the lowest rank says of it; of that which all ranks have in common it is the one that counts."""
+        return self.captures[self.place]
+
+    @property
+    def last(self) -> int:
+        """Its last step."""
+        return self.capture.reached if self.capture.last is None else self.capture.last
+
+
+def in_order(windows: Iterable[FinishedWindow]) -> list[FinishedWindow]:
+    """Windows in the order of their end, by the clock of the lowest rank of each: those of machines differ.
+
+    Those of equal times, as of traces of others, which have none, stay in the order in which they are given.
+    """
+    return sorted(windows, key=lambda window: window.capture.time)
+
+
+class FinishedRun:
+    """Reads a run folder, each thing when it is asked for and once.
+
+        run = FinishedRun(Path("perf/latest"))
+        run.last()                         # the window that ended last; run.last("validate"), that of a loop
+        run.steps["train"].unrecorded()    # the steps of the lowest rank that count
+
+    Args:
+        folder: A run folder.
+        brief: Read the latest windows and a sample of the steps, for what must cost the same however long a run is.
+
+    Raises:
+        PerfhooksError: It is none, or of a newer perfhooks.
+    """
+
+    def __init__(self, folder: Path, *, brief: bool = False) -> None:
+        self.run = Run.existing(folder)
+        self.folder = folder
+        self.listing = Listing.of(folder)
+        self._is_brief = brief
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """What ``run.json`` says."""
+        return self.run.manifest()
+
+    @cached_property
+    def places(self) -> dict[Path, list[Place]]:
+        """What ranks left of windows, finished or not, by folder, in the order of the folders' names."""
+        folders, left = self.run.window_folders(), None
+        if self._is_brief:
+            folders, left = self.run.latest_windows(_WINDOWS, self.listing, self.manifest.windows), _RANK_WINDOWS
+        found: dict[Path, list[Place]] = {}
+        for folder in folders:
+            if left is not None and sum(map(len, found.values())) >= left:
+                break
+            with contextlib.suppress(FileNotFoundError):  # an old one has just been deleted
+                found[folder] = places_of(folder)
+        return dict(sorted(found.items()))
+
+    @cached_property
+    def recorded(self) -> list[FinishedWindow]:
+        """All windows with the facts of those ranks that left any, in the order of their end."""
+        read = {folder: {place: _facts(place) for place in places} for folder, places in self.places.items()}
+        found = {folder: {place: each for place, each in ranks.items() if each} for folder, ranks in read.items()}
+        return in_order(FinishedWindow(folder, captures) for folder, captures in found.items() if captures)
+
+    @cached_property
+    def windows(self) -> list[FinishedWindow]:
+        """The same of those windows and ranks of which the files were made."""
+        done = (
+            FinishedWindow(window.folder, {p: each for p, each in window.captures.items() if each.state == "done"})
+            for window in self.recorded
+        )
+        return in_order(window for window in done if window.captures)
+
+    def last(self, stage: str | None = None) -> FinishedWindow | None:
+        """The window that ended last, of a loop or of all; None where none was finished."""
+        return next((each for each in reversed(self.windows) if stage in (None, each.capture.stage)), None)
+
+    @cached_property
+    def ranks(self) -> list[int]:
+        """The ranks that finished a window; where none did, those that timed steps."""
+        found = {place.rank for window in self.windows for place in window.captures}
+        return sorted(found or self._timed())
+
+    def _timed(self) -> set[int]:
+        return {rank for name in self.listing.files if (rank := layout.rank_of_timeline(name)) is not None}
+
+    @property
+    def rank(self) -> int:
+        """The rank that speaks for the run: the lowest."""
+        return min(self.ranks, default=0)
+
+    @cached_property
+    def steps(self) -> dict[str, Steps]:
+        """The steps of that rank, by loop in the order of their first ones.
+
+        Raises:
+            PerfhooksError: Its timeline cannot be read.
+        """
+        path = self.run.timeline(self.rank)
+        raw = [] if self._is_brief else [raw for raw, rank in self.run.left_steps() if rank == self.rank]
+        try:
+            return steps.read_sample(path) if self._is_brief else steps.read(path, raw)
+        except (OSError, ValueError) as error:
+            raise PerfhooksError(f"{path}: no timeline ({error})") from error
+
+    def steps_of(self, stage: str) -> Steps:
+        """Those of one loop."""
+        return self.steps.get(in_timeline(stage), steps.NONE)
+
+    @property
+    def stages(self) -> list[str]:
+        """The loops that it ran, or finished a window of."""
+        return list(dict.fromkeys([*self.steps, *(in_timeline(window.capture.stage) for window in self.windows)]))
+
+    @property
+    def is_written(self) -> bool:
+        """Whether a training, or a worker, is not done with it."""
+        saved = (path.name for path in self.folder.glob("*/.*"))
+        return self.run.is_any_recording() or any(map(layout.saved_trace_of, saved))
+
+
+def _facts(place: Place) -> Capture | None:
+    """The facts of a rank's window; None where they are not there, or broken."""
+    try:
+        return place.load()
+    except PerfhooksError as error:
+        logger.debug("%s is left out: %s", place.folder, error)
+        return None

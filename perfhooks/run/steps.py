@@ -1,0 +1,223 @@
+"""The steps of a run as its timelines tell them, and which of them count: the one rule of the house.
+
+    step     0 1 2 3 4 ... 87 | 88 89 90 | 91 92 93 ... 99 | 60 61 62 63 ...      resumed from the checkpoint of step 60
+    phase    w w w w w     w  | w  a  a  | w  w  w      w  | w  w  w  w
+             first            |          |  one validates  | first
+    counts         w w     w  | w  a  a  | w     w      w  |          w
+
+* A stretch is what one process ran in a row: it begins with the file, and where the numbers jump or go back. Of each
+  stretch the first steps do not count, as they start what is started once: a twentieth of it, from 3 to 10 steps.
+* Steps that were recorded are not compared with those that were not; warm-up counts as neither.
+* Of those that are left, one that takes more than three times the median had something else in it: validation, a
+  checkpoint, a pause. It is counted apart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from perfhooks.run.reading import open_plain
+from perfhooks.run.timeline import CAPACITY, HEADER, Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+    from typing import TypeAlias
+
+    from numpy.typing import NDArray
+
+    from perfhooks.statistics import Values
+
+    Flags: TypeAlias = NDArray[np.bool_]
+    Ints: TypeAlias = NDArray[np.int64]
+
+FEWEST_FIRST: Final = 3
+MOST_FIRST: Final = 10
+_OF_FIRST: Final = 20
+"""One in so many steps is a first one, between those bounds."""
+FAR: Final = 3.0
+"""A step that takes so many medians has something else in it."""
+_LEAST_MEASURED: Final = 5
+"""Of fewer steps, nothing is said of what they wait for."""
+_ROW_BYTES: Final = 48
+LAST: Final = CAPACITY * _ROW_BYTES
+"""Bytes at the end of a file in which its last `CAPACITY` steps are."""
+_SAMPLE: Final = 4 << 20
+"""Bytes that are read to draw a file: some 85,000 steps, 200 for each point that is drawn."""
+_PARTS: Final = 512
+_SEAM: Final = b"\n,-1,,,\n"
+"""Stands where part of a file was not read. No step has such a number."""
+
+
+def firsts(numbers: Ints, seams: Flags) -> Flags:
+    """Which steps are the first ones of a stretch.
+
+    Args:
+        numbers: The steps of one loop, in the order in which they ran.
+        seams: Where steps before one may not have been read: there a jump begins no stretch, nor does the beginning.
+    """
+    if not len(numbers):
+        return np.zeros(0, np.bool_)
+    ahead = np.diff(numbers, prepend=numbers[0])
+    begins = (ahead != 1) & ~(seams & (ahead > 1))
+    begins[0] = not seams[0]
+    stretch = np.cumsum(begins)  # 0 is one whose beginning was not read
+    start = np.concatenate([numbers[:1], numbers[begins]])[stretch]
+    last = np.flatnonzero(np.append(np.diff(stretch) > 0, True))
+    length = np.zeros(int(stretch[-1]) + 1, np.int64)
+    length[stretch[last]] = numbers[last] - start[last] + 1
+    count = np.clip(length // _OF_FIRST, FEWEST_FIRST, MOST_FIRST)
+    found: Flags = (stretch > 0) & (numbers - start < count[stretch])
+    return found
+
+
+def is_near(wall: Values | Ints) -> Flags:
+    """Which of some steps, by how long they took, had nothing else in them."""
+    found: Flags = wall <= FAR * np.median(wall) if len(wall) else np.zeros(0, np.bool_)
+    return found
+
+
+class Steps(NamedTuple):
+    """Steps of one loop in the order in which they ran: columns of equal length."""
+
+    numbers: Ints
+    is_idle: Flags
+    """Nobody recorded them."""
+    is_recorded: Flags
+    wall_ms: Values
+    data_ms: Values
+    """What they waited for data; NaN where nobody measured."""
+    is_first: Flags
+    """One of the first steps of a stretch."""
+
+    def unrecorded(self) -> Counted:
+        """Those that count, of the steps that nobody recorded."""
+        return self._counted(self.is_idle)
+
+    def recorded(self) -> Counted:
+        """Those that count, of the steps that were recorded."""
+        return self._counted(self.is_recorded)
+
+    def _counted(self, wanted: Flags) -> Counted:
+        chosen = wanted & ~self.is_first & (self.wall_ms > 0)
+        wall, data = self.wall_ms[chosen], self.data_ms[chosen]
+        usual = is_near(wall)
+        return Counted(wall[usual], data[usual], int((~usual).sum()))
+
+
+class Counted(NamedTuple):
+    """Steps that count."""
+
+    wall_ms: Values
+    data_ms: Values
+    far: int
+    """How many more had something else in them."""
+
+    @property
+    def uneven(self) -> float:
+        """The mean step as a multiple of the median one, where there are any."""
+        return float(self.wall_ms.mean() / np.median(self.wall_ms)) if len(self.wall_ms) else 1.0
+
+    @property
+    def waiting(self) -> float | None:
+        """The share of their time in which they waited for data, from 0 to 1; None where too few were measured.
+
+        A mean, as workers that do not keep up make only some of the steps wait.
+        """
+        known = np.isfinite(self.data_ms)
+        if known.sum() < max(_LEAST_MEASURED, len(known) / 2):
+            return None
+        wall = self.wall_ms[known]
+        return float(np.minimum(self.data_ms[known], wall).sum() / wall.sum())
+
+
+_NO: Final = np.zeros(0)
+NONE: Final = Steps(_NO.astype(np.int64), _NO > 0, _NO > 0, _NO, _NO, _NO > 0)
+"""Of a loop that ran none."""
+
+
+def read(path: Path, raw: Iterable[Path] = ()) -> dict[str, Steps]:
+    """All steps of a timeline, by loop in the order of their first ones.
+
+    Args:
+        path: The file; one that is not there has no steps.
+        raw: Steps that are not in it yet, in their order.
+
+    Raises:
+        OSError: It cannot be read, or is no file of its own.
+        ValueError: Raw steps are broken.
+    """
+    return _steps(_text(path, None), [Rows.load(each) for each in raw])
+
+
+def read_last(path: Path) -> dict[str, Steps]:
+    """The same of the last steps, `CAPACITY` or more: in the same time however long the file is."""
+    return _steps(_text(path, LAST))
+
+
+def read_sample(path: Path) -> dict[str, Steps]:
+    """The same of all steps while they are few, later of stretches all over the file: to draw them."""
+    try:
+        size = path.lstat().st_size
+    except FileNotFoundError:
+        return {}
+    if size <= _SAMPLE:
+        return _steps(_text(path, None))
+    parts = []
+    with os.fdopen(open_plain(path), "rb") as file:
+        for part in range(_PARTS):
+            file.seek(size * part // _PARTS)
+            text = file.read(_SAMPLE // _PARTS)
+            parts.append(text.partition(b"\n")[2].rpartition(b"\n")[0])
+    return _steps(_SEAM.join(parts))
+
+
+def _text(path: Path, most: int | None) -> bytes:
+    try:
+        with os.fdopen(open_plain(path), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if most is None or size <= most:
+                return file.read()
+            file.seek(size - most)
+            return _SEAM + file.read(most).partition(b"\n")[2]
+    except FileNotFoundError:
+        return b""
+
+
+def _steps(text: bytes, raw: Iterable[Rows] = ()) -> dict[str, Steps]:
+    """The steps of a timeline's text, which anybody may have written: a row that is none, or torn, is left out."""
+    import polars as pl
+
+    schema = {"stage": pl.String, "step": pl.Int64, "phase": pl.String, "wall_ms": pl.Float64, "data_ms": pl.Float64}
+    frames = [pl.DataFrame(schema=schema)]
+    options: dict[str, Any] = {"ignore_errors": True, "truncate_ragged_lines": True, "quote_char": None}
+    # a first line of another width would be that of all
+    content = HEADER.encode() + text
+    with contextlib.suppress(pl.exceptions.PolarsError):
+        frames.append(pl.read_csv(content, has_header=False, schema=schema, encoding="utf8-lossy", **options))
+    for rows in raw:
+        waits = np.where(rows.waits < 0, np.nan, rows.waits / 1e6)
+        columns = {"step": rows.numbers, "phase": rows.phase_names(), "wall_ms": rows.walls / 1e6, "data_ms": waits}
+        frames.append(pl.DataFrame(columns).select(pl.lit(rows.stage).alias("stage"), *columns))
+    part = (pl.col("step") == -1).fill_null(value=False).cum_sum().alias("part")
+    every = pl.concat(frames).with_columns(part)
+    is_step = pl.col("wall_ms").is_finite() & (pl.col("step") >= 0) & pl.col("phase").is_not_null()
+    known = every.filter(is_step & pl.col("stage").is_not_null())
+    return {str(stage): _of_loop(rows) for (stage,), rows in known.group_by("stage", maintain_order=True)}
+
+
+def _of_loop(rows: Any) -> Steps:
+    numbers, part = rows["step"].to_numpy(), rows["part"].to_numpy()
+    phase = rows["phase"]
+    return Steps(
+        numbers,
+        (phase == "wait").to_numpy(),
+        (phase == "active").to_numpy(),
+        rows["wall_ms"].to_numpy(),
+        rows["data_ms"].cast(float).fill_null(float("nan")).to_numpy(),
+        firsts(numbers, np.diff(part, prepend=0) > 0),
+    )

@@ -1,0 +1,204 @@
+"""What page, markdown, `compare`, `merge`, `show` and the last line of `run` say of one run: the same."""
+
+import statistics
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfhooks import report
+from perfhooks.command.show import markdown, tables
+from perfhooks.comparing import sources
+from perfhooks.finishing.adoption import adopted
+from perfhooks.finishing.finish import finish
+from perfhooks.launching.farewell import leave_note, lines
+from perfhooks.ranks.merge import merge
+from perfhooks.report.data import read_run
+from perfhooks.run import layout, steps
+from perfhooks.run.capture import Capture, Place
+from perfhooks.run.publishing import publish_json
+from perfhooks.run.timeline import HEADER
+from perfhooks.testing import op, step_mark, write_trace
+
+# --- which steps count
+
+
+def written(folder, rows):
+    """A timeline of rows of stage, step, phase, wall time and wait for data."""
+    path = folder / "rank0.timeline.csv"
+    path.write_text(HEADER + "".join(",".join(map(str, row)) + "\n" for row in rows))
+    return path
+
+
+def by_hand(rows, phase):
+    """The steps that count, found one by one: the walls of those like each other, and how many are far from them."""
+    stretches = []
+    for _, number, what, wall, _ in rows:
+        if not stretches or number != stretches[-1][-1][0] + 1:
+            stretches.append([])
+        stretches[-1].append((number, what, wall))
+    left = []
+    for stretch in stretches:
+        first = len(stretch) // 20
+        first = 3 if first < 3 else min(first, 10)
+        left += [wall for _, what, wall in stretch[first:] if what == phase]
+    middle = statistics.median(left) if left else 0
+    like = [wall for wall in left if wall <= 3 * middle]
+    return like, len(left) - len(like)
+
+
+PHASES = st.sampled_from(["wait"] * 8 + ["warmup", "active", "active"])
+STRETCHES = st.lists(st.tuples(st.integers(0, 400), st.sampled_from([1, 2, 3, 4, 30, 60, 99, 250])), max_size=5)
+
+
+@given(STRETCHES, st.data())
+def test_which_steps_count_is_what_one_finds_one_by_one(tmp_path_factory, stretches, data):
+    rows = []
+    for start, length in stretches:
+        phases = data.draw(st.lists(PHASES, min_size=length, max_size=length))
+        walls = data.draw(st.lists(st.sampled_from([1.0, 1.5, 2.0, 3.25, 9.0]), min_size=length, max_size=length))
+        rows += [("train", start + turn, *each, "") for turn, each in enumerate(zip(phases, walls, strict=True))]
+    found = steps.read(written(tmp_path_factory.getbasetemp(), rows)).get("train", steps.NONE)
+    for counted, phase in ((found.unrecorded(), "wait"), (found.recorded(), "active")):
+        assert (counted.wall_ms.tolist(), counted.far) == by_hand(rows, phase)
+
+
+def of_train(*stretches, wall=5.0):
+    return [("train", number, "wait", wall, "") for stretch in stretches for number in stretch]
+
+
+@pytest.mark.parametrize(("count", "first"), [(20, 3), (100, 5), (1000, 10), (10_000, 10)])
+def test_of_twenty_steps_one_is_a_first_one_but_no_fewer_than_three_and_no_more_than_ten(tmp_path, count, first):
+    found = steps.read(written(tmp_path, of_train(range(count))))["train"]
+    assert len(found.unrecorded().wall_ms) == count - first
+
+
+def test_a_run_resumed_at_step_1000_has_first_steps_too(tmp_path):
+    """In its own folder, and behind the steps of the process that was there before."""
+    slow = [("train", number, "wait", 900.0, "") for number in range(1000, 1003)]
+    again = slow + of_train(range(1003, 1030))
+    for rows in (again, of_train(range(500)) + again):
+        found = steps.read(written(tmp_path, rows))["train"].unrecorded()
+        assert (set(found.wall_ms), found.far) == ({5.0}, 0)
+
+
+def test_each_loop_has_first_steps_of_its_own_and_goes_on_after_the_other(tmp_path):
+    rows = []
+    for epoch in range(4):
+        for stage, wall in (("train", 5.0), ("validate", 2.0)):
+            rows += [(stage, number, "wait", wall, "") for number in range(epoch * 10, epoch * 10 + 10)]
+    found = steps.read(written(tmp_path, rows))
+    assert list(found) == ["train", "validate"]
+    assert [len(each.unrecorded().wall_ms) for each in found.values()] == [37, 37]
+
+
+def test_a_part_of_a_file_begins_no_stretch_where_it_was_cut(tmp_path, monkeypatch):
+    """Neither at its beginning nor between parts of it; a number that goes back is another process all the same."""
+    path = written(tmp_path, of_train(range(2000)))
+    monkeypatch.setattr(steps, "LAST", 5000)
+    last = steps.read_last(path)["train"]
+    assert 100 < len(last.numbers) < 300
+    assert not last.is_first.any()
+    monkeypatch.setattr(steps, "_SAMPLE", 10_000)
+    monkeypatch.setattr(steps, "_PARTS", 10)
+    sample = steps.read_sample(path)["train"]
+    assert 100 < len(sample.numbers) < 500
+    assert sample.numbers[sample.is_first].tolist() == list(range(10))
+    path = written(tmp_path, of_train(range(1000), range(1000)))
+    sample = steps.read_sample(path)["train"]
+    assert sample.is_first.sum() > 10
+
+
+@pytest.mark.parametrize(
+    ("rows", "share"),
+    [
+        ([(10, 5)] * 8, 0.5),
+        ([(10, 0), (10, 0), (10, 0), (50, 40)] * 4, 0.0),
+        ([(10, 0), (10, 0), (10, 0), (30, 20)] * 4, 1 / 3),
+        ([(10, 99)] * 8, 1.0),
+        ([(10, 5)] * 4, None),
+        ([(10, 5)] * 6 + [(10, "")] * 7, None),
+        ([(0, 0)] * 8, None),
+    ],
+    ids=["all", "slow steps", "every fourth", "longer than the step", "few", "half of them", "no time"],
+)
+def test_the_share_of_waiting_is_that_of_the_steps_that_count(rows, share, tmp_path):
+    rows = [(10, 9)] * 3 + rows
+    lines = [("train", number, "wait", *each) for number, each in enumerate(rows)]
+    lines += [("train", number, "active", 10, 9) for number in range(len(rows), len(rows) + 10)]
+    lines += [("other", number, "wait", 10, 9) for number in range(100)]
+    found = steps.read(written(tmp_path, lines))["train"].unrecorded().waiting
+    assert found == (share if share is None else pytest.approx(share))
+
+
+def test_no_file_has_no_steps(tmp_path):
+    for read in (steps.read, steps.read_last, steps.read_sample):
+        assert read(tmp_path / "none.csv") == {}
+
+
+# --- which window is the last one
+
+
+def windows_of(run, *ended):
+    """Finished windows of a run, by the name, rank and time of the end of each; an option tells them apart."""
+    run.mkdir()
+    publish_json(run / "run.json", {"format": 1, "world_size": 2})
+    for name, rank, moment in ended:
+        stage, first, last = layout.steps_of(name)
+        facts = {"first": first, "last": last, "reached": last + 1, "options": {"window": name}}
+        kinds = tuple({"type": kind} for kind in ("trace", "steps", "page"))
+        made = Place(run / name, rank)
+        made.save(Capture(rank=rank, stage=stage, time=moment, state="spooled", token="a1", handlers=kinds, **facts))
+        marks = [step_mark(step, step * 10, step * 10 + 9) for step in range(first, last + 1)]
+        write_trace(made.saved_trace("a1"), [*marks, op("mm", first * 10, first * 10 + 5)])
+        finish(made)
+
+
+def last_of_all(run):
+    """The window that each of them takes for the last one."""
+    page = report.write(run)
+    summary = markdown(str(run)).splitlines()
+    (run / "notes").mkdir()
+    leave_note(str(run / "notes"), run=str(run))
+    (line,) = lines(run / "notes", [])
+    headlines = {
+        capture.parent.name: Place(capture.parent).load().headline for capture in run.glob("*/rank0.capture.*")
+    }
+    (side,) = sources.read([[run]])
+    return {
+        "page": {read_run(page.with_name("report.json")).windows[-1].name},
+        "markdown": {text.partition(": ")[2] for text in summary if text.startswith("- window: ")},
+        "its files": {Path(text).parent.name for text in summary if "steps.csv" in text},
+        "show": set(tables(str(run), ["operators"])["operators"]["window"]),
+        "merge": {merge(run).path.parent.name},
+        "last line": {name for name, headline in headlines.items() if headline in line},
+        "compare": {side.facts["option window"]},
+    }
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [
+        [("train-000010-000012", 0, 7.0), ("validate-000020-000022", 0, 5.0)],
+        [("train-000010-000012", 0, 9.0), ("train-000050-000052", 0, 3.0)],
+        [("train-000010-000012", 0, 3.0), ("train-000050-000052", 0, 2.0), ("train-000050-000052", 1, 99.0)],
+    ],
+    ids=["two loops", "after a restart from an early checkpoint", "a machine whose clock is ahead"],
+)
+def test_whoever_is_asked_names_the_same_last_window(tmp_path, ended):
+    """That which ended last by the clock of its lowest rank; its name, its steps and other clocks decide nothing."""
+    windows_of(tmp_path / "run", *ended)
+    found = last_of_all(tmp_path / "run")
+    assert found == {who: {"train-000010-000012"} for who in found}
+
+
+def test_of_traces_without_times_the_last_one_is_the_last(tmp_path, monkeypatch):
+    """Of twelve, the tables, the page and the merged trace are of the twelfth."""
+    for number in range(12):
+        write_trace(tmp_path / f"step{number:02}.rank0.json", [step_mark(number, 0, 10), op(f"op{number}", 0, 5)])
+    assert tables(str(tmp_path), ["operators"])["operators"]["name"].to_list()[1:] == ["op11"]
+    with adopted(tmp_path) as run:
+        assert read_run(report.write(run.folder).with_name("report.json")).windows[-1].first == 11
+        merged = merge(run.folder, tmp_path / "merged.json", follow_links=True)
+        assert "op11" in merged.path.read_text()
