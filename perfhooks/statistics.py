@@ -2,6 +2,7 @@
 
 Steps of one run are no independent samples: what slows one step slows the next, so a test that counts them as
 independent alarms in half of all comparisons of equal runs. So it is blocks of steps that are drawn (`level`).
+Ranks of one run are compared step by step (`behind`): what slows all of them is in no difference.
 """
 
 from __future__ import annotations
@@ -17,9 +18,14 @@ import numpy as np
 from perfhooks.errors import OptionError
 
 if TYPE_CHECKING:
+    from typing import Any, TypeAlias
+
     from numpy.typing import ArrayLike, NDArray
 
     Values = NDArray[np.float64]
+    Flags: TypeAlias = NDArray[np.bool_]
+    Matrix: TypeAlias = np.ndarray[tuple[int, int], np.dtype[Any]]
+    """Of each rank (row) in each step (column); NaN where it has no such step."""
 
 CONFIDENCE: Final = 0.99
 """How often an interval contains the truth: a gate in CI that alarms wrongly more often is switched off."""
@@ -27,6 +33,19 @@ LEAST_STEPS: Final = 20
 """Fewer steps than this say nothing: they are not even one block."""
 OF_NORMAL: Final = NormalDist().inv_cdf(0.75)
 """Median deviation of a normal distribution from its middle, in standard deviations."""
+
+SLOW: Final = 0.1
+"""A rank is slow in a step if that takes it this much of the step longer than the others."""
+MANY: Final = 8
+"""From so many ranks on, it is enough to stand out: to take `MANY_SLOW` of the step and `FAR` longer."""
+MANY_SLOW: Final = 0.02
+FAR: Final = 6.0
+"""Median deviations of all ranks from the others; about four standard deviations."""
+CHANCE: Final = 0.01
+"""How often at most any of the ranks of a window may be named though all have equal work: a page that is looked at
+every day, and false once in a hundred windows, is still believed."""
+MOST_PERCENT: Final = 75.0
+"""A rank is slow if it is so in this many of 100 steps."""
 
 _LEAST_BLOCK: Final = 20
 _LEAST_BLOCKS: Final = 5
@@ -160,3 +179,98 @@ def _crossing(places: Values, values: Values) -> float:
     """The place at which rising values pass 0."""
     rising = np.maximum.accumulate(values)
     return float(np.interp(0.0, rising, places))
+
+
+@dataclass(frozen=True)
+class Behind:
+    """How far each rank is behind the others."""
+
+    excess: Values
+    """What a step takes it longer than the median of the other ranks takes in the same step: the median over the
+    steps; NaN where there are no others."""
+    slow_percent: Values
+    """In how many of 100 steps that is `SLOW` of the step or more; among `MANY` ranks, `MANY_SLOW` of it and `FAR` more
+    than is usual."""
+    certain: Flags
+    """Whether it is more than chance makes of equal work."""
+
+    @property
+    def is_slow(self) -> Flags:
+        """Which ranks the others wait for: the one rule of the house."""
+        return are_slow(self.excess, self.slow_percent, self.certain)
+
+
+def behind(times: Matrix, step: float) -> Behind:
+    """Compare ranks.
+
+    Args:
+        times: What steps took each rank.
+        step: What a step takes in all, in the same unit; `times` may be those of a part of it.
+    """
+    excess = beyond_others(times)
+    limit = SLOW * step
+    if len(excess) >= MANY and np.isfinite(excess).any():
+        limit = max(MANY_SLOW * step, FAR * float(np.nanmedian(np.abs(excess))))
+    counted = np.isfinite(excess).sum(axis=1)
+    slow = np.divide(
+        (excess >= limit).sum(axis=1) * 100.0, counted, where=counted > 0, out=np.full(len(excess), np.nan)
+    )
+    # of one step of many ranks, how they differ among each other is in the limit
+    return Behind(medians(excess), slow, _certain(excess, alone=len(excess) >= MANY))
+
+
+def are_slow(excess: Values, slow_percent: Values, certain: Flags) -> Flags:
+    """See `Behind`. Where more than half of the ranks are slow, none is: then it is the others that are fast."""
+    found: Flags = (excess > 0) & (slow_percent >= MOST_PERCENT) & certain
+    return found if 2 * found.sum() <= len(found) else np.zeros(len(found), np.bool_)
+
+
+def beyond_others(values: Matrix) -> Matrix:
+    """What each value of a column has more than the median of the other values in it; NaN where there is no other."""
+    order = np.argsort(values, axis=0)  # NaN come last
+    place = np.empty_like(order)
+    np.put_along_axis(place, order, np.arange(len(values))[:, None], axis=0)
+    ordered = np.take_along_axis(values, order, axis=0)
+    others = np.isfinite(values).sum(axis=0) - 1
+    low, high = np.maximum(others - 1, 0) // 2, np.maximum(others, 0) // 2
+    # the value itself is left out of those that are ordered
+    low, high = (np.minimum(each + (each >= place), len(values) - 1) for each in (low, high))
+    middle = (np.take_along_axis(ordered, low, axis=0) + np.take_along_axis(ordered, high, axis=0)) / 2
+    found: Matrix = np.where(others > 0, values - middle, np.nan)
+    return found
+
+
+def medians(values: Matrix) -> Values:
+    """The median of each row; NaN where nothing is known."""
+    known = np.isfinite(values).any(axis=1)
+    found = np.full(len(values), np.nan)
+    if known.any():
+        found[known] = np.nanmedian(values[known], axis=1)
+    return found
+
+
+def _certain(excess: Matrix, *, alone: bool) -> Flags:
+    """Which ranks' excess is more than chance makes of equal work: one by Student's t for each, shared by all ranks.
+
+    The mean excess is divided by its error, from how much a rank's excess differs from step to step: its own, or that
+    of all ranks together where that is more. The limit is the quantile for `CHANCE`, divided by the number of ranks. So
+    two steps that agree are evidence, and three that do not are none.
+
+    Args:
+        excess: of each rank (row) in each step (column); NaN where it has no such step.
+        alone: what to say where no rank has two steps, so that nothing is known of how steps differ.
+    """
+    known = np.isfinite(excess)
+    steps = known.sum(axis=1)
+    values = np.where(known, excess, 0.0)
+    mean = values.sum(axis=1) / np.maximum(steps, 1)
+    squares = np.where(known, (values - mean[:, None]) ** 2, 0.0).sum(axis=1)
+    free = int(np.maximum(steps - 1, 0).sum())
+    if not free:
+        return np.full(len(excess), alone)
+    spread = np.maximum(squares.sum() / free, squares / np.maximum(steps - 1, 1))
+    error = np.sqrt(spread / np.maximum(steps, 1))
+    # what one rank has more, the others have less: there is one independent excess less than there are ranks
+    independent = max(free * (len(excess) - 1) // len(excess), 1)
+    found: Flags = (steps > 0) & (mean > student(CHANCE / len(excess), independent) * error)
+    return found

@@ -23,8 +23,8 @@ from perfhooks.handlers.collectives import CollectiveTable, rows
 from perfhooks.ranks import collectives, files
 from perfhooks.ranks.clocks import align
 from perfhooks.ranks.missing import named
-from perfhooks.ranks.steps import beyond_others
 from perfhooks.run.capture import Capture, Place
+from perfhooks.statistics import beyond_others
 from perfhooks.testing import kernel, launch, op, step_mark, write_trace
 
 FIRST, SECOND = "train-000010-000012", "train-000110-000112"

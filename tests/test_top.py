@@ -7,6 +7,7 @@ import io
 import itertools
 import math
 import os
+import random
 import signal
 import statistics
 import subprocess
@@ -19,10 +20,12 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from many_ranks import ManyRanks
 from rich.console import Console
 from terminal import Terminal
 from typer.testing import CliRunner
 
+from perfhooks import ranks
 from perfhooks.command.app import app
 from perfhooks.command.running import keys, top
 from perfhooks.command.running.written import ASCII, line, screen
@@ -131,8 +134,14 @@ def test_bars_are_as_many_as_fit_and_none_hides_a_long_step(walls, most):
         assert max(found) == min(1.0, max(walls) / (3 * statistics.median(walls)))
 
 
-def ranks(*facts):
-    return [RankSeen(rank, 10, median, data, True) for rank, (median, data) in enumerate(facts)]
+def judged_by(*facts, steps=30):
+    """What is said of ranks of which every step took the same: wall time and wait for data of each rank."""
+    seen = [RankSeen(rank, 10, wall, data, True) for rank, (wall, data) in enumerate(facts)]
+    lines = [
+        [] if wall is None else [Row("train", step, "wait", wall, data) for step in range(steps)]
+        for wall, data in facts
+    ]
+    return judged(seen, lines)
 
 
 @pytest.mark.parametrize(
@@ -145,16 +154,60 @@ def ranks(*facts):
         ([(150.0, 1.0), *[(100.0, 1.0)] * 6, (130.0, None)], [0, 7]),
         ([(100.0, 1.0), (100.0, 30.0), (100.0, 2.0)], [1]),
         ([(None, None), (100.0, None), (100.0, None)], []),
+        ([(None, None), (None, None)], []),
+        ([(100.0, 1.0)] * 7 + [(103.0, 1.0)], [7]),
+        ([(150.0, 1.0)] * 3 + [(100.0, 1.0)], []),
     ],
 )
 def test_a_rank_is_slow_by_its_steps_or_by_its_wait_for_data(facts, slow):
-    assert [rank.rank for rank in judged(ranks(*facts)) if rank.slow] == slow
+    assert [rank.rank for rank in judged_by(*facts) if rank.slow] == slow
 
 
 def test_it_says_why_a_rank_is_slow():
-    by_steps, by_data = judged(ranks((150.0, 1.0), (100.0, 31.0), (100.0, 1.0)))[:2]
+    by_steps, by_data = judged_by((150.0, 1.0), (100.0, 31.0), (100.0, 1.0), (100.0, 1.0))[:2]
     assert by_steps.slow == "its steps take 150 ms, those of most 100 ms"
     assert by_data.slow == "a step waits 31 ms for data, those of most 1 ms"
+
+
+def on_the_page(path):
+    return sorted({rank for finding in ranks.findings(ranks.gather(path)) for rank in finding["ranks"]})
+
+
+def in_top(path):
+    return [rank.rank for rank in View(path).look().ranks if rank.slow]
+
+
+@pytest.mark.parametrize("more", [{}, {2: 0.5}, {2: 10.0}, {1: 10.0, 2: 14.0}, {0: 10.0, 1: 10.0, 2: 10.0}])
+def test_top_and_the_page_name_the_same_ranks_that_wait_for_data(tmp_path, more):
+    """In a step of some 50 ms in which all ranks meet, so that the steps of all take the same."""
+    path = ManyRanks(ranks=4, windows=1, steps=40, slow_data=more).write(tmp_path / "run")
+    for table in path.glob("*/*.steps.csv"):
+        rows = [row.split(",") for row in table.read_text().splitlines()[1:]]
+        text = "".join(f"train,{row[2]},wait,{row[3]},{row[4]}\n" for row in rows)
+        (path / layout.timeline(int(rows[0][0]))).write_text(HEADER + text)
+    assert in_top(path) == on_the_page(path) == [rank for rank, ms in more.items() if ms > 5 and len(more) < 3]
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("count", "more", "slow"), [(4, 1.0, []), (4, 1.3, [1]), (16, 1.0, []), (16, 1.3, [1])])
+def test_top_and_the_page_name_the_same_ranks_whose_steps_take_longer(run, count, more, slow, seed):
+    """Ranks that do not wait for each other; a step of equal ranks takes from 95 to 105 ms, by chance."""
+    dice = random.Random(seed)
+    folder = run.path / "train-000000-000039"
+    folder.mkdir()
+    for rank in range(count):
+        walls = [dice.uniform(95.0, 105.0) * (more if rank == 1 else 1.0) for _ in range(40)]
+        run.steps(rank, walls)
+        Place(folder, rank).save(Capture(rank=rank, last=39, reached=40))
+        lines = [f"{rank},train,{step},{wall:.6f}" for step, wall in enumerate(walls)]
+        Place(folder, rank).artifact(layout.STEPS).write_text("\n".join(["rank,stage,step,wall_ms", *lines]) + "\n")
+    assert in_top(run.path) == on_the_page(run.path) == slow
+
+
+def test_ranks_whose_files_tell_of_other_steps_are_compared_by_their_last_ones(run):
+    for rank in range(3):
+        run.steps(rank, [130.0 if rank == 1 else 100.0] * 30, first=1000 * rank)
+    assert in_top(run.path) == [1]
 
 
 # --- reading what grows ---

@@ -6,14 +6,15 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from perfhooks.findings.finding import Finding
 from perfhooks.ranks.steps import PARTS
+from perfhooks.statistics import are_slow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_MOST: Final = 75.0
-"""A rank is slow if it is so in this many of 100 steps."""
 _SHOWN: Final = 8
 
 _WORDS: Final = {
@@ -60,9 +61,8 @@ def findings(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Name the ranks that the others wait for, and the part of the step that keeps them; nothing where none stands out.
 
     A rank that waits in a collective is not slow, so ranks are judged by their own work: all of the step less the
-    waiting. A rank is named if that takes clearly longer than the others' (`steps.SLOW`, `steps.MANY`) in three of four
-    steps or more, and by more than chance makes of equal work (`chance.certain`), in most of the windows it recorded;
-    the part is the one that exceeds the others' by most.
+    waiting. A rank is named if it is slow (`perfhooks.statistics.Behind`) in most of the windows it recorded; the part
+    is the one that exceeds the others' by most.
 
     Args:
         data: what `gather` gives.
@@ -92,12 +92,10 @@ def _rows(window: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _slow(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    found = [
-        row
-        for row in rows
-        if (row.get("slow_percent") or 0.0) >= _MOST and row["excess_ms"] > 0 and row.get("certain", True)
-    ]
-    return found if 2 * len(found) <= len(rows) else []
+    columns = {name: [row.get(name) for row in rows] for name in ("excess_ms", "slow_percent", "certain")}
+    excess, slow_percent = (np.array(columns[name], np.float64) for name in ("excess_ms", "slow_percent"))
+    is_slow = are_slow(excess, slow_percent, np.array([each is not False for each in columns["certain"]]))
+    return [row for row, slow in zip(rows, is_slow, strict=True) if slow]
 
 
 def _part(rows: Sequence[Mapping[str, Any]]) -> str:

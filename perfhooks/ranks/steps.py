@@ -7,21 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
-from perfhooks.ranks.chance import certain
+from perfhooks.statistics import behind, beyond_others, medians
 
 if TYPE_CHECKING:
-    from perfhooks.ranks.chance import Matrix
+    from perfhooks.statistics import Matrix
 
 PARTS: Final = ("data", "compute", "communication", "other")
 """What a rank may be slow in; ``other`` is what is left of the host's time where devices were traced."""
-
-SLOW: Final = 0.1
-"""A rank is slow in a step if its own work takes this much of the step longer than that of the others."""
-MANY: Final = 8
-"""From so many ranks on, it is enough to stand out: to take `MANY_SLOW` of the step and `FAR` longer."""
-MANY_SLOW: Final = 0.02
-FAR: Final = 6.0
-"""Median deviations of all ranks from the others; about four standard deviations."""
 
 _TIMES: Final = ("wall_ms", "wait_ms", "own_ms", *(f"{part}_ms" for part in PARTS))
 
@@ -83,10 +75,8 @@ def whole(split: pl.DataFrame, unsure: frozenset[int]) -> pl.DataFrame:
 def of_ranks(split: pl.DataFrame) -> pl.DataFrame:
     """One row for each rank: the means of what `parts` says, and how much longer its own work takes.
 
-    ``excess_ms`` is the median over the steps of what its own work takes longer than the median of the other ranks' in
-    the same step; ``data_excess_ms`` and so on are those of the parts. ``slow_percent`` are the steps in which the
-    excess is `SLOW` of the step or more; among `MANY` ranks, `MANY_SLOW` of it and `FAR` more than is usual.
-    ``certain`` says whether the excess is more than chance makes of equal work, see `chance.certain`.
+    ``excess_ms``, ``slow_percent`` and ``certain`` are those of its own work, see `perfhooks.statistics.Behind`;
+    ``data_excess_ms`` and so on are those of the parts.
 
     Args:
         split: what `parts` gives.
@@ -101,19 +91,14 @@ def of_ranks(split: pl.DataFrame) -> pl.DataFrame:
     if not len(ranks):
         return means
     shape = (len(ranks), int(column.max()) + 1)
-    excess = {name: beyond_others(_spread(split[name], row, column, shape)) for name in _TIMES[2:]}
-    limit = _limit(excess["own_ms"], float(np.nanmedian(split["wall_ms"].to_numpy())))
-    counted = np.isfinite(excess["own_ms"]).sum(axis=1)
-    slow = np.divide(
-        (excess["own_ms"] >= limit).sum(axis=1) * 100.0, counted, where=counted > 0, out=np.full(len(ranks), np.nan)
-    )
-    found = {f"{name.removesuffix('_ms')}_excess_ms": _medians(values) for name, values in excess.items()}
+    matrices = {name: _spread(split[name], row, column, shape) for name in _TIMES[2:]}
+    found = behind(matrices["own_ms"], float(np.nanmedian(split["wall_ms"].to_numpy())))
+    parts = {f"{part}_excess_ms": medians(beyond_others(matrices[f"{part}_ms"])) for part in PARTS}
     return means.with_columns(
-        pl.Series("excess_ms", found.pop("own_excess_ms"), nan_to_null=True),
-        *(pl.Series(name, values, nan_to_null=True) for name, values in found.items()),
-        pl.Series("slow_percent", slow, nan_to_null=True),
-        # of one step of many ranks, how they differ among each other is in the limit
-        pl.Series("certain", certain(excess["own_ms"], alone=len(ranks) >= MANY), dtype=pl.Boolean),
+        pl.Series("excess_ms", found.excess, nan_to_null=True),
+        *(pl.Series(name, values, nan_to_null=True) for name, values in parts.items()),
+        pl.Series("slow_percent", found.slow_percent, nan_to_null=True),
+        pl.Series("certain", found.certain, dtype=pl.Boolean),
     )
 
 
@@ -135,37 +120,7 @@ def of_steps(split: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def beyond_others(values: Matrix) -> Matrix:
-    """What each value of a column has more than the median of the other values in it; NaN where there is no other."""
-    order = np.argsort(values, axis=0)  # NaN come last
-    place = np.empty_like(order)
-    np.put_along_axis(place, order, np.arange(len(values))[:, None], axis=0)
-    ordered = np.take_along_axis(values, order, axis=0)
-    others = np.isfinite(values).sum(axis=0) - 1
-    low, high = np.maximum(others - 1, 0) // 2, np.maximum(others, 0) // 2
-    # the value itself is left out of those that are ordered
-    low, high = (np.minimum(each + (each >= place), len(values) - 1) for each in (low, high))
-    middle = (np.take_along_axis(ordered, low, axis=0) + np.take_along_axis(ordered, high, axis=0)) / 2
-    found: Matrix = np.where(others > 0, values - middle, np.nan)
-    return found
-
-
-def _limit(excess: Matrix, wall: float) -> float:
-    """From how many milliseconds on a rank is slow."""
-    if len(excess) < MANY or not np.isfinite(excess).any():
-        return SLOW * wall
-    return max(MANY_SLOW * wall, FAR * float(np.nanmedian(np.abs(excess))))
-
-
 def _spread(column: pl.Series, row: Any, step: Any, shape: tuple[int, int]) -> Matrix:
     matrix = np.full(shape, np.nan)
     matrix[row, step] = column.cast(pl.Float64).to_numpy()
     return matrix
-
-
-def _medians(values: Matrix) -> Any:
-    known = np.isfinite(values).any(axis=1)
-    found = np.full(len(values), np.nan)
-    if known.any():
-        found[known] = np.nanmedian(values[known], axis=1)
-    return found

@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from statistics import fmean, median, median_low
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
+
 from perfhooks.errors import PerfhooksError
 from perfhooks.run import layout
 from perfhooks.run.folder import Run, places_of
 from perfhooks.run.liveness import Process
 from perfhooks.run.reading import is_plain, read_json
 from perfhooks.run.steps import FAR
+from perfhooks.statistics import LEAST_STEPS, behind
 from perfhooks.watching import slow_steps
 from perfhooks.watching.status import Status
 from perfhooks.watching.tail import Tail
@@ -32,9 +35,8 @@ MINUTE_MS: Final = 60_000.0
 """Steps that follow each other are the last minute as long as they add up to it."""
 RANK_STEPS: Final = 200
 """Ranks are compared by so many of their last steps."""
-SLOWER: Final = 1.1
-"""A rank is slow whose steps take so many times what those of most take: the noise of a median of `RANK_STEPS` steps
-is a few percent."""
+_CELLS: Final = 200_000
+"""Steps of all ranks that are compared at most, or `LEAST_STEPS` of each: that takes 0.1 s."""
 LAST_SLOW: Final = 8
 """Slow steps that are kept of all ranks."""
 
@@ -125,26 +127,49 @@ class RankSeen(NamedTuple):
     """Why it is slow, if it is."""
 
 
-def judged(ranks: Sequence[RankSeen]) -> list[RankSeen]:
-    """The ranks, with the reason for those that are slow.
+def judged(ranks: Sequence[RankSeen], rows: Sequence[Sequence[Row]]) -> list[RankSeen]:
+    """The ranks, with the reason for those that are slow, by the rule of the page: see `perfhooks.statistics.Behind`.
 
     Where ranks wait for each other, the steps of all take as long as those of the slowest. Who waits longer for data
     than the others shows even then.
+
+    Args:
+        ranks: Who is judged.
+        rows: The last steps of each of them.
     """
     medians = [rank.median_ms for rank in ranks if rank.median_ms is not None]
     waits = [rank.data_ms for rank in ranks if rank.data_ms is not None]
     if not medians:
         return list(ranks)
     usual, wait = median_low(medians), median_low(waits) if waits else 0.0
-    return [rank._replace(slow=_why_slow(rank, usual, wait)) for rank in ranks]
+    together = _together(rows)
+    by_data, by_steps = (
+        behind(np.array([[getattr(row, name, None) for row in mine] for mine in together], np.float64), usual).is_slow
+        for name in ("data_ms", "wall_ms")
+    )
+    found = []
+    for rank, waits_long, is_slow in zip(ranks, by_data, by_steps, strict=True):
+        why = ""
+        if waits_long and rank.data_ms is not None:
+            why = f"a step waits {ms(rank.data_ms)} for data, those of most {ms(wait)}"
+        if is_slow and rank.median_ms is not None:
+            why = f"its steps take {ms(rank.median_ms)}, those of most {ms(usual)}"
+        found.append(rank._replace(slow=why))
+    return found
 
 
-def _why_slow(rank: RankSeen, usual: float, wait: float) -> str:
-    if rank.median_ms is not None and rank.median_ms > SLOWER * usual:
-        return f"its steps take {ms(rank.median_ms)}, those of most {ms(usual)}"
-    if rank.data_ms is not None and rank.data_ms - wait > (SLOWER - 1) * usual:
-        return f"a step waits {ms(rank.data_ms)} for data, those of most {ms(wait)}"
-    return ""
+def _together(rows: Sequence[Sequence[Row]]) -> list[list[Row | None]]:
+    """Steps of several ranks side by side: those of the same numbers, if there are enough; else as many last ones.
+
+    Files are read one after the other, so of short steps the ranks may have different ones.
+    """
+    most = min(RANK_STEPS, max(_CELLS // len(rows), LEAST_STEPS))
+    known = [{row.step: row for row in mine[-most:]} for mine in rows]
+    common = sorted(set.intersection(*(set(mine) for mine in known if mine)))
+    if len(common) >= LEAST_STEPS:
+        return [[mine.get(step) for step in common] for mine in known]
+    longest = max(map(len, known))
+    return [[None] * (longest - len(mine)) + list(mine.values()) for mine in known]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,7 +248,7 @@ class View:
             step=None if first is None else first.step(stage),
             times=times(minute),
             walls=tuple(row.wall_ms for row in minute),
-            ranks=tuple(judged([rank.seen(stage) for rank in ranks])),
+            ranks=tuple(judged([rank.seen(stage) for rank in ranks], [rank.last(stage) for rank in ranks])),
             slow=_last_slow(ranks),
             windows=windows,
             unfinished=unfinished,
@@ -312,8 +337,11 @@ class _Rank:
             found.append(self.status.loop.step)
         return max(found, default=None)
 
+    def last(self, stage: str) -> list[Row]:
+        return [row for row in self.rows if row.stage == stage][-RANK_STEPS:]
+
     def seen(self, stage: str) -> RankSeen:
-        rows = [row for row in self.rows if row.stage == stage][-RANK_STEPS:]
+        rows = self.last(stage)
         waits = [row.data_ms for row in rows if row.data_ms is not None]
         return RankSeen(
             rank=self.rank,
