@@ -575,6 +575,15 @@ def test_a_side_without_ranks_says_nothing_of_them_and_costs_nothing_else(tmp_pa
         assert f"{name.upper()}: 3 ranks, median step 6 ms, slowest rank 1 with 9 ms" in written.text(made)
 
 
+def test_a_verdict_is_about_the_steps_that_count_of_those_that_nobody_recorded(tmp_path):
+    """First steps, one with something else in it, and recorded ones are not among them; all of these take longer."""
+    run = make_run(tmp_path / "r", None, [50.0] * 2 + [5.0] * 50 + [500.0] + [5.0] * 46)
+    with (run / "rank0.timeline.csv").open("a") as file:
+        file.writelines(f"train,{number},{'warmup' if number < 104 else 'active'},9.0,\n" for number in range(102, 108))
+    (side,) = sources.read([[run]])
+    assert [(level.steps, level.median, level.above) for level in side.levels] == [(96, pytest.approx(5.0), 0.0)]
+
+
 def test_a_side_says_what_was_left_out_of_its_steps_and_where_its_mean_is_another(tmp_path):
     """One step of 40 with a checkpoint in it; and steps of which every third takes 2.9 times as long."""
     (pause,) = sources.read([[make_run(tmp_path / "pause", None, [5.0] * 39 + [100.0])]])

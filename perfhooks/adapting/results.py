@@ -6,6 +6,7 @@ import csv
 import io
 from typing import TYPE_CHECKING, Final
 
+from perfhooks.run.layout import STEPS
 from perfhooks.run.reading import is_plain, read_bytes
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from perfhooks.run.capture import Capture, Place
 
 _KEYS: Final = ("rank", "stage", "step")
-_TABLE: Final = "steps.csv"
 
 
 def scalars(capture: Capture) -> dict[str, float]:
@@ -51,7 +51,7 @@ def markdown(capture: Capture, place: Place) -> str:
 
 
 def _table(place: Place) -> Iterator[dict[str, str]]:
-    table = place.artifact(_TABLE)
+    table = place.artifact(STEPS)
     if is_plain(table):
         yield from csv.DictReader(io.StringIO(read_bytes(table).decode("utf-8", "replace"), newline=""))
 

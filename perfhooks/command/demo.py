@@ -7,6 +7,8 @@ from typing import Annotated, Final
 
 import typer
 
+from perfhooks.run.layout import LATEST, PAGE
+
 EXAMPLES: Final = "Example: perfhooks demo --open"
 """What ``--help`` ends with."""
 
@@ -58,4 +60,4 @@ def run(out: Path) -> tuple[str, Path]:
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             optimizer.zero_grad()
-    return prof.summary(), out / "latest" / "report.html"
+    return prof.summary(), out / LATEST / PAGE

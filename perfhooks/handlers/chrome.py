@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from perfhooks.errors import OptionError
 from perfhooks.handlers.artifact import Artifact
+from perfhooks.run.layout import TRACES
 from perfhooks.trace.reading.packing import copy_trace
 
 if TYPE_CHECKING:
@@ -31,5 +32,5 @@ class ChromeTrace:
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:  # noqa: ARG002 -- the form of a handler
         """One file with the whole trace."""
-        name = "pt.trace.json.gz" if self.compress else "pt.trace.json"
+        name = TRACES[not self.compress]
         yield Artifact(name, functools.partial(copy_trace, Path(trace.path), compress=self.compress))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from perfhooks.handlers.tables import csv
+from perfhooks.run.layout import COLLECTIVES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +32,7 @@ class CollectiveTable:
         """One file."""
         found = rows(capture, trace)
         if found.height:
-            yield csv("collectives.csv", found)
+            yield csv(COLLECTIVES, found)
 
 
 def rows(capture: Capture, trace: Trace) -> pl.DataFrame:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from perfhooks.errors import OptionError
 from perfhooks.handlers.artifact import Artifact
+from perfhooks.run.layout import STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +28,7 @@ class StepTable:
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
         """One file."""
-        yield csv("steps.csv", capture.tables(trace).steps)
+        yield csv(STEPS, capture.tables(trace).steps)
 
 
 @dataclass(frozen=True, kw_only=True)

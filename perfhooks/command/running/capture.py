@@ -11,7 +11,7 @@ from perfhooks.command.run import numbers
 from perfhooks.command.targets import last_run
 from perfhooks.errors import OptionError
 from perfhooks.progress import line
-from perfhooks.run.layout import PAGE
+from perfhooks.run.layout import PAGE, STEPS
 from perfhooks.words import printable
 
 if TYPE_CHECKING:
@@ -90,5 +90,5 @@ def _show(outcomes: list[Outcome]) -> bool:
             typer.echo(printable(f"rank {outcome.rank}: {outcome.note or outcome.capture.partial}"), err=True)
     places = [outcome.place for outcome in outcomes if outcome.place is not None]
     if places:
-        typer.echo(printable(step_table([place.artifact("steps.csv") for place in places])))
+        typer.echo(printable(step_table([place.artifact(STEPS) for place in places])))
     return bool(places)
