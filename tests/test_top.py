@@ -156,7 +156,7 @@ def judged_by(*facts, steps=30):
         ([(None, None), (100.0, None), (100.0, None)], []),
         ([(None, None), (None, None)], []),
         ([(100.0, 1.0)] * 7 + [(103.0, 1.0)], [7]),
-        ([(150.0, 1.0)] * 3 + [(100.0, 1.0)], []),
+        ([(200.0, 1.0), (180.0, 1.0), (100.0, 1.0)], []),
     ],
 )
 def test_a_rank_is_slow_by_its_steps_or_by_its_wait_for_data(facts, slow):

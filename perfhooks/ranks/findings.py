@@ -94,7 +94,8 @@ def _rows(window: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _slow(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     columns = {name: [row.get(name) for row in rows] for name in ("excess_ms", "slow_percent", "certain")}
     excess, slow_percent = (np.array(columns[name], np.float64) for name in ("excess_ms", "slow_percent"))
-    is_slow = are_slow(excess, slow_percent, np.array([each is not False for each in columns["certain"]]))
+    certain = np.array([each is not False for each in columns["certain"]], np.bool_)
+    is_slow = are_slow(excess, slow_percent, certain)
     return [row for row, slow in zip(rows, is_slow, strict=True) if slow]
 
 
