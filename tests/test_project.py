@@ -14,37 +14,34 @@ import perfhooks
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "perfhooks"
 
-FLOORS = (
-    ("errors", "job", "labels", "variables", "version", "words"),
-    ("guard", "options", "process", "progress", "schedule", "statistics"),
-    ("trace",),
-    ("run",),
-    ("findings", "watching"),
-    ("ranks",),
-    ("report",),
-    ("comparing",),
-    ("trying",),
-    ("handlers",),
-    ("finishing",),
-    ("recording",),
-    ("adapting",),
-    ("launching",),
-    ("testing", "command"),
-    ("__main__",),
-)
-"""The rooms of the house, ground floor first: folders, and the modules beside them. A room may import from itself and
-from the floors below, and never from its neighbours. What only those who annotate need (``if TYPE_CHECKING``) is held
-to it as well: knowing the type is knowing the module."""
+
+def floors_of(table):
+    """The rooms of each floor, the ground first; a row without a number belongs to the floor of the row above it."""
+    floors, number = {}, 0
+    for told, names in re.findall(r"^\| *(\d*) *\| (`[^|]+`) \|", table, re.MULTILINE):
+        number = int(told or number)
+        floors.setdefault(number, []).extend(name.strip("/") for name in re.findall(r"`([^`]+)`", names))
+    return [tuple(floors[floor]) for floor in sorted(floors)]
+
+
+FLOORS = floors_of((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
+"""The rooms of the house as its map has them, ground floor first: folders, and the modules beside them. A room may
+import from itself and from the floors below, and never from its neighbours, but on the ground. What only those who
+annotate need (``if TYPE_CHECKING``) is held to it as well: knowing the type is knowing the module."""
 
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 ROOF = len(FLOORS)
 """Where the package itself stands, with its public names."""
+MOST_FLOORS = 12
+"""Above the ground."""
+MOST_ARROWS = 90
+"""Between rooms above the ground."""
 
 MOST_MODULES = 20
 """In one folder: more is a corridor."""
 
 LAPTOP = (
-    *(*FLOORS[0], *FLOORS[1]),
+    *FLOORS[0],
     "trace",
     "run.folder",
     "findings",
@@ -159,9 +156,23 @@ def test_arrows_between_rooms_run_down():
     def runs_up(path, name):
         package, _, rest = name.partition(".")
         room, other = room_of(path), rest.partition(".")[0]
-        return package == "perfhooks" and room != other and FLOOR.get(other, ROOF) >= FLOOR.get(room, ROOF)
+        floor, of_other = FLOOR.get(room, ROOF), FLOOR.get(other, ROOF)
+        return package == "perfhooks" and room != other and of_other >= floor and not of_other == floor == 0
 
     no_file_imports(runs_up, "import from below, and a name where it lives")
+
+
+def test_the_house_stays_small_enough_to_see():
+    """Twelve floors, ninety arrows between rooms above the ground, twenty modules in a folder."""
+    arrows = {
+        (room_of(path), name.split(".")[1])
+        for path in MODULES
+        for name in imported(path)
+        if name.startswith("perfhooks.") and FLOOR.get(room_of(path), 0) and FLOOR.get(name.split(".")[1], 0)
+    }
+    between = {(room, other) for room, other in arrows if room != other}
+    assert len(FLOORS) - 1 <= MOST_FLOORS
+    assert 20 < len(between) <= MOST_ARROWS, sorted(between)
 
 
 @pytest.mark.parametrize("folder", ["perfhooks", *INTEGRATIONS])
@@ -174,7 +185,7 @@ def test_no_modules_import_each_other_in_a_circle(folder):
 
 
 def test_no_folder_is_a_corridor():
-    crowded = {path.name: len(list(path.glob("*.py"))) for path in PACKAGE.iterdir() if path.is_dir()}
+    crowded = {path.name: len(list(path.glob("*.py"))) for path in [PACKAGE, *PACKAGE.rglob("*")] if path.is_dir()}
     assert {name: count for name, count in crowded.items() if count > MOST_MODULES} == {}
 
 

@@ -19,7 +19,7 @@ from perfhooks.run.layout import PAGE_DATA, SHARE
 from perfhooks.run.publishing import publish_json
 from perfhooks.testing import annotation, kernel, launch, memory, op, python_frame, step_mark, write_trace
 from perfhooks.trace import read
-from perfhooks.trace.tables import stacks
+from perfhooks.trace.tables import stacks, steps
 
 HOSTILE = '</script><img src=x onerror="alert(1)">'
 
@@ -92,6 +92,15 @@ def test_a_window_is_reduced_to_plain_data(trace):
     assert made["memory"]["alive"]["bytes"][0] == 1 << 20
     assert set(made["operators"]) >= {"name", "step"}
     assert made["checks"] is not None
+
+
+def test_every_column_of_the_steps_is_on_the_page(trace):
+    """Whoever adds one to the table adds it to the list in `sections.js` as well."""
+    script = Path(report.__file__).with_name("templates").joinpath("sections.js").read_text(encoding="utf-8")
+    figures = Path(report.__file__).with_name("templates").joinpath("figures.js").read_text(encoding="utf-8")
+    shown = set(re.findall(r'key: "(\w+)"', script)) | set(re.findall(r'^  \["(\w+)", ', figures, re.MULTILINE))
+    columns = set(steps.table(trace).columns) - {"rank", "stage"}
+    assert columns - shown == set()
 
 
 def test_what_a_trace_does_not_show_is_absent(tmp_path):

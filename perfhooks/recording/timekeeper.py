@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from perfhooks.guard import OnError, guard
+from perfhooks.guard import guard
 
 if TYPE_CHECKING:
+    from perfhooks.errors import OnError
     from perfhooks.recording.handover import Handover
     from perfhooks.watching.loops import WatchedLoop
 

@@ -212,6 +212,7 @@ const STEP_COLUMNS = [
   { key: "device_span_ms", label: "Device span, ms", term: "device span" },
   { key: "busy_ms", label: "Device busy, ms", term: "busy" },
   { key: "compute_ms", label: "Compute, ms", term: "compute" },
+  { key: "comm_ms", label: "Communication, ms", term: "communication" },
   { key: "exposed_comm_ms", label: "Exposed comm, ms", term: "exposed communication" },
   { key: "exposed_copy_ms", label: "Exposed copies, ms", term: "exposed copies" },
   { key: "other_work_ms", label: "Other work, ms", term: "other steps' work" },
@@ -236,6 +237,7 @@ function stepsSection(details) {
     { key: "kernels", label: "Kernels", kind: "count" },
     { key: "syncs", label: "Syncs", kind: "count", title: of("syncs") },
     { key: "allocated_peak_mb", label: "Peak memory, MB", kind: "number", title: of("peak memory") },
+    { key: "alloc_count", label: "Allocations", kind: "count" },
   ];
   const table = { id: "steps", key: "step", caption: "Steps", columns, rows, limit: 8, total: steps.count };
   return section("steps", "Steps", "Where the time of each recorded step went.", dataTable(table));
