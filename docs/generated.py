@@ -1,4 +1,4 @@
-"""Pages that are made from the code: options, columns, findings and the READMEs of the integrations.
+"""Pages that are made from what stands elsewhere: options, columns, findings, and documents outside of this folder.
 
 mkdocs calls `on_page_markdown` for every page; a line ``<!-- generated: options -->`` gives way to what stands here, so
 that the site, the page of a run and ``help()`` say the same.
@@ -10,21 +10,33 @@ import ast
 import importlib
 import inspect
 import itertools
+import posixpath
 import re
+import textwrap
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import ModuleType
 
 ROOT = Path(__file__).parents[1]
-_MARK = re.compile(r"^<!-- generated: (\w+)(?: (\w[\w ]*))? -->$", re.MULTILINE)
+_MARK = re.compile(r"^<!-- generated: (\w+)(?: (\w[\w ./]*))? -->$", re.MULTILINE)
 _ROLE = re.compile(r":(?:class|data|func|meth):`~?([^`]+)`")
+_SHOWN_ROLE = re.compile(r":(?:class|data|func|meth):<code>~?")
+"""How a role of a docstring comes out on the page of the API, whose Markdown knows none."""
+_LINK = re.compile(r"\]\((?!https?:)([^)#]+)\)")
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Replace the marks of a page."""
     return _MARK.sub(lambda match: MAKERS[match[1]](match[2] or ""), markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Show the name that a role of a docstring has, without the role."""
+    return _SHOWN_ROLE.sub("<code>", html)
 
 
 def options(_: str) -> str:
@@ -45,17 +57,28 @@ def definitions(section: str) -> str:
 
 
 def rules(_: str) -> str:
-    """Every rule: what it sees, and from where its thresholds are."""
+    """Every rule: what it means, what to do about it, and how it is told."""
     from perfhooks.findings import RULES
 
     return "\n\n".join(_rule(rule) for rule in RULES)
 
 
-def readme(package: str) -> str:
-    """The README of an integration, or of all of them, one heading deeper and without its title."""
-    folder = ROOT / "integrations" / package if package else ROOT / "integrations"
-    text = (folder / "README.md").read_text(encoding="utf-8")
-    return text.partition("\n")[2]
+def file(path: str) -> str:
+    """A document outside of this folder, without its title; links to others that the site has lead to their pages."""
+    text = (ROOT / path).read_text(encoding="utf-8").partition("\n")[2]
+
+    def link(match: re.Match[str]) -> str:
+        aim = posixpath.normpath(posixpath.join(posixpath.dirname(path), match[1]))
+        return f"]({_shown().get(aim, match[1])})"
+
+    return _LINK.sub(link, text)
+
+
+@cache
+def _shown() -> dict[str, str]:
+    """For each document outside of this folder the page that shows it."""
+    pages = {page.name: _MARK.findall(page.read_text(encoding="utf-8")) for page in (ROOT / "docs").glob("*.md")}
+    return {path: page for page, marks in pages.items() for maker, path in marks if maker == "file"}
 
 
 def _terms(terms: dict[str, str]) -> str:
@@ -63,17 +86,95 @@ def _terms(terms: dict[str, str]) -> str:
     return "\n".join(["| | |", "|---|---|", *rows])
 
 
+# --- findings: a rule's call of `finding` says what the page of a run shows, its docstring how that is told ---
+
+_MEASURED = {
+    r"\bshare\(": "N%",
+    r"\bms\(": "N ms",
+    "unit": "step",
+    "^library$": "oneDNN",
+    "^backend$": "mkldnn",
+    "^name$": "Adam",
+}
+"""What stands in a title or an advice where a rule puts what it has measured or met; N for all else."""
+
+_SOURCE = re.compile(r"^Source:((,| and)? `[\w.]+`)*[.;]? ?(the (?=time |kernels ))?")
+"""The beginning of a paragraph that says how a rule tells, and the names of its thresholds."""
+
+_ADVICE = {
+    "waiting-for-data": (
+        "Let worker processes make the batches (`num_workers`) where processors are to spare; elsewhere make a sample "
+        "cheaper, or make a whole batch at once. The page says which of them, from how long a batch takes and how many "
+        "processors there are."
+    ),
+    "unnamed-time": "Label the parts of the step, and record with `with_stack=True`.",
+}
+"""Where a rule puts its advice together from what it saw."""
+
+
 def _rule(rule: Callable[..., Any]) -> str:
-    said = inspect.getdoc(rule) or ""
-    title, _, rest = said.partition("\n\n")
-    name = (rule.__name__).replace("_", "-")
-    constants = [line for constant in re.findall(r"`([A-Z_]+)`", rest) for line in _constant(rule, constant)]
-    return "\n\n".join(filter(None, [f"### {name}", _plain(title), _plain(rest), "\n".join(constants)]))
-
-
-def _constant(rule: Callable[..., Any], name: str) -> Iterator[str]:
-    """A threshold with its value and its reason, as the module says it."""
     module = importlib.import_module(rule.__module__)
+    call = _call_of_finding(rule)
+    given = {keyword.arg: keyword.value for keyword in call.keywords}
+    seen, *paragraphs = (inspect.getdoc(rule) or "").split("\n\n")
+    told = dict(_told(paragraphs))
+    how = told.get("How it is told", "")
+    constants = [each for paragraph in paragraphs for each in re.findall(r"`([A-Z_]+)`", paragraph)]
+    thresholds = [line for each in dict.fromkeys(constants) for line in _threshold(module, each)]
+    name = ast.literal_eval(call.args[0])
+    advice, code = _text(given["advice"], module) or _ADVICE[name], _text(given["code"], module)
+    details = ['??? note "How it is told"', *(_indented(each) for each in (how, "\n".join(thresholds)) if each)]
+    return "\n\n".join(
+        filter(
+            None,
+            [
+                f"### {_text(given['title'], module).rstrip('.')}",
+                f"`{name}`: {_plain(seen)}",
+                f"**What to do.** {_plain(advice)}" if advice else "",
+                f"```python\n{code}\n```" if code else "",
+                *([f"**Measured.** {told['Measured']}"] if "Measured" in told else []),
+                *(details if len(details) > 1 else []),
+            ],
+        )
+    )
+
+
+def _call_of_finding(rule: Callable[..., Any]) -> ast.Call:
+    """Where a rule says what the page shows."""
+    body = ast.walk(ast.parse(inspect.getsource(rule)))
+    calls = [node for node in body if isinstance(node, ast.Call) and ast.unparse(node.func) == "seen.finding"]
+    (call,) = calls
+    return call
+
+
+def _told(paragraphs: list[str]) -> Iterator[tuple[str, str]]:
+    """The paragraphs of a docstring by what they are for, without the names of thresholds, which are listed."""
+    how = [_SOURCE.sub("", " ".join(each.split())) for each in paragraphs if not each.startswith("Measured: ")]
+    yield "How it is told", "\n\n".join(_plain(each[0].upper() + each[1:]) for each in how if each)
+    for each in paragraphs:
+        if each.startswith("Measured: "):
+            text = _plain(" ".join(each.split()).removeprefix("Measured: "))
+            yield "Measured", text[0].upper() + text[1:]
+
+
+def _text(node: ast.expr, module: ModuleType) -> str:
+    """What an expression of a rule says, with a word for what it measures; of two cases both."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_text(part, module) for part in node.values)
+    if isinstance(node, ast.FormattedValue):
+        if isinstance(kept := getattr(module, ast.unparse(node.value), None), str):
+            return kept
+        return next((word for code, word in _MEASURED.items() if re.search(code, ast.unparse(node.value))), "N")
+    if isinstance(node, ast.IfExp):
+        one, other = _text(node.body, module), _text(node.orelse, module)
+        return other if one in other else f"{one}\n\n{other}"
+    return str(getattr(module, ast.unparse(node), ""))
+
+
+def _threshold(module: ModuleType, name: str) -> Iterator[str]:
+    """A threshold with its value and its reason, as the module says it."""
     if not hasattr(module, name):
         return
     body = ast.parse(inspect.getsource(module)).body
@@ -82,6 +183,10 @@ def _constant(rule: Callable[..., Any], name: str) -> Iterator[str]:
         if isinstance(target, ast.Name) and target.id == name and isinstance(following, ast.Expr):
             reason = _plain(" ".join(str(ast.literal_eval(following.value)).split()))
             yield f"- `{name} = {getattr(module, name)}`: {reason}"
+
+
+def _indented(text: str) -> str:
+    return textwrap.indent(text, "    ")
 
 
 def _plain(text: str) -> str:
@@ -96,5 +201,5 @@ MAKERS: dict[str, Callable[[str], str]] = {
     "options": options,
     "definitions": definitions,
     "rules": rules,
-    "readme": readme,
+    "file": file,
 }

@@ -39,11 +39,13 @@ def test_every_option_is_in_one_table_with_its_default(generated):
     assert all(row.count(" | ") == 2 for row in table.splitlines()[2:]), "a meaning would break its row"
 
 
-def test_every_rule_is_there_with_what_it_sees_and_its_thresholds(generated):
+def test_every_rule_is_there_with_what_it_means_what_to_do_and_its_thresholds(generated):
     page = generated.rules("")
-    assert page.count("### ") == len(RULES)
-    assert "### waiting-for-data" in page
+    assert page.count("### ") == page.count("**What to do.** ") == page.count("How it is told") == len(RULES)
+    assert "### The step waits N ms for data, N% of its time\n" in page
+    assert "`validation-in-steps`: " in page, "the name that the run gives it"
     assert re.search(r"- `WAITING = 0\.\d+`: \w+", page)
+    assert "Source:" not in page
 
 
 def test_every_number_of_the_page_is_explained(generated):
@@ -62,6 +64,12 @@ def test_a_start_is_defined_by_the_thresholds_that_find_it():
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_a_mark_gives_way_to_what_it_stands_for(page, generated):
     assert "<!-- generated" not in generated.on_page_markdown(page.read_text(encoding="utf-8"))
+
+
+def test_a_document_of_another_folder_links_to_the_pages_of_the_site(generated):
+    page = generated.file("ARCHITECTURE.md")
+    assert "[integrations/README.md](framework.md)" in page
+    assert "[ARCHITECTURE.md](architecture.md)" in generated.file("CONTRIBUTING.md")
 
 
 def test_every_page_is_in_the_navigation():
@@ -139,10 +147,9 @@ def test_every_promise_is_said_where_the_list_says(generated):
 
 def files_of_a_run():
     """What the documentation says that a run leaves, as handlers name it: without the rank."""
-    for page in ("README.md", "docs/files.md"):
-        text = (ROOT / page).read_text(encoding="utf-8")
-        (tree,) = re.findall(r"^perf/latest/\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-        yield from (name.removeprefix("rank0.") for name in re.findall(r"^ {2,4}(\S+)", tree, re.MULTILINE))
+    text = (ROOT / "docs/files.md").read_text(encoding="utf-8")
+    (tree,) = re.findall(r"^perf/latest/\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    yield from (name.removeprefix("rank0.") for name in re.findall(r"^ {2,4}(\S+)", tree, re.MULTILINE))
 
 
 DOCUMENTED = {

@@ -1,4 +1,4 @@
-"""What the README shows works: its Python blocks run, its commands exist, its tree is what a run leaves."""
+"""What the README and the site show works: blocks run, commands exist, a run leaves the files of the tree."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import typer.main
 
 from perfhooks import Schedule, handlers
+from perfhooks.command.app import app
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+SITE = {page.name: page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md"))}
+FILES = SITE["files.md"]
 ADDED = {
     # a config file only names its hooks: make them, as a Runner would
     "custom_hooks": "\nfrom mmengine.registry import HOOKS\nfor hook in custom_hooks:\n    HOOKS.build(hook)\n",
@@ -36,15 +40,29 @@ for batch in torch.utils.data.DataLoader(torch.randn(80, 8), batch_size=4):
 """The script of the first command."""
 
 
+CHILDREN = """
+import os, sys, torch
+
+for name, text in examples:
+    child = os.fork()
+    if not child:
+        exec(compile(text, name, "exec"), {"__name__": name})
+        sys.exit()
+    if os.waitpid(child, 0)[1]:
+        sys.exit(f"{name} failed")
+"""
+"""Blocks as programs, which end before the next one begins: by then the files of a run are there."""
+
+
 class Block(NamedTuple):
     line: int
     language: str
     text: str
 
 
-def blocks(language):
-    found = re.finditer(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-    every = [Block(README.count("\n", 0, match.start()) + 1, match[1], match[2]) for match in found]
+def blocks(language, text=README):
+    found = re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    every = [Block(text.count("\n", 0, match.start()) + 1, match[1], match[2]) for match in found]
     assert {block.language for block in every} <= {"python", "sh", "text"}, "each block says what it is"
     return [block for block in every if block.language == language]
 
@@ -78,24 +96,31 @@ def test_every_python_block_runs(done):
         assert "WARNING perfhooks" not in result.stderr, f"line {block.line}: {result.stderr}"
 
 
-def test_the_tree_is_what_the_first_block_leaves(done):
-    (tree,) = [block.text for block in blocks("text") if block.text.startswith("perf/latest/")]
-    told = set(re.findall(r"^ +(\S+)", tree, re.MULTILINE))
+def test_a_run_leaves_the_files_of_the_tree_and_no_others(done):
+    """What the first block leaves: all but those that the tree makes depend on something."""
+    (tree,) = [block.text for block in blocks("text", FILES) if block.text.startswith("perf/latest/")]
+    told = dict(re.findall(r"^ {2,4}(\S+) +(.+)", tree, re.MULTILINE))
     run = min((done[0] / "perf").glob("[0-9]*"))
     left = {f"{path.name}/" if path.is_dir() else path.name for path in run.rglob("*") if path.name[0] != "."}
-    assert told == left
+    assert {name for name, what in told.items() if "; if " not in what} <= left
+    assert left <= told.keys()
 
 
-def test_the_schedule_is_drawn_as_the_block_above_it_draws_it(done):
-    outputs = [result.stdout for block, result in done[1].items() if "Schedule.parse" in block.text]
-    assert outputs
-    assert all(output in README for output in outputs)
+def test_every_python_block_of_the_site_that_imports_what_it_needs_runs(tmp_path):
+    """One after the other, each in a child of a process that has imported torch."""
+    examples = [(page, block) for page, text in SITE.items() for block in blocks("python", text)]
+    examples = [(f"{page}:{block.line}", block.text) for page, block in examples if "import " in block.text]
+    assert len(examples) > 5
+    result = run(Block(0, "python", f"examples = {examples!r}\n{CHILDREN}"), tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "Traceback" not in result.stderr, result.stderr
+    (drawn,) = [block.text for block in blocks("text", SITE["schedule.md"])]
+    assert drawn in result.stdout
 
 
 def test_every_handler_it_names_is_there():
-    rows = re.findall(r'^\| `"(\w+)"` \|', README, re.MULTILINE)
-    assert rows
-    assert set(rows) <= handlers.NAMES.keys()
+    rows = re.findall(r'^\| `"(\w+)"` \|', FILES, re.MULTILINE)
+    assert set(rows) == handlers.NAMES.keys()
 
 
 def test_the_schedules_it_names_are_schedules():
@@ -103,8 +128,9 @@ def test_the_schedules_it_names_are_schedules():
         Schedule.parse(words)
 
 
-def commands():
-    return [line for block in blocks("sh") for line in block.text.splitlines() if line]
+def commands(*texts):
+    lines = [line for text in texts for block in blocks("sh", text) for line in block.text.splitlines() if line]
+    return lines + [line[2:] for text in texts for line in re.findall(r"^\$ .+", text, re.MULTILINE)]
 
 
 def targets():
@@ -117,10 +143,10 @@ def extras():
     return re.findall(r"^(\w+) = ", section, re.MULTILINE)
 
 
-@pytest.mark.parametrize("command", commands())
+@pytest.mark.parametrize("command", dict.fromkeys(commands(README, *SITE.values())))
 def test_every_command_is_one_that_exists(command):
     """Those that install or take minutes are not run here; examples and tests have tests of their own."""
-    program, *arguments = shlex.split(command)
+    program, *arguments = shlex.split(command, comments=True)
     if program == "make":
         assert set(arguments) <= set(targets())
     elif program == "pip":
@@ -130,24 +156,25 @@ def test_every_command_is_one_that_exists(command):
         (script,) = [word for word in arguments if word.endswith(".py")]
         assert (ROOT / script).is_file()
     else:
-        assert program == "perfhooks", "and those are run below"
+        assert program == "perfhooks"
+        assert arguments[0] in typer.main.get_command(app).commands
 
 
 def test_every_line_of_our_own_command_works(done):
     last = (done[0] / "perf/latest").resolve()
-    for name in ("perf/base", "perf/new", *(f"{side}{number}" for side in ("base", "new") for number in (1, 2, 3))):
+    for name in ("perf/base", "perf/new"):
         shutil.copytree(last, done[0] / name)
-    for command in commands():
-        program, *arguments = shlex.split(command)
+    for line in (line for block in blocks("sh") for line in block.text.splitlines()):
+        program, *arguments = shlex.split(line)
         if program == "perfhooks":
             words = [sys.executable, "-m", program, *arguments]
             result = subprocess.run(words, cwd=done[0], capture_output=True, text=True, timeout=240, check=False)
-            assert (result.returncode, "Traceback" in result.stderr) == (0, False), f"{command}: {result.stderr}"
+            assert (result.returncode, "Traceback" in result.stderr) == (0, False), f"{line}: {result.stderr}"
 
 
 def test_every_make_target_and_extra_in_its_text_exists():
     assert set(re.findall(r"`make ([\w-]+)`", README)) <= set(targets())
-    told = README.partition("The extras are")[2].partition("Without any")[0]
+    told = README.partition("The extras are")[2].partition("Reading,")[0]
     assert set(re.findall(r"`(\w+)`", told)) == set(extras())
 
 
