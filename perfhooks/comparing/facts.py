@@ -27,7 +27,7 @@ class Difference(NamedTuple):
 
 
 def facts(manifest: Manifest, capture: Capture, costs: Costs) -> dict[str, str]:
-    """What is to be the same where steps are compared, as texts.
+    """The facts that two runs should share if their steps are compared, as texts.
 
     Args:
         manifest: That of the run; an empty one of a bare trace.
@@ -50,7 +50,9 @@ def facts(manifest: Manifest, capture: Capture, costs: Costs) -> dict[str, str]:
 
 
 def differences(a: Mapping[str, str], b: Mapping[str, str]) -> list[Difference]:
-    """The facts that differ; what only one side can know is none, except options and the environment.
+    """The facts that differ.
+
+    A fact that only one side knows is left out, unless it is an option or a variable of the environment.
 
     Args:
         a: What `facts` gave of one side.
@@ -66,6 +68,6 @@ def differences(a: Mapping[str, str], b: Mapping[str, str]) -> list[Difference]:
 
 
 def is_elsewhere(found: list[Difference], known: Mapping[str, str]) -> bool:
-    """Whether the two ran on different hardware: on machines that call themselves otherwise, if no more is known."""
+    """Whether the two ran on different hardware; where that is not known, hosts of two names count as such."""
     named = {each.name for each in found}
     return bool(named & {"machine", "device"}) or ("host" in named and "machine" not in known)

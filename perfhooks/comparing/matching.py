@@ -21,7 +21,7 @@ _BUSY: Final = 0.5
 
 
 NEW: Final = "(new)"
-"""What follows the path of a new module where the other run has another one of that name."""
+"""The end of the path of a new module where the other run has another module of that name."""
 
 _NUMBERED: Final = re.compile(r"(.+)_\d+")
 _TEMPLATE: Final = re.compile(r"<[^<>]*>")
@@ -48,14 +48,16 @@ def around(rows: Iterable[Where]) -> set[str]:
 
 
 def common(path: str, known: Container[str]) -> str:
-    """The innermost of a module and those around it that is known; empty where none is."""
+    """The innermost known module among a module and those around it; empty where none is known."""
     while path and path not in known:
         path = path.rpartition("/")[0]
     return path
 
 
 def modules(a: Iterable[Where], b: Iterable[Where]) -> dict[str, str]:
-    """For each module of B the path of the one of A that it is; a new one keeps its own, marked if A has another so.
+    """For each module of B the path of the same module in A.
+
+    A new module keeps its own path, marked as `NEW` if A has another module of that path.
 
     From the outside inwards, the modules of one class inside of matched ones are aligned in order by what they
     contain: operators, shapes and inner modules. Where that leaves gaps on both sides, their order decides. What then
@@ -154,7 +156,10 @@ def _aligned(trees: tuple[_Tree, _Tree], of_a: list[str], of_b: list[str]) -> li
 
 
 def lines(a: Iterable[Where], b: Iterable[Where]) -> dict[str, str]:
-    """For each line of B that A has not the one of A that B has not and in which the same operators ran, if any."""
+    """The renamed lines of the source: each key is a line that only B has, its value the one that only A has.
+
+    Two lines are one if the same operators ran in both, with the same shapes.
+    """
     content: tuple[dict[str, Counter[tuple[str, str]]], ...] = ({}, {})
     for found, rows in zip(content, (a, b), strict=True):
         for where in rows:
@@ -170,7 +175,7 @@ def lines(a: Iterable[Where], b: Iterable[Where]) -> dict[str, str]:
 
 
 def shapeless(a: Iterable[Where], b: Iterable[Where]) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
-    """The operators with shapes, of each side, that are compared by name: the other has them with other shapes only."""
+    """Of each side the operators and shapes to be compared by name alone: the other side has other shapes of them."""
     both = [{(where.operator, where.shapes) for where in rows if where.operator} for rows in (a, b)]
     alone = both[0] - both[1], both[1] - both[0]
     names = {name for name, _ in alone[0]} & {name for name, _ in alone[1]}
@@ -194,7 +199,7 @@ class Kernels:
 
     @cached_property
     def _plain(self) -> set[str]:
-        """Normalised names of those that one of the runs has, in which both have something."""
+        """The normalised names that both runs have among the kernels whose full names only one of them has."""
         alone = [{normalised(name) for name in names - self._both} for names in self._names]
         return alone[0] & alone[1]
 

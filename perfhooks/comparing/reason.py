@@ -44,7 +44,7 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
     renamed: str = ""
     """What it is called in B, if otherwise."""
     sure: float | None = None
-    """Of a reason: how much of the difference is more than what did not change varies by (`Usual`)."""
+    """Of a reason: how much of the difference is beyond what unchanged rows vary by (`Usual`)."""
     inside: list[tuple[str, float, float, float]] = []
     """What changed most in it: name, difference, calls of A and calls of B."""
 
@@ -73,11 +73,11 @@ _LEAST_SPREAD: Final = 0.02
 _WORTH: Final = 0.01
 """Of the step: what is sure and less comes after larger differences that are not."""
 _WIDE: Final = 2.0
-"""So many spreads around what is usual hold 95 of 100 rows that did not change."""
+"""In spreads: 95 of 100 rows that did not change differ by less than this from what is usual."""
 
 
 class Usual(NamedTuple):
-    """How rows differ that are called as often on both sides: most of them did not change, but for the machine."""
+    """How rows with as many calls on both sides differ: most did not change, so that is the noise of the machine."""
 
     factor: float = 1.0
     """What they take in B, as a multiple of A; the median."""
@@ -103,10 +103,10 @@ class Usual(NamedTuple):
         return cls(steps * math.exp(middle), max(spread, _LEAST_SPREAD))
 
     def sure(self, pairs: Iterable[Pair], steps_a: int, steps_b: int) -> float:
-        """How much of the difference of some rows is more than rows vary by that did not change.
+        """How much of the difference of some rows is beyond what unchanged rows vary by.
 
-        What is new, gone, or called more often is so for sure; what is dearer is so as far as it is by more than
-        `_WIDE` spreads dearer than the others.
+        New, missing and more calls count in full. Of dearer calls only that counts which exceeds the usual factor by
+        more than `_WIDE` spreads.
         """
         counted = expected = seen = 0.0
         for pair in pairs:
@@ -122,7 +122,7 @@ class Usual(NamedTuple):
 
 
 def usual(aligned: Aligned) -> Usual:
-    """How much the rows of both sides differ that did not change."""
+    """How much unchanged rows differ between both sides."""
     return Usual.of(aligned.rows, aligned.a, aligned.b)
 
 
@@ -211,7 +211,7 @@ def _without_types(where: Where) -> Key:
 
 
 def _changed_types(aligned: Aligned) -> dict[Key, str]:
-    """The operators of which all calls hold one thing in A, and another in B."""
+    """The operators whose calls all take other types in B than in A."""
     held: dict[Key, tuple[set[str], set[str]]] = {}
     for where, pair in aligned.rows.items():
         if where.types and where.operator:
@@ -261,7 +261,7 @@ def _contribution(aligned: Aligned, key: Key, group: Mapping[Where, Pair], usual
 
 
 def _own(kind: str, group: Mapping[Where, Pair]) -> list[Pair]:
-    """The rows of which a reason is called: of an operator on the host not those that it calls itself."""
+    """The rows whose calls count as those of a reason: for an operator on the host, not the operators that it calls."""
     is_whole = kind != "operator" or any(where.kernel for where in group)
     return [pair for where, pair in group.items() if is_whole or where.operator == (where.call or where.operator)]
 

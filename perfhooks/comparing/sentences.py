@@ -31,9 +31,10 @@ _CLASSES: Final = {
     "compute": "computation",
 }
 _OFTEN: Final = 0.1
-"""Within this share of the calls there are as many: beyond it what is dearer may be what runs between them."""
+"""Counts of calls that differ by less than this share are called equal. Where they differ by more, dearer calls may be
+what runs between them."""
 _CAUSE: Final = 0.6
-"""From this share of a difference on it is put down to the number of calls, or to their price, alone."""
+"""A difference is put down to the number of calls alone, or to their price alone, if that makes this share of it."""
 
 
 def verdict(found: Verdict | None) -> str:
@@ -101,7 +102,7 @@ def nanoseconds(value: float) -> str:
 
 
 def subject(found: Contribution) -> str:
-    """What a contribution is of."""
+    """What a contribution is about, as the subject of a sentence."""
     if found.kind == "part":
         return _PARTS.get(found.name, found.name)
     if found.kind == "idle":

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from perfhooks.comparing.side import Side
 
 MOST_LINES: Final = 60
-"""Of markdown: more is not read in a pull request."""
+"""Lines of markdown: nobody reads more in a pull request."""
 
 _DIFFERS: Final = 8
 _NOTES: Final = 6

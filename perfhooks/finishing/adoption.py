@@ -1,4 +1,4 @@
-"""Traces that others recorded become a run, for as long as it is looked at: then all that is there for runs serves."""
+"""Traces that others recorded become a run while somebody looks at them, so that all commands for runs take them."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def adopted(
 
 
 def _capture(each: Loose, trace: Trace) -> Capture:
-    """The facts of a trace; with a last step, whatever it is, no step was cut short."""
+    """The facts of a trace; a last step of any number says that no step was cut short."""
     rank = each.rank if each.rank is not None else trace.rank or 0
     table = Capture(rank=rank, stage=STAGE, last=0).tables(trace).steps
     numbers: Sequence[int] = table["step"].drop_nulls().to_list()
@@ -91,7 +91,7 @@ def _capture(each: Loose, trace: Trace) -> Capture:
 
 
 def _window(run: Path, turn: str, capture: Capture) -> Path:
-    """A folder of its own, though two windows be of the same steps; the names are in the order of the traces."""
+    """A folder of its own, even where two windows have the same steps; the names are in the order of the traces."""
     folder = run / layout.window(f"{STAGE}{turn}", capture.first, capture.last)
     folder.mkdir()
     return folder

@@ -86,7 +86,7 @@ def build(wanted: str | Mapping[str, Any]) -> Handler:
 
 
 def spec(handler: Handler) -> dict[str, Any]:
-    """The mapping that :func:`build` makes an equal handler from.
+    """The mapping that `build` makes an equal handler from.
 
     Raises:
         OptionError: The handler cannot be made again elsewhere: it is no dataclass, or its class cannot be imported.
@@ -105,8 +105,8 @@ def spec(handler: Handler) -> dict[str, Any]:
 def rebuild(recipe: Mapping[str, Any], permit: Permit) -> Handler:
     """Make a handler that the facts of a window name, if they may name it.
 
-    A file may come from anybody. So it may name only what perfhooks provides, writing into the window's own folder, and
-    what an installed package announces as a handler; everything else runs only if the user said so elsewhere.
+    A file may come from anybody. It may therefore name only handlers of perfhooks, which write into the window's own
+    folder, and handlers that an installed package announces; everything else runs only if the user said so elsewhere.
 
     Args:
         recipe: What `spec` gave, before it went through a file.
@@ -136,7 +136,7 @@ def _is_permitted(kind: str, recipe: Mapping[str, Any], permit: Permit) -> bool:
 
 
 def _announced(name: str) -> Callable[..., Handler] | None:
-    """What an installed package calls so."""
+    """The handler that an installed package announces by this name."""
     for point in importlib.metadata.entry_points(group=ENTRY_POINTS, name=name):
         try:
             return point.load()  # type: ignore[no-any-return]  # what it makes is checked by the caller

@@ -203,8 +203,8 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
             "false name in a hundred windows. Two steps that agree are enough, three that do not are none."
         ),
         "busy communication": (
-            "The time in which a rank communicated, the wait included; exposed is that in which its device did not "
-            "compute besides."
+            "The time in which a rank communicated, the wait included. Exposed is the part of it in which its device "
+            "computed nothing."
         ),
         "clock offset": (
             "What to add to the times of a rank to have them by the clock of the lowest rank: clocks of several "
@@ -213,9 +213,12 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         ),
         "spread of starts": (
             "From the first rank's start of a collective to the last one's, the median; by clocks brought together, "
-            "so no better than their error."
+            "so it is no more exact than their error."
         ),
-        "duration": "That on the rank that came last and waited for nobody, the median; so is the bus bandwidth.",
+        "duration": (
+            "The median of the duration on the rank that came last, which waited for nobody. The bus bandwidth is that "
+            "rank's, too."
+        ),
         "waiting for the last": "How long the rank that came first waited, the median over all of a kind.",
         "last rank": "The rank that came last most often, and in how many of all.",
     },
@@ -228,18 +231,18 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         "stage, step": "The loop, and the number of the step.",
         "wall_ms, times_median": "How long it took; how many medians that is.",
         "cause": (
-            "The first of these that explains half of what the step took beyond the median: garbage collection, "
-            "compilation, checkpoint, validation, data, other ranks, a busy processor, for which the thread waited "
-            "while others ran on it; where none does, allocator or throttled clock, else unknown."
+            "The first of these that explains half of the time beyond the median: garbage collection, compilation, "
+            "checkpoint, validation, data, other ranks, a busy processor (the thread waited while others ran on it). "
+            "Where none does: allocator or throttled clock, else unknown."
         ),
-        "explained_ms": "How much of what the step took beyond the median that is; empty where nobody can tell.",
+        "explained_ms": "How much of the time beyond the median the cause explains; empty where nobody can tell.",
         "line": (
             "The function and line in which most of that time was seen: yours if there is one in the stack. The "
-            "stack is looked at every 10 ms, from the moment on at which the step had become slow."
+            "stack is looked at every 10 ms once the step has become slow."
         ),
         "data_ms": "The wait for data; empty where nobody says when a batch arrives.",
         "gc_ms": "Python's garbage collections, the youngest generation left out.",
-        "cpu_share": "How much of a processor the thread used from the time on at which the step had become slow.",
+        "cpu_share": "How much of a processor the thread used since the step had become slow.",
         "switches, faults": (
             "Times that the thread was off its processor, and its page faults, in that time; Linux only."
         ),
