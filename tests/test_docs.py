@@ -72,6 +72,11 @@ def test_a_document_of_another_folder_links_to_the_pages_of_the_site(generated):
     assert "[ARCHITECTURE.md](architecture.md)" in generated.file("CONTRIBUTING.md")
 
 
+def test_the_page_of_the_api_shows_the_name_in_a_role_and_not_the_role(generated):
+    shown = "<p>A :class:<code>~perfhooks.Schedule</code>, see <code>step</code>.</p>"
+    assert generated.on_page_content(shown) == "<p>A <code>perfhooks.Schedule</code>, see <code>step</code>.</p>"
+
+
 def test_every_page_is_in_the_navigation():
     named = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(named) == [page.name for page in PAGES]
