@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from perfhooks.run.layout import PAGE
 from perfhooks.run.reading import read_bytes
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def _of_run(run: Path) -> str:
     first = min(capture.get("rank", 0) for capture in done)
     of_first = (capture for capture in done if capture.get("rank", 0) == first)
     latest = max(of_first, key=lambda capture: capture.get("time", 0.0))
-    page = run / "report.html"
+    page = run / PAGE
     return f"{latest['headline']} -> {page if page.exists() else run}"
 
 

@@ -18,6 +18,7 @@ from perfhooks.recording.like_torch.face import TorchFace
 from perfhooks.recording.loader import SteppingLoader
 from perfhooks.recording.window import region
 from perfhooks.run.folder import check_out
+from perfhooks.run.layout import STEPS
 from perfhooks.run.timeline import clock
 from perfhooks.schedule import Schedule
 from perfhooks.watching.loops import Asked
@@ -262,7 +263,7 @@ class Profiler(TorchFace):
         if not places:
             return self._course.why_nothing()
         captures = [place.load() for place in places if place.capture_file.exists()]
-        table = step_table([place.artifact("steps.csv") for place in places])
+        table = step_table([place.artifact(STEPS) for place in places])
         if format == "markdown":
             return Text.of(of_run(places[-1].run), is_markdown=True)
         return Text.of("\n\n".join([table, *(line for line in [cost_line(captures)] if line)]))
