@@ -6,6 +6,13 @@ VENV ?= .venv
 WORKERS ?= 2
 # damaged traces in `make fuzz`, about three hundred a second
 CASES ?= 200000
+# mutants in `make mutants`: how many, of which room (all of them if empty), which ones, and how many at once
+N ?= 100
+ROOM ?=
+SEED ?= 0
+JOBS ?= 2
+# anything: find out again which test enters which line
+MAP ?=
 # for `make test-oldest`: torch 2.4 has no builds for Python 3.13 and later
 PYTHON_OLDEST ?= $(shell python3.10 --version >/dev/null 2>&1 && echo python3.10 || echo $(PYTHON))
 
@@ -19,7 +26,7 @@ OLDEST := .venv-oldest
 READY := .perfhooks-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test demo lint types docs dist bench fuzz drop-in test-oldest clean distclean
+.PHONY: help setup test demo lint types docs dist bench fuzz mutants drop-in test-oldest clean distclean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -58,6 +65,9 @@ bench: setup  ## measure what profiling costs, beside the peers
 fuzz: setup  ## damage traces and run folders in CASES ways: all is made of them, or one line says why not
 	$(BIN)/python benchmarks/fuzz.py --cases $(CASES)
 
+mutants: $(VENV)/.mutants-ready  ## change N things (of ROOM), one at a time, and list the changes that no test notices
+	$(BIN)/python benchmarks/mutants.py --count $(N) --seed $(SEED) --jobs $(JOBS) $(if $(ROOM),--room $(ROOM)) $(if $(MAP),--map-again)
+
 drop-in: setup  ## the same code with torch's profiler and with ours; TORCH_TESTS=.../test_profiler.py: its own tests as well
 	$(BIN)/python -m pytest tests/test_torch_parity.py tests/test_torch_face.py
 	$(if $(TORCH_TESTS),$(BIN)/python benchmarks/drop_in.py $(TORCH_TESTS))
@@ -77,6 +87,10 @@ $(VENV)/$(READY): pyproject.toml
 	$(call environment,$(PYTHON),$(VENV))
 	$(BIN)/python -m pip install --editable '.[all]' --group dev
 	$(call first,$(VENV))
+	touch $@
+
+$(VENV)/.mutants-ready: $(VENV)/$(READY)
+	$(BIN)/python -m pip install --quiet --group mutants
 	touch $@
 
 $(OLDEST)/$(READY): pyproject.toml

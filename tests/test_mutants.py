@@ -1,0 +1,111 @@
+"""`make mutants` on a package of two functions."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("cosmic_ray", reason="needs the dependency group `mutants`")
+
+SCRIPT = Path(__file__).parents[1] / "benchmarks" / "mutants.py"
+
+MODULE = """\
+def asserted(value):
+    return value + 1
+
+
+def only_called(value):
+    return value + 1
+
+
+def never_called(value):
+    return value + 1
+"""
+
+TESTS = """\
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def answered():
+    command = [sys.executable, "-c", "from perfhooks.dist import sums; print(sums.asserted(4), sums.only_called(4))"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_something_else():
+    pass
+
+
+def test_a_process(answered):
+    assert answered.startswith("5 ")
+"""
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    tree = tmp_path_factory.mktemp("project")
+    for name, text in {
+        "perfhooks/__init__.py": "",
+        # left out of a copy at the top, where it is what a build leaves
+        "perfhooks/dist/__init__.py": "",
+        "perfhooks/dist/sums.py": MODULE,
+        "integrations/README.md": "",
+        "tests/test_sums.py": TESTS,
+    }.items():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text(text)
+    return tree
+
+
+def told_of(tree):
+    command = [sys.executable, SCRIPT, "--tree", tree, "--room", "dist", "--count", "99", "--jobs", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def told(tree):
+    return told_of(tree)
+
+
+def killed_lines(told):
+    return [line.split(":")[2] for line in told.splitlines() if line.startswith("killed")]
+
+
+def test_what_a_test_asserts_is_killed_also_in_a_process_that_a_shared_fixture_starts(told):
+    assert killed_lines(told) == ["2"] * 3
+    assert told.count("; tests/test_sums.py::test_a_process\n") == 3
+
+
+def test_a_survivor_is_shown_with_its_place_its_change_and_what_was_tried(told):
+    entered = "survived: perfhooks/dist/sums.py:6: arithmetic; 1 of 1 tests that enter the line passed\n"
+    change = "    -    return value + 1\n    +    return value - 1\n"
+    assert entered + change in told
+    assert "survived: perfhooks/dist/sums.py:10: arithmetic; no test enters it\n" + change in told
+
+
+def test_the_numbers_are_told_by_room(told):
+    header, *rows = told.rstrip().splitlines()[-3:]
+    assert header.split("  ")[0] == "room"
+    assert [row.split() for row in rows] == [["dist", "3", "0", "6"], ["all", "3", "0", "6"]]
+
+
+def test_the_tree_itself_is_left_as_it_was(told, tree):
+    assert (tree / "perfhooks/dist/sums.py").read_text() == MODULE
+
+
+def test_a_function_that_has_changed_is_tried_with_what_entered_it_and_new_tests_are_tried_too(told, tree, tmp_path):
+    shutil.copytree(tree, tmp_path / "project")
+    module = tmp_path / "project/perfhooks/dist/sums.py"
+    module.write_text(MODULE.replace("value + 1", "1 + value", 1))
+    new = "from perfhooks.dist import sums\n\n\ndef test_new():\n    assert sums.never_called(2) == 3\n"
+    (tmp_path / "project/tests/test_new.py").write_text(new)
+    again = told_of(tmp_path / "project")
+    assert "running 1 tests" in again
+    assert sorted(killed_lines(again)) == ["10"] * 3 + ["2"] * 3
