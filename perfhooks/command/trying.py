@@ -13,7 +13,6 @@ from perfhooks.command.show import Form, form
 from perfhooks.command.targets import Source, find, last_window
 from perfhooks.errors import OptionError, PerfhooksError
 from perfhooks.progress import remaining, working
-from perfhooks.trace.names import operators
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -126,7 +125,9 @@ def _wanted(op: Sequence[str] | None, pattern: str | None) -> Callable[[str], ob
     if op and pattern:
         raise OptionError("choose one of --op and --finding")
     if op:
-        names = {name if "::" in name or "#" in name else f"{operators.NAMESPACE}{name}" for name in op}
+        from perfhooks.trace.names.operators import NAMESPACE
+
+        names = {name if "::" in name or "#" in name else f"{NAMESPACE}{name}" for name in op}
         names |= {f"{name}.step" for name in names if "#" in name}  # an update is called by its class in the table
         return names.__contains__
     return None if pattern is None else re.compile(pattern).fullmatch

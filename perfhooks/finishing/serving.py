@@ -41,7 +41,10 @@ def serve(first: str) -> None:
         message = MESSAGE.decode(line)
         if isinstance(message, FinishWindow | WriteSteps | TurnPage):
             _answer(answers, Answer(message.task, _problem(message)))
-        line = sys.stdin.readline()
+        try:
+            line = sys.stdin.readline()
+        except ConnectionResetError:  # the training has ended, and did not read what it was told last
+            break
 
 
 def _problem(message: FinishWindow | WriteSteps | TurnPage) -> str | None:
