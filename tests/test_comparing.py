@@ -752,6 +752,13 @@ def test_a_row_is_surely_dearer_only_beyond_twice_the_spread_of_those_that_did_n
         assert first.sure == pytest.approx(sure, abs=1)
 
 
+@pytest.mark.parametrize(("shortest", "factor"), [(1, 1.5), (0.999, 1)])
+def test_rows_tell_how_rows_vary_from_a_two_thousandth_of_the_step_on(shortest, factor):
+    times = [shortest] * 10 + [2000 - 10 * shortest]
+    sides = rows_of(times), rows_of([1.5 * time for time in times])
+    assert usual(Aligned(*sides)).factor == pytest.approx(factor)
+
+
 def test_of_fewer_than_ten_rows_nothing_is_known_of_how_rows_vary():
     slow = rows_of([1500] * 9), rows_of([1500] * 10)
     plain = rows_of([1000] * 9), rows_of([1000] * 10)

@@ -551,6 +551,15 @@ def test_a_copy_that_waits_for_a_device_that_pauses_is_not_blamed_for_it(tmp_pat
     assert finding.advice.startswith("The call waits for what was launched before it")
 
 
+@pytest.mark.parametrize(("size", "is_said"), [(20_000_000, True), (-1, False)])
+def test_copies_have_a_volume_and_a_speed_where_their_sizes_are_known(size, is_said, tmp_path):
+    """20,000,000 bytes in 2 ms."""
+    (finding,) = found_in(tmp_path, steps(lambda made, at: pageable_copies(made, at, size=size), begin=2100 * US))
+    assert finding.rule == "blocking-copies"
+    assert ("19.1 MiB in a step at 10 GB/s" in finding.evidence) == is_said
+    assert any("GB/s" in line for line in finding.evidence) == is_said
+
+
 def test_the_gradients_of_attention_are_written_out_as_well(tmp_path):
     """Each product has two; the time is that of all five."""
 

@@ -190,8 +190,9 @@ def test_thinning_keeps_the_ends_the_peak_and_the_size(levels, rows):
         assert whole.height > rows or mine.height == whole.height
 
 
-def test_the_handler_writes_two_files(tmp_path):
-    artifacts = list(Memory(rows=3).artifacts(Capture(), opened(tmp_path, PLANTED)))
+@pytest.mark.parametrize("rows", [1, 3])
+def test_the_handler_writes_two_files_and_keeps_the_peak_however_few_rows_are_asked_for(rows, tmp_path):
+    artifacts = list(Memory(rows=rows).artifacts(Capture(), opened(tmp_path, PLANTED)))
     assert [name for name, _ in artifacts] == ["memory.csv", "memory.peak.csv"]
     file = io.BytesIO()
     artifacts[0].write(file)

@@ -90,6 +90,16 @@ def test_a_category_is_translated_wherever_a_chunk_ends(size, tmp_path, monkeypa
     assert gzip.decompress(translated(source, tmp_path).read_bytes()) == gzip.decompress(whole)
 
 
+@pytest.mark.parametrize("size", [1, 7, 24])
+def test_a_category_before_the_first_comma_is_translated_wherever_a_chunk_ends(size, tmp_path, monkeypatch):
+    monkeypatch.setattr("perfhooks.trace.reading.source.BLOCK", size)
+    monkeypatch.setattr("perfhooks.trace.reading.source._PACKED_BLOCK", size)
+    source = tmp_path / "spool.json"
+    source.write_text('{"traceEvents":[{"cat":"cuda_runtime","name":"cudaLaunchKernel"}]}')
+    after = json.loads(gzip.decompress(translated(source, tmp_path).read_bytes()))
+    assert after["traceEvents"] == [{"cat": "runtime", "name": "cudaLaunchKernel"}]
+
+
 def test_without_a_folder_the_file_lies_beside_the_others(tmp_path):
     trace = read(testing.write_trace(tmp_path / "spool.json", EVENTS))
     ((name, write),) = TensorBoard().artifacts(Capture(), trace)

@@ -56,6 +56,11 @@ def test_results_that_differ_are_shown(machine):
     assert perfhooks.compare_calls(nothing, clock=machine.clock).differences == {"new": None}
 
 
+def test_results_of_another_number_of_tensors_are_infinitely_far_apart(machine):
+    both = {"old": lambda x: (machine.work(1e-3), x)[1], "new": lambda x: (machine.work(1e-3), (x, x))[1]}
+    assert perfhooks.compare_calls(both, [torch.ones(3)], clock=machine.clock).differences == {"new": float("inf")}
+
+
 def test_a_function_may_use_autograd_and_leaves_random_numbers_alone(machine):
     weights = torch.ones(3, requires_grad=True)
     before = torch.get_rng_state()
