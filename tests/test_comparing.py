@@ -415,6 +415,21 @@ def test_a_model_and_the_same_compiled_are_compared_by_the_modules_that_both_hav
         assert sum(row.difference for row in rows) == pytest.approx(b.wall / b.steps - a.wall / a.steps)
 
 
+def test_a_kernel_is_compared_by_its_whole_name_where_both_have_it_or_only_one_has_any_of_its_kind(tmp_path):
+    """Else, as for gemm, by what is left without what a compiler writes into it."""
+    sides = []
+    for names in (("gemm<1>", "sum<float>", "cat<1>"), ("gemm<2>", "sum<float>", "sum<half>", "fill<2>")):
+        events = [testing.step_mark(3, 0, 1000)]
+        for number, name in enumerate(names, 1):
+            begin = 100 * number
+            events += [testing.launch(number, begin - 50, begin - 40)]
+            events += [testing.kernel(number, begin, begin + 50, name=name)]
+        sides.append(measured(tmp_path, events))
+    found = {row.name: (row.is_gone, row.is_new) for row in compared(*sides).views["kernels"] if row.name}
+    both = dict.fromkeys(("gemm", "sum<float>"), (False, False))
+    assert found == both | {"cat<1>": (True, False), "sum<half>": (False, True), "fill<2>": (False, True)}
+
+
 @pytest.mark.parametrize(
     ("name", "plain"),
     [
