@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import perfhooks
 from perfhooks import labels
+from perfhooks.recording import labelling
 from perfhooks.trace import read
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.tables import steps
@@ -524,6 +525,41 @@ def test_what_is_compiled_stays_as_it_is(tmp_path, how, first):
     assert recorded.count("backward") == 3 - (first == 3)
     assert recorded.ms("forward") > 0
     assert recorded.count("forward") == (3 - (first == 3)) * (1 if how == "function" else 2), "what comes after it too"
+
+
+class Tallies:
+    """What torch.compile makes of calls: its graphs, and where they break."""
+
+    def __init__(self):
+        from torch._dynamo.utils import counters
+
+        torch.compiler.reset()
+        counters.clear()
+        self._counters, self._graphs = counters, 0
+        self.call = torch.compile(nn.Sequential(nn.Linear(8, 8), Breaks(), nn.Linear(8, 8)), backend=self._backend)
+
+    def _backend(self, graph, _inputs):
+        self._graphs += 1
+        return graph.forward
+
+    def train(self, *_):
+        self.call(torch.ones(2, 8)).sum().backward()
+
+    def tallied(self):
+        torch.compiler.reset()
+        return self._graphs, sum(self._counters["graph_break"].values())
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch.compile asks for it
+def test_a_break_in_an_inner_module_leaves_the_same_graphs_in_the_first_window_of_a_process(tmp_path, monkeypatch):
+    monkeypatch.setattr(labelling, "_here", labelling._Here())
+    plain = Tallies()
+    plain.train()
+    expected = plain.tallied()
+    assert expected[1], "it breaks"
+    seen = Tallies()
+    record(tmp_path, lambda prof, step: seen.train() if step == 2 else None, steps=4)
+    assert seen.tallied() == expected
 
 
 RANKS = """

@@ -241,6 +241,7 @@ def test_a_program_that_computes_is_looked_at_after_its_patience_and_recorded_if
     main = Main(monkeypatch, 0.2, operators=True)
     assert main.window._comes_to_compute()
     assert main.trials == [60.0]
+    assert 0.001 < main.now - 60.0 < 0.1, "a look takes milliseconds, as every operator in it is recorded"
 
 
 def test_a_program_that_computes_without_operators_is_looked_at_ever_more_rarely(monkeypatch):

@@ -1,10 +1,13 @@
 """Trainings with mmengine: every form a config can give the hook, every loop, every part of a step."""
 
+import csv
 import functools
 import io
 import json
 import logging
 import time
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +23,9 @@ from mmengine_training import (
     EPOCHS,
     ITERATIONS,
     LOADING,
+    Samples,
     Tiny,
+    batches,
     capture,
     names,
     on_test,
@@ -40,6 +45,7 @@ from perfhooks_mmengine import ProfilerHook
 
 SCHEDULE = "skip_first=2 wait=2 warmup=1 active=3 repeat=2"
 AT_ONCE = "wait=0 warmup=0 active=3 repeat=1"
+NEVER = "wait=100 warmup=1 active=1"
 
 pytestmark = pytest.mark.usefixtures(tidy.__name__)
 
@@ -214,6 +220,30 @@ def test_each_part_gets_the_time_that_was_spent_in_it(tmp_path):
     for part, least in {**LEAST_MS, "other": 60}.items():
         found = [row[f"{part}_ms"] for row in rows(windows(done)[0])]
         assert min(found) >= least, (part, found)
+
+
+class SlowSamples(Samples):
+    """Each takes a while to read."""
+
+    def __getitem__(self, index):
+        time.sleep(0.010)
+        return super().__getitem__(index)
+
+
+def test_the_wait_for_a_batch_is_in_the_timeline_also_outside_of_windows(tmp_path):
+    slow = functools.partial(batches, 8, dataset=SlowSamples())
+    done = trained(
+        tmp_path,
+        ProfilerHook(schedule={"train": NEVER, "val": NEVER}),
+        train_dataloader=slow(),
+        train_cfg={"max_epochs": 1, "by_epoch": True},
+        **validation() | {"val_dataloader": slow()},
+    )
+    path = Path(done.log_dir) / "perf" / done.timestamp / "rank0.timeline.csv"
+    with path.open() as file:
+        waits = [(row["stage"], float(row["data_ms"] or 0)) for row in csv.DictReader(file)]
+    assert Counter(stage for stage, _ in waits) == {"train": 8, "validate": 8}
+    assert min(wait for _, wait in waits) >= 20, waits
 
 
 def test_labels_are_there_only_while_a_window_is_open_and_nothing_of_them_stays(tmp_path):

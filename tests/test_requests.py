@@ -36,6 +36,7 @@ from perfhooks.watching.asking import Asking, Wish
 from perfhooks.watching.loops import Asked, WatchedLoop
 from perfhooks.watching.post import Post
 from perfhooks.watching.requests import Loop
+from perfhooks.watching.status import Status
 
 MATRIX = torch.ones(8, 8)
 QUIET = {"on_trace_ready": "steps", "keep_results": False}
@@ -411,6 +412,30 @@ def test_nobody_waits_longer_than_he_wants_for_a_loop_that_stands_still(job, mon
     began = job.now
     assert job.ask(timeout=30.0) == {0: "it did not see the request in time"}
     assert job.now - began == pytest.approx(30.0, abs=0.5)
+
+
+@pytest.mark.parametrize(
+    ("where", "why"),
+    [
+        (None, "its steps are too slow, or stand still"),
+        (at(510), "its steps are too slow, or stand still"),
+        (at(510, is_running=False), "its loop stands between two passes, at step 510"),
+    ],
+    ids=["says nothing", "steps", "between two passes"],
+)
+def test_of_a_rank_that_does_not_come_to_its_steps_in_time_is_said_where_it_stands(job, monkeypatch, where, why):
+    answer = WatchedLoop.answer
+
+    def accept(loop, asked, *_, **__):
+        answer(loop, asked, "accepted", window="train-to-come", first=asked.first)
+
+    monkeypatch.setattr(WatchedLoop, "answer", accept)
+    job.rank(0, at(500))
+    if where is not None:
+        publish_json(job.folder / layout.status(0), Status(process=Process.current(), time=0.0, loop=where))
+    (problem,) = job.ask(timeout=30.0).values()
+    (asked,) = job.heard
+    assert problem == f"it has not come to step {asked.first} in time: {why}"
 
 
 def test_the_command_asks_for_what_its_options_say_and_for_nothing_else(job):

@@ -572,6 +572,20 @@ def test_three_profilers_share_one_thread_that_ends_with_them_and_stays_out_of_c
     assert not thread.is_alive()
 
 
+ENDS = """
+from perfhooks.run.timeline import Timeline
+from perfhooks.watching import watcher
+from perfhooks.watching.loops import WatchedLoop
+
+watcher.attach(WatchedLoop(Timeline("train"), "train", 60.0, step=int, wake=int))
+"""
+
+
+def test_a_process_ends_with_its_program_though_a_loop_is_still_watched():
+    """As that of a program which never stops its profiler."""
+    subprocess.run([sys.executable, "-c", ENDS], check=True, timeout=60)
+
+
 def test_a_folder_that_is_gone_and_a_tracer_change_nothing(tmp_path, caplog):
     import shutil
 
