@@ -48,6 +48,18 @@ def test_frames_are_as_wide_as_their_time(trace):
     assert int(found["aten::mm"].get("data-d")) > int(found["train.py(1): <module>"].get("data-d"))
 
 
+def test_a_frame_shows_as_much_of_its_name_as_fits_into_it(tmp_path):
+    long = "aten::" + "long" * 20
+    events = [step_mark(1, 0, 1000), op("aten::mm", 0, 250), op(long, 250, 500), op("aten::add", 500, 501)]
+    found = frames(drawn(Flame(share=0), read(write_trace(tmp_path / "t.json", events)))["flame.svg"])
+    shown = {name: "".join(group.find(f"{SVG}text").itertext()) for name, group in found.items() if "aten" in name}
+    assert shown["aten::mm"] == "aten::mm"
+    assert shown[long].endswith("…")
+    assert long.startswith(shown[long][:-1])
+    assert len(shown[long]) > 20
+    assert shown["aten::add"] == ""
+
+
 def test_device_time_has_kernels_as_leaves(trace):
     root = drawn(Flame(by="device"), trace)["flame.device.svg"]
     assert frames(root)["gemm"].find(f"{SVG}rect").get("class") == "kernel"

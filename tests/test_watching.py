@@ -348,6 +348,15 @@ def test_a_device_that_runs_slower_than_at_its_best_is_throttled(by_hand, monkey
     assert [row.cause for row in by_hand.slow()] == ["throttled clock", "unknown"], "a few percent are usual"
 
 
+def test_whoever_explains_a_slow_step_is_told_whether_there_are_other_ranks(by_hand, monkeypatch):
+    told, explain = [], Explainer.explain
+    monkeypatch.setattr(Explainer, "explain", lambda self, of: told.append(of.is_distributed) or explain(self, of))
+    by_hand.steps(*QUIET, 1000.0)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    by_hand.steps(1000.0)
+    assert told == [False, True]
+
+
 def test_the_log_says_what_explains_how_much_of_a_slow_step(by_hand, caplog):
     """The first of a kind, then the tenth."""
     caplog.set_level("INFO", "perfhooks")
