@@ -33,7 +33,7 @@ def test_wrong_options_raise_before_training():
 
 def test_it_takes_every_option_of_the_profiler_but_the_stage():
     given = {name: value for name, value in DEFAULTS.items() if name != "stage"}
-    assert ProfilerCallback(**given).profilers["train"]._options == DEFAULTS
+    assert ProfilerCallback(**given).profilers["train"]._course.options == DEFAULTS
 
 
 def test_out_of_the_box_it_records_one_small_window_into_the_output_folder(tmp_path):
