@@ -294,8 +294,9 @@ def test_functional_training_has_a_forward_and_a_backward_pass(tmp_path):
             weight.sub_(gradient, alpha=1e-3)
 
     recorded = record(tmp_path, body)
-    assert recorded.ms("forward") > 0
-    assert recorded.ms("backward") > 0
+    # of a step that nobody else's work interrupted
+    assert (recorded.steps["forward_ms"] / recorded.steps["wall_ms"]).max() > 0.05
+    assert (recorded.steps["backward_ms"] / recorded.steps["wall_ms"]).max() > 0.05
 
 
 def test_calls_without_gradients_are_told_apart(tmp_path):
