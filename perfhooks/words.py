@@ -52,7 +52,7 @@ def size(count: float) -> str:
 
 
 def count(number: int, one: str, many: str | None = None) -> str:
-    """So many of something: ``1 step``, ``1,200 steps``."""
+    """A number of things with its noun: ``1 step``, ``1,200 steps``."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 

@@ -33,7 +33,7 @@ _STEPS: Final = 500
 _KINDS: Final = 60
 _WORST: Final = 40
 _CELLS: Final = 8192
-"""So many numbers may tell of single steps of single ranks."""
+"""Maximum number of cells in the table of own work by rank and step."""
 _DIGITS: Final = 6
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _ROUNDS: Final = 50
 _STILL_MS: Final = 1e-4
 _ROWS: Final = 1 << 18
-"""So many ends are enough: an offset is a median, and clocks drift little in a window."""
+"""Ends of collectives that are enough: an offset is a median, and clocks drift little in a window."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Clocks:
     error_ms: float | None = None
     """After that, half of all ends are this close to the middle of those of their collective."""
     error_95_ms: float | None = None
-    """So close are 95 of 100."""
+    """The error that 95 of 100 stay below."""
 
 
 def align(ends: pl.DataFrame, clocks: Mapping[int, str] | None = None) -> Clocks:

@@ -23,7 +23,7 @@ _BETWEEN_TWO: Final = ("send", "recv", "send_recv")
 _NS: Final = 1e-6
 """Milliseconds in a nanosecond."""
 _SLACK: Final = 10
-"""So many times the error of clocks may two ranks seem to miss each other in one collective."""
+"""Maximum apparent distance between two ranks in one collective, in multiples of the clocks' error."""
 _TICK_MS: Final = 0.05
 """And so much besides."""
 

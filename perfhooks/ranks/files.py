@@ -41,10 +41,10 @@ COLLECTIVES: Final[Mapping[str, pl.DataType]] = {
 """Those of a table of collectives."""
 
 _APART_S: Final = 60.0
-"""So far apart are the clocks of no two machines, in seconds."""
+"""Seconds that the clocks of two machines never differ by."""
 
 _BATCH: Final = 8 << 20
-"""So many bytes of tables are text at once."""
+"""Maximum bytes of tables that are held as text at once."""
 
 
 class Facts(msgspec.Struct, gc=False):

@@ -33,10 +33,10 @@ Event = dict[str, msgspec.Raw]
 _EVENTS_BEGIN: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN: Final = re.compile(rb"\}\s*,(?=\s*\{)")
 _PROCESSES: Final = 1000
-"""So many numbers of processes a rank has: rank 0 those from 1000 on. Perfetto takes 0 for the idle process."""
+"""Process numbers that each rank gets: rank 0 those from 1000 on. Perfetto takes 0 for the idle process."""
 _ATTEMPTS: Final = 64
 _LONGEST: Final = 16 << 20
-"""So many bytes one event may have, and so many the keys before and behind the events."""
+"""Maximum bytes of one event, and of the keys before and behind the events."""
 _LATEST: Final = 4.0e15
 """Microseconds; no event is later, and a number so large may have more digits than memory has room for."""
 _PLAIN_TIME: Final = re.compile(rb"(\d{1,16})(?:\.(\d{1,3})0*)?")

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from perfhooks.run.steps import Steps
 
 _BUDGET: Final = 5 << 19
-"""So many bytes of windows' data go into a page, and what ranks say together; what else does not fit is there as a row
+"""Maximum bytes of windows' data in a page, and of what ranks say together; what else does not fit is there as a row
 of numbers."""
 _BUDGET_RANKS: Final = 5 << 17
-"""So many of these at most are what ranks say together."""
+"""Maximum of these bytes for what ranks say together."""
 _MISSING: Final = 60
 _UNSHOWN: Final = ("steps", "own", "worst")
 """Of what `perfhooks.ranks.gather` says of a window: more than the page shows."""
