@@ -333,8 +333,8 @@ _OPENED: set[Path] = set()
 """The folders of runs that this process took part in."""
 _LONGEST_WINDOW_S: Final = 3600
 _LATE: Final = 128
-"""Number of the last windows that count as late ones: as the ranks of a job finish a window at about the same time, none of them has left
-them when the last one does."""
+"""Number of the last windows that count as late ones: the ranks of a job finish a window at about the same time, so
+none of them has left these when the last one does."""
 
 
 class _Mark(msgspec.Struct):
