@@ -14,7 +14,8 @@ import pytest
 from rich.console import Console
 
 from perfhooks import testing
-from perfhooks.command import app, show
+from perfhooks.command import app
+from perfhooks.command.work import show
 from perfhooks.errors import OptionError, PerfhooksError, TraceError
 from perfhooks.handlers.tensorboard import translate
 from perfhooks.ranks import merge as merging

@@ -14,7 +14,7 @@ from test_trying import Costs, Machine
 
 from perfhooks import Profiler, testing
 from perfhooks.command import app
-from perfhooks.command import trying as command
+from perfhooks.command.work import trying as work
 from perfhooks.report import page, run_data
 from perfhooks.report.data import read_run
 from perfhooks.trying import timing, trial
@@ -200,7 +200,7 @@ def test_the_page_says_what_was_measured_beside_the_finding(tmp_path):
 
 
 def test_an_update_is_asked_for_by_the_name_that_the_table_gives_it():
-    wanted = command._wanted(["Optimizer.step#SGD", "mm"], None)
+    wanted = work.wanted(["Optimizer.step#SGD", "mm"], None)
     assert [name for name in ("Optimizer.step#SGD.step", "aten::mm", "Optimizer.step#Adam.step") if wanted(name)] == [
         "Optimizer.step#SGD.step",
         "aten::mm",

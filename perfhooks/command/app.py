@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from perfhooks.command import compare, demo, doctor, flame, merge, report, run, schedule, show, trying
-from perfhooks.command.running import capture, top
+from perfhooks.command import capture, compare, demo, doctor, flame, merge, report, run, schedule, show, top, trying
 from perfhooks.errors import PerfhooksError
 from perfhooks.version import __version__
 from perfhooks.words import printable
@@ -40,11 +39,9 @@ def perfhooks(
 
 app.command("run", epilog=run.EXAMPLES, context_settings={"allow_interspersed_args": False})(run.command)
 app.command("try", epilog=trying.EXAMPLES)(trying.command)
-app.command("capture", epilog=capture.EXAMPLES)(capture.command)
-app.command("top", epilog=top.EXAMPLES)(top.command)
-app.command("compare", epilog=compare.EXAMPLES, cls=compare.CLASS)(compare.command)
-for verb in (report, flame, schedule, doctor, demo, show, merge):
-    app.command(verb.__name__.rpartition(".")[2], epilog=verb.EXAMPLES)(verb.command)
+for verb in (capture, top, compare, report, flame, schedule, doctor, demo, show, merge):
+    of_class = getattr(verb, "CLASS", None)
+    app.command(verb.__name__.rpartition(".")[2], epilog=verb.EXAMPLES, cls=of_class)(verb.command)
 
 
 def main() -> None:

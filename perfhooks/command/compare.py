@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -10,16 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer.core import TyperCommand
 
-from perfhooks.command.limits import MAX_UNPACKED
-from perfhooks.command.output import write
+from perfhooks.command.trace_options import MAX_UNPACKED
 from perfhooks.errors import OptionError
-from perfhooks.progress import working
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from perfhooks.comparing.comparison import Comparison
-    from perfhooks.comparing.side import Side
 
 EXAMPLES: Final = """Examples:
 
@@ -90,31 +84,19 @@ def command(
 
     The verdict is about the steps that nobody recorded; the reasons come from the recorded windows.
     """
-    limit = _share(fail_if_slower or tolerance, "fail-if-slower" if fail_if_slower else "tolerance")
+    from perfhooks.command.work import compare
+
+    limit = compare.share(fail_if_slower or tolerance, "fail-if-slower" if fail_if_slower else "tolerance")
     if save is not None:
-        _save(targets, stage, save)
+        compare.save([Path(each) for each in targets if each != _BETWEEN], stage, save)
         return
     if shares and fail_if_slower:
         raise OptionError("choose one of --shares and --fail-if-slower: shares of a step say nothing of its length")
-    made = _compared(_sides(targets), stage, limit, shares=shares)
-    _tell(made, form)
-    _page(made, out, show_it=show_it)
+    made = compare.compared(_sides(targets), stage, limit, shares=shares)
+    compare.tell(made, form.value)
+    compare.page(made, out, show_it=show_it)
     if fail_if_slower and made.verdict is not None and made.verdict.outcome == "slower":
         raise typer.Exit(SLOWER)
-
-
-def _share(text: str | None, name: str) -> float:
-    from perfhooks.comparing.verdict import TOLERANCE
-
-    if text is None:
-        return TOLERANCE
-    try:
-        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1:
-        raise OptionError(f"{name} must be a share from 0 to 1, such as 2% or 0.02; got {text!r}")
-    return value
 
 
 def _sides(targets: Sequence[str]) -> list[list[Path]]:
@@ -132,55 +114,3 @@ def _sides(targets: Sequence[str]) -> list[list[Path]]:
             else "compare takes runs on both sides of one --"
         )
     return [[Path(each) for each in side] for side in sides]
-
-
-def _compared(sides: Sequence[Sequence[Path]], stage: str | None, tolerance: float, *, shares: bool) -> Comparison:
-    from perfhooks.comparing.comparison import compare
-    from perfhooks.comparing.sources import read
-
-    with working("comparing"):
-        a, b = read(sides, stage)
-        return compare(a, b, tolerance=tolerance, shares=shares)
-
-
-def _save(targets: Sequence[str], stage: str | None, path: Path) -> None:
-    from perfhooks.comparing import baseline
-    from perfhooks.comparing.sources import read
-
-    with working("reading"):
-        (side,) = read([[Path(each) for each in targets if each != _BETWEEN]], stage)
-    _warn(side)
-    write(path, baseline.encode(side))
-    typer.echo(path)
-
-
-def _warn(side: Side) -> None:
-    for note in side.notes:
-        typer.echo(f"perfhooks: {note}", err=True)
-
-
-def _tell(made: Comparison, form: Form) -> None:
-    if form is Form.json:
-        import msgspec
-
-        from perfhooks.comparing.comparison import data
-
-        sys.stdout.flush()
-        sys.stdout.buffer.write(msgspec.json.encode(data(made)) + b"\n")
-        sys.stdout.flush()
-        return
-    from perfhooks.comparing import written
-
-    typer.echo(written.markdown(made) if form is Form.markdown else written.text(made))
-
-
-def _page(made: Comparison, out: Path | None, *, show_it: bool) -> None:
-    if out is None and not show_it:
-        return
-    from perfhooks.comparing.page import render
-
-    path = out or Path("comparison.html")
-    write(path, render(made).encode())
-    typer.echo(path, err=True)
-    if show_it:
-        typer.launch(path.absolute().as_uri())

@@ -1,21 +1,16 @@
-"""Which run or which traces a user means, by what was said or by what lies around."""
+"""Which run a user means, by what was said or by what lies around."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from perfhooks.errors import PerfhooksError, TraceError
+from perfhooks.errors import PerfhooksError
 from perfhooks.run.layout import LATEST, MANIFEST
-from perfhooks.run.reading import is_plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from perfhooks.run.capture import Capture, Place
+    from collections.abc import Iterator
 
 _DEPTH: Final = 5
 """Folders below the working directory that are looked at: ``lightning_logs/version_3/perf/RUN`` is four deep."""
@@ -49,120 +44,6 @@ def _manifests() -> Iterator[Path]:
             return
 
 
-@dataclass(frozen=True)
-class Source:
-    """One trace to show."""
-
-    path: Path | str
-    window: str = ""
-    """Which of several it is."""
-    capture: Capture | None = None
-    """The facts of its window, if it is one of ours."""
-
-    @property
-    def communication(self) -> str | None:
-        """The kernels that its training said communicate; see `perfhooks.trace.read`."""
-        return None if self.capture is None else self.capture.options.get("communication")
-
-    @property
-    def rank(self) -> int:
-        """The rank that recorded it, as far as its folder knows."""
-        return 0 if self.capture is None else self.capture.rank
-
-
-def find(target: str | None) -> list[Source]:
-    """Find the traces that a user means, windows and ranks in order.
-
-    Args:
-        target: a trace or a URL of one, the folder of a run or of a window, a folder that holds runs (the latest is
-            taken), or any folder with traces, see `perfhooks.run.loose.traces`.
-
-    Raises:
-        TraceError: there is none.
-        PerfhooksError: the run folder was written by a newer perfhooks.
-    """
-    from perfhooks.run.folder import Run
-
-    path = last_run() if target is None else Path(target)
-    if target is not None and ("://" in target or path.is_file()):
-        return [Source(target)]
-    if not path.exists():
-        raise TraceError(f"{path} does not exist")
-    run = run_in(path)
-    places = _places(path) if run is None else Run.existing(run).places()
-    found = [source for place in places if (source := _source(place)) is not None]
-    if not places:
-        found = _loose(path)
-    if not found:
-        missing = "its windows kept no trace" if places else "no run, no window, and no *.json with traceEvents"
-        raise TraceError(f"{path} has no trace to show: {missing}")
-    return found
-
-
-def run_of(target: str | None) -> Path | None:
-    """The folder of the run that a user means; None where it is none, as where it is a trace.
-
-    Args:
-        target: the folder of a run, of a window, or one that holds runs (the latest is taken).
-
-    Raises:
-        PerfhooksError: it was written by a newer perfhooks, or there is none at all.
-    """
-    from perfhooks.run.folder import Run
-
-    path = last_run() if target is None else Path(target)
-    if not path.is_dir():
-        return None
-    run = run_in(path) or (path.parent if (path.parent / MANIFEST).exists() else None)
-    return None if run is None else Run.existing(run).folder
-
-
 def run_in(folder: Path) -> Path | None:
     """A folder itself if it is that of a run, or the latest run that it holds."""
     return next((each for each in (folder, folder / LATEST) if (each / MANIFEST).exists()), None)
-
-
-def last_window(sources: Sequence[Source]) -> list[Source]:
-    """Those of some traces that are of the window that ended last, the lowest rank first."""
-    from perfhooks.run.capture import Capture, Place
-    from perfhooks.run.finished import FinishedWindow, in_order
-
-    windows: dict[str, dict[Place, Capture]] = {}
-    for source in sources:
-        place = Place(Path(source.window), source.rank)
-        windows.setdefault(source.window, {})[place] = source.capture or Capture()
-    last = in_order(FinishedWindow(Path(name), captures) for name, captures in windows.items())[-1]
-    return [source for source in sources if source.window == last.folder.name]
-
-
-def _loose(folder: Path) -> list[Source]:
-    """Traces that others recorded: those of all ranks together, one without a rank by itself."""
-    from perfhooks.run import loose
-    from perfhooks.run.capture import Capture
-
-    windows = loose.windows(loose.traces(folder))
-    found = []
-    for turn, together in enumerate(windows):
-        name = together[0].path.name if together[0].rank is None else f"{turn + 1} of {len(windows)}"
-        # with a last step, whatever it is, no step was cut short
-        found += [Source(each.path, name, Capture(rank=each.rank or 0, last=0)) for each in together]
-    return found
-
-
-def _places(window: Path) -> list[Place]:
-    """The ranks of one window."""
-    from perfhooks.run.folder import Run
-
-    return [place for place in Run(window.parent).places() if place.folder.name == window.name]
-
-
-def _source(place: Place) -> Source | None:
-    from perfhooks.run.capture import Capture
-
-    capture = None
-    with contextlib.suppress(PerfhooksError):
-        capture = place.load()
-    path = place.trace()
-    if path is None and capture is not None and is_plain(place.saved(capture)):
-        path = place.saved(capture)
-    return None if path is None else Source(path, place.folder.name, capture or Capture(rank=place.rank))

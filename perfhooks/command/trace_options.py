@@ -1,4 +1,4 @@
-"""How much of an archive may be unpacked: an option of every verb that reads traces."""
+"""Options of the verbs that read traces."""
 
 from __future__ import annotations
 
@@ -29,3 +29,12 @@ MAX_UNPACKED: Final = typer.Option(
     show_default=False,
 )
 """The option. A verb's parameter for it has a name that begins with _, as it has no use for the value."""
+
+COMMUNICATION: Final = typer.Option(
+    "--communication",
+    metavar="TEXT",
+    help="Parts of names, as 'mine|other': kernels in whose name one of them is found communicate, beside those of "
+    "NCCL and the other libraries that are known.",
+    show_default=False,
+)
+"""An option of those verbs that read traces of others."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from perfhooks import words
+from perfhooks.watching.view import bars
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -64,8 +65,6 @@ _Line = tuple[str, str, str]
 
 
 def _above(seen: Seen, width: int, blocks: str) -> Iterator[_Line]:
-    from perfhooks.watching.view import bars  # it needs numpy, which `perfhooks --help` must not wait for
-
     yield "run", f"{seen.run}, {_state(seen)}", ""
     yield "now", _where(seen), "bold"
     yield "minute", ", ".join(_pace(seen)) or "no step has been written yet", ""

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
 from perfhooks.command.run import numbers
 from perfhooks.command.targets import last_run
 from perfhooks.errors import OptionError
-from perfhooks.progress import line
-from perfhooks.run.layout import PAGE, STEPS
-from perfhooks.words import printable
-
-if TYPE_CHECKING:
-    from perfhooks.watching.asking import Outcome
+from perfhooks.options import check_request
+from perfhooks.run.layout import PAGE
 
 EXAMPLES: Final = """Examples:
 
@@ -53,42 +49,25 @@ def command(
     The steps are chosen so far ahead that every rank hears of them in time; the job does not wait, and its ranks need
     not talk to each other. Exits with 1 if no rank recorded.
     """
-    from perfhooks.options import check_request
-    from perfhooks.watching.asking import Asking, Wish
+    from perfhooks.command.work import capture
 
     options = {"with_stack": with_stack, "profile_memory": memory, "record_shapes": shapes}
     check_request(steps, options)
     if not timeout > 0:
         raise OptionError(f"--timeout must be a number of seconds > 0, got {timeout}")
-    wish = Wish(
+    run = (last_run() if target is None else target).absolute()
+    is_recorded = capture.asked(
+        run,
+        timeout,
         steps=steps,
         ranks=None if ranks is None else tuple(numbers([part.strip() for part in ranks.split(",")], ranks)),
         stage=stage,
         options={name: True for name, wanted in options.items() if wanted},
     )
-    run = (last_run() if target is None else target).absolute()
-    with line() as tell:
-        outcomes = Asking(run, wish, tell).outcomes(timeout)
-    recorded = _show(outcomes)
-    if not recorded:
+    if not is_recorded:
         raise typer.Exit(1)
     page = run / PAGE
     if page.exists():
         typer.echo(page)
         if show_it:
             typer.launch(page.as_uri())
-
-
-def _show(outcomes: list[Outcome]) -> bool:
-    """Print what became of each rank; whether any has recorded."""
-    from perfhooks.report.terminal_tables import step_table
-
-    for outcome in outcomes:
-        if outcome.capture is None:
-            typer.echo(printable(f"rank {outcome.rank}: nothing recorded: {outcome.problem}"), err=True)
-        elif outcome.note or outcome.capture.partial:
-            typer.echo(printable(f"rank {outcome.rank}: {outcome.note or outcome.capture.partial}"), err=True)
-    places = [outcome.place for outcome in outcomes if outcome.place is not None]
-    if places:
-        typer.echo(printable(step_table([place.artifact(STEPS) for place in places])))
-    return bool(places)

@@ -1,4 +1,4 @@
-"""``perfhooks top``: how a job is doing, redrawn while it runs."""
+"""How a job is doing, redrawn while it runs."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import os
 import sys
 import threading
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 import typer
+from rich.console import Console
+from rich.live import Live
 
-from perfhooks.command.targets import last_run
+from perfhooks.command.work.keys import pressed
+from perfhooks.command.work.written import ASCII, BLOCKS, line, screen
 from perfhooks.errors import PerfhooksError
+from perfhooks.watching.asking import Asking, Wish
+from perfhooks.watching.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from perfhooks.watching.asking import Outcome
-    from perfhooks.watching.view import Seen, View
+    from perfhooks.watching.view import Seen
 
-EXAMPLES: Final = """Examples:
-
-- `perfhooks top perf/latest`
-- `perfhooks top perf/latest | tee top.log`
-"""
 _EACH_S: Final = 1.0
 """Seconds between two looks."""
 _FORGOTTEN_S: Final = 600.0
@@ -33,22 +33,9 @@ _CAPTURE_S: Final = 600.0
 _FAREWELL_S: Final = 5.0
 
 
-def command(
-    target: Annotated[
-        Path | None,
-        typer.Argument(
-            help="The folder of a run, such as perf/latest; the last run below here if not given.", show_default=False
-        ),
-    ] = None,
-) -> None:
-    """Watch a run: its pace, its slow steps and ranks, and its windows, redrawn each second; of an ended one the end.
-
-    Reads files only, so it runs on any machine that sees the folder. q or Ctrl-C quits, c records the next 3 steps.
-    Without a terminal it prints one line a second, until the run has ended.
-    """
-    from perfhooks.watching.view import View
-
-    view = View(last_run() if target is None else target)
+def top(run: Path) -> None:
+    """Show a run until somebody quits; in a pipe until it has ended."""
+    view = View(run)
     if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
         _show(view)
     else:
@@ -56,8 +43,6 @@ def command(
 
 
 def _print(view: View) -> None:
-    from perfhooks.command.running.written import line
-
     while True:
         seen = view.look()
         typer.echo(line(seen))
@@ -69,12 +54,6 @@ def _print(view: View) -> None:
 
 def _show(view: View) -> None:
     """Draw until somebody quits; the last look stays on the terminal as one line."""
-    from rich.console import Console
-    from rich.live import Live
-
-    from perfhooks.command.running.keys import pressed
-    from perfhooks.command.running.written import ASCII, BLOCKS, line, screen
-
     console = Console()
     blocks = ASCII if console.options.ascii_only else BLOCKS
     seen = view.look()
@@ -136,8 +115,6 @@ class _Request:
             self._thread.join(_FAREWELL_S)
 
     def _ask(self) -> None:
-        from perfhooks.watching.asking import Asking, Wish
-
         try:
             outcomes = Asking(self._run, Wish(), self._tell).outcomes(_CAPTURE_S)
             self.note = "; ".join(map(_said, outcomes))

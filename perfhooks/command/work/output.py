@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from perfhooks.errors import PerfhooksError
+from perfhooks.run.publishing import publish
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,8 +17,6 @@ def write(path: Path, content: bytes) -> None:
     Raises:
         PerfhooksError: It cannot be written.
     """
-    from perfhooks.run.publishing import publish
-
     if path.is_dir():
         raise PerfhooksError(f"{path} cannot be written: it is a folder")
     try:

@@ -1,1 +1,0 @@
-"""The verbs for a job that is running."""

@@ -1,0 +1,34 @@
+"""``perfhooks top``: how a job is doing, redrawn while it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from perfhooks.command.targets import last_run
+
+EXAMPLES: Final = """Examples:
+
+- `perfhooks top perf/latest`
+- `perfhooks top perf/latest | tee top.log`
+"""
+
+
+def command(
+    target: Annotated[
+        Path | None,
+        typer.Argument(
+            help="The folder of a run, such as perf/latest; the last run below here if not given.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Watch a run: its pace, its slow steps and ranks, and its windows, redrawn each second; of an ended one the end.
+
+    Reads files only, so it runs on any machine that sees the folder. q or Ctrl-C quits, c records the next 3 steps.
+    Without a terminal it prints one line a second, until the run has ended.
+    """
+    from perfhooks.command.work import top
+
+    top.top(last_run() if target is None else target)

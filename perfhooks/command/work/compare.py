@@ -1,0 +1,84 @@
+"""Two sides, compared and told."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+import typer
+
+from perfhooks.command.work.output import write
+from perfhooks.comparing import baseline, written
+from perfhooks.comparing.comparison import compare, data
+from perfhooks.comparing.page import render
+from perfhooks.comparing.sources import read
+from perfhooks.comparing.verdict import TOLERANCE
+from perfhooks.errors import OptionError
+from perfhooks.progress import working
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from perfhooks.comparing.comparison import Comparison
+    from perfhooks.comparing.side import Side
+
+
+def share(text: str | None, name: str) -> float:
+    """A tolerance as people write it.
+
+    Raises:
+        OptionError: It is none.
+    """
+    if text is None:
+        return TOLERANCE
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1:
+        raise OptionError(f"{name} must be a share from 0 to 1, such as 2% or 0.02; got {text!r}")
+    return value
+
+
+def compared(sides: Sequence[Sequence[Path]], stage: str | None, tolerance: float, *, shares: bool) -> Comparison:
+    """Two sides, each of one run or several, held against each other."""
+    with working("comparing"):
+        a, b = read(sides, stage)
+        return compare(a, b, tolerance=tolerance, shares=shares)
+
+
+def save(runs: Sequence[Path], stage: str | None, path: Path) -> None:
+    """Keep runs as a baseline."""
+    with working("reading"):
+        (side,) = read([runs], stage)
+    _warn(side)
+    write(path, baseline.encode(side))
+    typer.echo(path)
+
+
+def _warn(side: Side) -> None:
+    for note in side.notes:
+        typer.echo(f"perfhooks: {note}", err=True)
+
+
+def tell(made: Comparison, form: Literal["text", "markdown", "json"]) -> None:
+    """Write it to standard output."""
+    if form == "json":
+        sys.stdout.flush()
+        sys.stdout.buffer.write(msgspec.json.encode(data(made)) + b"\n")
+        sys.stdout.flush()
+        return
+    typer.echo(written.markdown(made) if form == "markdown" else written.text(made))
+
+
+def page(made: Comparison, out: Path | None, *, show_it: bool) -> None:
+    """Write the page, if it is asked for."""
+    if out is None and not show_it:
+        return
+    path = out or Path("comparison.html")
+    write(path, render(made).encode())
+    typer.echo(path, err=True)
+    if show_it:
+        typer.launch(path.absolute().as_uri())

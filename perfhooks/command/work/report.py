@@ -1,0 +1,111 @@
+"""Pages of runs and of traces, made and told."""
+
+from __future__ import annotations
+
+import os
+import sys
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from perfhooks import report
+from perfhooks.command.work.output import write
+from perfhooks.errors import PerfhooksError
+from perfhooks.finishing.adoption import adopted
+from perfhooks.finishing.leftovers import finish_all
+from perfhooks.handlers.permit import Permit
+from perfhooks.progress import counting, working
+from perfhooks.ranks.missing import named
+from perfhooks.report.page import render
+from perfhooks.report.run_data import from_trace
+from perfhooks.run.layout import PAGE
+from perfhooks.run.manifest import Manifest
+from perfhooks.words import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from perfhooks.finishing.leftovers import Outcome
+
+_EACH: Final = 8
+"""Maximum number of ranks of a window that have a line each, because nobody reads a thousand."""
+
+
+def of_run(run: Path, handlers: Sequence[str], remote: str | None) -> tuple[Path | None, bool]:
+    """Finish a run; its page, and whether all of it is whole."""
+    if run.is_dir() and not os.access(run, os.W_OK):
+        made = f"; its page is {run / PAGE}" if (run / PAGE).exists() else ""
+        raise PerfhooksError(f"{run} cannot be written to: copy it to a folder of your own{made}")
+    outcomes = []
+    with working(f"finishing {run}"):
+        for _, window in groupby(
+            finish_all(run, Permit(kinds=tuple(handlers), remote=remote)), lambda outcome: outcome.place.folder
+        ):
+            ranks = list(window)
+            outcomes += ranks
+            for line, is_problem in _lines(ranks):
+                typer.echo(printable(line), err=is_problem)
+    if not outcomes:
+        typer.echo(f"{run}: no window was recorded")
+        return None, True
+    with working(f"making the page of {run}"):
+        page = report.write(run, remote=remote)
+    elsewhere = Manifest.read(run).remote
+    if elsewhere is not None and remote is None:
+        kept = printable(elsewhere)
+        typer.echo(f"the run says that it is kept at {kept}; `--upload {kept}` copies it there", err=True)
+    for line in report.headlines(page):
+        typer.echo(printable(line))
+    return page, not any(outcome.problem for outcome in outcomes)
+
+
+def of_folder(folder: Path, out: Path | None, communication: str | None) -> tuple[Path | None, bool]:
+    """The page of all traces in a folder, and whether all of them could be read."""
+    with counting("reading trace") as tell, adopted(folder, communication=communication, tell=tell) as run:
+        made = report.write(run.folder, title=folder.resolve().name)
+        lines, content = report.headlines(made), made.read_bytes()
+    for problem in run.problems:
+        typer.echo(f"perfhooks: {printable(problem)}", err=True)
+    if str(out) == "-":
+        sys.stdout.buffer.write(content)
+        return None, not run.problems
+    for line in lines:
+        typer.echo(printable(line))
+    page = folder / PAGE if out is None else out
+    write(page, content)
+    return page, not run.problems
+
+
+def of_trace(trace: Path, out: Path | None, communication: str | None) -> tuple[Path | None, bool]:
+    """The page of one trace."""
+    with working(f"reading {trace}"):
+        content = render(from_trace(trace, communication=communication)).encode()
+    if str(out) == "-":
+        sys.stdout.buffer.write(content)
+        return None, True
+    page = trace.with_name(f"{trace.name.split('.json')[0]}.{PAGE}") if out is None else out
+    write(page, content)
+    return page, True
+
+
+def _lines(window: Sequence[Outcome]) -> Iterator[tuple[str, bool]]:
+    """What became of the ranks of a window, those of many that fared alike in one line; and whether it is a problem."""
+    few = len(window) <= _EACH
+    alike: dict[tuple[str, int | None], list[Outcome]] = {}
+    for outcome in window:
+        alike.setdefault((_became(outcome), outcome.place.rank if few else None), []).append(outcome)
+    for (became, _), outcomes in alike.items():
+        ranks = [outcome.place.rank for outcome in outcomes]
+        headline = outcomes[0].capture.headline if outcomes[0].capture else ""
+        of_one = f"rank {ranks[0]}: " if headline and len(ranks) > 1 else ""
+        line = f"{window[0].place.folder.name} {named(ranks)}: {became}{': ' if headline else ''}{of_one}{headline}"
+        yield line, bool(outcomes[0].problem)
+
+
+def _became(outcome: Outcome) -> str:
+    if outcome.capture is None:
+        return outcome.problem
+    partial = f", partial ({outcome.capture.partial})" if outcome.capture.partial else ""
+    return f"{'finished now' if outcome.finished_now else 'finished'}{partial}"

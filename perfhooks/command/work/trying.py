@@ -1,0 +1,116 @@
+"""Operators that were recorded, run again."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import typer
+
+from perfhooks import report, trace
+from perfhooks.errors import OptionError, PerfhooksError
+from perfhooks.progress import remaining, working
+from perfhooks.report.terminal_tables import draw
+from perfhooks.run.circumstances import Circumstances
+from perfhooks.run.layout import MANIFEST, PAGE
+from perfhooks.trace.names.operators import NAMESPACE
+from perfhooks.trace.window import Tables
+from perfhooks.trying import recorded, safe, trial, variants, written
+from perfhooks.trying.cut import cut
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from perfhooks.command.work.show import Form
+    from perfhooks.command.work.sources import Source
+    from perfhooks.trying.cut import Cut
+    from perfhooks.trying.trial import Trial
+
+
+def tried(
+    source: Source,
+    op: Sequence[str],
+    variant: Sequence[str],
+    finding: str | None,
+    *,
+    device: str | None,
+    limit: int,
+    memory: float | None,
+    seconds: float,
+) -> Trial:
+    """Try what was asked for with the operators of a window; see the options of ``perfhooks try``.
+
+    Raises:
+        OptionError: There is no such variant, or finding.
+        PerfhooksError: Nothing of it can be run again.
+    """
+    advice = None if finding is None else variants.advised(finding)
+    variants.chosen(variant)
+    with working(f"reading {source.path}"):
+        calls = recorded.find(*_read(source))
+        offered = cut(calls, wanted(op, advice and advice.operators))
+    if not offered.groups:
+        raise PerfhooksError(_nothing(offered, op or ([finding] if finding else [])))
+    where = safe.device_of(device, on_device=calls.on_device)
+    wish = trial.Wish(
+        device=where,
+        variants=tuple(variant or (advice.variants if advice else ())),
+        limit=limit,
+        memory=safe.SHARE * safe.free_bytes(where) / safe.GIB if memory is None else memory,
+        seconds=seconds,
+    )
+    said = Circumstances() if source.capture is None else source.capture.circumstances
+    with remaining("trying") as tell:
+        return trial.run(offered, calls.step_ms, wish, said, tell)
+
+
+def _read(source: Source) -> tuple[Any, float | None]:
+    """The tables of a window, and what its steps take that nobody records where its run knows."""
+    read = trace.read(source.path, strides=True)
+    if source.capture is None:
+        return Tables(read), None
+    return source.capture.tables(read), source.capture.cost.idle_step_ms
+
+
+def wanted(op: Sequence[str] | None, pattern: str | None) -> Callable[[str], object] | None:
+    """Says of a name whether its calls were asked for; None where nothing was."""
+    if op and pattern:
+        raise OptionError("choose one of --op and --finding")
+    if op:
+        names = {name if "::" in name or "#" in name else f"{NAMESPACE}{name}" for name in op}
+        names |= {f"{name}.step" for name in names if "#" in name}  # an update is called by its class in the table
+        return names.__contains__
+    return None if pattern is None else re.compile(pattern).fullmatch
+
+
+def _nothing(offered: Cut, asked: Sequence[str]) -> str:
+    if offered.left:
+        first = offered.left[0]
+        return f"nothing can be run again: {first.name}: {first.reason}"
+    named = " or ".join(asked)
+    return f"there is no call of {named} in the steps of this recording" if asked else "there are no operators in it"
+
+
+def keep(done: Trial, source: Source) -> None:
+    """Put what was measured of findings into the run, and onto its page."""
+    folder = Path(source.path).parent.parent
+    is_run = source.capture is not None and (folder / MANIFEST).exists()
+    if is_run and written.keep(done, folder) and (folder / PAGE).exists():
+        typer.echo(f"{report.write(folder)} shows it beside what was estimated", err=True)
+
+
+def tell(done: Trial, chosen: Form) -> None:
+    """Write it to standard output, and in a pipe of CSV what is no table to standard error."""
+    if chosen == "json":
+        typer.echo(msgspec.json.encode(written.data(done)).decode())
+        return
+    if chosen == "csv":
+        sys.stdout.write(written.table(done).write_csv(float_precision=6))
+        sys.stdout.flush()
+    else:
+        draw({"tried": written.brief(done)}, limit=0)
+    for line in written.sentences(done):
+        typer.echo(line, err=chosen == "csv")
