@@ -11,6 +11,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from perfhooks.errors import PerfhooksError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -165,7 +167,6 @@ def assert_not_slower(
     from perfhooks.comparing import written
     from perfhooks.comparing.comparison import compare
     from perfhooks.comparing.sources import read
-    from perfhooks.errors import PerfhooksError
 
     sides = [[each] if isinstance(each, str | os.PathLike) else list(each) for each in (base, new)]
     made = compare(*read([[Path(run) for run in side] for side in sides]), tolerance=by)

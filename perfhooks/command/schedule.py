@@ -6,6 +6,8 @@ from typing import Annotated, Final
 
 import typer
 
+from perfhooks.schedule import Schedule
+
 EXAMPLES: Final = 'Example: `perfhooks schedule "wait=10 warmup=2 active=3 repeat=2"`'
 """What ``--help`` ends with."""
 
@@ -14,6 +16,4 @@ def command(
     words: Annotated[list[str], typer.Argument(help='As in "wait=1 warmup=1 active=3".', show_default=False)],
 ) -> None:
     """Draw a schedule: which steps wait, warm up and are recorded."""
-    from perfhooks.schedule import Schedule
-
     typer.echo(Schedule.of(" ".join(words)))

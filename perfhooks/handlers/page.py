@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
+import msgspec
+
 from perfhooks.handlers.artifact import Artifact
+from perfhooks.run.layout import SHARE
+from perfhooks.run.publishing import encoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,13 +27,9 @@ class PageData:
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
         """Two files of some tens of kilobytes."""
-        import msgspec
-
         from perfhooks.comparing import costs, saved
         from perfhooks.report import window_data
         from perfhooks.report.data import Share
-        from perfhooks.run.layout import SHARE
-        from perfhooks.run.publishing import encoded
 
         share = msgspec.convert(window_data.reduce(capture, trace), Share)
 

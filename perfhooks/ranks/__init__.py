@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import polars as pl
+
 from perfhooks.errors import PerfhooksError
-from perfhooks.ranks import missing
+from perfhooks.ranks import collectives, files, missing, steps
 from perfhooks.ranks.findings import findings
 from perfhooks.ranks.known import Known, Told
 from perfhooks.run.folder import Run, places_of
@@ -18,8 +20,6 @@ from perfhooks.run.listing import Listing
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-
-    import polars as pl
 
     from perfhooks.ranks.clocks import Clocks
     from perfhooks.ranks.files import RankedWindow
@@ -67,8 +67,6 @@ def gather(
     Raises:
         PerfhooksError: It is no run folder.
     """
-    from perfhooks.ranks import files
-
     folder = Run.existing(run)
     known, seen = known or Known(), seen or Listing.of(run)
     folders = folder.window_folders() if windows is None else windows
@@ -98,8 +96,6 @@ def gather(
 
 def _told(folder: Path) -> Told:
     """What the ranks say of one window; nothing of a folder that is none."""
-    from perfhooks.ranks import files
-
     ranks = {place.rank for place in places_of(folder)}
     if not ranks:
         return Told(ranks=(), stage="", first=0, is_trimmed=False, compared={}, missing=())
@@ -124,8 +120,6 @@ def clocks_of(window: Path) -> Clocks:
     Raises:
         PerfhooksError: It is no window.
     """
-    from perfhooks.ranks import collectives, files
-
     ranks = {place.rank for place in places_of(window)} if window.is_dir() else set()
     if not ranks:
         raise PerfhooksError(f"{window} is no window of a run: no rank left anything in it")
@@ -139,8 +133,6 @@ def _stage(window: RankedWindow) -> tuple[str, int]:
 
 
 def _compared(window: RankedWindow) -> dict[str, Any]:
-    from perfhooks.ranks import collectives, steps
-
     matched = collectives.match(window.collectives, window.clocks)
     split = steps.parts(window.steps, collectives.of_steps(matched))
     judged = steps.whole(split, matched.unsure)
@@ -169,8 +161,6 @@ def _compared(window: RankedWindow) -> dict[str, Any]:
 
 
 def _with_offsets(table: pl.DataFrame, offsets: Any) -> pl.DataFrame:
-    import polars as pl
-
     known = pl.DataFrame(
         {"rank": list(offsets), "offset_ms": list(offsets.values())}, schema={"rank": pl.Int64, "offset_ms": pl.Float64}
     )
@@ -179,10 +169,8 @@ def _with_offsets(table: pl.DataFrame, offsets: Any) -> pl.DataFrame:
 
 def _with_nodes(table: pl.DataFrame, window: RankedWindow) -> pl.DataFrame:
     """The machine of each rank, where there are several."""
-    import polars as pl
-
     nodes = [window.facts[rank].node or None for rank in table["rank"]]
-    return table if len({*nodes}) < 2 else table.with_columns(pl.Series("node", nodes, dtype=pl.String))  # noqa: PLR2004
+    return table if len({*nodes}) <= 1 else table.with_columns(pl.Series("node", nodes, dtype=pl.String))
 
 
 def _own(split: pl.DataFrame) -> dict[str, Any]:
@@ -197,8 +185,6 @@ def _own(split: pl.DataFrame) -> dict[str, Any]:
 
 def _columns(table: pl.DataFrame) -> dict[str, list[Any]]:
     """A table as lists, without columns in which nothing is known."""
-    import polars as pl
-
     known = [name for name in table.columns if table[name].null_count() < table.height]
     short = table.select(known).with_columns(pl.col(pl.Float64).round_sig_figs(_DIGITS))
     return {name: short[name].to_list() for name in known}

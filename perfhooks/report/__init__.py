@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from perfhooks.run.layout import PAGE, PAGE_DATA, PAGE_LOCK, rank_of_share, rank_of_window_file
 from perfhooks.run.locking import locked
 from perfhooks.run.publishing import encoded, publish
@@ -35,8 +37,6 @@ def write(folder: Path, *, remote: str | None = None, title: str | None = None) 
         PerfhooksError: It is no run folder.
         OSError: A file could not be written, or another process has been writing the page for two minutes.
     """
-    import msgspec
-
     from perfhooks.report.data import RunData
     from perfhooks.report.page import render
     from perfhooks.report.run_data import gather
@@ -67,8 +67,6 @@ def headlines(page: Path) -> list[str]:
 
 def _of_window(window: Window) -> list[str]:
     """What is worth most in the lowest rank that the page shows of a window."""
-    import msgspec
-
     from perfhooks.report.terminal_tables import gain
 
     shown = window.details[min(window.details, key=int)].findings if window.details else None

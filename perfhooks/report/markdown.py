@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from perfhooks import labels, words
+from perfhooks.report.run_data import from_trace, gather
 from perfhooks.run.layout import PAGE, artifact, timeline
 
 if TYPE_CHECKING:
@@ -59,8 +60,6 @@ def of_run(folder: Path) -> str:
     Raises:
         PerfhooksError: It is no run folder.
     """
-    from perfhooks.report.run_data import gather
-
     data = _plain(gather(folder))
     return _written(data, _files(folder, data["windows"]))
 
@@ -74,8 +73,6 @@ def of_trace(path: Path) -> str:
     Raises:
         TraceError: It is none.
     """
-    from perfhooks.report.run_data import from_trace
-
     return _written(_plain(from_trace(path)), [str(path)])
 
 

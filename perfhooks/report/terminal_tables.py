@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import io
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import polars as pl
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
 from perfhooks import words
 from perfhooks.run.reading import is_plain, read_bytes
@@ -12,9 +18,6 @@ from perfhooks.run.reading import is_plain, read_bytes
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
-
-    import polars as pl
-    from rich.console import Console
 
     from perfhooks.run.capture import Capture
 
@@ -40,8 +43,6 @@ def draw(tables: Mapping[str, pl.DataFrame], limit: int | None = None, console: 
         limit: how many rows of each; None is what fits a screen, 0 is all.
         console: where to draw; standard output if None.
     """
-    from rich.console import Console
-
     if console is None:
         if hasattr(sys.stdout, "reconfigure"):  # a name may hold what the terminal cannot show
             sys.stdout.reconfigure(errors="replace")
@@ -59,8 +60,6 @@ def step_table(files: Sequence[Path]) -> str:
     Args:
         files: ``steps.csv`` files; missing ones are passed over.
     """
-    import polars as pl
-
     tables = [pl.read_csv(read_bytes(file), infer_schema_length=None) for file in files if is_plain(file)]
     if not tables:
         return "no step table was written"
@@ -85,8 +84,6 @@ def cost_line(captures: Sequence[Capture]) -> str:
 
 def text(table: pl.DataFrame) -> str:
     """A table as text: a header, a row each, numbers to the right with two digits behind the point."""
-    from rich.console import Console
-
     known = [column for column in table.columns if table[column].null_count() < table.height]
     cells = {column: [_cell(value, digits=2) for value in table[column]] for column in known}
     page = io.StringIO()
@@ -119,8 +116,6 @@ def _draw(console: Console, name: str, table: pl.DataFrame, limit: int) -> None:
 
 def _draw_checks(console: Console, table: pl.DataFrame) -> None:
     """Doubts as sentences: nobody can do with half of one."""
-    from rich.text import Text
-
     console.print(f"[bold]checks[/bold] [dim]{words.count(table.height, 'doubt')} about the trace itself[/dim]")
     for severity, name, _, text, first in table.select("severity", "name", "count", "text", "first").iter_rows():
         said = words.printable(f" {name}: {text}" + (f" ({first})" if first else ""))
@@ -129,9 +124,6 @@ def _draw_checks(console: Console, table: pl.DataFrame) -> None:
 
 def _draw_findings(console: Console, table: pl.DataFrame) -> None:
     """What to do as sentences, what gains most first."""
-    from rich.padding import Padding
-    from rich.text import Text
-
     console.print("[bold]findings[/bold] [dim]what to do, what gains most first[/dim]")
     for number, row in enumerate(table.iter_rows(named=True), 1):
         console.print(Text.assemble((f"{number}. ", "bold"), row["title"], (gain(row), "cyan")))
@@ -157,8 +149,6 @@ _NOTHING: Final = {
 
 
 def _draw_turned(console: Console, cells: dict[str, list[str]]) -> None:
-    from rich.table import Table
-    from rich.text import Text
 
     drawing = Table(box=None, show_header=False, pad_edge=False, padding=(0, _GAP, 0, 0))
     drawing.add_column(style="bold", no_wrap=True)
@@ -170,14 +160,12 @@ def _draw_turned(console: Console, cells: dict[str, list[str]]) -> None:
 
 
 def _draw_plain(console: Console, cells: dict[str, list[str]], numeric: set[str]) -> None:
-    from rich.table import Table
-    from rich.text import Text
 
     widths, left_out = _fit(cells, numeric, console.width)
     drawing = Table(box=None, header_style="bold", pad_edge=False, padding=(0, _GAP, 0, 0))
     for column, width in widths.items():
-        side = "right" if column in numeric else "left"
-        drawing.add_column(_title(column), justify=side, no_wrap=True, max_width=width, overflow="ellipsis")  # type: ignore[arg-type]
+        side: Literal["left", "right"] = "right" if column in numeric else "left"
+        drawing.add_column(_title(column), justify=side, no_wrap=True, max_width=width, overflow="ellipsis")
     for row in zip(*(cells[column] for column in widths), strict=True):
         shown = (
             Text(_cut(text, width, inner=column in _INNER))
