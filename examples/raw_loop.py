@@ -29,7 +29,7 @@ def main() -> None:
             with prof.region("forward"):
                 loss = cross_entropy(model(images), labels)
             with prof.region("backward"):
-                loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+                loss.backward()
             with prof.region("optimizer"):
                 optimizer.step()
                 optimizer.zero_grad()

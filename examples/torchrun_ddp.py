@@ -37,7 +37,7 @@ def main() -> None:
             with prof.region("forward"):
                 loss = cross_entropy(model(pixels), labels)
             with prof.region("backward"):
-                loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+                loss.backward()
             with prof.region("optimizer"):
                 optimizer.step()
                 optimizer.zero_grad()

@@ -38,9 +38,9 @@ def share(part: float) -> str:
         part: From 0 to 1; what is more than the whole is written as it is.
     """
     percent = 100 * part
-    if 0 < percent < 0.1:  # noqa: PLR2004 -- the last digit that is written
+    if 0 < percent < 0.1:  # the last digit that is written
         return "<0.1%"
-    return f"{percent:.0f}%" if abs(percent) >= 9.95 else f"{percent:.1f}".removesuffix(".0") + "%"  # noqa: PLR2004
+    return f"{percent:.0f}%" if abs(percent) >= 9.95 else f"{percent:.1f}".removesuffix(".0") + "%"
 
 
 def size(count: float) -> str:
@@ -68,9 +68,9 @@ def _rounded(value: float) -> float:
 
 def _plain(value: float) -> str:
     """Three digits without an exponent and without zeros at the end."""
-    if value >= 100:  # noqa: PLR2004 -- three digits stand before the point
+    if value >= 100:  # three digits stand before the point
         return f"{value:,.0f}" if value < _ABSURD else f"{value:.3g}"
-    text = f"{value:.{1 if value >= 10 else 2}f}" if value >= 1 else f"{value:.3g}"  # noqa: PLR2004 -- two digits there
+    text = f"{value:.{1 if value >= 10 else 2}f}" if value >= 1 else f"{value:.3g}"  # two digits there
     return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
 
 

@@ -225,7 +225,7 @@ OPENS_FILES = {
     "trace/reading/packing.py": "the same",
     "handlers/tensorboard.py": "the same",
     "comparing/baseline.py": "a file that the user names",
-    "command/report.py": "the page that was just written",
+    "command/work/report.py": "the page that was just written",
     "run/publishing.py": "a draft of ours, and writing",
     "recording/window.py": "what this process saved, and writing",
     "run/timeline.py": "bytes that were read",

@@ -80,7 +80,7 @@ def activities(with_cpu: bool | None, with_cuda: bool | None) -> list[ProfilerAc
     for name, value in (("activity_with_cpu", with_cpu), ("activity_with_cuda", with_cuda)):
         if value is not None:
             _check_bool(name, value)
-    supported = torch.profiler.supported_activities()  # type: ignore[no-untyped-call]  # torch's own
+    supported = torch.profiler.supported_activities()
     devices = supported - {ProfilerActivity.CPU}
     chosen = [] if with_cpu is False else [ProfilerActivity.CPU]
     if with_cuda:

@@ -70,6 +70,6 @@ class Face:
         """The profiler of each loop that has a schedule."""
         return self._stages.profilers
 
-    def summary(self, format: Literal["table", "markdown"] = "table") -> Text:  # noqa: A002 -- as pandas calls it
+    def summary(self, format: Literal["table", "markdown"] = "table") -> Text:
         """What all windows so far say, as tables or as one page of markdown; waits for their files."""
         return self._stages.summary(format)

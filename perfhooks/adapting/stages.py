@@ -107,7 +107,7 @@ class Stage:
         self._made_of: dict[str, Any] = {
             "name": name, "schedule": schedule, "on_trace_ready": on_trace_ready,
             "options": options, "labels": labels, "listener": listener,
-        }  # fmt: skip
+        }  # fmt: skip  # one line for what the stage is, one for how it is recorded
         self.name = name
         self.profiler = Profiler(schedule=schedule, on_trace_ready=on_trace_ready, **named)
         # the framework says when its loop begins: a step before that is none of ours, and starts nothing
@@ -306,7 +306,7 @@ class Stages(dict[str, Stage]):
             self.stop(cause_of(error))
             raise
 
-    def summary(self, format: Literal["table", "markdown"] = "table") -> Text:  # noqa: A002 -- as pandas calls it
+    def summary(self, format: Literal["table", "markdown"] = "table") -> Text:
         """What all windows so far say, as text; waits for their files. A notebook shows it as it is.
 
         Args:

@@ -48,7 +48,7 @@ def run(out: Path) -> tuple[str, Path]:
     model = nn.Sequential(
         nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(), nn.Flatten(),
         nn.Linear(32 * 32 * 32, 10),
-    )  # fmt: skip
+    )  # fmt: skip  # a network is read as its layers follow each other
     optimizer = torch.optim.AdamW(model.parameters())
     noise = torch.utils.data.TensorDataset(torch.randn(16 * STEPS, 3, 32, 32), torch.randint(10, (16 * STEPS,)))
     loader = torch.utils.data.DataLoader(noise, batch_size=16)
@@ -57,7 +57,7 @@ def run(out: Path) -> tuple[str, Path]:
         for images, labels in prof.steps(loader):
             with prof.region("forward"):
                 loss = nn.functional.cross_entropy(model(images), labels)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             optimizer.zero_grad()
     return prof.summary(), out / LATEST / PAGE

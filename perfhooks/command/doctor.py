@@ -26,11 +26,14 @@ _ALSO: Final = ("pytorch_lightning",)
 _OTHER_TOOLS: Final = ("CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID", "KINETO_USE_DAEMON")
 
 
+State = Literal["ok", "note", "problem"]
+
+
 @dataclass(frozen=True)
 class Diagnosis:
     """What was found about one thing."""
 
-    state: Literal["ok", "note", "problem"]
+    state: State
     """``problem`` keeps perfhooks from recording; ``note`` is worth knowing."""
     subject: str
     text: str
@@ -70,15 +73,15 @@ def examine(out: Path) -> Iterator[Diagnosis]:
         yield _looked(subject, look)
 
 
-def _looked(subject: str, look: Callable[[], tuple[str, str]]) -> Diagnosis:
+def _looked(subject: str, look: Callable[[], tuple[State, str]]) -> Diagnosis:
     try:
         state, text = look()
     except Exception as error:  # noqa: BLE001 -- whatever it is, it is the diagnosis
         return Diagnosis("problem", subject, f"{type(error).__name__}: {error}")
-    return Diagnosis(state, subject, text)  # type: ignore[arg-type]  # one of the three
+    return Diagnosis(state, subject, text)
 
 
-def _torch() -> tuple[str, str]:
+def _torch() -> tuple[State, str]:
     if importlib.util.find_spec("torch") is None:
         return "problem", "not installed; to record: pip install 'torch>=2.4'"
     import torch
@@ -87,7 +90,7 @@ def _torch() -> tuple[str, str]:
     return ("ok" if number >= (2, 4) else "problem"), f"{torch.__version__}; 2.4 or later is needed"
 
 
-def _recorder() -> tuple[str, str]:
+def _recorder() -> tuple[State, str]:
     """Record a window for real, with all that this torch can record, and finish it."""
     import torch
 
@@ -97,7 +100,7 @@ def _recorder() -> tuple[str, str]:
         with Profiler(
             schedule="wait=0 warmup=1 active=1 repeat=1", with_stack=True, profile_memory=True, record_shapes=True,
             out=folder, run="doctor", background=False, on_error="raise", on_trace_ready=["trace", "steps"],
-        ) as prof:  # fmt: skip
+        ) as prof:  # fmt: skip  # all that can be recorded, then how
             for _ in range(2):
                 torch.ones(8) + 1
                 prof.step()
@@ -108,10 +111,10 @@ def _recorder() -> tuple[str, str]:
     return "ok", f"Kineto recorded a step and wrote it ({size / 1000:.1f} kB)"
 
 
-def _devices() -> tuple[str, str]:
+def _devices() -> tuple[State, str]:
     import torch
 
-    names = sorted(activity.name for activity in torch.profiler.supported_activities())  # type: ignore[no-untyped-call]
+    names = sorted(activity.name for activity in torch.profiler.supported_activities())
     accelerator = getattr(torch, "accelerator", None)
     found = accelerator is not None and accelerator.is_available()
     working = str(accelerator.current_accelerator()) if found and accelerator is not None else None
@@ -123,7 +126,7 @@ def _devices() -> tuple[str, str]:
     return ("ok" if working else "note"), text
 
 
-def _stacks() -> tuple[str, str]:
+def _stacks() -> tuple[State, str]:
     import torch
 
     python = sys.version_info
@@ -135,7 +138,7 @@ def _stacks() -> tuple[str, str]:
     return "ok", "with_stack works with this Python and torch"
 
 
-def _frameworks() -> tuple[str, str]:
+def _frameworks() -> tuple[State, str]:
     versions = {name: version for name in FRAMEWORKS if (version := _version(name))}
     missing = [name for name in FRAMEWORKS if name not in versions and name not in _ALSO]
     found = ", ".join(f"{name} {version}" for name, version in versions.items()) or "none: loops of your own only"
@@ -149,14 +152,14 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _other_tools() -> tuple[str, str]:
+def _other_tools() -> tuple[State, str]:
     active = [name for name in _OTHER_TOOLS if os.environ.get(name)]
     if active:
         return "note", f"{', '.join(active)} is set: only one tool at a time can record a device"
     return "ok", "none that would take the device's events"
 
 
-def _files(out: Path) -> tuple[str, str]:
+def _files(out: Path) -> tuple[State, str]:
     from perfhooks.run.folder import check_out
     from perfhooks.run.remote import is_network_disk
 

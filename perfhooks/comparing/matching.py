@@ -179,7 +179,8 @@ def shapeless(a: Iterable[Where], b: Iterable[Where]) -> tuple[set[tuple[str, st
     both = [{(where.operator, where.shapes) for where in rows if where.operator} for rows in (a, b)]
     alone = both[0] - both[1], both[1] - both[0]
     names = {name for name, _ in alone[0]} & {name for name, _ in alone[1]}
-    return tuple({each for each in side if each[0] in names} for side in alone)  # type: ignore[return-value]  # two
+    of_a, of_b = ({(name, shapes) for name, shapes in side if name in names} for side in alone)
+    return of_a, of_b
 
 
 class Kernels:

@@ -216,7 +216,7 @@ def _found(capture: Capture, trace: perfhooks.trace.Trace) -> dict[str, str]:
 def added(parts: Sequence[Costs]) -> Costs:
     """The costs of several windows or runs together; what one lacks, all lack."""
     known = [each for each in parts if each.steps]
-    if len(known) < 2:  # noqa: PLR2004 -- nothing to add
+    if len(known) <= 1:
         return known[0] if known else Costs()
     total = Costs(
         steps=sum(each.steps for each in known),

@@ -139,9 +139,10 @@ def _announced(name: str) -> Callable[..., Handler] | None:
     """The handler that an installed package announces by this name."""
     for point in importlib.metadata.entry_points(group=ENTRY_POINTS, name=name):
         try:
-            return point.load()  # type: ignore[no-any-return]  # what it makes is checked by the caller
+            announced: Callable[..., Handler] = point.load()  # what it makes is checked by the caller
         except (ImportError, AttributeError) as error:
             raise OptionError(f"handler {name!r} cannot be imported ({error})") from error
+        return announced
     return None
 
 
@@ -159,9 +160,9 @@ def _imported(path: str) -> Callable[..., Handler]:
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise OptionError(f"no handler is called {path!r}; known: {', '.join(NAMES)}, or 'module:Class'{hint}")
     try:
-        made = getattr(importlib.import_module(module), name)
+        made: Callable[..., Handler] = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise OptionError(f"handler {path!r} cannot be imported ({error})") from error
     if not callable(made):
         raise OptionError(f"handler {path!r} is not a class")
-    return made  # type: ignore[no-any-return]  # what it makes is checked by the caller
+    return made  # what it makes is checked by the caller

@@ -82,7 +82,7 @@ def _when_made(kind: Any, signal: StepSignal, add: Callable[[Any], Any]) -> None
     plain = kind.__init__
 
     @functools.wraps(plain)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 -- it is one
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         plain(self, *args, **kwargs)
         with guard("profiling with the framework's own face"):
             face = add(self)

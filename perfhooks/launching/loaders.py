@@ -22,7 +22,7 @@ def listen(loader: Any, signal: StepSignal) -> None:
     kinds: dict[type, type] = {}
 
     @functools.wraps(plain)
-    def __iter__(self: Any) -> Any:  # noqa: N807 -- it is one
+    def __iter__(self: Any) -> Any:
         waiting = signal.heard.waiting
         waiting.ask(clock())
         iterator = plain(self)
@@ -42,7 +42,7 @@ def telling(kind: type, signal: StepSignal) -> type:
     plain = kind.__next__  # type: ignore[attr-defined]  # it is an iterator's
     heard = signal.heard
 
-    def __next__(self: Any) -> Any:  # noqa: N807 -- it is one
+    def __next__(self: Any) -> Any:
         heard.fetches += 1
         if heard.armed or heard.fetches >= heard.way.due:
             signal.look_at_fetch()

@@ -80,7 +80,7 @@ class StepSignal:
 
         self._is_compiling = is_compiling
         # inside a graph our bookkeeping would be traced, and each new count compile the step again
-        self._hear_outside = disable(self._hear)  # type: ignore[no-untyped-call]
+        self._hear_outside = disable(self._hear)
         return is_compiling()
 
     def _hear(self, optimizer: object) -> None:

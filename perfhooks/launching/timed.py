@@ -135,7 +135,7 @@ class TimedWindow:
             failed = True
             with guard("recording a program without steps"):
                 # what this call has interrupted
-                self._answer = is_harmless_in(sys._getframe(1)) and act()  # noqa: SLF001 -- documented
+                self._answer = is_harmless_in(sys._getframe(1)) and act()
                 failed = False
             if failed:
                 self._over.set()

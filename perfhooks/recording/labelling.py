@@ -201,7 +201,7 @@ def _uncompiled(function: Callable[..., Any], *, recursive: bool = True) -> Call
     """
     if "torch._dynamo" not in sys.modules:  # asking would import it, which takes a second
         return function
-    disabled: Callable[..., Any] = torch.compiler.disable(function, recursive=recursive)  # type: ignore[no-untyped-call]
+    disabled: Callable[..., Any] = torch.compiler.disable(function, recursive=recursive)
     return disabled
 
 
@@ -212,7 +212,7 @@ def _labelled_call(module: Module, /, *args: Any, **kwargs: Any) -> Any:
     # Most calls are inner ones, and with stacks every function that is called here is an event more in the trace: on
     # other threads too there is nothing else to do, and _is_compiled is written out.
     is_known = _here.inside and id(module) in _here.order.seen
-    if is_known and module._compiled_call_impl is None and type(module).__name__ != _COMPILED:  # noqa: SLF001 -- as there
+    if is_known and module._compiled_call_impl is None and type(module).__name__ != _COMPILED:
         return _call_module(module, *args, **kwargs)
     if is_compiling() or get_ident() != _here.thread:
         return _call_module(module, *args, **kwargs)
@@ -231,7 +231,7 @@ def _labelled_call(module: Module, /, *args: Any, **kwargs: Any) -> Any:
 
 def _is_compiled(module: Module) -> bool:
     """Whether torch.compile made it, or compiled it in place."""
-    in_place = module._compiled_call_impl  # noqa: SLF001 -- torch has no public way to ask
+    in_place = module._compiled_call_impl
     return in_place is not None or type(module).__name__ == _COMPILED
 
 
@@ -258,7 +258,7 @@ def _begin_call(module: Module, args: tuple[Any, ...]) -> _Label:
 
 def _is_traced(args: tuple[Any, ...]) -> bool:
     """Whether the call runs for torch.jit.trace, or on the stand-ins of tensors with which torch.compile works."""
-    traced: bool = is_tracing()  # type: ignore[no-untyped-call]
+    traced: bool = is_tracing()
     return traced or any(type(given).__module__.startswith("torch._subclasses") for given in args)
 
 

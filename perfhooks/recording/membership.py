@@ -89,7 +89,7 @@ class Membership:
             logger.warning(
                 "this process is rank %d of %d now, and was %d of %d when profiling began: its files stay there; "
                 "call start() after init_process_group()", job.rank, job.world_size, before.rank, before.world_size,
-            )  # fmt: skip
+            )  # fmt: skip  # the values stand under the words
             return True
         old, self.run = self.run, None
         records = selected(self._options["ranks"], job)

@@ -243,7 +243,7 @@ class Profiler(TorchFace):
         """How many recorded windows have no files yet, as far as was heard of them."""
         return self._course.windows.handover.tasks.windows_left
 
-    def summary(self, format: Literal["table", "markdown"] = "table") -> str:  # noqa: A002 -- as pandas calls it
+    def summary(self, format: Literal["table", "markdown"] = "table") -> str:
         """What all windows so far say, as text; waits for their files. A notebook shows it as it is.
 
         Args:

@@ -99,7 +99,7 @@ class Requests:
             logger.warning(
                 "%d steps made a trace of %.0f MB, more than max_trace_mb=%g: windows have %d active steps from now on",
                 schedule.active, size / 1e6, budget_mb, active,
-            )  # fmt: skip
+            )  # fmt: skip  # the values stand under the words
 
     def opening(self, step: int) -> RequestedWindow | None:
         """The window on request that begins at a step."""

@@ -148,7 +148,7 @@ def _quiet_kineto() -> Iterator[None]:
     whoever has set it keeps his own. The only level without the first line has no errors either, so where there is a
     device nothing is changed: there they may say why it was not recorded.
     """
-    recorded = torch.profiler.supported_activities()  # type: ignore[no-untyped-call]
+    recorded = torch.profiler.supported_activities()
     if _LEVEL in os.environ or recorded != {ProfilerActivity.CPU}:
         yield
         return
@@ -290,7 +290,7 @@ class Window(TorchProfile):
             )
             self._thread = None
             if self.execution_trace_observer is not None:
-                self.execution_trace_observer.stop()  # type: ignore[no-untyped-call]
+                self.execution_trace_observer.stop()
             return
         began = time.perf_counter()
         try:

@@ -58,19 +58,18 @@ def gather(run: Path, steps: int | None, seen: Listing | None = None) -> dict[st
     if not found.height:
         return None
     waits = pl.col("cause").is_in([RANKS, UNKNOWN])
-    each = found.sort(waits, maintain_order=True).group_by("stage", "step").agg(
-        pl.col("cause").first(), pl.col("wall_ms").max()
-    )  # fmt: skip
-    causes = each["cause"].value_counts(sort=True).sort("count", "cause", descending=[True, False]).head(_CAUSES)
+    by_step = found.sort(waits, maintain_order=True).group_by("stage", "step")
+    slow = by_step.agg(pl.col("cause").first(), pl.col("wall_ms").max())
+    causes = slow["cause"].value_counts(sort=True).sort("count", "cause", descending=[True, False]).head(_CAUSES)
     several = found["rank"].n_unique()
     return {
         "rows": json_values.columns(found if several > 1 else found.drop("rank"), _ROWS),
         "rows_count": found.height,
-        "count": each.height,
-        "wall_ms": json_values.number(each["wall_ms"].sum()),
+        "count": slow.height,
+        "wall_ms": json_values.number(slow["wall_ms"].sum()),
         "causes": {json_values.text(name): count for name, count in causes.iter_rows()},
         "ranks": several,
-        **({"steps": steps} if steps is not None and steps >= each.height else {}),
+        **({"steps": steps} if steps is not None and steps >= slow.height else {}),
         **({"is_cut": True} if is_cut else {}),
     }
 

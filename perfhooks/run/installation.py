@@ -35,11 +35,11 @@ class Installation:
     @classmethod
     def current(cls) -> Installation:
         """Of this process; it asks Python, and not the disk."""
-        folder = os.getcwd()  # noqa: PTH109 -- a string is what is kept
+        folder = os.getcwd()
         paths = sysconfig.get_paths()
         sites = [*site.getsitepackages(), site.getusersitepackages(), paths["purelib"], paths["platlib"]]
         return cls(
-            path=tuple(os.path.abspath(each) for each in sys.path if isinstance(each, str)),  # noqa: PTH100
+            path=tuple(os.path.abspath(each) for each in sys.path if isinstance(each, str)),
             sites=tuple(dict.fromkeys(sites)),
             standard=tuple(dict.fromkeys((paths["stdlib"], paths["platstdlib"]))),
             prefix=sys.prefix,
@@ -67,7 +67,7 @@ class Installation:
             return Origin.NO_SOURCE if file.startswith("<") else Origin.TORCH
         if file.startswith(_OURS) or "/perfhooks_" in file:
             return Origin.PERFHOOKS
-        return self._origin(os.path.dirname(file))  # noqa: PTH120 -- a string
+        return self._origin(os.path.dirname(file))
 
     def _folder_of(self, file: str) -> str | None:
         """The folder that the recorder cut off a file's name; it cuts the longest."""

@@ -38,9 +38,8 @@ class Counters(NamedTuple):
 
     def since(self, before: Counters) -> Counters:
         """What was added."""
-        return Counters(*(
-            None if now is None or then is None else max(0, now - then) for now, then in zip(self, before, strict=True)
-        ))  # fmt: skip
+        pairs = zip(self, before, strict=True)
+        return Counters(*(None if now is None or then is None else max(0, now - then) for now, then in pairs))
 
 
 class Thread:
@@ -128,6 +127,8 @@ def clock_mhz() -> float | None:
     return None
 
 
+_MOST_PAUSES: Final = 4096
+"""Kept at most: nobody asks for them while nobody watches."""
 _MANY_YOUNG: Final = 50_000
 """Python collects every 700 or 2,000; there are more where a training had switched that off for a while."""
 
@@ -160,8 +161,8 @@ class Collections:
         elif self._began:
             self._pauses.append((self._began, time.perf_counter_ns(), self._where))
             self._began = 0
-            if len(self._pauses) > 4096:  # nobody asks while nobody watches  # noqa: PLR2004
-                del self._pauses[:2048]
+            if len(self._pauses) > _MOST_PAUSES:
+                del self._pauses[: _MOST_PAUSES // 2]
 
     def within(self, begin: int, end: int) -> tuple[int, Frame | None]:
         """The nanoseconds of collections in a stretch of time, and where the longest of them began."""

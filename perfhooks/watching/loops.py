@@ -99,7 +99,7 @@ class WatchedLoop:
         self.wake()
 
     def answer(self, asked: Asked, state: State, *, window: str = "", first: int | None = None,
-               last: int | None = None, why: str = "") -> None:  # fmt: skip
+               last: int | None = None, why: str = "") -> None:  # fmt: skip  # one answer, in two lines
         """Say what becomes of a window: to whoever waits, else in the log if it comes to nothing."""
         if asked.name and self.run is not None:
             said = Answer(rank=self.run.rank, state=state, window=window, first=first, last=last, why=why)

@@ -63,7 +63,7 @@ def outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 def innermost_of(thread: int) -> FrameType | None:
     """The frame that a thread is in; None if it has ended."""
-    return sys._current_frames().get(thread)  # noqa: SLF001 -- documented, and the only way
+    return sys._current_frames().get(thread)
 
 
 def stack_of(thread: int) -> Stack:
@@ -80,7 +80,7 @@ def caller(above: int) -> Frame | None:
         above: How far it is above whoever asks.
     """
     with contextlib.suppress(ValueError):
-        return Frame.of(sys._getframe(above + 1))  # noqa: SLF001 -- documented, and the only way
+        return Frame.of(sys._getframe(above + 1))
     return None
 
 

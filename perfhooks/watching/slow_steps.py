@@ -127,7 +127,7 @@ def _row(cells: list[str]) -> SlowStep | None:
         return SlowStep(
             _text(stage), _whole(step), _finite(wall), _finite(times), _text(cause), _number(explained), _text(line),
             _number(data), _finite(gc), _number(cpu), switches, faults, retries,
-        )  # fmt: skip
+        )  # fmt: skip  # in the order of the columns
     except ValueError:
         return None
 

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import typer
@@ -65,7 +66,7 @@ def _show(view: View) -> None:
                 live.update(screen(seen, request.note, *console.size, blocks), refresh=True)
 
             draw(seen)
-            while not _is_quit(keys, request.begin, lambda: draw(seen)):  # noqa: B023 -- drawn at once
+            while not _is_quit(keys, request.begin, partial(draw, seen)):
                 seen = view.look()
                 draw(seen)
     except KeyboardInterrupt:

@@ -115,7 +115,7 @@ class _Held(contextlib.AbstractContextManager["_Held"]):
         try:
             handler = signal.getsignal(number)
             if callable(handler):
-                handler(number, sys._getframe(1))  # noqa: SLF001 -- what Python itself hands over
+                handler(number, sys._getframe(1))
             else:
                 os.kill(os.getpid(), number)
         finally:
@@ -224,7 +224,7 @@ _watchman: Final = _Watchman()
 
 def _is_in_collective() -> bool:
     """Whether the main thread is inside of torch.distributed, where it may wait for ever."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001 -- there is no other way to look
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
     return frame is not None and f"torch{os.sep}distributed{os.sep}" in frame.f_code.co_filename
 
 

@@ -101,7 +101,7 @@ class TorchFace(TorchProfile):
 
     def events(self) -> Any:
         """torch's events of the last window."""
-        return self._results.events()  # type: ignore[no-untyped-call]
+        return self._results.events()  # type: ignore[no-untyped-call]  # torch's own
 
     def export_chrome_trace(self, path: str, *args: Any, **kwargs: Any) -> None:
         """Write the last window's trace; any number of times, compressed where the name ends in ``.gz``."""
@@ -127,7 +127,7 @@ class TorchFace(TorchProfile):
 
     def get_trace_id(self) -> Any:
         """The trace id of the window that records, else of the last one."""
-        return (self._course.windows.current or self._results).get_trace_id()  # type: ignore[no-untyped-call]
+        return (self._course.windows.current or self._results).get_trace_id()  # type: ignore[no-untyped-call]  # as above
 
     def set_custom_trace_id_callback(self, callback: Callable[[], str]) -> None:
         """Make the trace ids of the windows to come by another callback."""

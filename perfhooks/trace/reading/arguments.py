@@ -200,8 +200,7 @@ def parsed(texts: Sequence[msgspec.Raw], variants: Sequence[Variant]) -> Sequenc
 
 @functools.cache
 def _decoder(of: type[Arguments]) -> msgspec.json.Decoder[list[Arguments]]:
-    # the type of the arguments is only known now, which no checker can follow
-    return msgspec.json.Decoder(list[of])  # type: ignore[valid-type]
+    return msgspec.json.Decoder(list[of])  # type: ignore[valid-type]  # of what is only known now
 
 
 def _parsed_alone(text: msgspec.Raw, of: type[Arguments]) -> Arguments:
