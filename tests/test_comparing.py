@@ -331,7 +331,7 @@ def test_of_many_reasons_the_largest_five_are_said_and_of_a_large_table_nothing_
     sides = []
     for name, price in (("a", 1000), ("b", 3000)):
         host = {
-            Where("other", operator=f"aten::op{place}", call=f"aten::op{place}"): costs.Cost(1, price + place * 10)
+            Where("other", operator=f"aten::op{place}", call=f"aten::op{place}"): costs.Spent(1, price + place * 10)
             for place in range(260)
         }
         wall = sum(cost.nanoseconds for cost in host.values())
@@ -659,7 +659,7 @@ def markdown_of(facts_count, notes_count, operators):
     sides = []
     for letter, price in (("a", 1000), ("b", 3000)):
         host = {
-            Where("other", module=f"Net_{place}", operator=f"aten::op{place}"): costs.Cost(1, price * place)
+            Where("other", module=f"Net_{place}", operator=f"aten::op{place}"): costs.Spent(1, price * place)
             for place in range(1, operators + 1)
         }
         found = costs.Costs(steps=1, wall=sum(cost.nanoseconds for cost in host.values()), host=host, frames=True)
@@ -755,7 +755,7 @@ def test_a_batch_is_what_the_first_layer_of_the_last_step_takes_and_fetches_are_
 
 def rows_of(times):
     """A side of one step with one operator for each time, in microseconds."""
-    host = {Where("other", operator=f"aten::op{place}"): costs.Cost(1, 1000 * us) for place, us in enumerate(times)}
+    host = {Where("other", operator=f"aten::op{place}"): costs.Spent(1, 1000 * us) for place, us in enumerate(times)}
     return costs.Costs(steps=1, wall=sum(cost.nanoseconds for cost in host.values()), host=host)
 
 

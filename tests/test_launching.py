@@ -208,7 +208,7 @@ class Main:
         monkeypatch.setattr(timed, "time", self)
         monkeypatch.setattr(timed.threading, "Event", lambda: self)
         monkeypatch.setattr(timed.threading, "Thread", mock.Mock())
-        monkeypatch.setattr(profiling, "Trial", lambda: self.trials.append(self.now) or self)
+        monkeypatch.setattr(profiling, "OperatorProbe", lambda: self.trials.append(self.now) or self)
         self.window = timed.TimedWindow(self, 60.0)
         monkeypatch.setattr(self.window, "_ask", lambda act: act())
 

@@ -382,7 +382,9 @@ def test_only_the_ranks_that_are_wanted_are_asked_and_only_those_that_live(job):
 
 def test_a_rank_does_not_hear_of_windows_of_others_nor_of_those_that_were_asked_for_before_it_began(job):
     def window(ranks):
-        requests.ask(job.folder, requests.new_id(), requests.Window(stage="train", first=9, steps=1, ranks=ranks))
+        requests.ask(
+            job.folder, requests.new_id(), requests.WindowRequest(stage="train", first=9, steps=1, ranks=ranks)
+        )
 
     requests.call(job.folder, requests.new_id())
     window((0,))

@@ -335,7 +335,7 @@ def bytes_and_layout(name, tensors):
 
 def run_with(costs, offered, **wishes):
     machine = Machine()
-    wish = trial.Wish(device=CPU, clock=machine.clock, **wishes)
+    wish = trial.TrialOptions(device=CPU, clock=machine.clock, **wishes)
     with Costs(machine, costs):
         return trial.run(offered, 100.0, wish, Circumstances())
 
@@ -648,7 +648,7 @@ def test_ctrl_c_shows_what_was_measured_and_all_is_as_it_was(monkeypatch):
 
 def test_what_needs_more_memory_than_it_may_is_not_run():
     large = signature("mm", tensor(1 << 20, 1 << 20), tensor(1 << 20, 1 << 20))
-    done = trial.run(offer((large, 1, 1)), 1.0, trial.Wish(device=CPU, memory=1), Circumstances())
+    done = trial.run(offer((large, 1, 1)), 1.0, trial.TrialOptions(device=CPU, memory=1), Circumstances())
     assert done.rows[0].problem.startswith("needs ")
     assert "--memory" in written.table(done)["verdict"][0]
 

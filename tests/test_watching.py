@@ -25,7 +25,7 @@ from perfhooks.run.folder import Run
 from perfhooks.run.installation import Installation
 from perfhooks.run.timeline import Timeline
 from perfhooks.watching import counters, sampling, slow, slow_steps, watch, watcher
-from perfhooks.watching.causes import Explainer, Seen
+from perfhooks.watching.causes import Explainer, StepFacts
 from perfhooks.watching.counters import Collections, Counters
 from perfhooks.watching.loops import WatchedLoop
 from perfhooks.watching.pace import Pace
@@ -420,7 +420,7 @@ def test_slow_steps_with_a_rhythm_are_predicted_and_others_are_not():
 
 
 def test_what_explains_less_than_half_is_not_the_cause():
-    seen = Seen(
+    seen = StepFacts(
         wall_ns=1000, median_ns=100, wait_ns=400, garbage_ns=300, garbage_at=None, samples=[], counters=Counters(),
         is_distributed=False, clock_share=None,
     )  # fmt: skip
@@ -444,7 +444,7 @@ def test_a_backward_pass_that_computes_nothing_waits_for_other_ranks():
     (frame,) = all_reduce()[-1:]
     code = frame.code.replace(co_filename="/site-packages/torch/autograd/graph.py")
     stack = ((frame._replace(code=code)),)
-    seen = Seen(
+    seen = StepFacts(
         wall_ns=1000, median_ns=100, wait_ns=-1, garbage_ns=0, garbage_at=None, samples=[(stack, 800)],
         counters=Counters(cpu_ns=20), is_distributed=True, clock_share=None,
     )  # fmt: skip

@@ -39,7 +39,7 @@ class CLASS(TyperCommand):
         return super().parse_args(ctx, [_BETWEEN if each == "--" else each for each in args])
 
 
-class Form(str, Enum):
+class ComparisonForm(str, Enum):
     """How a comparison is written."""
 
     text = "text"
@@ -69,7 +69,9 @@ def command(
     shares: Annotated[
         bool, typer.Option("--shares", help="Compare shares of the step: for runs on different machines.")
     ] = False,
-    form: Annotated[Form, typer.Option("--format", "-f", help="What goes to standard output.")] = Form.text,
+    form: Annotated[
+        ComparisonForm, typer.Option("--format", "-f", help="What goes to standard output.")
+    ] = ComparisonForm.text,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write a page with everything side by side.", show_default=False)
     ] = None,

@@ -24,7 +24,7 @@ _PRIVATE: Final = ("host",)
 """Facts that tell more than a comparison needs."""
 
 
-class _File(msgspec.Struct, kw_only=True):
+class _BaselineFile(msgspec.Struct, kw_only=True):
     """The layout of the file."""
 
     perfhooks_baseline: int
@@ -69,7 +69,7 @@ def decode(path: Path) -> Side:
         PerfhooksError: It is none, or of a newer perfhooks.
     """
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=_File)
+        found = msgspec.json.decode(path.read_bytes(), type=_BaselineFile)
     except (OSError, msgspec.MsgspecError) as error:
         raise PerfhooksError(f"{path}: not a baseline ({error})") from error
     if found.perfhooks_baseline > FORMAT:

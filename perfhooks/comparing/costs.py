@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from perfhooks.trace import Trace
     from perfhooks.trace.model import Flags, Ints
     from perfhooks.trace.nesting.intervals import Intervals
-    from perfhooks.trace.tables.steps import Steps
+    from perfhooks.trace.tables.steps import MarkedSteps
     from perfhooks.trace.window import Tables
 
     Moments = dict[str, Intervals]
@@ -44,17 +44,17 @@ _NAME: Final = 1000
 """Of kernels, which differ in the middle of their template arguments."""
 
 
-class Cost(NamedTuple):
+class Spent(NamedTuple):
     """How often, and how long: over all the steps that count."""
 
     calls: int
     nanoseconds: int
 
-    def __add__(self, other: object) -> Cost:
+    def __add__(self, other: object) -> Spent:
         """Of both together."""
-        if not isinstance(other, Cost):
+        if not isinstance(other, Spent):
             return NotImplemented
-        return Cost(self.calls + other.calls, self.nanoseconds + other.nanoseconds)
+        return Spent(self.calls + other.calls, self.nanoseconds + other.nanoseconds)
 
 
 class Collective(msgspec.Struct, frozen=True):
@@ -73,9 +73,9 @@ class Costs(msgspec.Struct, kw_only=True):
     """How many steps count."""
     wall: int = 0
     """What they took together, in nanoseconds."""
-    host: dict[Where, Cost] = msgspec.field(default_factory=dict)
+    host: dict[Where, Spent] = msgspec.field(default_factory=dict)
     """Every moment of the steps' own thread; sums to ``wall``."""
-    device: dict[Where, Cost] = msgspec.field(default_factory=dict)
+    device: dict[Where, Spent] = msgspec.field(default_factory=dict)
     """Every moment of the steps by what the devices did, idle ones by the part of the step; sums to ``wall``, or is
     empty where no device was traced."""
     collectives: list[Collective] = msgspec.field(default_factory=list)
@@ -112,7 +112,7 @@ def measure(tables: Tables) -> Costs:
     """
     trace = tables.trace
     marks, counting = tables.marks, _near(tables.marks, tables.counting)
-    chosen = steps.Steps(
+    chosen = steps.MarkedSteps(
         [number for number, counts in zip(marks.number, counting.tolist(), strict=True) if counts],
         *(column[counting] for column in marks[1:]),
     )
@@ -134,7 +134,7 @@ def measure(tables: Tables) -> Costs:
     )
 
 
-def _near(marks: Steps, counting: Flags) -> Flags:
+def _near(marks: MarkedSteps, counting: Flags) -> Flags:
     """Those of the steps that count in which nothing else happened, as for those nobody recorded."""
     wall = marks.end - marks.start
     near: Flags = counting.copy()
@@ -142,7 +142,7 @@ def _near(marks: Steps, counting: Flags) -> Flags:
     return near
 
 
-def _host(trace: Trace, chosen: Steps, by_thread: dict[int, Moments], frames: Around) -> dict[Where, Cost]:
+def _host(trace: Trace, chosen: MarkedSteps, by_thread: dict[int, Moments], frames: Around) -> dict[Where, Spent]:
     """The moments of the steps' threads, cut wherever anything begins or ends."""
     keys: list[Keys] = []
     lengths: list[Ints] = []
@@ -227,16 +227,16 @@ def _packed(keys: Keys) -> Ints:
 _LARGEST: Final = 2**62
 
 
-def _cells(wheres: Iterable[Where], count: Ints, total: Ints) -> dict[Where, Cost]:
+def _cells(wheres: Iterable[Where], count: Ints, total: Ints) -> dict[Where, Spent]:
     """Texts that are cut may be equal where numbers were not."""
-    found: dict[Where, Cost] = {}
+    found: dict[Where, Spent] = {}
     for where, calls, nanoseconds in zip(wheres, count.tolist(), total.tolist(), strict=True):
         if calls or nanoseconds:
-            found[where] = found.get(where, Cost(0, 0)) + Cost(calls, nanoseconds)
+            found[where] = found.get(where, Spent(0, 0)) + Spent(calls, nanoseconds)
     return found
 
 
-def shortened(rows: dict[Where, Cost], most: int) -> dict[Where, Cost]:
+def shortened(rows: dict[Where, Spent], most: int) -> dict[Where, Spent]:
     """The costliest rows; the others as one for each part and kind, so that the sum stays."""
     if len(rows) <= most:
         return rows
@@ -244,11 +244,11 @@ def shortened(rows: dict[Where, Cost], most: int) -> dict[Where, Cost]:
     found = dict(ordered[:most])
     for where, cost in ordered[most:]:
         rest = Where(where.part, operator=SMALL, kind=where.kind)
-        found[rest] = found.get(rest, Cost(0, 0)) + cost
+        found[rest] = found.get(rest, Spent(0, 0)) + cost
     return found
 
 
-def _device(trace: Trace, chosen: Steps, by_thread: dict[int, Moments], frames: Around) -> dict[Where, Cost]:
+def _device(trace: Trace, chosen: MarkedSteps, by_thread: dict[int, Moments], frames: Around) -> dict[Where, Spent]:
     """What the devices did in every moment of the steps."""
     rows = trace.device_rows
     kind = device.classes(trace)
@@ -277,11 +277,11 @@ def _device(trace: Trace, chosen: Steps, by_thread: dict[int, Moments], frames: 
     return _cells(wheres, count, total) | _idle(free, moments)
 
 
-def _idle(free: Intervals, moments: Moments) -> dict[Where, Cost]:
+def _idle(free: Intervals, moments: Moments) -> dict[Where, Spent]:
     """What is left of the steps, by what the host did meanwhile."""
     found = {part: intervals.total(intervals.intersect(free, moments[part])) for part in labels.PARTS}
     found["other"] = intervals.total(free) - sum(found.values())
-    return {Where(part, kind=IDLE): Cost(0, spent) for part, spent in found.items() if spent}
+    return {Where(part, kind=IDLE): Spent(0, spent) for part, spent in found.items() if spent}
 
 
 def _collectives(tables: Tables) -> list[Collective]:
@@ -303,7 +303,7 @@ def _peaks(tables: Tables) -> dict[str, int]:
     return {name: size for name, size in rows if size is not None}
 
 
-def _counts(trace: Trace, chosen: Steps) -> dict[str, int]:
+def _counts(trace: Trace, chosen: MarkedSteps) -> dict[str, int]:
     found: dict[str, int] = {}
     operators, work = trace.rows(Kind.OP, Kind.ANNOTATION, Kind.RUNTIME), trace.device_rows
     for rows, time in ((operators, trace.start[operators]), (work, device.launch_times(trace))):
@@ -316,7 +316,7 @@ def _counts(trace: Trace, chosen: Steps) -> dict[str, int]:
     return dict(sorted(found.items(), key=lambda item: -item[1])[:MOST_ROWS])
 
 
-def _batch(trace: Trace, chosen: Steps, frames: Around) -> str:
+def _batch(trace: Trace, chosen: MarkedSteps, frames: Around) -> str:
     """The first operator of the last step in whose inputs is a tensor of two dimensions: most often its batch."""
     if "dims" not in trace.arguments or not len(chosen.number):
         return ""
@@ -331,7 +331,7 @@ def _batch(trace: Trace, chosen: Steps, frames: Around) -> str:
     return ""
 
 
-def _fetches(trace: Trace, chosen: Steps) -> int:
+def _fetches(trace: Trace, chosen: MarkedSteps) -> int:
     rows = trace.named(Kind.ANNOTATION, Kind.OP, prefix=ranges.LOADER)
     labelled = trace.named(Kind.ANNOTATION, names=(labels.DATA,))
     rows = rows if len(rows) else labelled

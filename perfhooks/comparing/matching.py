@@ -8,7 +8,7 @@ from difflib import SequenceMatcher
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from perfhooks.comparing.costs import IDLE, Cost, Costs
+from perfhooks.comparing.costs import IDLE, Costs, Spent
 from perfhooks.trace.names import ranges
 
 if TYPE_CHECKING:
@@ -223,8 +223,8 @@ def normalised(name: str) -> str:
 class Pair(NamedTuple):
     """What both sides spent in the same place, in all steps."""
 
-    a: Cost
-    b: Cost
+    a: Spent
+    b: Spent
 
     def by_count(self, steps_a: int, steps_b: int) -> float:
         """(nB - nA) x tA, of one step; what is new or gone is so by count alone."""
@@ -278,19 +278,19 @@ class Aligned:
         """Those by which the difference is best told: what devices did, if they are busy most of both steps."""
         return self.device if self.by_device else self.host
 
-    def _blanked(self, rows: Mapping[Where, Cost]) -> list[Where]:
+    def _blanked(self, rows: Mapping[Where, Spent]) -> list[Where]:
         return [self._plain(where) for where in rows]
 
     def _plain(self, where: Where) -> Where:
         blank = where._replace(**self._blank)
         return blank._replace(module=unwrapped(blank.module)) if blank.module else blank
 
-    def _joined(self, a: Mapping[Where, Cost], b: Mapping[Where, Cost]) -> dict[Where, Pair]:
-        found: dict[Where, list[Cost]] = {}
+    def _joined(self, a: Mapping[Where, Spent], b: Mapping[Where, Spent]) -> dict[Where, Pair]:
+        found: dict[Where, list[Spent]] = {}
         for side, rows in enumerate((a, b)):
             for where, cost in rows.items():
                 key = self._named(where, side)
-                both = found.setdefault(key, [Cost(0, 0), Cost(0, 0)])
+                both = found.setdefault(key, [Spent(0, 0), Spent(0, 0)])
                 both[side] += cost
         return {where: Pair(*both) for where, both in found.items()}
 

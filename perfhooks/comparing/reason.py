@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from perfhooks.comparing.costs import IDLE, SMALL, Cost, Costs
+from perfhooks.comparing.costs import IDLE, SMALL, Costs, Spent
 from perfhooks.comparing.matching import Aligned, Pair
 from perfhooks.statistics import OF_NORMAL
 
@@ -280,7 +280,7 @@ def _calls(group: Mapping[Where, Pair]) -> dict[str, Pair]:
             or " ".join(filter(None, (where.operator, where.shapes)))
             or (f"Python in {where.line}" if where.line else "Python")
         )
-        before = found.get(name, Pair(Cost(0, 0), Cost(0, 0)))
+        before = found.get(name, Pair(Spent(0, 0), Spent(0, 0)))
         found[name] = Pair(before.a + pair.a, before.b + pair.b)
     return found
 
@@ -327,6 +327,6 @@ def collectives(a: Costs, b: Costs) -> list[Contribution]:
     return sorted(rows, key=lambda each: -abs(each.difference))
 
 
-def _of(side: Costs, operation: str) -> Cost:
+def _of(side: Costs, operation: str) -> Spent:
     mine = [each for each in side.collectives if each.operation == operation]
-    return Cost(sum(each.count for each in mine), sum(each.nanoseconds for each in mine))
+    return Spent(sum(each.count for each in mine), sum(each.nanoseconds for each in mine))

@@ -7,19 +7,19 @@ from typing import Annotated, Final
 import msgspec
 
 from perfhooks.comparing.around import Where
-from perfhooks.comparing.costs import FORMAT, MOST_ROWS, Collective, Cost, Costs, shortened
+from perfhooks.comparing.costs import FORMAT, MOST_ROWS, Collective, Costs, Spent, shortened
 from perfhooks.errors import PerfhooksError
 
 NAME: Final = "costs.json"
 """What a window's file is called, after its rank."""
 
-_ROW: Final = len(Where._fields) + len(Cost._fields)
+_ROW: Final = len(Where._fields) + len(Spent._fields)
 
 
 _Amount = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
-class _File(msgspec.Struct, kw_only=True):
+class _CostsFile(msgspec.Struct, kw_only=True):
     """The layout of the file."""
 
     format: int
@@ -50,7 +50,7 @@ def encode(costs: Costs, *, most: int = MOST_ROWS) -> bytes:
     def number(text: str) -> int:
         return texts.setdefault(text, len(texts))
 
-    def rows(given: dict[Where, Cost]) -> list[list[int]]:
+    def rows(given: dict[Where, Spent]) -> list[list[int]]:
         return [[*map(number, where), *cost] for where, cost in shortened(given, most).items()]
 
     counts = sorted(costs.counts.items(), key=lambda item: -item[1])[:most]
@@ -85,7 +85,7 @@ def decode(content: bytes, source: object) -> Costs:
         PerfhooksError: It is none, or of a newer perfhooks.
     """
     try:
-        found = msgspec.json.decode(content, type=_File)
+        found = msgspec.json.decode(content, type=_CostsFile)
         if found.format > FORMAT:
             raise PerfhooksError(f"{source}: format {found.format} is newer than this perfhooks knows")
         if found.format < FORMAT:
@@ -97,8 +97,8 @@ def decode(content: bytes, source: object) -> Costs:
         raise PerfhooksError(f"{source}: not the costs of a window ({error})") from error
 
 
-def _rows(found: _File, rows: list[list[int]]) -> dict[Where, Cost]:
+def _rows(found: _CostsFile, rows: list[list[int]]) -> dict[Where, Spent]:
     width = len(Where._fields)
     if any(len(row) != _ROW for row in rows):
         raise ValueError("a row is too short")
-    return {Where(*(found.texts[each] for each in row[:width])): Cost(*row[width:]) for row in rows}
+    return {Where(*(found.texts[each] for each in row[:width])): Spent(*row[width:]) for row in rows}

@@ -61,7 +61,7 @@ class Side(msgspec.Struct, kw_only=True):
         return self.costs.wall / self.costs.steps / 1e6 if self.costs.steps else 0.0
 
 
-class Source:
+class RunOrTrace:
     """A run folder, or a trace, that is to be compared.
 
     Args:

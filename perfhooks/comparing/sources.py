@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from perfhooks.comparing import baseline
-from perfhooks.comparing.side import Side, Source, joined
+from perfhooks.comparing.side import RunOrTrace, Side, joined
 from perfhooks.errors import PerfhooksError
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ def read(sides: Sequence[Sequence[Path]], stage: str | None = None) -> list[Side
     return made
 
 
-def _opened(path: Path) -> Side | Source:
-    return baseline.decode(path) if path.is_file() and baseline.is_baseline(path) else Source(path)
+def _opened(path: Path) -> Side | RunOrTrace:
+    return baseline.decode(path) if path.is_file() and baseline.is_baseline(path) else RunOrTrace(path)
 
 
-def _stage(known: Iterable[Side | Source], wanted: str | None) -> str:
+def _stage(known: Iterable[Side | RunOrTrace], wanted: str | None) -> str:
     """The loop to compare; traces go with any."""
     told = [[each.stage] if isinstance(each, Side) else each.stages for each in known]
     lists = [stages for stages in told if stages is not None]

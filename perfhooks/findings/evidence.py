@@ -16,7 +16,7 @@ from perfhooks.trace.names import step_kinds, whose
 from perfhooks.trace.names.whose import Origin
 from perfhooks.trace.nesting import device, host, intervals, parts
 from perfhooks.trace.tables import step_columns
-from perfhooks.trace.tables.steps import Steps, step_of
+from perfhooks.trace.tables.steps import MarkedSteps, step_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence, Sized
@@ -68,10 +68,12 @@ class Evidence:
         return step_kinds.usual(self.tables.steps) | self._of_every_kind
 
     @cached_property
-    def marks(self) -> Steps:
+    def marks(self) -> MarkedSteps:
         """The marks of the steps."""
         every, counting = self.tables.marks, np.flatnonzero(self.tables.counting)[self._usual]
-        return Steps([every.number[place] for place in counting.tolist()], *(each[counting] for each in every[1:]))
+        return MarkedSteps(
+            [every.number[place] for place in counting.tolist()], *(each[counting] for each in every[1:])
+        )
 
     @property
     def of_every_kind(self) -> Evidence:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class WindowOutcome:
     """What became of one window that was looked at afterwards."""
 
     place: Place
@@ -31,7 +31,7 @@ class Outcome:
     """Why it is not finished."""
 
 
-def finish_all(folder: Path, permit: Permit = NOTHING_SAID) -> Iterator[Outcome]:
+def finish_all(folder: Path, permit: Permit = NOTHING_SAID) -> Iterator[WindowOutcome]:
     """Finish whatever a dead worker or training process left behind in a run folder; what is finished stays as it is.
 
     Args:
@@ -50,20 +50,20 @@ def finish_all(folder: Path, permit: Permit = NOTHING_SAID) -> Iterator[Outcome]
         try:
             write_steps(raw, run.timeline(rank))
         except Exception as error:  # noqa: BLE001 -- windows can be finished without the clock
-            yield Outcome(Place(folder, rank), problem=f"{raw.name} cannot be read: {said(error)}")
+            yield WindowOutcome(Place(folder, rank), problem=f"{raw.name} cannot be read: {said(error)}")
     run.adopt()
     for place in run.places():
         try:
             if not place.capture_file.exists() and run.is_recording(place):
                 continue
             before = place.load().state
-            yield Outcome(place, finish(place, permit), finished_now=before == "spooled")
+            yield WindowOutcome(place, finish(place, permit), finished_now=before == "spooled")
         except Exception as error:  # noqa: BLE001 -- one broken window must not hide the others
             if isinstance(error, PerfhooksError) and place not in run.places():
                 continue  # its training keeps only its latest windows, and has just deleted it
-            yield Outcome(place, problem=f"{type(error).__name__}: {said(error)}")
+            yield WindowOutcome(place, problem=f"{type(error).__name__}: {said(error)}")
     for place in run.died_recording():
-        yield Outcome(place, problem="the process ended while it recorded: this window is lost")
+        yield WindowOutcome(place, problem="the process ended while it recorded: this window is lost")
 
 
 def write_steps(raw: Path, timeline: Path) -> None:

@@ -51,7 +51,7 @@ class TurnPage(msgspec.Struct, tag="page", tag_field="do"):
 Message = WakeUp | FinishWindow | WriteSteps | TurnPage
 
 
-class Answer(msgspec.Struct):
+class TaskResult(msgspec.Struct):
     """What became of a task."""
 
     task: str
@@ -60,4 +60,4 @@ class Answer(msgspec.Struct):
 
 
 MESSAGE: Final = msgspec.json.Decoder(Message)
-ANSWER: Final = msgspec.json.Decoder(Answer)
+ANSWER: Final = msgspec.json.Decoder(TaskResult)

@@ -16,7 +16,7 @@ import polars  # noqa: F401, ICN001 -- where there is no room for it, the worker
 
 from perfhooks.finishing.finish import finish, turn_page
 from perfhooks.finishing.leftovers import write_steps
-from perfhooks.finishing.messages import MESSAGE, Answer, FinishWindow, TurnPage, WriteSteps
+from perfhooks.finishing.messages import MESSAGE, FinishWindow, TaskResult, TurnPage, WriteSteps
 from perfhooks.guard import cause_of
 from perfhooks.run.capture import Place
 
@@ -40,7 +40,7 @@ def serve(first: str) -> None:
     while line:
         message = MESSAGE.decode(line)
         if isinstance(message, FinishWindow | WriteSteps | TurnPage):
-            _answer(answers, Answer(message.task, _problem(message)))
+            _answer(answers, TaskResult(message.task, _problem(message)))
         try:
             line = sys.stdin.readline()
         except ConnectionResetError:  # the training has ended, and did not read what it was told last
@@ -72,6 +72,6 @@ def _mind(parent: int) -> None:
     os._exit(1)
 
 
-def _answer(answers: IO[bytes], answer: Answer) -> None:
+def _answer(answers: IO[bytes], answer: TaskResult) -> None:
     with contextlib.suppress(OSError):  # the training may be gone; its windows are finished all the same
         answers.write(msgspec.json.encode(answer) + b"\n")

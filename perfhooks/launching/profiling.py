@@ -14,7 +14,7 @@ from perfhooks.run.folder import Run
 from perfhooks.run.job import current_job
 from perfhooks.run.manifest import StepsBy
 
-__all__ = ["Profilers", "Trial", "begin", "leave_note", "say_steps_by", "why_not"]
+__all__ = ["OperatorProbe", "Profilers", "begin", "leave_note", "say_steps_by", "why_not"]
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -126,7 +126,7 @@ class Profilers:
                 say_steps_by(self.current, self._way.mode, **means)
 
 
-class Trial:
+class OperatorProbe:
     """A look at whether the main thread calls any operator of torch: recorded, counted and forgotten."""
 
     def __init__(self) -> None:

@@ -2,7 +2,7 @@
 
 A thread waits until the program has computed for a while without a fetch or an update. Then it has the main thread
 start and stop the recorder between two of its instructions, as torch records the thread that starts it. That is done by
-``Py_AddPendingCall``, Python's own way for that in its C interface. A trial of some milliseconds comes first: a program
+``Py_AddPendingCall``, Python's own way for that in its C interface. A probe of some milliseconds comes first: a program
 that prepares its data, say, and calls no operator of torch is left alone until it does.
 """
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-    from perfhooks.launching.profiling import Trial
+    from perfhooks.launching.profiling import OperatorProbe
 
 LENGTH_S: Final = 5.0
 """Of the window: a batch of most models, and a trace of some hundred megabytes at most."""
 _TRIAL_S: Final = 0.02
-"""Of a trial: some thousand operators. One that takes longer is seen as well, as the trial ends after it."""
+"""Of a probe: some thousand operators. One that takes longer is seen as well, as the probe ends after it."""
 _LOOK_S: Final = 1.0
 """Between two looks at a program that is not to be recorded now."""
 _ANSWER_S: Final = 30.0
@@ -78,7 +78,7 @@ class TimedWindow:
         self._act: Callable[[], bool] | None = None
         self._answered = threading.Event()
         self._answer = False
-        self._trial: Trial | None = None
+        self._probe: OperatorProbe | None = None
         self._has_operators = False
         # kept as long as Python may still call it
         self._pending = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._on_main_thread)
@@ -87,9 +87,9 @@ class TimedWindow:
     def give_up(self) -> None:
         """There are steps after all, or the process ends."""
         self._over.set()
-        trial, self._trial = self._trial, None
-        if trial is not None:
-            trial.stop()
+        probe, self._probe = self._probe, None
+        if probe is not None:
+            probe.stop()
 
     def _watch(self) -> None:
         with guard("recording a program without steps"):
@@ -111,7 +111,7 @@ class TimedWindow:
             last, pause = now, _LOOK_S
             if is_busy and self._ask(self._try):
                 self._over.wait(_TRIAL_S)
-                while not self._over.is_set() and not self._ask(self._end_trial):
+                while not self._over.is_set() and not self._ask(self._end_probe):
                     self._over.wait(_TRIAL_S)
                 if self._has_operators:
                     return True
@@ -143,17 +143,17 @@ class TimedWindow:
         return 0
 
     def _try(self) -> bool:
-        from perfhooks.launching.profiling import Trial
+        from perfhooks.launching.profiling import OperatorProbe
 
         self._has_operators = False
-        if self._trial is None and not self._over.is_set() and self._signal.is_without_steps:
-            self._trial = Trial()
+        if self._probe is None and not self._over.is_set() and self._signal.is_without_steps:
+            self._probe = OperatorProbe()
         return True
 
-    def _end_trial(self) -> bool:
-        trial, self._trial = self._trial, None
-        if trial is not None:
-            self._has_operators = trial.stop()
+    def _end_probe(self) -> bool:
+        probe, self._probe = self._probe, None
+        if probe is not None:
+            self._has_operators = probe.stop()
         return True
 
     def _begin(self) -> bool:

@@ -37,7 +37,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     missing: tuple[dict[str, Any], ...]
 
 
-class _File(msgspec.Struct):
+class _KnownFile(msgspec.Struct):
     """The file; of another version it is worth nothing."""
 
     version: str
@@ -58,7 +58,7 @@ class Known:
     def read(cls, run: Path) -> Known:
         """What was kept in a run folder; nothing if it was kept by another version, or cannot be read."""
         try:
-            kept = read_json(run / PAGE_CACHE, _File, "what is known of windows")
+            kept = read_json(run / PAGE_CACHE, _KnownFile, "what is known of windows")
         except (FileNotFoundError, PerfhooksError):
             return cls()
         return cls(kept.windows if kept.version == __version__ else None)
@@ -68,7 +68,7 @@ class Known:
         windows = {name: self._windows[name] for name in names if name in self._windows}
         try:
             with publish(run / PAGE_CACHE) as file:
-                file.write(encoded(_File(__version__, windows)))
+                file.write(encoded(_KnownFile(__version__, windows)))
         except OSError as error:
             logger.debug("what is known of windows is not kept: %s", error)
 

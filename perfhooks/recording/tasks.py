@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perfhooks.errors import OnError
-    from perfhooks.finishing.messages import Answer, FinishWindow, TurnPage, WriteSteps
+    from perfhooks.finishing.messages import FinishWindow, TaskResult, TurnPage, WriteSteps
     from perfhooks.run.capture import Place
 
 QUEUE: Final = 8
@@ -102,7 +102,7 @@ class Tasks:
                         if worker.is_gone:
                             self._lose(worker)
 
-    def _hear(self, answer: Answer) -> None:
+    def _hear(self, answer: TaskResult) -> None:
         place = self.pending.pop(answer.task, None)
         self._messages.pop(answer.task, None)
         self._deaths = 0

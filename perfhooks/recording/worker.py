@@ -23,7 +23,7 @@ from perfhooks.guard import logger
 from perfhooks.run.reading import open_plain
 
 if TYPE_CHECKING:
-    from perfhooks.finishing.messages import Answer, Message
+    from perfhooks.finishing.messages import Message, TaskResult
 
 _BOOTSTRAP: Final = """\
 import os, sys
@@ -151,7 +151,7 @@ class Worker:
         except OSError:
             self._unsent.clear()
 
-    def answers(self, timeout: float = 0.0) -> list[Answer]:
+    def answers(self, timeout: float = 0.0) -> list[TaskResult]:
         """What the child has answered since the last call.
 
         Args:
@@ -213,7 +213,7 @@ class Worker:
         let_go()
 
 
-def _decoded(line: bytes) -> Answer | None:
+def _decoded(line: bytes) -> TaskResult | None:
     try:
         return ANSWER.decode(line)
     except msgspec.MsgspecError:  # somebody else writes into the channel

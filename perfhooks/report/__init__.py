@@ -14,7 +14,7 @@ from perfhooks.run.remote import copy
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from perfhooks.report.data import Window
+    from perfhooks.report.data import WindowPart
     from perfhooks.run.capture import Place
 
 _LOCK_TIMEOUT_S: Final = 120
@@ -65,7 +65,7 @@ def headlines(page: Path) -> list[str]:
     return [*(finding.title for finding in data.findings), *(_of_window(data.windows[-1]) if data.windows else ())]
 
 
-def _of_window(window: Window) -> list[str]:
+def _of_window(window: WindowPart) -> list[str]:
     """What is worth most in the lowest rank that the page shows of a window."""
     from perfhooks.report.terminal_tables import gain
 

@@ -9,7 +9,7 @@ import msgspec
 from perfhooks.findings.finding import Finding
 from perfhooks.ranks.findings import RankFinding
 from perfhooks.report.json_values import Columns
-from perfhooks.run.reading import check_format, read_json
+from perfhooks.run.reading import read_format
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,7 +61,7 @@ class StepsPart(_Part):
     """Whether the one row is no step, but all from start to stop."""
 
 
-class Counted(_Part):
+class FirstRows(_Part):
     """The first rows of a table, and how many there are."""
 
     rows: Columns
@@ -70,7 +70,7 @@ class Counted(_Part):
     """Kernels only: time and number by class."""
 
 
-class Memory(_Part):
+class MemoryPart(_Part):
     """Memory of each device over time, its peak, and what was alive then."""
 
     over_time: dict[str, Columns]
@@ -100,19 +100,19 @@ class Share(_Part):
     """By what they are told apart by."""
     behind_operators: Columns | None = None
     """Where the time of the costliest operators goes: see `perfhooks.report.operator_rows`."""
-    kernels: Counted | None = None
+    kernels: FirstRows | None = None
     categories: Columns | None = None
     """What kind of work was done."""
     flames: dict[str, dict[str, list[Any]]] | None = None
     """Flame graphs by what their widths are, as `perfhooks.report.tree` makes them."""
-    modules: Counted | None = None
-    memory: Memory | None = None
+    modules: FirstRows | None = None
+    memory: MemoryPart | None = None
     collectives: Columns | None = None
     copies: Columns | None = None
     synchronisations: Columns | None = None
     gaps: Columns | None = None
     """The longest pauses of the devices."""
-    checks: Counted | None = None
+    checks: FirstRows | None = None
     problems: list[str] = []
     """Parts that failed, and why."""
 
@@ -130,7 +130,7 @@ class Rank(_Part):
     versions: dict[str, str] = {}
 
 
-class Window(_Part):
+class WindowPart(_Part):
     """One window of all ranks."""
 
     name: str
@@ -143,7 +143,7 @@ class Window(_Part):
     """By rank, as far as there is room."""
 
 
-class SlowSteps(_Part):
+class SlowStepsPart(_Part):
     """Steps that took much longer than others, of all ranks."""
 
     rows: Columns
@@ -164,7 +164,7 @@ class SlowSteps(_Part):
     """Whether there are more, earlier ones, that were not read."""
 
 
-class Tried(_Part):
+class TriedAdvice(_Part):
     """What following the advice of a finding gave when `perfhooks try` ran its operators."""
 
     rule: str
@@ -183,7 +183,7 @@ class TriedFile(_Part):
     """All of a run: the latest of each rule."""
 
     format: int
-    measured: list[Tried]
+    measured: list[TriedAdvice]
 
 
 class RunData(_Part):
@@ -193,11 +193,11 @@ class RunData(_Part):
     title: str
     run: dict[str, Any]
     """Who, when, where: of `perfhooks.run.manifest.Manifest` what is known."""
-    windows: list[Window]
+    windows: list[WindowPart]
     """The latest ones, in the order of their end."""
     lost: list[str]
     timeline: dict[str, Columns]
-    slow: SlowSteps | None = None
+    slow: SlowStepsPart | None = None
     startup: Columns = {}
     """What the process did before its first step, where ``perfhooks run`` looked."""
     windows_count: int | None = None
@@ -205,7 +205,7 @@ class RunData(_Part):
     ranks_together: dict[str, Any] | None = None
     findings: list[RankFinding] = []
     """About the run, and not about one window of one rank."""
-    tried: list[Tried] = []
+    tried: list[TriedAdvice] = []
     """What the advice of findings was measured to give."""
 
 
@@ -216,19 +216,17 @@ def read_share(path: Path) -> Share:
         FileNotFoundError: There is none.
         PerfhooksError: It is broken, or of another format.
     """
-    check_format(path, read_json(path, _Format, "a share of the page").format, SHARE_FORMAT)
-    return read_json(path, Share, "a share of the page")
+    return read_format(path, Share, SHARE_FORMAT, "a share of the page")
 
 
-def read_tried(path: Path) -> list[Tried]:
+def read_tried(path: Path) -> list[TriedAdvice]:
     """What was tried with a run.
 
     Raises:
         FileNotFoundError: Nothing.
         PerfhooksError: It is broken, or of another format.
     """
-    check_format(path, read_json(path, _Format, "what was tried").format, TRIED_FORMAT)
-    return read_json(path, TriedFile, "what was tried").measured
+    return read_format(path, TriedFile, TRIED_FORMAT, "what was tried").measured
 
 
 def read_run(path: Path) -> RunData:
@@ -238,11 +236,4 @@ def read_run(path: Path) -> RunData:
         FileNotFoundError: There is none.
         PerfhooksError: It is broken, or of another format.
     """
-    check_format(path, read_json(path, _Format, "the data of a page").format, FORMAT)
-    return read_json(path, RunData, "the data of a page")
-
-
-class _Format(msgspec.Struct):
-    """What says in which way the rest is written."""
-
-    format: int
+    return read_format(path, RunData, FORMAT, "the data of a page")

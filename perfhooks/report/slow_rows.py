@@ -51,8 +51,9 @@ def gather(run: Path, steps: int | None, seen: Listing | None = None) -> dict[st
         seen: What is in its folder, if somebody has looked.
 
     Returns:
-        Plain data in the form of `perfhooks.report.data.SlowSteps`. A step that was slow on several ranks counts once:
-        for as long as it took where it took longest, and for the cause of a rank that did not only wait for others.
+        Plain data in the form of `perfhooks.report.data.SlowStepsPart`. A step that was slow on several ranks counts
+        once: for as long as it took where it took longest, and for the cause of a rank that did not only wait for
+        others.
     """
     found, is_cut = _table(run, seen)
     if not found.height:

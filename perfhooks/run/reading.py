@@ -101,6 +101,25 @@ def read_json(path: Path, kind: type[T], what: str) -> T:
         raise PerfhooksError(f"{path}: not {what} ({said(error)})") from error
 
 
+class _Format(msgspec.Struct):
+    """What says in which way the rest is written."""
+
+    format: int
+
+
+def read_format(path: Path, kind: type[T], known: int, what: str) -> T:
+    """What a file says that begins with the number of its format, which is looked at first; else as `read_json`.
+
+    Args:
+        path: A file of JSON.
+        kind: The type of what it holds.
+        known: The number of the one format that is read.
+        what: What it should be, for the error.
+    """
+    check_format(path, read_json(path, _Format, what).format, known)
+    return read_json(path, kind, what)
+
+
 def check_format(path: Path, found: int, known: int) -> None:
     """Refuse a file that another perfhooks wrote in another way.
 

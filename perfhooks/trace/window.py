@@ -61,7 +61,7 @@ class Tables:
     """Whose code is whose; see `perfhooks.trace.names.whose`."""
 
     @property
-    def marks(self) -> steps.Steps:
+    def marks(self) -> steps.MarkedSteps:
         """All marks of steps, those that do not count among them."""
         return steps.find(self.trace)
 

@@ -21,7 +21,7 @@ from perfhooks.trying.recorded import Signature, Update
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from perfhooks.trying.recorded import Calls
+    from perfhooks.trying.recorded import CountedCalls
 
 _MS: Final = 1e-6  # milliseconds in a nanosecond
 _OPTIONS: Final = {
@@ -66,7 +66,7 @@ class Cut:
     """The share of the time of all operators, and of autograd between them, that the groups have."""
 
 
-def cut(calls: Calls, wanted: Callable[[str], object] | None = None) -> Cut:
+def cut(calls: CountedCalls, wanted: Callable[[str], object] | None = None) -> Cut:
     """Choose the outermost calls that can be run again.
 
     Args:
@@ -111,7 +111,9 @@ def _group(again: Signature | Update, spent: Any, steps: int) -> Group:
     return Group(again, len(spent) / steps, int(spent.sum()) * _MS / steps, median(spent.tolist()) * _MS)
 
 
-def _updates(calls: Calls, signatures: Sequence[Signature], names: Sequence[str]) -> Iterator[tuple[int, Update]]:
+def _updates(
+    calls: CountedCalls, signatures: Sequence[Signature], names: Sequence[str]
+) -> Iterator[tuple[int, Update]]:
     """The updates that can be made again, each with its place.
 
     torch's label says whose update it is, and the backward passes since the one before say of which parameters: a step
@@ -137,7 +139,7 @@ def _updates(calls: Calls, signatures: Sequence[Signature], names: Sequence[str]
             yield label, update
 
 
-def _called(calls: Calls, place: int) -> slice:
+def _called(calls: CountedCalls, place: int) -> slice:
     """What a call called: the calls after it, until one that lies in none of these."""
     outside = np.flatnonzero(calls.parent[place + 1 :] < place)
     return slice(place + 1, place + 1 + int(outside[0]) if len(outside) else None)

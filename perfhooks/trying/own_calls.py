@@ -17,7 +17,7 @@ from torch.utils.benchmark import Measurement, TaskSpec
 from perfhooks.comparing.verdict import verdict
 from perfhooks.errors import OptionError
 from perfhooks.run.publishing import publish
-from perfhooks.run.reading import check_format, read_json
+from perfhooks.run.reading import read_format
 from perfhooks.statistics import level
 from perfhooks.trying import timing
 from perfhooks.trying.ready import Ready, difference
@@ -111,8 +111,7 @@ class CallComparison:
             PerfhooksError: It is broken, or of another format.
         """
         file = Path(path)
-        check_format(file, read_json(file, _Format, "a comparison of calls").format, FORMAT)
-        loaded = read_json(file, cls, "a comparison of calls")
+        loaded = read_format(file, cls, FORMAT, "a comparison of calls")
         ends = {name: math.inf if apart == _ENDLESS else apart for name, apart in loaded.differences.items()}
         return replace(loaded, differences=ends)
 
@@ -120,12 +119,6 @@ class CallComparison:
         from perfhooks.report.terminal_tables import text
 
         return text(_rounded(self.table))
-
-
-class _Format(msgspec.Struct):
-    """What says in which way the rest is written."""
-
-    format: int
 
 
 _SCHEMA: Final = {

@@ -104,7 +104,7 @@ class Update:
 
 
 @dataclass(frozen=True)
-class Calls:
+class CountedCalls:
     """The calls on the host in the steps that count, each with what it cost; one entry for each.
 
     What a call costs is the work that it put on devices if the trace shows a device, else its time on the host.
@@ -173,7 +173,7 @@ def _sizes(types: list[Any], given: object) -> list[tuple[Any, ...] | None] | No
         return None
 
 
-def find(tables: Tables, unrecorded_ms: float | None = None) -> Calls:
+def find(tables: Tables, unrecorded_ms: float | None = None) -> CountedCalls:
     """The calls of a window.
 
     Where it is known what a step takes that nobody records, times of the host are without what the recorder added: it
@@ -210,7 +210,7 @@ def find(tables: Tables, unrecorded_ms: float | None = None) -> Calls:
     counts = _in_counted_steps(tables, tree.row)
     place = np.append(np.where(counts, np.cumsum(counts) - 1, -1), -1)
     steps = max(int(tables.counting.sum()), 1)
-    return Calls(trace, tree.row[counts], place[tree.parent[counts]], own[counts], total[counts], steps, step_ms)
+    return CountedCalls(trace, tree.row[counts], place[tree.parent[counts]], own[counts], total[counts], steps, step_ms)
 
 
 def _added(tables: Tables, row: Ints, step_added_ms: float) -> tuple[Ints, int]:

@@ -59,7 +59,7 @@ class Tried:
 
 
 @dataclass(kw_only=True)
-class Row:
+class TriedOperator:
     """One operator, and what was tried with it."""
 
     group: Group
@@ -93,7 +93,7 @@ class Trial:
     cut: Cut
     step_ms: float
     device: str
-    rows: list[Row] = field(default_factory=list)
+    rows: list[TriedOperator] = field(default_factory=list)
     is_interrupted: bool = False
 
     def saved(self) -> dict[str, list[float]]:
@@ -110,7 +110,7 @@ class Trial:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class TrialOptions:
     """What to try."""
 
     device: torch.device
@@ -140,7 +140,7 @@ class Wish:
 def run(
     cut: Cut,
     step_ms: float,
-    wish: Wish,
+    options: TrialOptions,
     circumstances: Circumstances,
     tell: Callable[[int, int, str], None] = lambda *_: None,
 ) -> Trial:
@@ -149,65 +149,65 @@ def run(
     Args:
         cut: Its operators.
         step_ms: What a step took.
-        wish: What to try.
+        options: What to try.
         circumstances: What the training had to work with.
         tell: Is told how many operators are done, of how many, and what is tried now.
 
     Returns:
         What was measured, also where somebody pressed Ctrl-C meanwhile.
     """
-    trial = Trial(cut=cut, step_ms=step_ms, device=str(wish.device))
-    ends = time.monotonic() + wish.seconds
+    trial = Trial(cut=cut, step_ms=step_ms, device=str(options.device))
+    ends = time.monotonic() + options.seconds
     with restored(), as_recorded(circumstances):
         try:
-            for row, call in _calls(trial, wish):
-                left = (ends - time.monotonic()) / (wish.limit - len(trial.rows) + 1)
-                _try(row, call, wish, left, lambda what: tell(len(trial.rows), wish.limit, what))
+            for row, call in _calls(trial, options):
+                left = (ends - time.monotonic()) / (options.limit - len(trial.rows) + 1)
+                _try(row, call, options, left, lambda what: tell(len(trial.rows), options.limit, what))
                 del call  # the next one may need the memory
         except KeyboardInterrupt:
             trial.is_interrupted = True
     return trial
 
 
-def _calls(trial: Trial, wish: Wish) -> Iterator[tuple[Row, Ready]]:
+def _calls(trial: Trial, options: TrialOptions) -> Iterator[tuple[TriedOperator, Ready]]:
     """The calls for which there is something to try, those that cost most first; what cannot be built is a row only."""
     for group in trial.cut.groups:
-        if len(trial.rows) >= wish.limit:
+        if len(trial.rows) >= options.limit:
             return
-        row = Row(group=group)
+        row = TriedOperator(group=group)
         try:
-            call = _built(group, wish)
+            call = _built(group, options)
         except (UnmatchedError, RuntimeError, ValueError, TypeError, IndexError, NotImplementedError) as error:
             row.problem = said(error)[:_LONGEST]
             trial.rows.append(row)
             continue
-        if wish.of(call):
+        if options.of(call):
             trial.rows.append(row)
             yield row, call
         del call
 
 
-def _built(group: Group, wish: Wish) -> Ready:
+def _built(group: Group, options: TrialOptions) -> Ready:
     needed = inputs.needed_bytes(group.signature) / GIB
-    if needed > wish.memory:
-        raise UnmatchedError(f"needs {needed:.3g} GiB, and {wish.memory:.3g} may be taken (--memory)")
-    return inputs.build(group.signature, wish.device)
+    if needed > options.memory:
+        raise UnmatchedError(f"needs {needed:.3g} GiB, and {options.memory:.3g} may be taken (--memory)")
+    return inputs.build(group.signature, options.device)
 
 
-def _try(row: Row, call: Ready, wish: Wish, left: float, tell: Callable[[str], None]) -> None:
+def _try(row: TriedOperator, call: Ready, options: TrialOptions, left: float, tell: Callable[[str], None]) -> None:
     """Run a call by itself, then beside each variant; for so many seconds in all."""
     tell(call.name)
     try:
-        original = Blocks(call, wish.clock)
+        original = Blocks(call, options.clock)
         row.alone_ms = 1e3 * median(original.seconds() for _ in range(_ALONE))
     except Exception as error:  # noqa: BLE001 -- whatever an operator has to say
         row.problem = said(error)[:_LONGEST]
         return
-    suitable = wish.of(call)
+    suitable = options.of(call)
     for variant in suitable:
         tell(f"{call.name} {variant.name}")
         try:
-            row.tried += _tried(call, original, variant, wish.clock, left / len(suitable))
+            row.tried += _tried(call, original, variant, options.clock, left / len(suitable))
         except Exception as error:  # noqa: BLE001 -- whatever an operator has to say
             row.tried.append(Tried(variant=variant.name, problem=said(error)[:_LONGEST]))
         gc.collect(0)

@@ -11,7 +11,7 @@ import polars as pl
 
 from perfhooks import words
 from perfhooks.errors import PerfhooksError
-from perfhooks.report.data import TRIED_FORMAT, Tried, TriedFile, read_tried
+from perfhooks.report.data import TRIED_FORMAT, TriedAdvice, TriedFile, read_tried
 from perfhooks.run.layout import TRIED
 from perfhooks.run.publishing import publish_json
 from perfhooks.trace.names import operators
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perfhooks.trying.cut import Left
-    from perfhooks.trying.trial import Row, Trial
+    from perfhooks.trying.trial import Trial, TriedOperator
 
 FORMAT: Final = 1
 SCHEMA: Final = {
@@ -74,7 +74,7 @@ def brief(trial: Trial) -> pl.DataFrame:
     )
 
 
-def _rows(row: Row, trial: Trial) -> Iterator[dict[str, Any]]:
+def _rows(row: TriedOperator, trial: Trial) -> Iterator[dict[str, Any]]:
     first = {
         "operator": row.group.signature.name,
         "inputs": row.group.signature.shapes,
@@ -97,7 +97,7 @@ def _rows(row: Row, trial: Trial) -> Iterator[dict[str, Any]]:
         }
 
 
-def verdict(row: Row, tried: trials.Tried) -> str:
+def verdict(row: TriedOperator, tried: trials.Tried) -> str:
     """What to think of a variant, in a word or three."""
     if tried.timing is None:
         return f"not run: {tried.problem}"
@@ -157,9 +157,9 @@ def data(trial: Trial) -> dict[str, Any]:
     }
 
 
-def of_findings(trial: Trial) -> list[Tried]:
+def of_findings(trial: Trial) -> list[TriedAdvice]:
     """What a trial says of each advice, the best variant of each; nothing of those of which nothing is known."""
-    said: list[Tried] = []
+    said: list[TriedAdvice] = []
     for rule, advice in ADVICE.items():
         rows = [row for row in trial.rows if re.fullmatch(advice.operators, row.group.signature.name)]
         measured = [tried for variant in advice.variants for tried in _of_variant(rule, variant, rows, trial)]
@@ -167,7 +167,7 @@ def of_findings(trial: Trial) -> list[Tried]:
     return said
 
 
-def _of_variant(rule: str, variant: str, rows: list[Row], trial: Trial) -> Iterator[Tried]:
+def _of_variant(rule: str, variant: str, rows: list[TriedOperator], trial: Trial) -> Iterator[TriedAdvice]:
     """What one variant did to all operators of an advice for which that can be said."""
     pairs = [
         (row.group.step_ms, saved)
@@ -177,7 +177,7 @@ def _of_variant(rule: str, variant: str, rows: list[Row], trial: Trial) -> Itera
     ]
     if pairs:
         before, saved = (sum(values) for values in zip(*pairs, strict=True))
-        yield Tried(
+        yield TriedAdvice(
             rule=rule,
             variant=variant,
             times=before / (before - saved),
@@ -196,7 +196,7 @@ def keep(trial: Trial, folder: Path) -> bool:
     """
     new = of_findings(trial)
     if new:
-        earlier: list[Tried] = []
+        earlier: list[TriedAdvice] = []
         with contextlib.suppress(FileNotFoundError, PerfhooksError):  # a broken one is written anew
             earlier = read_tried(folder / TRIED)
         others = [tried for tried in earlier if tried.rule not in {said.rule for said in new}]

@@ -51,7 +51,7 @@ class Wish(NamedTuple):
 
 
 @dataclass
-class Outcome:
+class RankOutcome:
     """What became of the request on one rank."""
 
     rank: int
@@ -84,7 +84,7 @@ class Asking:
         self._called = 0.0
         self._owners = Run.existing(self.run).owners()
 
-    def outcomes(self, timeout: float) -> list[Outcome]:
+    def outcomes(self, timeout: float) -> list[RankOutcome]:
         """Ask, and wait until every rank has recorded and finished its window, or has said why not.
 
         Args:
@@ -100,7 +100,7 @@ class Asking:
             stage = self._stage(here)
             self._ask(stage, here)
             return self._wait([rank for rank in ranks if rank in here], until) + [
-                Outcome(rank, problem=self._silent(rank)) for rank in ranks if rank not in here
+                RankOutcome(rank, problem=self._silent(rank)) for rank in ranks if rank not in here
             ]
         except OSError as error:
             raise PerfhooksError(f"{self.run} cannot be written to, so its job cannot be asked ({error})") from error
@@ -169,7 +169,7 @@ class Asking:
             for other in requests.outstanding(self.run, stage):
                 if other.first - _WARMUP < first + self.wish.steps and first - _WARMUP < other.first + other.steps:
                     first = other.first + other.steps + _WARMUP
-            window = requests.Window(
+            window = requests.WindowRequest(
                 stage=stage, first=first, steps=self.wish.steps, ranks=self.wish.ranks, options=dict(self.wish.options)
             )
             requests.ask(self.run, self.name, window)
@@ -189,9 +189,9 @@ class Asking:
         ahead = math.ceil(_HASTE * away_s * 1e3 / min(medians, default=_UNKNOWN_MS))
         return max(loop.step for loop in loops) + ahead + _WARMUP + 1
 
-    def _wait(self, ranks: Sequence[int], until: float) -> list[Outcome]:
+    def _wait(self, ranks: Sequence[int], until: float) -> list[RankOutcome]:
         """What becomes of each rank that answered the call."""
-        done: dict[int, Outcome] = {}
+        done: dict[int, RankOutcome] = {}
         while len(done) < len(ranks):
             answers = requests.heard(self.run, self.name)
             is_over = time.monotonic() >= until
@@ -204,15 +204,15 @@ class Asking:
                 time.sleep(_NAP_S)
         return [done[rank] for rank in sorted(done)]
 
-    def _outcome(self, rank: int, answer: Answer | None, *, is_over: bool) -> Outcome | None:
+    def _outcome(self, rank: int, answer: Answer | None, *, is_over: bool) -> RankOutcome | None:
         """How it ended for a rank; None while there is something to wait for."""
         if answer is not None and answer.state in ("refused", "ended"):
-            return Outcome(rank, problem=answer.why)
+            return RankOutcome(rank, problem=answer.why)
         if answer is not None and (recorded := self._capture(rank, answer)) is not None:
             return recorded
         if not self._may_live(rank):
-            return Outcome(rank, problem="its process ended before the window was recorded and finished")
-        return Outcome(rank, problem=self._why_late(rank, answer)) if is_over else None
+            return RankOutcome(rank, problem="its process ended before the window was recorded and finished")
+        return RankOutcome(rank, problem=self._why_late(rank, answer)) if is_over else None
 
     def _why_late(self, rank: int, answer: Answer | None) -> str:
         if answer is None:
@@ -221,12 +221,12 @@ class Asking:
             return f"{answer.window} is recorded, but not finished yet: see `perfhooks report`"
         return f"it has not come to step {answer.first} in time: {self._standstill(rank)}"
 
-    def _capture(self, rank: int, answer: Answer) -> Outcome | None:
+    def _capture(self, rank: int, answer: Answer) -> RankOutcome | None:
         place = Place(layout.below(self.run, answer.window), rank)
         with contextlib.suppress(OSError, PerfhooksError):
             capture = place.load()
             if capture.request == self.name and capture.state == "done":
-                return Outcome(rank, place, capture, note=answer.why)
+                return RankOutcome(rank, place, capture, note=answer.why)
         return None
 
     def _standstill(self, rank: int) -> str:

@@ -41,7 +41,7 @@ _COLLECTIVE: Final = re.compile(r"/torch/distributed/(?!checkpoint/|optim/)")
 _BACKWARD: Final = re.compile(r"/torch/autograd/graph\.py$|/torch/_tensor\.py$")
 
 
-class Seen(NamedTuple):
+class StepFacts(NamedTuple):
     """All that is known of one slow step."""
 
     wall_ns: int
@@ -98,7 +98,7 @@ class Explainer:
             shared = len(stack) if self._usual is None else common(self._usual, stack)
             self._usual = stack[:shared]
 
-    def explain(self, seen: Seen) -> Explanation:
+    def explain(self, seen: StepFacts) -> Explanation:
         """The cause: the first, from the narrowest on, that explains enough of the excess."""
         matching = {cause: self._matching(seen, test) for cause, test in _TESTS}
         matching[RANKS] += [] if matching[RANKS] else self._waiting_in_backward(seen)
@@ -117,7 +117,7 @@ class Explainer:
             cause = CLOCK
         return Explanation(cause, None, self._line(seen.samples))
 
-    def _matching(self, seen: Seen, test: Callable[[Frame], bool]) -> list[tuple[Stack, int]]:
+    def _matching(self, seen: StepFacts, test: Callable[[Frame], bool]) -> list[tuple[Stack, int]]:
         return [(stack, spent) for stack, spent in seen.samples if any(map(test, self._own(stack)))]
 
     def _own(self, stack: Stack) -> Stack:
@@ -125,17 +125,17 @@ class Explainer:
         return stack if self._usual is None else stack[common(self._usual, stack) :]
 
     @staticmethod
-    def _share(seen: Seen, samples: Sequence[tuple[Stack, int]]) -> float:
+    def _share(seen: StepFacts, samples: Sequence[tuple[Stack, int]]) -> float:
         return sum(spent for _, spent in samples) / seen.sampled_ns if samples else 0.0
 
     @staticmethod
-    def _queued(seen: Seen) -> float:
+    def _queued(seen: StepFacts) -> float:
         """The share of the time in which the thread could have run and others had its processor."""
         waited = seen.counters.waited_ns
         return min(waited / seen.sampled_ns, 1.0) if waited and seen.samples else 0.0
 
     @staticmethod
-    def _waiting_in_backward(seen: Seen) -> list[tuple[Stack, int]]:
+    def _waiting_in_backward(seen: StepFacts) -> list[tuple[Stack, int]]:
         """A backward pass that does not compute waits for the gradients of others."""
         cpu = seen.counters.cpu_ns
         if not seen.is_distributed or cpu is None or cpu > _WAITING * seen.sampled_ns:

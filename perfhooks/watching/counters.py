@@ -32,7 +32,7 @@ class Counters(NamedTuple):
     """How long it could have run and waited for a processor."""
 
     @classmethod
-    def read(cls, thread: Thread) -> Counters:
+    def read(cls, thread: CountedThread) -> Counters:
         """Those of a thread now."""
         return cls(thread.cpu_ns(), *thread.switches_and_faults(), _retries(), thread.waited_ns())
 
@@ -42,7 +42,7 @@ class Counters(NamedTuple):
         return Counters(*(None if now is None or then is None else max(0, now - then) for now, then in pairs))
 
 
-class Thread:
+class CountedThread:
     """A thread of this process, as the system counts what it does.
 
     Args:
@@ -92,7 +92,7 @@ class Queueing:
         self._began = 0
         self._before: int | None = None
 
-    def share(self, thread: Thread) -> float | None:
+    def share(self, thread: CountedThread) -> float | None:
         """From 0 to 1; None where the system does not tell, and at the first look.
 
         Args:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from perfhooks.guard import logger
-from perfhooks.watching.requests import Answer, Loop, State, Window
+from perfhooks.watching.requests import Answer, Loop, State, WindowRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,7 +34,7 @@ class Asked:
     """Of the request; empty where nobody waits for an answer."""
 
     @classmethod
-    def of(cls, window: Window, name: str) -> Asked:
+    def of(cls, window: WindowRequest, name: str) -> Asked:
         """What a file asks for."""
         return cls("request", window.steps, window.first, {**window.options}, name)
 

@@ -43,7 +43,7 @@ State = Literal["accepted", "late", "recorded", "refused", "ended"]
 ``recorded``: the window is saved; ``refused``: it records none, and says why; ``ended``: its loop ended before."""
 
 
-class Window(msgspec.Struct, frozen=True, kw_only=True):
+class WindowRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Steps to be recorded."""
 
     stage: _Text
@@ -124,19 +124,19 @@ def call(run: Path, name: str) -> None:
     publish_json(folder / f"{name}.call.json", {})
 
 
-def ask(run: Path, name: str, window: Window) -> None:
+def ask(run: Path, name: str, window: WindowRequest) -> None:
     """Ask for a window."""
     publish_json(_folder(run) / f"{name}.window.json", window)
 
 
-def read_window(run: Path, file: str) -> Window | None:
+def read_window(run: Path, file: str) -> WindowRequest | None:
     """What was asked for; None where it is gone, or is not whole yet."""
     with contextlib.suppress(FileNotFoundError, PerfhooksError):
-        return read_json(layout.below(run / layout.REQUESTS, file), Window, "a request")
+        return read_json(layout.below(run / layout.REQUESTS, file), WindowRequest, "a request")
     return None
 
 
-def outstanding(run: Path, stage: str) -> list[Window]:
+def outstanding(run: Path, stage: str) -> list[WindowRequest]:
     """The windows of a loop that were asked for, by whomever."""
     windows = (read_window(run, file) for file, _, kind in names(run) if kind == "window")
     return [window for window in windows if window is not None and window.stage == stage]

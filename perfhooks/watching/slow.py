@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from perfhooks.run.installation import Installation
 from perfhooks.run.timeline import clock
-from perfhooks.watching.causes import Explainer, Seen
-from perfhooks.watching.counters import Collections, Counters, Thread, clock_mhz
+from perfhooks.watching.causes import Explainer, StepFacts
+from perfhooks.watching.counters import Collections, CountedThread, Counters, clock_mhz
 from perfhooks.watching.loops import Asked
 from perfhooks.watching.sampling import Folded, stack_of
 from perfhooks.watching.slow_steps import Log, SlowStep
@@ -116,7 +116,7 @@ class SlowSteps:
         if now - begin < limit:
             return (begin + limit - now) / 1e9
         if self._watched is None or self._watched.step != step:
-            thread = Thread(self._loop.thread, self._loop.native)
+            thread = CountedThread(self._loop.thread, self._loop.native)
             # the first sample stands for the next stretch of time, as nobody looked before
             self._watched = _Watched(step, Counters.read(thread), now - int(SAMPLE_S * 1e9), now - begin - limit)
         watched = self._watched
@@ -148,9 +148,9 @@ class SlowSteps:
         garbage_ns, garbage_at = self._collections.within(begin, end)
         counters = Counters()
         if known is not None:
-            counters = Counters.read(Thread(self._loop.thread, self._loop.native)).since(known.before)
+            counters = Counters.read(CountedThread(self._loop.thread, self._loop.native)).since(known.before)
         mhz = clock_mhz() if self._best_mhz else None
-        seen = Seen(
+        seen = StepFacts(
             wall_ns=end - begin,
             median_ns=median_ns,
             wait_ns=wait,

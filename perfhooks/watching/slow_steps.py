@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from perfhooks.watching.causes import Explanation, Seen
+    from perfhooks.watching.causes import Explanation, StepFacts
 
 _LARGEST: Final = 16 << 20
 """Bytes of a table that is read: 10^5 slow steps."""
@@ -48,7 +48,7 @@ class SlowStep(NamedTuple):
     alloc_retries: int | None
 
     @classmethod
-    def of(cls, stage: str, step: int, seen: Seen, why: Explanation) -> SlowStep:
+    def of(cls, stage: str, step: int, seen: StepFacts, why: Explanation) -> SlowStep:
         """The row of a step."""
         cpu, sampled = seen.counters.cpu_ns, seen.sampled_ns
         return cls(

@@ -10,7 +10,7 @@ from perfhooks.guard import cause_of, logger
 from perfhooks.run import layout
 from perfhooks.run.liveness import Process
 from perfhooks.run.publishing import publish, publish_json
-from perfhooks.watching.counters import Queueing, Thread
+from perfhooks.watching.counters import CountedThread, Queueing
 from perfhooks.watching.loops import Asked
 from perfhooks.watching.pace import Pace
 from perfhooks.watching.slow import SAMPLE_S, SlowSteps
@@ -144,7 +144,7 @@ class Watch:
                 self._loop.wrote_steps = True
 
     def _say(self) -> None:
-        waited = self._queueing.share(Thread(self._loop.thread, self._loop.native))
+        waited = self._queueing.share(CountedThread(self._loop.thread, self._loop.native))
         run, here = self._loop.run, self._loop.where(self._pace.median_ns)
         if run is None or here == self._said:
             return

@@ -9,7 +9,7 @@ import typer
 from perfhooks.progress import line
 from perfhooks.report.terminal_tables import step_table
 from perfhooks.run.layout import STEPS
-from perfhooks.watching.asking import Asking, Outcome, Wish
+from perfhooks.watching.asking import Asking, RankOutcome, Wish
 from perfhooks.words import printable
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def asked(run: Path, timeout: float, **wish: Any) -> bool:
     return _show(outcomes)
 
 
-def _show(outcomes: list[Outcome]) -> bool:
+def _show(outcomes: list[RankOutcome]) -> bool:
     """Print what became of each rank; whether any has recorded."""
     for outcome in outcomes:
         if outcome.capture is None:

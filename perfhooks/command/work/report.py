@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from perfhooks.finishing.leftovers import Outcome
+    from perfhooks.finishing.leftovers import WindowOutcome
 
 _EACH: Final = 8
 """Maximum number of ranks of a window that have a line each, because nobody reads a thousand."""
@@ -90,10 +90,10 @@ def of_trace(trace: Path, out: Path | None, communication: str | None) -> tuple[
     return page, True
 
 
-def _lines(window: Sequence[Outcome]) -> Iterator[tuple[str, bool]]:
+def _lines(window: Sequence[WindowOutcome]) -> Iterator[tuple[str, bool]]:
     """What became of the ranks of a window, those of many that fared alike in one line; and whether it is a problem."""
     few = len(window) <= _EACH
-    alike: dict[tuple[str, int | None], list[Outcome]] = {}
+    alike: dict[tuple[str, int | None], list[WindowOutcome]] = {}
     for outcome in window:
         alike.setdefault((_became(outcome), outcome.place.rank if few else None), []).append(outcome)
     for (became, _), outcomes in alike.items():
@@ -104,7 +104,7 @@ def _lines(window: Sequence[Outcome]) -> Iterator[tuple[str, bool]]:
         yield line, bool(outcomes[0].problem)
 
 
-def _became(outcome: Outcome) -> str:
+def _became(outcome: WindowOutcome) -> str:
     if outcome.capture is None:
         return outcome.problem
     partial = f", partial ({outcome.capture.partial})" if outcome.capture.partial else ""

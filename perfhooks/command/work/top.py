@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from perfhooks.watching.asking import Outcome
+    from perfhooks.watching.asking import RankOutcome
     from perfhooks.watching.view import Seen
 
 _EACH_S: Final = 1.0
@@ -128,7 +128,7 @@ class _Request:
         self.note = text
 
 
-def _said(outcome: Outcome) -> str:
+def _said(outcome: RankOutcome) -> str:
     if outcome.place is None:
         return f"rank {outcome.rank}: nothing recorded: {outcome.problem}"
     return f"rank {outcome.rank}: {outcome.place.folder.name}"

@@ -55,7 +55,7 @@ def tried(
     if not offered.groups:
         raise PerfhooksError(_nothing(offered, op or ([finding] if finding else [])))
     where = safe.device_of(device, on_device=calls.on_device)
-    wish = trial.Wish(
+    options = trial.TrialOptions(
         device=where,
         variants=tuple(variant or (advice.variants if advice else ())),
         limit=limit,
@@ -64,7 +64,7 @@ def tried(
     )
     said = Circumstances() if source.capture is None else source.capture.circumstances
     with remaining("trying") as tell:
-        return trial.run(offered, calls.step_ms, wish, said, tell)
+        return trial.run(offered, calls.step_ms, options, said, tell)
 
 
 def _read(source: Source) -> tuple[Any, float | None]:

@@ -25,7 +25,7 @@ WATCHED = (
 """The modules whose import means something: the first one that a training of torch may follow."""
 
 
-class Watcher:
+class ImportWatcher:
     """Finds no module itself; tells `perfhooks.launching.arming` when one of those that matter has been imported."""
 
     def __init__(self) -> None:
@@ -91,5 +91,5 @@ def run_the_users() -> None:
 here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 -- pathlib takes milliseconds to import
 sys.path[:] = [entry for entry in sys.path if entry != here]
 if os.environ.get("PERFHOOKS_RUN"):
-    sys.meta_path.insert(0, Watcher())
+    sys.meta_path.insert(0, ImportWatcher())
 run_the_users()

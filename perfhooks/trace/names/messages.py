@@ -41,7 +41,7 @@ class Message(NamedTuple):
     bytes: int | None
 
 
-class Group(NamedTuple):
+class ProcessGroup(NamedTuple):
     """A process group, as ``distributedInfo`` tells it."""
 
     description: str | None
@@ -67,7 +67,7 @@ def messages(trace: Trace, rows: Ints, record: Ints, label: Ints) -> list[Messag
     for place, (row, match, (dims, types)) in enumerate(zip(rows.tolist(), labels, inputs, strict=True)):
         name = trace.names[trace.name[row]]
         group = word(texts["group_name"][place]) or only
-        stored = known.get(group or "", Group(None, None))
+        stored = known.get(group or "", ProcessGroup(None, None))
         dtype = word(texts["dtype"][place])
         size = counts["group_size"][place] if counts["group_size"][place] > 0 else stored.size
         said = library(name)
@@ -91,7 +91,7 @@ def messages(trace: Trace, rows: Ints, record: Ints, label: Ints) -> list[Messag
     return told
 
 
-def groups(trace: Trace) -> dict[str, Group]:
+def groups(trace: Trace) -> dict[str, ProcessGroup]:
     """The process groups of the job, by name."""
     info = trace.metadata.get("distributedInfo")
     listed = info.get("pg_config") if isinstance(info, dict) else None
@@ -101,7 +101,7 @@ def groups(trace: Trace) -> dict[str, Group]:
         if name is not None:
             description, size = word(config.get("pg_desc")), config.get("pg_size")
             size = size if type(size) is int and 0 < size < _LIMIT else None
-            described[name] = Group(None if description == "undefined" else description, size)
+            described[name] = ProcessGroup(None if description == "undefined" else description, size)
     return described
 
 

@@ -48,7 +48,7 @@ class StridedOperator(ShapedOperator, gc=False):
     strides: msgspec.Raw = msgspec.field(default=NOTHING, name="Input Strides")
 
 
-class Frame(Arguments, gc=False):
+class FrameArguments(Arguments, gc=False):
     """Of Python frames."""
 
     python_parent: int | None = msgspec.field(default=-1, name="Python parent id")
@@ -132,7 +132,7 @@ def _collective(base: type[Arguments]) -> type[Arguments]:
     return cast("type[Arguments]", made)
 
 
-class Variant(NamedTuple):
+class MarkedStruct(NamedTuple):
     """A struct, and a text without which none of its fields beyond those of the next variant can occur."""
 
     mark: bytes
@@ -141,31 +141,31 @@ class Variant(NamedTuple):
 
 _COLLECTIVE: Final = b'"Collective name"'
 _OPERATOR: Final = (
-    Variant(_COLLECTIVE, _collective(ShapedOperator)),
-    Variant(b"Input", ShapedOperator),
-    Variant(b"", Operator),
+    MarkedStruct(_COLLECTIVE, _collective(ShapedOperator)),
+    MarkedStruct(b"Input", ShapedOperator),
+    MarkedStruct(b"", Operator),
 )
-VARIANTS: Final[dict[Kind, tuple[Variant, ...]]] = {
+VARIANTS: Final[dict[Kind, tuple[MarkedStruct, ...]]] = {
     Kind.OP: _OPERATOR,
     Kind.ANNOTATION: _OPERATOR,
-    Kind.PYTHON: (Variant(b"", Frame),),
-    Kind.RUNTIME: (Variant(b"", Launch),),
-    Kind.DEVICE_ANNOTATION: (Variant(b"", Shadow),),
-    Kind.SYNC: (Variant(b"", Wait),),
-    **dict.fromkeys(DEVICE_WORK, (Variant(_COLLECTIVE, _collective(Work)), Variant(b"", Work))),
+    Kind.PYTHON: (MarkedStruct(b"", FrameArguments),),
+    Kind.RUNTIME: (MarkedStruct(b"", Launch),),
+    Kind.DEVICE_ANNOTATION: (MarkedStruct(b"", Shadow),),
+    Kind.SYNC: (MarkedStruct(b"", Wait),),
+    **dict.fromkeys(DEVICE_WORK, (MarkedStruct(_COLLECTIVE, _collective(Work)), MarkedStruct(b"", Work))),
 }
 """By kind, the richest first. A struct costs by the number of its fields, used or not: hence the small ones."""
-STRIDED: Final[dict[Kind, tuple[Variant, ...]]] = VARIANTS | {
+STRIDED: Final[dict[Kind, tuple[MarkedStruct, ...]]] = VARIANTS | {
     Kind.OP: (
-        Variant(_COLLECTIVE, _collective(StridedOperator)),
-        Variant(b"Input", StridedOperator),
-        Variant(b"", Operator),
+        MarkedStruct(_COLLECTIVE, _collective(StridedOperator)),
+        MarkedStruct(b"Input", StridedOperator),
+        MarkedStruct(b"", Operator),
     )
 }
 """The same with the strides of operators' inputs."""
 
-MEMORY: Final = (Variant(b"", Allocation),)
-ON_STREAM: Final = (Variant(b"", Work),)
+MEMORY: Final = (MarkedStruct(b"", Allocation),)
+ON_STREAM: Final = (MarkedStruct(b"", Work),)
 
 
 class Field(NamedTuple):
@@ -183,7 +183,7 @@ def fields(of: type[Arguments]) -> tuple[Field, ...]:
     return tuple(Field(each.name, each.default, attrgetter(each.name)) for each in _fields(of))
 
 
-def parsed(texts: Sequence[msgspec.Raw], variants: Sequence[Variant]) -> Sequence[Arguments]:
+def parsed(texts: Sequence[msgspec.Raw], variants: Sequence[MarkedStruct]) -> Sequence[Arguments]:
     """Read the arguments of some events, each a JSON object; those of a wrong type count as absent.
 
     Args:

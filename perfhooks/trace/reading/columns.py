@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import msgspec
 
     from perfhooks.trace.model import Flags, Floats
-    from perfhooks.trace.reading.arguments import Variant
+    from perfhooks.trace.reading.arguments import MarkedStruct
 
 _LONGEST_NAME: Final = 8192
 """Letters. The longest that was recorded, of a kernel made of templates, has 5,123; any row of a table may name it."""
@@ -81,7 +81,7 @@ class _Origin(NamedTuple):
 class Columns:
     """Collects events; `trace` makes the whole of them."""
 
-    def __init__(self, variants: Mapping[Kind, Sequence[Variant]]) -> None:
+    def __init__(self, variants: Mapping[Kind, Sequence[MarkedStruct]]) -> None:
         self.events = 0
         self.dropped = 0
         self.seen: dict[str, Category] = {}
@@ -193,7 +193,7 @@ class Columns:
             found = self._arguments.setdefault("external" if name == "old_external" else name, [])
             found.append((rows, column) if count == len(rows) else (rows[known], column[known]))
 
-    def _read(self, given: Sequence[Any], variants: Sequence[Variant]) -> dict[str, Column]:
+    def _read(self, given: Sequence[Any], variants: Sequence[MarkedStruct]) -> dict[str, Column]:
         """The arguments of events of one kind, all as text or all read already, as columns."""
         structs: Sequence[Arguments] = given if isinstance(given[0], Arguments) else parsed(given, variants)
         found: dict[str, Column] = {}

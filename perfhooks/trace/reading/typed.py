@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from perfhooks.trace.kinds import Kind
-    from perfhooks.trace.reading.arguments import Variant
+    from perfhooks.trace.reading.arguments import MarkedStruct
     from perfhooks.trace.reading.events import Event
 
 _MOST: Final = 64
@@ -52,7 +52,7 @@ class OddEventError(Exception):
 class TypedEvents:
     """Decodes the events of one file."""
 
-    def __init__(self, variants: Mapping[Kind, Sequence[Variant]]) -> None:
+    def __init__(self, variants: Mapping[Kind, Sequence[MarkedStruct]]) -> None:
         self._variants = variants
         self._categories: dict[str, Category] = {}
         self._decoders: dict[bool, msgspec.json.Decoder[Any]] = {}

@@ -229,7 +229,7 @@ def _few_kernels(trace: Trace) -> Iterator[Check]:
             yield Check(severity, "step-with-few-kernels", len(rows), text, _step(trace, found, first))
 
 
-def _per_step(found: steps.Steps, time: Ints) -> Ints:
+def _per_step(found: steps.MarkedSteps, time: Ints) -> Ints:
     step = steps.step_of(found, time)
     counts: Ints = np.bincount(step[step >= 0], minlength=len(found.number))
     return counts
@@ -312,5 +312,5 @@ def _where(trace: Trace, rows: Ints) -> str:
     return f"{since_start(trace, trace.start[row]):.6g} ms: {trace.names[trace.name[row]]}"
 
 
-def _step(trace: Trace, found: steps.Steps, place: int) -> str:
+def _step(trace: Trace, found: steps.MarkedSteps, place: int) -> str:
     return f"{since_start(trace, found.start[place]):.6g} ms: step {found.number[place]}"

@@ -36,7 +36,7 @@ _SCHEMA: Final = {
 }
 
 
-class Modules(NamedTuple):
+class ModuleTree(NamedTuple):
     """The modules of a trace as nodes of a tree, and which of them each entry of `host.tree` belongs to."""
 
     parents: Ints
@@ -115,7 +115,7 @@ def qualified_names(trace: Trace) -> dict[str, str]:
 
 
 @once
-def find(trace: Trace) -> Modules:
+def find(trace: Trace) -> ModuleTree:
     """The modules of a trace."""
     tree, nodes = host.tree(trace), autograd.find(trace)
     names = trace.name[tree.row]
@@ -130,7 +130,7 @@ def find(trace: Trace) -> Modules:
     owner = _owners(trace, nodes, forward)
     node = inherited(tree.nesting.parent, np.where(owner >= 0, np.arange(len(owner)), -1))
     mine = [shown[frame] for frame in found.frames.tolist()]
-    return Modules(
+    return ModuleTree(
         found.parents,
         mine,
         host.joined(found.parents, mine, "/"),
@@ -175,7 +175,7 @@ def _owners(trace: Trace, nodes: autograd.Nodes, forward: Ints) -> Ints:
     return owner
 
 
-def _times(trace: Trace, found: Modules, count: int) -> dict[str, Ints]:
+def _times(trace: Trace, found: ModuleTree, count: int) -> dict[str, Ints]:
     """The time columns, in nanoseconds."""
     tree = host.tree(trace)
     span = tree.nesting.end - trace.start[tree.row]
@@ -197,7 +197,7 @@ def _times(trace: Trace, found: Modules, count: int) -> dict[str, Ints]:
     }
 
 
-def _node_times(found: Modules, parent: Ints, span: Ints) -> Ints:
+def _node_times(found: ModuleTree, parent: Ints, span: Ints) -> Ints:
     """The time of each autograd node of a module without other such nodes inside; 0 for all other entries."""
     nodes = np.flatnonzero(found.node == np.arange(len(span)))
     own = np.zeros(len(span) + 1, np.int64)
@@ -213,7 +213,7 @@ def _summed(module: Column, value: Ints, count: int) -> Ints:
     return total[:-1]
 
 
-def _first_calls(trace: Trace, found: Modules, count: int) -> Ints:
+def _first_calls(trace: Trace, found: ModuleTree, count: int) -> Ints:
     first = np.full(count, np.iinfo(np.int64).max)
     np.minimum.at(first, found.forward[found.call], trace.start[host.tree(trace).row[found.call]])
     return first

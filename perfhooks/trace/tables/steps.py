@@ -43,7 +43,7 @@ _SCHEMA: Final = {
 }
 
 
-class Steps(NamedTuple):
+class MarkedSteps(NamedTuple):
     """The steps of a trace, by time: one row for each mark."""
 
     number: list[int | None]
@@ -109,7 +109,7 @@ def table(trace: Trace, *, rank: int | None = None, stage: str = "train") -> pl.
 
 
 @once
-def find(trace: Trace) -> Steps:
+def find(trace: Trace) -> MarkedSteps:
     """The steps of a trace: its marks on the host, else one for all of it."""
     marks = trace.named(Kind.ANNOTATION, prefix=labels.STEP_MARK)
     if not len(marks):
@@ -119,7 +119,9 @@ def find(trace: Trace) -> Steps:
     if not len(marks):
         return _whole(trace)
     marks = marks[np.argsort(trace.start[marks], kind="stable")]
-    return Steps([numbers[row] for row in marks.tolist()], trace.thread[marks], trace.start[marks], trace.end[marks])
+    return MarkedSteps(
+        [numbers[row] for row in marks.tolist()], trace.thread[marks], trace.start[marks], trace.end[marks]
+    )
 
 
 def _number(mark: str) -> int | None:
@@ -127,22 +129,24 @@ def _number(mark: str) -> int | None:
     return int(digits) if _DIGITS.fullmatch(digits) else None
 
 
-def _whole(trace: Trace) -> Steps:
+def _whole(trace: Trace) -> MarkedSteps:
     """One step over everything; its thread is the one that ran most operators, or labels, or calls."""
     rows = trace.rows(*HOST, *DEVICE_WORK)
     if not len(rows):
         none = np.empty(0, np.int64)
-        return Steps([], none, none, none)
+        return MarkedSteps([], none, none, none)
     calls = trace.rows(*HOST)
     thread = np.bincount(trace.thread[calls]).argmax() if len(calls) else -1
-    return Steps([None], np.array([thread]), trace.start[rows].min(keepdims=True), trace.end[rows].max(keepdims=True))
+    return MarkedSteps(
+        [None], np.array([thread]), trace.start[rows].min(keepdims=True), trace.end[rows].max(keepdims=True)
+    )
 
 
 def _milliseconds(nanos: dict[str, Ints | None]) -> dict[str, Column | None]:
     return {name: None if values is None else values * _MS for name, values in nanos.items()}
 
 
-def _host(trace: Trace, steps: Steps) -> dict[str, Ints | None]:
+def _host(trace: Trace, steps: MarkedSteps) -> dict[str, Ints | None]:
     """The parts of each step, in nanoseconds, for each thread that has steps."""
     spent = {part: np.zeros(len(steps.thread), np.int64) for part in labels.PARTS}
     seen: set[str] = set()
@@ -162,7 +166,7 @@ def _ranges(trace: Trace, rows: Ints) -> Intervals:
     return intervals.union(trace.start[rows], trace.end[rows])
 
 
-def step_of(steps: Steps, time: Ints) -> Ints:
+def step_of(steps: MarkedSteps, time: Ints) -> Ints:
     """The step inside which each moment lies, or -1; of two that overlap, the later."""
     if not len(steps.start):
         return np.full(len(time), -1, np.int64)
@@ -171,7 +175,7 @@ def step_of(steps: Steps, time: Ints) -> Ints:
     return step
 
 
-def _device(trace: Trace, steps: Steps) -> dict[str, object]:
+def _device(trace: Trace, steps: MarkedSteps) -> dict[str, object]:
     if not trace.is_device_traced:
         return {}
     rows, count = trace.device_rows, len(steps.number)
@@ -201,7 +205,7 @@ def _exposed(compute: Intervals, comm: Intervals, copy: Intervals) -> tuple[int,
     return (first, last, *map(intervals.total, (busy, compute, comm, exposed_comm, exposed_copy)))
 
 
-def _counts(trace: Trace, steps: Steps) -> dict[str, object]:
+def _counts(trace: Trace, steps: MarkedSteps) -> dict[str, object]:
     counts: dict[str, object] = {}
     ops = trace.rows(Kind.OP)
     if len(ops):
@@ -215,13 +219,13 @@ def _counts(trace: Trace, steps: Steps) -> dict[str, object]:
     return counts
 
 
-def _count(trace: Trace, steps: Steps, rows: Ints) -> Ints:
+def _count(trace: Trace, steps: MarkedSteps, rows: Ints) -> Ints:
     step = step_of(steps, trace.start[rows])
     counts: Ints = np.bincount(step[step >= 0], minlength=len(steps.number))
     return counts
 
 
-def _memory(trace: Trace, steps: Steps) -> dict[str, object]:
+def _memory(trace: Trace, steps: MarkedSteps) -> dict[str, object]:
     events = trace.instants
     if not len(events.time):
         return {}
@@ -247,7 +251,7 @@ def _level(owner: Ints, allocated: Ints) -> Ints:
     return np.cumsum(change)
 
 
-def _peaks(time: Ints, level: Ints, steps: Steps) -> list[float | None]:
+def _peaks(time: Ints, level: Ints, steps: MarkedSteps) -> list[float | None]:
     """The highest level during each step in MiB, what was allocated before it included; None before the first event."""
     first = np.maximum(np.searchsorted(time, steps.start, "right") - 1, 0)
     last = np.searchsorted(time, steps.end, "left")
