@@ -249,7 +249,7 @@ def table(*lines, **defaults):
 
 def test_the_skew_of_a_collective_is_that_of_its_starts_and_its_waits():
     found = collectives.match(table((0, 0, 10), (1, 6, 4), (2, 7, 3)))
-    (row,) = collectives.each(found).rows(named=True)
+    (row,) = collectives.by_collective(found).rows(named=True)
     assert (row["ranks"], row["last_rank"], row["duration_ms"]) == (3, 2, 3)
     assert (row["spread_ms"], row["wait_ms"]) == (pytest.approx(7), pytest.approx(7))
     assert row["mean_wait_ms"] == pytest.approx((7 + 1) / 3)
@@ -260,7 +260,7 @@ def test_who_waits_for_whom_does_not_depend_on_clocks():
     found = collectives.match(table((0, 0, 10), (1, 1006, 4), (0, 20, 5), (1, 1021, 4)))
     assert found.rows.sort("rank", "index")["wait_ms"].to_list() == pytest.approx([6, 1, 0, 0])
     assert found.clocks.offset_ms == {0: 0.0, 1: pytest.approx(-1000)}
-    assert collectives.each(found)["spread_ms"].to_list() == pytest.approx([6, 1])
+    assert collectives.by_collective(found)["spread_ms"].to_list() == pytest.approx([6, 1])
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_collectives_that_differ_are_not_the_same(field, one, other):
 
 def test_what_goes_from_all_to_all_may_be_of_many_sizes():
     found = collectives.match(table((0, 0, 5, {"bytes": 8}), (1, 0, 5, {"bytes": 16}), operation="all_to_all"))
-    assert collectives.each(found)["bytes"].to_list() == [16]
+    assert collectives.by_collective(found)["bytes"].to_list() == [16]
 
 
 def test_where_some_were_not_recorded_nothing_is_guessed():
@@ -634,7 +634,7 @@ def test_two_ranks_of_a_real_job_meet_in_their_collectives(recordings):
     """Of 128, two were published, and of their events a sample: what can be told is told, the rest is not guessed."""
     read = [perfhooks.trace.read(recordings / f"sampled-128ranks-rank{rank}.json.gz") for rank in (0, 1)]
     found = collectives.match(pl.concat([rows(Capture(rank=rank), trace) for rank, trace in enumerate(read)]))
-    kept = collectives.each(found)
+    kept = collectives.by_collective(found)
     assert sorted(kept["operation"].to_list()) == [
         *("all_gather", "all_gather", "all_reduce", "all_reduce", "all_to_all")
     ]

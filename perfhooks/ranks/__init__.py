@@ -59,7 +59,8 @@ def gather(
           * ``own``: ``ranks``, ``steps`` and ``own_ms``, a row for each rank with the own work of each step, as long
             as there are not too many;
           * ``collectives``: one row for each kind, see `collectives.kinds`; ``worst``: those that were waited for
-            longest, see `collectives.each`; ``matched`` and ``unmatched``: how many rows of the ranks have partners;
+            longest, see `collectives.by_collective`; ``matched`` and ``unmatched``: how many rows of the ranks have
+            partners;
           * ``clocks``: ``error_ms``, ``error_95_ms`` and ``ranks``, the number of those that could be compared;
 
         * ``missing``: ``window what ranks text``, for each thing that is not there.
@@ -136,7 +137,7 @@ def _compared(window: RankedWindow) -> dict[str, Any]:
     matched = collectives.match(window.collectives, window.clocks)
     split = steps.parts(window.steps, collectives.of_steps(matched))
     judged = steps.whole(split, matched.unsure)
-    found = collectives.each(matched)
+    met = collectives.by_collective(matched)
     offsets = matched.clocks.offset_ms
     stage, first = _stage(window)
     last = max((fact.reached if fact.last is None else fact.last for fact in window.facts.values()), default=first)
@@ -148,8 +149,8 @@ def _compared(window: RankedWindow) -> dict[str, Any]:
         "ranks": _columns(_with_nodes(_with_offsets(steps.of_ranks(judged), offsets), window)),
         "steps": _columns(steps.of_steps(split).head(_STEPS)),
         "own": _own(split),
-        "collectives": _columns(collectives.kinds(found).head(_KINDS)),
-        "worst": _columns(found.sort("wait_ms", descending=True, nulls_last=True).head(_WORST)),
+        "collectives": _columns(collectives.kinds(met).head(_KINDS)),
+        "worst": _columns(met.sort("wait_ms", descending=True, nulls_last=True).head(_WORST)),
         "matched": matched.rows.height,
         "unmatched": matched.unmatched,
         "clocks": {

@@ -25,7 +25,7 @@ _NS: Final = 1e-6
 _SLACK: Final = 10
 """Maximum apparent distance between two ranks in one collective, in multiples of the clocks' error."""
 _TICK_MS: Final = 0.05
-"""And so much besides."""
+"""Milliseconds that are added to that distance, as the clocks' error may be almost nothing."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def _waits(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(wait_ms=pl.col("duration_ms") - shortest)
 
 
-def each(matched: Matched) -> pl.DataFrame:
+def by_collective(matched: Matched) -> pl.DataFrame:
     """One row for each collective.
 
     ``ranks`` that were compared; ``spread_ms`` from the first start to the last, by clocks that were brought together;
@@ -155,7 +155,7 @@ def each(matched: Matched) -> pl.DataFrame:
 
 
 def kinds(collectives: pl.DataFrame) -> pl.DataFrame:
-    """What `each` says, one row for each operation, size of group, type and size of message; longest in all first.
+    """What `by_collective` says, a row for each operation, group size, type and message size; longest in all first.
 
     ``groups`` counts process groups; times and bandwidth are medians, ``longest_wait_ms`` is not; ``last_rank`` is the
     one that came last most often, in ``last_percent`` of all.

@@ -112,8 +112,8 @@ def summed_up(parents: Ints, values: Column) -> Column:
     while (higher >= 0).any():  # each round looks twice as far up as the one before
         total = total + total.take(higher)
         higher = higher.take(higher)
-    found: Column = total[:-1]
-    return found
+    sums: Column = total[:-1]
+    return sums
 
 
 def summed_down(parents: Ints, values: Ints) -> Ints:
@@ -127,8 +127,8 @@ def summed_down(parents: Ints, values: Ints) -> Ints:
 
 def depths(parents: Ints) -> Ints:
     """How many nodes lie around each node of a forest."""
-    found: Ints = summed_up(parents, np.ones(len(parents), np.int64)) - 1
-    return found
+    around: Ints = summed_up(parents, np.ones(len(parents), np.int64)) - 1
+    return around
 
 
 def writable_depth(parents: Ints, depth: Ints, length: Ints, most: int) -> int:
@@ -172,7 +172,7 @@ def innermost(trace: Trace, thread: Column, time: Ints) -> Ints:
     """
     calls = tree(trace)
     start = trace.start[calls.row]
-    found = np.full(len(time), -1, np.int64)
+    begun_last = np.full(len(time), -1, np.int64)
     asking = np.argsort(thread, kind="stable")
     every = distinct(thread)
     edges = np.append(np.searchsorted(thread[asking], every), len(thread)).tolist()
@@ -180,8 +180,8 @@ def innermost(trace: Trace, thread: Column, time: Ints) -> Ints:
     for first, last, (a, b) in zip(begin, end, pairwise(edges), strict=True):
         here = asking[a:b]
         place = first + np.searchsorted(start[first:last], time[here], "right") - 1
-        found[here] = np.where(place >= first, place, -1)
-    return still_open(calls.nesting, found, time)
+        begun_last[here] = np.where(place >= first, place, -1)
+    return still_open(calls.nesting, begun_last, time)
 
 
 @once
@@ -191,5 +191,5 @@ def launchers(trace: Trace) -> Ints:
     lost = np.flatnonzero(launches < 0)
     row = launches.copy()
     row[lost] = torch_rules.named_operator(trace, trace.device_rows[lost])
-    found: Ints = tree(trace).entry[row]
-    return found
+    entries: Ints = tree(trace).entry[row]
+    return entries

@@ -52,17 +52,17 @@ def nest(thread: Column, start: Ints, end: Ints) -> Nesting:
     edges = [*np.flatnonzero(np.diff(thread, prepend=thread[:1] - 1)).tolist(), len(thread)]
     for first, last in pairwise(edges):
         part = slice(first, last)
-        found = _nest(start[part], end[part])
-        parent[part] = np.where(found[0] >= 0, found[0] + first, -1)
-        depth[part], shown[part] = found[1], found[2]
+        nested = _nest(start[part], end[part])
+        parent[part] = np.where(nested[0] >= 0, nested[0] + first, -1)
+        depth[part], shown[part] = nested[1], nested[2]
     return Nesting(parent, depth, shown, _own(parent, shown - start))
 
 
 def _nest(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
-    found = _nest_thread(start, end)
-    if found is None and (shown := _cut(start, end)) is not None:
-        found = _nest_thread(start, shown)
-    return found or _nest_crossing(start, end)
+    nested = _nest_thread(start, end)
+    if nested is None and (shown := _cut(start, end)) is not None:
+        nested = _nest_thread(start, shown)
+    return nested or _nest_crossing(start, end)
 
 
 def _cut(start: Ints, end: Ints) -> Ints | None:
@@ -158,8 +158,8 @@ def inherited(parent: Ints, own: Ints) -> Ints:
     while True:
         further = source.take(source)
         if np.array_equal(further, source):
-            found: Ints = np.append(own, -1).take(source[:-1])
-            return found
+            values: Ints = np.append(own, -1).take(source[:-1])
+            return values
         source = further
 
 
@@ -171,17 +171,17 @@ def nearest(parent: Ints, entry: Ints, wanted: Flags) -> Ints:
         entry: some of them, or -1.
         wanted: which of all are.
     """
-    found: Ints = entry.copy()
-    far = np.flatnonzero(found >= 0)
-    far = far[~wanted[found[far]]]
+    holder: Ints = entry.copy()
+    far = np.flatnonzero(holder >= 0)
+    far = far[~wanted[holder[far]]]
     for _ in range(_NEAR):
         if not len(far):
-            return found
-        found[far] = parent[found[far]]
-        far = far[found[far] >= 0]
-        far = far[~wanted[found[far]]]
-    found[far] = inherited(parent, np.where(wanted, np.arange(len(parent)), -1))[found[far]]
-    return found
+            return holder
+        holder[far] = parent[holder[far]]
+        far = far[holder[far] >= 0]
+        far = far[~wanted[holder[far]]]
+    holder[far] = inherited(parent, np.where(wanted, np.arange(len(parent)), -1))[holder[far]]
+    return holder
 
 
 def still_open(nesting: Nesting, entry: Ints, time: Ints) -> Ints:
@@ -192,19 +192,19 @@ def still_open(nesting: Nesting, entry: Ints, time: Ints) -> Ints:
         entry: some of them, or -1.
         time: one time for each, not before it begins.
     """
-    found: Ints = entry.copy()
-    over = np.flatnonzero((found >= 0) & (nesting.end[found] < time)) if len(nesting.end) else found[:0]
+    holder: Ints = entry.copy()
+    over = np.flatnonzero((holder >= 0) & (nesting.end[holder] < time)) if len(nesting.end) else holder[:0]
     for _ in range(_NEAR):
         if not len(over):
-            return found
-        found[over] = nesting.parent[found[over]]
-        over = over[(found[over] >= 0) & (nesting.end[found[over]] < time[over])]
+            return holder
+        holder[over] = nesting.parent[holder[over]]
+        over = over[(holder[over] >= 0) & (nesting.end[holder[over]] < time[over])]
     jumps = [np.append(nesting.parent, -1)] if len(over) else []
     while jumps and (jumps[-1] >= 0).any():  # each one twice as far up as the one before
         jumps.append(jumps[-1][jumps[-1]])
     for jump in reversed(jumps):  # ends are later the further up, so what is over is passed in ever shorter jumps
-        further = jump[found[over]]
+        further = jump[holder[over]]
         passed = (further >= 0) & (nesting.end[further] < time[over])
-        found[over] = np.where(passed, further, found[over])
-    found[over] = np.append(nesting.parent, -1)[found[over]]
-    return found
+        holder[over] = np.where(passed, further, holder[over])
+    holder[over] = np.append(nesting.parent, -1)[holder[over]]
+    return holder

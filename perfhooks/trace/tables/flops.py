@@ -39,12 +39,12 @@ def per_call(trace: Trace, rows: Ints, formulas: Mapping[str, Formula]) -> Ints:
     """
     wanted = np.array([name in formulas for name in trace.names] or [False])[trace.name[rows]]
     chosen = np.flatnonzero(wanted & (trace.kind[rows] == Kind.OP))
-    keys = np.stack([trace.name[rows[chosen]], *(trace.argument(each)[rows[chosen]] for each in ("dims", "inputs"))])
+    keys = np.stack([trace.name[rows[chosen]], *(trace.argument(what)[rows[chosen]] for what in ("dims", "inputs"))])
     distinct, place = np.unique(keys, axis=1, return_inverse=True)
     values = [_evaluated(trace, formulas, *key) for key in distinct.T.tolist()]
-    found = np.full(len(rows), -1, np.int64)
-    found[chosen] = np.array(values, np.int64)[place.ravel()]
-    return found
+    operations = np.full(len(rows), -1, np.int64)
+    operations[chosen] = np.array(values, np.int64)[place.ravel()]
+    return operations
 
 
 def missed_per_call(trace: Trace, rows: Ints, parent: Ints) -> Ints:
@@ -61,15 +61,15 @@ def missed_per_call(trace: Trace, rows: Ints, parent: Ints) -> Ints:
     missed = per_call(trace, rows, MISSED_BY_TORCH)
     counted = (missed > 0) | (per_call(trace, rows, BY_TORCH) > 0)
     inside = np.append(inherited(parent, np.where(counted, 1, -1)), -1)[parent] > 0
-    found: Ints = np.where(inside, -1, missed)
-    return found
+    outermost: Ints = np.where(inside, -1, missed)
+    return outermost
 
 
 def _evaluated(trace: Trace, formulas: Mapping[str, Formula], name: int, dims: int, inputs: int) -> int:
     shapes, arguments = trace.text(dims), trace.text(inputs)
     if not isinstance(shapes, list):
         return -1
-    texts = [each if isinstance(each, str) else "" for each in arguments] if isinstance(arguments, list) else []
+    texts = [text if isinstance(text, str) else "" for text in arguments] if isinstance(arguments, list) else []
     try:
         value = formulas[trace.names[name]](_Shapes(shapes), texts)
     except _MALFORMED:
@@ -81,19 +81,19 @@ class _Shapes(list[Any]):
     """The shapes of a call's arguments, looked at when they are needed: only tensors must have one."""
 
     def __getitem__(self, place: Any) -> Any:
-        found = super().__getitem__(place)
-        for shape in found if isinstance(place, slice) else [found]:
+        taken = super().__getitem__(place)
+        for shape in taken if isinstance(place, slice) else [taken]:
             if not isinstance(shape, list) or len(shape) > _DIMENSIONS:
                 raise ValueError("no shape of a tensor")
             if any(type(size) is not int or size < 0 for size in shape):
                 raise ValueError(f"no shape of a tensor: {shape!r}")
-        return found
+        return taken
 
 
 def _numbers(argument: str, count: int) -> list[int]:
     """An argument that is a list, such as ``[1, 1]``; a single number stands for all."""
-    found = [int(each) for each in _INTEGER.findall(argument)]
-    return found * count if len(found) == 1 else found
+    numbers = [int(digits) for digits in _INTEGER.findall(argument)]
+    return numbers * count if len(numbers) == 1 else numbers
 
 
 def _elementwise(shapes: Sequence[Shape], _: Sequence[str]) -> int:
@@ -110,7 +110,7 @@ def _batched_matmul(a: Shape, b: Shape) -> int:
 
 def _conv2d(shapes: Sequence[Shape], arguments: Sequence[str]) -> int | None:
     image, weight = shapes[0], shapes[1]
-    stride, padding, dilation = (_INTEGER.findall(each) for each in arguments[3:6])
+    stride, padding, dilation = (_INTEGER.findall(argument) for argument in arguments[3:6])
     if (len(image), len(weight), len(stride), len(padding), len(dilation)) != (4, 4, 2, 2, 2):
         return None  # torch gives up as well: no batch, or a padding that is a word
     out = [
@@ -143,7 +143,7 @@ def _convolution(shapes: Sequence[Shape], arguments: Sequence[str]) -> int:
     space = image[2:]
     if arguments[6] != "True":
         count = len(space)
-        options = [_numbers(each, count) for each in arguments[3:6]]
+        options = [_numbers(argument, count) for argument in arguments[3:6]]
         space = [
             (size + 2 * pad - gap * (kernel - 1) - 1) // step + 1
             for size, kernel, step, pad, gap in zip(space, weight[2:], *options, strict=True)
@@ -155,7 +155,7 @@ def _convolution_backward(shapes: Sequence[Shape], arguments: Sequence[str]) -> 
     """As much as forward for each of the two gradients, of the input and of the weight, that was asked for."""
     gradient, image, weight = shapes[0], shapes[1], shapes[2]
     space = image if arguments[7] == "True" else gradient
-    wanted = [each.strip() in ("True", "1") for each in arguments[10].strip("[]").split(",")]
+    wanted = [flag.strip() in ("True", "1") for flag in arguments[10].strip("[]").split(",")]
     return 2 * image[0] * math.prod(weight) * math.prod(space[2:]) * sum(wanted[:2])
 
 

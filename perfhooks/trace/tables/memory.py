@@ -114,8 +114,8 @@ def _telling(level: Ints, rows: int) -> Ints:
     begins = np.flatnonzero(np.diff(stretch, prepend=-1))
     kept = [begins, np.array([count - 1])]
     for extreme in (np.minimum, np.maximum):
-        found = np.flatnonzero(level == extreme.reduceat(level, begins)[stretch])
-        kept.append(found[np.searchsorted(found, begins)])  # of several equal ones the first
+        extremes = np.flatnonzero(level == extreme.reduceat(level, begins)[stretch])
+        kept.append(extremes[np.searchsorted(extremes, begins)])  # of several equal ones the first
     return intervals.distinct(*kept)
 
 
@@ -191,9 +191,9 @@ def _each_usage(trace: Trace) -> Iterator[_Usage]:
     place = np.repeat(run.ravel(), np.diff(begins, append=pairs.shape[1]))
     counts = np.bincount(place, minlength=devices.shape[1])
     of_each = np.split(np.argsort(place, kind="stable"), np.cumsum(counts)[:-1])
-    for each in np.sort(np.argsort(-counts, kind="stable")[:_MOST_DEVICES]).tolist():
-        kind, number = devices[:, each].tolist()
-        mine = of_each[each]
+    for device in np.sort(np.argsort(-counts, kind="stable")[:_MOST_DEVICES]).tolist():
+        kind, number = devices[:, device].tolist()
+        mine = of_each[device]
         known = mine[events.allocated[mine] >= 0]
         name = _DEVICE_TYPES[kind] if 0 <= kind < len(_DEVICE_TYPES) else f"device-{kind}"
         name = name if number < 0 else f"{name}:{number}"
@@ -204,7 +204,7 @@ def _each_usage(trace: Trace) -> Iterator[_Usage]:
 
 
 def _since_start(trace: Trace, time: Ints) -> Ints:
-    first = min(each.min() for each in (trace.start, trace.instants.time) if len(each))
+    first = min(times.min() for times in (trace.start, trace.instants.time) if len(times))
     since: Ints = (time - first) / _MS
     return since
 
@@ -215,8 +215,8 @@ def _not_released(trace: Trace, events: Ints) -> Ints:
     order = np.argsort(address, kind="stable")
     last = np.append(address[order][1:] != address[order][:-1], True)[: len(order)]
     ends = np.sort(events[order[last]])
-    found: Ints = ends[trace.instants.size[ends] > 0]
-    return found
+    alive: Ints = ends[trace.instants.size[ends] > 0]
+    return alive
 
 
 def _makers(trace: Trace, events: Ints, owners: Owners) -> tuple[list[str], list[str | None]]:
@@ -224,11 +224,11 @@ def _makers(trace: Trace, events: Ints, owners: Owners) -> tuple[list[str], list
     tree = host.tree(trace)
     parent, kind, name = tree.nesting.parent, trace.kind[tree.row], trace.name[tree.row]
     entry = host.innermost(trace, trace.instants.thread[events], trace.instants.time[events])
-    hands_out = np.array([bool(operators.ALLOCATORS.search(each)) for each in trace.names] or [False])[name]
+    hands_out = np.array([bool(operators.ALLOCATORS.search(text)) for text in trace.names] or [False])[name]
     is_op = kind == Kind.OP
     operator = _nearest(parent, entry, name, (is_op & ~hands_out, is_op))
     names = [*trace.names, None]
-    return [names[each] or OUTSIDE for each in operator], _sources(trace, entry, owners)
+    return [names[number] or OUTSIDE for number in operator], _sources(trace, entry, owners)
 
 
 def _sources(trace: Trace, entry: Ints, owners: Owners) -> list[str | None]:
@@ -239,12 +239,12 @@ def _sources(trace: Trace, entry: Ints, owners: Owners) -> list[str | None]:
     for origins in whose.PREFERENCE:
         wanted = is_frame & whose.names_of(trace, origins, owners)[name]
         around.append(np.append(tree.row, -1)[nearest(tree.nesting.parent, entry, wanted)].tolist())
-    return [whose.spoken(trace, *each) for each in zip(*around, strict=True)]
+    return [whose.spoken(trace, *entries) for entries in zip(*around, strict=True)]
 
 
 def _nearest(parent: Ints, entry: Ints, name: Ints, choices: tuple[np.ndarray, ...]) -> list[int]:
     """The name of the innermost entry of the first choice that is open around each entry, else of the next, else -1."""
-    found = np.full(len(entry), -1, np.int64)
+    innermost = np.full(len(entry), -1, np.int64)
     for wanted in choices:
-        found = np.where(found >= 0, found, np.append(name, -1)[nearest(parent, entry, wanted)])
-    return [int(each) for each in found]
+        innermost = np.where(innermost >= 0, innermost, np.append(name, -1)[nearest(parent, entry, wanted)])
+    return [int(name_number) for name_number in innermost]

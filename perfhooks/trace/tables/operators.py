@@ -114,19 +114,19 @@ def table(
         OptionError: ``by`` names something else.
     """
     wanted = (by,) if isinstance(by, str) else tuple(by)
-    for each in wanted:
-        if each not in GROUPS:
-            raise OptionError(f"by must be of {', '.join(map(repr, GROUPS))}, got {each!r}")
+    for asked in wanted:
+        if asked not in GROUPS:
+            raise OptionError(f"by must be of {', '.join(map(repr, GROUPS))}, got {asked!r}")
     host, work = _host_rows(trace), _device_rows(trace)
-    row, name, kind, group = (np.concatenate(each) for each in zip(host[:4], work[:4], strict=True))
+    row, name, kind, group = (np.concatenate(both) for both in zip(host[:4], work[:4], strict=True))
     keys = _keys(trace, wanted, row, stack_depth, owners)
     grouped = groups(name, group, *(key.number for key in keys.values()))
     sums = {"count": np.bincount(grouped.of, minlength=len(grouped.first))}
-    sums |= {each: grouped.summed(values, slice(len(host.row))) for each, values in host.sums.items()}
-    for each, values in work.sums.items():
-        sums[each] += grouped.summed(values, slice(len(host.row), None))
+    sums |= {column: grouped.summed(values, slice(len(host.row))) for column, values in host.sums.items()}
+    for column, values in work.sums.items():
+        sums[column] += grouped.summed(values, slice(len(host.row), None))
     sums["flops"] = _known_sum(grouped, _flops(trace, everything=all_flops))
-    shown = {each: key._replace(number=key.number[grouped.first]) for each, key in keys.items()}
+    shown = {column: key._replace(number=key.number[grouped.first]) for column, key in keys.items()}
     return _finished(trace, name[grouped.first], kind[grouped.first], sums, shown)
 
 
@@ -264,29 +264,29 @@ def _total(values: Ints, tree: Calls) -> Ints:
 
 
 def _keys(trace: Trace, by: tuple[str, ...], row: Ints, stack_depth: int, owners: Owners) -> dict[str, _Key]:
-    found: dict[str, _Key] = {}
+    keys: dict[str, _Key] = {}
     if "shapes" in by:
-        found["input_shapes"] = _shapes(trace, row)
+        keys["input_shapes"] = _shapes(trace, row)
     if "stack" in by:
         texts, place = stacks.by_depth(trace, stack_depth)
-        found["stack"] = _key(texts, place[row])
+        keys["stack"] = _key(texts, place[row])
     if "line" in by:
         texts, place = whose.of_rows(trace, _launched_from(trace, row), owners)
-        found["line"] = _key(texts, place)
+        keys["line"] = _key(texts, place)
     if "module" in by:
         texts, place = modules.of_slices(trace)
-        found["module"] = _key(texts, place[row])
+        keys["module"] = _key(texts, place[row])
     if "step" in by:
         every = steps.find(trace)
-        found["step"] = _key(every.number, steps.step_of(every, trace.start[row]), pl.Int64())
-    return found
+        keys["step"] = _key(every.number, steps.step_of(every, trace.start[row]), pl.Int64())
+    return keys
 
 
 def _launched_from(trace: Trace, rows: Ints) -> Ints:
     """Each slice of the host itself, and of work of devices what launched it, or -1."""
-    found = np.arange(len(trace))
-    found[trace.device_rows] = trace.launches
-    return found[rows]
+    launcher = np.arange(len(trace))
+    launcher[trace.device_rows] = trace.launches
+    return launcher[rows]
 
 
 def _key(values: Sequence[Any], place: Ints, kind: pl.DataType | None = None, absent: Any = None) -> _Key:
@@ -300,7 +300,7 @@ def _shapes(trace: Trace, rows: Ints) -> _Key:
     """The shapes as torch writes them; none at all, as for a call without tensors, is an empty list."""
     dims = trace.argument("dims")[rows].astype(np.int64)
     used, place = distinct(dims + 1)  # -1 is none; of all texts few are shapes
-    return _key([json.dumps(trace.text(each) or []) for each in (used - 1).tolist()], place, absent="[]")
+    return _key([json.dumps(trace.text(text) or []) for text in (used - 1).tolist()], place, absent="[]")
 
 
 @once
@@ -328,20 +328,20 @@ def _finished(trace: Trace, name: Ints, kind: Column, sums: dict[str, Ints], key
     kinds = pl.Series([*(kind.name.lower() for kind in Kind), "memory"], dtype=pl.String)
     if memory := _memory_row(trace):
         name, kind = np.append(name, len(names) - 1), np.append(kind, len(kinds) - 1)
-        sums = {each: np.append(values, memory.get(each, 0)) for each, values in sums.items()}
-        keys = {each: key._replace(number=np.append(key.number, key.absent)) for each, key in keys.items()}
-    times = {each: sums[each] * _MS for each in _TIMES if each in sums}
+        sums = {column: np.append(values, memory.get(column, 0)) for column, values in sums.items()}
+        keys = {column: key._replace(number=np.append(key.number, key.absent)) for column, key in keys.items()}
+    times = {column: sums[column] * _MS for column in _TIMES if column in sums}
     order = np.lexsort((letters[name], -times["self_cpu_ms"]))
-    columns = {each: pl.Series(values[order]) for each, values in (sums | times).items()}
+    columns = {column: pl.Series(values[order]) for column, values in (sums | times).items()}
     absent = pl.Series([None]).new_from_index(0, len(order))
     return pl.DataFrame(
         {
             "name": names.gather(name[order]),
             "kind": kinds.gather(kind[order]),
-            **{each: key.values.gather(key.number[order]) for each, key in keys.items()},
+            **{column: key.values.gather(key.number[order]) for column, key in keys.items()},
             "count": columns["count"],
-            **{each: columns.get(each, absent.cast(pl.Float64)) for each in _TIMES},
-            **{each: columns.get(each, absent.cast(pl.Int64)) for each in _SIZES},
+            **{column: columns.get(column, absent.cast(pl.Float64)) for column in _TIMES},
+            **{column: columns.get(column, absent.cast(pl.Int64)) for column in _SIZES},
             "flops": columns["flops"].set(pl.Series(sums["flops"][order] < 0), None),
         }
     )
