@@ -304,7 +304,6 @@ def test_parts_are_labelled_while_a_window_is_open_and_a_validation_is_one(tmp_p
         labels=lambda profiler, _: adapting.Parts(profiler, methods, waits=True),
     )  # fmt: skip
     with stage.running(model):
-        assert stage.parts is None
         for step in range(4):
             model.inner.speak()
             if step == 2:
@@ -312,8 +311,7 @@ def test_parts_are_labelled_while_a_window_is_open_and_a_validation_is_one(tmp_p
                     model.inner.speak()
                     model.save()
             stage.step()
-            if stage.parts is not None:
-                stage.parts.wait()
+            stage.parts.wait()
     assert vars(model.inner) == {}
     rows = dict(adapting.step_rows(next(iter(stage.profiler._course.windows.handover.places))))
     found = {step: {name for name in ("data", "forward", "validation", "checkpoint") if row.get(f"{name}_ms")}

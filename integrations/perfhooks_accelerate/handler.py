@@ -51,12 +51,12 @@ class Profiler(perfhooks.Profiler):
         self._accelerator = accelerator
         self._stages = stages
         self._by_update = step_unit == "optimizer"
-        self._parts = Parts(self, _METHODS)
+        self._parts = Parts(self, {} if accelerator is None else _METHODS)
         folder = None if accelerator is None else accelerator.logging_dir or accelerator.project_dir
         self._folder = None if folder is None else adapting.folder_in(folder)
         if log_results and accelerator is not None:
             for profiler in (self, *stages.profilers.values()):
-                profiler.when_finished(self._log)
+                profiler.when_finished(partial(_log, accelerator))
 
     def start(
         self, step: int | None = None, *, out: str | os.PathLike[str] | None = None, run: str | None = None
@@ -92,13 +92,9 @@ class Profiler(perfhooks.Profiler):
         Yields:
             Its profiler, whose ``steps()`` or ``step()`` the loop calls; this one where nothing was asked of it.
         """
-        stage = self._stages.get(name)
-        with self._parts.validation():
-            if stage is None:
-                yield perfhooks.Profiler(schedule=NOTHING, on_trace_ready=[])
-            else:
-                with stage.running(out=self._folder, for_good=False):
-                    yield stage.profiler
+        stage = self._stages[name]
+        with self._parts.validation(), stage.running(out=self._folder, for_good=False):
+            yield stage.profiler
 
     def state_dict(self) -> dict[str, Any]:
         """For ``accelerator.register_for_checkpointing(prof)``: how many steps each loop has done."""
@@ -121,7 +117,7 @@ class Profiler(perfhooks.Profiler):
         """Label the parts of a step while a window is open."""
         if not self.in_window:
             self._unlabel()
-        elif self._accelerator is not None and not self._parts.is_on:
+        elif not self._parts.is_on:
             with guard("labelling the parts of a step"):
                 self._parts.put(self._accelerator, waiting=False)
 
@@ -129,10 +125,10 @@ class Profiler(perfhooks.Profiler):
         with guard("taking the labels away"):
             self._parts.take_off(self._accelerator)
 
-    def _log(self, capture: Capture, place: Place) -> None:
-        """A window has its files: tell the trackers."""
-        if self._accelerator is not None:
-            self._accelerator.log(adapting.scalars(capture), step=adapting.last_step(capture))
+
+def _log(accelerator: Accelerator, capture: Capture, _place: Place) -> None:
+    """A window has its files: tell the trackers."""
+    accelerator.log(adapting.scalars(capture), step=adapting.last_step(capture))
 
 
 @with_options(without=("stage",))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 from typing_extensions import Unpack
@@ -12,6 +11,7 @@ from perfhooks.adapting import Face, Parts, Stage, guard, labels, with_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from perfhooks import Capture, Profiler
     from perfhooks.adapting import HandlerLike, Place, ScheduleLike
@@ -98,7 +98,7 @@ class ProfilerCallback(Face):
 
     def region(self, name: str) -> AbstractContextManager[Any]:
         """Label a part of a training step while a window records: ``with callback.region("forward"): ...``."""
-        return nullcontext() if self._train is None else self._train.profiler.region(name)
+        return self._train.profiler.region(name)
 
     def stop(self, cause: str | None = None) -> None:
         """All loops are over; a window that records is kept. The end of the process does it as well.
@@ -136,7 +136,7 @@ class ProfilerCallback(Face):
     def on_after_optimizer_step(self, strategy: Any, optimizer: Any) -> None:
         """An optimizer has made a step: the end of ours, unless the loader says where that is."""
         self._updated = True
-        if self._fetches or self._train is None or not self._by_update:
+        if self._fetches or not self._by_update:
             return
         if self._leader is None:
             self._leader = optimizer
@@ -160,18 +160,16 @@ class ProfilerCallback(Face):
 
     def batches(self, loader: Iterable[T], name: str) -> Iterator[T]:
         """One pass over a loader."""
-        stage = self._stages.get(name)
+        stage = self._stages[name]
         if name == "train":
             self._fetches = True
-            yield from loader if stage is None else self._pass(stage, loader, by_update=self._by_update)
+            yield from self._pass(stage, loader, by_update=self._by_update)
             return
-        parts = self._train.parts if self._train is not None else None
-        with nullcontext() if parts is None else parts.validation():
+        with self._train.parts.validation():
             try:
-                yield from loader if stage is None else self._pass(stage, loader, by_update=False)
+                yield from self._pass(stage, loader, by_update=False)
             finally:
-                if stage is not None:
-                    stage.pause()
+                stage.pause()
 
     def _pass(self, stage: Stage, loader: Iterable[T], *, by_update: bool) -> Iterator[T]:
         self.begin(stage)

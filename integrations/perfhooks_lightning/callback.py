@@ -86,29 +86,26 @@ class ProfilerCallback(Face, Callback):
         )
         self._log_results = log_results
         self._log_files = log_files
-        self._evaluation: Stage | None = None
         self._trainer: Trainer | None = None
         self._global_step = 0
         self._fits = self._recorded_otherwise = False
-        self._restored: dict[str, int] = {}
         self._out = ""
         self._run = adapting.new_run_name()
 
     def state_dict(self) -> dict[str, Any]:
         """For the checkpoint: how many steps each loop has done."""
-        return {"steps": self._stages.counts() | self._restored}
+        return {"steps": self._stages.counts()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """From the checkpoint; the loops of a ``fit`` go on there."""
         if self._fits:
             with guard("reading the steps from the checkpoint"):
-                self._restored = adapting.read_counts(state_dict.get("steps"))
+                self._stages.resume(adapting.read_counts(state_dict.get("steps")))
 
     def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
         """Agree with the other ranks on where the files go; Lightning's log_dir is the same on all of them."""
         self._trainer = trainer
         self._fits = stage == "fit"
-        self._restored = {}
         self._out = adapting.folder_in(trainer.log_dir or trainer.default_root_dir)
         self._run = trainer.strategy.broadcast(self._run)
         self._recorded_otherwise = framework.is_a(trainer.profiler, "PyTorchProfiler")
@@ -128,40 +125,29 @@ class ProfilerCallback(Face, Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The first step begins."""
         self._global_step = trainer.global_step
-        if self._train is not None:
-            self._begin(trainer, self._train, self._restored.pop(TRAIN, None))
+        self._begin(trainer, self._train)
 
     def on_train_batch_start(self, *_: Any) -> None:
         """The batch is here, on its device."""
-        if self._train is not None and not self._by_update:
+        if not self._by_update:
             self._train.data_arrived()
 
     def on_before_backward(self, *_: Any) -> None:
         """Lightning does not name the backward pass of manual optimization."""
-        self._name_part(labels.BACKWARD)
+        self._train.parts.begin(labels.BACKWARD)
 
     def on_after_backward(self, *_: Any) -> None:
         """The end of a backward pass."""
-        self._end_part(labels.BACKWARD)
+        self._train.parts.end(labels.BACKWARD)
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         """A step ends and the next one begins."""
-        if self._train is not None and (not self._by_update or self._updated(trainer)):
+        if not self._by_update or self._updated(trainer):
             self._train.step()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Training ended, early or not."""
-        if self._train is not None:
-            self._train.pause()
-
-    def _name_part(self, part: str) -> None:
-        """A part of a training step begins that Lightning does not name."""
-        if self._train is not None and self._train.parts is not None:
-            self._train.parts.begin(part)
-
-    def _end_part(self, part: str) -> None:
-        if self._train is not None and self._train.parts is not None:
-            self._train.parts.end(part)
+        self._train.pause()
 
     def _updated(self, trainer: Trainer) -> bool:
         """Whether an optimizer has made a step since the last call; how many did is not told by their count."""
@@ -174,14 +160,13 @@ class ProfilerCallback(Face, Callback):
         """Validation begins, on its own or inside a training step."""
         if trainer.sanity_checking:
             return
-        self._name_part(labels.VALIDATION)
-        restored = self._restored.pop(VALIDATE, None)
-        self._begin_evaluation(trainer, VALIDATE, restored)
+        self._train.parts.begin(labels.VALIDATION)
+        self._begin_evaluation(trainer, VALIDATE)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Validation ended."""
         self.on_test_end()
-        self._end_part(labels.VALIDATION)
+        self._train.parts.end(labels.VALIDATION)
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Testing begins."""
@@ -193,37 +178,33 @@ class ProfilerCallback(Face, Callback):
 
     def on_validation_batch_start(self, *_: Any, **__: Any) -> None:
         """The batch is here, on its device."""
-        if self._evaluation is not None:
-            self._evaluation.data_arrived()
+        self._evaluation.data_arrived()
 
     def on_validation_batch_end(self, *_: Any, **__: Any) -> None:
         """A step ends and the next one begins."""
-        if self._evaluation is not None:
-            self._evaluation.step()
+        self._evaluation.step()
 
     def on_test_end(self, *_: Any, **__: Any) -> None:
         """Testing or prediction ended."""
-        evaluation, self._evaluation = self._evaluation, None
-        if evaluation is not None:
-            evaluation.pause()
+        self._evaluation.pause()
+        self._evaluation = self._stages.unprofiled
 
     on_test_batch_start = on_predict_batch_start = on_validation_batch_start
     on_test_batch_end = on_predict_batch_end = on_validation_batch_end
     on_predict_end = on_test_end
 
-    def _begin_evaluation(self, trainer: Trainer, stage: str, step: int | None = None) -> None:
-        self._evaluation = self._stages.get(stage)
-        if self._evaluation is not None:
-            self._begin(trainer, self._evaluation, step)
+    def _begin_evaluation(self, trainer: Trainer, stage: str) -> None:
+        self._evaluation = self._stages[stage]
+        self._begin(trainer, self._evaluation)
 
     # -- all loops ---------------------------------------------------------------------------------------------------
 
-    def _begin(self, trainer: Trainer, stage: Stage, step: int | None = None) -> None:
+    def _begin(self, trainer: Trainer, stage: Stage) -> None:
         if not self._recorded_otherwise:
-            stage.begin(trainer, step=step, out=self._out, run=self._run, global_step=lambda: trainer.global_step)
+            stage.begin(trainer, out=self._out, run=self._run, global_step=lambda: trainer.global_step)
 
     def _stop(self, cause: str | None) -> None:
-        self._evaluation = None
+        self._evaluation = self._stages.unprofiled
         self._stages.stop(cause)
         self._trainer = None
 

@@ -103,13 +103,11 @@ class ProfilerHook(Face, Hook):  # type: ignore[misc]  # mmengine ships no types
             listener=self._show,
             default=None if self._beginning else SCHEDULE,
         )
-        self.profiler = (self._train or next(iter(self._stages.values()))).profiler
+        self.profiler = self.profilers.get("train") or next(iter(self.profilers.values()))
         """The profiler of the training, or else of a loop that is profiled."""
-        self._evaluation: Stage | None = None
         self._closed = False
         self._last_iter: int | None = None
         self._loaded: dict[str, int] = {}
-        self._resumed: dict[str, int] = {}
         self._runner: Any = None
         self._running = False
         self._loops = Loops(self._around)
@@ -121,27 +119,28 @@ class ProfilerHook(Face, Hook):  # type: ignore[misc]  # mmengine ships no types
     def before_run(self, runner: Any) -> None:
         """Watch the loops that are about to run: mmengine calls no hook when one of them fails."""
         self._runner = runner
-        if self._beginning is not None and self._train is not None and built(runner, "train") is not None:
+        if self._beginning is not None and "train" in self._stages and built(runner, "train") is not None:
             self._beginning.check(runner)
         with guard("watching mmengine's loops", self._on_error):
             self._loops.put(runner)
 
     def before_train(self, runner: Any) -> None:
         """Start, now that the model has its weights and a resumed training its iteration."""
-        self._resumed = self._loaded if runner.iter else {}
-        if self._train is None or self._closed:
+        resumed = self._loaded if runner.iter else {}
+        self._stages.resume(resumed)
+        if self._closed:
             return
         if self._beginning is not None:
             self._last_iter = self._beginning.last_iter(runner.iter)
         step = runner.iter
         if self._updates is not None:
             self._updates.start(runner)
-            step = self._resumed.pop("train", step)
+            step = resumed.get("train", step)
         self._begin(self._train, runner, step)
 
     def before_train_iter(self, runner: Any, batch_idx: int, data_batch: Any = None) -> None:
         """The batch is here."""
-        if self._train is not None and self._updates is None and not self._closed:
+        if self._updates is None and not self._closed:
             self._train.data_arrived()
 
     def after_train_iter(
@@ -152,7 +151,7 @@ class ProfilerHook(Face, Hook):  # type: ignore[misc]  # mmengine ships no types
         outputs: Any = None,
     ) -> None:
         """Step: what follows, the wait for the next batch first, belongs to the next iteration."""
-        if self._train is None or self._closed:
+        if self._closed:
             return
         if self._updates is None or self._updates.end_iteration():
             self._train.step()
@@ -174,13 +173,11 @@ class ProfilerHook(Face, Hook):  # type: ignore[misc]  # mmengine ships no types
 
     def before_val_iter(self, *_: Any, **__: Any) -> None:
         """The batch is here."""
-        if self._evaluation is not None:
-            self._evaluation.data_arrived()
+        self._evaluation.data_arrived()
 
     def after_val_iter(self, *_: Any, **__: Any) -> None:
         """A step of the validation, or of the test, has ended."""
-        if self._evaluation is not None:
-            self._evaluation.step()
+        self._evaluation.step()
 
     before_test_iter = before_val_iter
     after_test_iter = after_val_iter
@@ -204,18 +201,16 @@ class ProfilerHook(Face, Hook):  # type: ignore[misc]  # mmengine ships no types
     # -- how it is done ----------------------------------------------------------------------------------------------
 
     def _start(self, name: str, runner: Any) -> None:
-        self._evaluation = self._stages.get(name)
-        if self._evaluation is not None:
-            self._begin(self._evaluation, runner, self._resumed.pop(name, None))
+        self._evaluation = self._stages[name]
+        self._begin(self._evaluation, runner)
 
-    def _begin(self, stage: Stage, runner: Any, step: int | None) -> None:
+    def _begin(self, stage: Stage, runner: Any, step: int | None = None) -> None:
         stage.begin(runner, step=step, out=adapting.folder_in(runner.log_dir), run=runner.timestamp)
 
     def _close(self) -> None:
         """End what ``by_epoch`` and ``profile_times`` ask for; a window of a schedule may be cut short."""
         self._closed = True
-        if self._train is not None:
-            self._train.stop()
+        self._train.stop()
 
     def _export_chrome_trace(self, runner: Any) -> None:
         """What subclasses of mmengine's hook call to end the profile."""
@@ -227,10 +222,10 @@ class ProfilerHook(Face, Hook):  # type: ignore[misc]  # mmengine ships no types
         if outermost:
             self._running = True
             self._log.join(self._runner)
-        parts = self._train.parts if self._train is not None and name == "validate" and not outermost else None
+        is_inside = name == "validate" and not outermost
         cause = None
         try:
-            with nullcontext() if parts is None else parts.validation():
+            with self._train.parts.validation() if is_inside else nullcontext():
                 yield
         except BaseException as error:
             cause = adapting.cause_of(error)
@@ -239,8 +234,8 @@ class ProfilerHook(Face, Hook):  # type: ignore[misc]  # mmengine ships no types
             self._end(name, cause, outermost=outermost)
 
     def _end(self, name: str, cause: str | None, *, outermost: bool) -> None:
-        if name in self._stages:
-            (self._stages[name].stop if outermost else self._stages[name].pause)(cause)
+        stage = self._stages[name]
+        (stage.stop if outermost else stage.pause)(cause)
         if outermost:
             self._stages.stop()
             self._line.leave()

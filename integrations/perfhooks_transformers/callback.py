@@ -91,12 +91,10 @@ class ProfilerCallback(Face, TrainerCallback, ExportableState):
         )
         self._trainer: Callable[[], Trainer | None] = type(None)
         self._methods = WrappedMethods()
-        self._loop: adapting.Stage | None = None
-        self._steps: dict[str, int] = {}
 
     def state(self) -> dict[str, Any]:
         """For the checkpoint: how many steps each loop has done."""
-        return {"args": {"steps": self._stages.counts() | self._steps}, "attributes": {}}
+        return {"args": {"steps": self._stages.counts()}, "attributes": {}}
 
     # -- training ----------------------------------------------------------------------------------------------------
 
@@ -108,47 +106,40 @@ class ProfilerCallback(Face, TrainerCallback, ExportableState):
         """The first step begins: of a training, or of another attempt with smaller batches."""
         self._watch()
         with guard("reading the steps from the checkpoint"):
-            self._steps = _counts(state.stateful_callbacks, type(self).__name__) if state.global_step else {}
-        if self._train is not None:
-            self._train.pause("the training began anew")
-            step = state.global_step if self._by_update or not state.global_step else self._steps.pop("train", None)
-            self._train.begin(self._trainer(), step=step, out=adapting.folder_in(args.output_dir or ""))
+            self._stages.resume(_counts(state.stateful_callbacks, type(self).__name__) if state.global_step else {})
+        self._train.pause("the training began anew")
+        step = state.global_step if self._by_update or not state.global_step else None
+        self._train.begin(self._trainer(), step=step, out=adapting.folder_in(args.output_dir or ""))
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         """The batches of the update are here."""
-        if self._train is not None:
-            self._train.data_arrived()
+        self._train.data_arrived()
 
     def on_substep_end(self, *_: Any, **__: Any) -> None:
         """A batch is done that only adds to the gradients."""
-        if self._train is not None and not self._by_update:
+        if not self._by_update:
             self._train.step()
 
     def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
         """The optimizer, the scheduler and `zero_grad` follow."""
-        if self._train is not None and self._train.parts is not None:
-            self._train.parts.begin(labels.OPTIMIZER)
+        self._train.parts.begin(labels.OPTIMIZER)
 
     def on_step_end(self, args: Any, state: Any, control: TrainerControl, **_: Any) -> None:
         """A step ends and the next one begins."""
-        if self._train is not None:
-            if self._train.parts is not None:
-                self._train.parts.end(labels.OPTIMIZER)
-            self._train.step()
-            self.on_log(args, state, control)
+        self._train.parts.end(labels.OPTIMIZER)
+        self._train.step()
+        self.on_log(args, state, control)
 
     def on_log(self, args: Any, state: Any, control: TrainerControl, **_: Any) -> None:
         """A checkpoint may follow."""
-        parts = self._train.parts if self._train is not None else None
-        if parts is not None and control.should_save and not (control.should_log or control.should_evaluate):
-            parts.begin(labels.CHECKPOINT)
+        if control.should_save and not (control.should_log or control.should_evaluate):
+            self._train.parts.begin(labels.CHECKPOINT)
 
     on_epoch_end = on_evaluate = on_log
 
     def on_save(self, *_: Any, **__: Any) -> None:
         """The checkpoint is complete."""
-        if self._train is not None and self._train.parts is not None:
-            self._train.parts.end(labels.CHECKPOINT)
+        self._train.parts.end(labels.CHECKPOINT)
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         """Training ended, early or not."""
@@ -156,10 +147,8 @@ class ProfilerCallback(Face, TrainerCallback, ExportableState):
 
     def on_prediction_step(self, *_: Any, **__: Any) -> None:
         """A batch of an evaluation or a prediction is done."""
-        if self._loop is not None:
-            self._loop.step()
-            if self._loop.parts is not None:
-                self._loop.parts.wait()
+        self._evaluation.step()
+        self._evaluation.parts.wait()
 
     # -- how it is done ----------------------------------------------------------------------------------------------
 
@@ -177,15 +166,13 @@ class ProfilerCallback(Face, TrainerCallback, ExportableState):
     @contextmanager
     def _looping(self, trainer: Trainer, name: str) -> Iterator[None]:
         """A loop beside the training runs; an evaluation of several data sets is one."""
-        stage = None if self._loop is not None else self._stages.get(name)
-        with ExitStack() as stack:
-            if self._train is not None and self._train.parts is not None:
-                stack.enter_context(self._train.parts.validation())
-            if stage is not None:
-                out, step = adapting.folder_in(trainer.args.output_dir or ""), self._steps.pop(name, None)
-                stack.enter_context(stage.running(trainer, for_good=not trainer.is_in_train, step=step, out=out))
-                stack.callback(setattr, self, "_loop", None)
-                self._loop = stage
+        outer, out = self._evaluation, adapting.folder_in(trainer.args.output_dir or "")
+        stage = self._stages[name] if outer is self._stages.unprofiled else outer
+        with self._train.parts.validation(), ExitStack() as stack:
+            if stage is not outer:
+                stack.enter_context(stage.running(trainer, for_good=not trainer.is_in_train, out=out))
+                stack.callback(setattr, self, "_evaluation", outer)
+                self._evaluation = stage
             yield
 
     def _log(self, capture: Capture, place: Place) -> None:

@@ -61,9 +61,11 @@ class Face:
             labels=labels,
             listener=listener,
         )
-        """The loops that have a schedule."""
+        """The loops that have a schedule; under other names is a stage that does nothing."""
         self._by_update = step_unit == "optimizer"
-        self._train = self._stages.get("train")
+        self._train = self._stages["train"]
+        self._evaluation = self._stages.unprofiled
+        """The loop beside the training that runs now."""
 
     @property
     def profilers(self) -> dict[str, Profiler]:

@@ -95,7 +95,8 @@ class Parts:
 
     def end(self, part: str) -> None:
         """It ends, if it has begun."""
-        self.labels.end(part)
+        if self.is_on:
+            self.labels.end(part)
 
     def part(self, name: str) -> AbstractContextManager[Any]:
         """Label what is done inside the context."""

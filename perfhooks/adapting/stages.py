@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
 
@@ -38,16 +38,6 @@ class Labels(Protocol):
 
     def take_off(self, loop: Any, /) -> None:
         """The window has closed: close all labels, and leave everything as it was."""
-
-
-class _Unlabelled:
-    """The labels of a stage that has none."""
-
-    def put(self, loop: Any, *, waiting: bool) -> None:
-        """Nothing."""
-
-    def take_off(self, loop: Any) -> None:
-        """Nothing."""
 
 
 def schedules(
@@ -112,7 +102,9 @@ class Stage:
         self.profiler = Profiler(schedule=schedule, on_trace_ready=on_trace_ready, **named)
         # the framework says when its loop begins: a step before that is none of ours, and starts nothing
         self.profiler.stop()
-        self.labels: Labels = _Unlabelled() if labels is None else labels(self.profiler, name)
+        self.labels: Labels = Parts(self.profiler, {}) if labels is None else labels(self.profiler, name)
+        self.parts = self.labels if isinstance(self.labels, Parts) else Parts(self.profiler, {})
+        """The labels, for hooks that begin and end parts themselves; between windows nothing comes of it."""
         self.data_arrived = self.profiler.data_arrived
         """Says that the current step has its batch."""
         self._step = self.profiler.step
@@ -124,11 +116,6 @@ class Stage:
         self._global_steps: dict[int, int] = {}
         if listener is not None:
             self.profiler.when_finished(listener)
-
-    @property
-    def parts(self) -> Parts | None:
-        """The labels while a window is open, if they are `Parts`."""
-        return self.labels if self._labelled and isinstance(self.labels, Parts) else None
 
     @property
     def count(self) -> int:
@@ -205,9 +192,7 @@ class Stage:
 
     def stop(self, cause: str | None = None) -> None:
         """The loop ended for good."""
-        self._unlabel()
-        self._begun = False
-        self._loop = self._global_step = None
+        self.pause(cause)
         self.profiler.stop(cause)
 
     def global_step_of(self, capture: Capture) -> int | None:
@@ -243,35 +228,46 @@ class Stage:
         self._first = state["first"]
 
 
+class _Unprofiled(Stage):
+    """Stands for every loop that has no schedule: as it never begins, nothing comes of what it is told."""
+
+    def begin(self, *_: Any, **__: Any) -> None:
+        """Nothing."""
+
+
 class Stages(dict[str, Stage]):
-    """The stages of one training, by name."""
+    """The stages of one training, by name; under any other name is `unprofiled`, which is none of them.
+
+    Args:
+        stages: By name.
+    """
+
+    def __init__(self, stages: Iterable[tuple[str, Stage]] = ()) -> None:
+        super().__init__(stages)
+        self.unprofiled: Stage = _Unprofiled("none", "on request", [], options={})
+        """For a loop that nobody wants profiled: does nothing, so that nobody needs to ask whether there is a stage."""
+
+    def __missing__(self, _: str) -> Stage:
+        return self.unprofiled
 
     @classmethod
     def of(
         cls,
         schedules: Mapping[str, ScheduleLike],
         on_trace_ready: HandlerLike | Sequence[HandlerLike] | None = None,
-        *,
-        options: Options,
-        labels: Callable[[Profiler, str], Labels] | None = None,
-        listener: Callable[[Capture, Place], object] | None = None,
+        **stage: Any,
     ) -> Stages:
         """A stage for each schedule, all with the same options.
 
         Args:
             schedules: By stage, as `schedules` gives them.
             on_trace_ready: See `Stage`.
-            options: See `Stage`.
-            labels: See `Stage`.
-            listener: See `Stage`.
+            **stage: What else `Stage` takes.
 
         Raises:
             OptionError: An option has a value that it cannot have.
         """
-        return cls(
-            (name, Stage(name, one, on_trace_ready, options=options, labels=labels, listener=listener))
-            for name, one in schedules.items()
-        )
+        return cls((name, Stage(name, schedule, on_trace_ready, **stage)) for name, schedule in schedules.items())
 
     @property
     def profilers(self) -> dict[str, Profiler]:
