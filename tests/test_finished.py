@@ -4,6 +4,7 @@ import statistics
 from pathlib import Path
 
 import pytest
+from finished_runs import windows_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,13 +12,11 @@ from perfhooks import report
 from perfhooks.command.work.show import markdown, tables
 from perfhooks.comparing import sources
 from perfhooks.finishing.adoption import adopted
-from perfhooks.finishing.finish import finish
 from perfhooks.launching.farewell import leave_note, lines
 from perfhooks.ranks.merge import merge
 from perfhooks.report.data import read_run
-from perfhooks.run import layout, steps
-from perfhooks.run.capture import Capture, Place
-from perfhooks.run.publishing import publish_json
+from perfhooks.run import steps
+from perfhooks.run.capture import Place
 from perfhooks.run.timeline import HEADER
 from perfhooks.testing import op, step_mark, write_trace
 
@@ -138,21 +137,6 @@ def test_no_file_has_no_steps(tmp_path):
 
 
 # --- which window is the last one
-
-
-def windows_of(run, *ended):
-    """Finished windows of a run, by the name, rank and time of the end of each; an option tells them apart."""
-    run.mkdir()
-    publish_json(run / "run.json", {"format": 1, "world_size": 2})
-    for name, rank, moment in ended:
-        stage, first, last = layout.steps_of(name)
-        facts = {"first": first, "last": last, "reached": last + 1, "options": {"window": name}}
-        kinds = tuple({"type": kind} for kind in ("trace", "steps", "page"))
-        made = Place(run / name, rank)
-        made.save(Capture(rank=rank, stage=stage, time=moment, state="spooled", token="a1", handlers=kinds, **facts))
-        marks = [step_mark(step, step * 10, step * 10 + 9) for step in range(first, last + 1)]
-        write_trace(made.saved_trace("a1"), [*marks, op("mm", first * 10, first * 10 + 5)])
-        finish(made)
 
 
 def last_of_all(run):

@@ -20,6 +20,7 @@ from unittest import mock
 
 import launched_training
 import pytest
+from finished_runs import windows_of
 from typer.testing import CliRunner
 
 from perfhooks.command import app, run
@@ -28,6 +29,8 @@ from perfhooks.launching import farewell, profiling, startup, timed
 from perfhooks.launching.command_line import VARIABLE
 from perfhooks.options import described
 from perfhooks.run import liveness
+from perfhooks.run.capture import Capture, Place
+from perfhooks.run.publishing import publish_json
 
 HERE = Path(__file__).parent
 SCRIPT = str(HERE / "launched_training.py")
@@ -494,17 +497,17 @@ def test_m_begins_the_command_where_python_would_take_it(given, becomes):
 
 def test_the_last_word_is_the_latest_window_of_the_first_rank_once_for_each_run(tmp_path):
     run = tmp_path / "perf/it"
-    for number, (window, rank, ended, headline) in enumerate(
-        [("a", 0, 1.0, "first"), ("b", 0, 3.0, "last"), ("b", 1, 9.0, "another rank's"), ("c", 0, 2.0, "second")]
-    ):
-        (run / window).mkdir(parents=True, exist_ok=True)
-        said = {"rank": rank, "time": ended, "headline": headline}
-        (run / window / f"rank{rank}.capture.json").write_text(json.dumps(said))
+    run.parent.mkdir()
+    windows_of(run, ("train-000050-000052", 0, 3.0), ("train-000060-000062", 0, 2.0), ("train-000060-000062", 1, 9.0))
+    for number in range(4):
         (tmp_path / f"{number}.json").write_text(json.dumps({"run": str(run)}))
     (tmp_path / "9.json").write_text(json.dumps({"why": "a helper did nothing"}))
-    assert list(farewell.lines(tmp_path, ["python"])) == [f"last -> {run}"]
-    (run / "report.html").touch()
-    assert list(farewell.lines(tmp_path, ["python"])) == [f"last -> {run / 'report.html'}"]
+    (line,) = farewell.lines(tmp_path, ["python"])
+    assert line.startswith("steps 50-52: ")
+    assert line.endswith(f" -> {run / 'report.html'}")
+    (run / "report.html").unlink()
+    (line,) = farewell.lines(tmp_path, ["python"])
+    assert line.endswith(f" -> {run}")
 
 
 def test_why_nothing_was_recorded_is_said_once_however_many_say_it(tmp_path):
@@ -558,13 +561,17 @@ def test_the_last_word_comes_when_the_command_has_ended(monkeypatch, is_told):
     command.wait()
 
 
-def test_the_last_word_tells_of_runs_that_are_not_finished(tmp_path):
-    (tmp_path / "1.json").write_text(json.dumps({"run": str(tmp_path / "killed")}))
-    (tmp_path / "2.json").write_text(json.dumps({"run": str(tmp_path / "empty")}))
-    window = tmp_path / "killed/train-000001-000002"
-    window.mkdir(parents=True)
-    (window / "rank0.capture.json").write_text(json.dumps({"state": "spooled"}))
-    assert list(farewell.lines(tmp_path, ["python"])) == [
-        f"recorded, but not finished: perfhooks report {tmp_path / 'killed'}",
-        f"no window was recorded -> {tmp_path / 'empty'}",
-    ]
+def test_the_last_word_tells_of_runs_that_are_not_finished_and_of_those_that_are_none(tmp_path):
+    for name in ("empty", "killed", "newer", "no", "unnumbered"):
+        if name != "no":
+            windows_of(tmp_path / name)
+        (tmp_path / f"{name}.json").write_text(json.dumps({"run": str(tmp_path / name)}))
+    Place(tmp_path / "killed/train-000001-000002", 0).save(Capture(first=1, last=2, reached=3, state="spooled"))
+    Place(tmp_path / "unnumbered/train-000001-000002", 0).save(Capture(first=1, last=2, reached=3, state="done"))
+    publish_json(tmp_path / "newer/run.json", {"format": 999})
+    empty, killed, newer, none, unnumbered = farewell.lines(tmp_path, ["python"])
+    assert empty == f"no window was recorded -> {tmp_path / 'empty'}"
+    assert killed == f"recorded, but not finished: perfhooks report {tmp_path / 'killed'}"
+    assert "newer" in newer
+    assert none == f"{tmp_path / 'no'} does not exist"
+    assert unnumbered == f"train-000001-000002 is recorded -> {tmp_path / 'unnumbered'}"

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from perfhooks.errors import PerfhooksError
 from perfhooks.run.layout import PAGE
 from perfhooks.run.reading import read_bytes
 
@@ -76,7 +77,7 @@ def _await(pid: int) -> None:
 
 def lines(notes: Path, words: Sequence[str]) -> Iterator[str]:
     """What came of the command: a line for each run that its processes recorded, or why there is none."""
-    said = [read(path) for path in sorted(notes.glob("*.json"))]
+    said = [_read(path) for path in sorted(notes.glob("*.json"))]
     runs = dict.fromkeys(str(note["run"]) for note in said if note.get("run"))
     for run in runs:
         yield _of_run(Path(run))
@@ -85,18 +86,19 @@ def lines(notes: Path, words: Sequence[str]) -> Iterator[str]:
         yield from (f"nothing was recorded: {reason}" for reason in reasons or [_why(words)])
 
 
-def _of_run(run: Path) -> str:
-    captures = [read(path) for path in run.glob("*/rank*.capture.json")]
-    done = [capture for capture in captures if capture.get("headline")]
-    if not captures:
-        return f"no window was recorded -> {run}"
-    if not done:
-        return f"recorded, but not finished: perfhooks report {run}"
-    first = min(capture.get("rank", 0) for capture in done)
-    of_first = (capture for capture in done if capture.get("rank", 0) == first)
-    latest = max(of_first, key=lambda capture: capture.get("time", 0.0))
-    page = run / PAGE
-    return f"{latest['headline']} -> {page if page.exists() else run}"
+def _of_run(folder: Path) -> str:
+    from perfhooks.run.finished import FinishedRun  # numpy, which the command need not wait for
+
+    try:
+        run = FinishedRun(folder, brief=True)
+    except PerfhooksError as error:
+        return str(error)
+    if not run.recorded:
+        return f"no window was recorded -> {folder}"
+    last, page = run.last(), folder / PAGE
+    if last is None:
+        return f"recorded, but not finished: perfhooks report {folder}"
+    return f"{last.capture.headline or f'{last.name} is recorded'} -> {page if page.exists() else folder}"
 
 
 def _why(words: Sequence[str]) -> str:
@@ -111,7 +113,7 @@ def _why(words: Sequence[str]) -> str:
     )
 
 
-def read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, Any]:
     """An object of JSON; an empty one where it cannot be read."""
     try:
         facts = json.loads(read_bytes(path))
