@@ -8,6 +8,7 @@ import polars as pl
 
 from perfhooks import labels, words
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.names.part_names import SAVE
 from perfhooks.trace.nesting import intervals
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ LESS_OFTEN: Final = 0.5
 
 _VALIDATION: Final = labels.pattern(labels.VALIDATION)
 _CHECKPOINT: Final = labels.pattern(labels.CHECKPOINT)
-_SAVE: Final = r"(?:^|/)torch/serialization\.py\(\d+\): save$"
 
 
 def validation(seen: Evidence) -> Iterator[Finding]:
@@ -95,6 +95,6 @@ def checkpointing(seen: Evidence) -> Iterator[Finding]:
 
 
 def _saves(seen: Evidence) -> Ints:
-    rows = intervals.distinct(seen.named(_CHECKPOINT, Kind.ANNOTATION), seen.named(_SAVE, Kind.PYTHON))
+    rows = intervals.distinct(seen.named(_CHECKPOINT, Kind.ANNOTATION), seen.named(SAVE, Kind.PYTHON))
     found: Ints = rows[seen.trace.thread[rows] == seen.thread]
     return found

@@ -14,6 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from perfhooks import frames
 from perfhooks.guard import guard
 from perfhooks.run import layout
 from perfhooks.run.job import current_job
@@ -34,9 +35,6 @@ _LAST_WORD_S: Final = 2.0
 HEADER: Final = "phase,what,seconds\n"
 
 _IMPORTING: Final = "importlib._bootstrap>"
-_COMPILING: Final = ("/torch/_dynamo/", "/torch/_inductor/", "/torch/_functorch/")
-_LOADING: Final = "/torch/utils/data/"
-_MODELS: Final = "/torch/nn/modules/"
 
 
 class Sample(NamedTuple):
@@ -137,24 +135,25 @@ def told(frame: FrameType | None, *, in_step: bool) -> Sample:
         in_step: Whether the first step has begun.
     """
     stack = list(outwards(frame))
+    imports = [caller for caller in stack if caller.f_code.co_filename.endswith(_IMPORTING)]
+    return Sample("imports", _imported(imports)) if imports else Sample(_phase(stack, in_step), _own_line(stack))
+
+
+def _phase(stack: list[FrameType], in_step: bool) -> str:
     files = [caller.f_code.co_filename for caller in stack]
-    imports = [caller for caller, file in zip(stack, files, strict=True) if file.endswith(_IMPORTING)]
-    if imports:
-        return Sample("imports", _imported(imports))
-    if any(part in file for part in _COMPILING for file in files):
-        return Sample("compilation", _own_line(stack))
-    if any(_LOADING in file for file in files):
-        return Sample("first batch", _own_line(stack))
+    if any(part in file for part in frames.COMPILER for file in files):
+        return "compilation"
+    if any(frames.LOADER in file for file in files):
+        return "first batch"
     if in_step:
-        return Sample("first step", _own_line(stack))
-    if any(_MODELS in file and caller.f_code.co_name == "__init__" for caller, file in zip(stack, files, strict=True)):
-        return Sample("model", _own_line(stack))
-    return Sample("script", _own_line(stack))
+        return "first step"
+    constructors = (caller.f_code.co_filename for caller in stack if caller.f_code.co_name == "__init__")
+    return "model" if any(frames.MODELS in file for file in constructors) else "script"
 
 
-def _imported(frames: list[FrameType]) -> str:
+def _imported(imports: list[FrameType]) -> str:
     """The package that the outermost import asked for, as far as its name can be read."""
-    for frame in reversed(frames):
+    for frame in reversed(imports):
         name = frame.f_locals.get("name")
         if isinstance(name, str):
             return name.partition(".")[0]
@@ -165,7 +164,7 @@ def _own_line(stack: list[FrameType]) -> str:
     """The innermost line of the user's own code, else of any."""
     for frame in stack:
         file = frame.f_code.co_filename
-        if not file.startswith(("<", *_INSTALLED)) and "/perfhooks/" not in file:
+        if not file.startswith(("<", *_INSTALLED)) and not frames.is_ours(file):
             return f"{os.path.relpath(file)}:{frame.f_lineno} {frame.f_code.co_name}"
     return stack[-1].f_code.co_name if stack else "(the main thread has ended)"
 

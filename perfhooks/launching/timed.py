@@ -15,6 +15,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
+from perfhooks import frames
 from perfhooks.guard import guard
 from perfhooks.launching.startup import is_loader_worker
 from perfhooks.run.job import is_in_job
@@ -40,7 +41,7 @@ processor with others may have 0.2."""
 _NOT_IN: Final = (
     *("<frozen importlib", "/logging/", "/threading.py", "/subprocess.py"),
     *("/multiprocessing/queues.py", "/multiprocessing/synchronize.py", "/multiprocessing/connection.py"),
-    *("/torch/_dynamo/", "/torch/_inductor/", "/torch/_functorch/", "/torch/profiler/", "/torch/autograd/profiler"),
+    *(*frames.COMPILER, *frames.RECORDER),
 )
 """Code in the middle of which nothing of ours is to run: it holds locks that we need, or compiles what it sees."""
 

@@ -8,8 +8,9 @@ import sys
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from perfhooks.frames import is_ours, is_torch
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names.whose import Origin, file_of, first_part
 
@@ -63,9 +64,11 @@ class Installation:
 
     def origin_of(self, file: str) -> Origin:
         """Whose a file of this process is, by its whole path; a name in brackets is generated code."""
-        if file.startswith("<") or "/torch/" in file or "/torchinductor" in file:
-            return Origin.NO_SOURCE if file.startswith("<") else Origin.TORCH
-        if file.startswith(_OURS) or "/perfhooks_" in file:
+        if file.startswith("<"):
+            return Origin.NO_SOURCE
+        if is_torch(file):
+            return Origin.TORCH
+        if is_ours(file):
             return Origin.PERFHOOKS
         return self._origin(os.path.dirname(file))
 
@@ -80,9 +83,6 @@ class Installation:
         if _below(folder, self.standard) or folder.endswith(".zip"):
             return Origin.STANDARD
         return Origin.USER
-
-
-_OURS: Final = f"{Path(__file__).parents[1]}{os.sep}"
 
 
 def _below(folder: str, tops: tuple[str, ...]) -> bool:

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from perfhooks import frames
 from perfhooks.trace.names.whose import PREFERENCE
 from perfhooks.watching.sampling import common
 
@@ -32,13 +33,8 @@ _ENOUGH: Final = 0.5
 _WAITING: Final = 0.25
 """A thread that computes less than this share of the time waits for somebody."""
 
-_COMPILES: Final = re.compile(r"/torch/_dynamo/convert_frame\.py$|/torch/_inductor/compile_fx\.py$|/triton/compiler/")
-_SAVES: Final = re.compile(r"/torch/(?:serialization\.py|distributed/checkpoint/)|/safetensors/")
 _SAVING: Final = re.compile(r"^_*(?:save|checkpoint|dump|write)(?:_|$)|save_checkpoint|(?:^|_)saving")
 _VALIDATES: Final = re.compile(r"^_*(?:run_)?(?:valid\w*|evaluat\w*|eval|val)(?:_|$)")
-_FETCHES: Final = re.compile(r"/torch/utils/data/|/perfhooks/recording/loader\.py$|/perfhooks/launching/loaders\.py$")
-_COLLECTIVE: Final = re.compile(r"/torch/distributed/(?!checkpoint/|optim/)")
-_BACKWARD: Final = re.compile(r"/torch/autograd/graph\.py$|/torch/_tensor\.py$")
 
 
 class StepFacts(NamedTuple):
@@ -140,7 +136,7 @@ class Explainer:
         cpu = seen.counters.cpu_ns
         if not seen.is_distributed or cpu is None or cpu > _WAITING * seen.sampled_ns:
             return []
-        return [(stack, spent) for stack, spent in seen.samples if stack and _BACKWARD.search(stack[-1].file)]
+        return [(stack, spent) for stack, spent in seen.samples if stack and frames.BACKWARD.search(stack[-1].file)]
 
     def _line(self, samples: Sequence[tuple[Stack, int]]) -> Frame | None:
         """The line that most time was spent in, of the user's if there is one in the stack."""
@@ -163,20 +159,16 @@ _THROTTLED: Final = 0.8
 """A clock below this share of its best is throttled: boost clocks of one device differ by a tenth."""
 
 
-def _is_torch(frame: Frame) -> bool:
-    return "/torch/" in frame.file
-
-
 def _saves(frame: Frame) -> bool:
-    if _SAVES.search(frame.file):
+    if frames.SAVES.search(frame.file):
         return "save" in frame.name or "write" in frame.name
-    return not _is_torch(frame) and bool(_SAVING.search(frame.name))
+    return not frames.is_torch(frame.file) and bool(_SAVING.search(frame.name))
 
 
 _TESTS: Final[tuple[tuple[str, Callable[[Frame], bool]], ...]] = (
-    (COMPILATION, lambda frame: bool(_COMPILES.search(frame.file))),
+    (COMPILATION, lambda frame: bool(frames.COMPILES.search(frame.file))),
     (CHECKPOINT, _saves),
-    (VALIDATION, lambda frame: not _is_torch(frame) and bool(_VALIDATES.search(frame.name))),
-    (DATA, lambda frame: bool(_FETCHES.search(frame.file))),
-    (RANKS, lambda frame: bool(_COLLECTIVE.search(frame.file))),
+    (VALIDATION, lambda frame: not frames.is_torch(frame.file) and bool(_VALIDATES.search(frame.name))),
+    (DATA, lambda frame: bool(frames.FETCHES.search(frame.file))),
+    (RANKS, lambda frame: bool(frames.COLLECTIVE.search(frame.file))),
 )

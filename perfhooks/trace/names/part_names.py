@@ -39,9 +39,11 @@ _HOOKS: Final = {
     "save_checkpoint": labels.CHECKPOINT,
 }
 
+SAVE: Final = r"(?:^|/)torch/serialization\.py\(\d+\): save$"
+"""The frame of ``torch.save``."""
 _FRAMES: Final = (
     (re.compile(r"torch/autograd/__init__\.py\(\d+\): (?:backward|grad)$"), labels.BACKWARD),
-    (re.compile(r"torch/serialization\.py\(\d+\): save$"), labels.CHECKPOINT),
+    (re.compile(SAVE), labels.CHECKPOINT),
     (re.compile(r"torch/distributed/checkpoint/state_dict_saver\.py\(\d+\): (?:async_)?save$"), labels.CHECKPOINT),
     (re.compile(f"^{re.escape(ranges.MODULE)}"), labels.FORWARD),
 )

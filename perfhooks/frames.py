@@ -1,0 +1,38 @@
+"""Frames of a running program: by what part of its path a file of torch's, of Python's or of ours is known.
+
+These are whole paths, as Python has them. A trace names files without the folders of ``sys.path``, and what it says is
+told in `perfhooks.trace.names`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+COMPILER: Final = ("/torch/_dynamo/", "/torch/_inductor/", "/torch/_functorch/")
+"""All of ``torch.compile``, also where it only passes a call on to code that it has compiled before."""
+COMPILES: Final = re.compile(r"/torch/_dynamo/convert_frame\.py$|/torch/_inductor/compile_fx\.py$|/triton/compiler/")
+"""Its files that are only on the stack while it compiles."""
+RECORDER: Final = ("/torch/profiler/", "/torch/autograd/profiler")
+LOADER: Final = "/torch/utils/data/"
+FETCHES: Final = re.compile(rf"{LOADER}|/perfhooks/recording/loader\.py$|/perfhooks/launching/loaders\.py$")
+"""Those that fetch a batch, ours in between included."""
+MODELS: Final = "/torch/nn/modules/"
+SAVES: Final = re.compile(r"/torch/(?:serialization\.py|distributed/checkpoint/)|/safetensors/")
+"""Those that save and load."""
+COLLECTIVE: Final = re.compile(r"/torch/distributed/(?!checkpoint/|optim/)")
+BACKWARD: Final = re.compile(r"/torch/autograd/graph\.py$|/torch/_tensor\.py$")
+
+_HERE: Final = f"{Path(__file__).parent}{os.sep}"
+
+
+def is_torch(file: str) -> bool:
+    """Whether a file is torch's, or was written by ``torch.compile``."""
+    return "/torch/" in file or "/torchinductor" in file
+
+
+def is_ours(file: str) -> bool:
+    """Whether a file is one of perfhooks or of its faces."""
+    return file.startswith(_HERE) or "/perfhooks_" in file
