@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from perfhooks.guard import guard
@@ -12,31 +13,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perfhooks.launching.step_signal import StepSignal
+    from perfhooks.run.capture import Capture, Place
 
 
 def lightning_callbacks() -> list[Any]:
     """For the entry point ``lightning.pytorch.callbacks_factory``: a callback, if ``perfhooks run`` is at work."""
-    return _faces(_lightning)
-
-
-def _faces(make: Callable[[StepSignal], Any]) -> list[Any]:
-    signal = step_signal.current()
-    if signal is None:
-        return []
-    with guard("profiling with the framework's own face"):
-        face = make(signal)
-        signal.give_way(face.profilers.values())
-        return [face]
-    return []
-
-
-def _lightning(signal: StepSignal) -> Any:
-    from perfhooks_lightning import ProfilerCallback
-
-    asked = signal.asked
-    callback = ProfilerCallback(asked.schedule, asked.handlers, **asked.options)
-    _tell(signal, callback.profilers)
-    return callback
+    signal, callbacks = step_signal.current(), list[Any]()
+    if signal is not None:
+        _take_over(signal, "perfhooks_lightning", "ProfilerCallback", callbacks.append)
+    return callbacks
 
 
 def give_mmengine_its_hook(runner: Any, signal: StepSignal) -> None:
@@ -46,16 +31,7 @@ def give_mmengine_its_hook(runner: Any, signal: StepSignal) -> None:
         runner: The class ``mmengine.runner.Runner``.
         signal: What was asked for; it stands down once a Runner is made.
     """
-
-    def add(made: Any) -> Any:
-        from perfhooks_mmengine import ProfilerHook
-
-        asked = signal.asked
-        hook = ProfilerHook(schedule=asked.schedule, on_trace_ready=asked.handlers, **asked.options)
-        made.register_hook(hook, priority=ProfilerHook.priority)
-        return hook
-
-    _when_made(runner, signal, add)
+    _when_made(runner, lambda made: _take_over(signal, "perfhooks_mmengine", "ProfilerHook", made.register_hook))
 
 
 def give_transformers_its_callback(trainer: Any, signal: StepSignal) -> None:
@@ -65,36 +41,35 @@ def give_transformers_its_callback(trainer: Any, signal: StepSignal) -> None:
         trainer: The class ``transformers.Trainer``; those that derive from it call its constructor.
         signal: What was asked for; it stands down once a Trainer is made.
     """
-
-    def add(made: Any) -> Any:
-        from perfhooks_transformers import ProfilerCallback
-
-        asked = signal.asked
-        callback = ProfilerCallback(asked.schedule, asked.handlers, **asked.options)
-        made.add_callback(callback)
-        return callback
-
-    _when_made(trainer, signal, add)
+    _when_made(
+        trainer, lambda made: _take_over(signal, "perfhooks_transformers", "ProfilerCallback", made.add_callback)
+    )
 
 
-def _when_made(kind: Any, signal: StepSignal, add: Callable[[Any], Any]) -> None:
-    """Let every object of a class have our face once it is made; what fails on our side leaves it as it was."""
+def _when_made(kind: Any, take_over: Callable[[Any], None]) -> None:
+    """Let our face take over every object of a class once it is made."""
     plain = kind.__init__
 
     @functools.wraps(plain)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         plain(self, *args, **kwargs)
-        with guard("profiling with the framework's own face"):
-            face = add(self)
-            _tell(signal, face.profilers)
-            signal.give_way(face.profilers.values())
+        take_over(self)
 
     kind.__init__ = __init__
 
 
-def _tell(signal: StepSignal, profilers: dict[str, Any]) -> None:
-    """Leave a note of the run at the end of each window, as its folder is known only then."""
-    for profiler in profilers.values():
-        profiler.when_finished(
-            lambda _capture, place: farewell.leave_note(signal.asked.notes, run=str(place.folder.parent))
-        )
+def _take_over(signal: StepSignal, package: str, name: str, give: Callable[[Any], object]) -> None:
+    """Give a face to its framework; what fails on our side leaves the training as it was."""
+    asked = signal.asked
+
+    def leave_note(_: Capture, place: Place) -> None:
+        """At the end of each window, as the folder of the run is known only then."""
+        farewell.leave_note(asked.notes, run=str(place.folder.parent))
+
+    with guard("profiling with the framework's own face"):
+        kind = getattr(importlib.import_module(package), name)
+        face = kind(schedule=asked.schedule, on_trace_ready=asked.handlers, **asked.options)
+        for profiler in face.profilers.values():
+            profiler.when_finished(leave_note)
+        give(face)
+        signal.give_way(face.profilers.values())
