@@ -167,6 +167,23 @@ def test_two_runs_that_begin_in_one_moment_have_names_of_their_own():
     assert len({adapting.new_run_name() for _ in range(5)}) == 5
 
 
+def test_a_loop_without_a_schedule_has_a_stage_that_does_nothing(tmp_path):
+    """So that no face asks whether there is one: it counts, records, writes and keeps nothing."""
+    stages = Stages.of({"train": ONE}, "steps", options={"out": tmp_path, "background": False})
+    for stage in (stages["validate"], copy.deepcopy(stages)["validate"]):
+        with stage.running("loop", step=7, out=tmp_path), stage.parts.validation():
+            for _ in range(5):
+                stage.data_arrived()
+                stage.parts.begin("forward")
+                stage.step()
+                stage.parts.end("forward")
+        stage.resume(3)
+    assert stages.counts() == {"train": 0}
+    assert "validate" not in stages
+    assert list(stages.profilers) == ["train"]
+    assert list(tmp_path.iterdir()) == []
+
+
 # --- causes ---
 
 

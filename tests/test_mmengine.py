@@ -8,6 +8,7 @@ import logging
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -560,6 +561,23 @@ def test_what_fails_on_our_side_is_a_line_in_the_log_and_training_goes_on(tmp_pa
     (log,) = (tmp_path / made.timestamp).glob("*.log")
     assert "training goes on" in log.read_text()
     assert made.iter == 16
+
+
+def test_a_checkpoint_keeps_the_count_of_a_loop_that_has_not_begun_since_the_one_before(tmp_path):
+    """As of a validation that comes after the training's checkpoints."""
+    hook = ProfilerHook(schedule={"train": "wait=9 warmup=0 active=1", "val": "wait=9 warmup=0 active=1"}, out=str(tmp_path))
+    resumed = SimpleNamespace(iter=5, log_dir=str(tmp_path), timestamp="resumed")
+    hook.after_load_checkpoint(resumed, {"perfhooks": {"validate": 3}})
+    hook.before_train(resumed)
+    checkpoint = {}
+    hook.before_save_checkpoint(resumed, checkpoint)
+    hook.before_val(resumed)
+    hook.after_val_iter(resumed)
+    later = {}
+    hook.before_save_checkpoint(resumed, later)
+    for profiler in hook.profilers.values():
+        profiler.stop()
+    assert (checkpoint["perfhooks"], later["perfhooks"]) == ({"validate": 3}, {"validate": 4})
 
 
 def test_an_idle_iteration_costs_little(tmp_path):
