@@ -565,7 +565,8 @@ def test_what_fails_on_our_side_is_a_line_in_the_log_and_training_goes_on(tmp_pa
 
 def test_a_checkpoint_keeps_the_count_of_a_loop_that_has_not_begun_since_the_one_before(tmp_path):
     """As of a validation that comes after the training's checkpoints."""
-    hook = ProfilerHook(schedule={"train": "wait=9 warmup=0 active=1", "val": "wait=9 warmup=0 active=1"}, out=str(tmp_path))
+    late = "wait=9 warmup=0 active=1"
+    hook = ProfilerHook(schedule={"train": late, "val": late}, out=str(tmp_path))
     resumed = SimpleNamespace(iter=5, log_dir=str(tmp_path), timestamp="resumed")
     hook.after_load_checkpoint(resumed, {"perfhooks": {"validate": 3}})
     hook.before_train(resumed)
