@@ -63,11 +63,7 @@ __all__ = [
     "trace",
 ]
 
-_HOMES = {
-    "handlers": (
-        *("Artifact", "CategoryTable", "ChromeTrace", "CollectiveTable", "Flame", "KernelTable", "Memory"),
-        *("Modules", "OperatorTable", "PageData", "Stacks", "StepTable", "TensorBoard"),
-    ),
+_HOMES = {  # of all that are no handlers
     "run.capture": ("Capture",),
     "errors": ("NothingRecordedError", "OptionError", "PerfhooksError", "ScheduleError", "TraceError"),
     "options": ("Options",),
@@ -77,7 +73,7 @@ _HOMES = {
     "trace": ("trace",),
     "trying.own_calls": ("CallComparison", "compare_calls"),
 }
-_HOME = {name: module for module, names in _HOMES.items() for name in names}
+_HOME = dict.fromkeys(__all__, "handlers") | {name: module for module, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

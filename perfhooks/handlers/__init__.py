@@ -6,6 +6,15 @@ trace. Importing this package, or making a handler, imports nothing heavy.
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
+import importlib
+import importlib.metadata
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from perfhooks.errors import OptionError
 from perfhooks.handlers.artifact import Artifact, Handler
 from perfhooks.handlers.chrome import ChromeTrace
 from perfhooks.handlers.collectives import CollectiveTable
@@ -14,10 +23,14 @@ from perfhooks.handlers.kernels import KernelTable
 from perfhooks.handlers.memory import Memory
 from perfhooks.handlers.modules import Modules
 from perfhooks.handlers.page import PageData
-from perfhooks.handlers.recipes import ENTRY_POINTS, NAMES, build, by_default, rebuild, spec
 from perfhooks.handlers.stacks import Stacks
 from perfhooks.handlers.tables import CategoryTable, OperatorTable, StepTable
 from perfhooks.handlers.tensorboard import TensorBoard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from perfhooks.handlers.permit import Permit
 
 __all__ = [
     "ENTRY_POINTS",
@@ -41,3 +54,142 @@ __all__ = [
     "rebuild",
     "spec",
 ]
+
+NAMES: Final[dict[str, Callable[..., Handler]]] = {
+    "trace": ChromeTrace,
+    "steps": StepTable,
+    "operators": OperatorTable,
+    "kernels": KernelTable,
+    "categories": CategoryTable,
+    "collectives": CollectiveTable,
+    "stacks": Stacks,
+    "flame": Flame,
+    "modules": Modules,
+    "memory": Memory,
+    "tensorboard": TensorBoard,
+    "page": PageData,
+}
+"""What config files and the command line call the handlers."""
+
+ENTRY_POINTS: Final = "perfhooks.handlers"
+"""The group in which an installed package announces handlers of its own, by names that files may use."""
+
+_ELSEWHERE: Final = {"tensorboard": "folder"}
+"""Options with which a handler of ours writes outside of the window's folder."""
+
+
+def by_default(recorded: Mapping[str, Any]) -> list[str]:
+    """The names of the handlers that make everything that was recorded for.
+
+    Args:
+        recorded: The recording options. A handler names the one that it needs as ``needs``; empty if it needs none,
+            None if it runs only where it is asked for.
+    """
+    needs = {name: getattr(made, "needs", "") for name, made in NAMES.items()}
+    return [name for name, option in needs.items() if option == "" or (option and recorded.get(option))]
+
+
+def build(wanted: str | Mapping[str, Any]) -> Handler:
+    """Make a handler from its name, or from a mapping of its type and its options.
+
+    Args:
+        wanted: ``"stacks"``, ``{"type": "operators", "row_limit": 50}``, or ``"package.module:Class"`` for one's own.
+
+    Raises:
+        OptionError: No such handler, or it does not take these options.
+    """
+    options = {"type": wanted} if isinstance(wanted, str) else dict(wanted)
+    kind = options.pop("type", None)
+    if not isinstance(kind, str):
+        raise OptionError(f"a handler given as a mapping needs a type, one of {', '.join(NAMES)}; got {wanted!r}")
+    make = NAMES.get(kind) or _announced(kind) or _imported(kind)
+    try:
+        handler = make(**options)
+    except TypeError as error:
+        raise OptionError(f"handler {kind!r} does not take these options: {options!r} ({error})") from error
+    if not isinstance(handler, Handler):
+        raise OptionError(f"handler {kind!r} has no method artifacts(capture, trace)")
+    return handler
+
+
+def spec(handler: Handler) -> dict[str, Any]:
+    """The mapping that `build` makes an equal handler from.
+
+    Raises:
+        OptionError: The handler cannot be made again elsewhere: it is no dataclass, or its class cannot be imported.
+    """
+    cls = type(handler)
+    if not dataclasses.is_dataclass(handler) or "<" in cls.__qualname__ or cls.__module__ == "__main__":
+        raise OptionError(
+            f"handler {cls.__qualname__} must be a dataclass in a module that can be imported, because it runs in "
+            "another process; a plain callable, which gets the torch profiler, can be defined anywhere"
+        )
+    known = next((name for name, ours in NAMES.items() if ours is cls), None) or _announcement(cls)
+    fields = [field for field in dataclasses.fields(handler) if field.init]
+    return {"type": known} | {field.name: getattr(handler, field.name) for field in fields}
+
+
+def rebuild(recipe: Mapping[str, Any], permit: Permit) -> Handler:
+    """Make a handler that the facts of a window name, if they may name it.
+
+    A file may come from anybody. It may therefore name only handlers of perfhooks, which write into the window's own
+    folder, and handlers that an installed package announces; everything else runs only if the user said so elsewhere.
+
+    Args:
+        recipe: What `spec` gave, before it went through a file.
+        permit: What the user said.
+
+    Raises:
+        OptionError: It may not be named by a file, there is no such handler, or it does not take these options.
+    """
+    kind = recipe.get("type")
+    if not isinstance(kind, str) or not (_is_harmless(kind, recipe) or _is_permitted(kind, recipe, permit)):
+        raise OptionError(
+            f"handler {kind!r} is named by a file only; if you trust it, `perfhooks report --handler {kind}` runs it"
+        )
+    return build(recipe)
+
+
+def _is_harmless(kind: str, recipe: Mapping[str, Any]) -> bool:
+    if kind in NAMES:
+        return recipe.get(_ELSEWHERE.get(kind, "")) is None
+    return ":" not in kind and _announced(kind) is not None
+
+
+def _is_permitted(kind: str, recipe: Mapping[str, Any], permit: Permit) -> bool:
+    # as JSON, because a tuple of options comes back from a file as a list
+    told = msgspec.to_builtins(dict(recipe))
+    return kind in permit.kinds or any(told == msgspec.to_builtins(dict(each)) for each in permit.handlers)
+
+
+def _announced(name: str) -> Callable[..., Handler] | None:
+    """The handler that an installed package announces by this name."""
+    for point in importlib.metadata.entry_points(group=ENTRY_POINTS, name=name):
+        try:
+            announced: Callable[..., Handler] = point.load()  # what it makes is checked by the caller
+        except (ImportError, AttributeError) as error:
+            raise OptionError(f"handler {name!r} cannot be imported ({error})") from error
+        return announced
+    return None
+
+
+def _announcement(cls: type) -> str:
+    """What a class is called by the package that announces it, else where it is."""
+    path = f"{cls.__module__}:{cls.__qualname__}"
+    points = importlib.metadata.entry_points(group=ENTRY_POINTS)
+    return next((point.name for point in points if point.value == path), path)
+
+
+def _imported(path: str) -> Callable[..., Handler]:
+    module, colon, name = path.partition(":")
+    if not colon:
+        close = difflib.get_close_matches(path, NAMES, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise OptionError(f"no handler is called {path!r}; known: {', '.join(NAMES)}, or 'module:Class'{hint}")
+    try:
+        made: Callable[..., Handler] = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise OptionError(f"handler {path!r} cannot be imported ({error})") from error
+    if not callable(made):
+        raise OptionError(f"handler {path!r} is not a class")
+    return made  # what it makes is checked by the caller
