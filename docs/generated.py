@@ -63,6 +63,15 @@ def rules(_: str) -> str:
     return "\n\n".join(_rule(rule) for rule in RULES)
 
 
+def causes(_: str) -> str:
+    """Every cause of a slow step, in the order in which they are tried, and what tells it."""
+    from perfhooks.watching.causes import SEEN_BY
+
+    return "\n".join(
+        ["| cause | seen by |", "|---|---|", *(f"| {cause} | {seen} |" for cause, seen in SEEN_BY.items())]
+    )
+
+
 def file(path: str) -> str:
     """A document outside of this folder, without its title; links to others that the site has lead to their pages."""
     text = (ROOT / path).read_text(encoding="utf-8").partition("\n")[2]
@@ -201,5 +210,6 @@ MAKERS: dict[str, Callable[[str], str]] = {
     "options": options,
     "definitions": definitions,
     "rules": rules,
+    "causes": causes,
     "file": file,
 }

@@ -17,6 +17,7 @@ from perfhooks.options import described
 from perfhooks.report.definitions import DEFINITIONS
 from perfhooks.schedule import Schedule
 from perfhooks.trace.nesting import starts
+from perfhooks.watching import causes
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -53,6 +54,14 @@ def test_every_number_of_the_page_is_explained(generated):
     for section, terms in DEFINITIONS.items():
         assert f"### {section}\n" in page
         assert all(f"| {term} | " in page for term in terms)
+
+
+def test_every_cause_of_a_slow_step_is_explained_on_the_page_and_on_the_site(generated):
+    named = {value for name, value in vars(causes).items() if name.isupper() and isinstance(value, str)}
+    site = generated.on_page_markdown((ROOT / "docs/slow.md").read_text(encoding="utf-8"))
+    assert sorted(named - causes.SEEN_BY.keys()) == []
+    assert [cause for cause in causes.SEEN_BY if f"\n| {cause} | " not in site] == []
+    assert [cause for cause in causes.SEEN_BY if f" {cause}: " not in DEFINITIONS["Slow steps"]["cause"]] == []
 
 
 def test_a_start_is_defined_by_the_thresholds_that_find_it():
@@ -169,7 +178,30 @@ DOCUMENTED = {
 @pytest.mark.parametrize("kind", DOCUMENTED)
 def test_nothing_that_is_documented_is_without_a_promise(kind):
     text = "\n".join(f"{each.said} {each.place}" for each in promises())
-    assert [name for name in DOCUMENTED[kind] if not re.search(rf"(?<!\w){re.escape(name)}(?![\w.])", text)] == []
+    missing = [name for name in DOCUMENTED[kind] if not re.search(rf"(?<!\w){re.escape(name)}(?![\w.])", text)]
+    assert not missing, f"docs/promises.md has no row, with its test, for {missing}"
+
+
+def test_every_handler_is_on_the_page_of_the_api():
+    page = (ROOT / "docs/api.md").read_text(encoding="utf-8")
+    assert [made.__name__ for made in handlers.NAMES.values() if f"        - {made.__name__}\n" not in page] == []
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_a_face_is_installed_and_has_an_extra_and_a_page(face):
+    """One whose folder is not among the packages works here, and is missing for all who install perfhooks."""
+    name = face.removeprefix("perfhooks_")
+    needed = [
+        ("pyproject.toml", f'"integrations/{face}",'),
+        ("pyproject.toml", f"\n{name} = ["),
+        ("mkdocs.yml", f": {name}.md\n"),
+        ("docs/api.md", f"::: {face}."),
+        ("docs/index.md", f"({name}.md)"),
+        (f"docs/{name}.md", f"<!-- generated: file integrations/{face}/README.md -->"),
+    ]
+    files = {path: (ROOT / path).read_text(encoding="utf-8") for path, _ in needed if (ROOT / path).exists()}
+    assert [(path, words) for path, words in needed if words not in files.get(path, "")] == []
+    assert (ROOT / "integrations" / face / "py.typed").exists()
 
 
 @pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])

@@ -14,6 +14,7 @@ from perfhooks import handlers, report
 from perfhooks.errors import PerfhooksError
 from perfhooks.report import json_values, page, run_data, svg, terminal_tables, tree, window_data
 from perfhooks.report.data import RunData
+from perfhooks.report.definitions import DEFINITIONS
 from perfhooks.run.capture import Capture, Cost, Place
 from perfhooks.run.layout import PAGE_DATA, SHARE
 from perfhooks.run.publishing import publish_json
@@ -101,6 +102,19 @@ def test_every_column_of_the_steps_is_on_the_page(trace):
     shown = set(re.findall(r'key: "(\w+)"', script)) | set(re.findall(r'^  \["(\w+)", ', figures, re.MULTILINE))
     columns = set(steps.table(trace).columns) - {"rank", "stage"}
     assert columns - shown == set()
+
+
+def test_every_word_that_a_column_is_explained_by_has_an_explanation():
+    """The page shows none where there is none, and says nothing of it."""
+    asked, group = set(), ""
+    words = r'of = \(term\) => meaning\("([^"]+)"|meaning\("([^"]+)", "([^"]+)"\)|\bof\("([^"]+)"\)|\bterm: "([^"]+)"'
+    for script in Path(report.__file__).parent.glob("templates/*.js"):
+        for begun, other, named, by_of, of_steps in re.findall(words, script.read_text(encoding="utf-8")):
+            group = begun or group
+            asked |= {(other, named), (group if by_of else "", by_of), ("Steps" if of_steps else "", of_steps)}
+    asked -= {("", "")}
+    assert len(asked) > 30
+    assert sorted((group, term) for group, term in asked if term not in DEFINITIONS[group]) == []
 
 
 def test_what_a_trace_does_not_show_is_absent(tmp_path):

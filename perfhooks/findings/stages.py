@@ -29,7 +29,7 @@ _VALIDATION: Final = labels.pattern(labels.VALIDATION)
 _CHECKPOINT: Final = labels.pattern(labels.CHECKPOINT)
 
 
-def validation(seen: Evidence) -> Iterator[Finding]:
+def validation_in_steps(seen: Evidence) -> Iterator[Finding]:
     """Validation takes 10% of the recorded steps or more.
 
     Source: `VALIDATING`, `LESS_OFTEN`; ``validation_ms`` of the table of steps.
@@ -59,7 +59,7 @@ def validation(seen: Evidence) -> Iterator[Finding]:
     )
 
 
-def checkpointing(seen: Evidence) -> Iterator[Finding]:
+def checkpoint_in_steps(seen: Evidence) -> Iterator[Finding]:
     """Saving checkpoints takes 5% of the recorded steps or more.
 
     Source: `SAVING`; the label ``checkpoint``, and ``torch.save`` where stacks were recorded.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from perfhooks.run.steps import FAR, FEWEST_FIRST, MOST_FIRST
+from perfhooks.watching.causes import SEEN_BY
 
 DEFINITIONS: Final[dict[str, dict[str, str]]] = {
     "Steps": {
@@ -47,6 +48,7 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
             "while the host launches ahead."
         ),
         "compute": "The time in which at least one kernel ran that does not communicate.",
+        "communication": "The time in which at least one kernel ran that communicates.",
         "exposed communication": "The time in which a communicating kernel ran and no computing one.",
         "exposed copies": "The time in which a copy or set ran and no kernel at all.",
         "other steps' work": (
@@ -231,9 +233,9 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         "stage, step": "The loop, and the number of the step.",
         "wall_ms, times_median": "How long it took; how many medians that is.",
         "cause": (
-            "The first of these that explains half of the time beyond the median: garbage collection, compilation, "
-            "checkpoint, validation, data, other ranks, a busy processor (the thread waited while others ran on it). "
-            "Where none does: allocator or throttled clock, else unknown."
+            "The first that explains half of the time beyond the median, of "
+            + "; ".join(f"{cause}: {seen_by}" for cause, seen_by in SEEN_BY.items())
+            + "."
         ),
         "explained_ms": "How much of the time beyond the median the cause explains; empty where nobody can tell.",
         "line": (

@@ -28,6 +28,20 @@ ALLOCATOR: Final = "allocator"
 CLOCK: Final = "throttled clock"
 UNKNOWN: Final = "unknown"
 
+SEEN_BY: Final = {
+    GARBAGE: "Python's own callbacks",
+    COMPILATION: "stacks inside of torch.compile or Triton",
+    CHECKPOINT: "stacks inside of torch.save and the like, or of a function called save, checkpoint, ...",
+    VALIDATION: "stacks inside of a function called validate, evaluate, ...",
+    DATA: "the wait for data; stacks inside of a DataLoader",
+    RANKS: "stacks inside of torch.distributed; a backward pass of a job with ranks that computes nothing",
+    PROCESSOR: "Linux's count of how long the thread could have run and waited, as other programs or threads ran",
+    ALLOCATOR: "retries of the device's allocator, where nothing else explains it",
+    CLOCK: "a device clock below 80% of its best, where it can be read and nothing else explains it",
+    UNKNOWN: "none of these; the line is there all the same",
+}
+"""How each cause is told; the order is that in which they are tried. The page and the site say it from here."""
+
 _ENOUGH: Final = 0.5
 """What explains less than this share of the excess is not the cause: two may add up, but one of them is larger."""
 _WAITING: Final = 0.25

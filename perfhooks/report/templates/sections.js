@@ -208,16 +208,23 @@ function meansColumns(first) {
   ];
 }
 
+// every column of the table of steps besides its number, kind, wall time and host parts; term: the word in DEFINITIONS
 const STEP_COLUMNS = [
-  { key: "device_span_ms", label: "Device span, ms", term: "device span" },
-  { key: "busy_ms", label: "Device busy, ms", term: "busy" },
-  { key: "compute_ms", label: "Compute, ms", term: "compute" },
-  { key: "comm_ms", label: "Communication, ms", term: "communication" },
-  { key: "exposed_comm_ms", label: "Exposed comm, ms", term: "exposed communication" },
-  { key: "exposed_copy_ms", label: "Exposed copies, ms", term: "exposed copies" },
-  { key: "other_work_ms", label: "Other work, ms", term: "other steps' work" },
-  { key: "idle_ms", label: "Idle, ms", term: "idle" },
-  { key: "sync_ms", label: "Syncs, ms", term: "syncs" },
+  { key: "device_span_ms", label: "Device span, ms", kind: "ms", term: "device span" },
+  { key: "busy_ms", label: "Device busy, ms", kind: "ms", term: "busy" },
+  { key: "compute_ms", label: "Compute, ms", kind: "ms", term: "compute" },
+  { key: "comm_ms", label: "Communication, ms", kind: "ms", term: "communication" },
+  { key: "exposed_comm_ms", label: "Exposed comm, ms", kind: "ms", term: "exposed communication" },
+  { key: "exposed_copy_ms", label: "Exposed copies, ms", kind: "ms", term: "exposed copies" },
+  { key: "other_work_ms", label: "Other work, ms", kind: "ms", term: "other steps' work" },
+  { key: "idle_ms", label: "Idle, ms", kind: "ms", term: "idle" },
+  { key: "sync_ms", label: "Syncs, ms", kind: "ms", term: "syncs" },
+  { key: "ops", label: "Operators", kind: "count" },
+  { key: "launches", label: "Launches", kind: "count" },
+  { key: "kernels", label: "Kernels", kind: "count" },
+  { key: "syncs", label: "Syncs", kind: "count", term: "syncs" },
+  { key: "allocated_peak_mb", label: "Peak memory, MB", kind: "number", term: "peak memory" },
+  { key: "alloc_count", label: "Allocations", kind: "count" },
 ];
 
 function stepsSection(details) {
@@ -231,13 +238,7 @@ function stepsSection(details) {
     { key: "kind", label: "Kind", kind: "text", word: true, title: of("mean step") },
     { key: "wall_ms", label: "Wall, ms", kind: "ms", bar: true },
     ...PARTS.map(part),
-    ...STEP_COLUMNS.map(({ key, label, term }) => ({ key, label, kind: "ms", title: of(term) })),
-    { key: "ops", label: "Operators", kind: "count" },
-    { key: "launches", label: "Launches", kind: "count" },
-    { key: "kernels", label: "Kernels", kind: "count" },
-    { key: "syncs", label: "Syncs", kind: "count", title: of("syncs") },
-    { key: "allocated_peak_mb", label: "Peak memory, MB", kind: "number", title: of("peak memory") },
-    { key: "alloc_count", label: "Allocations", kind: "count" },
+    ...STEP_COLUMNS.map(({ term, ...column }) => ({ ...column, title: of(term) })),
   ];
   const table = { id: "steps", key: "step", caption: "Steps", columns, rows, limit: 8, total: steps.count };
   return section("steps", "Steps", "Where the time of each recorded step went.", dataTable(table));
