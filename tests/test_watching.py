@@ -620,11 +620,11 @@ def test_a_folder_that_is_gone_and_a_tracer_change_nothing(tmp_path, caplog):
 CROWDED = """
 import os, subprocess, sys, threading, time
 import perfhooks
-from perfhooks.watching.counters import Thread
+from perfhooks.watching.counters import CountedThread
 
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-thread = Thread(threading.get_ident(), threading.get_native_id())
+thread = CountedThread(threading.get_ident(), threading.get_native_id())
 with perfhooks.Profiler(out="perf", run="r", schedule="wait=1000000000 warmup=1 active=1") as prof:
     began, before = time.monotonic_ns(), thread.waited_ns()
     while thread.waited_ns() - before < 500_000_000:
