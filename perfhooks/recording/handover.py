@@ -24,7 +24,7 @@ from perfhooks.run.capture import Capture, Cost, Place
 from perfhooks.run.circumstances import Circumstances
 from perfhooks.run.installation import Installation
 from perfhooks.run.layout import PAGE
-from perfhooks.run.liveness import BEGAN, boot
+from perfhooks.run.liveness import began_s, boot
 from perfhooks.run.manifest import versions
 from perfhooks.run.publishing import publish, shown
 
@@ -241,7 +241,7 @@ class Handover:
             versions=versions(),
             installation=Installation.current(),
             circumstances=Circumstances.current(),
-            began=BEGAN,
+            began=began_s(),
             time=window.ended or time.time(),
         )
 

@@ -101,7 +101,7 @@ class Capture:
     request: str = ""
     """Why it was recorded outside of the schedule: the name of a request, ``code``, ``signal`` or ``slow``."""
     began: float = 0.0
-    """When its process came to perfhooks, in seconds since 1970; 0 where that is not known."""
+    """When its process began, in seconds since 1970; 0 where that is not known."""
     time: float = 0.0
     """When recording ended, in seconds since 1970."""
     format: int = FORMAT

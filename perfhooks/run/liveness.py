@@ -12,8 +12,7 @@ from typing import Final
 
 import msgspec
 
-BEGAN: Final = time.time()
-"""When this process came to perfhooks, in seconds since 1970."""
+_IMPORTED: Final = time.time()
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +73,17 @@ def born_s(pid: int) -> float | None:
         return None if process.status() == psutil.STATUS_ZOMBIE else float(process.create_time() - added)
     except (psutil.Error, OSError, ValueError):  # a number that no process can have, as a file may hold
         return None
+
+
+def began_s() -> float:
+    """When this process began, in seconds since 1970; a forked one after its parent, which may have imported us."""
+    return _began_s(os.getpid())
+
+
+@cache
+def _began_s(pid: int) -> float:
+    born = born_s(pid)
+    return _IMPORTED if born is None else time.time() - (clock_s() - born)
 
 
 def clock_s() -> float:
