@@ -9,6 +9,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 import twins
+import warm
 
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, database=None, max_examples=200)
 # for a longer search with a seed of its own: HYPOTHESIS_PROFILE=search make test
@@ -62,6 +63,13 @@ def pytest_terminal_summary(terminalreporter):
 
 
 NO_RECORDINGS = "no folder of traces that were recorded on real machines"
+
+
+@pytest.fixture(scope="session")
+def channel():
+    """To a process that has imported torch, from which warm.py forks trainings: another start costs it 3.5 s of CPU."""
+    with warm.warm() as channel:
+        yield channel
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from warm import Process, warm
+from warm import Process
 
 from perfhooks.finishing.leftovers import finish_all
 
@@ -47,11 +47,11 @@ TIMEOUT = 120
 class Training:
     """A training in a process of its own, in a folder of its own."""
 
-    def __init__(self, warm, folder, script, **options):
+    def __init__(self, channel, folder, script, **options):
         self.folder = folder
         file = folder / "train.py"
         file.write_text(HEAD + textwrap.dedent(script))
-        self.process = Process(warm, file, **options)
+        self.process = Process(channel, file, **options)
 
     def until_ready(self):
         for line in self.process.stdout:
@@ -89,12 +89,6 @@ class Training:
         with gzip.open(self.folder / window / "rank0.pt.trace.json.gz", "rt") as file:
             events = json.load(file)["traceEvents"]
         return sorted(event["name"] for event in events if event["name"].startswith("ProfilerStep"))
-
-
-@pytest.fixture(scope="module")
-def channel():
-    with warm() as channel:
-        yield channel
 
 
 @pytest.fixture

@@ -19,16 +19,24 @@ class Process:
 
     Args:
         channel: Where the process that is warm listens.
-        file: The script, which finds itself in its folder.
+        file: The script.
+        arguments: What it is told.
+        folder: Where it is run; without it, where the script is.
+        environment: Its variables, where they are not our own.
         is_leader: Whether it leads a session, as one that a terminal starts.
     """
 
-    def __init__(self, channel, file, *, is_leader=False):
+    def __init__(self, channel, file, *arguments, folder=None, environment=None, is_leader=False):
         ins, outs, errors, status = (os.pipe() for _ in range(4))
         self.stdin, self._status = os.fdopen(ins[1], "w"), os.fdopen(status[0])
         self.stdout, self.stderr = os.fdopen(outs[0]), os.fdopen(errors[0])
         theirs = [ins[0], outs[1], errors[1], status[1]]
-        job = {"file": str(file), "is_leader": is_leader, "environment": dict(os.environ)}
+        job = {
+            "words": [str(file), *map(str, arguments)],
+            "folder": str(folder or file.parent),
+            "environment": dict(os.environ if environment is None else environment),
+            "is_leader": is_leader,
+        }
         socket.send_fds(channel, [json.dumps(job).encode()], theirs)
         for each in theirs:
             os.close(each)
@@ -84,6 +92,16 @@ class Process:
             stream.close()
 
 
+def run(channel, file, *arguments, timeout, **how):
+    """What ``subprocess.run`` gives of a script, with what it wrote as text."""
+    process = Process(channel, file, *arguments, **how)
+    try:
+        out, errors = process.communicate(timeout=timeout)
+        return subprocess.CompletedProcess([str(file), *arguments], process.returncode, out, errors)
+    finally:
+        process.close()
+
+
 @contextlib.contextmanager
 def warm():
     """Gives the channel to a process that is warm, and ends it."""
@@ -129,21 +147,22 @@ def begin(job, streams, status):
         os.setsid()
     os.environ.clear()
     os.environ.update(job["environment"])
-    return job["file"]
+    os.chdir(job["folder"])
+    return job["words"]
 
 
 if __name__ == "__main__":
     import gc
 
-    import torch  # noqa: F401
+    import torch
+    import torch._inductor.config  # noqa: F401 -- a profiler imports it when it first starts, and sympy: 1.5 s
 
     from perfhooks import Profiler  # noqa: F401
 
     gc.freeze()  # a child that looks at every object when it ends copies every page
-    file = serve(socket.socket(fileno=int(sys.argv[1])))
-    folder = os.path.dirname(file)  # noqa: PTH120
-    os.chdir(folder)
-    sys.argv, sys.path[0] = [file], folder
+    sys.argv = serve(socket.socket(fileno=int(sys.argv[1])))
+    file = sys.argv[0]
+    sys.path[0] = os.path.dirname(file)  # noqa: PTH120
     with open(file) as text:  # noqa: PTH123
         code = compile(text.read(), file, "exec")
     sys.modules["__main__"].__dict__.update(__file__=file)
