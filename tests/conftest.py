@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import textwrap
 import threading
 from pathlib import Path
 
@@ -70,6 +71,18 @@ def channel():
     """To a process that has imported torch, from which warm.py forks trainings: another start costs it 3.5 s of CPU."""
     with warm.warm() as channel:
         yield channel
+
+
+@pytest.fixture
+def run_script(channel, tmp_path):
+    """Runs a script in a process forked from that one, in the test's folder; gives what ``subprocess.run`` does."""
+
+    def run(script, *arguments, timeout=120, **how):
+        file = tmp_path / "script.py"
+        file.write_text(textwrap.dedent(script))
+        return warm.run(channel, file, *arguments, timeout=timeout, **how)
+
+    return run
 
 
 @pytest.fixture(scope="session")

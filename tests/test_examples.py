@@ -2,12 +2,11 @@
 
 import csv
 import os
-import subprocess
-import sys
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import warm
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 COMMANDS = {
@@ -31,15 +30,19 @@ KINDS = {
 """What every example leaves of a window, whatever runs its loop."""
 
 
-def run_example(name, here, *arguments):
-    """Run an example in a folder; give what it printed and the run folder it left."""
-    here.mkdir(exist_ok=True)
-    command = [sys.executable, EXAMPLES / f"{name}.py", *arguments]
-    environment = os.environ | {"TMPDIR": str(here)}
-    done = subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
-    (run,) = {path.resolve().parent for path in here.rglob("run.json")}
-    return done, run
+@pytest.fixture
+def run_example(channel):
+    """Runs an example in a folder; gives what it printed and the run folder it left."""
+
+    def run(name, here, *arguments):
+        here.mkdir(exist_ok=True)
+        how = {"folder": here, "environment": os.environ | {"TMPDIR": str(here)}, "timeout": 240}
+        done = warm.run(channel, EXAMPLES / f"{name}.py", *arguments, **how)
+        assert done.returncode == 0, done.stderr
+        (left,) = {path.resolve().parent for path in here.rglob("run.json")}
+        return done, left
+
+    return run
 
 
 def windows(run):
@@ -57,7 +60,7 @@ def shown(folder):
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if (EXAMPLES / f"{name}.py").exists()])
-def test_every_example_leaves_the_same_files_with_the_step_numbers_that_the_schedule_draws(name, tmp_path):
+def test_every_example_leaves_the_same_files_with_the_step_numbers_that_the_schedule_draws(name, tmp_path, run_example):
     done, run = run_example(name, tmp_path, *COMMANDS[name])
     if version("torch").startswith("2.4") and _LOST in done.stdout + done.stderr:
         pytest.xfail("torch 2.4 loses windows with stacks that begin inside of a call from C")
@@ -68,7 +71,7 @@ def test_every_example_leaves_the_same_files_with_the_step_numbers_that_the_sche
     assert "Traceback" not in done.stderr
 
 
-def test_the_lightning_example_goes_on_from_a_checkpoint_without_repeating_a_window(tmp_path):
+def test_the_lightning_example_goes_on_from_a_checkpoint_without_repeating_a_window(tmp_path, run_example):
     arguments = ("--batch-size", "2", "--checkpoint", str(tmp_path / "half.ckpt"))
     _, first = run_example("lightning_resnet18", tmp_path / "first", *arguments, "--steps", "9")
     _, again = run_example("lightning_resnet18", tmp_path / "again", *arguments, "--steps", "16")
@@ -76,7 +79,7 @@ def test_the_lightning_example_goes_on_from_a_checkpoint_without_repeating_a_win
     assert found == [{name: numbers} for name, numbers in WINDOWS.items()]
 
 
-def test_the_configuration_file_says_what_the_lightning_example_says(tmp_path):
+def test_the_configuration_file_says_what_the_lightning_example_says(tmp_path, run_example):
     config = EXAMPLES / "lightning_resnet18.yaml"
     _, run = run_example("lightning_cli", tmp_path, "fit", "--config", str(config), "--data.batch_size", "2")
     assert windows(run) == WINDOWS | {"validate-000002-000003": [2, 3]}

@@ -6,7 +6,6 @@ import csv
 import dataclasses
 import gzip
 import io
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -198,11 +197,9 @@ def test_a_handler_defined_inside_a_function_is_refused():
         perfhooks.Profiler(on_trace_ready=[Local()])
 
 
-def test_a_handler_defined_in_the_script_itself_is_refused(tmp_path):
+def test_a_handler_defined_in_the_script_itself_is_refused(run_script):
     """Its module is ``__main__``, which is another one in another process."""
-    script = tmp_path / "script.py"
-    script.write_text(f"import perfhooks\n{OURS}{MAKE}")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, timeout=120)
+    done = run_script(f"import perfhooks\n{OURS}{MAKE}")
     assert "handler Count must be a dataclass in a module that can be imported" in done.stdout
 
 

@@ -583,7 +583,7 @@ def test_a_window_that_ends_in_its_warmup_is_a_message(caplog):
     assert "ended during its warm-up" in caplog.text
 
 
-def test_an_interpreter_that_exits_with_an_open_profiler_keeps_the_window(tmp_path):
+def test_an_interpreter_that_exits_with_an_open_profiler_keeps_the_window(tmp_path, run_script):
     """Plain torch dies of SIGSEGV there."""
     script = """
 import torch, perfhooks
@@ -593,9 +593,7 @@ for _ in range(3):
     torch.ones(3) + 1
     prof.step()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-    )
+    done = run_script(script)
     assert done.returncode == 0, done.stderr
     facts = json.loads((tmp_path / "runs/r/train-000000-000099/rank0.capture.json").read_text())
     assert facts["partial"] == "the interpreter exited"

@@ -6,7 +6,6 @@ import _thread
 import logging
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -14,6 +13,7 @@ import time
 import pytest
 import torch
 from torch.profiler import ProfilerActivity
+from warm import Process
 
 from perfhooks import Profiler
 from perfhooks.recording.ending import lifetime, signals
@@ -40,32 +40,23 @@ with perfhooks.Profiler(schedule="wait=0 warmup=0 active=5", out="runs", run="r"
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
-def test_sigterm_ends_ranks_that_wait_in_a_collective_or_in_c_code_as_fast_as_without_us(tmp_path):
+def test_sigterm_ends_ranks_that_wait_in_a_collective_or_in_c_code_as_fast_as_without_us(tmp_path, channel):
     """The main thread is in a call that does not return, so no Python handler comes to run; so is the other's."""
-    (tmp_path / "train.py").write_text(WAITING)
-    both = [
-        subprocess.Popen(
-            [sys.executable, "train.py", rank, str(tmp_path / "meet")], cwd=tmp_path, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, text=True,
-        )
-        for rank in "01"
-    ]  # fmt: skip
+    script = tmp_path / "train.py"
+    script.write_text(WAITING)
+    both = [Process(channel, script, rank, tmp_path / "meet") for rank in "01"]
     try:
         for each in both:
             assert each.stdout.readline() == "ready\n"
         time.sleep(0.5)  # from the line to the barrier; nothing else tells that it waits there
-        began = time.monotonic()
-        both[0].send_signal(signal.SIGTERM)
-        assert both[0].wait(TIMEOUT) == -signal.SIGTERM
-        # without us it takes 0.1 s; with a Python handler alone it takes until the other rank or the time limit
-        assert time.monotonic() - began < 10
-        both[1].send_signal(signal.SIGTERM)
-        # it is given half a second to come out of C code, where it may be in no collective
-        assert both[1].wait(30) == -signal.SIGTERM
+        for each in both:
+            each.send_signal(signal.SIGTERM)
+            # It is given half a second to come out of C code. With a Python handler alone the first would wait for the
+            # other one, and the other one for ever.
+            assert each.wait(30) == -signal.SIGTERM
     finally:
         for each in both:
-            each.kill()
-            each.communicate()
+            each.close()
     assert not list((tmp_path / "runs/r").glob("train-*/*.capture.json")), "nobody can end a recorder from outside"
 
 
@@ -93,10 +84,8 @@ os.kill(os.getpid(), signal.SIGTERM)
 """
 
 
-def test_what_a_handler_of_the_program_raises_while_we_save_is_its_own_and_costs_no_window(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", OWN], cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT, check=False
-    )
+def test_what_a_handler_of_the_program_raises_while_we_save_is_its_own_and_costs_no_window(tmp_path, run_script):
+    done = run_script(OWN)
     assert done.stdout.splitlines() == [f"{name} {getattr(signal, name)} 2 True" for name in ("SIGALRM", "SIGUSR1")], (
         done.stderr
     )
@@ -207,11 +196,9 @@ print("child", code)
 """
 
 
-def test_a_child_that_is_terminated_during_a_window_is_none_of_our_business(tmp_path):
+def test_a_child_that_is_terminated_during_a_window_is_none_of_our_business(run_script):
     """As the workers of a data loader are."""
-    done = subprocess.run(
-        [sys.executable, "-c", FORKED], cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT, check=False
-    )
+    done = run_script(FORKED)
     assert (done.returncode, done.stdout) == (0, f"child {int(signal.SIGTERM)}\n"), done.stderr
 
 

@@ -15,6 +15,7 @@ from unittest import mock
 
 import pytest
 import torch
+import warm
 from slow_parts import NAP_S, too_short
 
 import perfhooks
@@ -61,20 +62,9 @@ def planted():
                 yield int(found[1]), (found[2], f"{script.name}:{number})")
 
 
-def run_script(name, folder, *, check=True):
-    path = os.pathsep.join(filter(None, [str(Path(perfhooks.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
-    return subprocess.run(
-        [sys.executable, SCRIPT.with_name(name), folder],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=check,
-        timeout=300,
-    )
-
-
-def test_each_planted_slow_step_has_its_cause_and_its_line(tmp_path):
-    done = run_script(SCRIPT.name, tmp_path / "perf")
+def test_each_planted_slow_step_has_its_cause_and_its_line(tmp_path, channel):
+    done = warm.run(channel, SCRIPT, tmp_path / "perf", timeout=300)
+    assert done.returncode == 0, done.stderr
     found = {row.step: row for row in slow_steps.read(tmp_path / "perf/job/rank0.slow.csv")}
     if found[60].cause == "busy processor":  # it computes, and so may others meanwhile
         found[60] = found[60]._replace(cause="unknown", explained_ms=None)
@@ -535,10 +525,10 @@ def test_options_of_watching_are_checked():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks, and limits the size of files")
-def test_a_training_goes_on_as_without_us_whatever_befalls_the_watcher(tmp_path):
+def test_a_training_goes_on_as_without_us_whatever_befalls_the_watcher(tmp_path, channel):
     """Three profilers; a tracer, a fork, a full disk and a read-only folder in slow steps, and an end in one."""
     tmp_path.chmod(0o755)
-    done = run_script("faulty_training.py", tmp_path / "perf", check=False)
+    done = warm.run(channel, SCRIPT.with_name("faulty_training.py"), tmp_path / "perf", timeout=300)
     assert done.stdout.splitlines() == ["forked 0", "equal True", "said 3", "watched True"], done.stderr
     assert done.returncode == 3, done.stderr
     assert "Traceback" not in done.stderr
@@ -637,7 +627,8 @@ print(waited / spent)
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the kernel does not tell")
-def test_what_a_training_waits_for_a_processor_is_in_its_status(tmp_path):
+def test_what_a_training_waits_for_a_processor_is_in_its_status(tmp_path, run_script):
     """Two programs on one processor: each waits for the other."""
-    done = subprocess.run([sys.executable, "-c", CROWDED], capture_output=True, text=True, check=True, timeout=300)
+    done = run_script(CROWDED, timeout=300)
+    assert done.returncode == 0, done.stderr
     assert Status.read(tmp_path / "perf/r", 0).waited == pytest.approx(float(done.stdout), abs=0.1)

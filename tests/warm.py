@@ -88,7 +88,7 @@ class Process:
         """End it, if it has not ended, and let go of its streams."""
         self.kill()
         self.wait(60)
-        for stream in (self.stdout, self.stderr, self._status):
+        for stream in (self.stdin, self.stdout, self.stderr, self._status):
             stream.close()
 
 
