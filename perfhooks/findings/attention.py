@@ -135,5 +135,4 @@ def _launched_between(seen: Evidence, thread: Ints, begin: Ints, end: Ints) -> I
         moments = intervals.union(begin[mine], end[mine])
         here = (launch >= 0) & (trace.thread[launch] == each)
         inside[here] = intervals.covers(moments, trace.start[launch[here]])
-    found: Ints = trace.device_rows[inside]
-    return found
+    return trace.device_rows[inside]

@@ -138,8 +138,7 @@ def _slow_calls(seen: Evidence) -> Ints:
     calls = seen.named(runtime_calls.COPY, Kind.RUNTIME)
     launches = trace.launches[trace.kind[trace.device_rows] == Kind.KERNEL]
     calls = calls[np.isin(trace.thread[calls], trace.thread[launches[launches >= 0]])]
-    found: Ints = calls[(trace.end - trace.start)[calls] > SLOW_NS]
-    return found
+    return calls[(trace.end - trace.start)[calls] > SLOW_NS]
 
 
 def _what_was_copied(seen: Evidence, calls: Ints) -> list[str]:
@@ -158,8 +157,7 @@ def _unpinned(seen: Evidence) -> Ints:
     waiting = seen.named(runtime_calls.WAITING_COPY, Kind.RUNTIME)
     rows = rows[[row in pageable or call in waiting for row, call in zip(rows, seen.launch_of(rows), strict=True)]]
     size = trace.argument("nbytes")[rows]
-    found: Ints = rows[(size > STAGED_BYTES) | (size < 0)]
-    return found
+    return rows[(size > STAGED_BYTES) | (size < 0)]
 
 
 def _evidence(seen: Evidence, rows: Ints) -> list[str]:

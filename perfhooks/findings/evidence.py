@@ -122,8 +122,7 @@ class Evidence:
 
     def inside(self, time: Ints) -> Flags:
         """Whether each moment lies in one of the steps."""
-        found: Flags = step_of(self.marks, time) >= 0
-        return found
+        return step_of(self.marks, time) >= 0
 
     # --- time ---
 
@@ -240,14 +239,12 @@ class Evidence:
         if not self.trace.names_of(*kinds):  # then the expression need not be compiled, which takes a millisecond
             return np.empty(0, np.int64)
         rows = self.trace.chosen(re.compile(pattern).search, *kinds)
-        found: Ints = rows[self.inside(self.trace.start[rows])]
-        return found
+        return rows[self.inside(self.trace.start[rows])]
 
     def starting(self, prefix: str, *kinds: Kind) -> Ints:
         """The slices of these kinds in the steps whose name begins so."""
         rows = self.trace.named(*kinds, prefix=prefix)
-        found: Ints = rows[self.inside(self.trace.start[rows])]
-        return found
+        return rows[self.inside(self.trace.start[rows])]
 
     @cached_property
     def work(self) -> Ints:
@@ -259,13 +256,11 @@ class Evidence:
         if not self.trace.names_of(*kinds):
             return np.empty(0, np.int64)
         rows = self.trace.chosen(re.compile(pattern).search, *kinds)
-        found: Ints = rows[np.isin(np.searchsorted(self.trace.device_rows, rows), self.work)]
-        return found
+        return rows[np.isin(np.searchsorted(self.trace.device_rows, rows), self.work)]
 
     def launch_of(self, rows: Ints) -> Ints:
         """The call that launched each of some work of devices, or -1."""
-        found: Ints = self.trace.launches[np.searchsorted(self.trace.device_rows, rows)]
-        return found
+        return self.trace.launches[np.searchsorted(self.trace.device_rows, rows)]
 
     def device_ms(self, rows: Ints) -> float:
         """How long some work of devices takes, in milliseconds a step; side by side it counts once."""
@@ -280,8 +275,7 @@ class Evidence:
         chosen = intervals.distinct(rows)
         holder = device.holders(self.trace, owner[known], chosen) if len(chosen) else np.full(len(known), -1)
         mine = known[(holder >= 0) | np.isin(owner[known], chosen)]
-        found: Ints = self.trace.device_rows[mine]
-        return found
+        return self.trace.device_rows[mine]
 
     def cost(self, rows: Ints) -> tuple[float, float]:
         """What some operators cost in a step, and the limit for what can be gained there, in milliseconds.
@@ -304,8 +298,7 @@ class Evidence:
     def _frames(self, origin: Origin) -> Ints:
         """The frames that are lines of somebody's."""
         frames = self.trace.rows(Kind.PYTHON)
-        found: Ints = frames[whose.names_of(self.trace, (origin,), self.tables.owners)[self.trace.name[frames]]]
-        return found
+        return frames[whose.names_of(self.trace, (origin,), self.tables.owners)[self.trace.name[frames]]]
 
     def by_name(self, rows: Ints) -> list[str]:
         """The names under which some slices spent most time, as lines of evidence."""
@@ -332,8 +325,7 @@ class Evidence:
 
     def outermost(self, rows: Ints) -> Ints:
         """Those of some slices of the host that none of them holds."""
-        found: Ints = rows[device.holders(self.trace, rows, rows) < 0] if len(rows) else rows
-        return found
+        return rows[device.holders(self.trace, rows, rows) < 0] if len(rows) else rows
 
     def own_frames_in(self, moments: Intervals, thread: int) -> dict[str, float]:
         """The functions of the user that ran in some moments, with their milliseconds a step, most first."""

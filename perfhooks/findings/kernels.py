@@ -294,8 +294,7 @@ def _in_float64(seen: Evidence, rows: Ints) -> Ints:
     pairs = set(zip(types.tolist(), dims.tolist(), strict=True))
     doubles = {pair for pair in pairs if _has_float64(trace.text(pair[0]), trace.text(pair[1]))}
     chosen = [pair in doubles for pair in zip(types.tolist(), dims.tolist(), strict=True)]
-    in_float64: Ints = rows[np.array(chosen, np.bool_)]
-    return in_float64
+    return rows[np.array(chosen, np.bool_)]
 
 
 def _has_float64(types: object, dims: object) -> bool:

@@ -71,5 +71,4 @@ def _asked_again(seen: Evidence, rows: Ints) -> Ints:
     """The calls from the first one on that gives memory back, once the program runs."""
     start = seen.trace.start[rows]
     given_back = np.isin(rows, seen.named(runtime_calls.RELEASE, Kind.RUNTIME)) & ~starts.is_first(seen.trace, rows)
-    found: Ints = rows[start >= start[given_back].min()] if given_back.any() else rows[:0]
-    return found
+    return rows[start >= start[given_back].min()] if given_back.any() else rows[:0]

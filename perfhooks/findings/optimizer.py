@@ -142,5 +142,4 @@ def _ranges(seen: Evidence, rows: Ints) -> Intervals:
 def _within(seen: Evidence, rows: Ints, moments: Intervals) -> Ints:
     """Those of some slices that begin in some moments."""
     time = seen.trace.start[rows]
-    found: Ints = rows[intervals.within(moments, time, time + 1) > 0]
-    return found
+    return rows[intervals.within(moments, time, time + 1) > 0]

@@ -174,8 +174,7 @@ class Trace:
         numbers = np.flatnonzero(np.bincount(asked, minlength=1)) if len(asked) else asked
         found = np.zeros(len(self.names) + 1, np.bool_)
         found[numbers] = [pattern.search(self.names[number]) is not None for number in numbers.tolist()]
-        matched: Flags = found[asked]
-        return matched
+        return found[asked]
 
     def chosen(self, wanted: Callable[[str], object], *kinds: Kind) -> Ints:
         """The slices of these kinds with a name that is wanted; each of their names is asked once."""
@@ -185,8 +184,7 @@ class Trace:
         rows = self.rows(*kinds)
         match = np.zeros(len(self.names), np.bool_)
         match[numbers] = True
-        found: Ints = rows[np.flatnonzero(match[self.name[rows]])]
-        return found
+        return rows[np.flatnonzero(match[self.name[rows]])]
 
     def names_of(self, *kinds: Kind) -> list[int]:
         """The numbers of the names that slices of these kinds have, ascending."""
@@ -239,8 +237,7 @@ def _lookup(keys: Ints, values: Ints, wanted: Ints) -> Ints:
     if not len(keys):
         return np.full(len(wanted), -1, np.int64)
     place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    found: Ints = np.where(keys[place] == wanted, values[place], -1)
-    return found
+    return np.where(keys[place] == wanted, values[place], -1)
 
 
 _FARTHEST: Final = 2**62

@@ -32,8 +32,7 @@ def shown_name(name: str) -> str:
 
 def hidden(trace: Trace, rows: Ints) -> Flags:
     """Which slices the table leaves out."""
-    flags: Flags = np.array([name in ranges.HIDDEN for name in trace.names] or [False], np.bool_)[trace.name[rows]]
-    return flags
+    return np.array([name in ranges.HIDDEN for name in trace.names] or [False], np.bool_)[trace.name[rows]]
 
 
 def tree_threads(trace: Trace, rows: Ints) -> Ints:
@@ -58,8 +57,7 @@ def named_operator(trace: Trace, rows: Ints) -> Ints:
     if not len(ids):
         return np.full(len(rows), -1, np.int64)
     place = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
-    found: Ints = np.where((ids[place] == wanted) & (wanted > 0), owners[place], -1)
-    return found
+    return np.where((ids[place] == wanted) & (wanted > 0), owners[place], -1)
 
 
 @once

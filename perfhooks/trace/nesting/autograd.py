@@ -76,5 +76,4 @@ def _of_same_number(trace: Trace, nodes: Ints, inside: Ints) -> Ints:
     same = (last >= 0) & (number[before] == number[both[order]])
     source = np.empty(len(both), np.int64)
     source[order] = np.where(same, before, -1)
-    answer: Ints = np.where(number[nodes] >= 0, source[len(operators) :], -1)
-    return answer
+    return np.where(number[nodes] >= 0, source[len(operators) :], -1)

@@ -52,20 +52,18 @@ def busy(trace: Trace) -> Intervals:
 def classes(trace: Trace) -> Column:
     """For each of `Trace.device_rows`, its place in `CLASSES`."""
     kind = trace.kind[trace.device_rows]
-    place: Column = np.select(
+    return np.select(
         [kind == Kind.COPY, kind == Kind.SET, communicates(trace)],
         [CLASSES.index("copy"), CLASSES.index("set"), CLASSES.index("communication")],
         CLASSES.index("compute"),
     )
-    return place
 
 
 def devices(trace: Trace, rows: Ints) -> Ints:
     """The number of the device on which each slice lies: what it says itself, else its process; -1 for a name."""
     pids = [pid if isinstance(pid, int) and 0 <= pid < _LIMIT else -1 for _, pid, _, _ in trace.threads]
     said = trace.argument("device")[rows]
-    number: Ints = np.where(said >= 0, said, np.array([*pids, -1], np.int64)[trace.thread[rows]])
-    return number
+    return np.where(said >= 0, said, np.array([*pids, -1], np.int64)[trace.thread[rows]])
 
 
 @once
@@ -117,8 +115,7 @@ def _in_tree(trace: Trace, rows: Ints, candidates: Ints) -> Ints | None:
         return None
     wanted = np.zeros(len(tree.row), np.bool_)
     wanted[mine] = True
-    holder: Ints = np.append(tree.row, -1)[nearest(tree.nesting.parent, tree.nesting.parent[entry], wanted)]
-    return holder
+    return np.append(tree.row, -1)[nearest(tree.nesting.parent, tree.nesting.parent[entry], wanted)]
 
 
 def around(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
@@ -137,8 +134,7 @@ def around(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
 def launch_calls(trace: Trace) -> Ints:
     """The calls that launch kernels or graphs; what is captured into a graph is not launched."""
     rows = trace.chosen(runtime_calls.LAUNCH.search, Kind.RUNTIME)
-    launching: Ints = rows[~captures.captured(trace, rows)]
-    return launching
+    return rows[~captures.captured(trace, rows)]
 
 
 def has_launches(trace: Trace) -> bool:
@@ -169,8 +165,7 @@ def before_window(trace: Trace) -> Flags:
     calls = calls[calls > 0]
     first = int(calls.min()) if len(calls) else 0
     number = trace.correlation[trace.device_rows]
-    is_earlier: Flags = (trace.launches < 0) & (number > 0) & (number < first)
-    return is_earlier
+    return (trace.launches < 0) & (number > 0) & (number < first)
 
 
 @once

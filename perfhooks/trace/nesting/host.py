@@ -112,8 +112,7 @@ def summed_up(parents: Ints, values: Column) -> Column:
     while (higher >= 0).any():  # each round looks twice as far up as the one before
         total = total + total.take(higher)
         higher = higher.take(higher)
-    sums: Column = total[:-1]
-    return sums
+    return total[:-1]
 
 
 def summed_down(parents: Ints, values: Ints) -> Ints:
@@ -127,8 +126,7 @@ def summed_down(parents: Ints, values: Ints) -> Ints:
 
 def depths(parents: Ints) -> Ints:
     """How many nodes lie around each node of a forest."""
-    around: Ints = summed_up(parents, np.ones(len(parents), np.int64)) - 1
-    return around
+    return summed_up(parents, np.ones(len(parents), np.int64)) - 1
 
 
 def writable_depth(parents: Ints, depth: Ints, length: Ints, most: int) -> int:

@@ -40,8 +40,7 @@ def waiting(trace: Trace) -> Flags:
     waits = (trace.kind[tree.row] == Kind.PYTHON) & ~np.isin(tree.thread, _of_steps(trace))
     waits[waits] = trace.matching(_WAITS, tree.row[waits])
     around = inherited(tree.nesting.parent, np.where(waits, np.arange(len(waits)), -1))
-    found: Flags = around >= 0
-    return found
+    return around >= 0
 
 
 def _of_steps(trace: Trace) -> Ints:

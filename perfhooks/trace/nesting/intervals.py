@@ -76,8 +76,7 @@ def total(a: Intervals) -> int:
 
 def within(a: Intervals, start: Ints, end: Ints) -> Ints:
     """The length of a set inside each of many windows, which may overlap: the same as clipping to each, but faster."""
-    inside: Ints = _length_before(a, end) - _length_before(a, np.minimum(start, end))
-    return inside
+    return _length_before(a, end) - _length_before(a, np.minimum(start, end))
 
 
 def highest(values: Ints, first: Ints, last: Ints) -> Ints:
@@ -105,8 +104,7 @@ def distinct(*values: Column) -> Ints:
     every = np.sort(np.concatenate(values), kind="stable")
     first = np.ones(len(every), np.bool_)
     first[1:] = every[1:] != every[:-1]
-    found: Ints = every[first]
-    return found
+    return every[first]
 
 
 def _length_before(a: Intervals, time: Ints) -> Ints:
@@ -116,8 +114,7 @@ def _length_before(a: Intervals, time: Ints) -> Ints:
     if not len(a):
         return np.zeros(len(time), np.int64)
     unfinished = np.maximum(a[np.maximum(begun - 1, 0), 1] - time, 0)
-    before: Ints = lengths[begun] - np.where(begun > 0, unfinished, 0)
-    return before
+    return lengths[begun] - np.where(begun > 0, unfinished, 0)
 
 
 def _where(a: Intervals, b: Intervals, rule: Callable[[Flags, Flags], Flags]) -> Intervals:

@@ -145,8 +145,7 @@ def _copying(trace: Trace) -> Ints:
     copy = np.searchsorted(trace.device_rows, copies)
     entries = intervals.distinct(host.launchers(trace)[copy])
     operators = phases.outermost_operators(trace)[entries[entries >= 0]]
-    rows: Ints = intervals.distinct(host.tree(trace).row[operators])
-    return rows
+    return intervals.distinct(host.tree(trace).row[operators])
 
 
 def _validating(written: Spans, fetches: Spans, copies: Spans, automatic: Spans, ranges: Spans) -> list[Spans]:

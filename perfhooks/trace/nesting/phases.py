@@ -55,8 +55,7 @@ def _makers(trace: Trace) -> Ints:
     """The outermost operators that made a node, on all threads."""
     nodes = autograd.find(trace)
     source = nodes.source[nodes.entry]
-    rows: Ints = host.tree(trace).row[intervals.distinct(outermost_operators(trace)[source[source >= 0]])]
-    return rows
+    return host.tree(trace).row[intervals.distinct(outermost_operators(trace)[source[source >= 0]])]
 
 
 @once

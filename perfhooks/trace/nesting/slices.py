@@ -102,8 +102,7 @@ def _nest_thread(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints] | None:
 def _ended(end: Ints, time: Ints) -> Ints:
     """How many slices have ended at each of some ascending times, by merging: both sides are sorted, or nearly so."""
     merged = np.argsort(np.concatenate([np.sort(end, kind="stable"), time]), kind="stable")
-    ended: Ints = np.flatnonzero(merged >= len(end)) - np.arange(len(time))
-    return ended
+    return np.flatnonzero(merged >= len(end)) - np.arange(len(time))
 
 
 def _narrow(depth: Ints) -> Ints:
@@ -158,8 +157,7 @@ def inherited(parent: Ints, own: Ints) -> Ints:
     while True:
         further = source.take(source)
         if np.array_equal(further, source):
-            values: Ints = np.append(own, -1).take(source[:-1])
-            return values
+            return np.append(own, -1).take(source[:-1])
         source = further
 
 

@@ -104,7 +104,4 @@ class TypedEvents:
         if several:
             richest = several[0].fields  # to look for the mark of a richer one costs more than its fields do
             fields.append(("args", richest, msgspec.field(default_factory=richest)))
-        made: type = msgspec.defstruct(
-            "TypedEvent", fields, tag_field="cat", tag=name, gc=False, namespace={"cat": name}
-        )
-        return made
+        return msgspec.defstruct("TypedEvent", fields, tag_field="cat", tag=name, gc=False, namespace={"cat": name})

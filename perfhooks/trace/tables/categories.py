@@ -228,8 +228,7 @@ def _summed(spent: _Spent) -> Ints:
 
 
 def _percent(nanos: Ints) -> Column:
-    percent: Column = 100 * nanos / max(int(nanos.sum()), 1)
-    return percent
+    return 100 * nanos / max(int(nanos.sum()), 1)
 
 
 def _names(trace: Trace, spent: _Spent) -> list[str | None]:

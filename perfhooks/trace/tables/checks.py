@@ -164,8 +164,7 @@ def _counters(trace: Trace) -> Iterator[Check]:
 def _counter_ranges(trace: Trace) -> Ints:
     """The ranges of the range profiler; their length is that of the whole divided by their number, and says nothing."""
     named = np.array([*(name == _RANGES for name in trace.categories), False])
-    found: Ints = np.flatnonzero(named[trace.category])
-    return found
+    return np.flatnonzero(named[trace.category])
 
 
 def _orphans(trace: Trace) -> Iterator[Check]:
@@ -231,8 +230,7 @@ def _few_kernels(trace: Trace) -> Iterator[Check]:
 
 def _per_step(found: steps.MarkedSteps, time: Ints) -> Ints:
     step = steps.step_of(found, time)
-    counts: Ints = np.bincount(step[step >= 0], minlength=len(found.number))
-    return counts
+    return np.bincount(step[step >= 0], minlength=len(found.number))
 
 
 def _neighbours(counts: Ints) -> Ints:

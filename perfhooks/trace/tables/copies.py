@@ -74,8 +74,7 @@ def table(trace: Trace) -> pl.DataFrame:
 
 def _host_ms(trace: Trace, launch: Ints) -> Column:
     alone = (launch >= 0) & ~np.isin(launch, device.launch_calls(trace))
-    spent: Column = np.where(alone, (trace.end - trace.start)[launch] * MS, np.nan) if len(launch) else alone
-    return spent
+    return np.where(alone, (trace.end - trace.start)[launch] * MS, np.nan) if len(launch) else alone
 
 
 def _blocking(trace: Trace, launch: Ints, owner: Ints) -> list[bool | None]:

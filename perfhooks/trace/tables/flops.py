@@ -61,8 +61,7 @@ def missed_per_call(trace: Trace, rows: Ints, parent: Ints) -> Ints:
     missed = per_call(trace, rows, MISSED_BY_TORCH)
     counted = (missed > 0) | (per_call(trace, rows, BY_TORCH) > 0)
     inside = np.append(inherited(parent, np.where(counted, 1, -1)), -1)[parent] > 0
-    outermost: Ints = np.where(inside, -1, missed)
-    return outermost
+    return np.where(inside, -1, missed)
 
 
 def _evaluated(trace: Trace, formulas: Mapping[str, Formula], name: int, dims: int, inputs: int) -> int:

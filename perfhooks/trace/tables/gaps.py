@@ -75,8 +75,7 @@ def longest(trace: Trace) -> Intervals:
     busy = device.busy(trace)
     between = np.stack([busy[:-1, 1], busy[1:, 0]], axis=1)
     order = np.argsort(between[:, 0] - between[:, 1], kind="stable")
-    found: Intervals = between[order[:MOST]]
-    return found
+    return between[order[:MOST]]
 
 
 def _host(trace: Trace, gap: Ints, rows: Ints, owners: Owners) -> dict[str, str | None]:

@@ -19,8 +19,7 @@ MS: Final = 1e-6
 def since_start(trace: Trace, time: Ints) -> Column:
     """The milliseconds from the first slice of the trace to each moment."""
     begin = trace.start.min() if len(trace) else 0
-    found: Column = (time - begin) * MS
-    return found
+    return (time - begin) * MS
 
 
 def known(values: pl.Series) -> Column:

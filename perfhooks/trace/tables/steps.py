@@ -171,8 +171,7 @@ def step_of(steps: MarkedSteps, time: Ints) -> Ints:
     if not len(steps.start):
         return np.full(len(time), -1, np.int64)
     place = np.searchsorted(steps.start, time, "right") - 1
-    step: Ints = np.where((place >= 0) & (time < steps.end[place]), place, -1)
-    return step
+    return np.where((place >= 0) & (time < steps.end[place]), place, -1)
 
 
 def _device(trace: Trace, steps: MarkedSteps) -> dict[str, object]:
@@ -221,8 +220,7 @@ def _counts(trace: Trace, steps: MarkedSteps) -> dict[str, object]:
 
 def _count(trace: Trace, steps: MarkedSteps, rows: Ints) -> Ints:
     step = step_of(steps, trace.start[rows])
-    counts: Ints = np.bincount(step[step >= 0], minlength=len(steps.number))
-    return counts
+    return np.bincount(step[step >= 0], minlength=len(steps.number))
 
 
 def _memory(trace: Trace, steps: MarkedSteps) -> dict[str, object]:

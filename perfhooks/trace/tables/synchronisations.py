@@ -99,8 +99,7 @@ def _twin(trace: Trace, rows: Ints, others: Ints) -> Ints:
     if not len(others):
         return np.full(len(rows), -1, np.int64)
     place = np.minimum(np.searchsorted(numbers, wanted), len(others) - 1)
-    found: Ints = np.where((wanted > 0) & (numbers[place] == wanted), others[place], -1)
-    return found
+    return np.where((wanted > 0) & (numbers[place] == wanted), others[place], -1)
 
 
 def _operators(trace: Trace, calls: Ints) -> Ints:
