@@ -30,7 +30,6 @@ class Operator(Arguments, gc=False):
     external: int = msgspec.field(default=-1, name="External id")
     sequence: int = msgspec.field(default=-1, name="Sequence number")
     forward_thread: int = msgspec.field(default=-1, name="Fwd thread id")
-    call_stack: msgspec.Raw = msgspec.field(default=NOTHING, name="Call stack")
     old_external: int = msgspec.field(default=-1, name="external id")
 
 
@@ -46,14 +45,6 @@ class StridedOperator(ShapedOperator, gc=False):
     """The same for those who run operators again; nobody else asks for it, and every field costs."""
 
     strides: msgspec.Raw = msgspec.field(default=NOTHING, name="Input Strides")
-
-
-class FrameArguments(Arguments, gc=False):
-    """Of Python frames."""
-
-    python_parent: int | None = msgspec.field(default=-1, name="Python parent id")
-    python_id: int = msgspec.field(default=-1, name="Python id")
-    module: int = msgspec.field(default=-1, name="Python module id")
 
 
 class Shadow(Arguments, gc=False):
@@ -80,24 +71,13 @@ class Work(Arguments, gc=False):
     stream: int | str = msgspec.field(default=-1, name="stream")
     correlation: int = msgspec.field(default=-1, name="correlation")
     nbytes: int | str = msgspec.field(default=-1, name="bytes")
-    bandwidth: float = msgspec.field(default=math.nan, name="memory bandwidth (GB/s)")
-    registers: int = msgspec.field(default=-1, name="registers per thread")
-    shared_memory: int = msgspec.field(default=-1, name="shared memory")
-    blocks_per_sm: float = msgspec.field(default=math.nan, name="blocks per SM")
-    warps_per_sm: float = msgspec.field(default=math.nan, name="warps per SM")
-    grid: msgspec.Raw = msgspec.field(default=NOTHING, name="grid")
-    block: msgspec.Raw = msgspec.field(default=NOTHING, name="block")
     occupancy: float = msgspec.field(default=math.nan, name="est. achieved occupancy %")
-    graph: int = msgspec.field(default=-1, name="graph id")
-    graph_node: int = msgspec.field(default=-1, name="graph node id")
     old_external: int = msgspec.field(default=-1, name="external id")
 
 
 class Wait(Arguments, gc=False):
     """Of waits that the device's tracer reports."""
 
-    device: int = msgspec.field(default=-1, name="device")
-    stream: int | str = msgspec.field(default=-1, name="stream")
     correlation: int = msgspec.field(default=-1, name="correlation")
     sync_kind: msgspec.Raw = msgspec.field(default=NOTHING, name="cuda_sync_kind")
 
@@ -126,7 +106,6 @@ def _collective(base: type[Arguments]) -> type[Arguments]:
         ("out_elements", int, msgspec.field(default=-1, name="Out msg nelems")),
         ("group_size", int, msgspec.field(default=-1, name="Group size")),
         ("group_name", msgspec.Raw, msgspec.field(default=NOTHING, name="Process Group Name")),
-        ("group_ranks", msgspec.Raw, msgspec.field(default=NOTHING, name="Process Group Ranks")),
     )
     made: Any = msgspec.defstruct(f"Collective{base.__name__}", fields, bases=(base,), gc=False)
     return cast("type[Arguments]", made)
@@ -148,7 +127,6 @@ _OPERATOR: Final = (
 VARIANTS: Final[dict[Kind, tuple[MarkedStruct, ...]]] = {
     Kind.OP: _OPERATOR,
     Kind.ANNOTATION: _OPERATOR,
-    Kind.PYTHON: (MarkedStruct(b"", FrameArguments),),
     Kind.RUNTIME: (MarkedStruct(b"", Launch),),
     Kind.DEVICE_ANNOTATION: (MarkedStruct(b"", Shadow),),
     Kind.SYNC: (MarkedStruct(b"", Wait),),
