@@ -18,7 +18,7 @@ from perfhooks.report import json_values, terminal_tables, window_data
 from perfhooks.run.capture import Capture, Place
 from perfhooks.trace import read
 from perfhooks.trace import window as tables
-from perfhooks.trace.tables import collectives, memory
+from perfhooks.trace.tables import memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -117,7 +117,7 @@ class Examination:
         """What the tables of `perfhooks show` leave out."""
         levels = memory.thinned(memory.over_time(self.trace))
         json_values.columns(memory.peak(self.trace))
-        return f"{levels.height} levels, {collectives.across([self.trace, self.trace]).height} collectives"
+        return f"{levels.height} levels"
 
     def tried(self) -> str:
         """What `perfhooks try` makes of it before anything is run: recorded calls in groups, and as inputs.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,8 +13,8 @@ from plain_reader import slices
 from twins import TRACES
 
 from perfhooks import testing
-from perfhooks.errors import OptionError
 from perfhooks.handlers import collectives as of_rank
+from perfhooks.ranks import collectives as matching
 from perfhooks.run.capture import Capture
 from perfhooks.testing import annotation, kernel, launch, op, python_frame, slice_event, step_mark
 from perfhooks.trace import Kind, read
@@ -204,25 +205,6 @@ def test_odd_process_groups_say_nothing(tmp_path, info):
     assert row["group_size"] is None
 
 
-def test_ranks_are_compared_without_their_clocks(tmp_path):
-    """The rank that came last waited for nobody: its duration is that of the transfer."""
-    traces = []
-    for rank, (start, end) in enumerate([(100, 1100), (10_900, 11_100)]):
-        events = [
-            step_mark(0, 0, 20_000),
-            kernel(1, start, end, name="nccl", **ALL_REDUCE),
-            kernel(2, end, end + 5, name="nccl"),
-        ]
-        traces.append(trace_of(tmp_path, events, distributedInfo={"rank": rank}))
-    (row, _) = collectives.across(traces).sort("bytes", nulls_last=True).rows(named=True)
-    assert (row["operation"], row["ranks"], row["last_rank"]) == ("all_reduce", 2, 1)
-    assert (nanos(row["duration_ms"]), nanos(row["skew_ms"])) == (200, 800)
-    assert row["bus_gb_per_s"] == pytest.approx(30)
-    assert collectives.across(traces[:1]).is_empty()
-    with pytest.raises(OptionError):
-        collectives.across([])
-
-
 @pytest.mark.parametrize(
     ("base", "known"), [(2**63 - 1, 0), (2**62, 0), (-(2**62), 0), (2**70, 0), ("0", 0), (2**62 - 1, 2**62 - 1)]
 )
@@ -237,16 +219,15 @@ def test_a_base_of_times_that_cannot_be_is_none(tmp_path, base, known):
 
 def test_what_was_launched_before_the_window_is_no_partner_of_another_ranks(tmp_path):
     """One rank began to record later, so its trace has the end of a collective that the other has not."""
-    ranks = []
+    rows = []
     for rank in (0, 1):
         events = [launch(10, 100, 110), kernel(10, 200, 300 + 40 * rank, name="ncclDevKernel_AllReduce")]
         events += [kernel(4, 50, 190, name="ncclDevKernel_AllReduce")] * rank
-        path = testing.write_trace(tmp_path / f"{rank}.json", events, distributedInfo={"rank": rank})
-        ranks.append(read(path))
-    assert collectives.table(ranks[1]).height == 2
-    row = collectives.across(ranks).row(0, named=True)
-    assert (nanos(row["duration_ms"]), nanos(row["skew_ms"]), row["last_rank"]) == (100, 40, 0)
-    assert collectives.across(ranks).height == 1
+        trace = read(testing.write_trace(tmp_path / f"{rank}.json", events))
+        assert collectives.table(trace).height == 1 + rank
+        rows.append(of_rank.rows(Capture(rank=rank), trace))
+    (row,) = matching.each(matching.match(pl.concat(rows))).rows(named=True)
+    assert (nanos(row["duration_ms"]), nanos(row["wait_ms"]), row["last_rank"]) == (100, 40, 0)
 
 
 def test_exposed_sums_to_that_of_the_steps(traces):

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from perfhooks.errors import OptionError
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names.communication import LABEL, ON_HOST, RECORD
 from perfhooks.trace.names.messages import Message, messages, operation
@@ -17,12 +16,8 @@ from perfhooks.trace.once import once
 from perfhooks.trace.tables.step_columns import MS, since_start, step_numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from perfhooks.trace.model import Ints, Trace
     from perfhooks.trace.nesting.intervals import Flags
-
-"""Labels of backends that do on the host what others have a device do."""
 
 _BUS_SHARE: Final = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 _BUS_ALL: Final = ("broadcast", "reduce", "send", "recv", "send_recv")
@@ -38,7 +33,6 @@ _SCHEMA: Final = {
     "device": pl.Int64,
     "stream": pl.String,
 }
-_ACROSS: Final = ("step", "group", "operation", "bytes", "duration_ms", "bus_gb_per_s")
 
 
 class _Sources(NamedTuple):
@@ -110,50 +104,6 @@ def of_window(trace: Trace) -> pl.Series:
     on_device = np.flatnonzero(trace.kind[rows] == Kind.KERNEL)
     found[on_device] = ~device.before_window(trace)[np.searchsorted(trace.device_rows, rows[on_device])]
     return pl.Series(found, dtype=pl.Boolean)
-
-
-def across(traces: Sequence[Trace]) -> pl.DataFrame:
-    """Compare the same collectives on several ranks: which rank the others waited for, and how fast it then went.
-
-    A collective is the same on two ranks if it has the same step, process group and operation, and is the same one of
-    these by time. One row each: ``ranks`` that have it, ``duration_ms`` the shortest of their durations, which is that
-    of the rank that came last and waited for nobody; ``skew_ms`` the longest less the shortest, which is what the first
-    to come waited (no two clocks are compared); ``last_rank`` the one that came last; ``bytes`` the largest;
-    ``bus_gb_per_s`` the bus bandwidth during ``duration_ms``, without the wait.
-
-    Args:
-        traces: one of each rank; a trace that does not know its rank has its place in the sequence.
-
-    Raises:
-        OptionError: there is no trace.
-    """
-    keys = ("step", "group", "operation", "index")
-    tables = [
-        table(trace)
-        .filter(of_window(trace))
-        .select(*_ACROSS)
-        .with_columns(
-            pl.lit(number if trace.rank is None else trace.rank, pl.Int64).alias("rank"),
-            pl.int_range(pl.len()).over("step", "group", "operation").alias("index"),
-        )
-        for number, trace in enumerate(traces)
-    ]
-    if not tables:
-        raise OptionError("across takes at least one trace, got none")
-    shortest = pl.col("duration_ms").arg_min()
-    return (
-        pl.concat(tables)
-        .group_by(*keys, maintain_order=True)
-        .agg(
-            pl.len().cast(pl.Int64).alias("ranks"),
-            pl.col("bytes").max(),
-            pl.col("duration_ms").min(),
-            (pl.col("duration_ms").max() - pl.col("duration_ms").min()).alias("skew_ms"),
-            pl.col("rank").get(shortest).alias("last_rank"),
-            pl.col("bus_gb_per_s").get(shortest),
-        )
-        .filter(pl.col("ranks") > 1)
-    )
 
 
 @once
