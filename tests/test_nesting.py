@@ -53,7 +53,7 @@ def test_depth_is_the_number_of_ancestors(rows):
         while (row := found.parent[row]) >= 0:
             chain.append(row)
         assert len(chain) == depth
-    roots = outermost(found)
+    roots = outermost(found.parent)
     assert (found.parent[roots] == -1).all()
 
 

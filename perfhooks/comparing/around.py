@@ -128,7 +128,7 @@ def _calls(trace: Trace, tree: host.Tree) -> Ints:
     is_called = (kind == Kind.OP) & trace.matching(re.compile(operators.CALLED), tree.row)
     nearest = inherited(parent, np.where(is_called, entries, -1))
     around = np.append(nearest, -1)[parent]
-    found: Ints = np.append(outermost(tree.nesting._replace(parent=around)), -1)[nearest]
+    found: Ints = np.append(outermost(around), -1)[nearest]
     roots = np.flatnonzero((nearest == entries) & (around < 0))
     held, first = np.unique(parent[roots], return_index=True)
     first, held = first[held >= 0], held[held >= 0]

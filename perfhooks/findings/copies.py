@@ -50,12 +50,9 @@ def blocking_copies(seen: Evidence) -> Iterator[Finding]:
 
     Measured: never; on such devices the advice is worth trying.
     """
-    rows = _unpinned(seen)
-    trace = seen.trace
-    kernels = trace.rows(Kind.KERNEL)
-    alone = intervals.subtract(
-        intervals.union(trace.start[rows], trace.end[rows]), intervals.union(trace.start[kernels], trace.end[kernels])
-    )
+    rows, trace = _unpinned(seen), seen.trace
+    kernels = intervals.of_slices(trace, trace.rows(Kind.KERNEL))
+    alone = intervals.subtract(intervals.of_slices(trace, rows), kernels)
     gain = min(seen.per_step(alone), seen.mean("exposed_copy_ms"))
     if not seen.is_worth(gain):
         return
@@ -92,9 +89,8 @@ def held_by_copies(seen: Evidence) -> Iterator[Finding]:
     if not trace.is_device_traced:
         return
     calls = _slow_calls(seen)
-    kernels, claimed = trace.rows(Kind.KERNEL), _unpinned(seen)
-    working = intervals.union(trace.start[kernels], trace.end[kernels])
-    held = intervals.subtract(seen.spans(calls), intervals.joined(working, seen.spans(claimed)))
+    working = intervals.of_slices(trace, trace.rows(Kind.KERNEL))
+    held = intervals.subtract(seen.spans(calls), intervals.joined(working, seen.spans(_unpinned(seen))))
     spent, queued = seen.per_step(held), seen.per_step(intervals.intersect(held, _queued(seen, calls)))
     if not seen.is_worth(spent):
         return

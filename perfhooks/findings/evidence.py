@@ -128,7 +128,7 @@ class Evidence:
 
     def spans(self, rows: Ints) -> Intervals:
         """The moments of some slices, in the steps."""
-        return self.clipped(intervals.union(self.trace.start[rows], self.trace.end[rows]))
+        return self.clipped(intervals.of_slices(self.trace, rows))
 
     def clipped(self, moments: Intervals) -> Intervals:
         """The part of some moments that lies in the steps."""
@@ -264,7 +264,7 @@ class Evidence:
 
     def device_ms(self, rows: Ints) -> float:
         """How long some work of devices takes, in milliseconds a step; side by side it counts once."""
-        return self.per_step(intervals.union(self.trace.start[rows], self.trace.end[rows]))
+        return self.per_step(intervals.of_slices(self.trace, rows))
 
     def launched_by(self, rows: Ints) -> Ints:
         """The work of devices that some slices of the host, or what they called, launched; slices."""

@@ -95,11 +95,11 @@ def zeroed_gradients(seen: Evidence) -> Iterator[Finding]:
     is worth trying, and promises nothing.
     """
     zero_grad = seen.starting(ranges.ZERO_GRAD, Kind.ANNOTATION)
-    filling = _within(seen, seen.named(operators.ZERO, Kind.OP), _ranges(seen, zero_grad))
+    filling = _within(seen, seen.named(operators.ZERO, Kind.OP), intervals.of_slices(seen.trace, zero_grad))
     if not len(filling):
         return
     leaves = seen.starting(ranges.LEAF, Kind.OP)
-    adding = _within(seen, seen.named(operators.ADDING, Kind.OP), _ranges(seen, leaves))
+    adding = _within(seen, seen.named(operators.ADDING, Kind.OP), intervals.of_slices(seen.trace, leaves))
     spent, limit = seen.cost(filling)
     added, _ = seen.cost(adding) if len(adding) else (0.0, 0.0)
     filled = len(filling) if len(filling) > len(zero_grad) else len(adding)  # one _foreach_zero_ fills them all
@@ -133,10 +133,6 @@ def _updates(seen: Evidence) -> Intervals:
     last = np.searchsorted(nodes, trace.end[rows]) - 1
     begun = np.maximum(trace.start[rows], np.append(nodes, np.iinfo(np.int64).min)[last])
     return intervals.union(begun, trace.end[rows])
-
-
-def _ranges(seen: Evidence, rows: Ints) -> Intervals:
-    return intervals.union(seen.trace.start[rows], seen.trace.end[rows])
 
 
 def _within(seen: Evidence, rows: Ints, moments: Intervals) -> Ints:

@@ -73,7 +73,7 @@ def checkpoint_in_steps(seen: Evidence) -> Iterator[Finding]:
     gain = min(spent, seen.host_limit_ms)
     if seen.share(gain) < SAVING:
         return
-    outer = intervals.union(seen.trace.start[rows], seen.trace.end[rows])
+    outer = intervals.of_slices(seen.trace, rows)
     lines = sorted({line for line in seen.where(rows) if line})
     yield from seen.finding(
         "checkpoint-in-steps",

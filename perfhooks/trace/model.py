@@ -161,6 +161,10 @@ class Trace:
         """An entry of `texts`, decoded; None for -1."""
         return decode_value(self.texts[index]) if index >= 0 else None
 
+    def name_of(self, row: int) -> str | None:
+        """The name of a slice; None for -1."""
+        return self.names[self.name[row]] if row >= 0 else None
+
     def rows(self, *kinds: Kind) -> Ints:
         """The slices of these kinds, ascending."""
         chosen = np.zeros(len(self), np.bool_)
@@ -220,11 +224,7 @@ class Trace:
     @cached_property
     def launches(self) -> Ints:
         """For each of `device_rows`, the slice of the runtime call that launched it, or -1."""
-        calls = self.rows(Kind.RUNTIME)
-        calls = calls[self.correlation[calls] > 0]
-        keys = self.correlation[calls]
-        calls = calls[np.argsort(keys, kind="stable")]
-        return _lookup(self.correlation[calls], calls, self.correlation[self.device_rows])
+        return by_number(self.correlation, self.rows(Kind.RUNTIME)).of(self.correlation[self.device_rows])
 
     @cached_property
     def is_device_traced(self) -> bool:
@@ -232,12 +232,32 @@ class Trace:
         return len(self.device_rows) > 0
 
 
-def _lookup(keys: Ints, values: Ints, wanted: Ints) -> Ints:
-    """The value of the first equal key, for sorted keys, or -1."""
-    if not len(keys):
-        return np.full(len(wanted), -1, np.int64)
-    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return np.where(keys[place] == wanted, values[place], -1)
+class Numbered(NamedTuple):
+    """Slices by a number that they bear."""
+
+    number: Ints
+    """Ascending."""
+    row: Ints
+    """The slice of each."""
+
+    def of(self, wanted: Ints) -> Ints:
+        """The first slice that bears each number, or -1."""
+        if not len(self.number):
+            return np.full(len(wanted), -1, np.int64)
+        place = np.minimum(np.searchsorted(self.number, wanted), len(self.number) - 1)
+        return np.where(self.number[place] == wanted, self.row[place], -1)
+
+
+def by_number(numbers: Ints, rows: Ints) -> Numbered:
+    """Put some slices in the order of the number that each bears; those that bear none are left out.
+
+    Args:
+        numbers: that of every slice of the trace; what is not above 0 is none.
+        rows: some of them.
+    """
+    rows = rows[numbers[rows] > 0]
+    rows = rows[np.argsort(numbers[rows], kind="stable")]
+    return Numbered(numbers[rows], rows)
 
 
 _FARTHEST: Final = 2**62

@@ -12,8 +12,10 @@ import numpy as np
 
 from perfhooks.labels import STEP_MARK
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.model import Numbered, by_number
 from perfhooks.trace.names import ranges
 from perfhooks.trace.nesting import intervals
+from perfhooks.trace.nesting.slices import outermost
 from perfhooks.trace.once import once
 
 if TYPE_CHECKING:
@@ -52,31 +54,19 @@ def tree_threads(trace: Trace, rows: Ints) -> Ints:
 
 def named_operator(trace: Trace, rows: Ints) -> Ints:
     """The operator or label whose external id a slice bears, or -1."""
-    ids, owners = _external_ids(trace)
-    wanted = trace.external[rows]
-    if not len(ids):
-        return np.full(len(rows), -1, np.int64)
-    place = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
-    return np.where((ids[place] == wanted) & (wanted > 0), owners[place], -1)
+    return _by_external_id(trace).of(trace.external[rows])
 
 
 @once
-def _external_ids(trace: Trace) -> tuple[Ints, Ints]:
-    """The external ids of operators and labels, ascending, and whose they are."""
-    owners = trace.rows(Kind.OP, Kind.ANNOTATION)
-    ids = trace.external[owners]
-    order = np.argsort(ids, kind="stable")
-    return ids[order], owners[order]
+def _by_external_id(trace: Trace) -> Numbered:
+    return by_number(trace.external, trace.rows(Kind.OP, Kind.ANNOTATION))
 
 
 def merged_into(parent: Ints, name: Column) -> Ints:
     """The slice as whose part each one is counted: an only child that is named as its parent is no call of its own."""
     children = np.bincount(parent[parent >= 0], minlength=len(parent))
     only = (parent >= 0) & (name[parent] == name) & (children[parent] == 1)
-    into = np.where(only, parent, np.arange(len(parent)))
-    while (into[into] != into).any():
-        into = into[into]
-    return into
+    return outermost(np.where(only, parent, -1))
 
 
 def memory_within(events: Instants, start: Ints, end: Ints) -> tuple[Ints, Ints]:

@@ -179,9 +179,9 @@ def of_rows(trace: Trace, rows: Ints, owners: Owners = ()) -> tuple[list[str], I
 
 def spoken(trace: Trace, user: int, library: int, other: int = -1) -> str | None:
     """What `lines` says of the innermost frames of the user, of a library and of anybody else; slices, or -1."""
-    line, inner = (trace.names[trace.name[row]] if row >= 0 else None for row in (user, library))
+    line, inner = trace.name_of(user), trace.name_of(library)
     if line is None and inner is None:
-        return trace.names[trace.name[other]] if other >= 0 else None
+        return trace.name_of(other)
     # of two slices around the same one, the inner is the later
     return f"{line}, in {inner}" if line and inner and library > user else line or inner
 

@@ -46,7 +46,7 @@ def busy(trace: Trace) -> Intervals:
         busy       |---------------| |--------|
     """
     work = trace.device_rows
-    return intervals.union(trace.start[work], trace.end[work])
+    return intervals.of_slices(trace, work)
 
 
 def classes(trace: Trace) -> Column:

@@ -23,9 +23,14 @@ class Groups(NamedTuple):
 
     def summed(self, values: Ints, rows: slice = slice(None)) -> Ints:
         """The sum of each group, of values of some of the rows; exact."""
-        total = np.zeros(len(self.first), np.int64)
-        np.add.at(total, self.of[rows], values)
-        return total
+        return summed(self.of[rows], values, len(self.first))
+
+
+def summed(place: Column, values: Ints, count: int) -> Ints:
+    """The exact sum of the values at each place; those at -1 count nowhere."""
+    total = np.zeros(count + 1, np.int64)  # the last is what -1 is the place of
+    np.add.at(total, place, values)
+    return total[:-1]
 
 
 def groups(*keys: Column) -> Groups:

@@ -18,7 +18,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from perfhooks.trace.model import Column, Ints
+    from perfhooks.trace.model import Column, Ints, Trace
 
 Intervals: TypeAlias = "np.ndarray[tuple[int, int], np.dtype[np.int64]]"
 Flags: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.bool_]]"
@@ -39,6 +39,11 @@ def union(start: Ints, end: Ints) -> Intervals:
     reached = np.maximum.accumulate(end)
     first = np.flatnonzero(np.concatenate(([True], start[1:] > reached[:-1])))
     return np.stack([start[first], reached[np.append(first[1:], len(start)) - 1]], axis=1)
+
+
+def of_slices(trace: Trace, rows: Ints) -> Intervals:
+    """The moments that lie in any of some slices."""
+    return union(trace.start[rows], trace.end[rows])
 
 
 def nothing() -> Intervals:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.nesting import autograd, host, intervals
+from perfhooks.trace.nesting import autograd, host, intervals, slices
 from perfhooks.trace.nesting.slices import inherited, nest
 from perfhooks.trace.once import once
 
@@ -31,7 +31,7 @@ def forward(trace: Trace, thread: int, breaks: Ints | None) -> Intervals:
             joins nothing.
     """
     rows = _on(trace, thread, _makers(trace))
-    found = intervals.union(trace.start[rows], trace.end[rows])
+    found = intervals.of_slices(trace, rows)
     return found if breaks is None else _joined(found, breaks)
 
 
@@ -62,7 +62,7 @@ def _makers(trace: Trace) -> Ints:
 def _run(trace: Trace) -> Intervals:
     """When nodes run, on any thread."""
     rows = host.tree(trace).row[autograd.find(trace).entry]
-    return intervals.union(trace.start[rows], trace.end[rows])
+    return intervals.of_slices(trace, rows)
 
 
 @once
@@ -89,15 +89,8 @@ def outermost(trace: Trace, rows: Ints) -> Ints:
 def outermost_operators(trace: Trace) -> Ints:
     """For each entry of the tree, the outermost operator that holds it or is it; itself where none does."""
     tree = host.tree(trace)
-    count = len(tree.row)
-    own = np.where(trace.kind[tree.row] == Kind.OP, np.arange(count), -1)
-    around = np.append(inherited(tree.nesting.parent, own), -1)[tree.nesting.parent]
-    root = np.where(around >= 0, around, np.arange(count))
-    while True:
-        higher = root[root]
-        if np.array_equal(higher, root):
-            return root
-        root = higher
+    own = np.where(trace.kind[tree.row] == Kind.OP, np.arange(len(tree.row)), -1)
+    return slices.outermost(np.append(inherited(tree.nesting.parent, own), -1)[tree.nesting.parent])
 
 
 def _joined(found: Intervals, breaks: Ints) -> Intervals:

@@ -133,14 +133,16 @@ def _own(parent: Ints, length: Ints) -> Ints:
     return own[:-1]
 
 
-def outermost(nesting: Nesting) -> Ints:
-    """For each slice, the outermost one that holds it, itself where none does."""
-    root: Ints = np.where(nesting.parent >= 0, nesting.parent, np.arange(len(nesting.parent)))
-    while True:
-        higher = root[root]
-        if (higher == root).all():
-            return root
+def outermost(parent: Ints) -> Ints:
+    """For each entry the outermost one around it, itself where none is.
+
+    Args:
+        parent: one that is around each, or -1.
+    """
+    root: Ints = np.where(parent >= 0, parent, np.arange(len(parent)))
+    while not np.array_equal(higher := root[root], root):
         root = higher
+    return root
 
 
 def inherited(parent: Ints, own: Ints) -> Ints:

@@ -71,11 +71,8 @@ def _loading(trace: Trace) -> Intervals:
     modules = trace.matching(runtime_calls.MODULES, calls)
     long = (launches & (span >= LOADING_NS)) | (other & (span >= CONTEXT_NS)) | modules
     calls = calls[long]
-    idle = (
-        intervals.within(device.busy(trace), trace.start[calls], trace.end[calls])
-        < 0.01 * (trace.end - trace.start)[calls]
-    )
-    return intervals.union(trace.start[calls[idle]], trace.end[calls[idle]])
+    idle = intervals.within(device.busy(trace), trace.start[calls], trace.end[calls]) < 0.01 * span[long]
+    return intervals.of_slices(trace, calls[idle])
 
 
 def _choosing(trace: Trace) -> Intervals:
@@ -85,9 +82,9 @@ def _choosing(trace: Trace) -> Intervals:
         return intervals.nothing()
     holders = device.holders(trace, calls, ops)
     chosen = intervals.distinct(holders[holders >= 0])
-    return intervals.union(trace.start[chosen], trace.end[chosen])
+    return intervals.of_slices(trace, chosen)
 
 
 def _ranges(trace: Trace, pattern: str) -> Intervals:
     rows = trace.chosen(re.compile(pattern).search, Kind.OP, Kind.ANNOTATION)
-    return intervals.union(trace.start[rows], trace.end[rows])
+    return intervals.of_slices(trace, rows)

@@ -12,7 +12,7 @@ from perfhooks import labels
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import device_work, operators, part_names, ranges
 from perfhooks.trace.nesting import device, intervals, parts
-from perfhooks.trace.nesting.grouping import groups
+from perfhooks.trace.nesting.grouping import groups, summed
 from perfhooks.trace.nesting.slices import inherited, nest
 from perfhooks.trace.once import once
 
@@ -222,9 +222,7 @@ def _host(trace: Trace) -> tuple[_Spent, Flags]:
 
 def _summed(spent: _Spent) -> Ints:
     """The nanoseconds of each category."""
-    nanos = np.zeros(len(CATEGORIES), np.int64)
-    np.add.at(nanos, spent.category, spent.span)
-    return nanos
+    return summed(spent.category, spent.span, len(CATEGORIES))
 
 
 def _percent(nanos: Ints) -> Column:

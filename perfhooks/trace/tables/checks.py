@@ -186,7 +186,7 @@ def _orphans(trace: Trace) -> Iterator[Check]:
 
 
 def _before(trace: Trace, rows: Ints) -> Check:
-    taken = intervals.total(intervals.union(trace.start[rows], trace.end[rows])) * MS
+    taken = intervals.total(intervals.of_slices(trace, rows)) * MS
     text = (
         f"{len(rows)} kernels, copies and memsets ({words.ms(taken)}) were launched before the window: they are in "
         "the table of kernels, and in no step"
@@ -212,10 +212,10 @@ def _few_kernels(trace: Trace) -> Iterator[Check]:
     if is_alone or not trace.is_device_traced:
         return
     times = device.launch_times(trace)[trace.kind[trace.device_rows] == Kind.KERNEL]
-    kernels = _per_step(found, times)
+    kernels = steps.per_step(found, times)
     usual = _neighbours(kernels)
     few = kernels < _FEW * usual
-    launches = _per_step(found, trace.start[device.launch_calls(trace)])
+    launches = steps.per_step(found, trace.start[device.launch_calls(trace)])
     idle = launches < _FEW * _neighbours(launches)
     for severity, chosen, why in (
         ("warning", few & ~idle, "though it launched as many: kernels were lost"),
@@ -226,11 +226,6 @@ def _few_kernels(trace: Trace) -> Iterator[Check]:
             first = rows[0]
             text = f"step {found.number[first]}: {kernels[first]} kernels, its neighbours {usual[first]} or more, {why}"
             yield Check(severity, "step-with-few-kernels", len(rows), text, _step(trace, found, first))
-
-
-def _per_step(found: steps.MarkedSteps, time: Ints) -> Ints:
-    step = steps.step_of(found, time)
-    return np.bincount(step[step >= 0], minlength=len(found.number))
 
 
 def _neighbours(counts: Ints) -> Ints:
@@ -295,7 +290,7 @@ def _start(trace: Trace) -> Iterator[Check]:
 
 def _share(trace: Trace, rows: Ints, window: intervals.Intervals) -> tuple[int, float]:
     """The nanoseconds of some slices inside of a window, and their share of it."""
-    taken = intervals.total(intervals.intersect(intervals.union(trace.start[rows], trace.end[rows]), window))
+    taken = intervals.total(intervals.intersect(intervals.of_slices(trace, rows), window))
     return taken, taken / max(intervals.total(window), 1)
 
 

@@ -157,7 +157,7 @@ def _host_rows(trace: Trace, marks: Ints, label: Ints, used: Ints) -> Ints:
     """The places of those outermost ranges that are collectives themselves, or stand for some that were not traced."""
     if not len(marks):
         return marks
-    root = outermost(nest(trace.thread[marks], trace.start[marks], trace.end[marks]))
+    root = outermost(nest(trace.thread[marks], trace.start[marks], trace.end[marks]).parent)
     outer = intervals.distinct(root)
     free = outer[~np.isin(outer, root[used[used >= 0]])]
     shown: Ints = free[_runs_on_host(trace, label[free]) | (not trace.is_device_traced)]
@@ -216,7 +216,7 @@ def _asked(trace: Trace, rows: Ints) -> Ints:
 
 def _exposed(trace: Trace, rows: Ints) -> list[float | None]:
     work = trace.device_rows[device.classes(trace) == device.CLASSES.index("compute")]
-    compute = intervals.union(trace.start[work], trace.end[work])
+    compute = intervals.of_slices(trace, work)
     start, end = trace.start[rows], trace.end[rows]
     free = (end - start - intervals.within(compute, start, end)) * MS
     on_device = trace.kind[rows] == Kind.KERNEL

@@ -65,7 +65,7 @@ def table(trace: Trace) -> pl.DataFrame:
         "gb_per_s": np.where((size >= 0) & (span > 0), size / np.maximum(span, 1), np.nan),
         "blocking": _blocking(trace, launch, owner),
         "host_ms": _host_ms(trace, launch),
-        "operator": [trace.names[trace.name[row]] if row >= 0 else None for row in owner.tolist()],
+        "operator": list(map(trace.name_of, owner.tolist())),
     }
     found = pl.DataFrame(columns, schema_overrides=_SCHEMA, nan_to_null=True)
     unknown = [pl.when(pl.col(name) >= 0).then(pl.col(name)).alias(name) for name in ("device", "bytes")]

@@ -92,7 +92,7 @@ def _host(trace: Trace, gap: Ints, rows: Ints, owners: Owners) -> dict[str, str 
     return {
         "line": whose.spoken(trace, user, library),
         **{
-            column: _name(trace, _innermost(rows[(kind == each) & ~is_mark]))
+            column: trace.name_of(_innermost(rows[(kind == each) & ~is_mark]))
             for column, each in (("label", Kind.ANNOTATION), ("operator", Kind.OP), ("call", Kind.RUNTIME))
         },
     }
@@ -108,7 +108,3 @@ def _thread(trace: Trace, time: int) -> int:
 def _innermost(rows: Ints) -> int:
     """The innermost of some slices of one thread that all lie around one moment, or -1: the last of them."""
     return int(rows[-1]) if len(rows) else -1
-
-
-def _name(trace: Trace, row: int) -> str | None:
-    return trace.names[trace.name[row]] if row >= 0 else None

@@ -11,11 +11,12 @@ from perfhooks import labels
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import ranges
 from perfhooks.trace.nesting import autograd, host
+from perfhooks.trace.nesting.grouping import summed
 from perfhooks.trace.nesting.slices import inherited
 from perfhooks.trace.once import once
 
 if TYPE_CHECKING:
-    from perfhooks.trace.model import Column, Ints, Trace
+    from perfhooks.trace.model import Ints, Trace
     from perfhooks.trace.nesting.intervals import Flags
 
 _MS: Final = 1e-6  # milliseconds in a nanosecond
@@ -179,7 +180,7 @@ def _times(trace: Trace, found: ModuleTree, count: int) -> dict[str, Ints]:
     """The time columns, in nanoseconds."""
     tree = host.tree(trace)
     span = tree.nesting.end - trace.start[tree.row]
-    total = _summed(found.forward[found.call], span[found.call], count)
+    total = summed(found.forward[found.call], span[found.call], count)
     own = total.copy()
     inner = found.parents >= 0
     np.subtract.at(own, found.parents[inner], total[inner])
@@ -187,13 +188,13 @@ def _times(trace: Trace, found: ModuleTree, count: int) -> dict[str, Ints]:
     work = (trace.end - trace.start)[trace.device_rows]
     backward = np.append(found.backward, -1)[launcher]
     forward = np.where(backward >= 0, -1, np.append(found.forward, -1)[launcher])
-    spent = _summed(found.backward, _node_times(found, tree.nesting.parent, span), count)
+    spent = summed(found.backward, _node_times(found, tree.nesting.parent, span), count)
     return {
         "forward_ms": total,
         "forward_self_ms": own,
-        "forward_device_ms": host.summed_down(found.parents, _summed(forward, work, count)),
+        "forward_device_ms": host.summed_down(found.parents, summed(forward, work, count)),
         "backward_ms": host.summed_down(found.parents, spent),
-        "backward_device_ms": host.summed_down(found.parents, _summed(backward, work, count)),
+        "backward_device_ms": host.summed_down(found.parents, summed(backward, work, count)),
     }
 
 
@@ -205,12 +206,6 @@ def _node_times(found: ModuleTree, parent: Ints, span: Ints) -> Ints:
     around = np.append(found.node, -1)[parent[nodes]]
     np.subtract.at(own, around, span[nodes])
     return own[:-1]
-
-
-def _summed(module: Column, value: Ints, count: int) -> Ints:
-    total = np.zeros(count + 1, np.int64)  # the last is what belongs to none
-    np.add.at(total, module, value)
-    return total[:-1]
 
 
 def _first_calls(trace: Trace, found: ModuleTree, count: int) -> Ints:

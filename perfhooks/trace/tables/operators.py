@@ -11,7 +11,7 @@ import polars as pl
 from perfhooks.errors import OptionError
 from perfhooks.trace.kinds import DEVICE_WORK, Kind
 from perfhooks.trace.names import ranges, torch_rules, whose
-from perfhooks.trace.nesting.grouping import distinct, groups
+from perfhooks.trace.nesting.grouping import distinct, groups, summed
 from perfhooks.trace.nesting.slices import Nesting, nest
 from perfhooks.trace.once import once
 from perfhooks.trace.tables import flops, modules, stacks, steps
@@ -156,10 +156,7 @@ def device_time(trace: Trace, tree: Calls) -> Ints:
     launch = call_of[trace.launches]
     # the runtime call is a call itself; what counts is the operator it was made by
     maker = np.where(launch >= 0, tree.parent[launch], -1) if len(tree.row) else launch
-    owner = np.where(owner >= 0, owner, maker)
-    time = np.zeros(len(tree.row), np.int64)
-    np.add.at(time, owner[owner >= 0], (trace.end - trace.start)[work][owner >= 0])
-    return time
+    return summed(np.where(owner >= 0, owner, maker), (trace.end - trace.start)[work], len(tree.row))
 
 
 @once
@@ -202,10 +199,8 @@ def _flops(trace: Trace, *, everything: bool) -> Ints:
 def _known_sum(grouped: Groups, values: Ints) -> Ints:
     """The sum of what is known in each group, of the first rows; -1 where nothing is."""
     known = np.flatnonzero(values >= 0)
-    total = np.full(len(grouped.first), -1, np.int64)
-    total[grouped.of[known]] = 0
-    np.add.at(total, grouped.of[known], values[known])
-    return total
+    total = summed(grouped.of[known], values[known], len(grouped.first))
+    return np.where(np.bincount(grouped.of[known], minlength=len(total)) > 0, total, -1)
 
 
 @once
@@ -231,9 +226,7 @@ def _own(values: Ints, tree: Calls) -> Ints:
 def _exclusive(trace: Trace, tree: Calls) -> Ints:
     """The time of each call on its own thread in which no other call ran inside of it."""
     order = np.argsort(tree.row, kind="stable")
-    exclusive = np.zeros(len(order), np.int64)
-    np.add.at(exclusive, tree.into[order], _on_own_threads(trace).own)
-    return exclusive
+    return summed(tree.into[order], _on_own_threads(trace).own, len(order))
 
 
 @once

@@ -10,7 +10,7 @@ import numpy as np
 
 from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.names import torch_rules
-from perfhooks.trace.nesting import autograd, host, idle_threads, intervals
+from perfhooks.trace.nesting import autograd, grouping, host, idle_threads, intervals
 from perfhooks.trace.nesting.slices import inherited
 from perfhooks.trace.once import once
 
@@ -246,8 +246,7 @@ def _planted(found: _Named, node: Ints, leaf: Ints, value: Ints) -> Summed:
     keys, mine = np.unique(at[below] * known + leaf[below], return_inverse=True)
     around, under = np.divmod(keys, max(known, 1))
     at[below] = len(parents) + mine.ravel()
-    values = np.zeros(len(parents) + len(keys), np.int64)
-    np.add.at(values, at, value)
+    values = grouping.summed(at, value, len(parents) + len(keys))
     return Summed(names, np.append(parents, around), np.append(frames, under), values)
 
 
@@ -263,14 +262,11 @@ def _cut(found: Summed, most: int) -> Summed:
     kept = np.flatnonzero(depth <= deepest)
     place = np.full(len(depth), -1, np.int64)
     place[kept] = np.arange(len(kept))
-    values = np.zeros(len(kept) + len(cut), np.int64)
-    values[: len(kept)] = found.values[kept]
-    np.add.at(values, len(kept) + mine.ravel(), found.values[depth > deepest])
     return Summed(
         [*found.names, DEEPER],
         np.append(np.append(place, -1)[found.parents[kept]], place[cut]),
         np.append(found.frames[kept], np.full(len(cut), len(found.names))),
-        values,
+        np.append(found.values[kept], grouping.summed(mine.ravel(), found.values[depth > deepest], len(cut))),
     )
 
 

@@ -162,16 +162,18 @@ def _host(trace: Trace, steps: MarkedSteps) -> dict[str, Ints | None]:
     return {"wall_ms": wall, **shown, "other_ms": other}
 
 
-def _ranges(trace: Trace, rows: Ints) -> Intervals:
-    return intervals.union(trace.start[rows], trace.end[rows])
-
-
 def step_of(steps: MarkedSteps, time: Ints) -> Ints:
     """The step inside which each moment lies, or -1; of two that overlap, the later."""
     if not len(steps.start):
         return np.full(len(time), -1, np.int64)
     place = np.searchsorted(steps.start, time, "right") - 1
     return np.where((place >= 0) & (time < steps.end[place]), place, -1)
+
+
+def per_step(steps: MarkedSteps, time: Ints) -> Ints:
+    """How many of some moments lie inside each step."""
+    step = step_of(steps, time)
+    return np.bincount(step[step >= 0], minlength=len(steps.number))
 
 
 def _device(trace: Trace, steps: MarkedSteps) -> dict[str, object]:
@@ -185,7 +187,7 @@ def _device(trace: Trace, steps: MarkedSteps) -> dict[str, object]:
     place = _GROUPS * step + group
     order = np.argsort(place, kind="stable")
     edges = np.searchsorted(place[order], np.arange(_GROUPS * count + 1))
-    moments = [_ranges(trace, rows[order[first:last]]) for first, last in pairwise(edges.tolist())]
+    moments = [intervals.of_slices(trace, rows[order[first:last]]) for first, last in pairwise(edges.tolist())]
     each = zip(moments[_COMPUTE::_GROUPS], moments[_COMM::_GROUPS], moments[_COPY::_GROUPS], strict=True)
     exposed = np.array([_exposed(*sets) for sets in each], np.int64).reshape(count, len(_DEVICE_TIMES) - 1)
     first, last, used = exposed[:, :3].T
@@ -208,19 +210,14 @@ def _counts(trace: Trace, steps: MarkedSteps) -> dict[str, object]:
     counts: dict[str, object] = {}
     ops = trace.rows(Kind.OP)
     if len(ops):
-        counts["ops"] = _count(trace, steps, ops)
+        counts["ops"] = per_step(steps, trace.start[ops])
     if len(trace.rows(Kind.RUNTIME)):
-        counts["launches"] = _count(trace, steps, device.launch_calls(trace)) if device.has_launches(trace) else None
-        calls, held = device.wait_calls(trace), waits.held(trace)
-        counts["syncs"] = _count(trace, steps, calls)
-        waited = intervals.joined(_ranges(trace, calls), intervals.union(held.start, held.end))
+        calls, held, launches = device.wait_calls(trace), waits.held(trace), device.launch_calls(trace)
+        counts["launches"] = per_step(steps, trace.start[launches]) if device.has_launches(trace) else None
+        counts["syncs"] = per_step(steps, trace.start[calls])
+        waited = intervals.joined(intervals.of_slices(trace, calls), intervals.union(held.start, held.end))
         counts["sync_ms"] = intervals.within(waited, steps.start, steps.end) * _MS
     return counts
-
-
-def _count(trace: Trace, steps: MarkedSteps, rows: Ints) -> Ints:
-    step = step_of(steps, trace.start[rows])
-    return np.bincount(step[step >= 0], minlength=len(steps.number))
 
 
 def _memory(trace: Trace, steps: MarkedSteps) -> dict[str, object]:
@@ -230,8 +227,7 @@ def _memory(trace: Trace, steps: MarkedSteps) -> dict[str, object]:
     on_device = events.device_type > 0
     chosen = on_device if on_device.any() else ~on_device
     time, size = events.time[chosen], events.size[chosen]
-    step = step_of(steps, time[size > 0])
-    measured: dict[str, object] = {"alloc_count": np.bincount(step[step >= 0], minlength=len(steps.number))}
+    measured: dict[str, object] = {"alloc_count": per_step(steps, time[size > 0])}
     known = chosen & (events.allocated >= 0)
     if known.any():
         level = _level(events.device[known], events.allocated[known])

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.model import by_number
 from perfhooks.trace.names import operators, torch_rules, whose
 from perfhooks.trace.names.messages import word
 from perfhooks.trace.nesting import device, intervals, waits
@@ -71,11 +72,11 @@ def table(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
     columns = {
         "step": step_numbers(trace, start),
         "start_ms": since_start(trace, start),
-        "call": _names(trace, call),
+        "call": list(map(trace.name_of, call.tolist())),
         "kind": kinds,
         "host_ms": [*((trace.end[calls] - start[: len(calls)]) * MS).tolist(), *(None for _ in own)],
         "device_ms": [each * MS if row >= 0 else None for row, each in zip(twin, _span(trace, twin), strict=True)],
-        "operator": _names(trace, operator),
+        "operator": list(map(trace.name_of, operator.tolist())),
         "line": whose.lines(trace, np.where(operator >= 0, operator, asked), owners, otherwise=True),
         "bytes": [each if each >= 0 else None for each in size.tolist()],
     }
@@ -92,14 +93,7 @@ def _calls(trace: Trace) -> Ints:
 
 def _twin(trace: Trace, rows: Ints, others: Ints) -> Ints:
     """For each row the other that has its correlation, or -1."""
-    numbers = trace.correlation[others]
-    order = np.argsort(numbers, kind="stable")
-    numbers, others = numbers[order], others[order]
-    wanted = trace.correlation[rows]
-    if not len(others):
-        return np.full(len(rows), -1, np.int64)
-    place = np.minimum(np.searchsorted(numbers, wanted), len(others) - 1)
-    return np.where((wanted > 0) & (numbers[place] == wanted), others[place], -1)
+    return by_number(trace.correlation, others).of(trace.correlation[rows])
 
 
 def _operators(trace: Trace, calls: Ints) -> Ints:
@@ -119,7 +113,7 @@ def _operators(trace: Trace, calls: Ints) -> Ints:
     ops = intervals.distinct(device.around(trace, inner[inner >= 0], ops), inner[inner >= 0])
     if not len(ops):
         return found
-    root = outermost(nest(trace.thread[ops], trace.start[ops], trace.end[ops]))
+    root = outermost(nest(trace.thread[ops], trace.start[ops], trace.end[ops]).parent)
     outer = ops[root[np.minimum(np.searchsorted(ops, inner), len(ops) - 1)]]
     found[known] = np.where(inner >= 0, outer, -1)
     return found
@@ -128,7 +122,3 @@ def _operators(trace: Trace, calls: Ints) -> Ints:
 def _span(trace: Trace, rows: Ints) -> list[int]:
     found: list[int] = np.append(trace.end - trace.start, 0)[rows].tolist()
     return found
-
-
-def _names(trace: Trace, rows: Ints) -> list[str | None]:
-    return [trace.names[trace.name[row]] if row >= 0 else None for row in rows.tolist()]
