@@ -64,7 +64,6 @@ def written_out_attention(seen: Evidence) -> Iterator[Finding]:
             "kernel that never keeps that matrix, forward and backward, and chooses the fastest one for the device."
         ),
         code=_SDPA,
-        is_measured=False,
     )
 
 

@@ -51,7 +51,6 @@ def exposed_communication(seen: Evidence) -> Iterator[Finding]:
     yield from seen.finding(
         "exposed-communication",
         gain if is_known else None,
-        is_measured=False,
         title=f"The devices only communicate for {words.ms(exposed)} of a {seen.unit}.",
         estimate=(
             "All the communication that no computation hides, no more than the host waits for the device. It includes "
@@ -88,7 +87,6 @@ def small_collectives(seen: Evidence) -> Iterator[Finding]:
     yield from seen.finding(
         "small-collectives",
         gain,
-        is_measured=False,
         title=f"{seen.often(table)} collectives of less than a MiB take {words.ms(exposed)} of a {seen.unit}.",
         estimate="All but one n-th of their exposed time: joined into one, they have one latency instead of n.",
         evidence=[
@@ -123,7 +121,6 @@ def data_parallel(seen: Evidence) -> Iterator[Finding]:
     yield from seen.finding(
         "data-parallel",
         gain,
-        is_measured=False,
         title=f"DataParallel copies the model to {len(used)} devices in every {seen.unit}, for {words.ms(spent)}.",
         estimate="The time of its copies on the host, which DistributedDataParallel does not make; it wins more.",
         evidence=[

@@ -59,7 +59,6 @@ def blocking_copies(seen: Evidence) -> Iterator[Finding]:
     yield from seen.finding(
         "blocking-copies",
         gain,
-        is_measured=False,
         title=f"Copies from memory that is not pinned keep the device waiting for {words.ms(gain)} in a {seen.unit}.",
         estimate=(
             "The time of these copies in which no kernel ran: gone if each is made ahead, on a stream of its own; "
@@ -114,7 +113,6 @@ def held_by_copies(seen: Evidence) -> Iterator[Finding]:
         advice=_WAITS_FOR_OTHERS if queued > spent / 2 else _WAITS_FOR_ITSELF,
         code="buffer = torch.empty(shape, pin_memory=True)   # once\nbuffer.copy_(result, non_blocking=True)",
         of=held,
-        is_measured=False,
     )
 
 

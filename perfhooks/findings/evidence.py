@@ -400,7 +400,7 @@ class Evidence:
         advice: str,
         code: str,
         of: Intervals | None = None,
-        is_measured: bool = True,
+        is_measured: bool = False,
     ) -> Iterator[Finding]:
         """A finding, with its gain as it is when nobody records; none where hardly anything is left of it then.
 

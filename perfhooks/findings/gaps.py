@@ -60,7 +60,6 @@ def device_pauses(seen: Evidence) -> Iterator[Finding]:
         ),
         code="executor.submit(log, values)   # concurrent.futures.ThreadPoolExecutor(1), made before the loop",
         of=pauses,
-        is_measured=False,
     )
 
 

@@ -67,7 +67,6 @@ def host_bound(seen: Evidence) -> Iterator[Finding]:
     yield from seen.finding(
         "host-bound",
         gain,
-        is_measured=False,
         title=f"The device idles for {words.ms(gain)} of a {seen.unit} because the host launches too slowly.",
         estimate=(
             "All the time in which the device had nothing queued and the host neither waited nor loaded data: the most "
@@ -111,7 +110,6 @@ def synchronisation(seen: Evidence) -> Iterator[Finding]:
     yield from seen.finding(
         "synchronisation",
         gain,
-        is_measured=False,
         title=f"The device idles for {words.ms(gain)} of a {seen.unit} after the host has waited for it.",
         estimate=(
             "The time for which the device idles after each wait, no more than that wait itself took: without it the "
@@ -149,7 +147,6 @@ def numpy_on_the_host(seen: Evidence) -> Iterator[Finding]:
     yield from seen.finding(
         "numpy-on-the-host",
         gain,
-        is_measured=False,
         title=f"The host computes in NumPy for {words.ms(spent)} of a {seen.unit}.",
         estimate="All of that time, if torch takes none for it: on several cores, or on a device where there is one.",
         evidence=[f"tensors that become arrays in a {seen.unit}: {seen.often(calls)}", *most(lines)],

@@ -79,7 +79,6 @@ def float32_products(seen: Evidence) -> Iterator[Finding]:
     yield from seen.finding(
         "float32-products",
         gain,
-        is_measured=False,
         title=f"GEMMs in float32 take {words.ms(spent)} in a {seen.unit} while the tensor cores idle.",
         estimate=(
             f"Half of the time of these kernels (a careful figure for {'TF32' if has_tf32 else 'float16'}), and no "
@@ -199,7 +198,6 @@ def layout_conversions(seen: Evidence) -> Iterator[Finding]:
     yield from seen.finding(
         "layout-conversions",
         gain,
-        is_measured=False,
         title=f"Images are turned between two memory layouts for {words.ms(spent)} in a {seen.unit}.",
         estimate="The whole time of these kernels, and no more than the host waits for the device.",
         evidence=[f"{seen.often(rows)} kernels in a {seen.unit} only convert", *seen.by_name(rows)],
@@ -248,7 +246,6 @@ def unaligned_products(seen: Evidence) -> Iterator[Finding]:
             "added for that are zeros that nobody reads. Sizes of a model are padded once, where it is built."
         ),
         code=f"size = -(-size // {multiples[0]}) * {multiples[0]}   # the next multiple",
-        is_measured=False,
     )
 
 
@@ -337,7 +334,6 @@ def fusable_chains(seen: Evidence) -> Iterator[Finding]:
             "several things at once: a loss from logits, a fused norm, an activation with its bias."
         ),
         code="model = torch.compile(model)",
-        is_measured=False,
     )
 
 

@@ -49,7 +49,6 @@ def allocator_churn(seen: Evidence) -> Iterator[Finding]:
     yield from seen.finding(
         "allocator-churn",
         gain,
-        is_measured=False,
         title=f"Every {seen.unit} asks the device for memory anew, for {ms(spent)}.",
         estimate="The time of these calls, no more than the device idles.",
         evidence=[

@@ -109,7 +109,6 @@ def zeroed_gradients(seen: Evidence) -> Iterator[Finding]:
     yield from seen.finding(
         "zeroed-gradients",
         gain,
-        is_measured=False,
         title=f"Gradients are set to zero instead of None, for {words.ms(gain)} in a {seen.unit}.",
         estimate="The time to fill them, and to add the new gradients to the zeros instead of keeping them.",
         evidence=[

@@ -55,6 +55,7 @@ def validation_in_steps(seen: Evidence) -> Iterator[Finding]:
             "Validate less often, on fewer batches, or without gradients and with larger batches: without a backward "
             "pass there is room for them. If these steps were chosen to show training, let the window begin elsewhere."
         ),
+        is_measured=True,
         code="with torch.inference_mode():\n    validate(model, validation_loader)   # every 1000 steps, not every 100",
     )
 
@@ -78,7 +79,6 @@ def checkpoint_in_steps(seen: Evidence) -> Iterator[Finding]:
     yield from seen.finding(
         "checkpoint-in-steps",
         gain,
-        is_measured=False,
         title=f"Saving checkpoints takes {words.share(seen.share(spent))} of the recorded steps.",
         estimate="All of it, if a thread writes at no cost; over the whole run, if these steps are like the others.",
         evidence=[f"{len(outer)} checkpoints in {seen.numbers}, {words.ms(spent)} a step on average", *lines[:3]],

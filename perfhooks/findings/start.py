@@ -58,7 +58,6 @@ def recorded_start(seen: Evidence) -> Iterator[Finding]:
             f"torch.profiler.schedule(wait={wait}, warmup={WARMUP}, active=3, repeat=1)"
         ),
         of=every,
-        is_measured=False,
     )
 
 

@@ -19,12 +19,9 @@ from perfhooks.handlers.artifact import Artifact, Handler
 from perfhooks.handlers.chrome import ChromeTrace
 from perfhooks.handlers.collectives import CollectiveTable
 from perfhooks.handlers.flame import Flame
-from perfhooks.handlers.kernels import KernelTable
-from perfhooks.handlers.memory import Memory
-from perfhooks.handlers.modules import Modules
 from perfhooks.handlers.page import PageData
 from perfhooks.handlers.stacks import Stacks
-from perfhooks.handlers.tables import CategoryTable, OperatorTable, StepTable
+from perfhooks.handlers.tables import CategoryTable, KernelTable, Memory, Modules, OperatorTable, StepTable
 from perfhooks.handlers.tensorboard import TensorBoard
 
 if TYPE_CHECKING:

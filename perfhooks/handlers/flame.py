@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, ClassVar, Final, Literal
+from typing import IO, TYPE_CHECKING, ClassVar, Literal
 
 from perfhooks.errors import OptionError
 from perfhooks.handlers.artifact import Artifact
+from perfhooks.handlers.stacks import MEASURES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from perfhooks.run.capture import Capture
     from perfhooks.trace import Trace
-
-_MEASURES: Final = ("host", "device", "bytes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +29,8 @@ class Flame:
     """What is a smaller part of the whole than this is drawn as one frame ``(other)``."""
 
     def __post_init__(self) -> None:
-        if self.by not in _MEASURES:
-            raise OptionError(f"by must be one of {', '.join(_MEASURES)}, got {self.by!r}")
+        if self.by not in MEASURES:
+            raise OptionError(f"by must be one of {', '.join(MEASURES)}, got {self.by!r}")
         if not isinstance(self.share, float | int) or not 0 <= self.share < 1:
             raise OptionError(f"share must be a number from 0 to below 1, got {self.share!r}")
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from perfhooks.run.capture import Capture
     from perfhooks.trace import Trace
 
-_MEASURES: Final = ("host", "device", "bytes")
+MEASURES: Final = ("host", "device", "bytes")
+"""What stacks can be summed by."""
 _ENDINGS: Final = {"folded": "folded", "speedscope": "speedscope.json"}
 
 
@@ -35,9 +36,9 @@ class Stacks:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by", (self.by,) if isinstance(self.by, str) else tuple(self.by))
-        unknown = [measure for measure in self.by if measure not in _MEASURES]
+        unknown = [measure for measure in self.by if measure not in MEASURES]
         if unknown or not self.by:
-            raise OptionError(f"by must name some of {', '.join(_MEASURES)}, got {self.by!r}")
+            raise OptionError(f"by must name some of {', '.join(MEASURES)}, got {self.by!r}")
         if self.format not in _ENDINGS:
             raise OptionError(f"format must be {' or '.join(map(repr, _ENDINGS))}, got {self.format!r}")
 
