@@ -84,7 +84,7 @@ def gather(
         "windows": sorted((each.compared for each in told.values()), key=lambda each: (each["stage"], each["first"])),
         "missing": missing.of_run(
             {name: set(each.ranks) for name, each in told.items()},
-            {name: (each.stage, each.first) for name, each in told.items()},
+            {name: (each.compared["stage"], each.compared["first"]) for name, each in told.items()},
             files.began(seen),
             died,
             trimmed=any(each.is_trimmed for each in told.values()),
@@ -99,13 +99,10 @@ def _told(folder: Path) -> Told:
     """What the ranks say of one window; nothing of a folder that is none."""
     ranks = {place.rank for place in places_of(folder)}
     if not ranks:
-        return Told(ranks=(), stage="", first=0, is_trimmed=False, compared={}, missing=())
+        return Told(ranks=(), is_trimmed=False, compared={}, missing=())
     window = files.read(folder, ranks)
-    stage, first = _stage(window)
     return Told(
         ranks=tuple(sorted(ranks)),
-        stage=stage,
-        first=first,
         is_trimmed=any(facts.keep_windows is not None for facts in window.facts.values()),
         compared=_compared(window),
         missing=tuple(missing.of_window(window)),
@@ -128,22 +125,18 @@ def clocks_of(window: Path) -> Clocks:
     return collectives.match(read.collectives, read.clocks).clocks
 
 
-def _stage(window: RankedWindow) -> tuple[str, int]:
-    facts = next(iter(window.facts.values()), None)
-    return (window.name, 0) if facts is None else (facts.stage, facts.first)
-
-
 def _compared(window: RankedWindow) -> dict[str, Any]:
     matched = collectives.match(window.collectives, window.clocks)
     split = steps.parts(window.steps, collectives.of_steps(matched))
     judged = steps.whole(split, matched.unsure)
     met = collectives.by_collective(matched)
     offsets = matched.clocks.offset_ms
-    stage, first = _stage(window)
+    facts = next(iter(window.facts.values()), files.Facts(stage=window.name))
+    first = facts.first
     last = max((fact.reached if fact.last is None else fact.last for fact in window.facts.values()), default=first)
     return {
         "name": window.name,
-        "stage": stage,
+        "stage": facts.stage,
         "first": first,
         "last": last,
         "ranks": _columns(_with_nodes(_with_offsets(steps.of_ranks(judged), offsets), window)),

@@ -29,8 +29,6 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     """When its folder changed last, in nanoseconds since 1970."""
     ranks: tuple[int, ...]
     """Those that left anything."""
-    stage: str
-    first: int
     is_trimmed: bool
     """Whether ranks delete their old windows."""
     compared: dict[str, Any]

@@ -119,17 +119,11 @@ def _behind_operators(capture: Capture, trace: Trace) -> json_values.Columns:
 
 
 def _kernels(capture: Capture, trace: Trace) -> dict[str, Any]:
-    if not trace.is_device_traced:
-        return {}
     table = capture.tables(trace).kernels
     if not table.height:
         return {}
     shares = table.group_by("class").agg(pl.col("total_ms", "count").sum()).sort("total_ms", descending=True)
     return {"rows": json_values.columns(table, _ROWS), "count": table.height, "classes": json_values.columns(shares)}
-
-
-def _categories(capture: Capture, trace: Trace) -> json_values.Columns:
-    return json_values.columns(capture.tables(trace).categories)
 
 
 def _flames(capture: Capture, trace: Trace) -> dict[str, Any]:
@@ -165,8 +159,6 @@ def _memory(capture: Capture, trace: Trace) -> dict[str, Any]:
 
 def _collectives(capture: Capture, trace: Trace) -> json_values.Columns:
     table = capture.tables(trace).collectives
-    if not table.height:
-        return {}
     keys = ("operation", "backend", "group_description", "group_size", "dtype")
     return json_values.columns(
         table.group_by(*keys, maintain_order=True)
@@ -185,8 +177,6 @@ def _collectives(capture: Capture, trace: Trace) -> json_values.Columns:
 
 def _copies(capture: Capture, trace: Trace) -> json_values.Columns:
     table = capture.tables(trace).copies
-    if not table.height:
-        return {}
     keys = ("kind", "source", "target", "blocking", "operator")
     return json_values.columns(
         table.group_by(*keys, maintain_order=True)
@@ -204,8 +194,6 @@ def _copies(capture: Capture, trace: Trace) -> json_values.Columns:
 
 def _synchronisations(capture: Capture, trace: Trace) -> json_values.Columns:
     table = capture.tables(trace).synchronisations
-    if not table.height:
-        return {}
     return json_values.columns(
         table.group_by("call", "operator", "line", maintain_order=True)
         .agg(pl.len().alias("count"), _known(pl.col("host_ms")), _known(pl.col("bytes")))
@@ -214,17 +202,9 @@ def _synchronisations(capture: Capture, trace: Trace) -> json_values.Columns:
     )
 
 
-def _gaps(capture: Capture, trace: Trace) -> json_values.Columns:
-    return json_values.columns(capture.tables(trace).gaps)
-
-
 def _known(column: pl.Expr) -> pl.Expr:
     """The sum of what is known, null if nothing is."""
     return pl.when(column.count() > 0).then(column.sum())
-
-
-def _checks(capture: Capture, trace: Trace) -> dict[str, Any]:
-    return {"rows": json_values.columns(capture.tables(trace).checks, _ROWS)}
 
 
 def _findings(capture: Capture, trace: Trace) -> dict[str, Any]:
@@ -240,13 +220,13 @@ _PARTS: Final[dict[str, Callable[[Capture, Trace], Any]]] = {
     "operators": _operators,
     "behind_operators": _behind_operators,
     "kernels": _kernels,
-    "categories": _categories,
+    "categories": lambda capture, trace: json_values.columns(capture.tables(trace).categories),
     "flames": _flames,
     "modules": _modules,
     "memory": _memory,
     "collectives": _collectives,
     "copies": _copies,
     "synchronisations": _synchronisations,
-    "gaps": _gaps,
-    "checks": _checks,
+    "gaps": lambda capture, trace: json_values.columns(capture.tables(trace).gaps),
+    "checks": lambda capture, trace: {"rows": json_values.columns(capture.tables(trace).checks, _ROWS)},
 }
