@@ -15,6 +15,7 @@ from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.names import step_kinds, whose
 from perfhooks.trace.names.whose import Origin
 from perfhooks.trace.nesting import device, host, intervals, parts
+from perfhooks.trace.nesting.grouping import groups
 from perfhooks.trace.tables import step_columns
 from perfhooks.trace.tables.steps import MarkedSteps, step_of
 
@@ -31,7 +32,6 @@ NOTABLE: Final = 0.01
 OVERLAP: Final = "Gains of different findings may overlap."
 UNMEASURED: Final = "Whether the advice gains anything here was never measured."
 
-_MS: Final = 1e-6  # milliseconds in a nanosecond
 _SLOW_CALL_NS: Final = 50_000
 """A launch takes 5 to 10 us; HolisticTraceAnalysis calls one above 50 us an outlier. If the device works all the while,
 its queue was full and the host waited for it."""
@@ -136,7 +136,7 @@ class Evidence:
 
     def per_step(self, moments: Intervals) -> float:
         """The length of a set, in milliseconds a step."""
-        return intervals.total(moments) * _MS / max(self.count, 1)
+        return intervals.total(moments) * intervals.MS / max(self.count, 1)
 
     @property
     def busy(self) -> Intervals:
@@ -236,9 +236,7 @@ class Evidence:
 
     def named(self, pattern: str, *kinds: Kind) -> Ints:
         """The slices of these kinds in the steps in whose name a regular expression is found."""
-        if not self.trace.names_of(*kinds):  # then the expression need not be compiled, which takes a millisecond
-            return np.empty(0, np.int64)
-        rows = self.trace.chosen(re.compile(pattern).search, *kinds)
+        rows = self.trace.searched(pattern, *kinds)
         return rows[self.inside(self.trace.start[rows])]
 
     def starting(self, prefix: str, *kinds: Kind) -> Ints:
@@ -253,9 +251,7 @@ class Evidence:
 
     def work_named(self, pattern: str, *kinds: Kind) -> Ints:
         """The work of devices that was launched in the steps and whose name matches a regular expression; slices."""
-        if not self.trace.names_of(*kinds):
-            return np.empty(0, np.int64)
-        rows = self.trace.chosen(re.compile(pattern).search, *kinds)
+        rows = self.trace.searched(pattern, *kinds)
         return rows[np.isin(np.searchsorted(self.trace.device_rows, rows), self.work)]
 
     def launch_of(self, rows: Ints) -> Ints:
@@ -302,13 +298,14 @@ class Evidence:
 
     def by_name(self, rows: Ints) -> list[str]:
         """The names under which some slices spent most time, as lines of evidence."""
-        texts: dict[str, int] = {}
-        names, first, place = np.unique(self.trace.name[rows], return_index=True, return_inverse=True)
-        number = np.empty(len(names), np.int64)
-        for each in np.argsort(first, kind="stable").tolist():
-            number[each] = texts.setdefault(self.trace.names[names[each]][:80], len(texts))
-        spent = np.bincount(number[place], weights=self.lengths(rows), minlength=len(texts))
-        return most(list(zip(texts, spent.tolist(), strict=True)))
+        return most([(name[:80], time) for name, time in self._summed(rows)])
+
+    def _summed(self, rows: Ints) -> Iterator[tuple[str, float]]:
+        """The names of some slices and how long all of a name lasted, as milliseconds a step."""
+        alike = groups(self.trace.name[rows])
+        spent = np.bincount(alike.of, weights=self.lengths(rows), minlength=len(alike.first))
+        for name, time in zip(self.trace.name[rows[alike.first]].tolist(), spent.tolist(), strict=True):
+            yield self.trace.names[name], time
 
     def by_line(self, rows: Ints) -> list[str]:
         """The lines of source in which some slices of the host spent most time, as lines of evidence."""
@@ -316,7 +313,7 @@ class Evidence:
 
     def lengths(self, rows: Ints) -> list[float]:
         """How long each slice lasted, as milliseconds a step."""
-        found: list[float] = ((self.trace.end - self.trace.start)[rows] * _MS / max(self.count, 1)).tolist()
+        found: list[float] = ((self.trace.end - self.trace.start)[rows] * intervals.MS / max(self.count, 1)).tolist()
         return found
 
     def often(self, rows: Sized) -> str:
@@ -333,11 +330,7 @@ class Evidence:
         frames = frames[self.trace.thread[frames] == thread]
         whole = intervals.within(moments, self.trace.start[frames], self.trace.end[frames])
         frames = frames[whole == (self.trace.end - self.trace.start)[frames]]
-        summed: dict[str, float] = {}
-        for row in frames.tolist():
-            name = self.trace.names[self.trace.name[row]]
-            summed[name] = summed.get(name, 0.0) + float(self.trace.end[row] - self.trace.start[row]) * _MS / self.count
-        return dict(sorted(summed.items(), key=lambda item: -item[1]))
+        return dict(sorted(self._summed(frames), key=lambda item: -item[1]))
 
     @property
     def thread(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
@@ -12,7 +13,6 @@ from perfhooks.trace.kinds import DEVICE_WORK, Kind, Lane
 from perfhooks.trace.reading.events import decode_value
 
 if TYPE_CHECKING:
-    import re
     from collections.abc import Callable, Mapping, Sequence
 
 Ints: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int64]]"
@@ -189,6 +189,12 @@ class Trace:
         match = np.zeros(len(self.names), np.bool_)
         match[numbers] = True
         return rows[np.flatnonzero(match[self.name[rows]])]
+
+    def searched(self, pattern: str, *kinds: Kind) -> Ints:
+        """The slices of these kinds in whose name a regular expression is found."""
+        if not self.names_of(*kinds):  # then it need not be compiled, which takes a millisecond
+            return np.empty(0, np.int64)
+        return self.chosen(re.compile(pattern).search, *kinds)
 
     def names_of(self, *kinds: Kind) -> list[int]:
         """The numbers of the names that slices of these kinds have, ascending."""

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 Intervals: TypeAlias = "np.ndarray[tuple[int, int], np.dtype[np.int64]]"
 Flags: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.bool_]]"
+
+
+MS: Final = 1e-6
+"""Milliseconds in a nanosecond."""
 
 
 def union(start: Ints, end: Ints) -> Intervals:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -77,7 +76,7 @@ def _loading(trace: Trace) -> Intervals:
 
 def _choosing(trace: Trace) -> Intervals:
     calls = trace.chosen(runtime_calls.TIMED.search, Kind.RUNTIME)
-    ops = trace.chosen(re.compile(operators.SEARCHED_CONVOLUTIONS).search, Kind.OP)
+    ops = trace.searched(operators.SEARCHED_CONVOLUTIONS, Kind.OP)
     if not len(calls) or not len(ops):
         return intervals.nothing()
     holders = device.holders(trace, calls, ops)
@@ -86,5 +85,4 @@ def _choosing(trace: Trace) -> Intervals:
 
 
 def _ranges(trace: Trace, pattern: str) -> Intervals:
-    rows = trace.chosen(re.compile(pattern).search, Kind.OP, Kind.ANNOTATION)
-    return intervals.of_slices(trace, rows)
+    return intervals.of_slices(trace, trace.searched(pattern, Kind.OP, Kind.ANNOTATION))

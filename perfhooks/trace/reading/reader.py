@@ -15,7 +15,7 @@ from perfhooks.trace.model import Doubt, Trace
 from perfhooks.trace.names.communication import texts
 from perfhooks.trace.reading.arguments import STRIDED, VARIANTS
 from perfhooks.trace.reading.columns import Columns, exact_nanoseconds, nanoseconds
-from perfhooks.trace.reading.events import EXACT, PLAIN, Event, decode_object, salvage
+from perfhooks.trace.reading.events import EXACT, MALFORMED, PLAIN, Event, decode_object, salvage
 from perfhooks.trace.reading.source import BLOCK, TornArchiveError, blocks, opened
 from perfhooks.trace.reading.typed import OddEventError, TypedEvents
 
@@ -38,7 +38,6 @@ _ODD: Final = 4
 """Events of a chunk that may not fit their categories, before the chunk is read as any events."""
 _FEW: Final = 64
 """Events around one that does not fit, which are read as any: those without a category come together."""
-_BROKEN: Final = (ValueError, RecursionError, msgspec.MsgspecError)
 
 _EVENTS_BEGIN: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A(?:\xef\xbb\xbf)?\s*\[')
 _FIRST_EVENT: Final = re.compile(rb"\s*\{")
@@ -178,7 +177,7 @@ class _Reader:
             return "it is empty"
         try:
             msgspec.json.decode(head, type=msgspec.Raw)
-        except _BROKEN as error:
+        except MALFORMED as error:
             return f"no list of traceEvents in its first {len(head)} bytes, and no JSON: {error}"
         return "it is JSON, but has no list of traceEvents"
 
@@ -251,7 +250,7 @@ class _Reader:
             text, expected = pieces.first(count)
             try:
                 found = self._timed(decode, text)
-            except (OddEventError, *_BROKEN):
+            except (OddEventError, *MALFORMED):
                 return False
             if len(found[0]) != expected:
                 return False
@@ -263,7 +262,7 @@ class _Reader:
     def _add_any(self, text: bytes, following: bytes = b"") -> None:
         try:
             found = self._timed(_decode_any, text)
-        except _BROKEN:
+        except MALFORMED:
             self._add_picked(text[1:-1], following)
         else:
             self._columns.add(*found)
@@ -294,7 +293,7 @@ class _Reader:
             piece = text[begin:end]
             try:
                 events += self._timed(_decode_any, b"[" + piece + b"]")[0]
-            except _BROKEN:
+            except MALFORMED:
                 saved, lost, behind = salvage(piece)
                 self._lost += lost
                 events += saved
@@ -397,7 +396,7 @@ def _rest(text: bytes) -> dict[str, msgspec.Raw] | None:
     for closing in (b"", b"}"):  # the second for files that are a list
         try:
             found = msgspec.json.decode(b'{"traceEvents":[' + text + closing, type=dict[str, msgspec.Raw])
-        except _BROKEN:
+        except MALFORMED:
             continue
         return found
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -13,7 +13,7 @@ from perfhooks.trace.names.messages import Message, messages, operation
 from perfhooks.trace.nesting import device, intervals
 from perfhooks.trace.nesting.slices import nest, outermost
 from perfhooks.trace.once import once
-from perfhooks.trace.tables.step_columns import MS, since_start, step_numbers
+from perfhooks.trace.tables.step_columns import MS, since_start, step_numbers, where
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace
@@ -214,20 +214,16 @@ def _asked(trace: Trace, rows: Ints) -> Ints:
     return time
 
 
-def _exposed(trace: Trace, rows: Ints) -> list[float | None]:
+def _exposed(trace: Trace, rows: Ints) -> pl.Series:
     work = trace.device_rows[device.classes(trace) == device.CLASSES.index("compute")]
     compute = intervals.of_slices(trace, work)
     start, end = trace.start[rows], trace.end[rows]
     free = (end - start - intervals.within(compute, start, end)) * MS
-    on_device = trace.kind[rows] == Kind.KERNEL
-    return [each if here else None for each, here in zip(free.tolist(), on_device.tolist(), strict=True)]
+    return where(trace.kind[rows] == Kind.KERNEL, free)
 
 
-def _places(trace: Trace, rows: Ints) -> dict[str, list[Any]]:
+def _places(trace: Trace, rows: Ints) -> dict[str, pl.Series]:
     on_device = trace.kind[rows] == Kind.KERNEL
     number = np.where(on_device, device.devices(trace, rows), -1)
     streams = [str(trace.threads[thread].tid) for thread in trace.thread[rows]]
-    return {
-        "device": [each if each >= 0 else None for each in number.tolist()],
-        "stream": [each if here else None for each, here in zip(streams, on_device.tolist(), strict=True)],
-    }
+    return {"device": where(number >= 0, number), "stream": where(on_device, streams)}

@@ -9,7 +9,7 @@ import polars as pl
 
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.nesting import device, waits
-from perfhooks.trace.tables.step_columns import MS, since_start, step_numbers
+from perfhooks.trace.tables.step_columns import MS, since_start, step_numbers, where
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Ints, Trace
@@ -52,38 +52,34 @@ def table(trace: Trace) -> pl.DataFrame:
     if not len(chosen):
         return pl.DataFrame(schema=_SCHEMA)
     rows, owner = work[chosen], device.owners(trace)[chosen]
-    launch = trace.launches[chosen]
+    launch, number = trace.launches[chosen], device.devices(trace, rows)
     size, span = trace.argument("nbytes")[rows], trace.end[rows] - trace.start[rows]
     columns = {
         "step": step_numbers(trace, device.launch_times(trace)[chosen]),
         "start_ms": since_start(trace, trace.start[rows]),
-        "device": device.devices(trace, rows),
+        "device": where(number >= 0, number),
         "stream": [str(trace.threads[thread].tid) for thread in trace.thread[rows]],
         **waits.copy_kinds(trace, rows),
-        "bytes": size,
+        "bytes": where(size >= 0, size),
         "duration_ms": span * MS,
         "gb_per_s": np.where((size >= 0) & (span > 0), size / np.maximum(span, 1), np.nan),
         "blocking": _blocking(trace, launch, owner),
         "host_ms": _host_ms(trace, launch),
         "operator": list(map(trace.name_of, owner.tolist())),
     }
-    found = pl.DataFrame(columns, schema_overrides=_SCHEMA, nan_to_null=True)
-    unknown = [pl.when(pl.col(name) >= 0).then(pl.col(name)).alias(name) for name in ("device", "bytes")]
-    return found.with_columns(unknown).select(*_SCHEMA)
+    return pl.DataFrame(columns, schema_overrides=_SCHEMA, nan_to_null=True).select(*_SCHEMA)
 
 
 def _host_ms(trace: Trace, launch: Ints) -> Column:
     alone = (launch >= 0) & ~np.isin(launch, device.launch_calls(trace))
-    return np.where(alone, (trace.end - trace.start)[launch] * MS, np.nan) if len(launch) else alone
+    return np.where(alone, (trace.end - trace.start)[launch] * MS, np.nan)
 
 
-def _blocking(trace: Trace, launch: Ints, owner: Ints) -> list[bool | None]:
-    if not len(launch):
-        return []
+def _blocking(trace: Trace, launch: Ints, owner: Ints) -> pl.Series:
     synchronising = device.wait_calls(trace)
     held = np.isin(launch, synchronising) | _waited(trace, synchronising, launch, owner)
     held |= np.isin(launch, waits.held(trace).call)
-    return [bool(each) if known else None for each, known in zip(held, launch >= 0, strict=True)]
+    return where(launch >= 0, held)
 
 
 def _waited(trace: Trace, calls: Ints, launch: Ints, owner: Ints) -> Flags:

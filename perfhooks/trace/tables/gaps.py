@@ -24,14 +24,11 @@ MOST: Final = 10
 HALF: Final = 0.5
 """Of a gap: what lasts at least so long of it is what the host did; of several, the innermost."""
 
+_HOST: Final = ("line", "label", "operator", "call")
 _SCHEMA: Final = {
     "step": pl.Int64,
-    "start_ms": pl.Float64,
-    "gap_ms": pl.Float64,
-    "line": pl.String,
-    "label": pl.String,
-    "operator": pl.String,
-    "call": pl.String,
+    **dict.fromkeys(("start_ms", "gap_ms"), pl.Float64),
+    **dict.fromkeys(_HOST, pl.String),
 }
 
 
@@ -65,7 +62,7 @@ def table(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
         "step": step_numbers(trace, found[:, 0]),
         "start_ms": since_start(trace, found[:, 0]),
         "gap_ms": (found[:, 1] - found[:, 0]) * MS,
-        **{name: [each[name] for each in host] for name in ("line", "label", "operator", "call")},
+        **{name: [each[name] for each in host] for name in _HOST},
     }
     return pl.DataFrame(columns, schema=_SCHEMA, strict=False)
 

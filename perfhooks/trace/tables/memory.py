@@ -34,25 +34,12 @@ _DEVICE_TYPES: Final = (
 _MOST_DEVICES: Final = 64
 """Of one process; four times what the largest machines have."""
 
-_OVER_TIME: Final = {
-    "time_ms": pl.Float64,
-    "device": pl.String,
-    "allocated_bytes": pl.Int64,
-    "reserved_bytes": pl.Int64,
-}
-_PEAK: Final = {
-    "device": pl.String,
-    "time_ms": pl.Float64,
-    "step": pl.Int64,
-    "allocated_bytes": pl.Int64,
-    "reserved_bytes": pl.Int64,
-}
+_BYTES: Final = dict.fromkeys(("allocated_bytes", "reserved_bytes"), pl.Int64)
+_OVER_TIME: Final = {"time_ms": pl.Float64, "device": pl.String, **_BYTES}
+_PEAK: Final = {"device": pl.String, "time_ms": pl.Float64, "step": pl.Int64, **_BYTES}
 _ALIVE: Final = {
-    "device": pl.String,
-    "operator": pl.String,
-    "source": pl.String,
-    "count": pl.Int64,
-    "bytes": pl.Int64,
+    **dict.fromkeys(("device", "operator", "source"), pl.String),
+    **dict.fromkeys(("count", "bytes"), pl.Int64),
 }
 
 

@@ -53,14 +53,13 @@ def folded(
     by: Literal["host", "device", "bytes"] = "host",
     *,
     skip: str | None = UNINTERESTING,
-    idle: bool = False,
 ) -> dict[str, int]:
     """Sum what each stack of calls cost by itself.
 
     A stack is ``outer;inner;leaf``: Python frames if they were recorded, labels, operators and runtime calls, as they
     nest on their thread. Nothing is lost: over all stacks, times by host sum to the union of the slices of each thread
-    (less what idle threads wait, see ``idle``), times by device to the durations of all work, bytes to everything that
-    was allocated.
+    (less what threads other than those of the steps wait for locks, queues, files and time), times by device to the
+    durations of all work, bytes to everything that was allocated.
 
     Args:
         trace: any trace; without Python frames, labels and operators make the stacks.
@@ -68,13 +67,11 @@ def folded(
             launched it, with the name of the work as leaf; ``"bytes"``, bytes allocated, released later or not.
         skip: a regular expression; frames in whose name it is found are left out, and their own time goes to their
             caller. None leaves out none.
-        idle: count what threads other than those of the steps wait for locks, queues, files and time as well; by
-            default the time of the host is without it.
 
     Returns:
         The stacks and their values, greatest first.
     """
-    found = summed(trace, by, skip=skip, idle=idle)
+    found = summed(trace, by, skip=skip)
     kept = _leading(found.parents, found.values != 0)
     place = np.append(np.cumsum(kept) - 1, -1)
     names = [found.names[frame] for frame in found.frames[kept].tolist()]
@@ -104,7 +101,6 @@ def summed(
     by: Literal["host", "device", "bytes"] = "host",
     *,
     skip: str | None = UNINTERESTING,
-    idle: bool = False,
 ) -> Summed:
     """The same as a tree, which grows with the trace and not with the lengths of its stacks.
 
@@ -114,10 +110,9 @@ def summed(
         trace: any trace.
         by: see `folded`.
         skip: see `folded`.
-        idle: see `folded`.
     """
     found = _paths(trace, skip)
-    node, leaf, value = {"host": _every if idle else _host, "device": _device, "bytes": _bytes}[by](trace, found)
+    node, leaf, value = {"host": _host, "device": _device, "bytes": _bytes}[by](trace, found)
     return _cut(_planted(found, node, leaf, value), _MOST + _MOST_PER_SLICE * len(trace))
 
 
@@ -284,11 +279,6 @@ def _host(trace: Trace, found: _Named) -> tuple[Ints, Ints, Ints]:
     return node, np.full(len(node), -1, np.int64), np.where(idle_threads.waiting(trace), 0, own)
 
 
-def _every(trace: Trace, found: _Named) -> tuple[Ints, Ints, Ints]:
-    node = found.paths.node
-    return node, np.full(len(node), -1, np.int64), host.tree(trace).nesting.own
-
-
 def _device(trace: Trace, found: _Named) -> tuple[Ints, Ints, Ints]:
     """Device work by the stack of the call that launched it, else of the operator it names."""
     work = trace.device_rows
@@ -303,18 +293,3 @@ def _bytes(trace: Trace, found: _Named) -> tuple[Ints, Ints, Ints]:
     open_then = host.innermost(trace, events.thread[grown], events.time[grown])
     node = np.append(found.paths.node, -3)[open_then]
     return node, np.full(len(grown), -1, np.int64), events.size[grown]
-
-
-__all__ = [
-    "DEEPER",
-    "OUTSIDE",
-    "SKIPPED",
-    "UNINTERESTING",
-    "UNKNOWN",
-    "Summed",
-    "by_depth",
-    "folded",
-    "summed",
-    "write",
-    "write_speedscope",
-]

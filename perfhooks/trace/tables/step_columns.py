@@ -10,7 +10,7 @@ import polars as pl
 from perfhooks.trace.tables import steps
 
 if TYPE_CHECKING:
-    from perfhooks.trace.model import Column, Ints, Trace
+    from perfhooks.trace.model import Column, Flags, Ints, Trace
 
 MS: Final = 1e-6
 """Milliseconds in a nanosecond."""
@@ -25,6 +25,11 @@ def since_start(trace: Trace, time: Ints) -> Column:
 def known(values: pl.Series) -> Column:
     """The values of a column of numbers that are known."""
     return (values.drop_nulls() if values.null_count() else values).to_numpy()
+
+
+def where(known: Flags, values: Column | list[str]) -> pl.Series:
+    """Values as a column, null where they are not known."""
+    return pl.Series(values).set(pl.Series(~known), None)
 
 
 def step_numbers(trace: Trace, time: Ints) -> pl.Series:

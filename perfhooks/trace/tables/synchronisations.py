@@ -13,7 +13,7 @@ from perfhooks.trace.names import operators, torch_rules, whose
 from perfhooks.trace.names.messages import word
 from perfhooks.trace.nesting import device, intervals, waits
 from perfhooks.trace.nesting.slices import nest, outermost
-from perfhooks.trace.tables.step_columns import MS, since_start, step_numbers
+from perfhooks.trace.tables.step_columns import MS, since_start, step_numbers, where
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace
@@ -23,12 +23,9 @@ _BLOCKING: Final = "Blocking Copy"
 _SCHEMA: Final = {
     "step": pl.Int64,
     "start_ms": pl.Float64,
-    "call": pl.String,
-    "kind": pl.String,
-    "host_ms": pl.Float64,
-    "device_ms": pl.Float64,
-    "operator": pl.String,
-    "line": pl.String,
+    **dict.fromkeys(("call", "kind"), pl.String),
+    **dict.fromkeys(("host_ms", "device_ms"), pl.Float64),
+    **dict.fromkeys(("operator", "line"), pl.String),
     "bytes": pl.Int64,
 }
 
@@ -74,11 +71,11 @@ def table(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
         "start_ms": since_start(trace, start),
         "call": list(map(trace.name_of, call.tolist())),
         "kind": kinds,
-        "host_ms": [*((trace.end[calls] - start[: len(calls)]) * MS).tolist(), *(None for _ in own)],
-        "device_ms": [each * MS if row >= 0 else None for row, each in zip(twin, _span(trace, twin), strict=True)],
+        "host_ms": where(np.arange(len(call)) < len(calls), (trace.end[call] - start) * MS),
+        "device_ms": where(twin >= 0, (trace.end - trace.start)[twin] * MS),
         "operator": list(map(trace.name_of, operator.tolist())),
         "line": whose.lines(trace, np.where(operator >= 0, operator, asked), owners, otherwise=True),
-        "bytes": [each if each >= 0 else None for each in size.tolist()],
+        "bytes": where(size >= 0, size),
     }
     return pl.DataFrame(columns, schema=_SCHEMA, strict=False).sort("start_ms", maintain_order=True)
 
@@ -116,9 +113,4 @@ def _operators(trace: Trace, calls: Ints) -> Ints:
     root = outermost(nest(trace.thread[ops], trace.start[ops], trace.end[ops]).parent)
     outer = ops[root[np.minimum(np.searchsorted(ops, inner), len(ops) - 1)]]
     found[known] = np.where(inner >= 0, outer, -1)
-    return found
-
-
-def _span(trace: Trace, rows: Ints) -> list[int]:
-    found: list[int] = np.append(trace.end - trace.start, 0)[rows].tolist()
     return found
