@@ -481,7 +481,7 @@ def test_a_run_without_a_window_says_so(chromium, tmp_path):
 
 
 def test_the_picture_of_a_flame_graph_zooms(chromium, traces, tmp_path):
-    found = tree.tree(stacks.folded(read(traces / "h100-bert-small.json.gz")))
+    found = tree.tree(stacks.summed(read(traces / "h100-bert-small.json.gz")))
     (tmp_path / "flame.svg").write_text(svg.flame(found, title=HOSTILE), encoding="utf-8")
     chromium.open(tmp_path / "flame.svg", ready="document.querySelector('.frame')")
     assert_quiet(chromium)

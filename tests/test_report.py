@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import polars as pl
 import pytest
 from many_ranks import ManyRanks
@@ -166,15 +167,17 @@ def children(flame):
 
 def test_a_flame_graph_loses_no_time(traces):
     for by in ("host", "device"):
-        folded = stacks.folded(read(traces / "a100-ddp2-train.json.gz"), by)
-        flame = tree.tree(folded)
-        assert flame["value"][0] == sum(folded.values())
+        summed = stacks.summed(read(traces / "a100-ddp2-train.json.gz"), by)
+        flame = tree.tree(summed)
+        assert flame["value"][0] == summed.values.sum()
         assert all(inner <= value for inner, value in zip(children(flame), flame["value"], strict=True))
         assert len(flame["value"]) <= 1500
 
 
 def test_small_frames_are_summed_into_one_of_their_parent():
-    flame = tree.tree({"a;b": 9000, "a;c": 3, "a;d": 4, "e": 1})
+    # a;b a;c a;d e
+    parents, values = np.array([-1, 0, 0, 0, -1]), np.array([0, 9000, 3, 4, 1])
+    flame = tree.tree(stacks.Summed(list("abcde"), parents, np.arange(5), values))
     names = [flame["names"][frame] for frame in flame["frame"]]
     assert list(zip(names, flame["parent"], flame["value"], strict=True)) == [
         ("all", -1, 9008),
@@ -186,7 +189,9 @@ def test_small_frames_are_summed_into_one_of_their_parent():
 
 
 def test_a_flame_graph_has_no_more_nodes_than_asked_for():
-    flame = tree.tree({f"f{number};g": 1 for number in range(500)}, nodes=50)
+    names, parents = [f"f{number}" for number in range(1000)], np.repeat([-1, 0], 500)
+    parents[500:] = np.arange(500)
+    flame = tree.tree(stacks.Summed(names, parents, np.arange(1000), np.repeat([0, 1], 500)), nodes=50)
     assert len(flame["value"]) <= 50
     assert flame["value"][0] == 500
 
@@ -218,7 +223,11 @@ def test_frames_are_told_apart_by_their_names(name, kind):
 def test_nothing_in_a_picture_is_markup_but_its_own(tmp_path):
     import xml.etree.ElementTree as ET
 
-    made = svg.flame(tree.tree({f"{HOSTILE};\x00]]>": 5, "b": 5}), title=f"a & {HOSTILE}")
+    names = [HOSTILE, "\x00]]>", "b"]
+    made = svg.flame(
+        tree.tree(stacks.Summed(names, np.array([-1, 0, -1]), np.arange(3), np.array([0, 5, 5]))),
+        title=f"a & {HOSTILE}",
+    )
     root = ET.fromstring(made)
     assert HOSTILE in root.find(".//{*}title").text
     titles = [each.text.splitlines()[0] for each in root.iter("{http://www.w3.org/2000/svg}title")]

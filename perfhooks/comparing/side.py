@@ -12,7 +12,7 @@ from perfhooks.comparing import saved
 from perfhooks.comparing.costs import Costs, measure
 from perfhooks.comparing.facts import facts
 from perfhooks.errors import PerfhooksError
-from perfhooks.report import tree
+from perfhooks.report import window_data
 from perfhooks.run.capture import Capture
 from perfhooks.run.finished import FinishedRun
 from perfhooks.run.layout import SHARE
@@ -95,7 +95,7 @@ class RunOrTrace:
         capture = Capture(rank=trace.rank or 0, stage=stage, last=0)
         costs = measure(capture.tables(trace))
         made = Side(label=self.path.name, stage=stage, costs=costs, windows=1, facts=facts(Manifest(), capture, costs))
-        made.flames, made.flame_steps = _drawn(capture, trace), costs.steps
+        made.flames, made.flame_steps = window_data.flames(capture, trace), costs.steps
         made.findings = _found(capture, trace)
         made.notes.append(f"{made.label} is a trace: it does not tell what steps take that nobody records")
         return made
@@ -191,20 +191,12 @@ def _add_window(made: Side, place: Place, capture: Capture) -> None:
             return
         trace = perfhooks.trace.read(path, communication=capture.options.get("communication"))
         costs = measure(capture.tables(trace))
-        told.setdefault("flames", _drawn(capture, trace))
+        told.setdefault("flames", window_data.flames(capture, trace))
     made.windows += 1
     made.costs = added([made.costs, costs])
     if "flames" in told:
         made.flames, made.flame_steps = told["flames"], costs.steps
     made.findings = told.get("findings", made.findings)
-
-
-def _drawn(capture: Capture, trace: perfhooks.trace.Trace) -> dict[str, Any]:
-    tables = capture.tables(trace)
-    found = {"host": tree.tree(tables.stacks("host"))}
-    if trace.is_device_traced:
-        found["device"] = tree.tree(tables.stacks("device"), leaves="kernel")
-    return {name: flame for name, flame in found.items() if flame["value"][0]}
 
 
 def _found(capture: Capture, trace: perfhooks.trace.Trace) -> dict[str, str]:

@@ -11,12 +11,12 @@ from perfhooks.report import json_values
 from perfhooks.trace.names import operators, ranges, runtime_calls
 from perfhooks.trace.names.whose import Origin, origin
 from perfhooks.trace.nesting import host
-from perfhooks.trace.tables.stacks import Summed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from perfhooks.trace.model import Ints
+    from perfhooks.trace.tables.stacks import Summed
 
 OTHER: Final = "(other)"
 """The node of what is too small to be seen."""
@@ -48,7 +48,7 @@ def kind(name: str, owners: Mapping[str, str] | None = None) -> str:
 
 
 def tree(
-    stacks: Summed | Mapping[str, int],
+    stacks: Summed,
     *,
     share: float = 0.001,
     nodes: int = 1500,
@@ -61,7 +61,7 @@ def tree(
     it cost by itself and the sum of its children's.
 
     Args:
-        stacks: What `perfhooks.trace.tables.stacks.summed` gives, or `perfhooks.trace.tables.stacks.folded`.
+        stacks: What `perfhooks.trace.tables.stacks.summed` gives.
         share: The least share of the whole that a node has.
         nodes: The greatest number of nodes; where there are more, the largest are kept.
         leaves: The kind of all leaves, where they are of one.
@@ -71,7 +71,7 @@ def tree(
         ``names`` and ``kinds`` (an index into `KINDS`) of the distinct frames; ``parent`` (-1 for the root), ``frame``
         and ``value`` of the nodes, parents before their children, siblings by value.
     """
-    lines = _listed(stacks if isinstance(stacks, Summed) else _planted(stacks), share, nodes)
+    lines = _listed(stacks, share, nodes)
     inner = {parent for parent, _, _ in lines}
     names: dict[tuple[str, str], int] = {}
     frame = []
@@ -87,21 +87,6 @@ def tree(
         "frame": frame,
         "value": [value for _, _, value in lines],
     }
-
-
-def _planted(stacks: Mapping[str, int]) -> Summed:
-    """The tree of folded stacks."""
-    names: dict[str, int] = {}
-    places: dict[tuple[int, int], int] = {}
-    values: list[int] = []
-    for stack, value in stacks.items():
-        node = -1
-        for name in stack.split(";"):
-            node = places.setdefault((node, names.setdefault(name, len(names))), len(places))
-            values += [0] * (node == len(values))
-        values[node] += value
-    parents, frames = np.array([*places], np.int64).reshape(-1, 2).T
-    return Summed(list(names), parents, frames, np.array(values, np.int64))
 
 
 def _listed(stacks: Summed, share: float, nodes: int) -> list[tuple[int, str, int]]:

@@ -126,7 +126,8 @@ def _kernels(capture: Capture, trace: Trace) -> dict[str, Any]:
     return {"rows": json_values.columns(table, _ROWS), "count": table.height, "classes": json_values.columns(shares)}
 
 
-def _flames(capture: Capture, trace: Trace) -> dict[str, Any]:
+def flames(capture: Capture, trace: Trace) -> dict[str, Any]:
+    """The flame graphs of a window, by what their widths are; those in which nothing is are left out."""
     found = {"host": tree.tree(capture.tables(trace).calls("host"), owners=capture.owners)}
     if trace.is_device_traced:
         found["device"] = tree.tree(capture.tables(trace).calls("device"), leaves="kernel", owners=capture.owners)
@@ -221,7 +222,7 @@ _PARTS: Final[dict[str, Callable[[Capture, Trace], Any]]] = {
     "behind_operators": _behind_operators,
     "kernels": _kernels,
     "categories": lambda capture, trace: json_values.columns(capture.tables(trace).categories),
-    "flames": _flames,
+    "flames": flames,
     "modules": _modules,
     "memory": _memory,
     "collectives": _collectives,
