@@ -8,7 +8,7 @@ import numpy as np
 
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import operators
-from perfhooks.trace.nesting import autograd, device, intervals
+from perfhooks.trace.nesting import autograd, device, host, intervals
 from perfhooks.trace.tables.steps import step_of
 from perfhooks.words import ms
 
@@ -118,7 +118,7 @@ def _within_fused(seen: Evidence, rows: Ints) -> Flags:
 
 def _differentiated(seen: Evidence, rows: Ints) -> Ints:
     """The operator of which each one computes the gradient; itself where it computes none."""
-    tree, nodes = seen.calls, autograd.find(seen.trace)
+    tree, nodes = host.tree(seen.trace), autograd.find(seen.trace)
     node = nodes.inside[tree.entry[rows]]
     source = np.where(node >= 0, nodes.source[node], -1)
     return np.where(source >= 0, tree.row[source], rows)

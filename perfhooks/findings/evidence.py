@@ -14,7 +14,7 @@ from perfhooks.findings.finding import Finding
 from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.names import step_kinds, whose
 from perfhooks.trace.names.whose import Origin
-from perfhooks.trace.nesting import device, host, intervals, parts
+from perfhooks.trace.nesting import device, intervals, parts
 from perfhooks.trace.nesting.grouping import groups
 from perfhooks.trace.tables import step_columns
 from perfhooks.trace.tables.steps import MarkedSteps, step_of
@@ -357,11 +357,6 @@ class Evidence:
     def collectives(self) -> pl.DataFrame:
         """The table of collectives."""
         return self._of_steps(self.tables.collectives)
-
-    @cached_property
-    def calls(self) -> host.Tree:
-        """How the slices of the host nest."""
-        return host.tree(self.trace)
 
     @cached_property
     def gpu(self) -> tuple[str, int] | None:

@@ -14,7 +14,7 @@ from perfhooks.findings.evidence import most
 from perfhooks.findings.start import spent_in
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import ranges
-from perfhooks.trace.nesting import captures, device, intervals, starts
+from perfhooks.trace.nesting import captures, device, host, intervals, starts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -241,7 +241,7 @@ def _gaps_after(seen: Evidence, ends: Ints) -> np.ndarray:
 
 def _outside_torch(seen: Evidence) -> tuple[Intervals, Ints]:
     """From each ``Tensor.numpy()`` to the next operator on its thread or the end of its caller; and these calls."""
-    trace, tree = seen.trace, seen.calls
+    trace, tree = seen.trace, host.tree(seen.trace)
     calls = seen.named(_NUMPY, Kind.PYTHON)
     loading = seen.spans(data_ranges(seen))
     calls = calls[intervals.within(loading, trace.start[calls], trace.end[calls]) == 0]

@@ -272,16 +272,16 @@ def _odd_sizes(seen: Evidence, rows: Ints) -> list[str]:
 
 def _not_multiples(shapes: object, multiple: int) -> list[int]:
     """The rows and columns of the matrices among some shapes that are no multiples."""
-    matrices = [shape[-2:] for shape in shapes if isinstance(shape, list)] if isinstance(shapes, list) else []
-    sizes = [size for shape in matrices if len(shape) > 1 for size in shape if isinstance(size, int)]
-    return sorted({size for size in sizes if size > 1 and size % multiple})
+    sizes = {size for shape in _matrices(shapes) for size in shape[-2:] if isinstance(size, int)}
+    return sorted(size for size in sizes if size > 1 and size % multiple)
 
 
 def _written(shapes: object) -> str:
-    matrices = (
-        [shape for shape in shapes if isinstance(shape, list) and len(shape) > 1] if isinstance(shapes, list) else []
-    )
-    return " and ".join(" x ".join(map(str, shape)) for shape in matrices)
+    return " and ".join(" x ".join(map(str, shape)) for shape in _matrices(shapes))
+
+
+def _matrices(shapes: object) -> list[list[object]]:
+    return [shape for shape in shapes if isinstance(shape, list) and len(shape) > 1] if isinstance(shapes, list) else []
 
 
 def _in_float64(seen: Evidence, rows: Ints) -> Ints:

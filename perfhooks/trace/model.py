@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -72,6 +72,7 @@ class Flows(NamedTuple):
     backward_time: Ints
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Trace:
     """A Kineto trace as columns; times are integer nanoseconds on the trace's own clock.
 
@@ -79,49 +80,35 @@ class Trace:
     in the file, so that a slice comes before what it contains.
     """
 
-    def __init__(
-        self,
-        path: str,
-        *,
-        metadata: dict[str, Any],
-        names: Sequence[str],
-        categories: Sequence[str],
-        threads: Sequence[Thread],
-        texts: Sequence[bytes],
-        columns: dict[str, Column],
-        arguments: dict[str, tuple[Ints, Column]],
-        instants: Instants,
-        flows: Flows,
-        doubts: Sequence[Doubt],
-    ) -> None:
-        self.path = path
-        self.metadata = metadata
-        """The keys of the file beside ``traceEvents``."""
-        self.names = names
-        self.categories = categories
-        self.threads = threads
-        self.texts = texts
-        """Arguments that are lists or strings, as JSON; each once."""
-        self.kind: Column = columns["kind"]
-        """A `Kind` for each slice."""
-        self.category: Column = columns["category"]
-        """An index into `categories`."""
-        self.name: Column = columns["name"]
-        """An index into `names`."""
-        self.thread: Column = columns["thread"]
-        """An index into `threads`."""
-        self.start: Ints = columns["start"]
-        self.end: Ints = columns["end"]
-        self.order: Column = columns["order"]
-        """The slice's place among all events of the file."""
-        self.instants = instants
-        self.flows = flows
-        self.doubts = list(doubts)
-        self._arguments = arguments
-        self.communication: str | None = None
-        """Parts of names of kernels that communicate, beside those of `perfhooks.trace.names.communication`."""
-        self.known: dict[object, Any] = {}
-        """What has been computed of it; see `perfhooks.trace.once`."""
+    path: str
+    metadata: dict[str, Any]
+    """The keys of the file beside ``traceEvents``."""
+    names: Sequence[str]
+    categories: Sequence[str]
+    threads: Sequence[Thread]
+    texts: Sequence[bytes]
+    """Arguments that are lists or strings, as JSON; each once."""
+    kind: Column
+    """A `Kind` for each slice."""
+    category: Column
+    """An index into `categories`."""
+    name: Column
+    """An index into `names`."""
+    thread: Column
+    """An index into `threads`."""
+    start: Ints
+    end: Ints
+    order: Column
+    """The slice's place among all events of the file."""
+    given: dict[str, tuple[Ints, Column]]
+    """The arguments of slices by name, see `sparse`."""
+    instants: Instants
+    flows: Flows
+    doubts: list[Doubt]
+    communication: str | None = field(default=None, init=False)
+    """Parts of names of kernels that communicate, beside those of `perfhooks.trace.names.communication`."""
+    known: dict[object, Any] = field(default_factory=dict, init=False)
+    """What has been computed of it; see `perfhooks.trace.once`."""
 
     def __len__(self) -> int:
         return len(self.start)
@@ -142,7 +129,7 @@ class Trace:
     @property
     def arguments(self) -> tuple[str, ...]:
         """The names of the arguments that any slice has; what `argument` takes."""
-        return tuple(self._arguments)
+        return tuple(self.given)
 
     def argument(self, name: str) -> Column:
         """One argument of every slice: an integer (-1 where absent), a float (NaN) or an index into `texts` (-1)."""
@@ -155,7 +142,7 @@ class Trace:
     def sparse(self, name: str) -> tuple[Ints, Column]:
         """The rows that have an argument, ascending, and its values there."""
         empty = np.empty(0, np.int64)
-        return self._arguments.get(name, (empty, empty))
+        return self.given.get(name, (empty, empty))
 
     def text(self, index: int) -> Any:
         """An entry of `texts`, decoded; None for -1."""

@@ -245,11 +245,11 @@ class Columns:
             categories=list(self._categories),
             threads=[Thread(where, pid, tid, self._labels.get((pid, tid), "")) for where, pid, tid in self._threads],
             texts=list(self._texts)[1:],
-            columns={name: column[order] for name, column in columns.items()},
-            arguments={name: _moved(place, *pair) for name, pair in arguments.items()},
+            **{name: column[order] for name, column in columns.items()},
+            given={name: _moved(place, *pair) for name, pair in arguments.items()},
             instants=self._sorted_instants(),
             flows=self._paired_flows(),
-            doubts=doubts,
+            doubts=list(doubts),
         )
 
     def _tell_by_name(self, columns: dict[str, Column]) -> None:

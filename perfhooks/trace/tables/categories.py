@@ -31,7 +31,6 @@ GEMMS, CONVOLUTION, ATTENTION, NORMALISATION, ELEMENTWISE, REDUCTION, COMMUNICAT
     len(CATEGORIES)
 )
 
-_MS: Final = 1e-6  # milliseconds in a nanosecond
 _NAMED: Final = 3
 """Names of what cost most in a category."""
 
@@ -103,10 +102,10 @@ def table(trace: Trace) -> pl.DataFrame:
     columns = {
         "category": list(CATEGORIES),
         "kernels": np.bincount(on_device.category, minlength=len(CATEGORIES)),
-        "device_ms": _summed(on_device) * _MS,
+        "device_ms": _summed(on_device) * intervals.MS,
         "device_percent": _percent(_summed(on_device)),
         "calls": np.bincount(host.category[is_operator], minlength=len(CATEGORIES)),
-        "host_ms": _summed(host) * _MS,
+        "host_ms": _summed(host) * intervals.MS,
         "host_percent": _percent(_summed(host)),
         "names": _names(trace, named),
     }

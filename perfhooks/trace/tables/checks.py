@@ -12,8 +12,9 @@ from perfhooks import words
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names.messages import word
 from perfhooks.trace.nesting import device, intervals, starts
+from perfhooks.trace.nesting.intervals import MS
 from perfhooks.trace.tables import steps
-from perfhooks.trace.tables.step_columns import MS, since_start
+from perfhooks.trace.tables.step_columns import since_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,9 +11,10 @@ from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names.communication import LABEL, ON_HOST, RECORD
 from perfhooks.trace.names.messages import Message, messages, operation
 from perfhooks.trace.nesting import device, intervals
+from perfhooks.trace.nesting.intervals import MS
 from perfhooks.trace.nesting.slices import nest, outermost
 from perfhooks.trace.once import once
-from perfhooks.trace.tables.step_columns import MS, since_start, step_numbers, where
+from perfhooks.trace.tables.step_columns import since_start, step_numbers, where
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace

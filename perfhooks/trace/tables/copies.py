@@ -9,7 +9,8 @@ import polars as pl
 
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.nesting import device, waits
-from perfhooks.trace.tables.step_columns import MS, since_start, step_numbers, where
+from perfhooks.trace.nesting.intervals import MS
+from perfhooks.trace.tables.step_columns import since_start, step_numbers, where
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Ints, Trace

@@ -11,8 +11,9 @@ from perfhooks import labels
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import whose
 from perfhooks.trace.nesting import device
+from perfhooks.trace.nesting.intervals import MS
 from perfhooks.trace.tables import steps
-from perfhooks.trace.tables.step_columns import MS, since_start, step_numbers
+from perfhooks.trace.tables.step_columns import since_start, step_numbers
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace

@@ -8,13 +8,13 @@ import numpy as np
 import polars as pl
 
 from perfhooks.trace.nesting import device
+from perfhooks.trace.nesting.intervals import MS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from perfhooks.trace.model import Ints, Trace
 
-_MS: Final = 1e-6  # milliseconds in a nanosecond
 BEFORE: Final = "(launched before the window)"
 """Stands for the operator that launched work before recording began."""
 _NAMED: Final = 3
@@ -119,14 +119,14 @@ def _measured(work: pl.DataFrame, keys: tuple[str, ...]) -> pl.DataFrame:
     time = span.filter(occupancy.is_not_null()).sum()
     return work.group_by(*keys, maintain_order=True).agg(
         pl.len().cast(pl.Int64).alias("count"),
-        (span.sum() * _MS).alias("total_ms"),
-        (span.mean() * _MS).alias("mean_ms"),
-        (span.min() * _MS).alias("min_ms"),
-        (span.max() * _MS).alias("max_ms"),
+        (span.sum() * MS).alias("total_ms"),
+        (span.mean() * MS).alias("mean_ms"),
+        (span.min() * MS).alias("min_ms"),
+        (span.max() * MS).alias("max_ms"),
         # work without length weighs nothing, so nothing can be said of it alone
         pl.when(time > 0).then((occupancy * span).sum() / time).alias("occupancy_percent"),
-        (pl.col("before").mean() * _MS).alias("gap_before_ms"),
-        (pl.col("after").mean() * _MS).alias("gap_after_ms"),
+        (pl.col("before").mean() * MS).alias("gap_before_ms"),
+        (pl.col("after").mean() * MS).alias("gap_after_ms"),
     )
 
 

@@ -12,6 +12,7 @@ from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import ranges
 from perfhooks.trace.nesting import autograd, host
 from perfhooks.trace.nesting.grouping import summed
+from perfhooks.trace.nesting.intervals import MS
 from perfhooks.trace.nesting.slices import inherited
 from perfhooks.trace.once import once
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace
     from perfhooks.trace.nesting.intervals import Flags
 
-_MS: Final = 1e-6  # milliseconds in a nanosecond
 
 _MOST: Final = 16 << 20
 _MOST_PER_SLICE: Final = 300
@@ -83,7 +83,7 @@ def table(trace: Trace) -> pl.DataFrame:
     known = qualified_names(trace)
     columns: dict[str, object] = {"path": found.paths, "name": found.names, "depth": host.depths(found.parents)}
     columns["qualified_name"] = [known.get(name) for name in found.names]
-    columns |= {name: values * _MS for name, values in _times(trace, found, count).items()}
+    columns |= {name: values * MS for name, values in _times(trace, found, count).items()}
     columns["calls"] = np.bincount(found.forward[found.call], minlength=count)
     absent = [None] * count
     if not autograd.named(trace, ranges.NODE).any():

@@ -12,6 +12,7 @@ from perfhooks.errors import OptionError
 from perfhooks.trace.kinds import DEVICE_WORK, Kind
 from perfhooks.trace.names import ranges, torch_rules, whose
 from perfhooks.trace.nesting.grouping import distinct, groups, summed
+from perfhooks.trace.nesting.intervals import MS
 from perfhooks.trace.nesting.slices import Nesting, nest
 from perfhooks.trace.once import once
 from perfhooks.trace.tables import flops, modules, stacks, steps
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from perfhooks.trace.names.whose import Owners
     from perfhooks.trace.nesting.grouping import Groups
 
-_MS: Final = 1e-6  # milliseconds in a nanosecond
 _HOST: Final = (Kind.OP, Kind.ANNOTATION, Kind.RUNTIME, Kind.OVERHEAD)
 _DEVICE: Final = (*DEVICE_WORK, Kind.DEVICE_ANNOTATION)
 _GROUP_OF: Final = np.array(
@@ -323,7 +323,7 @@ def _finished(trace: Trace, name: Ints, kind: Column, sums: dict[str, Ints], key
         name, kind = np.append(name, len(names) - 1), np.append(kind, len(kinds) - 1)
         sums = {column: np.append(values, memory.get(column, 0)) for column, values in sums.items()}
         keys = {column: key._replace(number=np.append(key.number, key.absent)) for column, key in keys.items()}
-    times = {column: sums[column] * _MS for column in _TIMES if column in sums}
+    times = {column: sums[column] * MS for column in _TIMES if column in sums}
     order = np.lexsort((letters[name], -times["self_cpu_ms"]))
     columns = {column: pl.Series(values[order]) for column, values in (sums | times).items()}
     absent = pl.Series([None]).new_from_index(0, len(order))

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
+from perfhooks.trace.nesting.intervals import MS
 from perfhooks.trace.tables import steps
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Flags, Ints, Trace
-
-MS: Final = 1e-6
-"""Milliseconds in a nanosecond."""
 
 
 def since_start(trace: Trace, time: Ints) -> Column:

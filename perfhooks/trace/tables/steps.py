@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Ints, Trace
     from perfhooks.trace.nesting.intervals import Intervals
 
-_MS: Final = 1e-6  # milliseconds in a nanosecond
 _MB: Final = 1 << 20
 _DIGITS: Final = re.compile(r"[0-9]{1,18}")
 """Of a step's number that a column of 64 bits can hold."""
@@ -143,7 +142,7 @@ def _whole(trace: Trace) -> MarkedSteps:
 
 
 def _milliseconds(nanos: dict[str, Ints | None]) -> dict[str, Column | None]:
-    return {name: None if values is None else values * _MS for name, values in nanos.items()}
+    return {name: None if values is None else values * intervals.MS for name, values in nanos.items()}
 
 
 def _host(trace: Trace, steps: MarkedSteps) -> dict[str, Ints | None]:
@@ -193,7 +192,7 @@ def _device(trace: Trace, steps: MarkedSteps) -> dict[str, object]:
     first, last, used = exposed[:, :3].T
     worked = intervals.within(device.busy(trace), first, last)  # by anybody
     nanos = np.stack([last - first, used, last - first - worked, *exposed[:, 3:].T, worked - used], axis=1)
-    times = {name: nanos[:, place] * _MS for place, name in enumerate(_DEVICE_TIMES)}
+    times = {name: nanos[:, place] * intervals.MS for place, name in enumerate(_DEVICE_TIMES)}
     return times | {"kernels": np.bincount(step[kernel & (step >= 0)], minlength=count)}
 
 
@@ -216,7 +215,7 @@ def _counts(trace: Trace, steps: MarkedSteps) -> dict[str, object]:
         counts["launches"] = per_step(steps, trace.start[launches]) if device.has_launches(trace) else None
         counts["syncs"] = per_step(steps, trace.start[calls])
         waited = intervals.joined(intervals.of_slices(trace, calls), intervals.union(held.start, held.end))
-        counts["sync_ms"] = intervals.within(waited, steps.start, steps.end) * _MS
+        counts["sync_ms"] = intervals.within(waited, steps.start, steps.end) * intervals.MS
     return counts
 
 

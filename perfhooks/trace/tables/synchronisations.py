@@ -12,8 +12,9 @@ from perfhooks.trace.model import by_number
 from perfhooks.trace.names import operators, torch_rules, whose
 from perfhooks.trace.names.messages import word
 from perfhooks.trace.nesting import device, intervals, waits
+from perfhooks.trace.nesting.intervals import MS
 from perfhooks.trace.nesting.slices import nest, outermost
-from perfhooks.trace.tables.step_columns import MS, since_start, step_numbers, where
+from perfhooks.trace.tables.step_columns import since_start, step_numbers, where
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace
