@@ -226,7 +226,7 @@ def test_what_was_launched_before_the_window_is_no_partner_of_another_ranks(tmp_
         trace = read(testing.write_trace(tmp_path / f"{rank}.json", events))
         assert collectives.table(trace).height == 1 + rank
         rows.append(of_rank.rows(Capture(rank=rank), trace))
-    (row,) = matching.each(matching.match(pl.concat(rows))).rows(named=True)
+    (row,) = matching.by_collective(matching.match(pl.concat(rows))).rows(named=True)
     assert (nanos(row["duration_ms"]), nanos(row["wait_ms"]), row["last_rank"]) == (100, 40, 0)
 
 
