@@ -21,6 +21,7 @@ import msgspec
 from perfhooks.errors import PerfhooksError
 from perfhooks.options import MOST_STEPS, RECORDING
 from perfhooks.run import layout
+from perfhooks.run.capture import Step
 from perfhooks.run.liveness import Process
 from perfhooks.run.publishing import publish_json
 from perfhooks.run.reading import NotPlainError, read_json
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-Step = Annotated[int, msgspec.Meta(ge=0, lt=1 << 61)]
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 _Steps = Annotated[int, msgspec.Meta(ge=1, le=MOST_STEPS)]
 _Text = Annotated[str, msgspec.Meta(max_length=400)]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import os
+import sys
 from collections import Counter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+
+import msgspec
 
 from perfhooks.guard import logger
+from perfhooks.run.capture import Step
 from perfhooks.run.reading import open_plain
 from perfhooks.run.timeline import in_timeline
 from perfhooks.watching.causes import UNKNOWN
@@ -26,26 +29,29 @@ _LARGEST: Final = 16 << 20
 """Bytes of a table that is read: 10^5 slow steps."""
 _LONGEST: Final = 1000
 """Letters of a text of a table: a function and its file."""
-_BEYOND: Final = 1 << 63
-"""What no table and no JSON holds."""
+_Number = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+_Count = Step
+"""What a table can hold."""
+_TEXTS: Final = ("stage", "cause", "line")
+"""Columns in which an empty cell is a text."""
 
 
 class SlowStep(NamedTuple):
     """A row of the table; what nobody could tell is None."""
 
     stage: str
-    step: int
-    wall_ms: float
-    times_median: float
+    step: Step
+    wall_ms: _Number
+    times_median: _Number
     cause: str
-    explained_ms: float | None
+    explained_ms: _Number | None
     line: str
-    data_ms: float | None
-    gc_ms: float
-    cpu_share: float | None
-    switches: int | None
-    faults: int | None
-    alloc_retries: int | None
+    data_ms: _Number | None
+    gc_ms: _Number
+    cpu_share: _Number | None
+    switches: _Count | None
+    faults: _Count | None
+    alloc_retries: _Count | None
 
     @classmethod
     def of(cls, stage: str, step: int, seen: StepFacts, why: Explanation) -> SlowStep:
@@ -120,41 +126,18 @@ def _cells(text: str) -> Iterator[list[str]]:
 
 
 def _row(cells: list[str]) -> SlowStep | None:
-    """A slow step as it stands in the table; None where it is none."""
+    """A slow step as it stands in the table; None where it is none. A later perfhooks may have more columns."""
+    given = [cell if cell or name in _TEXTS else None for name, cell in zip(SlowStep._fields, cells, strict=False)]
     try:
-        stage, step, wall, times, cause, explained, line, data, gc, cpu, *counts = cells
-        switches, faults, retries = map(_count, counts[:3])  # a later perfhooks may have more
-        return SlowStep(
-            _text(stage), _whole(step), _finite(wall), _finite(times), _text(cause), _number(explained), _text(line),
-            _number(data), _finite(gc), _number(cpu), switches, faults, retries,
-        )  # fmt: skip  # in the order of the columns
-    except ValueError:
+        row = msgspec.convert(given, SlowStep, strict=False)
+    except msgspec.ValidationError:
         return None
+    return row._replace(stage=_text(row.stage), cause=_text(row.cause), line=_text(row.line))
 
 
 def _text(text: str) -> str:
     """A text that is one line, and that a terminal may have."""
     return printable(" ".join(text[:_LONGEST].split()))
-
-
-def _finite(text: str) -> float:
-    if not math.isfinite(found := float(text)):
-        raise ValueError(text)
-    return found
-
-
-def _whole(text: str) -> int:
-    if not -_BEYOND < (found := int(text)) < _BEYOND:
-        raise ValueError(text)
-    return found
-
-
-def _number(text: str) -> float | None:
-    return _finite(text) if text else None
-
-
-def _count(text: str) -> int | None:
-    return _whole(text) if text else None
 
 
 class Log:

@@ -369,7 +369,7 @@ def _stage(ranks: Sequence[_Rank]) -> str:
 
 def _last_slow(ranks: Sequence[_Rank]) -> tuple[tuple[int, SlowStep], ...]:
     """The last slow steps of all ranks; those of several loops have numbers that say nothing of their order."""
-    found = [(rank.rank, step) for rank in ranks for step in rank.slow if 0 <= step.step < _LARGEST_STEP]
+    found = [(rank.rank, step) for rank in ranks for step in rank.slow]
     return tuple(sorted(found, key=lambda each: each[1].step, reverse=True)[:LAST_SLOW])
 
 
