@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 import os
 import re
@@ -23,10 +24,55 @@ MOST_STEPS: Final = 1000
 Ranks = Literal["all", "first-of-node"] | Sequence[int] | Callable[[Job], bool]
 
 
+class Rule(NamedTuple):
+    """What an option may be; None may be given where that is its default."""
+
+    text: str
+    """As the end of "must be ..."."""
+    holds: Callable[[Any], object]
+    """Whether a value is so."""
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return _is_integer(value) or isinstance(value, float)
+
+
+def _are_ranks(value: Any) -> bool:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        return callable(value) or value in ("all", "first-of-node")
+    return len(value) > 0 and all(isinstance(rank, int) and rank >= 0 for rank in value)
+
+
+_FLAG: Final = Rule("true or false", lambda value: isinstance(value, bool))
+_NAME: Final = Rule("a name", lambda value: isinstance(value, str) and value.strip())
+_ABOVE_0: Final = Rule("a number > 0", lambda value: _is_number(value) and value > 0)
+_FROM_0: Final = Rule("a number >= 0", lambda value: _is_number(value) and value >= 0)
+_COUNT: Final = Rule("an integer >= 1 or None", lambda value: _is_integer(value) and value >= 1)
+_PATH: Final = Rule("a path", lambda value: isinstance(value, str | os.PathLike) and os.fspath(value))
+_PARTS: Final = Rule(
+    "parts of kernel names, as 'mine|other'",
+    lambda value: isinstance(value, str) and all(map(str.strip, value.split("|"))),
+)
+_SIGNAL: Final = Rule(
+    "the name of a signal, as 'USR2'",
+    lambda value: isinstance(value, str) and hasattr(signal, f"SIG{value.upper().removeprefix('SIG')}"),
+)
+_RANKS: Final = Rule("'all', 'first-of-node', a list of one or more integers >= 0 or a callable", _are_ranks)
+_ON_ERROR: Final = Rule("'warn' or 'raise'", ("warn", "raise").__contains__)
+_TRIGGER: Final = Rule("'slow' or None", ("slow",).__contains__)
+_KEEP: Final = Rule("'all' or 'slow'", ("all", "slow").__contains__)
+
+
 class Default(NamedTuple):
-    """What an option is when it is not given."""
+    """What an option is when it is not given, and the rule for what may be given."""
 
     value: object
+    rule: Rule | None = None
+    """None where torch itself checks it, and for what is true or false."""
 
 
 class RecordingOptions(TypedDict, total=False):
@@ -67,31 +113,31 @@ class Options(RecordingOptions, total=False):
 
     out: Annotated[
         str | os.PathLike[str] | None,
-        Default(None),
+        Default(None, _PATH),
         Doc("The folder that holds runs; None is ``perf``, or a folder ``perf`` beside the framework's own logs."),
     ]
     run: Annotated[
         str | None,
-        Default(None),
+        Default(None, _NAME),
         Doc("Name of the run, the same on all ranks; None takes the launcher's identity, else the time and process."),
     ]
     ranks: Annotated[
         Ranks,
-        Default("all"),
+        Default("all", _RANKS),
         Doc('Which ranks record: ``"all"``, a list, ``"first-of-node"``, or a callable of the job\'s facts.'),
     ]
-    stage: Annotated[str, Default("train"), Doc("What the loop is called in file names and tables.")]
+    stage: Annotated[str, Default("train", _NAME), Doc("What the loop is called in file names and tables.")]
     background: Annotated[
         bool, Default(True), Doc("Whether a child process makes the files; otherwise the training waits for them.")
     ]
     exit_timeout: Annotated[
         float,
-        Default(60.0),
+        Default(60.0, _FROM_0),
         Doc("How long the end of the process waits for files, in seconds; after that they are made without it."),
     ]
     max_trace_mb: Annotated[
         float | None,
-        Default(None),
+        Default(None, _ABOVE_0),
         Doc(
             "Shorten the windows to come when one's trace, as plain JSON, is larger than this, in MB; None sets no "
             "limit. Their folders are still called by the steps that the schedule asked for: ranks may be shortened "
@@ -100,12 +146,12 @@ class Options(RecordingOptions, total=False):
     ]
     keep_windows: Annotated[
         int | None,
-        Default(None),
+        Default(None, _COUNT),
         Doc("How many windows of a stage a rank keeps, the latest ones; None keeps all."),
     ]
     communication: Annotated[
         str | None,
-        Default(None),
+        Default(None, _PARTS),
         Doc(
             'Parts of names, as ``"mine|other"``: kernels in whose name one of them is found communicate, as do those '
             "of NCCL and the other libraries that are known."
@@ -126,7 +172,7 @@ class Options(RecordingOptions, total=False):
     ]
     trigger: Annotated[
         str | None,
-        Default(None),
+        Default(None, _TRIGGER),
         Doc(
             'What else opens a window: ``"slow"``, a slow step. The window lies over the next one where slow steps '
             "have a rhythm, else after the slow step; at most 10 windows, besides those of the schedule."
@@ -134,7 +180,7 @@ class Options(RecordingOptions, total=False):
     ]
     keep: Annotated[
         str,
-        Default("all"),
+        Default("all", _KEEP),
         Doc(
             'Which windows of the schedule are kept: ``"all"``, or ``"slow"``, those in which a step took more than 3 '
             "times the median and 50 ms."
@@ -142,17 +188,17 @@ class Options(RecordingOptions, total=False):
     ]
     poll: Annotated[
         float,
-        Default(1.0),
+        Default(1.0, _ABOVE_0),
         Doc("Seconds between two looks at the run folder for requests; more spares a disk that many ranks share."),
     ]
     signal: Annotated[
         str | None,
-        Default(None),
+        Default(None, _SIGNAL),
         Doc('A signal that asks this process for a window, as ``"USR2"``; its handler sets a flag and nothing else.'),
     ]
     on_error: Annotated[
         OnError,
-        Default("warn"),
+        Default("warn", _ON_ERROR),
         Doc('``"warn"`` logs what fails on our side and lets training go on; ``"raise"`` is there for tests.'),
     ]
     keep_results: Annotated[
@@ -169,22 +215,23 @@ class Option(NamedTuple):
     type: Any
     default: Any
     meaning: str
+    rule: Rule | None
 
 
-def described() -> list[Option]:
+@functools.cache
+def described() -> tuple[Option, ...]:
     """All options, in the order of their definition."""
-    return [_option(name, hint) for name, hint in get_type_hints(Options, include_extras=True).items()]
+    return tuple(_option(name, hint) for name, hint in get_type_hints(Options, include_extras=True).items())
 
 
 def _option(name: str, hint: Any) -> Option:
     default, doc = hint.__metadata__
-    return Option(name, hint.__origin__, default.value, doc.documentation)
+    rule = _FLAG if hint.__origin__ is bool else default.rule
+    return Option(name, hint.__origin__, default.value, doc.documentation, rule)
 
 
 DEFAULTS: Final = cast("Options", {option.name: option.default for option in described()})
 """What an option is when it is not given."""
-
-_BOOLEANS: Final = frozenset(option.name for option in described() if option.type is bool)
 
 Face = TypeVar("Face", bound=type)
 
@@ -232,11 +279,14 @@ def checked(options: Options) -> Options:
     """
     check_names(options)
     whole: Options = {**DEFAULTS, **options}
-    _check_plain(whole)
-    _check_numbers(whole)
-    _check_signal(whole)
-    _check_watching(whole)
-    _check_ranks(whole["ranks"])
+    for name, _, default, _, rule in described():
+        value = whole[name]  # type: ignore[literal-required]  # it is the name of one
+        if rule is not None and not (value is None and default is None) and not rule.holds(value):
+            raise OptionError(f"{name} must be {rule.text}, got {value!r}")
+    if not whole["watch"] and (whole["trigger"] or whole["keep"] != "all"):
+        raise OptionError("trigger and keep need watch=True: the thread that watches knows which steps are slow")
+    if not whole["watch"] and whole["signal"] is not None:
+        raise OptionError("signal needs watch=True: the thread that watches hears of it")
     return whole
 
 
@@ -256,70 +306,24 @@ def check_names(options: Iterable[str], also: Iterable[str] = ()) -> None:
             raise TypeError(f"unexpected option {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
 
 
-def _check_plain(options: Options) -> None:
-    for name, value in options.items():
-        if name in _BOOLEANS and not isinstance(value, bool):
-            raise OptionError(f"{name} must be true or false, got {value!r}")
-    if options["on_error"] not in ("warn", "raise"):
-        raise OptionError(f"on_error must be 'warn' or 'raise', got {options['on_error']!r}")
-    _check_name("stage", options["stage"])
-    if options["run"] is not None:
-        _check_name("run", options["run"])
-    if options["communication"] is not None:
-        _check_parts("communication", options["communication"])
-    out = options["out"]
-    if out is not None and (not isinstance(out, str | os.PathLike) or not os.fspath(out)):
-        raise OptionError(f"out must be a path, got {out!r}")
-
-
-def _check_watching(options: Options) -> None:
-    if options["trigger"] not in (None, "slow"):
-        raise OptionError(f"trigger must be 'slow' or None, got {options['trigger']!r}")
-    if options["keep"] not in ("all", "slow"):
-        raise OptionError(f"keep must be 'all' or 'slow', got {options['keep']!r}")
-    if not options["watch"] and (options["trigger"] or options["keep"] != "all"):
-        raise OptionError("trigger and keep need watch=True: the thread that watches knows which steps are slow")
-
-
-def _check_signal(options: Options) -> None:
-    name = options["signal"]
-    if name is None:
-        return
-    if not isinstance(name, str) or not hasattr(signal, f"SIG{name.upper().removeprefix('SIG')}"):
-        raise OptionError(f"signal must be the name of a signal, as 'USR2', got {name!r}")
-    if not options["watch"]:
-        raise OptionError("signal needs watch=True: the thread that watches hears of it")
-
-
-def _check_numbers(options: Options) -> None:
-    _check_number("exit_timeout", options["exit_timeout"], may_be_zero=True)
-    _check_number("poll", options["poll"])
-    if options["max_trace_mb"] is not None:
-        _check_number("max_trace_mb", options["max_trace_mb"])
-    if options["keep_windows"] is not None and (
-        type(options["keep_windows"]) is not int or options["keep_windows"] < 1
-    ):
-        raise OptionError(f"keep_windows must be an integer >= 1 or None, got {options['keep_windows']!r}")
-
-
-def check_step(step: object) -> None:
+def check_step(step: Any) -> None:
     """Whether something is the number of a step.
 
     Raises:
         OptionError: It is not.
     """
-    if not isinstance(step, int) or isinstance(step, bool) or step < 0:
+    if not _is_integer(step) or step < 0:
         raise OptionError(f"step must be an integer >= 0, got {step!r}")
 
 
-def check_request(steps: object, recording: Mapping[str, object]) -> None:
+def check_request(steps: Any, recording: Mapping[str, object]) -> None:
     """Whether a window can be asked for like this.
 
     Raises:
         OptionError: A value cannot be.
         TypeError: What is to be recorded is no such option.
     """
-    if not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps <= MOST_STEPS:
+    if not _is_integer(steps) or not 1 <= steps <= MOST_STEPS:
         raise OptionError(f"steps must be an integer from 1 to {MOST_STEPS}, got {steps!r}")
     for name, value in recording.items():
         if name not in RECORDING:
@@ -343,21 +347,6 @@ def selected(ranks: Ranks, job: Job) -> bool:
     return job.rank in ranks
 
 
-def _check_name(option: str, value: object) -> None:
-    if not isinstance(value, str) or not value.strip():
-        raise OptionError(f"{option} must be a name, got {value!r}")
-
-
-def _check_parts(option: str, value: object) -> None:
-    if not isinstance(value, str) or not all(map(str.strip, value.split("|"))):
-        raise OptionError(f"{option} must be parts of kernel names, as 'mine|other', got {value!r}")
-
-
-def _check_number(option: str, value: object, *, may_be_zero: bool = False) -> None:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not (value > 0 or (may_be_zero and value == 0)):
-        raise OptionError(f"{option} must be a number {'>=' if may_be_zero else '>'} 0, got {value!r}")
-
-
 def are_any(ranks: Ranks, world_size: int) -> bool:
     """Whether ``ranks`` may name any rank of a job of that size."""
     return callable(ranks) or isinstance(ranks, str) or min(ranks) < world_size
@@ -368,13 +357,3 @@ def said(ranks: Ranks) -> str | list[int]:
     if callable(ranks):
         return "callable"
     return ranks if isinstance(ranks, str) else sorted(ranks)
-
-
-def _check_ranks(ranks: object) -> None:
-    if callable(ranks) or (isinstance(ranks, str) and ranks in ("all", "first-of-node")):
-        return
-    rule = "ranks must be 'all', 'first-of-node', a list of one or more integers >= 0 or a callable"
-    if isinstance(ranks, str) or not isinstance(ranks, Sequence):
-        raise OptionError(f"{rule}, got {ranks!r}")
-    if not ranks or not all(isinstance(rank, int) and rank >= 0 for rank in ranks):
-        raise OptionError(f"{rule}, got {list(ranks)!r}")
