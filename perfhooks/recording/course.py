@@ -15,7 +15,7 @@ open window is only told of each step (*mark*), and without one nothing happens 
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from perfhooks import words
 from perfhooks.guard import cause_of, guard, is_of_handler, logger
@@ -25,9 +25,7 @@ from perfhooks.recording.ending import lifetime
 from perfhooks.recording.handover import Handover
 from perfhooks.recording.membership import Membership
 from perfhooks.recording.pulse import NEVER, Pulse
-from perfhooks.recording.recorder import Recorder
 from perfhooks.recording.requested import Requests
-from perfhooks.recording.timekeeper import Timekeeper
 from perfhooks.recording.window import action_of, also_counting
 from perfhooks.recording.windows import STOPPED, Windows
 from perfhooks.run import remote
@@ -65,53 +63,48 @@ class State(Enum):
     ENDED = auto()
 
 
-class Wanted(NamedTuple):
-    """What the user of a profiler wants of it."""
-
-    options: Options
-    """All of them, checked."""
-    schedule: Schedule | OnRequest | CallableSchedule | None
-    """Which steps to record; None is from start to stop."""
-    on_trace_ready: HandlerLike | Sequence[HandlerLike] | None
-    """What to make of each window."""
-    recording: Mapping[str, Any]
-    """What torch's recorder takes, of what was given."""
-
-
 class Course:
     """What is due at which step, from the start of a loop to its stop; a `Profiler` has one, and it has `Windows`.
 
     Args:
-        wanted: What the user gave.
+        options: All of them, checked.
+        schedule: Which steps to record; None is from start to stop.
+        on_trace_ready: What to make of each window.
+        recording: What torch's recorder takes, of what was given.
 
     Raises:
         OptionError: A handler is none.
     """
 
-    def __init__(self, wanted: Wanted) -> None:
-        options = self.options = wanted.options
-        stage, out, on_error = options["stage"], options["out"], options["on_error"]
+    def __init__(
+        self,
+        options: Options,
+        schedule: Schedule | OnRequest | CallableSchedule | None,
+        on_trace_ready: HandlerLike | Sequence[HandlerLike] | None,
+        recording: Mapping[str, Any],
+    ) -> None:
+        self.options = options
+        stage, out = options["stage"], options["out"]
         self.pulse = Pulse()
         self.loop = WatchedLoop(Timeline(stage), stage, options["poll"], step=self.pulse.current, wake=self.pulse.wake)
         self.loop.triggers = options["trigger"] == "slow"
-        self.requests = Requests(self.loop, wanted.schedule or FromStartToStop(0))
-        is_plain = wanted.on_trace_ready is None and self.requests.is_until_stop and out is None
+        self.requests = Requests(self.loop, schedule or FromStartToStop(0))
+        is_plain = on_trace_ready is None and self.requests.is_until_stop and out is None
         handover = Handover(
-            [] if is_plain else wanted.on_trace_ready,
-            {**wanted.recording, "communication": options["communication"]},
+            [] if is_plain else on_trace_ready,
+            {**recording, "communication": options["communication"]},
+            stage=stage,
             background=options["background"] and not (out is not None and remote.in_this_process(out)),
             keep_windows=options["keep_windows"],
-            on_error=on_error,
+            on_error=options["on_error"],
         )
         writes = out is not None or bool(handover.recipes)
-        self._timekeeper = Timekeeper(self.loop, handover, on_error)
         self.windows = Windows(
             options,
             self.requests,
-            recorder=Recorder(wanted.recording),
+            recording=recording,
             membership=Membership(options, handover, self.requests, writes=writes),
             handover=handover,
-            timekeeper=self._timekeeper,
         )
         self.state = State.NEW
         self._turn_at = 0
@@ -140,7 +133,7 @@ class Course:
 
     def _let_watch(self) -> None:
         """The loop begins, or goes on: have it watched if there is a folder to write into."""
-        run = self.windows.membership.run
+        run = self.windows.handover.run
         self.loop.begin(run)
         if run is not None and self.options["watch"]:
             if self.options["signal"] is not None:
@@ -161,7 +154,7 @@ class Course:
         with lifetime.busy(), guard("ending the profile", self.options["on_error"]):
             is_whole = self.requests.is_until_stop and cause is None
             self._close(self.pulse.step, None if is_whole else cause or STOPPED)
-            self._timekeeper.write()
+            self.windows.handover.keep_time(self.loop)
         self.windows.handover.tasks.poll()
 
     def end(self) -> None:
@@ -234,7 +227,7 @@ class Course:
                 if pulse.is_recording:
                     windows.label()
                 if step >= timeline.full_at:
-                    self._timekeeper.write()
+                    windows.handover.keep_time(self.loop)
                 if windows.handover.tasks.pending:
                     windows.handover.tasks.poll()
                 self._turn_at = self._due(step)
@@ -272,7 +265,7 @@ class Course:
             self.state = State.LEFT_OUT
             self.pulse.rest()
             return
-        self.loop.run = self.windows.membership.run
+        self.loop.run = self.windows.handover.run
         self.windows.open(step)
 
     def _go_on(self, window: Window, step: int) -> None:

@@ -20,10 +20,11 @@ from perfhooks.handlers import Handler
 from perfhooks.handlers.permit import Permit
 from perfhooks.recording.tasks import QUEUE, Tasks
 from perfhooks.recording.worker import can_start
+from perfhooks.run import layout
 from perfhooks.run.capture import Capture, Cost, Place
 from perfhooks.run.circumstances import Circumstances
+from perfhooks.run.folder import Run
 from perfhooks.run.installation import Installation
-from perfhooks.run.layout import PAGE
 from perfhooks.run.liveness import began_s, boot
 from perfhooks.run.manifest import versions
 from perfhooks.run.publishing import publish, shown
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perfhooks.recording.requested import RequestedWindow
-    from perfhooks.run.folder import Run
     from perfhooks.run.timeline import Rows
     from perfhooks.schedule import Planned
+    from perfhooks.watching.loops import WatchedLoop
 
 HandlerLike = str | Mapping[str, Any] | Handler | Callable[..., object]
 
@@ -80,11 +81,6 @@ class _Saved(NamedTuple):
     bytes: int
 
 
-def place_of(window: Recorded, run: Run, stage: str) -> Place:
-    """Where a window goes, by the steps that the schedule asked for: a rank that shortened it meets the others."""
-    return run.place(stage, window.first, window.planned.last + window.shortened if window.planned else None)
-
-
 class Handover:
     """Takes recorded windows from a profiler, and sees to it that they are finished without the training waiting.
 
@@ -96,6 +92,7 @@ class Handover:
             callables, which get the window itself, at once. None, or the name ``"default"`` among others, makes
             everything that was recorded for.
         recorded: The recording options, and what else reading the trace needs to know; kept with each capture.
+        stage: The loop that the windows belong to.
         background: Whether a child process does it; otherwise it is done at once.
         keep_windows: How many windows to keep; None keeps all.
         on_error: What a failure does.
@@ -109,6 +106,7 @@ class Handover:
         wanted: HandlerLike | Sequence[HandlerLike] | None,
         recorded: Mapping[str, Any],
         *,
+        stage: str,
         background: bool = False,
         keep_windows: int | None = None,
         on_error: OnError = "warn",
@@ -120,11 +118,14 @@ class Handover:
         self.listeners: list[Callable[[Capture, Place], object]] = []
         self.tasks = Tasks(self._heard, on_error)
         self.recorded = {name: value for name, value in recorded.items() if isinstance(value, bool | int | str)}
+        self._stage = stage
         self._background = background
         self._keep_windows = keep_windows
         self._on_error = on_error
-        self._run: Run | None = None
+        self.run: Run | None = None
+        """Where this rank writes; None before it has joined the others, and where no files are wanted."""
         self._is_page_old = False
+        self._has_lost_steps = False
         self.is_loud = True
         """Whether finished windows are worth an INFO line: of several ranks that record, one says it."""
 
@@ -134,7 +135,7 @@ class Handover:
         Args:
             run: Where their files go; None where no files are wanted.
         """
-        self._run = run
+        self.run = run
         self.tasks.open(self._log(run))
 
     def _log(self, run: Run | None) -> Path | None:
@@ -145,7 +146,7 @@ class Handover:
             logger.info("there is no Python to start here (%s): the training makes the files itself", sys.executable)
             self._background = False
             return None
-        return run.folder / f"rank{run.rank}.worker.log"
+        return run.folder / layout.worker_log(run.rank)
 
     @property
     def has_files(self) -> bool:
@@ -154,7 +155,7 @@ class Handover:
 
     def move(self, run: Run | None) -> None:
         """Go to another folder, before anything was written into this one; None goes nowhere."""
-        self._run = run
+        self.run = run
         self.tasks.move(self._log(run))
 
     def warm_up(self) -> None:
@@ -167,27 +168,37 @@ class Handover:
         """Whether so many windows wait to be finished that no other should be recorded."""
         return self.tasks.windows_left >= QUEUE
 
-    def take(
-        self, window: Recorded, stage: str, *, write: bool = True, release: Callable[[], None] | None
-    ) -> int | None:
+    def place_of(self, window: Recorded) -> Place | None:
+        """Where a window goes, by the steps that the schedule asked for: a rank that shortened it meets the others.
+
+        None where no files are written.
+        """
+        last = window.planned.last + window.shortened if window.planned else None
+        return None if self.run is None else self.run.place(self._stage, window.first, last)
+
+    def enter(self, window: Recorded | None) -> None:
+        """A window begins; None where it has ended."""
+        if self.run is not None:
+            place = None if window is None else self.place_of(window)
+            self.run.enter_window(None if place is None else place.folder.name)
+
+    def take(self, window: Recorded, *, write: bool = True, release: Callable[[], None] | None) -> int | None:
         """Save a window that has just been recorded, call the callables and hand it to the worker.
 
         Args:
             window: It has stopped and not been saved.
-            stage: The loop it belongs to.
             write: Whether it is worth files.
             release: Frees what the recorder holds, when nobody is to ask the window any more.
 
         Returns:
             Size of the saved trace in bytes; None if nothing was saved.
         """
-        run = self._run if write else None
-        place = None if run is None else place_of(window, run, stage)
+        place = self.place_of(window) if write else None
         if place is not None and not window.ready:
-            self._note(window, place, stage)
+            self._note(window, place)
             return None
         token = secrets.token_hex(4)
-        saved = None if run is None or place is None else self._save(window, place, run.saved_trace_for(place, token))
+        saved = None if place is None else self._save(window, place, Run.of(place).saved_trace_for(place, token))
         try:
             for call in self.calls:
                 with guard(f"handler {getattr(call, '__qualname__', call)!r}", self._on_error):
@@ -195,7 +206,7 @@ class Handover:
         finally:  # a callable may end the training
             freed_s = _timed(release) if release is not None else 0.0
             if place is not None and saved is not None:
-                self._keep(self._facts(window, place.rank, stage, token), place, saved, freed_s)
+                self._keep(self._facts(window, place.rank, token), place, saved, freed_s)
         return None if saved is None else saved.bytes
 
     def _keep(self, facts: Capture, place: Place, saved: _Saved, freed_s: float) -> None:
@@ -211,13 +222,13 @@ class Handover:
             return _Saved(path, seconds, path.stat().st_size)
         return None
 
-    def _note(self, window: Recorded, place: Place, stage: str) -> None:
+    def _note(self, window: Recorded, place: Place) -> None:
         """A window of which there is nothing but what went wrong."""
         logger.warning("%s has no trace: %s", place.folder.name, "; ".join(window.notes))
         with guard(f"noting what became of {place.folder.name}", self._on_error):
-            place.save(replace(self._facts(window, place.rank, stage), state="done"))
+            place.save(replace(self._facts(window, place.rank), state="done"))
 
-    def _facts(self, window: Recorded, rank: int, stage: str, token: str = "") -> Capture:
+    def _facts(self, window: Recorded, rank: int, token: str = "") -> Capture:
         asked = window.request.asked if window.request else None
         more = {} if asked is None else dict(asked.options)
         recipes = _sorted(_listed(self._wanted, {**self._recorded, **more}))[0] if more else self.recipes
@@ -225,7 +236,7 @@ class Handover:
             rank=rank,
             node=platform.node(),
             boot=boot(),
-            stage=stage,
+            stage=self._stage,
             first=window.first,
             last=window.planned.last if window.planned else None,
             reached=window.reached,
@@ -256,17 +267,22 @@ class Handover:
     @property
     def _permit(self) -> Permit:
         """What this process says itself: of a file, nobody knows who wrote it."""
-        return Permit(handlers=self.recipes, remote=None if self._run is None else self._run.remote)
+        return Permit(handlers=self.recipes, remote=None if self.run is None else self.run.remote)
 
-    def keep_time(self, rows: Rows, *, more: bool = False) -> None:
-        """Append steps to the run's timeline; many of them are left to the worker, as text takes its time.
+    def keep_time(self, loop: WatchedLoop) -> None:
+        """Append the steps of a loop that have ended to the run's timeline; where that failed once, they are lost."""
+        with loop.timeline.taking:
+            rows = loop.timeline.rows()
+            if not self._has_lost_steps:
+                self._has_lost_steps = True
+                with guard("writing the timeline", self._on_error):
+                    self._is_page_old |= loop.wrote_steps
+                    self._write_steps(rows)
+                    loop.wrote_steps = self._has_lost_steps = False
 
-        Args:
-            rows: They have ended.
-            more: Whether others were written since the last call.
-        """
-        self._is_page_old |= more
-        run = self._run
+    def _write_steps(self, rows: Rows) -> None:
+        """Write steps; many of them are left to the worker, as text takes its time."""
+        run = self.run
         if run is None or not len(rows.numbers):
             return
         self._is_page_old = True
@@ -287,7 +303,9 @@ class Handover:
         if not self._background:
             turn_page(place, self._permit)
         else:
-            self.tasks.tell(TurnPage(f"{place.folder}/{PAGE}", str(place.folder), place.rank, self._permit), None)
+            self.tasks.tell(
+                TurnPage(f"{place.folder}/{layout.PAGE}", str(place.folder), place.rank, self._permit), None
+            )
 
     def _heard(self, place: Place) -> None:
         """The worker has finished a window."""
@@ -297,7 +315,7 @@ class Handover:
     def _finished(self, place: Place, capture: Capture) -> None:
         for note in capture.notes:
             logger.warning("%s: %s", place.folder.name, note)
-        page = place.folder.parent / PAGE
+        page = place.folder.parent / layout.PAGE
         level = logging.INFO if self.is_loud else logging.DEBUG
         logger.log(
             level, "%s -> %s", capture.headline or _plainly(capture), shown(page if page.exists() else place.folder)
@@ -309,7 +327,7 @@ class Handover:
     def abandon(self) -> None:
         """This process is a forked child: the worker and its windows are its parent's."""
         self.tasks.abandon()
-        self._run = None
+        self.run = None
 
 
 def _timed(act: Callable[[], object]) -> float:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from perfhooks.guard import logger
 from perfhooks.options import are_any, said, selected
-from perfhooks.recording.handover import place_of
 from perfhooks.run import remote
 from perfhooks.run.folder import Run
 from perfhooks.run.job import current_job
@@ -18,9 +17,8 @@ if TYPE_CHECKING:
 
     from perfhooks.job import Job
     from perfhooks.options import Options
-    from perfhooks.recording.handover import Handover, Recorded
+    from perfhooks.recording.handover import Handover
     from perfhooks.recording.requested import Requests
-    from perfhooks.run.capture import Place
 
 _STARTED: Final[Counter[tuple[str, str]]] = Counter()
 """How many runs without a name were begun in this process, by the folder for runs and the stage."""
@@ -42,11 +40,11 @@ class Membership:
         self._requests = requests
         self.writes = writes
         """Whether files are wanted at all."""
-        self.run: Run | None = None
-        """Where this rank writes; None before it has joined, and where no files are wanted."""
         self._job: Job | None = None
-        self._asked_for: tuple[str | os.PathLike[str] | None, str | None] = (None, None)
-        """The folder for runs and the name of the run that ``start()`` was given."""
+        self._out: str | os.PathLike[str] = "perf"
+        """The folder that holds runs."""
+        self._name: str | None = None
+        """That of the run, if somebody gave it one."""
         self._number: int | None = None
 
     def join(self, out: str | os.PathLike[str] | None, run: str | None) -> bool:
@@ -60,7 +58,7 @@ class Membership:
             Whether this rank records.
         """
         job = self._job = current_job()
-        self._asked_for = out, run
+        self._out, self._name = self._options["out"] or out or "perf", self._options["run"] or run
         self._count_runs()
         ranks = self._options["ranks"]
         if not selected(ranks, job):
@@ -70,8 +68,7 @@ class Membership:
                 )
             return False
         if self.writes:
-            self.run = self.run or self._open_run(job)
-            self._handover.open(self.run)
+            self._handover.open(self._handover.run or self._open_run(job))
         self._handover.is_loud = self._speaks(job)
         return True
 
@@ -91,40 +88,18 @@ class Membership:
                 "call start() after init_process_group()", job.rank, job.world_size, before.rank, before.world_size,
             )  # fmt: skip  # the values stand under the words
             return True
-        old, self.run = self.run, None
-        records = selected(self._options["ranks"], job)
-        if records and self.writes:
-            self.run = self._open_run(job)
-        self._handover.move(self.run)
+        old, records = self._handover.run, selected(self._options["ranks"], job)
+        self._handover.move(self._open_run(job) if records and self.writes else None)
         if old is not None:
             old.discard()
         self._handover.is_loud = self._speaks(job)
         return records
 
-    @property
-    def folder(self) -> Path | None:
-        """The run folder; None where there is none."""
-        return None if self.run is None else self.run.folder
-
-    def place_of(self, window: Recorded) -> Place | None:
-        """Where the files of a window go; None where no files are written."""
-        return None if self.run is None else place_of(window, self.run, self._options["stage"])
-
-    def enter(self, window: Recorded | None) -> None:
-        """A window begins; None where it has ended."""
-        if self.run is not None:
-            place = None if window is None else self.place_of(window)
-            self.run.enter_window(None if place is None else place.folder.name)
-
-    def abandon(self) -> None:
-        """This process is a forked child: the folder is its parent's."""
-        self.run = None
-
     def _speaks(self, job: Job) -> bool:
         """Whether it is this rank that speaks; what somebody's callable says of others is not for us to ask."""
-        ranks = self._options["ranks"]
+        ranks, run = self._options["ranks"], self._handover.run
         if callable(ranks):
-            others = self.run is not None and not self.run.is_new and not job.is_restart
+            others = run is not None and not run.is_new and not job.is_restart
         else:
             others = selected(ranks, job.first)
         return job.rank == 0 or not others
@@ -138,14 +113,6 @@ class Membership:
             "keep_windows": self._options["keep_windows"],
         }
         return Run.open(self._out, self._name, job, facts, before=self._number or 0)
-
-    @property
-    def _out(self) -> str | os.PathLike[str]:
-        return self._options["out"] or self._asked_for[0] or "perf"
-
-    @property
-    def _name(self) -> str | None:
-        return self._options["run"] or self._asked_for[1]
 
     def _count_runs(self) -> None:
         """Number the runs that have no name: every rank does, whether it records or not, so all come to the same."""

@@ -11,7 +11,7 @@ from typing_extensions import Self, Unpack
 from perfhooks.errors import OptionError
 from perfhooks.guard import cause_of, guard, logger, speak_up
 from perfhooks.options import Options, check_request, checked, recording, with_options
-from perfhooks.recording.course import Course, State, Wanted
+from perfhooks.recording.course import Course, State
 from perfhooks.recording.ending import lifetime
 from perfhooks.recording.like_torch.accepted import check_recording
 from perfhooks.recording.like_torch.face import TorchFace
@@ -73,8 +73,8 @@ class Profiler(TorchFace):
             check_out(whole["out"])
         if whole["max_trace_mb"] is not None and not isinstance(steps, Schedule):
             raise OptionError("max_trace_mb needs a schedule whose windows are known, so that they can be shortened")
-        wanted = Wanted(whole, steps, on_trace_ready, check_recording(recording(options)))
-        super().__init__(Course(wanted), on_trace_ready)
+        course = Course(whole, steps, on_trace_ready, check_recording(recording(options)))
+        super().__init__(course, on_trace_ready)
         speak_up()
 
     def start(
@@ -191,7 +191,8 @@ class Profiler(TorchFace):
     @property
     def folder(self) -> Path | None:
         """The run folder; None where no files are written, and before the profiler has been started."""
-        return self._course.windows.membership.folder
+        run = self._course.windows.handover.run
+        return None if run is None else run.folder
 
     @property
     def in_window(self) -> bool:

@@ -52,9 +52,9 @@ def on_trace_ready(
         with guard("handling the trace"):
             if not runs:
                 runs.append(Run.open(out, run, current_job(), {}))
-                handovers.append(Handover(list(wanted) or None, _options(profile)))
+                handovers.append(Handover(list(wanted) or None, _options(profile), stage=stage))
                 handovers[0].open(runs[0])
-            handovers[0].take(_Foreign(profile), stage, release=None)
+            handovers[0].take(_Foreign(profile), release=None)
 
     return handle
 

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from perfhooks.guard import logger
 from perfhooks.recording import labelling
 from perfhooks.recording.ending import lifetime
-from perfhooks.recording.window import LostStacksError, recorder_busy
+from perfhooks.recording.window import LostStacksError, Window, recorder_busy
 from perfhooks.schedule import Phase
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from perfhooks.options import Options
     from perfhooks.recording.handover import Handover
     from perfhooks.recording.membership import Membership
-    from perfhooks.recording.recorder import Recorder
     from perfhooks.recording.requested import RequestedWindow, Requests
-    from perfhooks.recording.timekeeper import Timekeeper
-    from perfhooks.recording.window import Window
+    from perfhooks.schedule import Phases
 
 STOPPED: Final = "stopped before its last step"
 
@@ -29,10 +29,9 @@ class Windows:
     Args:
         options: The profiler's.
         requests: The schedule, and what else was asked for.
-        recorder: Makes each.
-        membership: Knows where their files go.
+        recording: What torch's recorder takes, for all of them.
+        membership: Knows whether files are wanted.
         handover: Takes what was recorded.
-        timekeeper: Has the steps written before a window's page is made.
     """
 
     def __init__(
@@ -40,17 +39,18 @@ class Windows:
         options: Options,
         requests: Requests,
         *,
-        recorder: Recorder,
+        recording: Mapping[str, Any],
         membership: Membership,
         handover: Handover,
-        timekeeper: Timekeeper,
     ) -> None:
         self._options = options
-        self.recorder = recorder
+        self.recording = dict(recording)
+        """What torch's recorder takes, for each window to come."""
+        self.metadata: dict[str, str] = {}
+        """JSON values for every trace to come, by name."""
         self.membership = membership
         self._requests = requests
         self.handover = handover
-        self._timekeeper = timekeeper
         self.current: Window | None = None
         """The one that is open."""
         self.last: Window | None = None
@@ -88,21 +88,28 @@ class Windows:
             window.request = None
         else:
             marks_steps = self.membership.writes or not self._requests.is_until_stop
-            window = self.recorder.window(step, phases, self._ready, marks_steps=marks_steps)
+            window = self._window(step, phases, {}, marks_steps=marks_steps)
         window.shortened = self._requests.shortened
         return window
 
     def _requested(self, request: RequestedWindow, step: int) -> Window:
-        window = self.recorder.window(step, request.phases, self._ready, options=request.asked.options)
+        window = self._window(step, request.phases, request.asked.options)
         window.request = request
         window.notes += [request.note] if request.note else []
         return window
 
+    def _window(self, first: int, phases: Phases, more: Mapping[str, bool], *, marks_steps: bool = True) -> Window:
+        recording = {**self.recording, **more}
+        return Window(
+            first=first, phases=phases, on_trace_ready=self._ready, recording=recording, marks_steps=marks_steps
+        )
+
     def _begin(self, window: Window) -> None:
         """Start the recorder last: what is done after that is part of the first step."""
-        self.recorder.tell(window)
+        for key, value in self.metadata.items():
+            window.preset_metadata_json(key, value)
         self.handover.warm_up()
-        self.membership.enter(window)
+        self.handover.enter(window)
         lifetime.watch(window)
         try:
             window.start()
@@ -113,7 +120,7 @@ class Windows:
 
     def _leave(self, window: Window) -> None:
         lifetime.unwatch(window)
-        self.membership.enter(None)
+        self.handover.enter(None)
 
     def label(self) -> None:
         """Have the parts of the step labelled that nobody labels; done at every recorded step."""
@@ -137,7 +144,7 @@ class Windows:
             window.close(reached, partial)
         except LostStacksError:
             # the windows to come are recorded without them, and say so
-            self.recorder.options["with_stack"] = self.handover.recorded["with_stack"] = False
+            self.recording["with_stack"] = self.handover.recorded["with_stack"] = False
             raise
         finally:
             self._leave(window)
@@ -150,17 +157,15 @@ class Windows:
 
     def _ready(self, window: Window) -> None:
         """Called by torch when a window has been recorded."""
-        requests, stage = self._requests, self._options["stage"]
+        requests = self._requests
         # a loop that ends with the step before a window leaves one that never saw a step
         is_empty = window.partial == STOPPED and window.reached == window.first != requests.began
         is_dull = self._options["keep"] == "slow" and window.request is None and requests.loop.was_dull(window.first)
         keep = self._options["keep_results"] and not (is_empty and self.last is not None)
-        self._timekeeper.write()
-        size = self.handover.take(
-            window, stage, write=not is_empty and not is_dull, release=None if keep else window.release
-        )
+        self.handover.keep_time(requests.loop)
+        size = self.handover.take(window, write=not is_empty and not is_dull, release=None if keep else window.release)
         if window.request is not None:
-            place = None if size is None else self.membership.place_of(window)
+            place = None if size is None else self.handover.place_of(window)
             folder = None if place is None else place.folder.name
             requests.recorded(window.request, folder, window.first, window.reached - 1, window.notes)
         elif size is not None and window.partial is None and self._options["max_trace_mb"] is not None:
@@ -174,5 +179,4 @@ class Windows:
         """This process is a forked child: everything is its parent's."""
         labelling.take_back()
         self.current = self.last = None
-        self.membership.abandon()
         self.handover.abandon()

@@ -32,7 +32,7 @@ class TorchFace(TorchProfile):
         self._course = course
         self.pulse = course.pulse
         """What the loop touches at each step."""
-        recording = course.windows.recorder.options
+        recording = course.windows.recording
         try:
             super().__init__(**recording, on_trace_ready=on_trace_ready)
         except (AssertionError, TypeError, ValueError) as error:
@@ -132,7 +132,7 @@ class TorchFace(TorchProfile):
     def set_custom_trace_id_callback(self, callback: Callable[[], str]) -> None:
         """Make the trace ids of the windows to come by another callback."""
         self.custom_trace_id_callback = callback
-        self._course.windows.recorder.options["custom_trace_id_callback"] = callback
+        self._course.windows.recording["custom_trace_id_callback"] = callback
 
     def add_metadata(self, key: str, value: str) -> None:
         """Add a string to the trace that is being recorded, or to the next one."""
@@ -153,7 +153,7 @@ class TorchFace(TorchProfile):
     def preset_metadata_json(self, key: str, value: str) -> None:
         """Add a JSON value to every trace from the next one on."""
         windows = self._course.windows
-        windows.recorder.metadata[key] = value = metadata_json(value)
+        windows.metadata[key] = value = metadata_json(value)
         if windows.current is not None:
             windows.current.preset_metadata_json(key, value)
 
