@@ -12,7 +12,7 @@ import polars as pl
 from perfhooks.errors import PerfhooksError
 from perfhooks.run import layout
 from perfhooks.run.capture import Step
-from perfhooks.run.layout import CAPTURE, artifact, rank_of_run_file
+from perfhooks.run.layout import CAPTURE, artifact, ranks_of_run
 from perfhooks.run.reading import read_bytes, read_json
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class RankedWindow:
 
 def began(seen: Listing) -> set[int]:
     """The ranks that left any sign of having been asked to record in the folder of a run."""
-    return {rank for name in seen.files if (rank := rank_of_run_file(name)) is not None}
+    return ranks_of_run(seen.files)
 
 
 def read(folder: Path, ranks: Iterable[int]) -> RankedWindow:

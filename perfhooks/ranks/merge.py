@@ -14,8 +14,9 @@ import msgspec
 from perfhooks import ranks as ranks_of_run
 from perfhooks.errors import OptionError, PerfhooksError, TraceError
 from perfhooks.ranks.missing import named
+from perfhooks.run import layout
 from perfhooks.run.finished import FinishedRun
-from perfhooks.run.layout import MANIFEST, MERGED, rank_of_trace, rank_of_window_file
+from perfhooks.run.layout import MANIFEST, MERGED
 from perfhooks.run.publishing import publish, shown
 from perfhooks.run.reading import NotPlainError, check_plain
 from perfhooks.trace.model import epoch
@@ -120,7 +121,7 @@ def merge(
 
 def is_ours(folder: Path) -> bool:
     """Whether a folder is that of a run, or of a window of one: then `merge` knows its traces."""
-    return (folder / MANIFEST).exists() or any(rank_of_window_file(path.name) is not None for path in folder.iterdir())
+    return (folder / MANIFEST).exists() or bool(layout.ranks_of_window(path.name for path in folder.iterdir()))
 
 
 def _window(target: Path) -> Path:
@@ -135,7 +136,8 @@ def _window(target: Path) -> Path:
 def _traces(window: Path) -> dict[int, Path]:
     if not window.is_dir():
         raise PerfhooksError(f"there is no folder {window}")
-    return {rank: path for path in window.iterdir() if (rank := rank_of_trace(path.name)) is not None}
+    names = [path.name for path in window.iterdir()]
+    return {rank: window / name for kind in layout.traces for rank, name in kind.ranks(names).items()}
 
 
 @contextmanager

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from perfhooks.run.layout import PAGE, PAGE_DATA, PAGE_LOCK, rank_of_share, rank_of_window_file
+from perfhooks.run import layout
+from perfhooks.run.layout import PAGE, PAGE_DATA, PAGE_LOCK
 from perfhooks.run.locking import locked
 from perfhooks.run.publishing import encoded, publish
 from perfhooks.run.remote import copy
@@ -84,6 +85,5 @@ def is_due(place: Place) -> bool:
         place: The window that was finished.
     """
     names = [path.name for path in place.folder.iterdir()]
-    shared = {rank_of_share(name) for name in names} - {None}
-    recorded = {rank for rank in map(rank_of_window_file, names) if rank is not None}
+    shared, recorded = set(layout.share.ranks(names)), layout.ranks_of_window(names)
     return place.rank in shared and (place.rank == min(recorded) or recorded == shared)

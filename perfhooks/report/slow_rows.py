@@ -92,6 +92,5 @@ def _table(run: Path | None, seen: Listing | None = None) -> tuple[pl.DataFrame,
 
 def _files(run: Path, seen: Listing) -> dict[int, Path]:
     """The file of each rank that has slow steps."""
-    ranks = sorted({rank for name in seen.files if (rank := layout.rank_of_slow_steps(name)) is not None})
-    paths = {rank: run / layout.slow_steps(rank) for rank in ranks}
+    paths = {rank: run / name for rank, name in layout.slow_steps.ranks(seen.files).items()}
     return {rank: path for rank, path in paths.items() if is_plain(path)}

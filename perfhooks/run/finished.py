@@ -133,10 +133,7 @@ class FinishedRun:
     def ranks(self) -> list[int]:
         """The ranks that finished a window; where none did, those that timed steps."""
         found = {place.rank for window in self.windows for place in window.captures}
-        return sorted(found or self._timed())
-
-    def _timed(self) -> set[int]:
-        return {rank for name in self.listing.files if (rank := layout.rank_of_timeline(name)) is not None}
+        return sorted(found or layout.timeline.ranks(self.listing.files))
 
     @property
     def rank(self) -> int:

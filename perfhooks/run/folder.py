@@ -156,9 +156,9 @@ class Run:
 
     def owners(self) -> dict[int, Process]:
         """The process that records, or recorded, as each rank."""
-        ranks = {layout.rank_of_owner(name): name for name in Listing.of(self.folder).files}
-        found = {rank: _owner(self.folder / name) for rank, name in sorted(ranks.items(), key=str) if rank is not None}
-        return {rank: process for rank, process in sorted(found.items()) if process is not None}
+        names = layout.owner.ranks(Listing.of(self.folder).files)
+        found = {rank: _owner(self.folder / name) for rank, name in names.items()}
+        return {rank: process for rank, process in found.items() if process is not None}
 
     def latest_windows(self, most: int, seen: Listing, finished: Sequence[str]) -> list[Path]:
         """Those of the folders that changed last, the latest first; of a long run only these are asked when that was.
@@ -229,10 +229,8 @@ class Run:
 
     def _marks(self, seen: Listing | None = None) -> Iterator[tuple[Place, Path, bool]]:
         """Windows that were begun and not ended, with the mark of each, and whether its process is gone."""
-        for name in sorted((seen or Listing.of(self.folder)).files):
-            path, rank = self.folder / name, layout.rank_of_mark(name)
-            if rank is None:
-                continue
+        for rank, name in layout.mark.ranks((seen or Listing.of(self.folder)).files).items():
+            path = self.folder / name
             with contextlib.suppress(OSError, PerfhooksError):
                 mark = read_json(path, _Mark, "the mark of a window")
                 alive = mark.process.is_alive
@@ -346,8 +344,7 @@ class _Mark(msgspec.Struct):
 
 def places_of(window: Path) -> list[Place]:
     """The ranks that left anything of a window."""
-    found = (layout.rank_of_window_file(entry.name) for entry in _entries(window))
-    return [Place(window, rank) for rank in sorted({rank for rank in found if rank is not None})]
+    return [Place(window, rank) for rank in sorted(layout.ranks_of_window(entry.name for entry in _entries(window)))]
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from perfhooks.errors import PerfhooksError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 # --- of the folder that holds runs ---
@@ -53,19 +54,9 @@ COLLECTIVES: Final = "collectives.csv"
 MERGED: Final = "merged.pt.trace.json.gz"
 """The traces of all ranks of a window side by side; it has no rank."""
 
-_RANK_DIGITS: Final = 6
-_RANK: Final = rf"rank(?P<rank>0|[1-9][0-9]{{0,{_RANK_DIGITS - 1}}})"
-_OF_RUN: Final = re.compile(rf"\.?{_RANK}\.(?:timeline\.csv|worker\.log|recording)")
-_OF_WINDOW: Final = re.compile(rf"\.?{_RANK}\.(?:capture|\w+\.spool)\.json", re.ASCII)
-_TIMELINE: Final = re.compile(rf"{_RANK}\.timeline\.csv")
-_SHARE: Final = re.compile(rf"{_RANK}\.page\.json")
-_TRACE: Final = re.compile(rf"{_RANK}\.pt\.trace\.json(?:\.gz)?")
-_SPOOL: Final = re.compile(rf"\.{_RANK}\.(?P<token>\w+)\.spool\.json", re.ASCII)
-_MARK: Final = re.compile(rf"\.{_RANK}\.recording")
-_RAW_STEPS: Final = re.compile(rf"\.{_RANK}\.steps\.[0-9]+\.npz")
-_OWNER: Final = re.compile(rf"\.{_RANK}\.process")
-_SLOW: Final = re.compile(rf"{_RANK}\.slow\.csv")
-_STATUS: Final = re.compile(rf"{_RANK}\.status\.json")
+_RANK: Final = "(?P<rank>0|[1-9][0-9]{0,5})"
+_SPOOL: Final = re.compile(rf"\.rank{_RANK}\.(?P<token>\w+)\.spool\.json", re.ASCII)
+_RAW_STEPS: Final = re.compile(rf"\.rank{_RANK}\.steps\.[0-9]+\.npz")
 _WINDOW: Final = re.compile(r"(?P<stage>.+?)-(?P<first>[0-9]{6,18})(?:-(?P<last>[0-9]{6,18}))?")
 _LONGEST: Final = 255
 """Bytes of the longest name that Linux, macOS and Windows take."""
@@ -89,54 +80,46 @@ def below(folder: Path, name: str) -> Path:
 # --- the names of a run's files ---
 
 
-def timeline(rank: int) -> str:
-    """The wall times of all steps of a rank."""
-    return f"rank{rank}.timeline.csv"
+class OfRank:
+    """What a file of a rank is called, and back.
+
+    Args:
+        name: Its name, with ``*`` in the place of the number.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._pattern = re.compile(re.escape(name).replace(r"\*", _RANK))
+
+    def __call__(self, rank: int) -> str:
+        """The name of a rank's."""
+        return self._name.replace("*", str(rank))
+
+    def ranks(self, names: Iterable[str]) -> dict[int, str]:
+        """Which of some names are such, by rank, the lowest first."""
+        return dict(sorted((int(found["rank"]), found[0]) for found in map(self._pattern.fullmatch, names) if found))
 
 
-def startup(rank: int) -> str:
-    """What a rank's process did before its first step, where `perfhooks run` looked."""
-    return f"rank{rank}.startup.csv"
-
-
-def status(rank: int) -> str:
-    """Where a rank is, as it says itself every few seconds."""
-    return f"rank{rank}.status.json"
-
-
-def slow_steps(rank: int) -> str:
-    """The slow steps of a rank, each with its cause."""
-    return f"rank{rank}.slow.csv"
-
-
-def slow_stacks(rank: int) -> str:
-    """Where the training thread was during slow steps, as folded stacks in milliseconds."""
-    return f"rank{rank}.slow.folded"
-
-
-def worker_log(rank: int) -> str:
-    """What the worker of a rank prints."""
-    return f"rank{rank}.worker.log"
-
-
-def lock(rank: int) -> str:
-    """Held by whoever finishes windows of a rank."""
-    return f".rank{rank}.lock"
-
-
-def mark(rank: int) -> str:
-    """There while a window of a rank is open."""
-    return f".rank{rank}.recording"
-
-
-def owner(rank: int) -> str:
-    """Which process records as this rank."""
-    return f".rank{rank}.process"
-
-
-def owner_lock(rank: int) -> str:
-    """Held while a process becomes that one."""
-    return f".rank{rank}.process.lock"
+timeline: Final = OfRank("rank*.timeline.csv")
+"""The wall times of all steps of a rank."""
+startup: Final = OfRank("rank*.startup.csv")
+"""What a rank's process did before its first step, where `perfhooks run` looked."""
+status: Final = OfRank("rank*.status.json")
+"""Where a rank is, as it says itself every few seconds."""
+slow_steps: Final = OfRank("rank*.slow.csv")
+"""The slow steps of a rank, each with its cause."""
+slow_stacks: Final = OfRank("rank*.slow.folded")
+"""Where the training thread was during slow steps, as folded stacks in milliseconds."""
+worker_log: Final = OfRank("rank*.worker.log")
+"""What the worker of a rank prints."""
+lock: Final = OfRank(".rank*.lock")
+"""Held by whoever finishes windows of a rank."""
+mark: Final = OfRank(".rank*.recording")
+"""There while a window of a rank is open."""
+owner: Final = OfRank(".rank*.process")
+"""Which process records as this rank."""
+owner_lock: Final = OfRank(".rank*.process.lock")
+"""Held while a process becomes that one."""
 
 
 def raw_steps(rank: int, first: int) -> str:
@@ -155,6 +138,12 @@ def window(stage: str, first: int, last: int | None) -> str:
 def artifact(rank: int, name: str) -> str:
     """A file of a rank: ``rank0.steps.csv``."""
     return f"rank{rank}.{name}"
+
+
+capture: Final = OfRank(f"rank*.{CAPTURE}")
+share: Final = OfRank(f"rank*.{SHARE}")
+traces: Final = tuple(OfRank(f"rank*.{name}") for name in TRACES)
+"""Packed or not."""
 
 
 def saved_trace(rank: int, token: str) -> str:
@@ -179,62 +168,25 @@ def steps_of(folder: str) -> WindowSteps | None:
     return found and WindowSteps(found["stage"], int(found["first"]), int(found["last"]) if found["last"] else None)
 
 
-def rank_of_run_file(name: str) -> int | None:
-    """The rank that left a sign of having been asked to record."""
-    return _rank(_OF_RUN, name)
+def ranks_of_run(names: Iterable[str]) -> set[int]:
+    """The ranks that left a sign of having been asked to record among the files of a run."""
+    known = list(names)
+    return {rank for kind in (timeline, worker_log, mark) for rank in kind.ranks(known)}
 
 
-def rank_of_window_file(name: str) -> int | None:
-    """The rank that left its facts of a window, or a saved trace."""
-    return _rank(_OF_WINDOW, name)
-
-
-def rank_of_timeline(name: str) -> int | None:
-    """The rank whose steps those are."""
-    return _rank(_TIMELINE, name)
-
-
-def rank_of_share(name: str) -> int | None:
-    """The rank of a share of the page."""
-    return _rank(_SHARE, name)
-
-
-def rank_of_trace(name: str) -> int | None:
-    """The rank of a finished trace."""
-    return _rank(_TRACE, name)
-
-
-def rank_of_mark(name: str) -> int | None:
-    """The rank of a mark."""
-    return _rank(_MARK, name)
+def ranks_of_window(names: Iterable[str]) -> set[int]:
+    """The ranks that left their facts of a window, or a saved trace."""
+    known = list(names)
+    return {*capture.ranks(known), *(saved[0] for saved in map(saved_trace_of, known) if saved)}
 
 
 def rank_of_raw_steps(name: str) -> int | None:
     """The rank of steps that are not in a timeline yet."""
-    return _rank(_RAW_STEPS, name)
-
-
-def rank_of_owner(name: str) -> int | None:
-    """The rank as which a process records, or recorded."""
-    return _rank(_OWNER, name)
-
-
-def rank_of_slow_steps(name: str) -> int | None:
-    """The rank that had slow steps."""
-    return _rank(_SLOW, name)
-
-
-def rank_of_status(name: str) -> int | None:
-    """The rank that says where it is."""
-    return _rank(_STATUS, name)
+    found = _RAW_STEPS.fullmatch(name)
+    return found and int(found["rank"])
 
 
 def saved_trace_of(name: str) -> tuple[int, str] | None:
     """The rank and the token of a saved trace."""
     found = _SPOOL.fullmatch(name)
     return found and (int(found["rank"]), found["token"])
-
-
-def _rank(pattern: re.Pattern[str], name: str) -> int | None:
-    found = pattern.fullmatch(name)
-    return found and int(found["rank"])

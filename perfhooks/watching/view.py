@@ -275,8 +275,7 @@ class View:
     def _found(self) -> set[int]:
         """The ranks that left a sign of themselves."""
         names = [path.name for path in self._run.folder.iterdir()]
-        kinds = (layout.rank_of_run_file, layout.rank_of_owner, layout.rank_of_status)
-        return {rank for name in names for kind in kinds if (rank := kind(name)) is not None}
+        return layout.ranks_of_run(names).union(layout.owner.ranks(names), layout.status.ranks(names))
 
     def _windows(self) -> tuple[int, dict[str, int]]:
         """How many windows there are, and those that are not finished, with how many ranks are not."""
