@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from perfhooks.comparing import saved
-from perfhooks.comparing.side import Side
+from perfhooks.comparing.side import Kept, Side
 from perfhooks.errors import PerfhooksError
-from perfhooks.statistics import Level
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,19 +23,11 @@ _PRIVATE: Final = ("host",)
 """Facts that tell more than a comparison needs."""
 
 
-class _BaselineFile(msgspec.Struct, kw_only=True):
+class _BaselineFile(Kept, kw_only=True):
     """The layout of the file."""
 
     perfhooks_baseline: int
-    label: str
-    stage: str
-    facts: dict[str, str]
-    levels: list[Level]
     costs: msgspec.Raw
-    windows: int
-    findings: dict[str, str]
-    ranks: dict[int, float]
-    waited: list[float] = []
 
 
 def is_baseline(path: Path) -> bool:
@@ -51,11 +42,10 @@ def encode(side: Side) -> bytes:
     Args:
         side: Any.
     """
-    facts = {name: text for name, text in side.facts.items() if name not in _PRIVATE and not _is_path(text)}
-    file: dict[str, Any] = {"perfhooks_baseline": FORMAT, "label": side.label, "stage": side.stage, "facts": facts}
-    file |= {name: getattr(side, name) for name in ("levels", "windows", "findings", "ranks", "waited")}
-    file["costs"] = msgspec.Raw(saved.encode(side.costs, most=_ROWS))
-    return msgspec.json.encode(file) + b"\n"
+    kept = {name: getattr(side, name) for name in Kept.__struct_fields__}
+    kept["facts"] = {name: text for name, text in side.facts.items() if name not in _PRIVATE and not _is_path(text)}
+    costs = msgspec.Raw(saved.encode(side.costs, most=_ROWS))
+    return msgspec.json.encode({"perfhooks_baseline": FORMAT, **kept, "costs": costs}) + b"\n"
 
 
 def _is_path(text: str) -> bool:
@@ -74,14 +64,5 @@ def decode(path: Path) -> Side:
         raise PerfhooksError(f"{path}: not a baseline ({error})") from error
     if found.perfhooks_baseline > FORMAT:
         raise PerfhooksError(f"{path}: format {found.perfhooks_baseline} is newer than this perfhooks knows")
-    return Side(
-        label=found.label,
-        stage=found.stage,
-        facts=found.facts,
-        levels=found.levels,
-        costs=saved.decode(bytes(found.costs), path),
-        windows=found.windows,
-        findings=found.findings,
-        ranks=found.ranks,
-        waited=found.waited,
-    )
+    kept = {name: getattr(found, name) for name in Kept.__struct_fields__}
+    return Side(costs=saved.decode(bytes(found.costs), path), **kept)

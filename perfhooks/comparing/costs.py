@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -66,23 +66,19 @@ class Collective(msgspec.Struct, frozen=True):
     bytes: int
 
 
-class Costs(msgspec.Struct, kw_only=True):
-    """What the steps of one window, of one rank, were spent on."""
+Amount = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
-    steps: int = 0
+
+class Plain(msgspec.Struct, kw_only=True):
+    """What the steps of one window, of one rank, were spent on, as far as a file holds it as it is."""
+
+    steps: Amount = 0
     """How many steps count."""
-    wall: int = 0
+    wall: Amount = 0
     """What they took together, in nanoseconds."""
-    host: dict[Where, Spent] = msgspec.field(default_factory=dict)
-    """Every moment of the steps' own thread; sums to ``wall``."""
-    device: dict[Where, Spent] = msgspec.field(default_factory=dict)
-    """Every moment of the steps by what the devices did, idle ones by the part of the step; sums to ``wall``, or is
-    empty where no device was traced."""
     collectives: list[Collective] = msgspec.field(default_factory=list)
     peak_bytes: dict[str, int] = msgspec.field(default_factory=dict)
     """The most memory that was allocated, by device."""
-    counts: dict[str, int] = msgspec.field(default_factory=dict)
-    """How often each operator, label, call into the runtime, and kernel ran in these steps, on any thread."""
     shapes: bool = False
     """Whether shapes were recorded."""
     frames: bool = False
@@ -92,6 +88,18 @@ class Costs(msgspec.Struct, kw_only=True):
     fetches: int = 0
     """How many batches a DataLoader gave in these steps."""
     device_name: str = ""
+
+
+class Costs(Plain, kw_only=True):
+    """What the steps of one window, of one rank, were spent on."""
+
+    host: dict[Where, Spent] = msgspec.field(default_factory=dict)
+    """Every moment of the steps' own thread; sums to ``wall``."""
+    device: dict[Where, Spent] = msgspec.field(default_factory=dict)
+    """Every moment of the steps by what the devices did, idle ones by the part of the step; sums to ``wall``, or is
+    empty where no device was traced."""
+    counts: dict[str, int] = msgspec.field(default_factory=dict)
+    """How often each operator, label, call into the runtime, and kernel ran in these steps, on any thread."""
 
 
 def measure(tables: Tables) -> Costs:

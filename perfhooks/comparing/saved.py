@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
 
 from perfhooks.comparing.around import Where
-from perfhooks.comparing.costs import FORMAT, MOST_ROWS, Collective, Costs, Spent, shortened
+from perfhooks.comparing.costs import FORMAT, MOST_ROWS, Amount, Costs, Plain, Spent, shortened
 from perfhooks.errors import PerfhooksError
 
 NAME: Final = "costs.json"
@@ -16,26 +16,14 @@ NAME: Final = "costs.json"
 _ROW: Final = len(Where._fields) + len(Spent._fields)
 
 
-_Amount = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-
-
-class _CostsFile(msgspec.Struct, kw_only=True):
+class _CostsFile(Plain, kw_only=True):
     """The layout of the file."""
 
     format: int
-    steps: _Amount
-    wall: _Amount
     texts: list[str]
-    host: list[list[_Amount]]
-    device: list[list[_Amount]]
-    collectives: list[Collective]
-    peak_bytes: dict[str, int]
+    host: list[list[Amount]]
+    device: list[list[Amount]]
     counts: list[list[int]]
-    shapes: bool
-    frames: bool
-    batch: str
-    fetches: int
-    device_name: str
 
 
 def encode(costs: Costs, *, most: int = MOST_ROWS) -> bytes:
@@ -60,13 +48,10 @@ def encode(costs: Costs, *, most: int = MOST_ROWS) -> bytes:
             "host": rows(costs.host),
             "device": rows(costs.device),
             "counts": [[number(name), count] for name, count in counts],
-            **{name: getattr(costs, name) for name in _PLAIN},
+            **{name: getattr(costs, name) for name in Plain.__struct_fields__},
             "texts": list(texts),
         }
     )
-
-
-_PLAIN: Final = ("steps", "wall", "collectives", "peak_bytes", "shapes", "frames", "batch", "fetches", "device_name")
 
 
 def is_old(content: bytes) -> bool:
@@ -90,7 +75,7 @@ def decode(content: bytes, source: object) -> Costs:
             raise PerfhooksError(f"{source}: format {found.format} is newer than this perfhooks knows")
         if found.format < FORMAT:
             raise PerfhooksError(f"{source} is of an older perfhooks: make it anew")
-        plain = {name: getattr(found, name) for name in _PLAIN}
+        plain = {name: getattr(found, name) for name in Plain.__struct_fields__}
         counts = {found.texts[name]: count for name, count in found.counts}
         return Costs(host=_rows(found, found.host), device=_rows(found, found.device), counts=counts, **plain)
     except (msgspec.MsgspecError, IndexError, ValueError, TypeError) as error:

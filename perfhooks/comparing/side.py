@@ -31,8 +31,8 @@ _UNEVEN: Final = 1.25
 """From there on the mean step says something else than the median one."""
 
 
-class Side(msgspec.Struct, kw_only=True):
-    """What is known of one side."""
+class Kept(msgspec.Struct, kw_only=True):
+    """What is known of one side, as far as a baseline keeps it as it is."""
 
     label: str
     stage: str
@@ -40,19 +40,24 @@ class Side(msgspec.Struct, kw_only=True):
     """What may differ besides: versions, device, schedule, ..."""
     levels: list[Level] = msgspec.field(default_factory=list)
     """The median of the unrecorded steps of each run."""
-    costs: Costs = msgspec.field(default_factory=Costs)
-    """Of all windows of the lowest rank that kept them."""
     windows: int = 0
     findings: dict[str, str] = msgspec.field(default_factory=dict)
     """Title by rule, of the last window."""
     ranks: dict[int, float] = msgspec.field(default_factory=dict)
     """Milliseconds of the median step of each rank, recorded or not."""
+    waited: list[float] = msgspec.field(default_factory=list)
+    """What share of its time the thread that steps waited for a processor, for each run that tells."""
+
+
+class Side(Kept, kw_only=True):
+    """What is known of one side."""
+
+    costs: Costs = msgspec.field(default_factory=Costs)
+    """Of all windows of the lowest rank that kept them."""
     flames: dict[str, Any] = msgspec.field(default_factory=dict)
     """Flame graphs of the last window, as the page has them."""
     flame_steps: int = 1
     """How many steps that has."""
-    waited: list[float] = msgspec.field(default_factory=list)
-    """What share of its time the thread that steps waited for a processor, for each run that tells."""
     notes: list[str] = msgspec.field(default_factory=list)
 
     @property
