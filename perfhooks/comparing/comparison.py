@@ -176,7 +176,7 @@ def _explain(made: Comparison) -> None:
         views = {name: [_as_share(row, *steps) for row in rows] for name, rows in views.items()}
         views = {name: sorted(rows, key=lambda each: -abs(each.difference)) for name, rows in views.items()}
     else:
-        views["collectives"] = reason.collectives(made.a.costs, made.b.costs)
+        views["collectives"] = reason.by_collective(aligned)
     made.reasons = views.pop("reasons")
     made.views = {name: rows for name, rows in views.items() if rows}
 
@@ -184,15 +184,7 @@ def _explain(made: Comparison) -> None:
 def _as_share(row: Contribution, step_a: float, step_b: float) -> Contribution:
     a, b = row.a / step_a, row.b / step_b
     by_count = row.by_count / step_a
-    changed: dict[str, Any] = {
-        "a": a,
-        "b": b,
-        "by_count": by_count,
-        "by_price": b - a - by_count,
-        "sure": None,
-        "inside": [],
-    }
-    return msgspec.structs.replace(row, **changed)
+    return msgspec.structs.replace(row, a=a, b=b, by_count=by_count, by_price=b - a - by_count, sure=None, inside=[])
 
 
 def data(made: Comparison) -> dict[str, Any]:

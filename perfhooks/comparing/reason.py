@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
+from perfhooks.comparing.around import Where
 from perfhooks.comparing.costs import IDLE, SMALL, Costs, Spent
 from perfhooks.comparing.matching import Aligned, Pair
 from perfhooks.statistics import OF_NORMAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from perfhooks.comparing.around import Where
 
 ELSEWHERE: Final = "elsewhere"
 """The row of what belongs to no other."""
@@ -301,30 +299,12 @@ def _inside(calls: Mapping[str, Pair], steps_a: int, steps_b: int) -> list[tuple
     return sorted(told, key=lambda each: -abs(each[1]))[:_INSIDE]
 
 
-def collectives(a: Costs, b: Costs) -> list[Contribution]:
+def by_collective(aligned: Aligned) -> list[Contribution]:
     """Collectives by operation: a sum of durations, as a rank has them, which other work may hide."""
-    found: Counter[str] = Counter()
-    for side in (a, b):
-        found.update(each.operation for each in side.collectives)
-    rows = []
-    for name in found:
-        pair = Pair(*(_of(side, name) for side in (a, b)))
-        by_count = pair.by_count(a.steps, b.steps)
-        times = [cost.nanoseconds / side.steps for cost, side in zip(pair, (a, b), strict=True)]
-        counts = [cost.calls / side.steps for cost, side in zip(pair, (a, b), strict=True)]
-        rows.append(
-            Contribution(
-                name=name,
-                kind="collective",
-                a=times[0],
-                b=times[1],
-                count_a=counts[0],
-                count_b=counts[1],
-                by_count=by_count,
-                by_price=times[1] - times[0] - by_count,
-            )
-        )
-    return sorted(rows, key=lambda each: -abs(each.difference))
+    a, b = aligned.a, aligned.b
+    names = dict.fromkeys(each.operation for side in (a, b) for each in side.collectives)
+    rows = {Where("", operator=name): Pair(_of(a, name), _of(b, name)) for name in names}
+    return _grouped(aligned, rows, lambda where: ("collective", where.operator))
 
 
 def _of(side: Costs, operation: str) -> Spent:
