@@ -44,10 +44,10 @@ def test_a_worker_that_is_stuck_holds_nobody_up(worker):
     os.kill(worker.pid, signal.SIGSTOP)
     for _ in range(20_000):
         worker.send(WakeUp())
-    worker.send(WriteSteps("last", "nowhere.npz", "nowhere.csv"))
+    worker.send(WriteSteps("nowhere.npz", "nowhere.csv"))
     os.kill(worker.pid, signal.SIGCONT)
     (answer,) = answers(worker)
-    assert answer.task == "last"
+    assert answer.task == "nowhere.npz"
     assert "nowhere.npz" in answer.problem
 
 
@@ -58,9 +58,9 @@ def test_a_worker_ends_when_its_work_is_done_though_a_forked_child_has_our_end_o
         time.sleep(TIMEOUT)
         os._exit(0)
     try:
-        worker.send(WriteSteps("one", "nowhere.npz", "nowhere.csv"))
+        worker.send(WriteSteps("nowhere.npz", "nowhere.csv"))
         worker.close()
-        assert answers(worker)[0].task == "one"
+        assert answers(worker)[0].task == "nowhere.npz"
         deadline = time.monotonic() + TIMEOUT
         while worker.exit_code is None and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -80,8 +80,8 @@ def test_a_worker_gives_way_to_the_training(worker):
 def test_what_is_no_answer_is_not_taken_for_one(worker):
     os.write(worker._channel.fileno(), b"")
     worker._rest = b"{torn\nhello\n[1]\n"
-    worker.send(WriteSteps("one", "nowhere.npz", "nowhere.csv"))
-    assert [answer.task for answer in answers(worker)] == ["one"]
+    worker.send(WriteSteps("nowhere.npz", "nowhere.csv"))
+    assert [answer.task for answer in answers(worker)] == ["nowhere.npz"]
 
 
 def test_descriptors_that_somebody_closed_are_the_end_of_a_worker_and_no_exception(worker):
@@ -224,7 +224,7 @@ ANSWERS = """
 import json, os, sys
 with os.fdopen(int(sys.argv[2]), "r+b", buffering=0) as channel:
     for line in channel:
-        channel.write(json.dumps({"task": json.loads(line)["task"]}).encode() + b"\\n")
+        channel.write(json.dumps({"task": json.loads(line)["folder"]}).encode() + b"\\n")
 """
 """A worker without a delay, which says that it has done what it was told."""
 
@@ -237,7 +237,7 @@ def test_workers_that_die_now_and_then_are_replaced_for_as_long_as_the_training_
     tasks.open(tmp_path / "worker.log")
     for number in range(5):
         place = Place(tmp_path / f"train-{number}")
-        tasks.tell(FinishWindow(str(place.folder), str(place.folder), 0), place)
+        tasks.tell(FinishWindow(str(place.folder), 0))
         assert tasks.wait(TIMEOUT)
         assert done[-1:] == [place]
         os.kill(tasks.worker.pid, signal.SIGKILL)

@@ -2,53 +2,67 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from perfhooks.handlers.permit import Permit
+from perfhooks.run.capture import Place
+from perfhooks.run.layout import PAGE
 
 
 class WakeUp(msgspec.Struct, tag="wake-up", tag_field="do"):
     """A window is near: import what finishing it takes. It has no answer."""
 
 
-class FinishWindow(msgspec.Struct, tag="finish", tag_field="do"):
-    """Finish a window of one rank."""
-
-    task: str
-    """Its name in the answer."""
+class _OfWindow(msgspec.Struct, tag_field="do"):
     folder: str
     """The window's."""
     rank: int
     permit: Permit = Permit()
     """What the training's own options allow."""
 
+    @property
+    def place(self) -> Place:
+        """Where the window's files are."""
+        return Place(Path(self.folder), self.rank)
+
+
+class FinishWindow(_OfWindow, tag="finish"):
+    """Finish a window of one rank."""
+
+    @property
+    def task(self) -> str:
+        """Its name in the answer."""
+        return self.folder
+
+
+class TurnPage(_OfWindow, tag="page"):
+    """Bring the page up to date with the steps since this last window, if it is this rank's to do."""
+
+    @property
+    def task(self) -> str:
+        """Its name in the answer."""
+        return f"{self.folder}/{PAGE}"
+
 
 class WriteSteps(msgspec.Struct, tag="steps", tag_field="do"):
     """Append steps to a timeline."""
 
-    task: str
-    """Its name in the answer."""
     steps: str
     """The file of the steps, as the loop left them."""
     timeline: str
     """The file they belong into."""
 
-
-class TurnPage(msgspec.Struct, tag="page", tag_field="do"):
-    """Bring the page up to date with the steps since the last window, if it is this rank's to do."""
-
-    task: str
-    """Its name in the answer."""
-    folder: str
-    """The last window's."""
-    rank: int
-    permit: Permit = Permit()
-    """What the training's own options allow."""
+    @property
+    def task(self) -> str:
+        """Its name in the answer."""
+        return self.steps
 
 
-Message = WakeUp | FinishWindow | WriteSteps | TurnPage
+Task = FinishWindow | TurnPage | WriteSteps
+Message = WakeUp | Task
 
 
 class TaskResult(msgspec.Struct):

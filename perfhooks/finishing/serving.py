@@ -16,9 +16,8 @@ import polars  # noqa: F401, ICN001 -- where there is no room for it, the worker
 
 from perfhooks.finishing.finish import finish, turn_page
 from perfhooks.finishing.leftovers import write_steps
-from perfhooks.finishing.messages import MESSAGE, FinishWindow, TaskResult, TurnPage, WriteSteps
+from perfhooks.finishing.messages import MESSAGE, FinishWindow, Task, TaskResult, TurnPage, WakeUp
 from perfhooks.guard import cause_of
-from perfhooks.run.capture import Place
 
 ORPHAN_TIMEOUT_S: Final = 900
 """How long a worker whose training process is gone may go on, in seconds."""
@@ -39,7 +38,7 @@ def serve(first: str) -> None:
     line = first
     while line:
         message = MESSAGE.decode(line)
-        if isinstance(message, FinishWindow | WriteSteps | TurnPage):
+        if not isinstance(message, WakeUp):
             _answer(answers, TaskResult(message.task, _problem(message)))
         try:
             line = sys.stdin.readline()
@@ -47,14 +46,14 @@ def serve(first: str) -> None:
             break
 
 
-def _problem(message: FinishWindow | WriteSteps | TurnPage) -> str | None:
+def _problem(message: Task) -> str | None:
     """Do what a message says; why it could not be done."""
     began = time.perf_counter()
     try:
         if isinstance(message, FinishWindow):
-            finish(Place(Path(message.folder), message.rank), message.permit)
+            finish(message.place, message.permit)
         elif isinstance(message, TurnPage):
-            turn_page(Place(Path(message.folder), message.rank), message.permit)
+            turn_page(message.place, message.permit)
         else:
             write_steps(Path(message.steps), Path(message.timeline))
     except Exception as error:  # the next one must be served all the same

@@ -260,7 +260,7 @@ class Handover:
         self.places.append(place)
         self._is_page_old = False
         if self._background:
-            self.tasks.tell(FinishWindow(str(place.folder), str(place.folder), place.rank, self._permit), place)
+            self.tasks.tell(FinishWindow(str(place.folder), place.rank, self._permit))
         else:
             self._finished(place, finish(place, self._permit))
 
@@ -293,7 +293,7 @@ class Handover:
         raw = run.raw_steps(run.rank, int(rows.numbers[0]))
         with publish(raw) as file:
             rows.save(file)
-        self.tasks.tell(WriteSteps(str(raw), str(raw), str(timeline)), None)
+        self.tasks.tell(WriteSteps(str(raw), str(timeline)))
 
     def end_run(self) -> None:
         """No steps for now: let the page show those since the last window."""
@@ -303,9 +303,7 @@ class Handover:
         if not self._background:
             turn_page(place, self._permit)
         else:
-            self.tasks.tell(
-                TurnPage(f"{place.folder}/{layout.PAGE}", str(place.folder), place.rank, self._permit), None
-            )
+            self.tasks.tell(TurnPage(str(place.folder), place.rank, self._permit))
 
     def _heard(self, place: Place) -> None:
         """The worker has finished a window."""

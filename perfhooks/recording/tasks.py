@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from perfhooks.finishing.messages import FinishWindow
 from perfhooks.guard import guard, logger
 from perfhooks.progress import waiting
 from perfhooks.recording.ending import lifetime
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perfhooks.errors import OnError
-    from perfhooks.finishing.messages import FinishWindow, TaskResult, TurnPage, WriteSteps
+    from perfhooks.finishing.messages import Task, TaskResult
     from perfhooks.run.capture import Place
 
 QUEUE: Final = 8
@@ -40,9 +41,8 @@ class Tasks:
     def __init__(self, finished: Callable[[Place], object], on_error: OnError) -> None:
         self._finished = finished
         self._on_error = on_error
-        self.pending: dict[str, Place | None] = {}
-        """What the worker has not done yet: windows by folder, and raw steps by file."""
-        self._messages: dict[str, FinishWindow | TurnPage | WriteSteps] = {}
+        self.pending: dict[str, Task] = {}
+        """What the worker has not done yet, by its name in the answer."""
         self.worker: Worker | None = None
         self._log: Path | None = None
         """What a worker prints goes there; None where nobody wants one."""
@@ -71,19 +71,13 @@ class Tasks:
             worker.leave()
         self.open(log)
 
-    def tell(self, message: FinishWindow | TurnPage | WriteSteps, place: Place | None) -> None:
-        """Have the worker do something.
-
-        Args:
-            message: What.
-            place: The window that is finished then, if one is.
-        """
+    def tell(self, message: Task) -> None:
+        """Have the worker do something."""
         if self.worker is None and self._deaths < _MOST_DEATHS:
             self._start()
         if self.worker is None:
             return  # it waits for `perfhooks report`
-        self.pending[message.task] = place
-        self._messages[message.task] = message
+        self.pending[message.task] = message
         self.worker.send(message)
 
     def poll(self, timeout: float = 0.0) -> None:
@@ -103,11 +97,11 @@ class Tasks:
                             self._lose(worker)
 
     def _hear(self, answer: TaskResult) -> None:
-        place = self.pending.pop(answer.task, None)
-        self._messages.pop(answer.task, None)
+        message = self.pending.pop(answer.task, None)
         self._deaths = 0
-        if place is None:
+        if not isinstance(message, FinishWindow):
             return
+        place = message.place
         with guard(f"reading what became of {place.folder.name}", self._on_error):
             if answer.problem is not None:
                 logger.warning("%s is not finished (%s); %s", shown(place.folder), answer.problem, _LATER)
@@ -133,9 +127,9 @@ class Tasks:
             logger.log(level, "no worker is started any more, with %d windows to finish: %s", self.windows_left, _LATER)
         elif self._deaths > 1:
             task = next(iter(self.pending))
-            level = logging.DEBUG if self.pending[task] is None else logging.WARNING
+            level = logging.WARNING if isinstance(self.pending[task], FinishWindow) else logging.DEBUG
             logger.log(level, "the worker died again at %s: %s", shown(Path(task)), _LATER)
-            del self.pending[task], self._messages[task]
+            del self.pending[task]
         if self.pending and self._log is not None and self._deaths < _MOST_DEATHS:
             code = "" if worker.exit_code is None else f" with code {worker.exit_code}"  # it may be on its way out
             logger.info("the worker ended%s and was started again; nothing is lost", code)
@@ -143,22 +137,21 @@ class Tasks:
             self._tell_again()
         if self.worker is None:
             self.pending.clear()
-            self._messages.clear()
 
     def _tell_again(self) -> None:
         if self.worker is not None:
-            for message in self._messages.values():
+            for message in self.pending.values():
                 self.worker.send(message)
 
     @property
     def windows_left(self) -> int:
         """How many windows the worker has not finished yet."""
-        return sum(place is not None for place in self.pending.values())
+        return sum(isinstance(message, FinishWindow) for message in self.pending.values())
 
     @property
     def has_steps_left(self) -> bool:
         """Whether steps wait to be written: later ones must not be written before them."""
-        return any(place is None for place in self.pending.values())
+        return self.windows_left < len(self.pending)
 
     def _start(self) -> None:
         if self._log is None:
