@@ -486,17 +486,6 @@ def test_json_and_markdown_say_the_same(base, slower):
     assert len(text.splitlines()) <= 60
 
 
-def test_a_notebook_shows_the_verdict_and_the_reasons_and_nothing_else_of_a_name(folder, base, slower):
-    shown = comparison.compare(*sources.read([[base], [slower]]))._repr_html_()
-    assert "<b>Slower" in shown
-    assert "<ol><li>" in shown
-    assert "waiting for data" in shown
-    odd, even = (make_run(folder / name, training(), steps(), machine=f"<script>{name}") for name in ("odd", "even"))
-    shown = comparison.compare(*sources.read([[odd], [even]]))._repr_html_()
-    assert "&lt;script&gt;" in shown
-    assert "<script>" not in shown
-
-
 def test_what_differs_besides_is_said_first(folder, base):
     other = make_run(folder / "other", training(), steps(), versions={"torch": "2.16"}, machine="2 x z80")
     make_run(folder / "own", training(), steps(), machine="8 x z80")

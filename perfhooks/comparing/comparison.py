@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -73,22 +72,6 @@ class Comparison(msgspec.Struct, kw_only=True):
         whose = "by the device's time" if self.by_device else "by the host's time"
         counts = f"{self.a.costs.steps} and {self.b.costs.steps} steps"
         return f"Where it comes from, {whose} in the recorded steps ({counts}, mean {change}):"
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: the verdict, what differs besides, and the largest reasons."""
-        besides = [f"{each.name}: {each.a or 'none'} \u2192 {each.b or 'none'}" for each in self.differs]
-        pieces = [
-            f"<p>{escape(self.a.label)} \u2192 {escape(self.b.label)}<br><b>{escape(self.sentence)}</b></p>",
-            _list("ul", [*(f"differs: {each}" for each in besides), *(f"note: {each}" for each in self.notes)]),
-            f"<p>{escape(self.recorded)}</p>" if self.recorded else "",
-            _list("ol", self.told),
-        ]
-        return "".join(pieces)
-
-
-def _list(kind: str, lines: Sequence[str]) -> str:
-    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
-    return f"<{kind}>{items}</{kind}>" if items else ""
 
 
 def compare(a: Side, b: Side, *, tolerance: float = TOLERANCE, shares: bool = False) -> Comparison:

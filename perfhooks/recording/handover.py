@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from perfhooks import handlers
 from perfhooks.errors import OnError, OptionError
@@ -32,9 +32,8 @@ from perfhooks.run.publishing import publish, shown
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from perfhooks.recording.requested import RequestedWindow
+    from perfhooks.recording.window import Recorded
     from perfhooks.run.timeline import Rows
-    from perfhooks.schedule import Planned
     from perfhooks.watching.loops import WatchedLoop
 
 HandlerLike = str | Mapping[str, Any] | Handler | Callable[..., object]
@@ -44,35 +43,6 @@ DEFAULT: Final = "default"
 
 _FEW_STEPS: Final = 2048
 """Rows that the training writes itself, in about a millisecond; more are left to the worker."""
-
-
-class Recorded(Protocol):
-    """A window that has been recorded, as far as saving it needs to know."""
-
-    first: int
-    """Its first step that was recorded."""
-    reached: int
-    """The step during which, or before which, recording ended."""
-    ended: float = 0.0
-    """When recording ended, in seconds since 1970; 0 where that is not known."""
-    partial: str | None
-    """Why it ended before its last step; None for a whole window."""
-    planned: Planned | None
-    """Its steps as planned; None where that is not known."""
-    shortened: int = 0
-    """How many steps less than the schedule asked for are planned."""
-    stop_s: float = 0.0
-    """Seconds the recorder took to stop."""
-
-    request: RequestedWindow | None = None
-    """What it was asked for by; None for a window of the schedule."""
-    notes: list[str]
-    """What is doubtful about it."""
-    ready: bool
-    """Whether there is a trace to save."""
-
-    def save(self, path: Path) -> object:
-        """Save the trace as JSON."""
 
 
 class _Saved(NamedTuple):

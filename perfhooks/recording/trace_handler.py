@@ -10,7 +10,8 @@ from perfhooks.errors import OptionError
 from perfhooks.guard import guard, speak_up
 from perfhooks.handlers import Handler
 from perfhooks.labels import DEVICE_STOPPED
-from perfhooks.recording.handover import Handover, Recorded
+from perfhooks.recording.handover import Handover
+from perfhooks.recording.window import Recorded
 from perfhooks.run.folder import Run, check_out
 from perfhooks.run.job import current_job
 from perfhooks.schedule import Planned

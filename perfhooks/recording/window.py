@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from perfhooks.recording.requested import RequestedWindow
-    from perfhooks.schedule import Phases
+    from perfhooks.schedule import Phases, Planned
 
 __all__ = ["ProfilerActivity", "TorchProfile", "Window", "action_of", "recorder_busy", "region"]
 
@@ -163,7 +163,36 @@ class LostStacksError(PerfhooksError):
     """Old versions of torch lose a window with stacks that begins inside of a call from C (pytorch issue 101632)."""
 
 
-class Window(TorchProfile):
+class Recorded:
+    """A window that has been recorded, as far as saving it needs to know."""
+
+    first: int
+    """Its first step that was recorded."""
+    reached: int
+    """The step during which, or before which, recording ended."""
+    ended: float = 0.0
+    """When recording ended, in seconds since 1970; 0 where that is not known."""
+    partial: str | None = None
+    """Why it ended before its last step; None for a whole window."""
+    planned: Planned | None
+    """Its steps as planned; None where that is not known."""
+    shortened: int = 0
+    """How many steps less than the schedule asked for are planned."""
+    stop_s: float = 0.0
+    """Seconds the recorder took to stop."""
+    request: RequestedWindow | None = None
+    """What it was asked for by; None for a window of the schedule."""
+    notes: list[str]
+    """What is doubtful about it."""
+    ready: bool = False
+    """Whether there is a trace to save."""
+
+    def save(self, path: Path) -> object:
+        """Save the trace as JSON."""
+        raise NotImplementedError
+
+
+class Window(Recorded, TorchProfile):
     """A ``torch.profiler.profile`` for the steps of one window; what ``on_trace_ready`` gets.
 
         def on_trace_ready(window):
@@ -191,27 +220,11 @@ class Window(TorchProfile):
         self._phases = phases
         self._saved: IO[bytes] | None = None
         self.planned = phases.next_window(first)
-        """Its steps as planned; None where that is not known."""
         self.first = self.planned.active if self.planned else first
-        """Its first step that was recorded."""
-        self.shortened = 0
-        """How many steps less than the schedule asked for are planned."""
-        self.ended = 0.0
-        """When recording ended, in seconds since 1970."""
         self.reached = first
-        """The step during which, or before which, recording ended."""
-        self.partial: str | None = None
-        """Why the window ended before its last step; None for a whole window."""
-        self.request: RequestedWindow | None = None
-        """What it was asked for by; None for a window of the schedule."""
-        self.notes: list[str] = []
-        """What is doubtful about it."""
-        self.stop_s = 0.0
-        """Seconds the recorder took to stop."""
+        self.notes = []
         self._thread: threading.Thread | None = None
         """The one that is recorded."""
-        self.ready = False
-        """Whether there is something to read."""
         super().__init__(schedule=self._action if marks_steps else None, on_trace_ready=on_trace_ready, **recording)
         self.step_num = first
 

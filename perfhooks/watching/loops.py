@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from perfhooks.guard import logger
-from perfhooks.watching.requests import Answer, Loop, State, WindowRequest
+from perfhooks.watching.requests import Answer, Loop, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,11 +32,6 @@ class Asked:
     """What is recorded on top of what the training's own options say."""
     name: str = ""
     """Of the request; empty where nobody waits for an answer."""
-
-    @classmethod
-    def of(cls, window: WindowRequest, name: str) -> Asked:
-        """What a file asks for."""
-        return cls("request", window.steps, window.first, {**window.options}, name)
 
 
 class WatchedLoop:

@@ -65,7 +65,7 @@ class Post:
         if window.ranks is None or self._run.rank in window.ranks:
             for loop in loops:
                 if loop.stage == window.stage:
-                    loop.ask(Asked.of(window, name))
+                    loop.ask(Asked("request", window.steps, window.first, window.options, name))
         return True
 
     def answer(self, loop: WatchedLoop) -> None:
