@@ -51,6 +51,7 @@ _FLAG: Final = Rule("true or false", lambda value: isinstance(value, bool))
 _NAME: Final = Rule("a name", lambda value: isinstance(value, str) and value.strip())
 _ABOVE_0: Final = Rule("a number > 0", lambda value: _is_number(value) and value > 0)
 _FROM_0: Final = Rule("a number >= 0", lambda value: _is_number(value) and value >= 0)
+_SECONDS: Final = Rule("non-negative, in seconds", _FROM_0.holds)
 _COUNT: Final = Rule("an integer >= 1 or None", lambda value: _is_integer(value) and value >= 1)
 _PATH: Final = Rule("a path", lambda value: isinstance(value, str | os.PathLike) and os.fspath(value))
 _PARTS: Final = Rule(
@@ -100,7 +101,7 @@ class RecordingOptions(TypedDict, total=False):
     use_cuda: Annotated[Any, Default(None), Doc("Deprecated by torch, gone in 2.14.")]
     custom_trace_id_callback: Annotated[Any, Default(None), Doc("Makes the trace id of a window.")]
     post_processing_timeout_s: Annotated[
-        float | None, Default(None), Doc("How long torch may take to parse events, in seconds.")
+        float | None, Default(None, _SECONDS), Doc("How long torch may take to parse events, in seconds.")
     ]
 
 

@@ -13,6 +13,7 @@ from perfhooks.schedule import CallableSchedule, FromStartToStop, OnRequest, Pha
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from perfhooks.schedule import Phases
     from perfhooks.watching.loops import Asked, WatchedLoop
     from perfhooks.watching.requests import State
 
@@ -192,10 +193,16 @@ class Requests:
     def _at(self, step: int) -> RequestedWindow | None:
         return next((window for window in self._windows if window.planned.first <= step <= window.planned.last), None)
 
+    def _phases_at(self, step: int) -> Phases:
+        window = self._at(step)
+        return self.base if window is None else window.phases
+
+    def _phases(self) -> list[Phases]:
+        return [self.base, *(window.phases for window in self._windows)]
+
     def phase(self, step: int) -> Phase:
         """What the recorder does during a step."""
-        window = self._at(step)
-        return self.base.phase(step) if window is None else window.phases.phase(step)
+        return self._phases_at(step).phase(step)
 
     def opens(self, step: int) -> bool:
         """Whether a step is the first of a window; one on request steps aside for somebody's callable."""
@@ -213,17 +220,14 @@ class Requests:
 
     def ends(self, step: int) -> bool:
         """Whether a step is the last of a window."""
-        window = self._at(step)
-        return self.base.ends(step) if window is None else window.planned.last == step
+        return self._phases_at(step).ends(step)
 
     def next_change(self, step: int) -> int | None:
         """The next step that may be treated differently."""
-        turns = [turn for window in self._windows for turn in (*window.planned[:2], window.planned.last + 1)]
-        change = self.base.next_change(step)
-        return min([turn for turn in turns if turn > step] + ([] if change is None else [change]), default=None)
+        changes = (phases.next_change(step) for phases in self._phases())
+        return min((change for change in changes if change is not None), default=None)
 
     def next_window(self, step: int) -> Planned | None:
         """The first window that begins at ``step`` or later, as far as one is known."""
-        ahead = [window.planned for window in self._windows if window.planned.first >= step]
-        base = self.base.next_window(step)
-        return min([*ahead, *([] if base is None else [base])], default=None)
+        ahead = (phases.next_window(step) for phases in self._phases())
+        return min((window for window in ahead if window is not None), default=None)

@@ -43,9 +43,6 @@ def check_recording(options: Mapping[str, Any]) -> dict[str, Any]:
     config = checked.get("experimental_config")
     if config is not None and not isinstance(config, torch._C._profiler._ExperimentalConfig):  # noqa: SLF001 -- where it is
         raise OptionError(f"experimental_config must be torch's _ExperimentalConfig, got {config!r}")
-    timeout = checked.get("post_processing_timeout_s")
-    if timeout is not None and not (isinstance(timeout, int | float) and timeout >= 0):
-        raise OptionError(f"post_processing_timeout_s must be non-negative, in seconds, got {timeout!r}")
     return checked
 
 
