@@ -237,10 +237,15 @@ _LARGEST: Final = 2**62
 
 def _cells(wheres: Iterable[Where], count: Ints, total: Ints) -> dict[Where, Spent]:
     """Texts that are cut may be equal where numbers were not."""
+    costs = map(Spent, count.tolist(), total.tolist())
+    return together((where, cost) for where, cost in zip(wheres, costs, strict=True) if any(cost))
+
+
+def together(rows: Iterable[tuple[Where, Spent]]) -> dict[Where, Spent]:
+    """The rows of each place as one."""
     found: dict[Where, Spent] = {}
-    for where, calls, nanoseconds in zip(wheres, count.tolist(), total.tolist(), strict=True):
-        if calls or nanoseconds:
-            found[where] = found.get(where, Spent(0, 0)) + Spent(calls, nanoseconds)
+    for where, cost in rows:
+        found[where] = found[where] + cost if where in found else cost
     return found
 
 
@@ -249,11 +254,8 @@ def shortened(rows: dict[Where, Spent], most: int) -> dict[Where, Spent]:
     if len(rows) <= most:
         return rows
     ordered = sorted(rows.items(), key=lambda row: -row[1].nanoseconds)
-    found = dict(ordered[:most])
-    for where, cost in ordered[most:]:
-        rest = Where(where.part, operator=SMALL, kind=where.kind)
-        found[rest] = found.get(rest, Spent(0, 0)) + cost
-    return found
+    rest = [(Where(where.part, operator=SMALL, kind=where.kind), cost) for where, cost in ordered[most:]]
+    return together([*ordered[:most], *rest])
 
 
 def _device(trace: Trace, chosen: MarkedSteps, by_thread: dict[int, Moments], frames: Around) -> dict[Where, Spent]:

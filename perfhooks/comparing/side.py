@@ -9,7 +9,7 @@ import msgspec
 import perfhooks.trace
 from perfhooks import words
 from perfhooks.comparing import saved
-from perfhooks.comparing.costs import Costs, measure
+from perfhooks.comparing.costs import Costs, measure, together
 from perfhooks.comparing.facts import facts
 from perfhooks.errors import PerfhooksError
 from perfhooks.report import window_data
@@ -224,11 +224,10 @@ def added(parts: Sequence[Costs]) -> Costs:
         batch=known[-1].batch,
         device_name=known[-1].device_name,
         collectives=[row for each in known for row in each.collectives],
+        host=together(row for each in known for row in each.host.items()),
+        device=together(row for each in known for row in each.device.items()),
     )
     for each in known:
-        for rows, more in ((total.host, each.host), (total.device, each.device)):
-            for where, cost in more.items():
-                rows[where] = rows[where] + cost if where in rows else cost
         for name, count in each.counts.items():
             total.counts[name] = total.counts.get(name, 0) + count
         for name, size in each.peak_bytes.items():

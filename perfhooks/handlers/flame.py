@@ -47,7 +47,7 @@ class Flame:
         )
         if not found["value"][0]:
             return
-        last = capture.reached if capture.last is None else capture.last
+        last = capture.end
         title = f"{capture.stage}, steps {capture.first} to {last}, rank {capture.rank}: {svg.MEASURES[self.by]}"
 
         def write(file: IO[bytes]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from perfhooks import handlers
+from perfhooks import handlers, words
 from perfhooks.errors import OnError, OptionError
 from perfhooks.finishing.finish import finish, turn_page
 from perfhooks.finishing.messages import FinishWindow, TurnPage, WakeUp, WriteSteps
@@ -286,7 +286,10 @@ class Handover:
         page = place.folder.parent / layout.PAGE
         level = logging.INFO if self.is_loud else logging.DEBUG
         logger.log(
-            level, "%s -> %s", capture.headline or _plainly(capture), shown(page if page.exists() else place.folder)
+            level,
+            "%s -> %s",
+            capture.headline or f"{words.steps(capture.first, capture.end)} recorded",
+            shown(page if page.exists() else place.folder),
         )
         for listen in self.listeners:
             with guard(f"telling {getattr(listen, '__qualname__', listen)!r} about {place.folder}", self._on_error):
@@ -302,11 +305,6 @@ def _timed(act: Callable[[], object]) -> float:
     began = time.perf_counter()
     act()
     return time.perf_counter() - began
-
-
-def _plainly(capture: Capture) -> str:
-    last = capture.reached if capture.last is None else capture.last
-    return f"steps {capture.first}-{last} recorded"
 
 
 def _listed(wanted: HandlerLike | Sequence[HandlerLike], recorded: Mapping[str, Any]) -> list[HandlerLike]:

@@ -107,6 +107,11 @@ class Capture:
     format: int = FORMAT
 
     @property
+    def end(self) -> int:
+        """Its last step as planned, else the one during which recording ended."""
+        return self.reached if self.last is None else self.last
+
+    @property
     def unfinished_step(self) -> int | None:
         """The step that was still open when recording ended: its mark is shorter than the step, or of no step."""
         return self.reached if self.partial is not None or self.last is None else None

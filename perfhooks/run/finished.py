@@ -58,7 +58,7 @@ class FinishedWindow:
     @property
     def last(self) -> int:
         """Its last step."""
-        return self.capture.reached if self.capture.last is None else self.capture.last
+        return self.capture.end
 
 
 def in_order(windows: Iterable[FinishedWindow]) -> list[FinishedWindow]:

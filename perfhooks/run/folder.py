@@ -61,7 +61,8 @@ class Run:
         parent.mkdir(parents=True, exist_ok=True)
         again = f"-{before}" if before else ""
         shared = name or (job.identity and job.identity + again)
-        folder = _shared(parent / file_name(shared)) if shared else _unique(parent)
+        folder = parent / file_name(shared) if shared else _unique(parent)
+        folder.mkdir(exist_ok=True)
         is_new = not (folder / layout.MANIFEST).exists()
         url = f"{os.fspath(out).rstrip('/')}/{folder.name}" if remote.is_url(out) else None
         run = cls(folder, job.rank, is_new, url)
@@ -282,9 +283,9 @@ class Run:
         if len(ours) <= capture.keep_windows:
             return
         loaded = [(place.load(), place) for place in ours]
-        old = [(each.time, each, place) for each, place in loaded if _is_done(each, capture.stage)]
-        old.sort(key=lambda entry: entry[0])
-        for _, each, place in old[: -capture.keep_windows]:
+        old = [(each, place) for each, place in loaded if (each.stage, each.state) == (capture.stage, "done")]
+        old.sort(key=lambda entry: entry[0].time)
+        for each, place in old[: -capture.keep_windows]:
             names = place.files(each)
             for name in names:
                 (place.folder / name).unlink(missing_ok=True)
@@ -352,10 +353,6 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         return list(entries)
 
 
-def _is_done(capture: Capture, stage: str) -> bool:
-    return capture.stage == stage and capture.state == "done"
-
-
 def check_out(out: str | os.PathLike[str]) -> None:
     """Find out before training starts that nothing can be written to ``out``.
 
@@ -385,11 +382,6 @@ def _check_text(path: Path) -> None:
         whole.encode()
     except UnicodeEncodeError:
         raise ValueError("the recorder cannot save under a name that is not UTF-8") from None
-
-
-def _shared(folder: Path) -> Path:
-    folder.mkdir(exist_ok=True)
-    return folder
 
 
 def _unique(parent: Path) -> Path:
