@@ -162,18 +162,15 @@ def test_a_package_that_is_installed_may_announce_handlers_that_files_name(run, 
     assert own.exists()
 
 
-def test_numpy_never_unpickles_and_reads_no_more_than_steps_can_be(run):
-    path = run / ".rank0.steps.000000000000.npz"
-    whole = dict.fromkeys(("numbers", "phases", "walls", "waits"), np.zeros(1, np.int64))
-    np.savez(path, stage="train", **whole | {"walls": np.array([os.system], dtype=object)}, allow_pickle=True)
-    assert any("cannot be read" in outcome.problem for outcome in finish_all(run))
-    np.savez_compressed(path, stage="train", **dict.fromkeys(whole, np.zeros(80 << 20, np.int8)))
-    assert path.stat().st_size < 1 << 20
-    with pytest.raises(ValueError, match="too large"):
-        Rows.load(path)
-    np.savez(path, stage="train", **whole | {"phases": np.array([9])})
-    with pytest.raises(ValueError, match="phases"):
-        Rows.load(path)
+def test_what_are_no_steps_is_said_and_goes_into_no_timeline(run):
+    """Half a number; a phase that there is not; what is no text; more than steps can be."""
+    path = run / ".rank0.steps.000000000000.raw"
+    for content in (b"train\n" + bytes(31), b"train\n" + np.full(4, 9).tobytes(), b"\xff" * 4001):
+        path.write_bytes(content)
+        assert any("cannot be read" in outcome.problem for outcome in finish_all(run))
+    os.truncate(path, 65 << 20)
+    assert any("larger than 64 MB" in outcome.problem for outcome in finish_all(run))
+    assert not (run / "rank0.timeline.csv").exists()
 
 
 # --- it leaves its folder nowhere ---
@@ -227,7 +224,7 @@ def test_a_mark_names_no_other_folder(run, victim):
 def test_a_link_that_leads_outside_is_not_followed(run, victim, name, monkeypatch, capsys):
     (run / name).symlink_to(victim)
     steps = Rows("train", *(np.zeros(1, np.int64),) * 4)
-    with (run / ".rank0.steps.000000000000.npz").open("wb") as file:
+    with (run / ".rank0.steps.000000000000.raw").open("wb") as file:
         steps.save(file)
     report(monkeypatch, capsys, run)
     assert victim.read_text() == "{}"
@@ -338,7 +335,7 @@ FILES = [
     ".rank0.lock",
     ".page.lock",
     ".page.cache.json",
-    ".rank0.steps.000000000000.npz",
+    ".rank0.steps.000000000000.raw",
     f"{WINDOW}/.rank0.{TOKEN}.spool.json",
 ]
 

@@ -95,9 +95,9 @@ def test_the_file_is_appended_to_with_one_header(tmp_path):
         line.end_step(began + (step + 1) * 1_000_000)
         if step == 3:
             line.rows().append_to(tmp_path / "t.csv")
-    with (tmp_path / "raw.npz").open("wb") as file:
+    with (tmp_path / "some.raw").open("wb") as file:
         line.rows().save(file)
-    Rows.load(tmp_path / "raw.npz").append_to(tmp_path / "t.csv")
+    Rows.load(tmp_path / "some.raw").append_to(tmp_path / "t.csv")
     lines = (tmp_path / "t.csv").read_text().splitlines()
     assert len(lines) == 7
     assert [row.split(",")[2] for row in lines[1:]] == ["wait", "active"] * 3

@@ -44,11 +44,11 @@ def test_a_worker_that_is_stuck_holds_nobody_up(worker):
     os.kill(worker.pid, signal.SIGSTOP)
     for _ in range(20_000):
         worker.send(WakeUp())
-    worker.send(WriteSteps("nowhere.npz", "nowhere.csv"))
+    worker.send(WriteSteps("nowhere.raw", "nowhere.csv"))
     os.kill(worker.pid, signal.SIGCONT)
     (answer,) = answers(worker)
-    assert answer.task == "nowhere.npz"
-    assert "nowhere.npz" in answer.problem
+    assert answer.task == "nowhere.raw"
+    assert "nowhere.raw" in answer.problem
 
 
 def test_a_worker_ends_when_its_work_is_done_though_a_forked_child_has_our_end_of_the_channel(worker):
@@ -58,9 +58,9 @@ def test_a_worker_ends_when_its_work_is_done_though_a_forked_child_has_our_end_o
         time.sleep(TIMEOUT)
         os._exit(0)
     try:
-        worker.send(WriteSteps("nowhere.npz", "nowhere.csv"))
+        worker.send(WriteSteps("nowhere.raw", "nowhere.csv"))
         worker.close()
-        assert answers(worker)[0].task == "nowhere.npz"
+        assert answers(worker)[0].task == "nowhere.raw"
         deadline = time.monotonic() + TIMEOUT
         while worker.exit_code is None and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -80,8 +80,8 @@ def test_a_worker_gives_way_to_the_training(worker):
 def test_what_is_no_answer_is_not_taken_for_one(worker):
     os.write(worker._channel.fileno(), b"")
     worker._rest = b"{torn\nhello\n[1]\n"
-    worker.send(WriteSteps("nowhere.npz", "nowhere.csv"))
-    assert [answer.task for answer in answers(worker)] == ["nowhere.npz"]
+    worker.send(WriteSteps("nowhere.raw", "nowhere.csv"))
+    assert [answer.task for answer in answers(worker)] == ["nowhere.raw"]
 
 
 def test_descriptors_that_somebody_closed_are_the_end_of_a_worker_and_no_exception(worker):

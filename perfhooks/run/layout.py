@@ -56,7 +56,7 @@ MERGED: Final = "merged.pt.trace.json.gz"
 
 _RANK: Final = "(?P<rank>0|[1-9][0-9]{0,5})"
 _SPOOL: Final = re.compile(rf"\.rank{_RANK}\.(?P<token>\w+)\.spool\.json", re.ASCII)
-_RAW_STEPS: Final = re.compile(rf"\.rank{_RANK}\.steps\.[0-9]+\.npz")
+_RAW_STEPS: Final = re.compile(rf"\.rank{_RANK}\.steps\.[0-9]+\.raw")
 _WINDOW: Final = re.compile(r"(?P<stage>.+?)-(?P<first>[0-9]{6,18})(?:-(?P<last>[0-9]{6,18}))?")
 _LONGEST: Final = 255
 """Bytes of the longest name that Linux, macOS and Windows take."""
@@ -124,7 +124,7 @@ owner_lock: Final = OfRank(".rank*.process.lock")
 
 def raw_steps(rank: int, first: int) -> str:
     """Steps as the loop left them, until they are in the timeline."""
-    return f".rank{rank}.steps.{first:012d}.npz"
+    return f".rank{rank}.steps.{first:012d}.raw"
 
 
 def window(stage: str, first: int, last: int | None) -> str:
