@@ -279,16 +279,16 @@ def checked(options: Options) -> Options:
         OptionError: An option has a value that it cannot have.
     """
     check_names(options)
-    whole: Options = {**DEFAULTS, **options}
+    whole: dict[str, Any] = {**DEFAULTS, **options}
     for name, _, default, _, rule in described():
-        value = whole[name]  # type: ignore[literal-required]  # it is the name of one
+        value = whole[name]
         if rule is not None and not (value is None and default is None) and not rule.holds(value):
             raise OptionError(f"{name} must be {rule.text}, got {value!r}")
     if not whole["watch"] and (whole["trigger"] or whole["keep"] != "all"):
         raise OptionError("trigger and keep need watch=True: the thread that watches knows which steps are slow")
     if not whole["watch"] and whole["signal"] is not None:
         raise OptionError("signal needs watch=True: the thread that watches hears of it")
-    return whole
+    return cast("Options", whole)
 
 
 def check_names(options: Iterable[str], also: Iterable[str] = ()) -> None:
