@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     import coverage
 
-FEWEST = 3
-"""So many of the tests that enter a line, the cheapest, are tried whatever they cost."""
 MOST = 300
 """So many at most, because to be collected takes time as well."""
 FORMER = "former"
@@ -148,8 +146,11 @@ class CallMap:
         found = {self.names[place] for some in places for place in some}
         return {test for test, shared in self.fixtures.items() if test in found or not found.isdisjoint(shared)}
 
-    def chosen(self, file: str, tests: set[str], budget_s: float) -> list[str]:
-        """Those worth their time: of every test file some, more of the module's own, cheap ones first."""
+    def chosen(self, file: str, tests: set[str], budget_s: float, fewest: int) -> list[str]:
+        """Those worth their time: of every test file some, more of the module's own, cheap ones first.
+
+        The ``fewest`` cheapest are among them whatever they cost.
+        """
         names = {part.removeprefix("perfhooks_") for part in Path(file).with_suffix("").parts[1:]}
         met: Counter[str] = Counter()
         order = []
@@ -164,7 +165,7 @@ class CallMap:
             if len(taken) < MOST and sum(map(self._cost_s, parts)) <= budget_s:
                 taken.append(test)
                 paid = parts
-        taken += [test for test in cheap[:FEWEST] if test not in taken]
+        taken += [test for test in cheap[: max(0, fewest)] if test not in taken]
         # a fixture of a file is made once, if the tests of the file come together
         costs = {home: self.cost_s([test for test in taken if _file(test) == home]) for home in map(_file, taken)}
         return sorted(taken, key=lambda test: (costs[_file(test)], _file(test), self._cost_s(test)))

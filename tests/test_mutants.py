@@ -1,5 +1,7 @@
 """`make mutants` on a package of two functions."""
 
+import json
+import os
 import shutil
 import subprocess
 import sys
@@ -62,9 +64,10 @@ def tree(tmp_path_factory):
     return tree
 
 
-def told_of(tree):
+def told_of(tree, **environment):
     command = [sys.executable, SCRIPT, "--tree", tree, "--room", "dist", "--count", "99", "--jobs", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    environment = os.environ | environment
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -109,3 +112,35 @@ def test_a_function_that_has_changed_is_tried_with_what_entered_it_and_new_tests
     again = told_of(tmp_path / "project")
     assert "running 1 tests" in again
     assert sorted(killed_lines(again)) == ["10"] * 3 + ["2"] * 3
+
+
+NEAR = """\
+import os
+
+from perfhooks.dist import sums
+
+
+def test_near():
+    sums.only_called(3)
+    with open(os.environ.get("RAN", os.devnull), "a") as ran:
+        ran.write("near ")
+
+
+def test_far():
+    with open(os.environ.get("RAN", os.devnull), "a") as ran:
+        ran.write("far ")
+    assert sums.only_called(3) == 4
+"""
+
+
+def test_an_expensive_test_is_tried_only_where_the_near_ones_pass_and_none_twice(told, tree, tmp_path):
+    shutil.copytree(tree, tmp_path / "project")
+    (tmp_path / "project/tests/test_near.py").write_text(NEAR)
+    path = tmp_path / "project/dist/mutants/map.json"
+    known = json.loads(path.read_text())
+    known["seconds"]["tests/test_near.py::test_far"] = 60
+    path.write_text(json.dumps(known))
+    again = told_of(tmp_path / "project", RAN=str(tmp_path / "ran"))
+    assert sorted(killed_lines(again)) == ["2"] * 3 + ["6"] * 3
+    # each once for the map; then for each mutant of the line; the one that failed was tried once without a mutant too
+    assert (tmp_path / "ran").read_text().split() == ["far", "near"] + ["near", "far", "far"] + ["near", "far"] * 2
