@@ -680,6 +680,7 @@ def test_what_goes_into_a_pull_request_is_short_whatever_differs():
 
 def test_few_facts_are_all_said():
     assert sum(line.startswith("- differs: ") for line in markdown_of(8, 0, 1)) == 8
+    assert "- differs: 1 fact more, see --format json" in markdown_of(9, 0, 1)
 
 
 @pytest.mark.parametrize(

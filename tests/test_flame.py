@@ -60,6 +60,15 @@ def test_a_frame_shows_as_much_of_its_name_as_fits_into_it(tmp_path):
     assert shown["aten::add"] == ""
 
 
+def test_a_picture_of_more_calls_than_it_has_room_for_shows_the_longest_five_thousand(tmp_path):
+    """Whatever share was asked for: a browser is to open it."""
+    events = [op(f"aten::op{place}", 10 * place, 10 * place + 1 + place % 7) for place in range(8000)]
+    trace = read(write_trace(tmp_path / "t.json", [step_mark(1, 0, 80_000), *events]))
+    found = frames(drawn(Flame(share=0), trace)["flame.svg"])
+    assert 4000 < len(found) <= 5000
+    assert sum(int(name.removeprefix("aten::op")) % 7 == 6 for name in found if "aten" in name) == 8000 // 7
+
+
 def test_device_time_has_kernels_as_leaves(trace):
     root = drawn(Flame(by="device"), trace)["flame.device.svg"]
     assert frames(root)["gemm"].find(f"{SVG}rect").get("class") == "kernel"

@@ -88,6 +88,14 @@ def test_a_tree_comes_back_as_it_was(tree):
     assert found.parent.tolist() == parents
 
 
+def test_calls_that_lie_forty_thousand_deep_nest_as_few_do():
+    """More than fits into two bytes, as in a recursion without an end."""
+    start = np.arange(40_000)
+    found = nest(np.zeros(len(start), np.int64), start, 100_000 - start)
+    assert np.array_equal(found.parent, start - 1)
+    assert np.array_equal(found.depth, start)
+
+
 def test_a_crossed_slice_ends_where_the_other_begins():
     """A Python frame that was open when a step mark began does not hold the step."""
     thread, start, end = np.zeros(2, np.int64), np.array([0, 5]), np.array([10, 100])

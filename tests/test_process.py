@@ -20,6 +20,7 @@ process.at_end(End.COUNTS, lambda: print("forgotten"))
 process.at_end(End.COUNTS, lambda: print("counts"))
 process.in_child(Child.STEPS, lambda: print("steps", flush=True))
 process.in_child(Child.SIGNALS, lambda: print("signals"))
+process.around_forks(lambda: print("about to fork", flush=True), lambda: print("have forked"))
 print("begin", flush=True)
 if not os.fork():
     os._exit(0)
@@ -27,9 +28,10 @@ os.wait()
 """
 
 
-def test_all_that_is_to_be_done_at_the_end_is_done_in_its_order_even_if_one_of_it_raises():
+def test_all_that_is_to_be_done_at_forks_and_at_the_end_is_done_in_its_order_even_if_one_of_it_raises():
     done = subprocess.run([sys.executable, "-c", ORDER], capture_output=True, text=True, check=False, timeout=60)
-    words = ["begin", "signals", "steps", "counts", "watcher", "profilers", "what was registered before"]
+    words = ["begin", "about to fork", "signals", "steps", "have forked"]
+    words += ["counts", "watcher", "profilers", "what was registered before"]
     assert done.stdout.splitlines() == words
     assert "ZeroDivisionError" in done.stderr
 

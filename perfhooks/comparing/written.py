@@ -61,7 +61,7 @@ def _side(side: Side) -> str:
 def _differs(made: Comparison) -> list[str]:
     told = [f"{each.name}: {_cut(each.a) or 'none'} -> {_cut(each.b) or 'none'}" for each in made.differs]
     rest = len(told) - _DIFFERS
-    return told[:_DIFFERS] + ([f"{rest} facts more, see --format json"] if rest > 0 else [])
+    return told[:_DIFFERS] + ([f"{words.count(rest, 'fact')} more, see --format json"] if rest > 0 else [])
 
 
 def _besides(made: Comparison) -> Iterator[str]:

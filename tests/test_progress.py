@@ -1,0 +1,63 @@
+"""What a terminal shows while something takes its time."""
+
+import io
+import itertools
+
+import pytest
+
+from perfhooks import progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+    @property
+    def lines(self):
+        """What it was told, line by line; an empty one wipes the last."""
+        return [line.removesuffix("\x1b[K") for line in self.getvalue().split("\r")[1:]]
+
+
+def terminal(monkeypatch):
+    """Somebody looks; to be called in the test itself, as pytest puts its own in place before each part of one."""
+    made = Terminal()
+    monkeypatch.setattr("sys.stderr", made)
+    return made
+
+
+def test_the_line_is_gone_at_the_end_also_after_an_error(monkeypatch):
+    shown = terminal(monkeypatch)
+
+    def interrupted():
+        with progress.counting("rank") as show:
+            show(2, 7)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert shown.lines == ["rank 3 of 7", ""]
+
+
+def test_where_nothing_was_shown_nothing_is_wiped(monkeypatch):
+    shown = terminal(monkeypatch)
+    with progress.waiting() as show:
+        show(1, 0.4)
+    assert shown.lines == []
+
+
+def test_a_wait_is_shown_once_it_takes_half_a_second(monkeypatch):
+    shown = terminal(monkeypatch)
+    with progress.waiting() as show:
+        show(1, 0.5)
+    assert shown.lines[0].rstrip() == "perfhooks: finishing 1 window, 500 ms"
+
+
+def test_what_is_left_is_told_by_what_was_done_takes(monkeypatch):
+    """Two of six took 20 seconds, so four more take 40. Before the first is done, nobody knows."""
+    shown = terminal(monkeypatch)
+    seconds = itertools.count(100.0, 20.0)
+    monkeypatch.setattr("time.monotonic", lambda: next(seconds))
+    with progress.remaining("trying") as show:
+        show(1, 6, "mm")
+        show(3, 6, "x" * 90)
+    assert shown.lines == ["trying 1 of 6: mm", f"trying 3 of 6, 40 s left: {'x' * 60}", ""]
