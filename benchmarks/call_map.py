@@ -71,8 +71,18 @@ def _has(body: list[ast.stmt], line: int) -> bool:
     return body[0].lineno <= line <= (body[-1].end_lineno or 0)
 
 
+def _brief(file: str) -> str:
+    return "/".join(Path(file).parts[-2:])
+
+
 def _file(test: str) -> str:
     return test.partition("::")[0]
+
+
+def _is_of(file: str, test: str) -> bool:
+    """Whether a test is in a test file of the module, or of its room."""
+    names = (part.removeprefix("perfhooks_") for part in Path(file).with_suffix("").parts[1:])
+    return Path(_file(test)).stem.removeprefix("test_").startswith(tuple(names))
 
 
 @dataclass
@@ -116,26 +126,33 @@ class CallMap:
                     self.entered[key] = {FORMER: sorted({place for by in former for place in by})}
             for line, contexts in data.contexts_by_lineno(measured).items():
                 name, offset = source.place(line)
-                if name:
+                if name or not keys:
                     by = {places.setdefault(each, len(places)) for each in contexts}
-                    lines = self.entered.setdefault(keys[name], {})
+                    lines = self.entered.setdefault(keys[name] if name else _brief(measured), {})
                     lines[str(offset)] = sorted(by.union(lines.get(str(offset), ())))
         self.names = list(places)
 
-    def tests(self, text: str, line: int) -> tuple[str, set[str]]:
-        """What all is known to enter, in a word: the line, the function or the module; and the tests that do."""
+    def tests(self, file: str, text: str, line: int) -> tuple[str, set[str]]:
+        """The tests that enter a line, in a word; or, where that is not known, may enter its function or its module.
+
+        Where a function has changed since the map was made, those of the test files of its module or room may. A module
+        without functions is entered by those that import it first in their process.
+        """
         source = Source(text)
         name, offset = source.place(line)
+        own = {test for test in self.fixtures if _is_of(file, test)}
         if name and (lines := self.entered.get(source.key(name))) is not None:
             if not lines:
-                return "function", set()
+                return "may enter the function", set()
             exact = [lines.get(str(offset + near - line), ()) for near in source.statement(line)]
             if found := self._named([*exact, lines.get(FORMER, ())]):
-                return "line" if any(exact) else "function", found
+                is_known = any(exact) and FORMER not in lines
+                return ("enter the line", found) if is_known else ("may enter the function", found | own)
         if name and (found := self._named(self._former(name))):
-            return "function", found
-        module = [self.entered.get(source.key(each), {}) for each in source.functions]
-        return "module", self._named(by for lines in module for by in lines.values())
+            return "may enter the function", found | own
+        keys = [source.key(each) for each in source.functions] or [_brief(file)]
+        module = [self.entered.get(key, {}) for key in keys]
+        return "may enter the module", self._named(by for lines in module for by in lines.values()) | own
 
     def _former(self, name: str) -> list[list[int]]:
         """By what the lines of all functions of that name are entered, whatever their text."""
@@ -151,12 +168,10 @@ class CallMap:
 
         The ``fewest`` cheapest are among them whatever they cost.
         """
-        names = {part.removeprefix("perfhooks_") for part in Path(file).with_suffix("").parts[1:]}
         met: Counter[str] = Counter()
         order = []
         for test in (cheap := sorted(tests, key=lambda test: self.cost_s([test]))):
-            own = any(Path(_file(test)).stem.removeprefix("test_").startswith(name) for name in names)
-            order.append((met[_file(test)] / (OWN if own else 1), len(order), test))
+            order.append((met[_file(test)] / (OWN if _is_of(file, test) else 1), len(order), test))
             met[_file(test)] += 1
         taken: list[str] = []
         paid: set[str] = set()

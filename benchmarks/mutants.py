@@ -259,7 +259,7 @@ class Trial:
             self.copies.put(copy)
 
     def _tried(self, mutant: Mutant, copy: Copy) -> tuple[str, str]:
-        what, tests = self.known.tests((copy.tree / mutant.file).read_text(), mutant.line)
+        what, tests = self.known.tests(mutant.file, (copy.tree / mutant.file).read_text(), mutant.line)
         told = f"{mutant.file}:{mutant.line}: {mutant.kind}"
         passed: set[str] = set()
         budgets_s = [NEAR_S, self.budget_s]
@@ -278,7 +278,7 @@ class Trial:
             if not status:
                 passed.update(chosen)
                 budgets_s.pop(0)
-        how = f"{len(passed)} of {len(tests)} tests that enter the {what} passed" if passed else "no test enters it"
+        how = f"{len(passed)} of {len(tests)} tests that {what} passed" if passed else "no test enters it"
         with copy.changed(mutant) as change:
             return "survived", f"{told}; {how}\n{change}"
 

@@ -149,6 +149,8 @@ def _barred(tree: ast.Module) -> Iterator[tuple[tuple[int, int], tuple[int, int]
     for node in ast.walk(tree):
         barred = [getattr(node, "annotation", None), getattr(node, "returns", None)]
         barred += [name for name in getattr(node, "decorator_list", ()) if "dataclass" in ast.unparse(name)]
+        if isinstance(node, ast.ClassDef):
+            barred += [keyword.value for keyword in node.keywords]
         if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
             barred.append(node)
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in {"__all__", "TYPE_CHECKING"}:

@@ -116,8 +116,15 @@ def test_a_function_that_has_changed_is_tried_with_what_entered_it_and_new_tests
 
 NEAR = """\
 import os
+import subprocess
+import sys
 
 from perfhooks.dist import sums
+
+
+def test_alone():
+    done = subprocess.run([sys.executable, "-m", "perfhooks.dist.alone"], capture_output=True, check=True)
+    assert done.stdout == b"42\\n"
 
 
 def test_near():
@@ -133,14 +140,24 @@ def test_far():
 """
 
 
+def test_how_data_is_kept_is_not_changed(monkeypatch):
+    monkeypatch.syspath_prepend(SCRIPT.parent)
+    from mutations import mutants_of
+
+    found = mutants_of("kept.py", "class Kept(Struct, frozen=True):\n    count: int = 5\n")
+    assert {mutant.line for mutant in found} == {2}
+
+
 def test_an_expensive_test_is_tried_only_where_the_near_ones_pass_and_none_twice(told, tree, tmp_path):
+    """A module without functions is tried with what runs it."""
     shutil.copytree(tree, tmp_path / "project")
+    (tmp_path / "project/perfhooks/dist/alone.py").write_text("print(6 * 7)\n")
     (tmp_path / "project/tests/test_near.py").write_text(NEAR)
     path = tmp_path / "project/dist/mutants/map.json"
     known = json.loads(path.read_text())
     known["seconds"]["tests/test_near.py::test_far"] = 60
     path.write_text(json.dumps(known))
     again = told_of(tmp_path / "project", RAN=str(tmp_path / "ran"))
-    assert sorted(killed_lines(again)) == ["2"] * 3 + ["6"] * 3
+    assert sorted(killed_lines(again)) == ["1"] * 6 + ["2"] * 3 + ["6"] * 3
     # each once for the map; then for each mutant of the line; the one that failed was tried once without a mutant too
     assert (tmp_path / "ran").read_text().split() == ["far", "near"] + ["near", "far", "far"] + ["near", "far"] * 2
