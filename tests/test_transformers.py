@@ -158,11 +158,12 @@ def test_a_compiled_model_trains_and_keeps_its_parts(tmp_path):
 # --- resuming ---
 
 
-def halfway(tmp_path, make, save, steps=10, **options):
+def halfway(tmp_path, make, save, steps=10, beside=(), **options):
     """Train to a checkpoint, and go on from it to the end with another callback; give the second Trainer."""
     saves = {"save_strategy": "steps", "save_steps": save}
     first = trainer(tmp_path, make("first"), steps=steps, **saves, **options)
-    first.add_callback(Stop(save))
+    for each in (Stop(save), *beside):
+        first.add_callback(each)
     first.train()
     again = trainer(tmp_path, make("again"), steps=steps, **options)
     again.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{save}"))
@@ -207,14 +208,16 @@ def test_callbacks_that_transformers_makes_anew_keep_what_they_were_given(tmp_pa
     assert made[1].profilers["train"].step_num == 10, "the one that the user holds is the one that trained"
 
 
-def test_batches_and_evaluations_are_counted_on_from_the_checkpoint(tmp_path):
+@pytest.mark.parametrize("count", [1, 2])
+def test_batches_and_evaluations_are_counted_on_from_the_checkpoint(tmp_path, count):
+    """Also where it has a list, of what each of several callbacks kept at the beginning and whenever it was saved."""
     schedule = {"train": "wait=16 warmup=0 active=2 repeat=1", "validate": "wait=12 warmup=0 active=2 repeat=1"}
 
     def make(run):
         return profiler(tmp_path, schedule, run=run, step_unit="batch")
 
     options = {"gradient_accumulation_steps": 2, "eval_strategy": "steps", "eval_steps": 3}
-    halfway(tmp_path, make, 6, **options)
+    halfway(tmp_path, make, 6, beside=[make("other") for _ in range(count - 1)], **options)
     assert windows(tmp_path, "first") == {}
     # two evaluations of five batches were before; the third has batches 10 to 14
     assert windows(tmp_path, "again") == {"train-000016-000017": [16, 17], "validate-000012-000013": [12, 13]}

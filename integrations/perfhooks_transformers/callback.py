@@ -194,5 +194,6 @@ def _parts(profiler: Profiler, stage: str, *, module_names: bool) -> Parts:
 def _counts(kept: Any, name: str) -> dict[str, int]:
     """The steps that a checkpoint says were done."""
     ours = kept.get(name) if isinstance(kept, dict) else kept
-    ours = ours[0] if isinstance(ours, list) and ours else ours  # of several callbacks
+    # of several callbacks it is a list, which grows by all of them whenever they are saved
+    ours = ours[-1] if isinstance(ours, list) and ours else ours
     return adapting.read_counts(ours and ours["args"]["steps"])
