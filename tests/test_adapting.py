@@ -336,6 +336,25 @@ def test_parts_are_labelled_while_a_window_is_open_and_a_validation_is_one(tmp_p
     assert found == {1: {"data", "forward"}, 2: {"data", "forward", "validation", "checkpoint"}}
 
 
+@pytest.mark.parametrize(("wait", "waited"), [(1, True), (0, False)])
+def test_a_window_that_opens_as_a_step_ends_begins_with_a_wait_and_one_that_opens_with_the_loop_does_not(
+    tmp_path, wait, waited
+):
+    options = {"out": tmp_path, "run": "run", "background": False, "on_error": "raise"}
+    stage = Stage(
+        "train", f"wait={wait} warmup=0 active=1 repeat=1", "steps", options=options,
+        labels=lambda profiler, _: Parts(profiler, {"speak": "forward"}, waits=True),
+    )  # fmt: skip
+    with stage.running(duck := Duck()):
+        for _ in range(2):
+            torch.ones(3).sum()
+            duck.speak()
+            stage.step()
+    rows = dict(adapting.step_rows(next(iter(stage.profiler._course.windows.handover.places))))
+    assert {step: bool(row.get("data_ms")) for step, row in rows.items()} == {wait: waited}
+    assert rows[wait]["forward_ms"]
+
+
 def test_an_error_inside_ends_all_stages_with_its_cause(tmp_path, caplog):
     stages = Stages.of(
         {"train": "wait=0 warmup=0 active=9 repeat=1"}, "steps", options={"out": tmp_path, "background": False}

@@ -875,7 +875,7 @@ def test_bad_input_is_one_line_each(folder, base, tmp_path):
         ((silent, base), "nothing to compare"),
         ((base,), "takes two runs"),
         ((base, base, "--tolerance", "lots"), "tolerance must be a share"),
-        ((base, base, "--stage", "predict"), "no stage 'predict'"),
+        ((base, base, "--stage", "predict"), "no stage 'predict' on both sides; there is train"),
     ):
         done = run(*words)
         assert isinstance(done.exception, PerfhooksError), (words, done.output, done.exception)

@@ -95,6 +95,7 @@ def test_each_loop_has_first_steps_of_its_own_and_goes_on_after_the_other(tmp_pa
 def test_a_part_of_a_file_begins_no_stretch_where_it_was_cut(tmp_path, monkeypatch):
     """Neither at its beginning nor between parts of it; a number that goes back is another process all the same."""
     path = written(tmp_path, of_train(range(2000)))
+    assert steps.read_sample(path)["train"].numbers.tolist() == list(range(2000)), "few steps are read as they are"
     monkeypatch.setattr(steps, "LAST", 5000)
     last = steps.read_last(path)["train"]
     assert 100 < len(last.numbers) < 300

@@ -22,15 +22,23 @@ from perfhooks.errors import OptionError, PerfhooksError
 from perfhooks.finishing.finish import finish
 from perfhooks.finishing.leftovers import finish_all
 from perfhooks.job import Job
+from perfhooks.run import remote
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.folder import Run, check_out
 from perfhooks.run.liveness import Process, began, born_s, clock_s
 from perfhooks.run.manifest import Manifest
 from perfhooks.run.publishing import file_name, publish
-from perfhooks.run.remote import is_network_disk
 from perfhooks.testing import op, step_mark, write_trace
 
 ALONE = Job(node="here")
+
+
+def test_only_this_user_looks_into_the_folder_for_what_waits_to_be_copied(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = remote.temporary_folder()
+    assert folder.parent == tmp_path
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert remote.temporary_folder() == folder, "also where it is there"
 
 
 def test_a_window_is_named_after_stage_and_planned_steps(tmp_path):
@@ -143,10 +151,10 @@ bucket /mnt/bucket fuse.s3fs rw 0 0
 )
 def test_a_network_disk_is_known_by_its_mount(tmp_path, monkeypatch, folder, network):
     monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
-    assert is_network_disk(Path(folder)) is False, "where the system does not say"
+    assert remote.is_network_disk(Path(folder)) is False, "where the system does not say"
     (tmp_path / "self").mkdir()
     (tmp_path / "self/mounts").write_text(MOUNTS)
-    assert is_network_disk(Path(folder)) is network
+    assert remote.is_network_disk(Path(folder)) is network
 
 
 def test_traces_are_saved_on_a_local_disk_where_the_run_is_on_a_network_one(tmp_path, monkeypatch):

@@ -118,6 +118,29 @@ def test_the_estimate_of_a_rule_is_a_fifth_to_three_halves_of_what_its_advice_gi
     assert 1 / 4 < measured / real < 2
 
 
+@pytest.mark.parametrize("marks", [[testing.step_mark(3, 0, 1_000_000)], []], ids=["steps", "no steps"])
+def test_a_call_takes_the_device_as_long_as_all_that_what_it_calls_launches(tmp_path, marks):
+    """The first one of a trace as well."""
+    us, given = 1000, {"Input_Dims": [[2]], "Input_type": ["float"]}
+    events = [
+        *marks,
+        testing.op("aten::linear", 10 * us, 200 * us, **given),
+        testing.op("aten::addmm", 20 * us, 100 * us, external=7, **given),
+        testing.launch(1, 30 * us, 40 * us),
+        testing.kernel(1, 300 * us, 800 * us, external=7),
+        testing.op("aten::mul", 850 * us, 900 * us, external=8, **given),
+        testing.launch(2, 860 * us, 870 * us),
+        testing.kernel(2, 900 * us, 950 * us, external=8),
+    ]
+    found = recorded.find(Tables(read(testing.write_trace(tmp_path / "t.json", events), strides=True)))
+    spent_us = dict(zip(found.names(), (found.total / us).tolist(), strict=True))
+    assert {name: spent_us[name] for name in spent_us if "aten" in name} == {
+        "aten::linear": 500,
+        "aten::addmm": 500,
+        "aten::mul": 50,
+    }
+
+
 def test_what_the_recorder_added_is_no_time_of_an_update(tmp_path):
     """A step of 10 ms, of which recording added 4, to 8 slices: half a millisecond for each, its mark among them."""
     us = 1000
