@@ -20,11 +20,13 @@ process.at_end(End.COUNTS, lambda: print("forgotten"))
 process.at_end(End.COUNTS, lambda: print("counts"))
 process.in_child(Child.STEPS, lambda: print("steps", flush=True))
 process.in_child(Child.SIGNALS, lambda: print("signals"))
-process.around_forks(lambda: print("about to fork", flush=True), lambda: print("have forked"))
+process.around_forks(lambda: print("about to fork", flush=True), lambda: forked.append("have forked"))
 print("begin", flush=True)
+forked = []
 if not os.fork():
     os._exit(0)
 os.wait()
+print(*forked)
 """
 
 

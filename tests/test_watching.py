@@ -27,7 +27,7 @@ from perfhooks.run.installation import Installation
 from perfhooks.run.timeline import Timeline
 from perfhooks.watching import counters, sampling, slow, slow_steps, watch, watcher
 from perfhooks.watching.causes import Explainer, StepFacts
-from perfhooks.watching.counters import Collections, Counters
+from perfhooks.watching.counters import Collections, CountedThread, Counters
 from perfhooks.watching.loops import WatchedLoop
 from perfhooks.watching.pace import Pace
 from perfhooks.watching.sampling import stack_of
@@ -60,6 +60,29 @@ def planted():
             found = remark.search(line)
             if found:
                 yield int(found[1]), (found[2], f"{script.name}:{number})")
+
+
+@pytest.mark.parametrize("how", ["in use", "in trouble", "not in use"])
+def test_devices_are_asked_only_where_the_program_uses_them_and_may_refuse(monkeypatch, how):
+    """To ask a device that nobody uses would begin to use it."""
+    asked = []
+
+    def answer(name, value):
+        def answered(*_):
+            asked.append(name)
+            if how == "in trouble":
+                raise RuntimeError("no library")
+            return value
+
+        monkeypatch.setattr(torch.cuda, name, answered)
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: how != "not in use")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    answer("clock_rate", 1410)
+    answer("memory_stats", {"num_alloc_retries": 2})
+    found = counters.clock_mhz(), Counters.read(CountedThread(threading.get_ident(), threading.get_native_id())).retries
+    assert found == ((1410.0, 6) if how == "in use" else (None, None))
+    assert bool(asked) == (how != "not in use")
 
 
 def test_each_planted_slow_step_has_its_cause_and_its_line(tmp_path, channel):
