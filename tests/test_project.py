@@ -228,7 +228,6 @@ OPENS_FILES = {
     "command/work/report.py": "the page that was just written",
     "run/publishing.py": "a draft of ours, and writing",
     "recording/window.py": "what this process saved, and writing",
-    "run/timeline.py": "bytes that were read",
     **dict.fromkeys(("watching/counters.py", "run/liveness.py", "run/manifest.py"), "the kernel's files"),
 }
 """Modules that open files otherwise, and which: a run folder may come from anybody, with links and FIFOs in it."""
