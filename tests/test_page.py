@@ -96,13 +96,33 @@ def test_the_page_of_a_run_draws_itself(chromium, recorded):
     assert_quiet(chromium)
     assert sections(chromium) == [
         # one rank has no section of ranks
-        *("overview", "windows", "timeline", "steps", "categories", "operators", "flame", "modules", "memory"),
+        *("overview", "windows", "timeline", "steps", "categories", "operators", "flame", "functions", "modules"),
+        *("memory",),
         *("checks", "footnotes"),
     ]
     assert texts(chromium, "h1") == ["Sequential on CPU"]
     assert chromium.run("document.querySelectorAll('.figure .main-svg').length") >= 6
     assert "forward" in texts(chromium, ".shares th[scope=row]")
     assert chromium.run("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_the_page_begins_with_the_users_labels_and_sorts_them_and_functions_where_a_click_asks(chromium, tmp_path):
+    events = [step_mark(0, 0, 900_000), annotation("LABEL2", 0, 600_000)]
+    events += [annotation("mask indices", start, start + 5) for start in (700_000, 800_000)]
+    events += [python_frame("a.py(9): long", 0, 600_000)]
+    events += [python_frame("b.py(3): often", start, start + 5) for start in (700_000, 800_000)]
+    chromium.open(of_trace(write_trace(tmp_path / "t.json", events), tmp_path))
+    assert_quiet(chromium)
+    assert sections(chromium)[:2] == ["overview", "labels"]
+    for table, column, first in (
+        ("labels", "calls", ["LABEL2", "mask indices"]),
+        ("functions", "calls", ["long", "often"]),
+    ):
+        assert [row.split("9")[0] for row in texts(chromium, f"#{table} tbody td:first-child")] == first
+        chromium.run(f"document.querySelector('#{table} th [data-key={column}]').click()")
+        assert texts(chromium, f"#{table} tbody td:first-child") == first[::-1]
+    chromium.run("document.querySelector('#labels [data-key=all]').click()")
+    assert "ProfilerStep*" in texts(chromium, "#labels tbody td:first-child")
 
 
 def test_the_page_writes_numbers_as_everything_else_does(chromium, recorded):

@@ -111,7 +111,7 @@ def test_what_was_recorded_for_is_made_when_nothing_is_named():
     plain(steps=7, with_stack=True)
     ((_, folder),) = windows("r").items()
     kinds = {"pt.trace.json.gz", "steps.csv", "operators.csv", "stacks.folded", "flame.svg", "modules.csv", "page.json"}
-    kinds |= {"capture.json", "costs.json", "categories.csv"}
+    kinds |= {"capture.json", "costs.json", "categories.csv", "labels.csv", "functions.csv"}
     assert {path.name.removeprefix("rank0.") for path in folder.iterdir() if path.name.startswith("rank0")} == kinds
 
 

@@ -42,7 +42,9 @@ def command(
     *,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The file; - is standard output.")] = None,
     by: Annotated[Measure, typer.Option("--by", help="Host time, device time, or bytes allocated.")] = Measure.host,
-    form: Annotated[Form, typer.Option("--format", "-f", help="A picture, folded stacks, or speedscope.")] = Form.svg,
+    form: Annotated[
+        Form, typer.Option("--format", "-f", help="A picture, folded stacks (in nanoseconds or bytes), or speedscope.")
+    ] = Form.svg,
     _max_unpacked_mb: Annotated[float | None, MAX_UNPACKED] = None,
 ) -> None:
     """Draw the flame graph of a trace, or write what other tools draw it from."""

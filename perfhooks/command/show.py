@@ -14,6 +14,8 @@ EXAMPLES: Final = """Examples:
 - `perfhooks show trace.json.gz`
 - `perfhooks show perf/latest --table steps`
 - `perfhooks show trace.json.gz -t operators --by shapes --limit 50`
+- `perfhooks show trace.json.gz -t labels`
+- `perfhooks show trace.json.gz --sort cuda_time_total`
 - `perfhooks show trace.json.gz -t kernels --csv > kernels.csv`
 - `perfhooks show trace.json.gz --json | jq '.steps[].wall_ms'`
 """
@@ -51,7 +53,8 @@ def command(
         typer.Option(
             "--table",
             "-t",
-            help="steps, operators, kernels, collectives, copies, syncs, modules, memory, stacks; categories: the time "
+            help="steps, operators, kernels, collectives, copies, syncs, modules, memory, stacks; labels: your labels, "
+            "by total time; functions: the Python functions, where stacks were recorded; categories: the time "
             "by kind of work; gaps: when devices idled longest; findings: what to do about the training; checks: what "
             "is doubtful about the trace itself; startup: what came before the first step; slow: steps "
             "that took much longer than others, and why. May be given several "
@@ -66,6 +69,15 @@ def command(
             "--by",
             help="Split operators by shapes, stack, line, module, step; kernels by operator; take stacks by device or "
             "bytes.",
+            show_default=False,
+        ),
+    ] = None,
+    sort: Annotated[
+        str | None,
+        typer.Option(
+            "--sort",
+            help="Sort by a column, the largest first, or by a key of torch's tables: cpu_time_total, cuda_time, "
+            "self_cpu_memory_usage, count and so on. Without --table it is operators that are sorted.",
             show_default=False,
         ),
     ] = None,
@@ -94,4 +106,4 @@ def command(
     chosen = show.form(csv=csv or written is Written.csv, json=json or written is Written.json)
     if written is Written.table:
         chosen = "table"
-    show.show(target, table or (), by or (), form=chosen, limit=limit, communication=communication)
+    show.show(target, table or (), by or (), form=chosen, limit=limit, communication=communication, sort=sort)

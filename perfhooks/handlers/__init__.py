@@ -21,7 +21,16 @@ from perfhooks.handlers.collectives import CollectiveTable
 from perfhooks.handlers.flame import Flame
 from perfhooks.handlers.page import PageData
 from perfhooks.handlers.stacks import Stacks
-from perfhooks.handlers.tables import CategoryTable, KernelTable, Memory, Modules, OperatorTable, StepTable
+from perfhooks.handlers.tables import (
+    CategoryTable,
+    FunctionTable,
+    KernelTable,
+    LabelTable,
+    Memory,
+    Modules,
+    OperatorTable,
+    StepTable,
+)
 from perfhooks.handlers.tensorboard import TensorBoard
 
 if TYPE_CHECKING:
@@ -37,8 +46,10 @@ __all__ = [
     "ChromeTrace",
     "CollectiveTable",
     "Flame",
+    "FunctionTable",
     "Handler",
     "KernelTable",
+    "LabelTable",
     "Memory",
     "Modules",
     "OperatorTable",
@@ -55,12 +66,14 @@ __all__ = [
 NAMES: Final[dict[str, Callable[..., Handler]]] = {
     "trace": ChromeTrace,
     "steps": StepTable,
+    "labels": LabelTable,
     "operators": OperatorTable,
     "kernels": KernelTable,
     "categories": CategoryTable,
     "collectives": CollectiveTable,
     "stacks": Stacks,
     "flame": Flame,
+    "functions": FunctionTable,
     "modules": Modules,
     "memory": Memory,
     "tensorboard": TensorBoard,

@@ -29,7 +29,8 @@ class Stacks:
     """The recording option without which there is nothing to make."""
 
     format: Literal["folded", "speedscope"] = "folded"
-    """Folded lines, which every flame graph tool reads, or ``rank0.stacks.speedscope.json`` for speedscope."""
+    """Folded lines, in nanoseconds or bytes, which every flame graph tool reads, or
+    ``rank0.stacks.speedscope.json`` for speedscope."""
 
     by: tuple[Literal["host", "device", "bytes"], ...] = ("host",)
     """What is summed: ``"host"`` or ``"device"`` time, or ``"bytes"`` allocated; one file each."""

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from perfhooks.errors import OptionError
 from perfhooks.handlers.artifact import Artifact
-from perfhooks.run.layout import STEPS
+from perfhooks.run.layout import LABELS, STEPS
+from perfhooks.trace.names import sort_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,21 +42,61 @@ class OperatorTable:
     """How many Python frames, the innermost ones, tell one ``"stack"`` from another."""
     all_flops: bool = False
     """Count attention, every kind of convolution and its backward pass too, which torch's table lacks."""
+    sort_by: str = "self_cpu_ms"
+    """A column, or a key of torch's tables as ``"cuda_time_total"``; largest first."""
     row_limit: int | None = None
-    """Keep this many rows, those with the most self CPU time; None keeps all."""
+    """Keep this many rows, the first ones; None keeps all."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by", (self.by,) if isinstance(self.by, str) else tuple(self.by))
         for unknown in (each for each in self.by if each not in _GROUPS):
             raise OptionError(f"by must be of {', '.join(map(repr, _GROUPS))}, got {unknown!r}")
-        _check_count("row_limit", self.row_limit, " or None")
+        _check_rows("operators", self.sort_by, self.row_limit)
         _check_count("stack_depth", self.stack_depth)
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
-        """One file, most self CPU time first."""
+        """One file."""
         tables = capture.tables(trace)
         table = tables.operators(self.by, stack_depth=self.stack_depth, all_flops=self.all_flops)
-        yield csv("operators.csv", table.head(self.row_limit or table.height))
+        yield csv("operators.csv", _first_rows("operators", table, self.sort_by, self.row_limit))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelTable:
+    """How often each label ran and how long: ``rank0.labels.csv``, the user's own first."""
+
+    sort_by: str | None = None
+    """A column, or a key of torch's tables as ``"cpu_time_total"``; None has the user's own first, then by total."""
+    row_limit: int | None = None
+    """Keep this many rows, the first ones; None keeps all."""
+
+    def __post_init__(self) -> None:
+        _check_rows("labels", self.sort_by, self.row_limit)
+
+    def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
+        """One file."""
+        yield csv(LABELS, _first_rows("labels", capture.tables(trace).labels, self.sort_by, self.row_limit))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionTable:
+    """The Python functions, as cProfile's: ``rank0.functions.csv``; it needs ``with_stack``."""
+
+    needs: ClassVar[str] = "with_stack"
+    """The recording option without which there is nothing to make."""
+
+    sort_by: str = "self_ms"
+    """A column, or a key of torch's tables as ``"cpu_time_total"``; largest first."""
+    row_limit: int | None = None
+    """Keep this many rows, the first ones; None keeps all."""
+
+    def __post_init__(self) -> None:
+        _check_rows("functions", self.sort_by, self.row_limit)
+
+    def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
+        """One file."""
+        table = capture.tables(trace).functions
+        yield csv("functions.csv", _first_rows("functions", table, self.sort_by, self.row_limit))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,20 +114,22 @@ class KernelTable:
 
     by_launch: bool = False
     """One row for each launching operator and kernel, rather than for each kernel."""
+    sort_by: str = "total_ms"
+    """A column, or a key of torch's tables as ``"cuda_time_total"``; largest first."""
     row_limit: int | None = None
-    """Keep this many rows, those with the most time; None keeps all."""
+    """Keep this many rows, the first ones; None keeps all."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.by_launch, bool):
             raise OptionError(f"by_launch must be true or false, got {self.by_launch!r}")
-        _check_count("row_limit", self.row_limit, " or None")
+        _check_rows("kernels", self.sort_by, self.row_limit)
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
-        """One file, most time first."""
+        """One file."""
         if trace.is_device_traced:
             tables = capture.tables(trace)
             table = tables.kernels_by_launch if self.by_launch else tables.kernels
-            yield csv("kernels.csv", table.head(self.row_limit or table.height))
+            yield csv("kernels.csv", _first_rows("kernels", table, self.sort_by, self.row_limit))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +178,23 @@ def _check_count(name: str, value: object, otherwise: str = "") -> None:
     """
     if not (value is None and otherwise) and (type(value) is not int or value < 1):
         raise OptionError(f"{name} must be an integer >= 1{otherwise}, got {value!r}")
+
+
+def _check_rows(name: str, sort_by: str | None, row_limit: int | None) -> None:
+    """Refuse an order or a number of rows that a table cannot have.
+
+    Raises:
+        OptionError: One of them.
+    """
+    if sort_by is not None:
+        sort_keys.check(name, sort_by)
+    _check_count("row_limit", row_limit, " or None")
+
+
+def _first_rows(name: str, table: pl.DataFrame, sort_by: str | None, row_limit: int | None) -> pl.DataFrame:
+    """The rows of a table that a file has, in its order; None is the table's own, and all rows."""
+    rows = table if sort_by is None else sort_keys.ordered(name, table, sort_by)
+    return rows.head(row_limit or rows.height)
 
 
 def csv(name: str, table: pl.DataFrame) -> Artifact:

@@ -18,7 +18,7 @@ from perfhooks.recording.like_torch.face import TorchFace
 from perfhooks.recording.loader import SteppingLoader
 from perfhooks.recording.window import region
 from perfhooks.run.folder import check_out
-from perfhooks.run.layout import STEPS
+from perfhooks.run.layout import LABELS, STEPS
 from perfhooks.run.timeline import clock
 from perfhooks.schedule import Schedule
 from perfhooks.watching.loops import Asked
@@ -248,14 +248,15 @@ class Profiler(TorchFace):
         """What all windows so far say, as text; waits for their files. A notebook shows it as it is.
 
         Args:
-            format: ``"table"``, their step tables; ``"markdown"``, what was run, where the step goes, what to do about
-                it and the largest operators of the last one, in at most 2,000 tokens.
+            format: ``"table"``, the labels of your own in the last one, then the step tables of all; ``"markdown"``,
+                what was run, where the step goes, what to do about it and the largest operators of the last one, in at
+                most 2,000 tokens.
 
         Raises:
             OptionError: There is no such format.
         """
         from perfhooks.report.markdown import Text, of_run
-        from perfhooks.report.terminal_tables import cost_line, step_table
+        from perfhooks.report.terminal_tables import cost_line, label_table, step_table
 
         if format not in ("table", "markdown"):
             raise OptionError(f"format must be table or markdown, got {format!r}")
@@ -267,4 +268,5 @@ class Profiler(TorchFace):
         table = step_table([place.artifact(STEPS) for place in places])
         if format == "markdown":
             return Text.of(of_run(places[-1].run), is_markdown=True)
-        return Text.of("\n\n".join([table, *(line for line in [cost_line(captures)] if line)]))
+        parts = [label_table(places[-1].artifact(LABELS)), table, cost_line(captures)]
+        return Text.of("\n\n".join(part for part in parts if part))

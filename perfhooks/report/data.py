@@ -96,6 +96,8 @@ class Share(_Part):
     subject: Subject | None = None
     steps: StepsPart | None = None
     findings: Findings | None = None
+    labels: Columns | None = None
+    """Where somebody wrote some of their own."""
     operators: dict[str, Columns] | None = None
     """By what they are told apart by."""
     behind_operators: Columns | None = None
@@ -105,6 +107,7 @@ class Share(_Part):
     """What kind of work was done."""
     flames: dict[str, dict[str, list[Any]]] | None = None
     """Flame graphs by what their widths are, as `perfhooks.report.tree` makes them."""
+    functions: FirstRows | None = None
     modules: FirstRows | None = None
     memory: MemoryPart | None = None
     collectives: Columns | None = None

@@ -68,6 +68,30 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
             "of the host where no device was seen."
         ),
     },
+    "Labels": {
+        "yours": (
+            "What somebody wrote with record_function or prof.region. The names of the parts of a step are in the "
+            "table of steps; what torch and frameworks label of themselves is under All."
+        ),
+        "total": "Time on the host, with all that ran in the label, over all its calls.",
+        "share": (
+            "The total, of the time from the first to the last call on the host that was recorded. Labels in one "
+            "another, or side by side on two threads, count each, so shares may sum to more than 100."
+        ),
+        "self": "The total without the labels and operators in it.",
+        "device": "Durations of the device work that was launched in it.",
+    },
+    "Functions": {
+        "calls": "How often it was called in the recorded window; calls that it made of itself count, too.",
+        "self": (
+            "Time in it without the Python functions that it called, with the operators that ran in it. What threads "
+            "other than the training's wait for locks, queues, files or time is left out."
+        ),
+        "total": "Time with what it called; a call within one of the same function counts once.",
+        "line": (
+            "Where the function begins: a trace has no other lines. What is written in C has none, nor do modules."
+        ),
+    },
     "Operators": {
         "count": "How often it ran in the recorded window.",
         "self host": (

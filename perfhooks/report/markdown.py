@@ -23,6 +23,9 @@ _PARTS: Final = ("data", "transfer", "forward", "backward", "optimizer", "valida
 _DEVICE: Final = ("busy", "compute", "exposed_comm", "exposed_copy", "idle")
 _FINDINGS: Final = 5
 _OPERATORS: Final = 8
+_LABELS: Final = 8
+_BAR: Final = "\\|"
+"""What stands for a bar within a row of a table."""
 _DOUBTS: Final = 6
 _LINE: Final = 260
 _NOT_OPERATORS: Final = ("kernel", "copy", "set", "device_annotation", "runtime", "overhead")
@@ -97,6 +100,7 @@ def _written(data: Mapping[str, Any], files: list[str]) -> str:
     rank: dict[str, Any] = next(iter(window.get("ranks", ())), {})
     sections = [
         _head(data, window, details, rank),
+        _labels(details),
         _steps(details, rank),
         _slow(data.get("slow")),
         _findings([*data.get("findings", ()), *details.get("findings", {}).get("rows", ())]),
@@ -142,6 +146,22 @@ def _head(data: Mapping[str, Any], window: Mapping[str, Any], details: Mapping[s
         yield f"- partial: {rank['partial']}"
     if not details:
         yield "- no window was finished" if not window else "- the details of this window are in its files"
+
+
+def _labels(details: Mapping[str, Any]) -> Iterator[str]:
+    """The labels that somebody wrote of their own, most time first."""
+    rows = [row for row in _rows(details.get("labels", {})) if row["own"]][:_LABELS]
+    lines = [
+        f"| {row['name'].replace('|', _BAR)} | {row['calls']} | {row['total_ms']:.4g} | {row['mean_ms']:.4g} "
+        f"| {row['self_ms']:.4g} | {words.share(row['percent'] / 100)} |"
+        for row in rows
+    ]
+    header = ["| label | calls | total ms | mean ms | self ms | share |", "|---|---:|---:|---:|---:|---:|"]
+    yield from _titled("Your labels", [*header, *lines] if lines else [])
+
+
+def _rows(table: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
 
 
 def _steps(details: Mapping[str, Any], rank: Mapping[str, Any]) -> Iterator[str]:
@@ -197,8 +217,11 @@ def _findings(rows: list[Mapping[str, Any]]) -> Iterator[str]:
 def _operators(details: Mapping[str, Any]) -> Iterator[str]:
     table = details.get("operators", {}).get("name", {})
     count = details.get("steps", {}).get("count") or 1
-    rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
-    rows = [row for row in rows if row.get("kind") not in _NOT_OPERATORS and labels.STEP_MARK[:-1] not in row["name"]]
+    rows = [
+        row
+        for row in _rows(table)
+        if row.get("kind") not in _NOT_OPERATORS and labels.STEP_MARK[:-1] not in row["name"]
+    ]
     has_device = any(row.get("self_device_ms") for row in rows)
     key = "self_device_ms" if has_device else "self_cpu_ms"
     rows.sort(key=lambda row: -(row.get(key) or 0))
@@ -208,7 +231,7 @@ def _operators(details: Mapping[str, Any]) -> Iterator[str]:
     yield "|---|---:|---:|---:|"
     for row in islice(rows, _OPERATORS):
         host, device = ((row.get(name) or 0) / count for name in ("self_cpu_ms", "self_device_ms"))
-        name = row["name"].replace("|", "\\|")
+        name = row["name"].replace("|", _BAR)
         yield f"| {name} | {row['count'] / count:.4g} | {host:.3g} | {f'{device:.3g}' if has_device else ''} |"
 
 

@@ -66,6 +66,17 @@ def step_table(files: Sequence[Path]) -> str:
     return f"{text(pl.concat(tables, how='diagonal_relaxed'))}\n(times in ms)"
 
 
+def label_table(file: Path) -> str:
+    """The labels of the user's own, as a text table; empty where there are none, or no such file.
+
+    Args:
+        file: ``labels.csv`` of a window.
+    """
+    table = pl.read_csv(read_bytes(file), infer_schema_length=None) if is_plain(file) else None
+    own = None if table is None or "own" not in table.columns else table.filter(pl.col("own")).drop("own")
+    return "" if own is None or not own.height else text(own.head(_ROWS))
+
+
 def cost_line(captures: Sequence[Capture]) -> str:
     """What recording cost, in one line; empty if that is not known.
 
@@ -140,6 +151,7 @@ def gain(finding: Mapping[str, Any]) -> str:
 _SENTENCES: Final = {"checks": _draw_checks, "findings": _draw_findings}
 """Tables that are drawn as sentences."""
 _NOTHING: Final = {
+    "functions": "none: no stacks were recorded, with_stack=True does",
     "checks": "no doubts about the trace itself",
     "findings": "no rule has anything to say",
     "slow": "no step took more than 3 times the median",

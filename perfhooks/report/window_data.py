@@ -118,6 +118,21 @@ def _behind_operators(capture: Capture, trace: Trace) -> json_values.Columns:
     return operator_rows.behind(tables, shown["name"].to_list(), has_shapes="dims" in trace.arguments)
 
 
+def _labels(capture: Capture, trace: Trace) -> json_values.Columns:
+    """The labels, where somebody wrote some of their own."""
+    table = capture.tables(trace).labels
+    return json_values.columns(table, _ROWS) if table["own"].any() else {}
+
+
+def _functions(capture: Capture, trace: Trace) -> dict[str, Any]:
+    table = capture.tables(trace).functions
+    if not table.height:
+        return {}
+    # both who spent it and who called them
+    costly = pl.concat([table.head(_ROWS), table.sort("total_ms", descending=True).head(_ROWS // 2)])
+    return {"rows": json_values.columns(costly.unique(maintain_order=True)), "count": table.height}
+
+
 def _kernels(capture: Capture, trace: Trace) -> dict[str, Any]:
     table = capture.tables(trace).kernels
     if not table.height:
@@ -218,11 +233,13 @@ _PARTS: Final[dict[str, Callable[[Capture, Trace], Any]]] = {
     "subject": _subject,
     "steps": _steps,
     "findings": _findings,
+    "labels": _labels,
     "operators": _operators,
     "behind_operators": _behind_operators,
     "kernels": _kernels,
     "categories": lambda capture, trace: json_values.columns(capture.tables(trace).categories),
     "flames": flames,
+    "functions": _functions,
     "modules": _modules,
     "memory": _memory,
     "collectives": _collectives,

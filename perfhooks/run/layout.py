@@ -49,6 +49,8 @@ TRACES: Final = ("pt.trace.json.gz", "pt.trace.json")
 """The trace, as `ChromeTrace` packs it or not."""
 STEPS: Final = "steps.csv"
 """The table of steps."""
+LABELS: Final = "labels.csv"
+"""The table of labels."""
 COLLECTIVES: Final = "collectives.csv"
 """The table of collectives."""
 MERGED: Final = "merged.pt.trace.json.gz"

@@ -10,8 +10,8 @@ from perfhooks.trace.reading.reader import read
 __all__ = ["DEVICE_WORK", "Doubt", "Flows", "Instants", "Kind", "Lane", "Thread", "Trace", "read"]
 
 _TABLES: Final = (
-    *("categories", "checks", "collectives", "copies", "gaps", "kernels", "memory", "modules", "operators"),
-    *("stacks", "steps", "synchronisations"),
+    *("categories", "checks", "collectives", "copies", "functions", "gaps", "kernels", "labels"),
+    *("memory", "modules", "operators", "stacks", "steps", "synchronisations"),
 )
 
 

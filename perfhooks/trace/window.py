@@ -15,8 +15,10 @@ from perfhooks.trace.tables import (
     checks,
     collectives,
     copies,
+    functions,
     gaps,
     kernels,
+    labels,
     memory,
     modules,
     operators,
@@ -80,6 +82,16 @@ class Tables:
         wanted = (by,) if isinstance(by, str) else tuple(by)
         owners = self.owners if "line" in wanted else ()
         return _operators(self.trace, wanted, stack_depth=stack_depth, all_flops=all_flops, owners=owners)
+
+    @property
+    def labels(self) -> pl.DataFrame:
+        """The table of labels: `perfhooks.trace.tables.labels.table`."""
+        return _labels(self.trace)
+
+    @property
+    def functions(self) -> pl.DataFrame:
+        """The table of Python functions: `perfhooks.trace.tables.functions.table`."""
+        return _plain(self.trace, functions.table)
 
     @property
     def kernels(self) -> pl.DataFrame:
@@ -158,6 +170,11 @@ def _plain(trace: Trace, make: Callable[[Trace], pl.DataFrame]) -> pl.DataFrame:
 @once
 def _sourced(trace: Trace, make: Callable[..., pl.DataFrame], owners: Owners) -> pl.DataFrame:
     return make(trace, owners=owners)
+
+
+@once
+def _labels(trace: Trace) -> pl.DataFrame:
+    return labels.of_operators(trace, Tables(trace).operators())
 
 
 @once

@@ -19,6 +19,7 @@ from perfhooks.report import markdown as summary
 from perfhooks.report import slow_rows, startup_rows
 from perfhooks.report.terminal_tables import draw
 from perfhooks.run.capture import Capture
+from perfhooks.trace.names import sort_keys
 from perfhooks.trace.window import Tables
 
 if TYPE_CHECKING:
@@ -27,13 +28,15 @@ if TYPE_CHECKING:
     from perfhooks.trace import Trace
 
 TABLES: Final = (
-    *("steps", "operators", "kernels", "categories", "collectives", "copies", "syncs"),
-    *("gaps", "modules", "memory", "stacks", "findings", "checks", "startup", "slow"),
+    *("labels", "steps", "operators", "kernels", "categories", "collectives", "copies", "syncs"),
+    *("gaps", "functions", "modules", "memory", "stacks", "findings", "checks", "startup", "slow"),
 )
 """What can be shown."""
 
-OVERVIEW: Final = ("steps", "operators", "kernels", "checks", "findings")
-"""What is shown if nothing is asked for."""
+OVERVIEW: Final = ("labels", "steps", "operators", "kernels", "checks", "findings")
+"""What is shown if nothing is asked for; on a terminal labels where somebody wrote some."""
+_SORTED: Final = ("operators",)
+"""What is shown if nothing but an order is asked for."""
 
 GROUPS: Final = {
     "operators": ("shapes", "stack", "line", "module", "step"),
@@ -208,6 +211,7 @@ def show(
     form: Form,
     limit: int | None = None,
     communication: str | None = None,
+    sort: str | None = None,
 ) -> None:
     """Write tables to standard output.
 
@@ -218,17 +222,22 @@ def show(
         form: how to write them.
         limit: how many rows of each; None is what fits a screen, and all in CSV and JSON; 0 is all.
         communication: see `tables`.
+        sort: what to sort them by, see `perfhooks.trace.names.sort_keys`; None is the order of each.
 
     Raises:
         TraceError: there is no trace, or one cannot be read.
         OptionError: what is asked for cannot be.
     """
-    chosen = tuple(dict.fromkeys(names)) or (OVERVIEW[:1] if form == "csv" else OVERVIEW)
+    chosen = tuple(dict.fromkeys(names)) or (_SORTED if sort else ("steps",) if form == "csv" else OVERVIEW)
     if form == "csv" and len(chosen) > 1:
         raise OptionError(f"CSV holds one table, choose one of {', '.join(chosen)}; JSON holds several")
     if limit is not None and limit < 0:
         raise OptionError(f"limit must be an integer >= 0, got {limit}")
     found = tables(target, chosen, by, communication=communication)
+    if form == "table" and "labels" in found and not names and not found["labels"]["own"].any():
+        del found["labels"]
+    if sort:
+        found = {name: _sorted(name, table, sort) for name, table in found.items()}
     if form == "table":
         draw(found, limit)
         return
@@ -237,6 +246,12 @@ def show(
     for text in _written(shown, form, alone=bool(names)):
         sys.stdout.buffer.write(text.encode("utf-8", "replace"))
     sys.stdout.flush()
+
+
+def _sorted(name: str, table: pl.DataFrame, sort: str) -> pl.DataFrame:
+    """A table in an order, with the column of the order beside the first: a terminal may not have room for all."""
+    column = sort_keys.check(name, sort, table.columns).partition(" / ")[0]
+    return sort_keys.ordered(name, table, sort).select(*dict.fromkeys((table.columns[0], column, *table.columns)))
 
 
 def _written(found: dict[str, pl.DataFrame], form: Form, *, alone: bool) -> Iterator[str]:

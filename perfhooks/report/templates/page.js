@@ -5,6 +5,7 @@ const LABELS = {
   timeline: "All steps",
   slow: "Slow steps",
   startup: "Start",
+  labels: "Labels",
   windows: "Windows",
   steps: "Steps",
   categories: "Kinds of work",
@@ -12,6 +13,7 @@ const LABELS = {
   kernels: "Kernels",
   gaps: "Gaps",
   flame: "Flame graph",
+  functions: "Functions",
   modules: "Modules",
   memory: "Memory",
   communication: "Communication",
@@ -136,6 +138,7 @@ function show() {
   for (const row of rowsOf(((details || {}).modules || {}).rows))
     if (known(row.qualified_name)) moduleNames.set(`nn.Module: ${row.name}`, row.qualified_name);
   const first = attempt(details ? overview : absent, window_, details || {}, rank);
+  const labels = details ? attempt(labelsSection, details) : null;
   const ofRun = [windowsSection, ranksSection, timelineSection, slowSection, startupSection].map((make) =>
     attempt(make, window_, rank),
   );
@@ -146,6 +149,7 @@ function show() {
     kernelsSection,
     gapsSection,
     flameSection,
+    functionsSection,
     modulesSection,
     memorySection,
     communicationSection,
@@ -154,6 +158,7 @@ function show() {
   const parts = [
     first,
     ...lost,
+    labels,
     ...ofRun,
     ...(details ? ofWindow.map((make) => attempt(make, details, rank)) : []),
     attempt(footnotesSection),

@@ -37,6 +37,66 @@ function kernelsSection(details) {
   );
 }
 
+function labelsSection(details) {
+  if (!height(details.labels)) return null;
+  const of = (term) => meaning("Labels", term);
+  const columns = [
+    { key: "name", label: "Label", kind: "name" },
+    { key: "calls", label: "Calls", kind: "count" },
+    { key: "total_ms", label: "Total, ms", kind: "ms", bar: true, title: of("total") },
+    { key: "percent", label: "Share, %", kind: "percent", title: of("share") },
+    { key: "mean_ms", label: "Mean, ms", kind: "ms" },
+    { key: "self_ms", label: "Self, ms", kind: "ms", title: of("self") },
+    { key: "device_ms", label: "Device, ms", kind: "ms", title: of("device") },
+  ];
+  const rows = rowsOf(details.labels);
+  const [own, others] = [rows.filter((row) => row.own), rows.filter((row) => !row.own)];
+  const groups = { own: { label: "Yours", columns, rows: own } };
+  if (others.length) groups.all = { label: "All", columns, rows };
+  return section(
+    "labels",
+    "Your labels",
+    "What you labelled, by total time on the host, over all recorded steps.",
+    dataTable({
+      id: "labels",
+      caption: "Labels",
+      groups,
+      group: "own",
+      sort: { key: "total_ms", descending: true },
+      limit: 12,
+    }),
+  );
+}
+
+function functionsSection(details) {
+  if (!details.functions) return null;
+  const of = (term) => meaning("Functions", term);
+  const columns = [
+    { key: "function", label: "Function", kind: "name", show: frameName },
+    { key: "calls", label: "Calls", kind: "count", title: of("calls") },
+    { key: "self_ms", label: "Self, ms", kind: "ms", bar: true, title: of("self") },
+    { key: "total_ms", label: "Total, ms", kind: "ms", bar: true, title: of("total") },
+    { key: "mean_ms", label: "Mean, ms", kind: "ms" },
+    { key: "file", word: true, label: "File", kind: "text" },
+    { key: "line", label: "Line", kind: "count", title: of("line") },
+  ];
+  return section(
+    "functions",
+    "Python functions",
+    "What each Python function took, without and with the functions that it called, over all recorded steps.",
+    dataTable({
+      id: "functions",
+      key: "function",
+      caption: "Python functions",
+      columns,
+      rows: rowsOf(details.functions.rows),
+      sort: { key: "self_ms", descending: true },
+      search: "Search functions",
+      total: details.functions.count,
+    }),
+  );
+}
+
 function flameSection(details) {
   const flames = details.flames;
   if (!flames || !Object.keys(flames).length) return null;

@@ -243,6 +243,12 @@ def _shown(trace: Trace) -> Ints:
     return rows[~torch_rules.hidden(trace, rows)]
 
 
+def recorded(trace: Trace) -> int:
+    """The nanoseconds from the first to the last call on the host that is shown."""
+    rows = _shown(trace)
+    return int(trace.end[rows].max() - trace.start[rows].min()) if len(rows) else 0
+
+
 def _total(values: Ints, tree: Calls) -> Ints:
     """Each call's value and all its descendants'."""
     total: Ints = values.copy()
