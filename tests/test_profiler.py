@@ -24,6 +24,7 @@ from torch.profiler import ProfilerActivity, profile
 import perfhooks
 import perfhooks.recording.window
 from perfhooks import Profiler
+from perfhooks.trace import read, stacks
 
 torch.set_num_threads(1)
 MATRIX = torch.randn(16, 16)
@@ -230,6 +231,20 @@ def test_stacks_are_folded_and_not_empty(tmp_path):
     ours = [line for line in lines if "test_stacks_are_folded_and_not_empty" in line and "aten::mm" in line]
     assert ours
     assert len({line.rpartition(" ")[0] for line in lines}) == len(lines)
+
+
+def test_export_stacks_is_in_microseconds_as_flamegraph_pl_is_told(tmp_path):
+    """What torch's own table says took so many, and all stacks together what the trace covers."""
+    with Profiler(activities=["cpu"]) as prof:
+        for _ in range(20):
+            MATRIX @ MATRIX
+    prof.export_stacks("folded", "self_cpu_time_total")
+    values = [int(line.rpartition(" ")[2]) for line in (tmp_path / "folded").read_text().splitlines()]
+    assert min(values) > 0
+    prof.export_chrome_trace("trace.json")
+    nanoseconds = stacks.folded(read("trace.json")).values()
+    assert sum(values) == sum(nanoseconds) // 1000
+    assert sum(values) == pytest.approx(sum(each.self_cpu_time_total for each in prof.key_averages()), rel=0.01, abs=2)
 
 
 def test_unknown_stack_metric_is_refused():

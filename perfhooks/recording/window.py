@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 import weakref
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Literal
 
@@ -157,6 +158,14 @@ def _quiet_kineto() -> Iterator[None]:
         yield
     finally:
         os.environ.pop(_LEVEL, None)
+
+
+def _microseconds(folded: Mapping[str, int]) -> dict[str, int]:
+    """Nanoseconds in torch's unit, less the stacks that have none; what is cut off one is added to the next."""
+    ends = [*accumulate(folded.values(), initial=0)]
+    whole = [end // 1000 for end in ends]
+    values = zip(folded, (after - before for before, after in pairwise(whole)), strict=True)
+    return {stack: value for stack, value in values if value}
 
 
 class LostStacksError(PerfhooksError):
@@ -351,7 +360,7 @@ class Window(Recorded, TorchProfile):
             copy_stream(self._file(), target, compress=str(path).endswith(".gz"))
 
     def export_stacks(self, path: str, metric: str = "self_cpu_time_total") -> None:
-        """Write folded stacks: ``a;b;c value``, times in nanoseconds, equal stacks summed.
+        """Write folded stacks: ``a;b;c value``, times in whole microseconds as torch does, equal stacks summed.
 
         Args:
             path: The file.
@@ -368,7 +377,7 @@ class Window(Recorded, TorchProfile):
                 copy_stream(self._file(), target, compress=False)
             folded = stacks.folded(read(copy), by=_METRICS[metric])
         with publish(Path(path)) as target:
-            stacks.write(folded, target)
+            stacks.write(_microseconds(folded), target)
 
     def release(self) -> None:
         """Free what torch holds, now: its objects refer to each other, so the garbage collector would come late."""

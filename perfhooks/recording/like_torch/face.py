@@ -108,7 +108,7 @@ class TorchFace(TorchProfile):
         self._results.export_chrome_trace(path, *args, **kwargs)
 
     def export_stacks(self, path: str, metric: str = "self_cpu_time_total") -> None:
-        """Write the last window's folded stacks, times in nanoseconds."""
+        """Write the last window's folded stacks, times in microseconds as torch does."""
         self._results.export_stacks(path, metric)
 
     def export_memory_timeline(self, path: str, device: str | None = None) -> None:
