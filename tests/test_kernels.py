@@ -9,10 +9,11 @@ from twins import TRACES
 
 from perfhooks import KernelTable, OptionError, handlers, testing
 from perfhooks.run.capture import Capture
-from perfhooks.testing import kernel, launch, op, slice_event
+from perfhooks.testing import kernel, launch, op, python_frame, slice_event
 from perfhooks.trace import read
 from perfhooks.trace.nesting import device
 from perfhooks.trace.tables import kernels
+from perfhooks.trace.window import Tables
 
 MS = 1e-6
 OCCUPANCY = "est. achieved occupancy %"
@@ -140,6 +141,57 @@ def test_by_launch_tells_operators_apart(tmp_path):
     assert found == [("two", "gemm", 30), ("one", "gemm", 10), (None, "gemm", 1)]
 
 
+NESTED = [
+    *(op("aten::conv2d", 0, 50, external=1), op("aten::add", 50, 90, external=2)),
+    *(launch(1, 5, 8, external=1), launch(2, 10, 15, external=1), launch(3, 55, 60, external=2)),
+    kernel(1, 100, 200, name="diopiConvolution2d", external=1),
+    kernel(2, 120, 150, name="im2col_kernel", external=1),
+    kernel(4, 160, 170, name="Memcpy DtoD (Device -> Device)", category="gpu_memcpy", external=1),
+    *(kernel(3, 210, 250, name="add", external=2), kernel(5, 110, 140, name="im2col_kernel", stream=9)),
+]
+"""What torch_dipu's runtime reports: a call of the maker's library on the stream, with its kernels in it."""
+WORKED = {7: 140, 9: 30}
+"""Nanoseconds in which each stream ran anything."""
+
+
+def test_kernels_that_hold_others_of_their_stream_count_once_by_class_and_in_all(tmp_path):
+    trace = trace_of(tmp_path, NESTED)
+    found = {row["name"]: (nanos(row["total_ms"]), row["class"]) for row in kernels.table(trace).rows(named=True)}
+    assert found == {
+        "diopiConvolution2d": (60, "compute"),
+        "im2col_kernel": (60, "compute"),
+        "add": (40, "compute"),
+        "Memcpy DtoD (Device -> Device)": (10, "copy"),
+    }
+    every = Tables(trace)
+    rows = {row["name"]: row for row in every.operators().rows(named=True)}
+    assert nanos(rows["aten::conv2d"]["self_device_ms"]) == 100
+    assert nanos(rows["aten::add"]["self_device_ms"]) == 40
+    whole = sum(WORKED.values())
+    assert nanos(every.kernels["total_ms"].sum()) == whole
+    assert nanos(every.kernels_by_launch["total_ms"].sum()) == whole
+    assert nanos(every.categories["device_ms"].sum()) == whole
+    assert sum(every.stacks("device").values()) == whole
+    on_device = every.operators().filter(pl.col("kind").is_in(["kernel", "copy"]))
+    assert nanos(on_device["self_device_ms"].sum()) == whole
+
+
+def test_the_checks_say_that_kernels_are_nested_and_of_work_side_by_side_nothing(tmp_path):
+    (row,) = (row for row in Tables(trace_of(tmp_path, NESTED)).checks.rows(named=True) if "nested" in row["name"])
+    assert (row["severity"], row["name"], row["count"]) == ("info", "nested-kernels", 2)
+    assert row["text"].startswith("2 of 5 kernels, copies and memsets lie within others of the same stream")
+    crossing = [op("a", 0, 10), kernel(1, 100, 200), kernel(2, 150, 250), kernel(3, 110, 120, stream=9)]
+    every = Tables(trace_of(tmp_path, crossing))
+    assert "nested-kernels" not in every.checks["name"].to_list()
+    assert nanos(every.kernels["total_ms"].sum()) == 210
+
+
+def test_a_module_counts_the_kernels_that_it_launched_once(tmp_path):
+    frame = python_frame("nn.Module: Conv2d_0", 0, 52, Python_module_id=0)
+    every = Tables(trace_of(tmp_path, [frame, *NESTED]))
+    assert [nanos(row) for row in every.modules["forward_device_ms"]] == [100]
+
+
 def test_a_device_with_a_name_instead_of_a_number_is_null(tmp_path):
     event = slice_event("privateuse1_kernel", "add", 0, 10, pid="npu:0", tid=3)
     (row,) = rows(tmp_path, [event])
@@ -175,10 +227,21 @@ def slow(pieces):
         index = others.index((start, -end))
         before = max((-e for _, e in others[:index]), default=None)
         row = found.setdefault((place, name), {"spans": [], "gaps": [], "occupancy": []})
-        row["spans"].append(end - start)
+        row["spans"].append(own(start, end, others))
         row["gaps"] += [] if before is None else [max(start - before, 0)]
-        row["occupancy"] += [] if occupancy is None else [(occupancy, end - start)]
+        row["occupancy"] += [] if occupancy is None else [(occupancy, own(start, end, others))]
     return found
+
+
+def own(start, end, others):
+    """The length of one piece less those that lie in it and in no shorter one: the last that is open holds a piece."""
+    opened, length = [], end - start
+    for begin, last in ((begin, -last) for begin, last in others):
+        while opened and (begin >= opened[-1][1] or last > opened[-1][1]):
+            opened.pop()
+        length -= last - begin if opened and opened[-1] == (start, end) else 0
+        opened.append((begin, last))
+    return length
 
 
 @given(work)

@@ -104,7 +104,10 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
             "in which anything ran on each thread, and never to more."
         ),
         "host": "The same with what it called.",
-        "self device": "Durations of the device work that it launched itself; work that ran side by side counts each.",
+        "self device": (
+            "Durations of the device work that it launched itself; work that ran side by side counts each, and work "
+            "within other work of its stream once."
+        ),
         "device": "The same with what it called.",
         "host memory": "Bytes allocated less bytes released while it ran, on the host, without what it called.",
         "device memory": "The same on devices.",
@@ -115,7 +118,10 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         "equal to torch": "Rows are those of torch.profiler's key_averages() for the same trace.",
     },
     "Kernels": {
-        "total": "The sum of the durations; kernels that ran side by side count each.",
+        "total": (
+            "The sum of the durations; kernels that ran side by side count each. What holds other work of its own "
+            "stream, as a call of a library its kernels, counts without it: no moment of a stream counts twice."
+        ),
         "class": (
             "Communication by the arguments of a collective, or by the name of a kernel of a library that does it: "
             "NCCL, RCCL and their kind, DeepEP, custom, quick and fused all-reduces, NVSHMEM, symmetric memory, "

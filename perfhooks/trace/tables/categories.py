@@ -208,7 +208,7 @@ def _plain(name: str) -> str:
 def _device(trace: Trace) -> _Spent:
     work, owner = trace.device_rows, device.owners(trace)
     name = np.where(owner >= 0, np.append(trace.name, 0)[owner], trace.name[work])
-    return _Spent(of_work(trace), name, (trace.end - trace.start)[work])
+    return _Spent(of_work(trace), name, device.own_times(trace))
 
 
 def _host(trace: Trace) -> tuple[_Spent, Flags]:

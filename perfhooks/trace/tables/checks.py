@@ -76,6 +76,7 @@ def table(trace: Trace) -> pl.DataFrame:
     * ``kernels-without-launch``: other work whose correlation no call has; info below 1%, and where no calls were
       recorded at all, so that work is given to steps by the time at which it ran.
     * ``kernels-before-launch``: work that began before its call did: the clocks of host and device disagree.
+    * ``nested-kernels``: work of devices that lies within other work of its stream; counted once.
     * ``step-with-few-kernels``: a step with fewer than 80% of the kernels of each neighbour; info where its launches
       are as few.
     * ``overlapping-steps``, ``missing-steps``: marks of one thread that overlap; gaps and repetitions in their numbers.
@@ -195,6 +196,18 @@ def _before(trace: Trace, rows: Ints) -> Check:
     return Check("info", "launched-before-window", len(rows), text, _where(trace, rows))
 
 
+def _nested(trace: Trace) -> Iterator[Check]:
+    work, holder = trace.device_rows, device.holders_on_stream(trace)
+    inner = work[holder >= 0]
+    if len(inner):
+        text = (
+            f"{len(inner)} of {len(work)} kernels, copies and memsets lie within others of the same stream, as where "
+            "calls of a library are recorded beside their kernels: what holds others counts without them, so no moment "
+            "of a stream counts twice"
+        )
+        yield Check("info", "nested-kernels", len(inner), text, _where(trace, inner))
+
+
 def _early(trace: Trace) -> Iterator[Check]:
     work, launch = trace.device_rows, trace.launches
     lead = trace.start[launch] - trace.start[work] if len(work) else work
@@ -296,7 +309,7 @@ def _share(trace: Trace, rows: Ints, window: intervals.Intervals) -> tuple[int, 
 
 
 _EXAMINATIONS: Final[tuple[Callable[[Trace], Iterator[Check]], ...]] = (
-    *(_damage, _log, _launches, _counters, _orphans, _early, _few_kernels, _marks, _overhead, _start),
+    *(_damage, _log, _launches, _counters, _orphans, _early, _nested, _few_kernels, _marks, _overhead, _start),
 )
 
 

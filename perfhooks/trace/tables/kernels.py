@@ -36,7 +36,8 @@ def table(trace: Trace) -> pl.DataFrame:
     Copies and memsets are rows too. ``class`` is ``communication`` for a kernel that has the arguments of a collective
     or a name of `communication.LIBRARIES`, ``copy``, ``set``, or ``compute`` for all others; as in the table of steps.
     ``count``; ``total_ms``, ``mean_ms``, ``min_ms``, ``max_ms`` of the durations, in milliseconds: the total is a plain
-    sum, in which kernels that ran side by side count each.
+    sum, in which kernels that ran side by side count each. A kernel that holds others of its stream counts without
+    them (`device.own_times`), so that those of a stream sum to the time in which any ran.
 
     ``occupancy_percent`` is Kineto's ``est. achieved occupancy %``, weighted by time over the work that has it; null
     where none does, as on ROCm. Kineto writes whole percents, and 0 for many large kernels.
@@ -96,7 +97,7 @@ def _work(trace: Trace) -> pl.DataFrame:
             "stream": trace.thread[rows],
             "start": trace.start[rows],
             "end": trace.end[rows],
-            "span": trace.end[rows] - trace.start[rows],
+            "span": device.own_times(trace),
             "occupancy": _occupancy(trace, rows),
         }
     ).with_columns(_gap().alias("before"), _gap().shift(-1).over("stream").alias("after"))

@@ -10,7 +10,7 @@ import polars as pl
 from perfhooks import labels
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import ranges
-from perfhooks.trace.nesting import autograd, host
+from perfhooks.trace.nesting import autograd, device, host
 from perfhooks.trace.nesting.grouping import summed
 from perfhooks.trace.nesting.intervals import MS
 from perfhooks.trace.nesting.slices import inherited
@@ -185,7 +185,7 @@ def _times(trace: Trace, found: ModuleTree, count: int) -> dict[str, Ints]:
     inner = found.parents >= 0
     np.subtract.at(own, found.parents[inner], total[inner])
     launcher = host.launchers(trace)
-    work = (trace.end - trace.start)[trace.device_rows]
+    work = device.own_times(trace)
     backward = np.append(found.backward, -1)[launcher]
     forward = np.where(backward >= 0, -1, np.append(found.forward, -1)[launcher])
     spent = summed(found.backward, _node_times(found, tree.nesting.parent, span), count)

@@ -11,6 +11,7 @@ import polars as pl
 from perfhooks.errors import OptionError
 from perfhooks.trace.kinds import DEVICE_WORK, Kind
 from perfhooks.trace.names import ranges, torch_rules, whose
+from perfhooks.trace.nesting import device
 from perfhooks.trace.nesting.grouping import distinct, groups, summed
 from perfhooks.trace.nesting.intervals import MS
 from perfhooks.trace.nesting.slices import Nesting, nest
@@ -94,6 +95,7 @@ def table(
       cover everything it has no ``[memory]`` row. Frames have no influence here.
     * torch books the extent of a label on a stream as device time of the label, besides the kernels in it. Here device
       time is work of the device.
+    * Work that lies within other work of the same stream counts once (`device.own_times`); torch adds both.
     * Work that bears no external id (or, in traces of torch before 2.1, a wrong one) belongs to the operator in which
       it was launched; torch loses it.
 
@@ -156,7 +158,7 @@ def device_time(trace: Trace, tree: Calls) -> Ints:
     launch = call_of[trace.launches]
     # the runtime call is a call itself; what counts is the operator it was made by
     maker = np.where(launch >= 0, tree.parent[launch], -1) if len(tree.row) else launch
-    return summed(np.where(owner >= 0, owner, maker), (trace.end - trace.start)[work], len(tree.row))
+    return summed(np.where(owner >= 0, owner, maker), device.own_times(trace), len(tree.row))
 
 
 @once
@@ -207,7 +209,9 @@ def _known_sum(grouped: Groups, values: Ints) -> Ints:
 def _device_rows(trace: Trace) -> _Rows:
     rows = trace.rows(*_DEVICE)
     span = trace.end[rows] - trace.start[rows]
-    return _rows(trace, rows, {"self_device_ms": span, "device_ms": span} if trace.is_device_traced else {})
+    own = span.copy()
+    own[np.searchsorted(rows, trace.device_rows)] = device.own_times(trace)
+    return _rows(trace, rows, {"self_device_ms": own, "device_ms": span} if trace.is_device_traced else {})
 
 
 def _rows(trace: Trace, rows: Ints, columns: dict[str, Ints]) -> _Rows:

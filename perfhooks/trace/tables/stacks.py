@@ -10,7 +10,7 @@ import numpy as np
 
 from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.names import torch_rules
-from perfhooks.trace.nesting import autograd, grouping, host, idle_threads, intervals
+from perfhooks.trace.nesting import autograd, device, grouping, host, idle_threads, intervals
 from perfhooks.trace.nesting.slices import inherited
 from perfhooks.trace.once import once
 
@@ -283,7 +283,7 @@ def _device(trace: Trace, found: _Named) -> tuple[Ints, Ints, Ints]:
     """Device work by the stack of the call that launched it, else of the operator it names."""
     work = trace.device_rows
     node = np.append(found.paths.node, -2)[host.launchers(trace)]
-    return node, found.frame[trace.name[work]], (trace.end - trace.start)[work]
+    return node, found.frame[trace.name[work]], device.own_times(trace)
 
 
 def _bytes(trace: Trace, found: _Named) -> tuple[Ints, Ints, Ints]:
