@@ -1,9 +1,11 @@
 """`compare_calls`: functions of one's own held against each other, kept, and printed."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from test_trying import Machine
-from torch.utils.benchmark import Compare
+from torch.utils.benchmark import Compare, FuzzedParameter, FuzzedTensor, Fuzzer
 
 import perfhooks
 from perfhooks.errors import OptionError, PerfhooksError
@@ -25,6 +27,10 @@ def calls(machine, **seconds):
     return {name: make(spent) for name, spent in seconds.items()}
 
 
+def outcomes(found):
+    return dict(zip(found.table["call"], found.table["verdict"], strict=True))
+
+
 def compare(machine, **seconds):
     return perfhooks.compare_calls(
         calls(machine, **seconds), [torch.ones(3)], {"scale": 2.0}, seconds=1e9, clock=machine.clock
@@ -33,32 +39,28 @@ def compare(machine, **seconds):
 
 def test_each_is_held_against_the_first(machine):
     found = compare(machine, old=2e-3, new=1e-3, same=2e-3, worse=3e-3)
-    assert {name: each.outcome for name, each in found.timings.items()} == {
-        "new": "faster",
-        "same": "same",
-        "worse": "slower",
-    }
+    assert outcomes(found) == {"old": "the reference", "new": "faster", "same": "same", "worse": "slower"}
     assert found.table["times"].to_list()[1:] == pytest.approx([2, 1, 2 / 3], rel=0.03)
     assert found.table["median_ms"].to_list() == pytest.approx([2, 1, 2, 3], rel=0.1)
-    assert found.differences == dict.fromkeys(("new", "same", "worse"), 0.0)
+    assert found.table["difference"].to_list() == [None, 0.0, 0.0, 0.0]
     assert repr(found) == str(found), "what a notebook shows by itself is the table"
-    lines = str(found).splitlines()
-    assert len(lines) == 5
-    assert "the reference" in lines[1]
-    assert "faster" in lines[2]
+    lines = str(found).splitlines()[-4:]
+    assert "the reference" in lines[0]
+    assert "faster" in lines[1]
+    assert all(line.split()[4] == "ms" for line in lines), "a time has its unit"
 
 
 def test_results_that_differ_are_shown(machine):
     both = {"old": lambda x: (machine.work(1e-3), x)[1], "new": lambda x: (machine.work(1e-3), {"y": 1.5 * x})[1]}
     found = perfhooks.compare_calls(both, [torch.ones(3)], clock=machine.clock)
-    assert found.differences["new"] == pytest.approx(0.5)
+    assert found.table["difference"][1] == pytest.approx(0.5)
     nothing = {name: lambda: machine.work(1e-3) for name in ("old", "new")}
-    assert perfhooks.compare_calls(nothing, clock=machine.clock).differences == {"new": None}
+    assert perfhooks.compare_calls(nothing, clock=machine.clock).table["difference"].to_list() == [None, None]
 
 
 def test_results_of_another_number_of_tensors_are_infinitely_far_apart(machine):
     both = {"old": lambda x: (machine.work(1e-3), x)[1], "new": lambda x: (machine.work(1e-3), (x, x))[1]}
-    assert perfhooks.compare_calls(both, [torch.ones(3)], clock=machine.clock).differences == {"new": float("inf")}
+    assert perfhooks.compare_calls(both, [torch.ones(3)], clock=machine.clock).table["difference"][1] == float("inf")
 
 
 def test_a_function_may_use_autograd_and_leaves_random_numbers_alone(machine):
@@ -77,7 +79,7 @@ def test_a_function_may_use_autograd_and_leaves_random_numbers_alone(machine):
 
 def test_it_is_kept_and_compared_with_later(machine, tmp_path):
     earlier = compare(machine, old=2e-3, new=1e-3)
-    earlier.differences["new"] = float("inf")
+    earlier = replace(earlier, rows=(earlier.rows[0], replace(earlier.rows[1], difference=float("inf"))))
     earlier.save(tmp_path / "calls.json")
     loaded = perfhooks.CallComparison.load(tmp_path / "calls.json")
     assert loaded == earlier
@@ -86,22 +88,144 @@ def test_it_is_kept_and_compared_with_later(machine, tmp_path):
     assert table["call"].to_list() == ["new"]
     assert table["verdict"].to_list() == ["slower"]
     assert table["ratio"][0] == pytest.approx(3, rel=0.15)
-    with pytest.raises(OptionError, match="it has old, new"):
+    with pytest.raises(OptionError, match=r"it has old \(\[3\], "):
         compare(machine, third=1e-3).against(loaded)
     (tmp_path / "calls.json").write_text('{"format": 99}')
     with pytest.raises(PerfhooksError, match="format"):
         perfhooks.CallComparison.load(tmp_path / "calls.json")
 
 
-def test_torchs_own_table_takes_it(machine):
-    text = str(Compare(compare(machine, old=2e-3, new=1e-3).measurements))
-    assert "old" in text
-    assert "new" in text
+# --- what a user of torch.utils.benchmark types ---
+
+
+@pytest.fixture
+def grid(machine):
+    """Two functions over two shapes and two numbers of threads; the second is twice as fast with the larger one."""
+
+    def halved(x):
+        machine.work(2e-3 if len(x) < 100 else 1e-3)
+        return x.sum()
+
+    def whole(x):
+        machine.work(2e-3)
+        return x.sum()
+
+    return perfhooks.compare_calls(
+        {"mul sum": "whole(x)", "bmm": halved},
+        inputs={f"[{rows}, 2]": {"x": torch.ones(rows, 2)} for rows in (64, 128)},
+        threads=(1, 2),
+        globals={"whole": whole},
+        label="Batched vector dot product",
+        env="before",
+        clock=machine.clock,
+    )
+
+
+def test_compare_print_has_rows_by_sub_label_blocks_by_num_threads_and_columns_by_description(grid):
+    """Four shapes are four rows, and two threads are two, in torch's own table."""
+    title, columns, one, small, large, two, *rest = str(grid).splitlines()
+    assert "Batched vector dot product" in title
+    assert columns.replace("|", "").split() == ["mul", "sum", "bmm"]
+    assert one.startswith("1 threads: --")
+    assert two.startswith("2 threads: --")
+    assert [line.split("|")[0].strip() for line in (small, large, *rest[:2])] == ["[64, 2]", "[128, 2]"] * 2
+    assert "\nTimes are in " in str(grid)
+
+
+def test_compare_colorize_marks_the_fastest_of_a_row_where_there_are_no_colors(grid):
+    rows = [line.split("|") for line in str(grid).splitlines() if "[128, 2] " in line and "|" in line]
+    assert [["*" in cell for cell in row] for row in rows] == [[False, False, True]] * 2
+    assert "\x1b" not in str(grid)
+
+
+def test_timer_num_threads_is_how_many_torch_uses_and_what_the_measurement_says():
+    seen = []
+    before = torch.get_num_threads()
+    found = perfhooks.compare_calls({"a": lambda: seen.append(torch.get_num_threads())}, threads=[2, 3], seconds=1e-3)
+    assert {*seen} == {2, 3}
+    assert [one.task_spec.num_threads for one in found.measurements] == [2, 3]
+    assert "2 threads" in repr(found.measurements[0])
+    assert torch.get_num_threads() == before
+
+
+def test_timer_label_sub_label_description_and_env_are_those_of_the_measurements(grid):
+    task = grid.measurements[1].task_spec
+    assert (task.label, task.sub_label, task.description, task.env) == (
+        "Batched vector dot product",
+        "[64, 2]",
+        "bmm",
+        "before",
+    )
+    assert grid.measurements[0].task_spec.stmt == "whole(x)"
+    single = perfhooks.compare_calls({"a": len}, [torch.ones(3)], sub_label="three", seconds=1e-3)
+    assert single.measurements[0].as_row_name == "three"
+
+
+def test_timer_stmt_setup_and_globals_are_taken_as_text(machine):
+    found = perfhooks.compare_calls(
+        {"old": "work(1e-3)\ncount += 1\ntotal[0] += 1", "new": "(work(5e-4),\n  y * x)"},
+        kwargs={"x": torch.ones(3)},
+        setup="import torch\ny = 2 * torch.ones(3)\ncount = 0",
+        globals={"work": machine.work, "total": (total := [0])},
+        clock=machine.clock,
+    )
+    assert outcomes(found)["new"] == "faster"
+    assert total[0] > 10
+    same = {"times": "y * x", "plus": "y + x - x + y", "twice": lambda x: 2 * x}
+    given = {"kwargs": {"x": torch.ones(3)}, "setup": "y = 2", "seconds": 1e-3}
+    assert perfhooks.compare_calls(same, **given).table["difference"].to_list() == [None, 1.0, 0.0]
+
+
+def test_a_b_test_from_two_environments_is_one_table(grid, tmp_path):
+    """Saved in one, loaded in the other: torch's table has a row for each, and `against` holds equal rows together."""
+    grid.save(tmp_path / "before.json")
+    earlier = perfhooks.CallComparison.load(tmp_path / "before.json")
+    later = replace(grid, env="after")
+    assert earlier == grid
+    text = str(Compare(earlier.measurements + later.measurements))
+    assert "(before)" in text
+    assert "(after)" in text
+    assert text.count("[64, 2]") == 4
+    slower = tuple(replace(row, seconds=tuple(3 * each for each in row.seconds)) for row in grid.rows[:4])
+    table = replace(grid, rows=slower).against(earlier)
+    assert table.select("sub_label", "threads").rows() == [("[64, 2]", 1)] * 2 + [("[64, 2]", 2)] * 2
+    assert table["ratio"].to_list() == pytest.approx([3] * 4, rel=0.2)
+
+
+def test_fuzzer_take_gives_sets_of_inputs():
+    """Without a name, a set is called by the shapes of its tensors."""
+    fuzzer = Fuzzer(
+        parameters=[FuzzedParameter("k0", 2, 9, "uniform")],
+        tensors=[FuzzedTensor("x", size=("k0", 3), min_elements=1, max_elements=99, probability_contiguous=1)],
+        seed=3,
+    )
+    sets = {str(params["k0"]): tensors for tensors, _, params in fuzzer.take(3)}
+    found = perfhooks.compare_calls({"sum": "x.sum()"}, inputs=sets, seconds=1e-3)
+    assert found.table["sub_label"].to_list() == list(sets)
+    listed = perfhooks.compare_calls({"sum": torch.sum}, inputs=[[torch.ones(2, 3)], [torch.ones(4)]], seconds=1e-3)
+    assert listed.table["sub_label"].to_list() == ["[2, 3]", "[4]"]
 
 
 @pytest.mark.parametrize(
-    ("given", "options"), [({}, {}), ({"a": 1}, {}), ({"a": print}, {"seconds": 0}), ({"a": print}, {"tolerance": 2})]
+    ("calls", "options", "sentence"),
+    [
+        ({}, {}, "calls must be"),
+        ([len, print], {}, "calls must be functions or statements by name"),
+        ({"a": 1}, {}, "calls must be"),
+        ({"a": print}, {"seconds": 0}, "must be"),
+        ({"a": print}, {"tolerance": 2}, "must be"),
+        ({"a": print}, {"threads": 0}, "threads must be"),
+        ({"a": print}, {"threads": []}, "threads must be"),
+        ({"a": print}, {"inputs": []}, "inputs must be"),
+        ({"a": print}, {"inputs": [torch.ones(2)]}, "each set of inputs must be"),
+        ({"a": print}, {"inputs": [[torch.ones(2)], [torch.zeros(2)]]}, "need names"),
+        ({"a": print}, {"inputs": [[1]], "args": [1]}, "one or the other"),
+        ({"a": print}, {"setup": "x = 1"}, "are for statements"),
+        ({"a": "x"}, {"args": [1]}, "by name"),
+        ({"a": "x ="}, {}, "stmt must be Python"),
+        ({"a": "x"}, {"setup": "x ="}, "setup must be Python"),
+    ],
 )
-def test_what_cannot_be_is_refused(given, options):
-    with pytest.raises(OptionError, match="must be"):
-        perfhooks.compare_calls(given, **options)
+def test_what_cannot_be_is_answered_with_one_sentence(calls, options, sentence):
+    with pytest.raises(OptionError, match=sentence):
+        perfhooks.compare_calls(calls, **options)
