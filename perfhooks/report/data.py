@@ -167,6 +167,14 @@ class SlowStepsPart(_Part):
     """Whether there are more, earlier ones, that were not read."""
 
 
+class TriedMost(_Part):
+    """The other end, where what was measured says no more than a range."""
+
+    times: float
+    saved_ms: float
+    saved_percent: float
+
+
 class TriedAdvice(_Part):
     """What following the advice of a finding gave when `perfhooks try` ran its operators."""
 
@@ -180,6 +188,8 @@ class TriedAdvice(_Part):
     operators: int
     """How many different ones."""
     device: str
+    most: TriedMost | None = None
+    """Where the calls alone took another time than in the training, or it was not decided: all above is the least."""
 
 
 class TriedFile(_Part):

@@ -7,7 +7,7 @@ import math
 import time
 from dataclasses import dataclass, field
 from statistics import median
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from perfhooks.errors import OptionError
 from perfhooks.run.reading import said
@@ -18,7 +18,7 @@ from perfhooks.trying.schemas import UnmatchedError
 from perfhooks.trying.timing import Blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import torch
 
@@ -52,10 +52,23 @@ class Tried:
     problem: str = ""
     """Why it could not be run."""
 
+
+class Saving(NamedTuple):
+    """Milliseconds by which a step would be shorter, if nothing else changes."""
+
+    least: float
+    most: float
+
     @property
-    def is_gain(self) -> bool:
-        """Whether it is faster and right."""
-        return self.timing is not None and self.timing.outcome == "faster" and not self.is_wrong
+    def is_sure(self) -> bool:
+        """Whether it is one number."""
+        return self.least == self.most
+
+    @classmethod
+    def sum(cls, savings: Iterable[Saving]) -> Saving:
+        """All of them together."""
+        ends = [*savings]
+        return cls(sum(each.least for each in ends), sum(each.most for each in ends))
 
 
 @dataclass(kw_only=True)
@@ -79,11 +92,19 @@ class TriedOperator:
         ratio = self.beside_recorded
         return ratio is not None and COMPARABLE[0] <= ratio <= COMPARABLE[1]
 
-    def saved_ms(self, tried: Tried) -> float | None:
-        """How much shorter a step would be; None where that cannot be said."""
-        if tried.timing is None or tried.is_wrong or not self.is_comparable or tried.timing.outcome == "undecided":
+    def saving(self, tried: Tried) -> Saving | None:
+        """How much shorter a step would be; None where nothing can be said of it.
+
+        A range where it is not decided which is faster, and where the call alone took another time than in the
+        training: then it is only known of the time that both have in common that it is the operator's own.
+        """
+        if tried.timing is None or tried.is_wrong or not self.beside_recorded:
             return None
-        return 0.0 if tried.timing.outcome == "same" else self.group.step_ms * (1 - tried.timing.ratio)
+        part = 0.0 if tried.timing.outcome == "same" else self.group.step_ms * (1 - tried.timing.ratio)
+        if tried.timing.outcome == "undecided":
+            return Saving(0.0, max(part, 0.0))
+        common = 1.0 if self.is_comparable else min(self.beside_recorded, 1 / self.beside_recorded)
+        return Saving(*sorted((common * part, part)))
 
 
 @dataclass(kw_only=True)
@@ -96,17 +117,17 @@ class Trial:
     rows: list[TriedOperator] = field(default_factory=list)
     is_interrupted: bool = False
 
-    def saved(self) -> dict[str, list[float]]:
+    def saved(self) -> dict[str, list[Saving]]:
         """By how many milliseconds each variant makes a step shorter, with each of the operators that it makes faster.
 
-        What is wrong, not comparable or not decided counts for nothing. The variant that saves most is first.
+        What is wrong counts for nothing. The variant that saves most is first.
         """
-        saved: dict[str, list[float]] = {}
+        saved: dict[str, list[Saving]] = {}
         for row in self.rows:
             for tried in row.tried:
-                if tried.is_gain and (gain := row.saved_ms(tried)) is not None:
-                    saved.setdefault(tried.variant, []).append(gain)
-        return dict(sorted(saved.items(), key=lambda entry: -sum(entry[1])))
+                if (saving := row.saving(tried)) is not None and saving.most > 0:
+                    saved.setdefault(tried.variant, []).append(saving)
+        return dict(sorted(saved.items(), key=lambda entry: Saving.sum(entry[1]), reverse=True))
 
 
 @dataclass(frozen=True, kw_only=True)

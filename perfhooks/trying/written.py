@@ -11,12 +11,13 @@ import polars as pl
 
 from perfhooks import words
 from perfhooks.errors import PerfhooksError
-from perfhooks.report.data import TRIED_FORMAT, TriedAdvice, TriedFile, read_tried
+from perfhooks.report.data import TRIED_FORMAT, TriedAdvice, TriedFile, TriedMost, read_tried
 from perfhooks.run.layout import TRIED
 from perfhooks.run.publishing import publish_json
 from perfhooks.trace.names import operators
 from perfhooks.trying import trial as trials
 from perfhooks.trying.timing import in_words
+from perfhooks.trying.trial import Saving
 from perfhooks.trying.variants import ADVICE
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ SCHEMA: Final = {
 them; ``beside_recorded``, its time by itself as a multiple of what was recorded; ``variant``; ``times``, how many times
 as fast it is, with the ends of its interval (99%); ``verdict``; ``difference`` of results, as a part of the largest
 value in them, null where they are drawn; ``saved_ms`` and ``saved_percent``, by how much a step would be shorter if
-nothing else changes, null where that cannot be said.
+nothing else changes, null where that cannot be said
+with one number.
 """
 _REASONS: Final = 6
 """How many reasons are told: those that take most time."""
@@ -85,7 +87,8 @@ def _rows(row: TriedOperator, trial: Trial) -> Iterator[dict[str, Any]]:
     if not row.tried:
         yield first | {"verdict": f"not run: {row.problem}" if row.problem else "nothing to try"}
     for tried in row.tried:
-        saved = row.saved_ms(tried)
+        saving = row.saving(tried)
+        saved = saving.least if saving and saving.is_sure else None
         yield {
             **first,
             "variant": tried.variant,
@@ -112,18 +115,42 @@ def sentences(trial: Trial) -> list[str]:
     said = ["Interrupted: this is what was measured until then."] if trial.is_interrupted else []
     if saved := trial.saved():
         said.append(f"If nothing else changes, a step of {words.ms(trial.step_ms)} would be shorter by:")
-        for name, gains in saved.items():
-            share, operators = words.share(sum(gains) / trial.step_ms), words.count(len(gains), "operator")
-            said.append(f"  {name}: {words.ms(sum(gains))}, {share} ({operators})")
+        said += [_line(name, savings, trial) for name, savings in saved.items()]
     elif trial.rows:
         said.append("Nothing that was tried makes a step shorter for sure.")
-    if odd := sum(row.alone_ms is not None and not row.is_comparable for row in trial.rows):
-        least, most = trials.COMPARABLE
+    odd = sum(row.alone_ms is not None and not row.is_comparable for row in trial.rows)
+    undecided = sum(tried.timing is not None and tried.timing.outcome == "undecided" for tried in _all(trial))
+    least, most = trials.COMPARABLE
+    if odd:
         said.append(
-            f"{odd} of {len(trial.rows)} operators took less than {least:g} or more than {most:g} "
-            "times what was recorded when run alone: not comparable, and counted for nothing."
+            f"{odd} of {len(trial.rows)} operators took less than {least:g} or more than {most:g} times what was "
+            "recorded when run alone: not comparable, as their inputs lay in other caches or others used the machine. "
+            "Where one of them is faster, a range goes from what it saves of the time that both have in common to what "
+            "it saves of the time that was recorded."
+        )
+    if undecided:
+        said.append(
+            f"{words.count(undecided, 'variant')} could not be decided in the time that there was: there a range "
+            "begins at nothing. Give more --seconds, on a machine that nobody else uses."
         )
     return said + _covered(trial)
+
+
+def _all(trial: Trial) -> Iterator[trials.Tried]:
+    for row in trial.rows:
+        yield from row.tried
+
+
+def _line(name: str, savings: list[Saving], trial: Trial) -> str:
+    """What one variant saves, and of how many operators that is not sure."""
+    all_of = Saving.sum(savings)
+    unsure = sum(not each.is_sure for each in savings)
+    ends = [all_of.least] if all_of.is_sure else all_of
+    times, shares = (
+        " to ".join(map(write, ends)) for write in (words.ms, lambda end: words.share(end / trial.step_ms))
+    )
+    operators = words.count(len(savings), "operator") + (f", {unsure} of them not for sure" if unsure else "")
+    return f"  {name}: {times}, {shares} ({operators})"
 
 
 def _covered(trial: Trial) -> list[str]:
@@ -151,7 +178,8 @@ def data(trial: Trial) -> dict[str, Any]:
         "step_ms": trial.step_ms,
         "interrupted": trial.is_interrupted,
         "rows": table(trial).to_dicts(),
-        "saved_ms": {name: sum(gains) for name, gains in trial.saved().items()},
+        "saved_ms": {name: Saving.sum(savings).least for name, savings in trial.saved().items()},
+        "saved_most_ms": {name: Saving.sum(savings).most for name, savings in trial.saved().items()},
         "covered": trial.cut.covered,
         "left": [{"operator": left.name, "reason": left.reason, "share": left.share} for left in trial.cut.left],
     }
@@ -163,28 +191,36 @@ def of_findings(trial: Trial) -> list[TriedAdvice]:
     for rule, advice in ADVICE.items():
         rows = [row for row in trial.rows if re.fullmatch(advice.operators, row.group.signature.name)]
         measured = [tried for variant in advice.variants for tried in _of_variant(rule, variant, rows, trial)]
-        said += sorted(measured, key=lambda tried: -tried.saved_ms)[:1]
+        said += sorted(measured, key=_most_saved)[:1]
     return said
+
+
+def _most_saved(tried: TriedAdvice) -> tuple[float, float]:
+    return -tried.saved_ms, -(tried.most.saved_ms if tried.most else tried.saved_ms)
 
 
 def _of_variant(rule: str, variant: str, rows: list[TriedOperator], trial: Trial) -> Iterator[TriedAdvice]:
     """What one variant did to all operators of an advice for which that can be said."""
     pairs = [
-        (row.group.step_ms, saved)
+        (row.group.step_ms, saving)
         for row in rows
         for tried in row.tried
-        if tried.variant == variant and (saved := row.saved_ms(tried)) is not None
+        if tried.variant == variant and (saving := row.saving(tried)) is not None
     ]
     if pairs:
-        before, saved = (sum(values) for values in zip(*pairs, strict=True))
+        before, saved = sum(spent for spent, _ in pairs), Saving.sum(saving for _, saving in pairs)
+        least, most = ({"times": before / (before - end), "percent": 100 * end / trial.step_ms} for end in saved)
         yield TriedAdvice(
             rule=rule,
             variant=variant,
-            times=before / (before - saved),
-            saved_ms=saved,
-            saved_percent=100 * saved / trial.step_ms,
+            times=least["times"],
+            saved_ms=saved.least,
+            saved_percent=least["percent"],
             operators=len(pairs),
             device=trial.device,
+            most=None
+            if saved.is_sure
+            else TriedMost(saved_ms=saved.most, saved_percent=most["percent"], times=most["times"]),
         )
 
 

@@ -180,8 +180,9 @@ function measured(finding) {
   const tried = (DATA.tried || []).find((each) => each.rule === finding.rule);
   if (!tried) return null;
   const where = `${plural(tried.operators, "operator")} run again on ${tried.device}; if nothing else changes`;
-  const times = tried.times.toPrecision(2);
-  const saved = `${ms(tried.saved_ms)} a step, ${percent(tried.saved_percent / 100)}`;
+  const range = (write) => (tried.most ? `${write(tried)} to ${write(tried.most)}` : write(tried));
+  const times = range((end) => end.times.toPrecision(2));
+  const saved = `${range((end) => ms(end.saved_ms))} a step, ${range((end) => percent(end.saved_percent / 100))}`;
   return el(
     "p",
     { class: "gain measured", title: where },
