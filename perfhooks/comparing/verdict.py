@@ -157,8 +157,6 @@ def in_turn(a: ArrayLike, b: ArrayLike, *, tolerance: float = TOLERANCE) -> Verd
     edge = math.log1p(tolerance)
     low, high = ratio.log - ratio.below, ratio.log + ratio.above
     outcome = _outcome(low, high, edge)
-    distance, reach = abs(abs(ratio.log) - edge), max(ratio.below, ratio.above)
-    more = math.ceil(len(first) * ((reach / distance) ** 2 - 1)) if outcome == "undecided" and distance > 0 else None
     return Verdict(
         outcome=outcome,
         ratio=ratio.median,
@@ -173,7 +171,6 @@ def in_turn(a: ArrayLike, b: ArrayLike, *, tolerance: float = TOLERANCE) -> Verd
         steps_b=len(second),
         is_process_known=True,
         process_sd=0.0,
-        more_steps=None if more is None or more > len(first) * _MOST_STEPS else max(more, 1),
     )
 
 
