@@ -385,6 +385,19 @@ def test_float64_on_a_device_costs_its_kernels_not_their_launches(tmp_path):
     assert finding.concerns_ms == pytest.approx(0.35 * 9.94, rel=0.01)
 
 
+@pytest.mark.parametrize(("count", "cost"), [(2, "2.21 ms"), (5, "5.52 ms")])
+def test_a_product_costs_the_kernels_that_it_launched_and_no_others(tmp_path, count, cost):
+    """Of nine that share 9.94 ms."""
+
+    def plant(made, at):
+        inputs = {"Input_type": ["double"] * 2, "Input_Dims": [[64, 64]] * 2}
+        made.events.append(op("aten::mm", at + 39 * US, at + 40 * US + count * US + 100, **inputs))
+
+    (finding,) = found_in(tmp_path, steps(plant))
+    assert finding.rule == "float64-products"
+    assert finding.title.endswith(f" in float64 take {cost} in a step.")
+
+
 def test_a_slow_convolution_on_a_device_is_cudnn_switched_off(tmp_path):
     (finding,) = found_in(tmp_path, steps(unfolding, name="im2col_kernel<float>"))
     assert finding.rule == "slow-convolution"

@@ -256,6 +256,19 @@ def test_the_skew_of_a_collective_is_that_of_its_starts_and_its_waits():
     assert found.rows["wait_ms"].to_list() == pytest.approx([7, 1, 0])
 
 
+def test_of_each_kind_of_collective_all_are_counted_and_the_longest_in_all_comes_first():
+    """Its time is with the wait, and medians are of what each took without; who came last most often is named."""
+    reduced = [(0, 0, 10), (1, 6, 4), (0, 20, 5), (1, 21, 4), (0, 32, 6), (1, 30, 8)]
+    other = {"operation": "all_gather", "bytes": 7}
+    found = collectives.match(table((0, 50, 12, other), (1, 52, 10, other), *reduced))
+    first, second = collectives.kinds(collectives.by_collective(found)).rows(named=True)
+    assert (first["operation"], first["count"], first["groups"]) == ("all_reduce", 3, 1)
+    assert first["total_ms"] == pytest.approx(10 + 5 + 8)
+    assert (first["duration_ms"], first["wait_ms"], first["longest_wait_ms"]) == pytest.approx((4, 2, 6))
+    assert (first["last_rank"], first["last_percent"]) == (1, pytest.approx(200 / 3))
+    assert (second["operation"], second["count"], second["total_ms"]) == ("all_gather", 1, pytest.approx(12))
+
+
 def test_who_waits_for_whom_does_not_depend_on_clocks():
     found = collectives.match(table((0, 0, 10), (1, 1006, 4), (0, 20, 5), (1, 1021, 4)))
     assert found.rows.sort("rank", "index")["wait_ms"].to_list() == pytest.approx([6, 1, 0, 0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import itertools
 import math
@@ -405,6 +406,21 @@ def test_the_loop_that_most_ranks_are_in_is_shown(run):
     for rank in range(3):
         run.status(rank, 8, is_running=True)
     assert View(run.path).look().stage == "train"
+
+
+def test_in_a_pipe_a_run_is_told_until_its_processes_end_or_nothing_is_heard_of_those_elsewhere(
+    run, monkeypatch, capsys
+):
+    """For ten minutes; here it is known that they live."""
+    seen = View(run.path).look()
+    looks = [(True, 900.0), (None, 599.0), (None, 601.0)]
+    for expected in (looks, [(True, 0.0), (False, 0.0)]):
+        left = [dataclasses.replace(seen, is_alive=is_alive, silent_s=silent_s) for is_alive, silent_s in expected]
+        monkeypatch.setattr(View, "look", lambda _, left=left: left.pop(0))
+        monkeypatch.setattr("time.sleep", lambda _: None)
+        top.top(run.path)
+        assert left == []
+        assert len(capsys.readouterr().out.splitlines()) == len(expected)
 
 
 def test_processes_elsewhere_are_neither_alive_nor_gone(run):
