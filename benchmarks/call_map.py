@@ -23,7 +23,7 @@ MOST = 300
 """So many at most, because to be collected takes time as well."""
 FORMER = "former"
 """Stands beside the lines of a function that has changed, for what entered it before."""
-OWN = 4
+OWN = 20
 """From the test files of the module, or of its room, so many are taken for one of another file."""
 
 

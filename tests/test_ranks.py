@@ -308,11 +308,14 @@ def test_ranks_that_missed_each_other_were_not_in_the_same():
     assert (found.rows.height, found.unmatched) == (12, 2)
 
 
-@pytest.mark.parametrize(("gap", "is_same"), [(0.04, True), (0.3, False)])
-def test_a_rank_that_was_through_before_another_came_was_in_another_one(gap, is_same):
-    """Where clocks agree to a microsecond or so: 0.05 ms is what starts and ends may be wrong by."""
-    together = [(rank, 10 * number, 5) for number in range(6) for rank in (0, 1)]
-    odd = [(0, 100, 2, {"bytes": 7}), (1, 102 + gap, 2, {"bytes": 7})]
+@pytest.mark.parametrize(
+    ("noise", "gap", "is_same"), [(0, 0.04, True), (0, 0.3, False), (0.4, 2.5, True), (0.4, 8, False)]
+)
+def test_a_rank_that_was_through_before_another_came_was_in_another_one(noise, gap, is_same):
+    """0.05 ms is what starts and ends may be wrong by, and ten times what ends differ by where all wait for all."""
+    lines = [(rank, 10 * number, 5 + noise * rank * (-1) ** number) for number in range(12) for rank in (0, 1)]
+    together = [(*line, {"bytes": place // 2}) for place, line in enumerate(lines)]
+    odd = [(0, 200, 2, {"bytes": 77}), (1, 202 + gap, 2, {"bytes": 77})]
     assert collectives.match(table(*together, *odd)).unmatched == (0 if is_same else 2)
 
 
