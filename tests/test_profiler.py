@@ -129,9 +129,14 @@ def test_without_schedule_it_is_torch_with_no_file_and_no_mark(tmp_path):
 
 
 @pytest.mark.parametrize("ask", ["key_averages", "events"])
-def test_a_table_before_a_window_says_so(ask):
-    prof = Profiler(schedule="wait=100 warmup=1 active=2", on_trace_ready=ignore)
-    with pytest.raises(perfhooks.NothingRecordedError, match=r"no window has been recorded: 0 steps.*steps 101-102"):
+@pytest.mark.parametrize(
+    ("schedule", "first"), [("wait=100 warmup=1 active=2", "steps 101-102"), ("wait=0 warmup=0 active=2", "steps 0-1")]
+)
+def test_a_table_before_a_window_says_so(ask, schedule, first):
+    prof = Profiler(schedule=schedule, on_trace_ready=ignore)
+    with pytest.raises(
+        perfhooks.NothingRecordedError, match=rf"^no window has been recorded: 0 steps.*the first window is {first}$"
+    ):
         getattr(prof, ask)()
 
 

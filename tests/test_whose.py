@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import perfhooks.recording.profiler
 from perfhooks import findings, testing
 from perfhooks.report import tree
 from perfhooks.run.capture import Capture, Place
@@ -81,6 +82,22 @@ def machine(tmp_path):
 
 def trace_of(tmp_path, events):
     return read(testing.write_trace(tmp_path / "t.json", events))
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("<eval_with_key>.3", Origin.NO_SOURCE),
+        ("/opt/torch/nn/modules/linear.py", Origin.TORCH),
+        (perfhooks.recording.profiler.__file__, Origin.PERFHOOKS),
+        ("/opt/perfhooks_lightning/callback.py", Origin.PERFHOOKS),
+        ("site/framework/loops/fetch.py", Origin.INSTALLED),
+        ("std/queue.py", Origin.STANDARD),
+        ("project/train.py", Origin.USER),
+    ],
+)
+def test_a_file_of_this_process_is_known_by_its_whole_path(machine, tmp_path, file, expected):
+    assert machine.origin_of(file if file.startswith("<") else str(tmp_path / file)) is expected
 
 
 def test_the_worker_looks_up_the_first_parts_of_names(machine, tmp_path):
