@@ -80,7 +80,7 @@ def signals() -> tuple[float, float, float]:
         profiler.start()
         # settled, as after the first steps of a training with a loader
         heard.way, heard.waiting, heard.armed = ByLoader(heard), profiler, False
-        heard.way.due, heard.way.looks_at_updates = NEVER, False
+        heard.due, heard.way.looks_at_updates = NEVER, False
         fetch = per_call(Numbers().__next__)
         heard_fetch = per_call(telling(Numbers, signal)().__next__)
         update = per_call(lambda: updated(None, (), {})) - per_call(lambda: None)

@@ -5,13 +5,14 @@ both are the order in which modules happen to be imported. Here the order is wri
 
     import torch ─ first step ─ windows ─ ... ─ last step ─ the interpreter ends
                                 │                           COUNTS REASON STARTUP WATCHER PROFILERS
-                                └─ a fork: HOLD, then the parent goes on; SIGNALS PROFILERS WATCHER STEPS in the child
+                                └─ a fork: HOLD, then the parent goes on; in the child SIGNALS PROFILERS WATCHER STEPS
+                                   RECORDER
 
 Threads of ours in a training, all of them daemons: the watcher (`watching.watcher`), which looks at steps, requests and
-the timeline; the look at the start and the window without steps of `perfhooks run` (`launching.startup`,
-`launching.timed`); the one that hears SIGTERM while a window is open (`recording.ending.signals`); one that names the
-modules of a window, out of its recorder's sight, and is gone at once (`recording.labelling`). The worker is a
-process of its own.
+the timeline; the look at the start and two timers of `perfhooks run`, which end the first recording and make its page
+(`launching.startup`, `launching.early`, `launching.step_signal`); the one that hears SIGTERM while a window is open
+(`recording.ending.signals`); one that names the modules of a window, out of its recorder's sight, and is gone at once
+(`recording.labelling`). The worker is a process of its own.
 
 What a process has once, and in which module alone it changes: who listens to a program that does not know of us
 (`launching.step_signal`), the watcher (`watching.watcher`), the profilers that have not ended
@@ -22,6 +23,7 @@ first three, as the listing above says; what is known of this process (`run.live
 from __future__ import annotations
 
 import atexit
+import ctypes
 import os
 from enum import IntEnum, auto
 from typing import TYPE_CHECKING
@@ -36,7 +38,7 @@ class End(IntEnum):
     COUNTS = auto()
     """`perfhooks run` writes how many fetches and updates a step had: the last page shows it."""
     REASON = auto()
-    """`perfhooks run` leaves a note of why nothing was recorded."""
+    """`perfhooks run` keeps the first steps where nothing else was recorded, or leaves a note of why nothing was."""
     STARTUP = auto()
     """The table of what came before the first step is written."""
     WATCHER = auto()
@@ -56,6 +58,8 @@ class Child(IntEnum):
     """Its thread is not there."""
     STEPS = auto()
     """What `perfhooks run` heard is not the child's."""
+    RECORDER = auto()
+    """It will not wait for the recorder's thread when it ends."""
 
 
 _at_end: dict[End, Callable[[], object]] = {}
@@ -98,6 +102,24 @@ def _each(calls: list[Callable[[], object]]) -> None:
 
 def _split() -> None:
     _each([_in_child[when] for when in sorted(_in_child)])
+
+
+def recorder_begins() -> None:
+    """A recorder of torch is about to begin: forked children are to end nevertheless.
+
+    Kineto has a thread of its own from then on, and waits for it when the process ends, among what C++ does last. A
+    forked child has no such thread, and would wait for ever.
+    """
+    in_child(Child.RECORDER, _end_at_once)
+
+
+def _end_at_once() -> None:
+    """Let this process end as soon as Python has, with the code that it gives; glibc can do that, and no other."""
+    library = ctypes.CDLL(None)
+    if hasattr(library, "on_exit"):
+        # the last one is called first
+        library.on_exit(library._exit, None)  # noqa: SLF001 -- it is called so
+        library.on_exit(library.fcloseall, None)
 
 
 if hasattr(os, "register_at_fork"):

@@ -191,12 +191,8 @@ def inference():
 
 
 def endless():
-    """Prepares, then computes without a loader or an optimizer, until its standard input ends; then trains."""
+    """Computes without a loader or an optimizer until its standard input ends; then trains."""
     net, x = model(), torch.randn(64, 8)
-    while "perfhooks.launching.profiling" not in sys.modules:  # has been looked at, and calls no operator
-        sum(range(1000))
-    sum(range(1_000_000))
-    print("prepared", flush=True)
     with torch.no_grad():
         while not select.select([sys.stdin], [], [], 0)[0]:
             net(x)

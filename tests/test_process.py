@@ -45,12 +45,13 @@ def test_nobody_else_registers_for_the_end_of_the_process_or_for_forks():
 
 
 def test_threads_of_ours_are_started_where_the_list_says():
-    pattern = re.compile(r"threading\.Thread\(|start_new_thread")
+    pattern = re.compile(r"threading\.(?:Thread|Timer)\(|start_new_thread")
     found = {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if pattern.search(path.read_text())}
     in_training = {
         "watching/watcher.py",
         "launching/startup.py",
-        "launching/timed.py",
+        "launching/early.py",
+        "launching/step_signal.py",
         "recording/labelling.py",
         "recording/ending/signals.py",
     }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import queue
 import threading
+from typing import get_args
 from unittest import mock
 
 import launched_training as loops
@@ -15,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from perfhooks.launching import farewell, loaders, profiling
 from perfhooks.launching.command_line import Request
 from perfhooks.launching.step_signal import StepSignal
-from perfhooks.launching.ways import Round
+from perfhooks.launching.ways import Mode, Round
 from perfhooks.recording.ending import lifetime
 from perfhooks.schedule import Phase, Schedule
 
@@ -203,15 +205,6 @@ def test_who_stands_down_says_why_and_leaves_a_note_only_where_nothing_was_recor
     )
 
 
-@pytest.mark.parametrize("schedule", [None, "wait=1 warmup=1 active=3"])
-def test_a_program_without_steps_is_told_that_its_schedule_does_not_apply_if_it_has_one(launched, caplog, schedule):
-    caplog.set_level("INFO", "perfhooks")
-    given, _ = launched("time", schedule=schedule, patience=60)
-    said = "no fetch and no update in 60 s: some seconds are recorded, which are no step"
-    assert given["schedule"] is None
-    assert caplog.messages == [said if schedule is None else f"{said}; the schedule counts steps, so it does not apply"]
-
-
 @pytest.fixture
 def launched(monkeypatch, tmp_path):
     """Begins a profiler as for a step of some kind, and returns what it was made with, and who was started where."""
@@ -243,8 +236,9 @@ def test_a_run_lies_where_the_command_was_given_unless_it_is_said_where(launched
 
 
 def test_what_is_no_training_is_not_called_one(launched):
-    stages = {mode: launched(mode)[0].get("stage", "train") for mode in ("loader", "optimizer", "batches", "time")}
-    assert stages == {"loader": "train", "optimizer": "train", "batches": "predict", "time": "process"}
+    stages = {mode: launched(mode)[0].get("stage", "train") for mode in get_args(Mode)}
+    trained = dict.fromkeys(("loader", "optimizer", "backward"), "train")
+    assert stages == trained | {"batches": "predict", "call": "predict", "process": "process"}
 
 
 def test_a_loader_whose_iterator_is_kept_tells_of_each_fetch_once(heard):
@@ -309,6 +303,62 @@ def test_fetches_of_another_thread_end_no_step(heard):
         optimizer.step()
     assert [(each.mode, each.step_num) for each in begun] == [("optimizer", 10)]
     assert begun[0].arrived == [], "the training does not wait for what another thread fetches"
+
+
+def by_hand(batches, net):
+    """Passes gradients back, and makes the updates itself."""
+    for x, y in batches:
+        loops.loss_of(net, x, y).backward()
+
+
+@pytest.fixture
+def passes(heard, monkeypatch):
+    """The signal hears of backward passes."""
+    signal, _ = heard
+    plain = torch.autograd.backward
+
+    def backward(*args, **kwargs):
+        plain(*args, **kwargs)
+        signal.hear_backward()
+
+    monkeypatch.setattr(torch.autograd, "backward", backward)
+
+
+@pytest.mark.usefixtures("passes")
+@pytest.mark.parametrize(("kind", "mode"), [(list, "backward"), (iter, "loader")])
+def test_a_backward_pass_is_as_good_as_an_update_where_twenty_came_without_one(heard, kind, mode):
+    """Of a loader that is read at once, or in the loop."""
+    signal, begun = heard
+    by_hand(kind(torch.utils.data.DataLoader(loops.data(60), batch_size=loops.SIZE)), loops.model())
+    assert signal.mode == begun[-1].mode == mode
+    assert begun[-1].step_num >= 36
+
+
+@pytest.mark.usefixtures("passes")
+def test_backward_passes_are_no_updates_where_an_optimizer_steps(heard):
+    signal, begun = heard
+    loops.accumulate()
+    assert [(each.mode, each.step_num) for each in begun] == [("loader", 8)]
+    assert signal.heard.updates == 8
+
+
+def test_a_loader_that_another_thread_iterates_from_the_start_leaves_steps_to_updates(heard):
+    """As DataLoaderX and prefetch_generator do."""
+    _, begun = heard
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    batches = queue.Queue(1)
+
+    def fetch():
+        for batch in loops.loader():
+            batches.put(batch)
+        batches.put(None)
+
+    thread = threading.Thread(target=fetch)
+    thread.start()
+    while batches.get() is not None:
+        optimizer.step()
+    thread.join()
+    assert [(each.mode, each.step_num) for each in begun] == [("optimizer", 8)]
 
 
 def test_each_fetch_says_when_it_was_asked_for_and_when_it_came(heard):

@@ -28,8 +28,8 @@ Options of perfhooks come first; everything from the first other word on is the 
 _SCHEDULE: Final = "Which steps to record, in the words of `perfhooks schedule`; one small window soon after the start."
 _HANDLER: Final = "What to make of each window, by its name, once for each; everything that was recorded for."
 _PATIENCE: Final = (
-    "Seconds in which a fetch or an update is expected; a program that computes and makes neither is then recorded for "
-    "five seconds. Default: 60."
+    "Seconds in which a fetch or an update is expected: the page of a program that makes neither, with what it did "
+    "first, is then made while it goes on, and not at its end. Default: 60."
 )
 _TYPES: Final = {bool: bool, int: int, float: float, str: str}
 _LISTS: Final = ("activities", "ranks")

@@ -111,7 +111,7 @@ def _finish(place: Place, capture: Capture, run: Run, permit: Permit) -> Capture
         state="done",
         artifacts=tuple(artifacts),
         notes=tuple(notes),
-        headline=headline(table, without_steps=capture.is_without_steps),
+        headline=headline(table, capture.tables(trace).operators(("step",)), without_steps=capture.is_without_steps),
         summary=summary(table),
     )
     newer = place.load().token != capture.token

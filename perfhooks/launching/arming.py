@@ -17,7 +17,7 @@ def imported(name: str, module: Any, began: int) -> None:
     """Take note of a module that has been imported, or, of torch itself, that is about to be.
 
     Args:
-        name: One of those that `site` watches, or what it says of torch.
+        name: One of those that `site` watches, or what it says of one that is about to be imported.
         module: What was imported.
         began: When this Python began to run our code, in nanoseconds of the monotonic clock.
     """
@@ -25,6 +25,9 @@ def imported(name: str, module: Any, began: int) -> None:
     if signal is None:
         return
     act: dict[str, Callable[[], object]] = {
+        "torch": signal.listen,
+        "torch._dynamo is coming": signal.make_way_for_dynamo,
+        "torch._dynamo": signal.keep_from_compiling,
         "torch.optim.optimizer": lambda: module.register_optimizer_step_post_hook(signal.hook()),
         "torch.utils.data.dataloader": lambda: loaders.listen(module.DataLoader, signal),
         "mmengine.runner.runner": lambda: frameworks.give_mmengine_its_hook(module.Runner, signal),

@@ -38,7 +38,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     options: dict[str, Any] = {}
     """Those of `perfhooks.Options` that were given."""
     patience: float = PATIENCE_S
-    """Seconds after which a program that computes, and has neither fetched nor updated, is recorded for a while."""
+    """Seconds after which a program that neither fetches nor updates gets its page, without waiting for its end."""
     here: str = ""
     """The working directory in which the command was given: the place for runs is in there."""
     notes: str = ""

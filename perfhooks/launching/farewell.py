@@ -13,14 +13,22 @@ import select
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from perfhooks.errors import PerfhooksError
-from perfhooks.run.layout import PAGE
+from perfhooks.run.layout import MANIFEST, PAGE
 from perfhooks.run.reading import read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+
+_STEPS: Final = {
+    "call": " (a step begins with a call of the model)",
+    "backward": " (a step ends with its backward pass)",
+    "process": " (the script as a whole)",
+}
+"""What is said of steps that nobody would guess."""
 
 
 def announce(pid: int, notes: str, words: Sequence[str]) -> None:
@@ -98,7 +106,8 @@ def _of_run(folder: Path) -> str:
     last, page = run.last(), folder / PAGE
     if last is None:
         return f"recorded, but not finished: perfhooks report {folder}"
-    return f"{last.capture.headline or f'{last.name} is recorded'} -> {page if page.exists() else folder}"
+    what = _STEPS.get(str(read(folder / MANIFEST).get("steps_by", {}).get("what")), "")
+    return f"{last.capture.headline or f'{last.name} is recorded'}{what} -> {page if page.exists() else folder}"
 
 
 def _why(words: Sequence[str]) -> str:
@@ -108,7 +117,7 @@ def _why(words: Sequence[str]) -> str:
         if set(word[1:]) & set("IES"):
             return f"Python was started with {word}, which keeps it from reading PYTHONPATH"
     return (
-        "no Python of this command trained with torch, or it was one that does not read PYTHONPATH (python -I, -E), "
+        "no Python of this command imported torch, or it was one that does not read PYTHONPATH (python -I, -E), "
         "another interpreter without perfhooks, or on another machine with an environment of its own"
     )
 

@@ -44,7 +44,7 @@ def telling(kind: type, signal: StepSignal) -> type:
 
     def __next__(self: Any) -> Any:
         heard.fetches += 1
-        if heard.armed or heard.fetches >= heard.way.due:
+        if heard.armed or heard.fetches >= heard.due:
             signal.look_at_fetch()
         # torch labels the fetch itself, so a label of ours would only hide whether it belongs to a validation
         profiler = heard.waiting

@@ -5,27 +5,29 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from perfhooks.guard import guard, logger
+from perfhooks.guard import guard
 from perfhooks.launching import farewell
 from perfhooks.recording.ending import lifetime
 from perfhooks.recording.profiler import Profiler
-from perfhooks.recording.window import recorder_busy, when_others_begin
+from perfhooks.recording.window import recorder_busy
 from perfhooks.run.folder import Run
 from perfhooks.run.job import current_job
 from perfhooks.run.manifest import StepsBy
+from perfhooks.schedule.unplanned import ON_REQUEST
 
-__all__ = ["OperatorProbe", "Profilers", "begin", "leave_note", "say_steps_by", "why_not"]
+__all__ = ["Profilers", "begin", "leave_note", "say_steps_by", "why_not"]
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
 
     from perfhooks.launching.command_line import Request
     from perfhooks.launching.ways import Heard, Mode, Telling
+    from perfhooks.recording.window import Window
 
 SCHEDULE: Final = "skip_first=10 wait=0 warmup=2 active=3 repeat=1"
 """One small window soon after the start, as in the frameworks' faces."""
 
-_STAGES: Final = {"batches": "predict", "time": "process"}
+_STAGES: Final = {"batches": "predict", "call": "predict", "process": "process"}
 """What a loop is called whose steps are no training steps."""
 
 
@@ -50,12 +52,13 @@ def begin(asked: Request, mode: Mode, step: int) -> Profiler:
         mode: What ends a step.
         step: The number of the step that begins.
     """
-    options: dict[str, Any] = {"out": str(Path(asked.here, "perf")), "keep_results": False, **asked.options}
+    return _started(asked, mode, step, asked.schedule or SCHEDULE)
+
+
+def _started(asked: Request, mode: Mode, step: int, schedule: str, **more: Any) -> Profiler:
+    options: dict[str, Any] = {"out": str(Path(asked.here, "perf")), "keep_results": False, **asked.options, **more}
     if mode in _STAGES:
         options["stage"] = _STAGES[mode]
-    if mode == "time":
-        _say_that_time_ends_it(asked)
-    schedule = None if mode == "time" else asked.schedule or SCHEDULE
     profiler = Profiler(schedule=schedule, on_trace_ready=asked.handlers, **options)
     profiler.start(step=step)
     leave_note(asked.notes, profiler.folder)
@@ -63,29 +66,21 @@ def begin(asked: Request, mode: Mode, step: int) -> Profiler:
     return profiler
 
 
-def _say_that_time_ends_it(asked: Request) -> None:
-    more = "; the schedule counts steps, so it does not apply" if asked.schedule else ""
-    logger.info("no fetch and no update in %g s: some seconds are recorded, which are no step%s", asked.patience, more)
-
-
 class Profilers:
     """Those of a program that does not know of them, one after another.
 
     Args:
         asked: What was asked for.
-        make_room: Is called when the script begins to profile with torch itself.
     """
 
-    def __init__(self, asked: Request, make_room: Callable[[], None]) -> None:
+    def __init__(self, asked: Request) -> None:
         self._asked = asked
-        self._make_room = make_room
         self.current: Profiler | None = None
         self._way: Telling
         """How its steps are told."""
         self._before = (0, 0)
         """The fetches and updates that were made before it began."""
         self._stopped: list[Profiler] = []
-        self._hear_no_others: Callable[[], None] | None = None
 
     def begin(self, way: Telling, heard: Heard) -> str | None:
         """Profile from here on.
@@ -101,20 +96,36 @@ class Profilers:
         reason = why_not(self._stopped)
         if reason is None:
             self.current = begin(self._asked, way.mode, way.first)
-            if self._hear_no_others is None:
-                self._hear_no_others = when_others_begin(self._make_room)
             self._way, self._before = way, (heard.fetches, heard.updates)
         return reason
 
-    def end(self, cause: str, *, for_good: bool = False) -> None:
+    def pause(self, cause: str) -> None:
+        """End the window that is open, if one is."""
+        if self.current is not None:
+            self.current.pause(cause)
+
+    def end(self, cause: str | None) -> None:
         """Profile no more, as far as anything is profiled."""
         profiler, self.current = self.current, None
-        if for_good and self._hear_no_others is not None:
-            self._hear_no_others()
-            self._hear_no_others = None
         if profiler is not None:
             profiler.stop(cause)
             self._stopped.append(profiler)
+
+    def keep(self, window: Window, mode: Mode) -> Profiler:
+        """Make a page of what was recorded before anything else, as nothing else was.
+
+        Args:
+            window: It has ended.
+            mode: What ended its steps, where no profiler has begun.
+
+        Returns:
+            The profiler whose run it is in.
+        """
+        profiler = self.current or _started(self._asked, mode, window.first, ON_REQUEST, watch=False)
+        profiler.adopt(window)
+        self.current = profiler
+        self.end("the program ended")
+        return profiler
 
     def say_counts(self, heard: Heard) -> None:
         """The process ends: what a step had is known."""
@@ -124,20 +135,6 @@ class Profilers:
                 fetches, updates = self._before
                 means = {"fetches": (heard.fetches - fetches) / steps, "updates": (heard.updates - updates) / steps}
                 say_steps_by(self.current, self._way.mode, **means)
-
-
-class OperatorProbe:
-    """A look at whether the main thread calls any operator of torch: recorded, counted and forgotten."""
-
-    def __init__(self) -> None:
-        self._profiler = Profiler(activities=["cpu"], labels=False)
-        self._profiler.start()
-
-    def stop(self) -> bool:
-        """End it; whether there was an operator."""
-        self._profiler.stop()
-        results = getattr(self._profiler.profiler, "kineto_results", None)
-        return results is not None and bool(results.events())
 
 
 def say_steps_by(profiler: Profiler, mode: Mode, **means: float) -> None:

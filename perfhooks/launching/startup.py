@@ -17,19 +17,21 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from perfhooks import frames
 from perfhooks.guard import guard
 from perfhooks.run import layout
-from perfhooks.run.job import current_job
+from perfhooks.run.job import current_job, is_in_job
 from perfhooks.run.liveness import born_s, clock_s
 from perfhooks.run.publishing import publish
 from perfhooks.watching.sampling import innermost_of, outwards
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
     from types import FrameType
 
 INTERVAL_S: Final = 0.05
 LONGEST_S: Final = 3600.0
 """A process that has made no step in an hour is not going to."""
+_LOOKS: Final = 6
+"""In a row, after which a script is one that computes: what it calls may be operators of torch."""
 _LAST_WORD_S: Final = 2.0
 """How long the end of a process waits for the table: writing it takes a millisecond, where a disk answers."""
 HEADER: Final = "phase,what,seconds\n"
@@ -63,6 +65,8 @@ class Startup:
         if began:
             self._came_s = clock_s() - (time.monotonic_ns() - began) * 1e-9
             self._add(Sample("before torch", "what ran before torch was imported"), (self._torch - began) * 1e-9)
+        self.when_computing: Callable[[], object] | None = None
+        """Is called once, in the thread that looks, where the script has computed for a while and nothing was heard."""
         self._thread = threading.Thread(target=self._watch, name="perfhooks-startup", daemon=True)
         self._thread.start()
 
@@ -114,12 +118,17 @@ class Startup:
                 self.write(self._file)
 
     def _look(self) -> None:
-        last, end = self._torch, self._torch + LONGEST_S * 1e9
+        last, end, looks = self._torch, self._torch + LONGEST_S * 1e9, 0
         while last < end:
             is_over = self._over.wait(INTERVAL_S)
             now = time.monotonic_ns()
-            self._add(told(innermost_of(self._main), in_step=self._in_step), (now - last) * 1e-9)
+            sample = told(innermost_of(self._main), in_step=self._in_step)
+            self._add(sample, (now - last) * 1e-9)
             last = now
+            looks = looks + 1 if sample.phase == "script" else 0
+            if looks == _LOOKS and self.when_computing is not None:
+                with guard("looking at a script"):
+                    self.when_computing()
             if is_over or is_loader_worker():
                 return
 
@@ -176,6 +185,15 @@ def file_of(profilers: Iterable[Any]) -> Path | None:
     """Where the table goes: into the run of the first profiler that has one; None where no files are written."""
     folders = (profiler.folder for profiler in profilers)
     return next((folder / layout.startup(current_job().rank) for folder in folders if folder is not None), None)
+
+
+def is_of_somebody_else() -> bool:
+    """Whether this process works for another one: a loader's or a pool's worker, or a tool of torch's own."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if getattr(spec, "name", "").startswith("torch.") or is_loader_worker():
+        return True
+    processes = sys.modules.get("multiprocessing.process")
+    return processes is not None and processes.parent_process() is not None and not is_in_job()
 
 
 def is_loader_worker() -> bool:

@@ -6,26 +6,38 @@ Here it is acted upon: a step, a profiler that begins or ends, and what came of 
 
 from __future__ import annotations
 
+import sys
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from perfhooks import process
-from perfhooks.guard import guard, logger, speak_up
+from perfhooks import process, words
+from perfhooks.guard import cause_of, guard, logger, speak_up
 from perfhooks.launching import farewell
 from perfhooks.launching.command_line import Request
-from perfhooks.launching.startup import Startup, file_of
-from perfhooks.launching.timed import TimedWindow, is_of_somebody_else
-from perfhooks.launching.ways import NEVER, NOBODY, ByTime, Heard, StandingBy, Undecided, UntilUpdate
+from perfhooks.launching.startup import Startup, file_of, is_of_somebody_else
+from perfhooks.launching.ways import (
+    BACKWARDS,
+    NOBODY,
+    ByLoader,
+    ByRounds,
+    Heard,
+    Round,
+    StandingBy,
+    Undecided,
+    UntilUpdate,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from perfhooks.launching.early import Early
     from perfhooks.launching.profiling import Profilers
     from perfhooks.launching.ways import Answer, Mode, Telling
 
-_HEARING_S: Final = 0.01
-"""How long a program without steps is held up to hear whether its files are there."""
+_BACKWARD: Final = object()
+"""Stands for the optimizer of a program that updates by hand."""
+_KILLED: Final = "the program was ended by a signal, or by os._exit, before anything was saved"
 
 
 class StepSignal:
@@ -42,14 +54,24 @@ class StepSignal:
         self.heard = Heard()
         self._is_compiling: Callable[[], bool] = self._first_update
         process.at_end(process.End.STARTUP, startup.wait)
-        process.at_end(process.End.REASON, self.say_why_nothing)
+        process.at_end(process.End.REASON, self.finish)
+        process.around_forks(self._before_fork, bool)
         process.in_child(process.Child.STEPS, self.forget)
         self.forget()
 
     def forget(self) -> None:
         """Begin anew: this process is a forked child, and what its parent heard is not its own."""
         self.heard.forget()
-        self.timed: TimedWindow | None = None
+        self._early: Early | None = None
+        self._patience: threading.Timer | None = None
+        self._calls = 0
+        self._making, self._keeping = threading.Lock(), threading.Lock()
+        self._is_ending = False
+        self._has_torch = False
+        """Whether it was imported, and by a program of its own."""
+        self._hear_no_others: Callable[[], object] = bool
+        self._stand_ins: Any = None
+        """The module `perfhooks.launching.calls`, once torch is there."""
         self.profiler: Any = NOBODY
         self._profilers: Profilers | None = None
         """Those of this program; none as long as nothing was profiled."""
@@ -96,20 +118,50 @@ class StepSignal:
             heard = self.heard
             if heard.thread is None:
                 heard.thread = threading.get_ident()
+            if heard.is_updated_by_hand and optimizer is not _BACKWARD:
+                # so many passes were accumulated: what was told were no steps
+                heard.is_updated_by_hand, heard.rounds = False, Round()
+                self._follow(ByLoader(heard) if heard.fetches else ByRounds(heard))
+                return
             heard.has_round_ended = heard.rounds.ends(optimizer)
             self._follow(heard.way.at_update())
 
     def look_at_fetch(self) -> None:
         """A loader is about to be asked for a batch, and that may end a step or begin the first one."""
         with self._listening():
-            heard, answer = self.heard, None
-            if heard.thread in (None, threading.get_ident()):
-                answer = heard.way.at_fetch()
+            heard, here = self.heard, threading.get_ident()
+            if here == (heard.thread or threading.main_thread().ident):
+                if self.early.is_listening:
+                    self.early.at_fetch()
+                answer = heard.way.at_fetch() if heard.armed or heard.fetches >= heard.way.due else None
+                heard.armed = False
+                self._follow(answer)
             else:  # somebody fetches ahead, in a thread of his own, and the training does not wait
-                heard.way.due = NEVER
                 heard.waiting = NOBODY
-            heard.armed = False
-            self._follow(answer)
+
+    def hear_call(self) -> bool:
+        """A module is called that no other module has called; whether that need not be told again."""
+        self._calls += 1
+        with self._listening():
+            if not is_of_somebody_else():
+                self.early.at_first_call()
+                self._attend()
+        return not self.early.is_new
+
+    def hear_backward(self) -> None:
+        """A backward pass has ended."""
+        heard = self.heard
+        heard.backwards += 1
+        if heard.updates and not heard.is_updated_by_hand:
+            if self._stand_ins is not None:
+                self._stand_ins.hear_no_backward()
+            return
+        with self._listening():
+            if self.early.is_listening:
+                self.early.at_backward()
+            heard.is_updated_by_hand |= heard.backwards >= BACKWARDS and not isinstance(heard.way, StandingBy)
+        if heard.is_updated_by_hand:
+            self._hear(_BACKWARD)
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
@@ -128,20 +180,24 @@ class StepSignal:
             self.profiler.step()
             if not self.startup.is_over:
                 self._end_startup()
+            if self.early.is_listening and self.mode is not None:
+                self.early.at_step(self.mode)
         elif answer is not None:
             self._begin(answer)
+        self._attend()
+
+    def _attend(self) -> None:
+        """Have each fetch looked at as long as anybody wants to hear of it."""
+        self.heard.due = 0 if self.early.is_listening else self.heard.way.due
 
     def _begin(self, way: Telling) -> None:
         """Profile from here on, steps being told in another way; a count that began otherwise is left."""
         from perfhooks.launching.profiling import Profilers
 
         speak_up()
-        if way.mode != "time":
-            if self.timed is not None:
-                self.timed.give_up()
-            self.startup.first_step()
+        self.startup.first_step()
         if self._profilers is None:
-            self._profilers = Profilers(self.asked, self._make_room)
+            self._profilers = Profilers(self.asked)
         self.heard.way, self.heard.armed = way, False
         self.profiler = self.heard.waiting = NOBODY
         reason = self._profilers.begin(way, self.heard)
@@ -166,10 +222,12 @@ class StepSignal:
         had_begun = self.profiler is not NOBODY
         self.heard.way, self.heard.armed = StandingBy(self.heard), False
         self.profiler = self.heard.waiting = NOBODY
-        if self.timed is not None:
-            self.timed.give_up()
+        self.early.drop()
+        self._hear_no_others()
+        self._hear_no_others = bool
+        self._attend()
         if self._profilers is not None:
-            self._profilers.end(reason or "a framework's own face takes over", for_good=True)
+            self._profilers.end(reason or "a framework's own face takes over")
         if reason is not None:
             if not had_begun:
                 farewell.leave_note(self.asked.notes, why=reason)
@@ -188,37 +246,113 @@ class StepSignal:
     def _end_startup(self) -> None:
         self.startup.end(file_of(self._starting))
 
-    # -- a program without steps -------------------------------------------------------------------------------------
+    # -- what is recorded before anything else -----------------------------------------------------------------------
 
     @property
-    def is_without_steps(self) -> bool:
-        """Whether nothing has been recorded so far, and may be."""
-        return type(self.heard.way) is Undecided
+    def early(self) -> Early:
+        """The first steps of this process."""
+        with self._making:
+            return self._early or self._make_early()
 
-    def begin_timed(self) -> None:
-        """Record from here on, as there are no steps; in the thread that is to be recorded."""
-        if self.is_without_steps:
-            self._begin(ByTime(self.heard))
-            if self.mode == "time":
+    def _make_early(self) -> Early:
+        if self._early is None:
+            # both take torch, which is being imported when this module is
+            from perfhooks.launching.early import Early
+            from perfhooks.recording.window import when_others_begin
+
+            self._early = Early(self.heard, self.asked.options, self._recorded_early)
+            self._hear_no_others = when_others_begin(self._make_room)
+        return self._early
+
+    def listen(self) -> None:
+        """Torch has been imported: hear of what the program calls."""
+        if is_of_somebody_else():
+            return
+        self._has_torch = True
+        farewell.leave_note(self.asked.notes, why=_KILLED)
+        from perfhooks.launching import calls  # as above
+
+        self._stand_ins = calls
+        calls.listen(self.hear_call, self.hear_backward)
+        if calls.make_ready():
+            self.startup.when_computing = self._look_for_operators
+
+    def make_way_for_dynamo(self) -> None:
+        """torch.compile is about to be imported."""
+        if self._stand_ins is not None:
+            self._stand_ins.pause()
+
+    def keep_from_compiling(self) -> None:
+        """torch.compile has been imported."""
+        if self._stand_ins is not None:
+            self._stand_ins.keep_from_compiling()
+            self._stand_ins.go_on()
+
+    def _look_for_operators(self) -> None:
+        """The script computes, and calls no module: record whatever operators it may call."""
+        with self._keeping:
+            if not self._is_ending and type(self.heard.way) is Undecided and self.early.is_new:
+                self.early.begin(has_steps=False)
+
+    def _recorded_early(self) -> None:
+        """Its files are made when the program ends, or, if it makes no steps, while it goes on."""
+        self._attend()
+        self._patience = threading.Timer(self.asked.patience, self._keep_meanwhile)
+        self._patience.daemon = True
+        self._patience.start()
+
+    def _keep_meanwhile(self) -> None:
+        if type(self.heard.way) is Undecided:
+            self._keep_early()
+
+    def _keep_early(self, why: str = "") -> bool:
+        """Make files of what was recorded early, if there is nothing else; whether they are made."""
+        with guard("keeping the first steps"), self._keeping:
+            window = None if self._early is None else self._early.take(why)
+            if self._early is not None and window is not None:
+                from perfhooks.launching.profiling import Profilers
+
+                self._profilers = self._profilers or Profilers(self.asked)
+                self._starting = (self._profilers.keep(window, self._early.told_by),)
                 self._end_startup()
+                return True
+        return False
 
-    def end_timed(self) -> None:
-        """The window without steps is long enough."""
-        if self.mode == "time":
-            self.profiler.stop()
+    def finish(self) -> None:
+        """The process ends: whoever waits for a page gets one, or is told why there is none."""
+        if isinstance(self.heard.way, StandingBy) or is_of_somebody_else():
+            return
+        error = getattr(sys, "last_value", None)
+        cause = "" if error is None else cause_of(error)
+        with self._keeping:
+            self._is_ending = True
+        if self._profilers is not None:
+            self._profilers.pause(cause or "the interpreter exited")
+        if not self._keep_early(cause):
+            if self._profilers is not None:
+                self._profilers.end(cause)
+            elif self._has_torch:
+                farewell.leave_note(self.asked.notes, why=self._why_nothing())
 
-    def hear_timed(self) -> bool:
-        """Whether its files are there; a program without steps does not ask."""
-        return self.mode != "time" or bool(self.profiler.wait(_HEARING_S))
+    def _why_nothing(self) -> str:
+        """What was heard, and was not recorded."""
+        heard = self.heard
+        counts = (
+            (self._calls, "call of a module", "calls of modules"),
+            (heard.backwards, "backward pass", "backward passes"),
+            (heard.fetches, "fetch", "fetches"),
+            (heard.updates, "update", None),
+        )
+        parts = [words.count(*each) for each in counts if each[0]]
+        if not parts:
+            return "the main thread called no module, passed no gradients back, fetched no batch and made no update"
+        why = "no device was used" if self.early.is_new else "the program ended before"
+        return f"{why}, and there was no more than {', '.join(parts)}"
 
-    def say_why_nothing(self) -> None:
-        """The process ends; whoever waits for a page is told why there is none."""
-        if self.is_without_steps and not is_of_somebody_else():
-            farewell.leave_note(
-                self.asked.notes,
-                why="no DataLoader was asked for a batch and no optimizer of torch stepped before the program ended; "
-                "--patience 1 records five seconds of one that does neither",
-            )
+    def _before_fork(self) -> None:
+        """A child of a process that records would never end."""
+        if self._early is not None:
+            self._early.end()
 
     def _say_counts(self) -> None:
         if self._profilers is not None:
@@ -241,6 +375,4 @@ def current(began: int = 0) -> StepSignal | None:
         if asked is None:
             return None
         _signal = StepSignal(asked, Startup(began))
-        with guard("waiting for a first step"):
-            _signal.timed = TimedWindow(_signal, asked.patience)
     return _signal

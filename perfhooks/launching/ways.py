@@ -4,18 +4,19 @@ A step ends when a DataLoader is asked for a batch and an optimizer has stepped 
 follow each other without a fetch in between, the updates are the steps: of several optimizers, that of the one that
 ends a round. Where there are fetches and no updates, as in evaluation, the fetches are.
 
-All of them, and what leads from one to the next; a profiler of its own begins with each of the four that tell steps::
+Where there are 20 backward passes and no update, the program updates by hand, and a backward pass is as good as one.
+
+All of them, and what leads from one to the next; a profiler of its own begins with each of the three that tell steps::
 
                       a fetch                       20 fetches, no update at all
     Undecided ──────────────────────► ByLoader ────────────────────────────────────► ByBatches
-    and ByTime                        │      ▲ ▲                                         │
+        │                             │      ▲ ▲                                         │
         │        the third round ends │      │ └──────────────── an update ──────────────┘
         │        before two steps did │      │ a fetch, up to the third round
         │                             ▼      │
         └──────────────────────────► ByRounds
                  a round ends
 
-    Undecided ── a minute without either ──► ByTime, in which the program is recorded meanwhile
     any of them ── the script profiles itself, or something of ours has failed ──► StandingBy
     any of them ── a framework's own face takes over ──► UntilUpdate, which hears only when the start ends
 
@@ -27,11 +28,14 @@ from __future__ import annotations
 import sys
 from typing import Any, Final, Literal
 
-Mode = Literal["loader", "optimizer", "batches", "time"]
-"""What ends a step: a fetch after an update, an update, any fetch; or there are no steps, and time ends the window."""
+Mode = Literal["loader", "optimizer", "batches", "backward", "call", "process"]
+"""What ends a step: a fetch after an update, an update, any fetch, a backward pass, the call of a model; or there are
+no steps, and the whole process is recorded. The last two are told by nothing but `perfhooks.launching.early`."""
 
 BATCHES: Final = 20
 """Fetches without any update after which they count as steps: a sanity check before training fetches fewer."""
+BACKWARDS: Final = 20
+"""Backward passes without any update after which they count as updates: fewer are accumulated."""
 
 NEVER: Final = sys.maxsize
 """A number of fetches that no program makes."""
@@ -97,7 +101,11 @@ class Heard:
 
     def forget(self) -> None:
         """Begin anew; who writes here goes on doing so."""
-        self.fetches = self.updates = 0
+        self.fetches = self.updates = self.backwards = 0
+        self.is_updated_by_hand = False
+        """Whether backward passes are counted as updates."""
+        self.due = 0
+        """The number of fetches from which each is looked at."""
         self.armed = False
         """Whether there was an update since the last fetch, of those that arm."""
         self.has_round_ended = False
@@ -175,12 +183,6 @@ class Undecided(Way):
         return ByRounds(self._heard) if self._heard.has_round_ended else None
 
 
-class ByTime(Undecided, Telling):
-    """Nothing was heard so far, and what the program does meanwhile is recorded."""
-
-    mode = "time"
-
-
 class ByLoader(Telling):
     """A fetch ends a step if there was an update since the last one."""
 
@@ -197,12 +199,14 @@ class ByLoader(Telling):
         if self._heard.armed:
             self._steps += 1
             return "step"
-        return None if self._heard.updates else ByBatches(self._heard)
+        return None if self._heard.updates or self._heard.backwards else ByBatches(self._heard)
 
     def at_update(self) -> Answer:
         """No step once fetches have ended some; else the updates may turn out to be the steps."""
         if self._steps >= _SURE:
-            self.due, self.looks_at_updates = NEVER, False
+            self.due = NEVER
+            # after passes that were accumulated an optimizer may step yet
+            self.looks_at_updates = self._heard.is_updated_by_hand
             return None
         has_come_round = self._heard.has_round_ended and self._heard.rounds.count >= _EARLY
         return ByRounds(self._heard) if has_come_round else None
@@ -211,10 +215,12 @@ class ByLoader(Telling):
 class ByRounds(Telling):
     """An update ends a step: of several optimizers, that of the last one."""
 
-    mode = "optimizer"
+    mode: Mode = "optimizer"
 
     def __init__(self, heard: Heard) -> None:
         super().__init__(heard)
+        if heard.is_updated_by_hand:
+            self.mode = "backward"
         self.first = heard.rounds.count
 
     def at_fetch(self) -> Answer:

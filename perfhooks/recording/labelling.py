@@ -66,6 +66,8 @@ class _Here:
     order: ModuleOrder = field(default_factory=ModuleOrder)
     """The modules that were called since the labels were put."""
     placed: list[_StandIn] = field(default_factory=list)
+    heard: Callable[[Module], object] | None = None
+    """Is told of outermost calls, before they are labelled."""
 
 
 _here: Final = _Here()
@@ -91,14 +93,15 @@ class _StandIn(NamedTuple):
             _here.changes += self.owner is Module
 
 
-def put(stage: str) -> None:
+def put(stage: str, heard: Callable[[Module], object] | None = None) -> None:
     """Label what the current thread does from now on; what is labelled already stays so.
 
     Args:
         stage: That of the loop; in others than ``train``, calls without gradients are its forward pass.
+        heard: Is told of each outermost call of a module.
     """
     global _call_module  # noqa: PLW0603 -- see there
-    _here.thread, _here.inside = get_ident(), False  # whatever was left open by a fault
+    _here.thread, _here.inside, _here.heard = get_ident(), False, heard  # whatever was left open by a fault
     if _here.placed:
         return
     _here.last, _here.order = labels.FORWARD, ModuleOrder()
@@ -117,7 +120,7 @@ def take_back() -> None:
     """Leave everything as it was."""
     while _here.placed:
         _here.placed.pop().take_back()
-    _here.thread, _here.inside, _here.aside = 0, False, False
+    _here.thread, _here.inside, _here.aside, _here.heard = 0, False, False, None
 
 
 def name_modules(window: Window) -> None:
@@ -253,6 +256,8 @@ def _begin_call(module: Module, args: tuple[Any, ...]) -> _Label:
     except Exception:  # noqa: BLE001 -- the training goes on, whatever a module answers
         logger.debug("a module could not be asked what it does", exc_info=True)
         part = labels.FORWARD
+    if _here.heard is not None:
+        _here.heard(module)
     return _begin(part)
 
 

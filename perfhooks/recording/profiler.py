@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from perfhooks.recording.handover import HandlerLike
+    from perfhooks.recording.window import Window
     from perfhooks.run.capture import Capture, Place
 
 T = TypeVar("T")
@@ -126,6 +127,15 @@ class Profiler(TorchFace):
         if self._course.state is State.RUNNING:
             self.stop(lifetime.why_it_ends())
         self._course.windows.handover.tasks.leave(self._course.options["exit_timeout"])
+
+    def adopt(self, window: Window) -> None:
+        """Make the files of a window that was recorded by hand, before it was known that this profiler records none.
+
+        Args:
+            window: It has ended, and was not saved.
+        """
+        with lifetime.busy(), guard("keeping what was recorded", self._course.options["on_error"]):
+            self._course.windows.adopt(window)
 
     def ensure_started(self) -> None:
         """Start if nobody ever has, as ``steps()`` does; nothing happens after a ``stop()``."""

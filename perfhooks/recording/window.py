@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import sys
 import tempfile
 import threading
 import time
@@ -21,6 +22,7 @@ import torch.autograd.profiler
 import torch.profiler
 from torch.profiler import ProfilerAction, ProfilerActivity, record_function
 
+from perfhooks import process
 from perfhooks.errors import NothingRecordedError, OptionError, PerfhooksError
 from perfhooks.labels import DEVICE_STOPPED
 from perfhooks.run.publishing import is_whole_json, publish
@@ -64,11 +66,35 @@ _METRICS: Final[dict[str, Literal["host", "device", "bytes"]]] = {
 
 _open: weakref.WeakSet[Window] = weakref.WeakSet()
 """Our windows that have begun: during a warm-up torch does not count as enabled, but a second profiler crashes it."""
+_spare: weakref.WeakSet[Window] = weakref.WeakSet()
+"""Those that are kept for the case that no other is recorded."""
 
 
 def recorder_busy() -> bool:
     """Whether somebody's profiler is recording in this process; a second one would empty the first."""
-    return bool(_open) or _recording()
+    return any(window.give_way is None for window in list(_open)) or _recording()
+
+
+def make_room() -> None:
+    """End what gives way to other windows, as one is about to begin."""
+    for window in list(_open):
+        if window.give_way is not None:
+            window.give_way()
+
+
+def drop_spares() -> None:
+    """A window has been recorded: forget those that were kept for the case that none would be."""
+    for window in list(_spare):
+        window.release()
+    _spare.clear()
+
+
+def of_all_threads() -> Any:
+    """What has torch record all threads, so that any of them may end it; None where the installed torch cannot."""
+    try:
+        return torch._C._profiler._ExperimentalConfig(profile_all_threads=True)  # noqa: SLF001 -- torch's own documentation names it
+    except TypeError:
+        return None
 
 
 def _recording() -> bool:
@@ -214,6 +240,7 @@ class Window(Recorded, TorchProfile):
         on_trace_ready: Called with the window when it has been recorded.
         recording: What ``torch.profiler.profile`` takes on top.
         marks_steps: Whether its steps are in the trace.
+        all_threads: What `of_all_threads` gives, where all are recorded; None records the thread that begins.
     """
 
     def __init__(
@@ -224,6 +251,7 @@ class Window(Recorded, TorchProfile):
         on_trace_ready: Callable[[Window], None],
         recording: Mapping[str, Any],
         marks_steps: bool = True,
+        all_threads: Any = None,
     ) -> None:
         self._begin = first
         self._phases = phases
@@ -234,6 +262,13 @@ class Window(Recorded, TorchProfile):
         self.notes = []
         self._thread: threading.Thread | None = None
         """The one that is recorded."""
+        self.give_way: Callable[[], object] | None = None
+        """Ends it, as somebody else is about to record; None for a window that gives way to nobody."""
+        self._device = -1
+        """That of the thread that began; -1 for none."""
+        self._is_of_all_threads = all_threads is not None
+        if all_threads is not None:
+            recording = {**recording, "experimental_config": all_threads}
         super().__init__(schedule=self._action if marks_steps else None, on_trace_ready=on_trace_ready, **recording)
         self.step_num = first
 
@@ -268,6 +303,7 @@ class Window(Recorded, TorchProfile):
 
     def start(self) -> None:
         """Begin, with the warm-up if there is one."""
+        process.recorder_begins()
         with _quiet_kineto():
             super().start()
         _open.add(self)
@@ -291,9 +327,21 @@ class Window(Recorded, TorchProfile):
             "torch records one thread, so call start() and stop() in the one that trains"
         )
 
+    def prepare_trace(self) -> None:
+        """Prepare the recorder; torch asks Inductor whether it makes CUDA graphs, and would import it for that."""
+        lazy: set[str] = getattr(torch, "_lazy_modules", set())
+        hidden = {"_inductor"} & lazy - {name.removeprefix("torch.") for name in sys.modules}
+        lazy -= hidden
+        try:
+            super().prepare_trace()
+        finally:
+            lazy |= hidden
+
     def start_trace(self) -> None:
-        """Begin to record this thread."""
-        self._thread = threading.current_thread()
+        """Begin to record this thread, or all."""
+        self._thread = None if self._is_of_all_threads else threading.current_thread()
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            self._device = torch.cuda.current_device()
         super().start_trace()
 
     def stop_trace(self) -> None:
@@ -302,7 +350,7 @@ class Window(Recorded, TorchProfile):
         Raises:
             LostStacksError: With its stacks torch has lost all of the window.
         """
-        if not _recording():
+        if not self._is_of_all_threads and not _recording():
             # torch crashes when a recorder is stopped that is none any more
             left = self._thread is not threading.current_thread()
             self.notes.append(
@@ -316,7 +364,8 @@ class Window(Recorded, TorchProfile):
             return
         began = time.perf_counter()
         try:
-            super().stop_trace()
+            with torch.cuda.device(self._device):  # which is waited for; another thread may have another one
+                super().stop_trace()
         except RuntimeError as error:
             if _NO_STACK not in str(error):
                 raise
@@ -328,6 +377,8 @@ class Window(Recorded, TorchProfile):
         self.stop_s = time.perf_counter() - began
         self.ended = time.time()
         self.ready = True
+        if self.give_way is not None:
+            _spare.add(self)
         if self.current_action.name == "DEVICE_STOPPED":
             self.notes.append(DEVICE_STOPPED)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from perfhooks.guard import logger
 from perfhooks.recording import labelling
 from perfhooks.recording.ending import lifetime
-from perfhooks.recording.window import LostStacksError, Window, recorder_busy
+from perfhooks.recording.window import LostStacksError, Window, drop_spares, make_room, recorder_busy
 from perfhooks.schedule import Phase
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ class Windows:
 
     def _why_not(self, step: int) -> str | None:
         """Why no window can begin now."""
+        make_room()
         if recorder_busy():
             return f"another profiler is recording: the window at step {step} is left to it"
         if self.handover.is_full:
@@ -122,6 +123,15 @@ class Windows:
         lifetime.unwatch(window)
         self.handover.enter(None)
 
+    def adopt(self, window: Window) -> None:
+        """Hand over a window that was recorded before this loop began, as none of its own was.
+
+        Args:
+            window: It has ended.
+        """
+        self.begun += 1
+        self._ready(window)
+
     def label(self) -> None:
         """Have the parts of the step labelled that nobody labels; done at every recorded step."""
         if self._options["labels"] and self.membership.writes:
@@ -162,6 +172,8 @@ class Windows:
         is_empty = window.partial == STOPPED and window.reached == window.first != requests.began
         is_dull = self._options["keep"] == "slow" and window.request is None and requests.loop.was_dull(window.first)
         keep = self._options["keep_results"] and not (is_empty and self.last is not None)
+        if not is_empty and window.give_way is None:
+            drop_spares()
         self.handover.keep_time(requests.loop)
         size = self.handover.take(window, write=not is_empty and not is_dull, release=None if keep else window.release)
         if window.request is not None:

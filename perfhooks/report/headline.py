@@ -26,19 +26,29 @@ _PHRASES: Final = {
 }
 _DOES: Final = {labels.VALIDATION: "it validates", labels.CHECKPOINT: "it saves a checkpoint"}
 _NAMED: Final = 3
+_NEARLY_ALL: Final = 0.8
+"""A part of the step that says nothing by itself, as "forward" does of an inference: what is largest in it is named."""
+_DULL: Final = ("forward", "validation")
+_TORCHS_OWN: Final = labels.STEP_MARK.rstrip("#")
+_WITHOUT_NAME: Final = {*labels.AUTOMATIC.values(), *labels.PARTS}
+_HOST_KINDS: Final = ("op", "annotation")
 _WORTH_NAMING: Final = 0.05
 _EVEN: Final = 1.25
 """Times the shortest step: up to here steps are said to take their mean each, beyond it on average."""
 
 
-def headline(table: pl.DataFrame, *, without_steps: bool = False) -> str:
+def headline(table: pl.DataFrame, operators: pl.DataFrame | None = None, *, without_steps: bool = False) -> str:
     """Say what a step takes and what it takes it for: the largest named parts, from 5% of the time on.
+
+    Where one part is nearly all of it, as the forward pass of an inference is, the operators and labels that take most
+    time by themselves are named, on the host.
 
     Every number is of the same steps, and a mean: those that are of no other kind (`perfhooks.trace.names.step_kinds`).
     What steps of another kind take is said after them.
 
     Args:
         table: A step table.
+        operators: The operators and labels by step.
         without_steps: Whether its one row is no step, as nobody has said what one is.
 
     Returns:
@@ -46,18 +56,18 @@ def headline(table: pl.DataFrame, *, without_steps: bool = False) -> str:
         44% backward; 1.5 s where it validates (1 of 3)``. Empty if the table has no numbered steps.
     """
     steps = table["step"].drop_nulls()
-    if not len(steps) or float(table["wall_ms"].sum()) <= 0:
+    if without_steps and not table.height:
+        return "from start to stop, without steps: no operator of torch was called"
+    if not (without_steps or len(steps)) or float(table["wall_ms"].sum()) <= 0:
         return ""
     usual = table.filter(pl.Series(step_kinds.usual(table)))
-    first, last = min(steps), max(steps)
-    span = words.steps(first, last)
-    if without_steps:
-        span = "from start to stop, without steps"
+    span = "from start to stop, without steps" if without_steps else words.steps(min(steps), max(steps))
     others = [
         f"{words.ms(each['wall_ms'])} where {_DOES[each['kind']]} ({each['count']} of {table.height})"
         for each in other_kinds(table)
     ]
-    return "; ".join([", ".join([f"{span}: {_each(usual)}", *_shares(usual)]), *others])
+    largest = [] if operators is None else _largest(usual, operators)
+    return "; ".join([", ".join([f"{span}: {_each(usual)}", *_shares(usual, largest)]), *others])
 
 
 def other_kinds(table: pl.DataFrame) -> list[dict[str, Any]]:
@@ -110,13 +120,26 @@ def _each(table: pl.DataFrame) -> str:
     return f"{mean} each" if most <= _EVEN * least else f"{mean} on average ({words.ms(least)} to {words.ms(most)})"
 
 
-def _shares(table: pl.DataFrame) -> list[str]:
-    """The largest parts, and how busy the device was."""
+def _largest(table: pl.DataFrame, operators: pl.DataFrame) -> list[str]:
+    """What takes most time by itself on the host, in steps, from 5% of them on."""
+    is_in = pl.col("step").is_in(table["step"].drop_nulls().to_list()) | pl.lit(table["step"].null_count() > 0)
+    named = operators.filter(is_in & pl.col("kind").is_in(_HOST_KINDS) & ~pl.col("name").is_in(_WITHOUT_NAME))
+    named = named.filter(~pl.col("name").str.starts_with(_TORCHS_OWN))
+    wall = float(table["wall_ms"].sum())
+    sums = named.group_by("name", "kind").agg(pl.col("self_cpu_ms").sum() / wall).sort("self_cpu_ms", "name")[::-1]
+    outside = ("outside of operators", "", 1 - float(sums["self_cpu_ms"].sum()))
+    rows = sorted([*sums.iter_rows(), outside], key=lambda row: -row[2])[:2]
+    where = {"annotation": " outside of its operators"}
+    return [f"{words.share(part)} {name}{where.get(kind, '')}" for name, kind, part in rows if part >= _WORTH_NAMING]
+
+
+def _shares(table: pl.DataFrame, largest: list[str]) -> list[str]:
+    """The largest parts, what is largest where one is nearly all, and how busy the device was."""
     wall = float(table["wall_ms"].sum())
     sums = {phrase: float(table[column].sum() or 0) / wall for column, phrase in _PHRASES.items()} if wall else {}
     named = sorted((share, phrase) for phrase, share in sums.items() if share >= _WORTH_NAMING)[: -_NAMED - 1 : -1]
     busy = busy_share(table)
-    return [
-        *(f"{words.share(part)} {phrase}" for part, phrase in named),
-        *([] if busy is None else [f"device busy {words.share(busy)}"]),
-    ]
+    parts = [f"{words.share(part)} {phrase}" for part, phrase in named]
+    if largest and named and named[0][0] >= _NEARLY_ALL and named[0][1] in _DULL:
+        parts[0] += f" ({', '.join(largest)})"
+    return [*(parts or largest), *([] if busy is None else [f"device busy {words.share(busy)}"])]

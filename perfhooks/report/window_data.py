@@ -88,7 +88,7 @@ def _steps(capture: Capture, trace: Trace) -> dict[str, Any]:
         "kinds": step_kinds.kinds(table)[:_STEPS],
         "usual": {name: json_values.number(value) for name, value in summary(usual).items()},
         "others": other_kinds(table),
-        "headline": headline(table, without_steps=capture.is_without_steps),
+        "headline": headline(table, capture.tables(trace).operators(("step",)), without_steps=capture.is_without_steps),
         **({"without_steps": True} if capture.is_without_steps else {}),
     }
 

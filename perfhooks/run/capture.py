@@ -130,7 +130,8 @@ class Capture:
         from perfhooks.trace.window import Tables
 
         owners = tuple(sorted(self.owners.items()))
-        return Tables(trace, self.rank, self.stage, unfinished=self.unfinished_step, owners=owners)
+        first = self.first if self.last is None else 0
+        return Tables(trace, self.rank, self.stage, first=first, unfinished=self.unfinished_step, owners=owners)
 
 
 @dataclass(frozen=True)

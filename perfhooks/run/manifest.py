@@ -41,7 +41,7 @@ class StepsBy(msgspec.Struct, frozen=True, kw_only=True):
     """What ended a step, in a training that did not say so itself."""
 
     what: str = ""
-    """``loader``, ``optimizer``, ``batches`` or ``time``; see `perfhooks.launching.step_signal`."""
+    """``loader``, ``optimizer``, ``batches``, ``backward``, ``call`` or ``process``; see `perfhooks.launching.ways`."""
     fetches: float | None = None
     """Batches that loaders were asked for in a step, the mean; known when the process has ended."""
     updates: float | None = None

@@ -57,6 +57,8 @@ class Tables:
     """The rank of the process, for traces that do not know it."""
     stage: str = "train"
     """train, validate, test or predict."""
+    first: int = 0
+    """The first step that counts; those before it warmed up."""
     unfinished: int | None = None
     """The step that was still open when recording ended."""
     owners: Owners = ()
@@ -70,12 +72,12 @@ class Tables:
     @property
     def counting(self) -> Flags:
         """Which of `marks` are steps that count."""
-        return _counting(self.trace, self.unfinished)
+        return _counting(self.trace, self.first, self.unfinished)
 
     @property
     def steps(self) -> pl.DataFrame:
         """The table of the steps that count: `perfhooks.trace.tables.steps.table`."""
-        return _steps(self.trace, self.rank, self.stage, self.unfinished)
+        return _steps(self.trace, self.rank, self.stage, self.first, self.unfinished)
 
     def operators(self, by: Iterable[str] = (), *, stack_depth: int = 5, all_flops: bool = False) -> pl.DataFrame:
         """The table of operators: `perfhooks.trace.tables.operators.table`."""
@@ -178,10 +180,11 @@ def _labels(trace: Trace) -> pl.DataFrame:
 
 
 @once
-def _counting(trace: Trace, unfinished: int | None) -> Flags:
+def _counting(trace: Trace, first: int, unfinished: int | None) -> Flags:
     marks = steps.find(trace)
     wall: Ints = marks.end - marks.start
-    finished: Flags = np.array([number != unfinished for number in marks.number], np.bool_)
+    is_finished = [number != unfinished and (number is None or number >= first) for number in marks.number]
+    finished: Flags = np.array(is_finished, np.bool_)
     # a step that was cut short may have waited for what cut it: it does not tell how long a step is
     typical = np.median(wall[finished] if finished.any() else wall) if len(wall) else 0.0
     whole: Flags = np.ones(len(wall), np.bool_)
@@ -194,9 +197,9 @@ def _counting(trace: Trace, unfinished: int | None) -> Flags:
 
 
 @once
-def _steps(trace: Trace, rank: int | None, stage: str, unfinished: int | None) -> pl.DataFrame:
+def _steps(trace: Trace, rank: int | None, stage: str, first: int, unfinished: int | None) -> pl.DataFrame:
     every = steps.table(trace, rank=rank, stage=stage)
-    return every.filter(pl.Series(_counting(trace, unfinished), dtype=pl.Boolean))
+    return every.filter(pl.Series(_counting(trace, first, unfinished), dtype=pl.Boolean))
 
 
 @once

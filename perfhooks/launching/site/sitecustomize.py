@@ -20,9 +20,11 @@ BEGAN = time.monotonic_ns()
 
 WATCHED = (
     *("torch", "torch.optim.optimizer", "torch.utils.data.dataloader"),
-    *("mmengine.runner.runner", "transformers.trainer"),
+    *("torch._dynamo", "mmengine.runner.runner", "transformers.trainer"),
 )
 """The modules whose import means something: the first one that a training of torch may follow."""
+EXPECTED = ("torch", "torch._dynamo")
+"""Those before whose import there is something to do."""
 
 
 class ImportWatcher:
@@ -36,14 +38,14 @@ class ImportWatcher:
         if name not in self.waiting:
             return None
         self.waiting.discard(name)
-        if name == "torch":
-            told("torch is coming", None)
+        if name in EXPECTED:
+            told(f"{name} is coming", None)
         spec = None
         for finder in sys.meta_path:
             if finder is not self and (spec := finder.find_spec(name, path, target)) is not None:
                 break
         loader = spec and spec.loader
-        if name != "torch" and loader is not None and hasattr(loader, "exec_module"):
+        if loader is not None and hasattr(loader, "exec_module"):
             listen(loader, name)
         return spec
 
@@ -67,7 +69,7 @@ def told(name: str, module: Any) -> None:
     try:
         from perfhooks.launching import arming
     except ImportError as error:
-        if name == "torch":
+        if name == "torch is coming":
             sys.stderr.write(f"perfhooks run: {sys.executable} has no perfhooks, so nothing is recorded ({error})\n")
         return
     try:

@@ -110,7 +110,9 @@ const STEPS_BY = {
   loader: "a fetch after an update ends a step",
   optimizer: "an update ends a step",
   batches: "a fetch ends a step",
-  time: "no steps: a window of some seconds",
+  backward: "a backward pass ends a step",
+  call: "a call of the model begins a step",
+  process: "the script as a whole, as far as it was recorded",
 };
 
 /* How `perfhooks run` told steps, in a script that did not say so itself. */

@@ -1,0 +1,150 @@
+"""What a program without a loader and without an optimizer does: it calls modules, and passes gradients back.
+
+Both get a stand-in when torch has been imported. That of module calls is gone once recording has begun, as
+`perfhooks.recording.labelling` tells of the calls that follow; that of backward passes once an optimizer has stepped.
+
+torch.compile takes what it finds as ``torch.nn.Module.__call__``, while it is imported, for torch's own: so nothing of
+ours is there meanwhile.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch.autograd.profiler import profile
+from torch.compiler import is_compiling
+from torch.nn import Module
+
+from perfhooks import process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_LEVEL: Final = "KINETO_LOG_LEVEL"
+_NOTHING: Final = "6"
+"""See `perfhooks.recording.window`, which a program that calls nothing need not import."""
+_MOST_CALLS: Final = 1000
+"""Of modules, after which nobody is going to want to hear of one."""
+
+# globals, as torch.compile would guard the cells of a closure
+_call: Callable[..., Any] = Module.__call__
+_backward: Callable[..., Any] = torch.autograd.backward
+_told_call: Callable[[], bool] = bool
+_told_backward: Callable[[], object] = bool
+_main = threading.main_thread().ident
+_left = _MOST_CALLS
+
+
+def listen(told_call: Callable[[], bool], told_backward: Callable[[], object]) -> None:
+    """Hear of what the main thread calls.
+
+    Args:
+        told_call: Is told that a module is about to be called; whether it wants to hear of no more.
+        told_backward: Is called after each backward pass.
+    """
+    global _told_call, _told_backward
+    _told_call, _told_backward = told_call, told_backward
+    go_on()
+    _replace(torch.autograd, "backward", _backward, _heard_backward)
+
+
+def go_on() -> None:
+    """Hear of the next call of a module, unless nobody wants to."""
+    if _left:
+        _replace(Module, "__call__", _call, _heard_call)
+
+
+def pause() -> None:
+    """Leave module calls as they were."""
+    _replace(Module, "__call__", _heard_call, _call)
+
+
+def hear_no_calls() -> None:
+    """Leave module calls as they were, for good."""
+    global _left  # noqa: PLW0603 -- see above
+    _left = 0
+    pause()
+
+
+def hear_no_backward() -> None:
+    """Leave backward passes as they were."""
+    _replace(torch.autograd, "backward", _heard_backward, _backward)
+
+
+def keep_from_compiling() -> None:
+    """torch.compile has been imported: where a graph breaks, it would compile what is called here."""
+    global _told_call, _told_backward
+    disable: Any = torch.compiler.disable
+    disable(_heard_backward, recursive=False)
+    _told_call, _told_backward = disable(_told_call), disable(_told_backward)
+
+
+def make_ready() -> bool:
+    """Let the recorder make itself ready, which it does in the main thread or not at all.
+
+    Returns:
+        Whether another thread may begin to record.
+    """
+    if sys.platform != "linux" or threading.get_ident() != _main or would_wake_a_device() or has_woken_one():
+        return False
+    process.recorder_begins()
+    level = os.environ.setdefault(_LEVEL, _NOTHING)
+    try:
+        with profile():
+            return True
+    finally:
+        if level is _NOTHING:
+            del os.environ[_LEVEL]
+
+
+def would_wake_a_device() -> bool:
+    """Whether a recorder that begins now would be the first to use the device of this machine.
+
+    After that a process that the program forks could not use it any more.
+    """
+    version: Any = torch.version
+    nodes = (("cuda", "/dev/nvidiactl"), ("cuda", "/dev/dxg"), ("hip", "/dev/kfd"), ("xpu", "/dev/dri"))
+    is_there = any(getattr(version, kind, None) and Path(node).exists() for kind, node in nodes)
+    return is_there and not has_woken_one()
+
+
+def has_woken_one() -> bool:
+    """Whether the program has begun to use a device."""
+    return bool(torch.cuda.is_initialized() or torch.xpu.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def _replace(owner: Any, name: str, there: Any, other: Any) -> None:
+    """Put something in the place of something else, unless that is not there any more."""
+    if vars(owner).get(name) is there:
+        setattr(owner, name, other)
+
+
+def _heard_call(module: Module, /, *args: Any, **kwargs: Any) -> Any:
+    """The stand-in of ``torch.nn.Module.__call__``."""
+    if _left and not is_compiling() and threading.get_ident() == _main:
+        _hear_call()
+        if not _left:  # it is labelled from here on
+            return Module.__call__(module, *args, **kwargs)
+    return _call(module, *args, **kwargs)
+
+
+def _hear_call() -> None:
+    global _left  # noqa: PLW0603 -- see above
+    pause()  # what is told may put another one into this place
+    _left = 0 if _told_call() else _left - 1
+    go_on()
+
+
+@functools.wraps(_backward)
+def _heard_backward(*args: Any, **kwargs: Any) -> Any:
+    """The stand-in of ``torch.autograd.backward``."""
+    result = _backward(*args, **kwargs)
+    if not is_compiling() and threading.get_ident() == _main:
+        _told_backward()
+    return result

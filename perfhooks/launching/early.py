@@ -1,0 +1,312 @@
+"""The first steps of a program, recorded before anybody knows what it is, and kept in memory.
+
+Most programs come to a window of the schedule, and these steps are dropped. One that ends before, as a forward pass,
+ten steps or an evaluation without a loader do, has them on its page::
+
+    torch is imported   the first call, fetch, backward or update           6 steps, or 3 s        the end
+    ────────────────────┬──────────────────────────────────────────────────┬──────────── ... ──────┬
+        nothing heard   │ step 0, which warms up │ step 1 │ step 2 │ ...    │ kept, not exported    │ written, if there
+                        │                                                  │                       │ is no other window
+                        └ 0.3 s of nothing but a script that computes ──► half a second of operators, without steps
+
+A step begins with a fetch, or with the call of a module that was called before, once what ends a step has come since:
+an update, else a backward pass, else a call. Where a stronger end turns up later, as the first update after several
+backward passes, recording begins anew with the right steps.
+
+All threads are recorded, so that any of them may end it: a timer does, and a fork does.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from perfhooks import words
+from perfhooks.guard import guard
+from perfhooks.launching import calls
+from perfhooks.recording import labelling
+from perfhooks.recording.ending import lifetime
+from perfhooks.recording.window import Window, of_all_threads, recorder_busy
+from perfhooks.schedule import FromStartToStop
+from perfhooks.watching.sampling import outwards
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from perfhooks.launching.ways import Heard, Mode
+
+STEPS: Final = 6
+"""The first of them warms up."""
+LONGEST_S: Final = 3.0
+"""Up to a million operators, which take the recorder as long again to stop."""
+OPERATORS_S: Final = 0.5
+"""Of a program that calls operators and nothing else: nothing is known of it, so it is looked at for a shorter time."""
+
+_CALL, _BACKWARD, _UPDATE = range(3)
+"""What ends a step, the stronger the later."""
+_LOADING: Final = "/torch/utils/data/"
+_RECORDED: Final = ("record_shapes", "with_flops")
+"""Options for recording that apply here as well. Stacks and memory are those of one thread."""
+
+
+class Early:
+    """Records the first steps of this process, once.
+
+    Args:
+        heard: What was heard of the program.
+        options: Those of the recorder.
+        when_over: Is called when recording has ended, in whatever thread.
+    """
+
+    def __init__(self, heard: Heard, options: Mapping[str, Any], when_over: Callable[[], object]) -> None:
+        self._heard = heard
+        self._recording = {name: options[name] for name in _RECORDED if name in options}
+        self._when_over = when_over
+        self._lock = threading.RLock()
+        self._timer: threading.Timer | None = None
+        self._window: Window | None = None
+        self.is_new = True
+        """Whether it has not begun yet."""
+        self.is_recording = False
+        self._is_closed = False
+        """Whether nothing is to be recorded here any more."""
+        self._unrecorded = 0
+        """How many steps have ended before it could begin."""
+        self._way: Mode | None = None
+        """How steps are told, if not by what ends them here."""
+        self._has_steps = True
+        self._forget()
+
+    def _forget(self) -> None:
+        self._step = self._since_way = 0
+        self._end = -1
+        """The strongest end of a step so far."""
+        self._has_fetched = False
+        self._fetches_at_call = -1
+        self._clear()
+
+    def _clear(self) -> None:
+        """A step begins."""
+        self._called: set[int] = set()
+        self._has_passed_back = False
+        self._updates = self._heard.updates
+
+    # -- what is heard, in the main thread ---------------------------------------------------------------------------
+
+    def at_fetch(self) -> None:
+        """A batch is asked for."""
+        if self._is_heard():
+            self._has_fetched = True
+            self._turn(self._ended(bool(self._called)))
+
+    def at_first_call(self) -> None:
+        """A module is called; if recording begins here, that is told once more."""
+        if not _is_in_loader():
+            self._is_heard(_CALL)
+
+    def at_call(self, module: object) -> None:
+        """A module is called, by no other one."""
+        if not _is_in_loader() and self._is_heard(_CALL):
+            if self._heard.fetches == self._fetches_at_call:  # else the fetch was the beginning
+                self._turn(self._ended(id(module) in self._called))
+            self._called.add(id(module))
+            self._fetches_at_call = self._heard.fetches
+
+    def at_backward(self) -> None:
+        """A backward pass has ended."""
+        if self._is_heard():
+            self._has_passed_back = True
+
+    def at_step(self, way: Mode) -> None:
+        """A step has ended, as far as the rest of the program is concerned.
+
+        Args:
+            way: How that was told.
+        """
+        if self.is_new:
+            self._unrecorded += 1
+            self._is_closed = self._unrecorded >= STEPS
+        elif self.is_recording:
+            if self._way is not None:
+                self._next()
+            elif self._since_way > 1:  # there was more in it than one of ours
+                self._way = way
+                self._begin_anew()
+            self._since_way = 0
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether it wants to hear more."""
+        return not self._is_closed and (self.is_new or self.is_recording or self._is_weak)
+
+    @property
+    def _is_weak(self) -> bool:
+        """Whether what was recorded is nothing but calls: of a program that may do more than that."""
+        return not self._has_steps or not (self._has_fetched or self._has_passed_back or self._end > _CALL or self._way)
+
+    def _is_heard(self, what: int = _UPDATE) -> bool:
+        """Whether steps are told by what is heard here; the first of it begins the recording."""
+        if self.is_listening:
+            if self.is_new:
+                self.begin()
+            elif not self._has_steps or (not self.is_recording and what > _CALL):
+                self._has_steps = True
+                self._begin_anew()
+        return self.is_recording and self._way is None
+
+    def _ended(self, is_called: bool) -> int:
+        """The strongest end of a step that has come since this one began; -1 for none."""
+        if self._heard.updates > self._updates:
+            return _UPDATE
+        return _BACKWARD if self._has_passed_back else _CALL if is_called else -1
+
+    def _turn(self, end: int) -> None:
+        """A step may begin."""
+        if end < max(self._end, _CALL):
+            return
+        is_stronger, self._end = end > self._end, end
+        if is_stronger and self._step:
+            self._begin_anew()
+        else:
+            self._since_way += 1
+            self._next()
+
+    # -- recording ---------------------------------------------------------------------------------------------------
+
+    def begin(self, *, has_steps: bool = True) -> None:
+        """Record from here on.
+
+        Args:
+            has_steps: Whether steps are told, in the thread that begins: the main thread.
+        """
+        config = of_all_threads()
+        with lifetime.busy(), guard("recording the first steps"), self._lock:
+            if not self.is_new or self._is_closed or config is None or calls.would_wake_a_device():
+                return
+            self.is_new = False
+            if recorder_busy() or lifetime.is_anybody_known():
+                self._is_closed = True
+                return
+            self._has_steps = has_steps
+            self._forget()
+            self._open(config)
+
+    def _open(self, config: Any) -> None:
+        window = self._window = Window(
+            first=0,
+            phases=FromStartToStop(0),
+            on_trace_ready=lambda _: None,
+            recording=self._recording,
+            marks_steps=self._has_steps,
+            all_threads=config,
+        )
+        window.give_way = self.end
+        window.start()
+        self.is_recording = True
+        if self._has_steps:
+            calls.hear_no_calls()  # labels tell of them
+            self._label()
+        self._timer = threading.Timer(LONGEST_S if self._has_steps else OPERATORS_S, self._end_late)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _label(self) -> None:
+        labelling.put(self.stage, self.at_call)
+
+    def _next(self) -> None:
+        """A step has ended, and the next one begins."""
+        with lifetime.busy(), guard("recording the first steps"), self._lock:
+            window = self._window
+            if window is None or not self.is_recording:
+                return
+            self._step += 1
+            self._clear()
+            if self._step >= STEPS:
+                self.end()
+            else:
+                window.step()
+                self._label()
+
+    def _begin_anew(self) -> None:
+        """What was recorded are no steps."""
+        with lifetime.busy(), guard("recording the first steps"), self._lock:
+            if self.is_recording:
+                self._stop(None)
+            if self._window is not None:
+                self._window.release()
+            if recorder_busy():
+                self._is_closed = True
+                return
+            self._step = self._since_way = 0
+            self._clear()
+            self._open(of_all_threads())
+
+    def _end_late(self) -> None:
+        with guard("ending the first steps"):
+            self.end("" if self._step or not self._has_steps else f"it is recorded for {words.ms(LONGEST_S * 1e3)}")
+
+    def end(self, why: str = "") -> None:
+        """Record no more, and keep what there is; in any thread.
+
+        Args:
+            why: Why its last step is not whole.
+        """
+        with self._lock:
+            if self.is_recording:
+                self._stop(why or None)
+                self._when_over()
+
+    def _stop(self, why: str | None) -> None:
+        self.is_recording = False
+        if self._timer is not None:
+            self._timer.cancel()
+        labelling.take_back()
+        if self._window is not None:
+            self._window.close(self._step, why)
+
+    # -- what came of it ---------------------------------------------------------------------------------------------
+
+    def drop(self) -> None:
+        """Nobody is going to want it."""
+        window = self.take()
+        if window is not None:
+            window.release()
+
+    def take(self, why: str = "") -> Window | None:
+        """What was recorded, if nothing else was since; it is nobody else's from now on.
+
+        Args:
+            why: Why its last step is not whole.
+        """
+        with lifetime.busy(), self._lock:
+            self._is_closed = True
+            self.end(why)
+            window, self._window = self._window, None
+            if window is None or not window.ready:
+                return None
+            if self._step > 1:  # else the first one is all there is
+                window.first = 1
+            return window
+
+    @property
+    def told_by(self) -> Mode:
+        """What ended a step."""
+        if not self._step:
+            return "process"
+        if self._way is not None:
+            return self._way
+        if self._has_fetched:
+            return "loader" if self._end > _CALL else "batches"
+        ends: tuple[Mode, ...] = ("call", "backward", "optimizer")
+        return ends[self._end]
+
+    @property
+    def stage(self) -> str:
+        """What its loop is called."""
+        return "train" if self._end > _CALL or self._has_passed_back or self._way else "predict"
+
+
+def _is_in_loader() -> bool:
+    """Whether a loader fetches: what its dataset calls is no step."""
+    return any(_LOADING in frame.f_code.co_filename for frame in outwards(sys._getframe(1)))  # noqa: SLF001 -- documented

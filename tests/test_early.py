@@ -1,0 +1,291 @@
+"""`perfhooks run` never ends empty-handed: short scripts, as `torch.utils.bottleneck` had them, leave a page."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+from perfhooks.launching.command_line import VARIABLE
+from perfhooks.launching.early import STEPS, Early
+from perfhooks.launching.ways import Heard
+from perfhooks.recording.window import TorchProfile
+
+RUN = [sys.executable, "-m", "perfhooks", "run", "--run", "it"]
+FAST = [*RUN, "--handler", "steps"]
+
+MODULE = """
+    import numpy as np
+    import torch
+
+    class Masking(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+
+        def forward(self, x, mask):
+            with torch.profiler.record_function("LABEL1: layers"):
+                out = self.layers(x)
+            with torch.profiler.record_function("LABEL2: masking"):
+                limit = out.sum(axis=1).mean().item()
+                for _ in range(8):
+                    found = np.argwhere(mask.numpy() > limit)
+            return out, torch.from_numpy(found)
+
+    torch.manual_seed(0)
+    out, found = Masking()(torch.rand(16, 8), torch.rand(120, 120, 120))
+    print(repr(out.sum().item()), tuple(found.shape))
+"""
+INFERENCE = """
+    import torch
+
+    torch.manual_seed(0)
+    net, total = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 4)).eval(), 0
+    with torch.no_grad():
+        for _ in range(60):
+            total += net(torch.randn(128, 256)).sum()
+    print(repr(total.item()))
+"""
+TEN_STEPS = """
+    import torch
+
+    torch.manual_seed(0)
+    net, loss_of = torch.nn.Linear(64, 2), torch.nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(10):
+        optimizer.zero_grad()
+        loss = loss_of(net(torch.randn(32, 64)), torch.randint(2, (32,)))
+        loss.backward()
+        optimizer.step()
+    print(repr(loss.item()))
+"""
+MATMUL = """
+    import sys
+    import torch
+
+    early, a = sys.modules["perfhooks.launching.step_signal"].current().early, torch.randn(200, 200)
+    while early.is_new or early.is_recording:
+        a @ a
+"""
+NUMPY = """
+    import sys
+    import torch
+    import numpy as np
+
+    early, a = sys.modules["perfhooks.launching.step_signal"].current().early, np.random.rand(200, 200)
+    while early.is_new or early.is_recording:
+        a @ a
+"""
+
+
+def script(folder, text, name="script.py"):
+    (folder / name).write_text(textwrap.dedent(text))
+    return name
+
+
+def done(folder, *command):
+    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+
+
+def last_line(process):
+    return [line for line in process.stderr.splitlines() if line.startswith("perfhooks: ")][-1]
+
+
+def told_by(folder):
+    return json.loads((folder / "perf/it/run.json").read_text())["steps_by"]["what"]
+
+
+def step_numbers(folder):
+    (file,) = (folder / "perf/it").glob("*/rank0.steps.csv")
+    with file.open(encoding="utf-8", newline="") as text:
+        return [row["step"] for row in csv.DictReader(text)]
+
+
+def test_one_forward_pass_is_a_page_that_names_what_is_largest_in_it(tmp_path):
+    """As the example of a module with two labels, of which numpy has the larger one."""
+    name = script(tmp_path, MODULE, "module.py")
+    launched = done(tmp_path, *RUN, name)
+    assert (launched.returncode, launched.stdout) == (0, done(tmp_path, sys.executable, name).stdout), launched.stderr
+    said = last_line(launched)
+    assert "% forward (" in said
+    assert "% LABEL2: masking outside of its operators" in said
+    assert "(the script as a whole) -> " in said
+    assert said.endswith("report.html")
+
+
+def test_sixty_batches_without_a_loader_are_steps_of_which_the_first_warms_up(tmp_path):
+    launched = done(tmp_path, *FAST, script(tmp_path, INFERENCE))
+    assert last_line(launched).startswith("perfhooks: steps 1-5: "), launched.stderr
+    assert "(a step begins with a call of the model)" in last_line(launched)
+    assert step_numbers(tmp_path) == ["1", "2", "3", "4", "5"]
+    assert told_by(tmp_path) == "call"
+
+
+def test_ten_steps_without_a_loader_are_a_training(tmp_path):
+    name = script(tmp_path, TEN_STEPS)
+    launched = done(tmp_path, *FAST, name)
+    assert (launched.returncode, launched.stdout) == (0, done(tmp_path, sys.executable, name).stdout), launched.stderr
+    assert last_line(launched).startswith("perfhooks: steps 1-5: "), launched.stderr
+    assert "% backward" in last_line(launched)
+    assert [path.name for path in (tmp_path / "perf/it").glob("*-0*")] == ["train-000001"]
+
+
+def test_operators_alone_are_recorded_for_a_while(tmp_path):
+    launched = done(tmp_path, *FAST, script(tmp_path, MATMUL))
+    assert "% aten::mm" in last_line(launched), launched.stderr
+    assert told_by(tmp_path) == "process"
+
+
+def test_a_script_that_computes_without_torch_has_its_lines(tmp_path):
+    launched = done(tmp_path, *FAST, script(tmp_path, NUMPY, "lines.py"))
+    assert "no operator of torch was called" in last_line(launched), launched.stderr
+    assert "script,lines.py:" in (tmp_path / "perf/it/rank0.startup.csv").read_text()
+
+
+@pytest.mark.parametrize(
+    ("number", "handler", "ending", "code"),
+    [
+        ("SIGINT", "signal.default_int_handler", "except KeyboardInterrupt: sys.exit(5)", 5),
+        ("SIGALRM", "expire", "except TimeoutError: sys.exit(6)", 6),
+        ("SIGTERM", "lambda *_: sys.exit(7)", "finally: print('left')", 7),
+    ],
+)
+def test_signals_reach_the_program_while_its_first_steps_are_recorded(tmp_path, number, handler, ending, code):
+    text = f"""
+    import os, signal, sys
+    import torch
+
+    def expire(*_):
+        raise TimeoutError
+
+    signal.signal(signal.{number}, {handler})
+    net = torch.nn.Linear(4, 4)
+    try:
+        net(torch.ones(4))
+        os.kill(os.getpid(), signal.{number})
+        while True:
+            net(torch.ones(4))
+    {ending}
+    """
+    launched = done(tmp_path, *FAST, script(tmp_path, text))
+    assert (launched.returncode, "SystemError" in launched.stderr) == (code, False), launched.stderr
+    assert last_line(launched).endswith("perf/it"), launched.stderr
+
+
+def test_a_child_that_is_forked_while_the_first_steps_are_recorded_ends_as_it_would(tmp_path):
+    text = """
+    import os, sys
+    import torch
+
+    net = torch.nn.Linear(4, 4)
+    net(torch.ones(4))
+    child = os.fork()
+    if not child:
+        net(torch.ones(4))
+        sys.exit(3)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    net(torch.ones(4))
+    """
+    launched = done(tmp_path, *FAST, script(tmp_path, text))
+    assert (launched.returncode, launched.stdout) == (0, "3\n"), launched.stderr
+    assert last_line(launched).endswith("perf/it"), launched.stderr
+
+
+def test_a_profiler_of_the_scripts_own_gets_all_that_it_would(tmp_path):
+    text = """
+    import torch
+
+    net = torch.nn.Linear(4, 4)
+    net(torch.ones(4))
+    with torch.profiler.profile() as profile:
+        net(torch.ones(4))
+    print(sum(event.count for event in profile.key_averages() if event.key == "aten::addmm"))
+    """
+    launched = done(tmp_path, *FAST, script(tmp_path, text.replace("torch.ones(4)", "torch.ones(2, 4)")))
+    assert (launched.returncode, launched.stdout) == (0, "1\n"), launched.stderr
+    assert last_line(launched) == "perfhooks: nothing was recorded: the script starts a profiler of its own"
+
+
+# --- what a step is ---
+
+
+class Program:
+    """What is heard of a program, and its first recording."""
+
+    def __init__(self):
+        self.heard = Heard()
+        self.early = Early(self.heard, {}, bool)
+
+    def run(self, events):
+        """Each letter is an event: fetch, call of module A or B, backward, update, step of a settled way."""
+        act = {
+            "A": lambda: self.early.at_call(self.heard),
+            "B": lambda: self.early.at_call(self.early),
+            "b": self.early.at_backward,
+            "s": lambda: self.early.at_step("optimizer"),
+        }
+        for event in events:
+            if event == "f":
+                self.heard.fetches += 1
+                self.early.at_fetch()
+            elif event == "u":
+                self.heard.updates += 1
+            else:
+                act[event]()
+
+
+@pytest.fixture
+def program():
+    made = Program()
+    yield made
+    made.early.drop()
+
+
+@pytest.mark.parametrize(
+    ("events", "told", "steps"),
+    [
+        ("A", "process", 0),
+        ("ABbu", "process", 0),
+        ("AAA", "call", 2),
+        ("ABABAB", "call", 2),
+        ("fAfAfA", "batches", 2),
+        ("fABbu" * 4, "loader", 3),
+        ("ABbu" * 4, "optimizer", 3),
+        ("ABb" * 4, "backward", 3),
+        # the first update after two passes: what was told before it were halves of steps
+        ("fAb" + "fAbu" + "fAbfAbu" * 3, "loader", 2),
+        # two models take turns, and a round of updates is a step
+        ("AbuBbu" + "AbuBbus" * 4, "optimizer", 3),
+        # an evaluation of six calls comes first
+        ("A" * 7 + "fABbu" * 4, "loader", 3),
+    ],
+)
+def test_a_step_begins_anew_after_what_ends_one(program, events, told, steps):
+    program.run(events)
+    window = program.early.take()
+    assert (program.early.told_by, window.reached) == (told, steps)
+    assert window.first == (1 if steps > 1 else 0), "the first step warms up"
+
+
+def test_no_more_than_a_few_steps_are_recorded_and_another_window_frees_them(program):
+    program.run("A" * 100)
+    assert not program.early.is_recording
+    assert program.early.take().reached == STEPS
+
+
+def test_who_profiles_finds_the_recorder_free(program):
+    program.run("AA")
+    program.early.drop()
+    with TorchProfile() as own:
+        torch.ones(3) + 1
+    assert "aten::add" in {event.key for event in own.key_averages()}
+    assert program.early.take() is None
