@@ -96,3 +96,25 @@ def test_page_and_findings_are_about_the_same_steps_as_the_line(tmp_path):
 def test_every_part_of_a_page_has_its_place_in_the_file():
     """What has none is an error when the page is written."""
     assert set(window_data._PARTS) <= {field.name for field in msgspec.structs.fields(Share)}
+
+
+@pytest.mark.parametrize(
+    ("forward_ms", "said"),
+    [
+        (95.0, "95% forward (60% of a kind outside of its operators, 30% aten::mm)"),
+        (70.0, "70% forward"),
+        (0.0, "60% of a kind outside of its operators, 30% aten::mm"),
+    ],
+)
+def test_where_the_forward_pass_or_nothing_is_all_of_a_step_what_is_largest_in_it_is_named(forward_ms, said):
+    table = pl.DataFrame({"step": [1, 2], "wall_ms": [100.0, 100.0]})
+    table = table.with_columns(pl.lit(0.0).alias(f"{part}_ms") for part in labels.PARTS)
+    table = table.with_columns(pl.lit(forward_ms).alias("forward_ms"))
+    rows = [
+        ("aten::mm", "op", 30.0),
+        ("of a kind", "annotation", 60.0),
+        (labels.AUTOMATIC["forward"], "annotation", 9.0),
+    ]
+    rows = [(*row, step) for row in rows for step in (1, 2)] + [("warming up", "op", 5000.0, 0)]
+    operators = pl.DataFrame(rows, ["name", "kind", "self_cpu_ms", "step"], orient="row")
+    assert headline(table, operators) == f"steps 1-2: 100 ms each, {said}"

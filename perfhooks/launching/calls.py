@@ -116,7 +116,7 @@ def would_wake_a_device() -> bool:
 
 def has_woken_one() -> bool:
     """Whether the program has begun to use a device."""
-    return bool(torch.cuda.is_initialized() or torch.xpu.is_initialized())  # type: ignore[no-untyped-call]
+    return bool(torch.cuda.is_initialized() or torch.xpu.is_initialized())
 
 
 def _replace(owner: Any, name: str, there: Any, other: Any) -> None:

@@ -22,7 +22,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-from perfhooks import words
+from perfhooks import frames, words
 from perfhooks.guard import guard
 from perfhooks.launching import calls
 from perfhooks.recording import labelling
@@ -45,7 +45,6 @@ OPERATORS_S: Final = 0.5
 
 _CALL, _BACKWARD, _UPDATE = range(3)
 """What ends a step, the stronger the later."""
-_LOADING: Final = "/torch/utils/data/"
 _RECORDED: Final = ("record_shapes", "with_flops")
 """Options for recording that apply here as well. Stacks and memory are those of one thread."""
 
@@ -309,4 +308,4 @@ class Early:
 
 def _is_in_loader() -> bool:
     """Whether a loader fetches: what its dataset calls is no step."""
-    return any(_LOADING in frame.f_code.co_filename for frame in outwards(sys._getframe(1)))  # noqa: SLF001 -- documented
+    return any(frames.LOADER in frame.f_code.co_filename for frame in outwards(sys._getframe(1)))

@@ -106,7 +106,7 @@ def _of_run(folder: Path) -> str:
     last, page = run.last(), folder / PAGE
     if last is None:
         return f"recorded, but not finished: perfhooks report {folder}"
-    what = _STEPS.get(str(read(folder / MANIFEST).get("steps_by", {}).get("what")), "")
+    what = _STEPS.get(str(_read(folder / MANIFEST).get("steps_by", {}).get("what")), "")
     return f"{last.capture.headline or f'{last.name} is recorded'}{what} -> {page if page.exists() else folder}"
 
 

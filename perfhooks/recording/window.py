@@ -340,7 +340,7 @@ class Window(Recorded, TorchProfile):
     def start_trace(self) -> None:
         """Begin to record this thread, or all."""
         self._thread = None if self._is_of_all_threads else threading.current_thread()
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        if torch.cuda.is_initialized():
             self._device = torch.cuda.current_device()
         super().start_trace()
 
