@@ -446,9 +446,9 @@ def test_why_nothing_was_recorded_is_said_once_however_many_say_it(tmp_path):
     [
         (["python", "-E", "train.py"], "Python was started with -E,"),
         (["python", "-uI", "train.py"], "Python was started with -uI,"),
-        (["python", "train.py", "-I"], "no Python of this command trained"),
-        (["python", "-m", "x", "-E"], "no Python of this command trained"),
-        (["torchrun", "--IES", "-S"], "no Python of this command trained"),
+        (["python", "train.py", "-I"], "no Python of this command imported torch"),
+        (["python", "-m", "x", "-E"], "no Python of this command imported torch"),
+        (["torchrun", "--IES", "-S"], "no Python of this command imported torch"),
     ],
 )
 def test_only_words_of_python_itself_are_said_to_keep_it_from_us(tmp_path, words, said):

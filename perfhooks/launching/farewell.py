@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from perfhooks.errors import PerfhooksError
-from perfhooks.run.layout import MANIFEST, PAGE
+from perfhooks.run.layout import PAGE
 from perfhooks.run.reading import read_bytes
 
 if TYPE_CHECKING:
@@ -106,7 +106,8 @@ def _of_run(folder: Path) -> str:
     last, page = run.last(), folder / PAGE
     if last is None:
         return f"recorded, but not finished: perfhooks report {folder}"
-    what = _STEPS.get(str(_read(folder / MANIFEST).get("steps_by", {}).get("what")), "")
+    told = run.manifest.steps_by
+    what = "" if told is None else _STEPS.get(told.what, "")
     return f"{last.capture.headline or f'{last.name} is recorded'}{what} -> {page if page.exists() else folder}"
 
 
