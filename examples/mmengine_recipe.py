@@ -1,8 +1,9 @@
 """Profile the first ten iterations of a Runner that is already built, as accelerator vendors' guides do it.
 
 DeepLink's guide for DIPU, for one, registers mmengine's own ProfilerHook like this; only the import is another one. The
-device is recorded whatever kind it is, if torch can record it, as after ``import torch_npu``. Recording needs torch 2.4:
-torch_dipu runs on torch 2.0 to 2.2, and what its own profiler recorded is read on any machine, ``perfhooks show trace.json``.
+device is recorded whatever kind it is, if torch can record it, as after ``import torch_npu``. Recording needs torch
+2.4: torch_dipu runs on torch 2.0 to 2.2, and what its own profiler recorded is read on any machine with
+``perfhooks show trace.json``.
 """
 
 from __future__ import annotations

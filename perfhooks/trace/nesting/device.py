@@ -70,7 +70,7 @@ def own_times(trace: Trace) -> Ints:
     work, holder = trace.device_rows, holders_on_stream(trace)
     span: Ints = (trace.end - trace.start)[work]
     inside = np.flatnonzero(holder >= 0)
-    own = span.copy()
+    own: Ints = span.copy()
     np.subtract.at(own, holder[inside], span[inside])
     return own
 
