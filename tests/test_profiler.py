@@ -28,6 +28,7 @@ from perfhooks.trace import read, stacks
 
 torch.set_num_threads(1)
 MATRIX = torch.randn(16, 16)
+TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
 TORCH_24 = torch.__version__.startswith("2.4")
 SCHEDULE = "wait=1 warmup=1 active=2 repeat=2"
 
@@ -250,6 +251,35 @@ def test_export_stacks_is_in_microseconds_as_flamegraph_pl_is_told(tmp_path):
     nanoseconds = stacks.folded(read("trace.json")).values()
     assert sum(values) == sum(nanoseconds) // 1000
     assert sum(values) == pytest.approx(sum(each.self_cpu_time_total for each in prof.key_averages()), rel=0.01, abs=2)
+
+
+def first_half():
+    return MATRIX @ MATRIX
+
+
+def second_half():
+    return MATRIX @ MATRIX
+
+
+@pytest.mark.skipif(TORCH < (2, 12), reason="its events have no Python functions")
+def test_key_averages_with_stack_has_self_times_that_sum_to_the_label_and_group_by_stack_n_groups():
+    with Profiler(activities=["cpu"], with_stack=True) as prof, torch.profiler.record_function("LABEL2"):
+        for _ in range(20):
+            first_half()
+            second_half()
+    averages = prof.key_averages()
+    (label,) = (each for each in averages if each.key == "LABEL2")
+    assert sum(each.self_cpu_time_total for each in averages) == pytest.approx(label.cpu_time_total, rel=1e-6)
+    (product,) = (each for each in averages if each.key == "aten::mm")
+    inner = sum(each.self_cpu_time_total for each in averages if each.key != "LABEL2")
+    assert label.self_cpu_time_total == pytest.approx(label.cpu_time_total - inner)
+    # the same once more: nothing of torch's own tree has been changed
+    frames = prof.key_averages(include_python_functions=True)
+    assert any("first_half" in each.key for each in frames)
+    grouped = prof.key_averages(group_by_stack_n=2)
+    rows = {each.stack[0].rpartition(" ")[2]: each.count for each in grouped if each.key == "aten::mm" and each.stack}
+    assert {name: rows.get(name) for name in ("first_half", "second_half")} == {"first_half": 20, "second_half": 20}
+    assert product.count == 40
 
 
 def test_unknown_stack_metric_is_refused():
