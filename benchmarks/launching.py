@@ -79,7 +79,7 @@ def signals() -> tuple[float, float, float]:
         profiler: Any = Profiler(schedule="wait=1000000000 warmup=1 active=1", out=out)
         profiler.start()
         # settled, as after the first steps of a training with a loader
-        heard.way, heard.waiting, heard.armed = ByLoader(heard), profiler, False
+        heard.way, heard.waiting, heard.armed = ByLoader(heard), profiler.pulse, False
         heard.due, heard.way.looks_at_updates = NEVER, False
         fetch = per_call(Numbers().__next__)
         heard_fetch = per_call(telling(Numbers, signal)().__next__)

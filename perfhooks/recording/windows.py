@@ -161,7 +161,7 @@ class Windows:
         if partial is not None:
             what = "the window ended early,"
             if is_warming_up:
-                what = "nothing was recorded: the window ended during its warm-up,"
+                what = "a window is left out: it ended during its warm-up,"
             level = logging.INFO if partial == STOPPED and not is_warming_up else logging.WARNING
             logger.log(level, "%s at step %d (%s)", what, reached, partial)
 
