@@ -588,6 +588,14 @@ def test_a_verdict_is_about_the_steps_that_count_of_those_that_nobody_recorded(t
     assert [(level.steps, level.median, level.above) for level in side.levels] == [(96, pytest.approx(5.0), 0.0)]
 
 
+@pytest.mark.parametrize(("count", "is_enough"), [(20, True), (19, False)])
+def test_twenty_steps_are_enough_for_a_verdict_and_fewer_are_said_to_be_too_few(tmp_path, count, is_enough):
+    (side,) = sources.read([[make_run(tmp_path / "few", None, [5.0, 5.1] * (count // 2) + [5.0] * (count % 2))]])
+    assert len(side.levels) == is_enough
+    told = f"few has {count} steps of train that nobody recorded; 20 are needed"
+    assert (told in side.notes) != is_enough
+
+
 def test_a_side_says_what_was_left_out_of_its_steps_and_where_its_mean_is_another(tmp_path):
     """One step of 40 with a checkpoint in it; and steps of which every third takes 2.9 times as long."""
     (pause,) = sources.read([[make_run(tmp_path / "pause", None, [5.0] * 39 + [100.0])]])

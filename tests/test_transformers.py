@@ -269,6 +269,15 @@ def test_an_early_stop_keeps_what_was_recorded(tmp_path):
     assert capture(tmp_path, "train-000001-000020")["partial"] == "stopped before its last step"
 
 
+def test_a_trainer_is_itself_again_when_the_callback_goes_on_with_another(tmp_path):
+    callback = profiler(tmp_path, TWO_WINDOWS)
+    first, second = (trainer(tmp_path, callback, steps=1) for _ in range(2))
+    for made in (first, second):
+        made.train()
+        assert {"train", "evaluate", "predict"} <= vars(made).keys()
+    assert not {"train", "evaluate", "predict"} & vars(first).keys()
+
+
 def test_another_attempt_with_smaller_batches_begins_anew(tmp_path):
     def fail(model):
         if model.calls == 4:
