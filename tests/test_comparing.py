@@ -882,6 +882,8 @@ def test_bad_input_is_one_line_each(folder, base, tmp_path):
         ((validation, base), "no stage in common"),
         ((silent, base), "nothing to compare"),
         ((base,), "takes two runs"),
+        ((base, base, base), "takes two runs"),
+        ((base, "--", base, "--", base), "on both sides of one --"),
         ((base, base, "--tolerance", "lots"), "tolerance must be a share"),
         ((base, base, "--stage", "predict"), "no stage 'predict' on both sides; there is train"),
     ):
