@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 ROOT = Path(__file__).parents[1]
-_MARK = re.compile(r"^<!-- generated: (\w+)(?: (\w[\w ./]*))? -->$", re.MULTILINE)
+_MARK = re.compile(r"^<!-- generated: (\w+)(?: (\w[\w ./']*))? -->$", re.MULTILINE)
 _ROLE = re.compile(r":(?:class|data|func|meth):`~?([^`]+)`")
 _SHOWN_ROLE = re.compile(r":(?:class|data|func|meth):<code>~?")
 """How a role of a docstring comes out on the page of the API, whose Markdown knows none."""
@@ -45,6 +45,15 @@ def options(_: str) -> str:
 
     rows = [f"| `{each.name}` | `{each.default!r}` | {_cell(each.meaning)} |" for each in described()]
     return "\n".join(["| option | default | |", "|---|---|---|", *rows])
+
+
+def successors(whose: str) -> str:
+    """What the options of another profiler are called here."""
+    from perfhooks.successors import SUCCESSORS
+
+    named = next(options for owner, options in SUCCESSORS.items() if owner.endswith(whose))
+    rows = [f"| `{name}` | `{answer}` |" for name, answer in named.items()]
+    return "\n".join(["| there | here |", "|---|---|", *rows])
 
 
 def definitions(section: str) -> str:
@@ -208,6 +217,7 @@ def _cell(text: str) -> str:
 
 MAKERS: dict[str, Callable[[str], str]] = {
     "options": options,
+    "successors": successors,
     "definitions": definitions,
     "rules": rules,
     "causes": causes,

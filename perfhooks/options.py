@@ -15,6 +15,7 @@ from typing_extensions import Doc, TypedDict, get_type_hints
 
 from perfhooks.errors import OnError, OptionError
 from perfhooks.job import Job
+from perfhooks.successors import successor
 
 RECORDING: Final = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
 """The recording options that a request for a window may switch on."""
@@ -304,7 +305,8 @@ def check_names(options: Iterable[str], also: Iterable[str] = ()) -> None:
     for name in options:
         if name not in DEFAULTS:
             close = difflib.get_close_matches(name, [*also, *DEFAULTS], n=1)
-            raise TypeError(f"unexpected option {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+            advice = successor(name) or (f"did you mean {close[0]!r}?" if close else "")
+            raise TypeError(f"unexpected option {name!r}" + (f"; {advice}" if advice else ""))
 
 
 def check_step(step: Any) -> None:

@@ -66,6 +66,10 @@ def test_a_flame_graph_is_a_picture_folded_or_for_speedscope(trace, run):
     assert run("flame", trace.name, folder=trace.parent).stdout == "t.flame.svg\n"
     assert "<svg" in (trace.parent / "t.flame.svg").read_text()
     assert "train.py(3): f" in run("flame", trace.name, "-f", "folded", "-o", "-", folder=trace.parent).stdout
+    assert run("flame", trace.name, "-o", "x.folded", folder=trace.parent).returncode == 0
+    folded = (trace.parent / "x.folded").read_text()
+    assert "train.py(3): f" in folded, "the name of the file says what is written"
+    assert not folded.startswith("<")
     assert run("flame", trace.name, "-f", "speedscope", "-o", "x.json", folder=trace.parent).returncode == 0
     assert "shared" in json.loads((trace.parent / "x.json").read_text())
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -915,7 +916,8 @@ def test_two_traces_are_compared_without_a_verdict(folder):
         testing.write_trace(folder / f"{name}.json", training(data=data)) for name, data in (("a", 1000), ("b", 4000))
     ]
     output = run(*traces).output
-    assert "Not decided" in output
+    change = r"Not decided: \S+ ms -> \S+ ms in the recorded steps \(\d and \d steps, \+\S+\); "
+    assert re.search(change + r"nothing unrecorded to judge by\.", " ".join(output.split())), output
     assert "waiting for data takes 4 ms instead of 1 ms" in output
 
 

@@ -1,17 +1,23 @@
 """Lightning's own PyTorchProfiler has eleven reproduced defects, and it can hardly be configured; one test for each."""
 
 import csv
+import inspect
 import logging
 import os
+import re
 import signal
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
+from lightning.pytorch.profilers import PyTorchProfiler
 from lightning_training import Tiny, batches, events, fit, profiler, tables, trainer, windows
 
 import perfhooks
+from perfhooks import Profiler, handlers
+from perfhooks.successors import SUCCESSORS
 from perfhooks_lightning import ProfilerCallback
 
 pytestmark = pytest.mark.filterwarnings(
@@ -204,3 +210,42 @@ def test_12_what_it_cannot_do_it_refuses(tmp_path):
     with pytest.raises(perfhooks.OptionError, match="out"):
         ProfilerCallback(out=blocked)
     assert tables(profiler(tmp_path, WINDOW), tmp_path) == {}
+
+
+@pytest.mark.parametrize(("whose", "name"), [(whose, name) for whose, names in SUCCESSORS.items() for name in names])
+def test_an_option_of_another_profiler_is_taken_or_answered_with_its_successor(whose, name):
+    """Each keyword and handler that an answer names is one that there is."""
+    faces = [ProfilerCallback] if name in inspect.signature(Profiler).parameters else [Profiler, ProfilerCallback]
+    for face in faces:
+        with pytest.raises(TypeError, match=re.escape(f"unexpected option {name!r}; it is one of {whose}; here it is")):
+            face(**{name: 1})
+    answer = SUCCESSORS[whose][name]
+    keywords = {*inspect.signature(Profiler).parameters, *inspect.signature(ProfilerCallback).parameters}
+    given = {"group_by_input_shape", "sort_by", "max_name_column_width"}  # torch's own table's
+    assert {*re.findall(r"(\w+)=", answer)} <= keywords | given
+    for kind in re.findall(r'"type": "(\w+)"|\["(\w+)"\]|"(stacks|flame)"', answer):
+        assert "".join(kind) in {*handlers.NAMES, "cpu"}
+
+
+def test_every_argument_of_lightnings_own_profiler_is_known():
+    """Those that torch's profiler takes are options of ours; the others have an answer."""
+    own = {*inspect.signature(PyTorchProfiler).parameters} - {"profiler_kwargs"}
+    assert own <= {*SUCCESSORS["Lightning's PyTorchProfiler"]}
+
+
+def test_the_page_about_lightnings_own_profiler_is_true_line_by_line(tmp_path, monkeypatch):
+    """Each pair of its calls is taken by both, and the call of ours gives what the line says."""
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[1] / "docs/from-others.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(PyTorchProfiler.+)` \| `(ProfilerCallback.+)` \|$", page, re.MULTILINE)
+    names = {"PyTorchProfiler": PyTorchProfiler, "ProfilerCallback": ProfilerCallback, "torch": torch}
+    ours = [eval(new, names) for old, new in rows if eval(old, names)]
+    assert len(ours) == 5
+    windows_of, named, recording, modules, limited = ours
+    steps = windows_of.profilers["train"].schedule
+    assert [steps(step).name for step in range(8)] == ["NONE", "WARMUP", "RECORD", "RECORD_AND_SAVE"] * 2
+    fit(tmp_path, named, steps=16)
+    assert sorted(each.name for each in (tmp_path / "logs/first").glob("train-*")) == ["train-000012-000014"]
+    options = recording.profilers["train"]
+    assert (options.record_shapes, options.profile_memory, options.with_stack) == (True, True, True)
+    assert (modules, limited) != (None, None)

@@ -189,9 +189,11 @@ def test_a_device_that_is_not_there_is_a_log_line(tmp_path, caplog):
     assert "torch can record no device here" in caplog.text
 
 
-def test_log_trace_is_in_the_log(tmp_path):
+@pytest.mark.parametrize("level", ["INFO", "ERROR"])
+def test_log_trace_is_in_the_log_whatever_its_level(tmp_path, level):
+    """mmengine's own prints its table."""
     table = ConfigDict(type="log_trace", sort_by="self_cpu_time_total", row_limit=3)
-    done = trained(tmp_path, ProfilerHook(by_epoch=True, on_trace_ready=table), log_level="INFO")
+    done = trained(tmp_path, ProfilerHook(by_epoch=True, on_trace_ready=table), log_level=level)
     (log,) = (tmp_path / done.timestamp).glob("*.log")
     assert "Self CPU time total" in log.read_text()
 

@@ -12,7 +12,8 @@ import torch
 from torch.autograd.profiler import KinetoStepTracker
 from torch.profiler import ProfilerAction, ProfilerActivity, profile
 
-from perfhooks import Profiler
+from perfhooks import OptionError, Profiler
+from perfhooks.errors import NothingRecordedError
 
 torch.set_num_threads(1)
 X = torch.ones(8, 8)
@@ -159,3 +160,32 @@ def test_tests_of_torch_can_be_run_with_it(tmp_path, monkeypatch, caplog):
     same = {"test_same": "passed", "test_gone": "skipped"}
     assert kinds == [{**same, "test_other": "passed"}, {**same, "test_other": "failed"}]
     assert "left out" not in caplog.text
+
+
+# --- what a user of torch.autograd.profiler types ---
+
+
+def test_autograd_profile_table_self_cpu_time_total_and_function_events_are_those_of_the_window():
+    with Profiler(use_cpu=True, use_kineto=True, record_shapes=True) as prof:
+        X @ X
+    assert [event.name for event in prof.function_events] == [event.name for event in prof.events()]
+    assert "aten::mm" in prof.table(sort_by="self_cpu_time_total", row_limit=5)
+    assert prof.self_cpu_time_total == prof.events().self_cpu_time_total > 0
+    assert prof.total_average().count == len(prof.events())
+
+
+def test_autograd_profile_enabled_false_records_nothing():
+    with Profiler(enabled=False) as prof:
+        assert not torch.autograd._profiler_enabled()
+        X @ X
+    with pytest.raises(NothingRecordedError, match="enabled=False"):
+        prof.table()
+
+
+def test_autograd_profile_use_cpu_and_use_device_choose_the_activities():
+    assert Profiler(use_cpu=True).activities == {ProfilerActivity.CPU}
+    assert Profiler(use_device="cuda").activities == {ProfilerActivity.CPU, ProfilerActivity.CUDA}
+    assert Profiler(use_cpu=False, use_device="cuda").activities == {ProfilerActivity.CUDA}
+    for options in ({"use_cpu": False}, {"use_cpu": True, "activities": ["cpu"]}):
+        with pytest.raises(OptionError, match="use_cpu and use_device"):
+            Profiler(**options)

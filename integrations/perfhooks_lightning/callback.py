@@ -218,3 +218,7 @@ class ProfilerCallback(Face, Callback):
                 results.log_summary(one, capture, place, trainer.global_step if step is None else step)
                 if self._log_files:
                     results.log_files(one, capture, place)
+
+
+# LightningCLI saves what it was given: as text and mappings, not as objects that it would make of them
+ProfilerCallback.__init__.__annotations__.update(schedule=Any, on_trace_ready=Any)

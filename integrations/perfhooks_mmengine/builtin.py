@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -134,10 +135,13 @@ def log_trace(runner: OfRunner, **table: Any) -> Callable[[Any], None]:
         **table: What ``key_averages().table()`` takes.
     """
 
-    def log(window: Any) -> None:
-        runner().logger.info("\n%s", window.key_averages().table(**table))
+    def show(window: Any) -> None:
+        log = runner().logger
+        # mmengine's own prints it, whatever the log's level; that is the one of its handlers
+        level = min((handler.level for handler in log.handlers), default=logging.INFO)
+        log.log(max(level, logging.INFO), "\n%s", window.key_averages().table(**table))
 
-    return log
+    return show
 
 
 def tb_trace(

@@ -43,11 +43,18 @@ def command(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The file; - is standard output.")] = None,
     by: Annotated[Measure, typer.Option("--by", help="Host time, device time, or bytes allocated.")] = Measure.host,
     form: Annotated[
-        Form, typer.Option("--format", "-f", help="A picture, folded stacks (in nanoseconds or bytes), or speedscope.")
-    ] = Form.svg,
+        Form | None,
+        typer.Option(
+            "--format",
+            "-f",
+            help="A picture, folded stacks (in nanoseconds or bytes), or speedscope; if not given, what the "
+            "name of --out ends in (.folded, .speedscope.json), else a picture.",
+            show_default=False,
+        ),
+    ] = None,
     _max_unpacked_mb: Annotated[float | None, MAX_UNPACKED] = None,
 ) -> None:
     """Draw the flame graph of a trace, or write what other tools draw it from."""
     from perfhooks.command.work import flame
 
-    flame.flame(target, out, by=by.value, form=form.value)
+    flame.flame(target, out, by=by.value, form=None if form is None else form.value)

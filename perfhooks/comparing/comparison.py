@@ -55,6 +55,8 @@ class Comparison(msgspec.Struct, kw_only=True):
         """The verdict in words."""
         if self.shares:
             return "Shares of the step are compared, not milliseconds: the two ran on different machines."
+        if self.verdict is None and self.a.costs.steps and self.b.costs.steps:
+            return sentences.windows_alone(self.a, self.b)
         return sentences.verdict(self.verdict)
 
     @property

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perfhooks.comparing.reason import Contribution
+    from perfhooks.comparing.side import Side
     from perfhooks.comparing.verdict import Verdict
 
 _PARTS: Final = {
@@ -48,6 +49,14 @@ def verdict(found: Verdict | None) -> str:
     within = f", within {100 * found.tolerance:.3g}%" if found.outcome == "same" else ""
     text = f"{word}{within}: the median step went {told}."
     return f"{text} {_needed(found)}" if found.outcome == "undecided" else text
+
+
+def windows_alone(a: Side, b: Side) -> str:
+    """What can be said where the recorded steps are all that there is."""
+    change = f"{words.ms(a.step_ms)} -> {words.ms(b.step_ms)} in the recorded steps"
+    ratio = f", {percent(b.step_ms / a.step_ms)}" if a.step_ms else ""
+    counts = f"{a.costs.steps} and {words.count(b.costs.steps, 'step')}"
+    return f"Not decided: {change} ({counts}{ratio}); nothing unrecorded to judge by."
 
 
 def _of(found: Verdict) -> str:

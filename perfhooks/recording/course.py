@@ -290,7 +290,7 @@ class Course:
         if windows.current is not None:
             return f"nothing to show yet: the window of step {self.pulse.step} is still recording"
         if self.state is State.LEFT_OUT:
-            return "no window is recorded here: this rank is not among those of ranks="
+            return "no window is recorded here: this rank is not among those of ranks=, or enabled=False was given"
         if windows.last is not None:
             why = "no files were asked for"
             if windows.membership.writes:

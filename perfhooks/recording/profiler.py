@@ -13,7 +13,7 @@ from perfhooks.guard import cause_of, guard, logger, speak_up
 from perfhooks.options import Options, check_request, checked, recording, with_options
 from perfhooks.recording.course import Course, State
 from perfhooks.recording.ending import lifetime
-from perfhooks.recording.like_torch.accepted import check_recording
+from perfhooks.recording.like_torch.accepted import check_recording, legacy_activities
 from perfhooks.recording.like_torch.face import TorchFace
 from perfhooks.recording.loader import SteppingLoader
 from perfhooks.recording.window import region
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from perfhooks.job import Job
     from perfhooks.recording.handover import HandlerLike
     from perfhooks.recording.window import Window
     from perfhooks.run.capture import Capture, Place
@@ -37,6 +38,11 @@ T = TypeVar("T")
 ScheduleLike = Schedule | str | Mapping[str, int] | Callable[[int], Any] | None
 
 _NOTHING: Final = nullcontext()
+
+
+def _nobody(_: Job) -> bool:
+    """No rank records."""
+    return False
 
 
 @with_options()
@@ -55,6 +61,10 @@ class Profiler(TorchFace):
             or a callable ``step -> ProfilerAction``.
         on_trace_ready: What to make of each window: handlers by name, as mappings or as objects, and plain callables,
             which get the torch profiler at once; one or a list.
+        enabled: As ``torch.autograd.profiler.profile`` takes it, and so the next three: False records nothing.
+        use_cpu: Whether to record the host; with ``use_device`` it says which ``activities`` there are.
+        use_device: Which kind of device to record, as ``"cuda"``.
+        use_kineto: Nothing: torch has no other recorder any more.
         **options: See :class:`Options`.
 
     Raises:
@@ -67,8 +77,17 @@ class Profiler(TorchFace):
         *,
         schedule: ScheduleLike = None,
         on_trace_ready: HandlerLike | Sequence[HandlerLike] | None = None,
+        enabled: bool = True,
+        use_cpu: bool | None = None,
+        use_device: str | None = None,
+        use_kineto: bool | None = None,
         **options: Unpack[Options],
     ) -> None:
+        del use_kineto  # torch has no other recorder any more
+        if use_cpu is not None or use_device is not None:
+            options["activities"] = legacy_activities(options.get("activities"), use_cpu, use_device)
+        if not enabled:
+            options["ranks"] = _nobody
         whole, steps = checked(options), Schedule.of(schedule)
         if whole["out"] is not None:
             check_out(whole["out"])

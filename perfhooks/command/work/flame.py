@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import typer
 
@@ -22,18 +22,22 @@ if TYPE_CHECKING:
 Measure = Literal["host", "device", "bytes"]
 Form = Literal["svg", "folded", "speedscope"]
 
+_ENDINGS: Final[dict[Form, str]] = {"svg": "flame.svg", "folded": "stacks.folded", "speedscope": "speedscope.json"}
+_NAMED: Final[dict[Form, str]] = {"folded": ".folded", "speedscope": ".speedscope.json"}
+"""What the name of a file ends in that is no picture."""
 
-def flame(target: str | None, out: Path | None, *, by: Measure, form: Form) -> None:
-    """Write the flame graph of the last window's lowest rank."""
+
+def flame(target: str | None, out: Path | None, *, by: Measure, form: Form | None) -> None:
+    """Write the flame graph of the last window's lowest rank; without a form, in that of the file's name."""
+    chosen: Form = form or next((each for each in _NAMED if out and out.name.endswith(_NAMED[each])), "svg")
     source = last_window(find(target))[0]
     trace = Path(source.path)
     with working(f"reading {trace}"):
-        content = drawn(trace, by=by, form=form)
+        content = drawn(trace, by=by, form=chosen)
     if str(out) == "-":
         sys.stdout.buffer.write(content)
         return
-    ending = {"svg": "flame.svg", "folded": "stacks.folded", "speedscope": "speedscope.json"}[form]
-    path = trace.with_name(f"{trace.name.split('.json')[0]}.{ending}") if out is None else out
+    path = trace.with_name(f"{trace.name.split('.json')[0]}.{_ENDINGS[chosen]}") if out is None else out
     write(path, content)
     typer.echo(path)
 

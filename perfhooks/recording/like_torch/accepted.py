@@ -6,7 +6,7 @@ import inspect
 import json
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -44,6 +44,24 @@ def check_recording(options: Mapping[str, Any]) -> dict[str, Any]:
     if config is not None and not isinstance(config, torch._C._profiler._ExperimentalConfig):  # noqa: SLF001 -- where it is
         raise OptionError(f"experimental_config must be torch's _ExperimentalConfig, got {config!r}")
     return checked
+
+
+def legacy_activities(activities: Any, use_cpu: bool | None, use_device: str | None) -> list[str]:
+    """What ``use_cpu`` and ``use_device`` of ``torch.autograd.profiler.profile`` record, in names of activities.
+
+    Raises:
+        OptionError: ``activities`` says it already, or nothing is left to record.
+    """
+    named = [*(["cpu"] if use_cpu is not False else []), *([_LEGACY.get(use_device, use_device)] if use_device else [])]
+    if activities is not None or not named:
+        raise OptionError(
+            f"use_cpu and use_device say what activities= says, at least one; got {use_cpu!r}, {use_device!r} and "
+            f"activities={activities!r}"
+        )
+    return named
+
+
+_LEGACY: Final = {"privateuseone": "privateuse1"}
 
 
 def _listed(activities: Any) -> Iterable[Any]:

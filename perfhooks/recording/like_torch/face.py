@@ -103,6 +103,24 @@ class TorchFace(TorchProfile):
         """torch's events of the last window."""
         return self._results.events()  # type: ignore[no-untyped-call]  # torch's own
 
+    def table(self, *args: Any, **kwargs: Any) -> str:
+        """Every event of the last window as torch's table, as ``torch.autograd.profiler.profile`` gives it."""
+        return str(self.events().table(*args, **kwargs))
+
+    @property
+    def function_events(self) -> Any:
+        """The same as ``events()``."""
+        return self.events()
+
+    @property
+    def self_cpu_time_total(self) -> float:
+        """The time of the host in the last window, in microseconds."""
+        return float(self.events().self_cpu_time_total)
+
+    def total_average(self) -> Any:
+        """All events of the last window together."""
+        return self.events().total_average()
+
     def export_chrome_trace(self, path: str, *args: Any, **kwargs: Any) -> None:
         """Write the last window's trace; any number of times, compressed where the name ends in ``.gz``."""
         self._results.export_chrome_trace(path, *args, **kwargs)
