@@ -1,4 +1,4 @@
-"""What the examples share: their command line, and images, synthetic unless CIFAR-10 lies in a local folder."""
+"""What the examples share: their command line, and images: CIFAR-10 where it lies already, else random."""
 
 from __future__ import annotations
 
@@ -45,18 +45,30 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--steps", type=count, default=16, help="training steps (default: %(default)s)")
     parser.add_argument("--batch-size", type=count, default=16, help="images in a batch (default: %(default)s)")
-    parser.add_argument("--data", type=folder, help="a folder with CIFAR-10 as torchvision stores it; default: noise")
+    parser.add_argument(
+        "--data", type=folder, help="a folder with CIFAR-10 as torchvision stores it; default: ./data if it is there"
+    )
     parser.add_argument("--out", type=Path, help="the folder that holds runs (default: perf, in the framework's logs)")
     return parser
 
 
-def loader(args: argparse.Namespace) -> DataLoader[tuple[torch.Tensor, int]]:
-    """The training images; synthetic ones are as many as ``--steps`` needs."""
-    images: Dataset[tuple[torch.Tensor, int]] = SyntheticImages(args.steps * args.batch_size)
-    if args.data is not None:
+def training_images(args: argparse.Namespace, size: int) -> Dataset[tuple[torch.Tensor, int]]:
+    """CIFAR-10 from ``--data`` or from ``./data``, else so many random images, and a line that says so."""
+    where = args.data or Path("data")
+    if args.data is not None or (where / "cifar-10-batches-py").is_dir():
         from torchvision import datasets, transforms
 
-        images = datasets.CIFAR10(args.data, train=True, transform=transforms.ToTensor())
+        pictures: Dataset[tuple[torch.Tensor, int]] = datasets.CIFAR10(
+            where, train=True, transform=transforms.ToTensor()
+        )
+        return pictures
+    print("data: random images; for CIFAR-10 give --data FOLDER, or have it in ./data")
+    return SyntheticImages(size)
+
+
+def loader(args: argparse.Namespace) -> DataLoader[tuple[torch.Tensor, int]]:
+    """The training images; random ones are as many as ``--steps`` needs."""
+    images = training_images(args, args.steps * args.batch_size)
     return DataLoader(images, batch_size=args.batch_size, shuffle=True, drop_last=True)
 
 

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from torchvision.models import resnet18
 
 import perfhooks
-from images import CLASSES, SyntheticImages, arguments, list_files
+from images import CLASSES, arguments, list_files, training_images
 
 
 def main() -> None:
@@ -27,7 +27,7 @@ def main() -> None:
     where = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
     model = DistributedDataParallel(resnet18(num_classes=CLASSES).to(where))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    images = SyntheticImages(args.steps * args.batch_size * dist.get_world_size())
+    images = training_images(args, args.steps * args.batch_size * dist.get_world_size())
     loader = DataLoader(images, batch_size=args.batch_size, sampler=DistributedSampler(images))
 
     with perfhooks.Profiler(schedule="skip_first=2 wait=2 warmup=1 active=3 repeat=2", out=args.out) as prof:

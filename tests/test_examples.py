@@ -1,6 +1,8 @@
 """Every example runs as a user would run it, and the three loops leave the same files for the same schedule."""
 
+import argparse
 import csv
+import importlib
 import os
 from importlib.metadata import version
 from pathlib import Path
@@ -83,3 +85,17 @@ def test_the_configuration_file_says_what_the_lightning_example_says(tmp_path, r
     config = EXAMPLES / "lightning_resnet18.yaml"
     _, run = run_example("lightning_cli", tmp_path, "fit", "--config", str(config), "--data.batch_size", "2")
     assert windows(run) == WINDOWS | {"validate-000002-000003": [2, 3]}
+
+
+def test_an_example_takes_cifar_10_that_lies_in_data_already_and_else_says_that_its_images_are_random(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(EXAMPLES)
+    images = importlib.import_module("images")
+    args = argparse.Namespace(steps=2, batch_size=3, data=None)
+    assert len(images.loader(args)) == 2
+    assert "random images" in capsys.readouterr().out
+    (tmp_path / "data/cifar-10-batches-py").mkdir(parents=True)
+    with pytest.raises(RuntimeError, match="not found or corrupted"):  # torchvision looks at what is there
+        images.loader(args)

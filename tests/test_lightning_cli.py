@@ -1,6 +1,7 @@
 """All of the callback can be said in a configuration file of LightningCLI."""
 
 import sys
+import warnings
 
 import pytest
 import torch
@@ -109,7 +110,10 @@ def test_handlers_are_given_by_name(handlers, tmp_path, monkeypatch):
 
 
 def test_the_saved_configuration_can_be_used_again(tmp_path, monkeypatch):
-    before = configured(tmp_path, monkeypatch, EVERYTHING, keep=True)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        before = configured(tmp_path, monkeypatch, EVERYTHING, keep=True)
+    assert [str(each.message) for each in warned if "serialize" in str(each.message)] == []
     (saved,) = tmp_path.glob("lightning_logs/version_0/config.yaml")
     (arguments,) = [
         each["init_args"]

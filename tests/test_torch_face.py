@@ -162,6 +162,19 @@ def test_tests_of_torch_can_be_run_with_it(tmp_path, monkeypatch, caplog):
     assert "left out" not in caplog.text
 
 
+def test_a_handler_gets_what_isinstance_calls_a_profile_whoever_has_that_name(monkeypatch):
+    seen = []
+    for exchanged in (False, True):
+        if exchanged:
+            monkeypatch.setattr(torch.profiler, "profile", Profiler)
+        with Profiler(
+            activities=["cpu"], on_trace_ready=lambda got: seen.append(isinstance(got, torch.profiler.profile))
+        ):
+            X @ X
+    assert seen == [True, True]
+    assert not isinstance(object(), Profiler)
+
+
 # --- what a user of torch.autograd.profiler types ---
 
 
