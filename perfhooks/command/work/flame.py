@@ -29,7 +29,8 @@ _NAMED: Final[dict[Form, str]] = {"folded": ".folded", "speedscope": ".speedscop
 
 def flame(target: str | None, out: Path | None, *, by: Measure, form: Form | None) -> None:
     """Write the flame graph of the last window's lowest rank; without a form, in that of the file's name."""
-    chosen: Form = form or next((each for each in _NAMED if out and out.name.endswith(_NAMED[each])), "svg")
+    named: Form | None = next((each for each in _NAMED if out and out.name.endswith(_NAMED[each])), None)
+    chosen: Form = form or named or "svg"
     source = last_window(find(target))[0]
     trace = Path(source.path)
     with working(f"reading {trace}"):
