@@ -16,7 +16,7 @@ SUCCESSORS: Final = {
         + _CALLBACK.format(given="group_by_input_shape=True", table="")
         + " for torch's own table",
         "row_limit": 'on_trace_ready=[{"type": "operators", "row_limit": 50}]',
-        "sort_by_key": _CALLBACK.format(given="", table='sort_by="self_cpu_time_total"'),
+        "sort_by_key": 'on_trace_ready=[{"type": "operators", "sort_by": "self_cpu_time_total"}]',
         "table_kwargs": _CALLBACK.format(given="", table="max_name_column_width=60"),
         "record_module_names": "module_names=True of perfhooks_lightning.ProfilerCallback",
         "emit_nvtx": "nothing here: put torch.autograd.profiler.emit_nvtx() around the training",

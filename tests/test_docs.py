@@ -12,6 +12,7 @@ import typer.main
 
 from perfhooks import handlers
 from perfhooks.command.app import app
+from perfhooks.command.work import show
 from perfhooks.findings import RULES
 from perfhooks.options import described
 from perfhooks.report.definitions import DEFINITIONS
@@ -212,3 +213,13 @@ def test_what_they_name_is_there(page):
         assert all(re.search(rf"^{word}:", targets, re.MULTILINE) for word in words.split())
     for room in re.findall(r"`(\w+(?:/\w+)*/(?:\w+\.py)?)`", text):
         assert (ROOT / room).exists() or (ROOT / "perfhooks" / room).exists(), room
+
+
+def test_the_page_of_features_numbers_its_rows_and_names_only_what_there_is():
+    """115 rows, as many as the documents have that perfhooks began from; each table, verb and keyword exists."""
+    page = (ROOT / "docs/features.md").read_text(encoding="utf-8")
+    rows = [re.split(r" \| ", line.strip("| ")) for line in page.splitlines() if re.match(r"\| \d", line)]
+    assert [int(row[0]) for row in rows] == list(range(1, 116))
+    assert all(len(row) == 4 and all(map(str.strip, row)) for row in rows)
+    assert {*re.findall(r"--table (\w+)", page)} <= {*show.TABLES}
+    assert {*re.findall(r"`perfhooks (\w+)", page)} <= {*VERBS}

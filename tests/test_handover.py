@@ -6,6 +6,7 @@ import csv
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from perfhooks import Profiler
 from perfhooks.finishing.finish import _cost
 from perfhooks.finishing.leftovers import finish_all
 from perfhooks.guard import logger, speak_up
+from perfhooks.recording import handover
 from perfhooks.run.capture import Capture
 from perfhooks.run.timeline import HEADER
 
@@ -117,6 +119,21 @@ def test_what_recording_cost_is_kept_and_shown():
     assert min(active) <= cost["recorded_step_ms"] <= max(active)
     assert "recording kept the loop for" in prof.summary()
     assert "unrecorded" in prof.summary()
+
+
+@pytest.mark.parametrize("is_long", [True, False])
+def test_a_loop_that_waits_long_at_the_end_of_a_window_is_told_so_while_it_waits_and_afterwards(
+    monkeypatch, caplog, is_long
+):
+    monkeypatch.setattr(handover, "LONG_WAIT_S", 0.0 if is_long else 1e9)
+    caplog.set_level("INFO")
+    with Profiler(schedule="wait=0 warmup=1 active=3 repeat=1", out="runs", background=False) as prof:
+        loop(prof, 6)
+    said = [each for each in caplog.messages if each.startswith("train-000001-000003: ")]
+    assert len(said) == 2 * is_long
+    if is_long:
+        assert "to stop; the loop waits for its trace, too" in said[0]
+        assert re.search(r"the loop waited \S+ \S+ at its end, for a trace of [\d.]+ [KM]iB; .*max_trace_mb=", said[1])
 
 
 def test_the_timeline_has_every_step_once_with_its_phase():

@@ -41,6 +41,8 @@ HandlerLike = str | Mapping[str, Any] | Handler | Callable[..., object]
 DEFAULT: Final = "default"
 """In a list of handlers: everything that was recorded for, as without ``on_trace_ready``."""
 
+LONG_WAIT_S: Final = 2.0
+"""From so many seconds on it is said that the loop waits for the end of a window: a large model's takes less."""
 _FEW_STEPS: Final = 2048
 """Rows that the training writes itself, in about a millisecond; more are left to the worker."""
 
@@ -182,11 +184,23 @@ class Handover:
     def _keep(self, facts: Capture, place: Place, saved: _Saved, freed_s: float) -> None:
         with guard(f"finishing {place.folder.name}", self._on_error):
             cost = replace(facts.cost, save_s=saved.seconds, free_s=freed_s, trace_bytes=saved.bytes)
+            waited_s = cost.stop_s + cost.save_s + cost.free_s
+            if waited_s >= LONG_WAIT_S:
+                logger.info(
+                    "%s: the loop waited %s at its end, for a trace of %s; fewer active steps make that shorter, and "
+                    "max_trace_mb= sees to it",
+                    place.folder.name,
+                    words.ms(1e3 * waited_s),
+                    words.size(saved.bytes),
+                )
             elsewhere = None if saved.path.parent == place.folder else str(saved.path)
             place.save(replace(facts, cost=cost, spool=elsewhere))
             self._hand_over(place)
 
     def _save(self, window: Recorded, place: Place, path: Path) -> _Saved | None:
+        if window.stop_s >= LONG_WAIT_S:  # writing takes as long as stopping, or longer
+            told = words.ms(1e3 * window.stop_s)
+            logger.info("%s: the recorder took %s to stop; the loop waits for its trace, too", place.folder.name, told)
         with guard(f"saving the trace of {place.folder.name}", self._on_error):
             seconds = _timed(lambda: window.save(path))
             return _Saved(path, seconds, path.stat().st_size)
