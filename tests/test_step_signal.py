@@ -342,6 +342,20 @@ def test_backward_passes_are_no_updates_where_an_optimizer_steps(heard):
     assert signal.heard.updates == 8
 
 
+@pytest.mark.usefixtures("passes")
+def test_an_optimizer_that_steps_after_thirty_passes_makes_the_steps_after_all(heard):
+    """Of four updates the first one tells that passes were none, and a fetch after each of the others ends a step."""
+    _, begun = heard
+    net = loops.model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for number, (x, y) in enumerate(torch.utils.data.DataLoader(loops.data(120), batch_size=loops.SIZE), 1):
+        loops.loss_of(net, x, y).backward()
+        if not number % 30:
+            optimizer.step()
+    assert (begun[-1].mode, begun[-1].step_num) == ("loader", 3)
+    assert all(each.stopped for each in begun[:-1])
+
+
 def test_a_loader_that_another_thread_iterates_from_the_start_leaves_steps_to_updates(heard):
     """As DataLoaderX and prefetch_generator do."""
     _, begun = heard

@@ -82,7 +82,6 @@ class Early:
         self._end = -1
         """The strongest end of a step so far."""
         self._has_fetched = False
-        self._fetches_at_call = -1
         self._clear()
 
     def _clear(self) -> None:
@@ -107,10 +106,8 @@ class Early:
     def at_call(self, module: object) -> None:
         """A module is called, by no other one."""
         if not _is_in_loader() and self._is_heard(_CALL):
-            if self._heard.fetches == self._fetches_at_call:  # else the fetch was the beginning
-                self._turn(self._ended(id(module) in self._called))
+            self._turn(self._ended(id(module) in self._called))
             self._called.add(id(module))
-            self._fetches_at_call = self._heard.fetches
 
     def at_backward(self) -> None:
         """A backward pass has ended."""
