@@ -15,6 +15,7 @@ import torch
 from perfhooks.launching.command_line import VARIABLE
 from perfhooks.launching.early import STEPS, Early
 from perfhooks.launching.ways import Heard
+from perfhooks.recording.ending import lifetime
 from perfhooks.recording.window import TorchProfile
 
 RUN = [sys.executable, "-m", "perfhooks", "run", "--run", "it"]
@@ -244,7 +245,8 @@ class Program:
 
 
 @pytest.fixture
-def program():
+def program(monkeypatch):
+    monkeypatch.setattr(lifetime, "_known", set())  # profilers of other tests in this process may wait for files
     made = Program()
     yield made
     made.early.drop()
