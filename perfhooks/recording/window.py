@@ -158,6 +158,11 @@ def also_counting(end_step: Callable[[int], None]) -> Callable[[int], None]:
     return end
 
 
+def is_exchanged(face: type) -> bool:
+    """Whether somebody gave the name ``torch.profiler.profile`` to a class of ours."""
+    return torch.profiler.profile is face
+
+
 def action_of(phases: Phases, step: int) -> ProfilerAction:
     """What torch calls the phase of a step."""
     phase = phases.phase(step)

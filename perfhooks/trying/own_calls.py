@@ -27,7 +27,6 @@ from perfhooks.trying import timing
 from perfhooks.trying.ready import Ready, difference, tensors
 from perfhooks.trying.safe import THREADS, restored, switched
 from perfhooks.trying.statement import function_of
-from perfhooks.trying.timing import Timing  # noqa: TC001 -- msgspec reads the annotation
 
 if TYPE_CHECKING:
     import os
@@ -41,6 +40,7 @@ _ENDLESS: Final = 1e308
 _FASTEST: Final = re.compile(r"\| {2}" + re.escape(colors.BEST + colors.BOLD))
 _COLOR: Final = re.compile("\x1b\\[[0-9;]*m")
 
+Timing = timing.Timing
 Call = Callable[..., Any] | str
 Inputs = Sequence[Any] | Mapping[str, Any]
 _Given = tuple[Sequence[Any], Mapping[str, Any]]  # by position and by name

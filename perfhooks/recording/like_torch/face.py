@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import torch.profiler
-
 from perfhooks.errors import NothingRecordedError, OptionError
 from perfhooks.guard import logger
 from perfhooks.recording.like_torch.accepted import metadata_json
-from perfhooks.recording.window import TorchProfile, Window
+from perfhooks.recording.window import TorchProfile, Window, is_exchanged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -22,7 +20,7 @@ class _Exchanged(type):
     """Lets ``isinstance(window, torch.profiler.profile)`` hold where that name was given to a face of ours."""
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return super().__instancecheck__(instance) or (cls is torch.profiler.profile and isinstance(instance, Window))
+        return super().__instancecheck__(instance) or (is_exchanged(cls) and isinstance(instance, Window))
 
 
 class TorchFace(TorchProfile, metaclass=_Exchanged):
