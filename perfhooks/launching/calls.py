@@ -127,7 +127,8 @@ def _replace(owner: Any, name: str, there: Any, other: Any) -> None:
 
 def _heard_call(module: Module, /, *args: Any, **kwargs: Any) -> Any:
     """The stand-in of ``torch.nn.Module.__call__``."""
-    if _left and not is_compiling() and threading.get_ident() == _main:
+    # first of all: torch.compile guards what it reads
+    if not is_compiling() and _left and threading.get_ident() == _main:
         _hear_call()
         if not _left:  # it is labelled from here on
             return Module.__call__(module, *args, **kwargs)

@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Literal
 import torch
 import torch.autograd.profiler
 import torch.profiler
+from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerAction, ProfilerActivity, record_function
 
 from perfhooks import process
@@ -92,7 +93,7 @@ def drop_spares() -> None:
 def of_all_threads() -> Any:
     """What has torch record all threads, so that any of them may end it; None where the installed torch cannot."""
     try:
-        return torch._C._profiler._ExperimentalConfig(profile_all_threads=True)  # noqa: SLF001 -- torch's own documentation names it
+        return _ExperimentalConfig(profile_all_threads=True)
     except TypeError:
         return None
 
