@@ -80,7 +80,8 @@ def test_kernels_below_a_long_stack_are_cut_as_well(tmp_path, monkeypatch):
     """Their names stand behind the stack of each."""
     events = [testing.op("x" * 5000, 0, 10_000)]
     for number in range(1, 100):
-        events += [testing.launch(number, number, number), testing.kernel(number, 10 * number, 5, name=f"k{number}")]
+        events += [testing.launch(number, number, number)]
+        events += [testing.kernel(number, 10 * number, 10 * number + 5, name=f"k{number}")]
     monkeypatch.setattr(stacks, "_MOST", 10_000)
     monkeypatch.setattr(stacks, "_MOST_PER_SLICE", 0)
     cut = stacks.folded(read(testing.write_trace(tmp_path / "t.json", events)), "device")

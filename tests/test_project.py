@@ -280,7 +280,7 @@ def _is_content(value):
 WORDS_OF_TORCH = re.compile(
     r"aten::|c10::|c10d|autograd::|AccumulateGrad|ProfilerStep|Optimizer\\?\.|enumerate\\?\(DataLoader|nn\\?\.Module: "
     r"|Compiled(?: Region|Function|FxGraph)|dynamo_timed|_foreach_|record_param_comms|(?:nccl|gloo|mpi):|\[memory\]"
-    r"|fwdbwd|python_function|cpu_op|user_annotation|^(?:Scalar|Tensor|Generic)List$|^(?:long|short) int$"
+    r"|fwdbwd|\bpython_function|cpu_op|user_annotation|^(?:Scalar|Tensor|Generic)List$|^(?:long|short) int$"
     r"|\b(?:cuda|hip)[A-Z]|(?:cuda|hip)\)\??[A-Z]|[HDAP]to[HDAP]|gemm(?!s)|^triton_"
 )
 """Parts of names that torch, its recorder, its libraries or a device's runtime give to what they write into a trace."""
