@@ -72,8 +72,10 @@ MATMUL = """
 
     torch.set_num_threads(1)
     early, a = sys.modules["perfhooks.launching.step_signal"].current().early, torch.randn(20, 20)
-    while early.is_new or early.is_recording:
+    recorded = 0
+    while not recorded or early.is_recording:
         a @ a
+        recorded += early.is_recording
 """
 NUMPY = """
     import sys
@@ -81,8 +83,10 @@ NUMPY = """
     import numpy as np
 
     early, a = sys.modules["perfhooks.launching.step_signal"].current().early, np.random.rand(200, 200)
-    while early.is_new or early.is_recording:
+    recorded = 0
+    while not recorded or early.is_recording:
         a @ a
+        recorded += early.is_recording
 """
 
 
