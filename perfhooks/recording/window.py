@@ -359,7 +359,7 @@ class Window(Recorded, TorchProfile):
     def prepare_trace(self) -> None:
         """Prepare the recorder; torch asks Inductor whether it makes CUDA graphs, and would import it for that."""
         lazy: set[str] = getattr(torch, "_lazy_modules", set())
-        hidden = {"_inductor"} & lazy - {name.removeprefix("torch.") for name in sys.modules}
+        hidden = {"_inductor"} & lazy if "torch._inductor" not in sys.modules else set()
         lazy -= hidden
         try:
             super().prepare_trace()
