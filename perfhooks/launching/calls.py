@@ -136,10 +136,11 @@ def _heard_call(module: Module, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _hear_call() -> None:
+    # in its place until nobody wants to hear more: on some Pythons a class that is changed often becomes slow
     global _left  # noqa: PLW0603 -- see above
-    pause()  # what is told may put another one into this place
     _left = 0 if _told_call() else _left - 1
-    go_on()
+    if not _left:
+        pause()
 
 
 @functools.wraps(_backward)

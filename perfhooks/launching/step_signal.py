@@ -142,11 +142,12 @@ class StepSignal:
     def hear_call(self) -> bool:
         """A module is called that no other module has called; whether that need not be told again."""
         self._calls += 1
+        if is_of_somebody_else():
+            return True
         with self._listening():
-            if not is_of_somebody_else():
-                self.early.at_first_call()
-                self._attend()
-        return not self.early.is_new
+            self.early.at_first_call()
+            self._attend()
+        return not (self.early.is_new and self.early.is_listening)
 
     def hear_backward(self) -> None:
         """A backward pass has ended."""
