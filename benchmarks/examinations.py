@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfhooks import handlers
-from perfhooks.command.work import flame, show, table_text
+from perfhooks.command.actions import flame, show, table_text
 from perfhooks.errors import PerfhooksError, TraceError
 from perfhooks.ranks import merge
 from perfhooks.report import json_values, terminal_tables, window_data

@@ -9,7 +9,7 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 from perfhooks import ranks, report, testing
-from perfhooks.command.work import show
+from perfhooks.command.actions import show
 from perfhooks.comparing import comparison, sources
 from perfhooks.errors import PerfhooksError
 from perfhooks.finishing.leftovers import finish_all

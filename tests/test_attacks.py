@@ -15,7 +15,7 @@ from rich.console import Console
 
 from perfhooks import testing
 from perfhooks.command import app
-from perfhooks.command.work import show
+from perfhooks.command.actions import show
 from perfhooks.errors import OptionError, PerfhooksError, TraceError
 from perfhooks.handlers.tensorboard import translate
 from perfhooks.ranks import merge as merging

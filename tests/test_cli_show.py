@@ -18,7 +18,7 @@ from twins import TRACES
 
 from perfhooks import testing
 from perfhooks.command import app
-from perfhooks.command.work import show, table_text
+from perfhooks.command.actions import show, table_text
 from perfhooks.report import terminal_tables
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.publishing import publish_json

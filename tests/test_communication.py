@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from perfhooks import OptionError, Profiler, testing
-from perfhooks.command.work import show
+from perfhooks.command.actions import show
 from perfhooks.finishing.finish import finish
 from perfhooks.options import DEFAULTS, checked
 from perfhooks.run.capture import Capture, Place

@@ -11,8 +11,8 @@ import pytest
 import typer.main
 
 from perfhooks import handlers
+from perfhooks.command.actions import show
 from perfhooks.command.app import app
-from perfhooks.command.work import show
 from perfhooks.findings import RULES
 from perfhooks.options import described
 from perfhooks.report.definitions import DEFINITIONS

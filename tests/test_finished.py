@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfhooks import report
-from perfhooks.command.work.show import markdown, tables
+from perfhooks.command.actions.show import markdown, tables
 from perfhooks.comparing import sources
 from perfhooks.finishing.adoption import adopted
 from perfhooks.launching.farewell import leave_note, lines

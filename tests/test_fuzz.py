@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from perfhooks import handlers
-from perfhooks.command.work import show
+from perfhooks.command.actions import show
 
 USES = {*show.TABLES, "merge", "others", "page", "flame", "try", *(f"handler {name}" for name in handlers.NAMES)}
 USES -= {"startup"}  # no trace has it

@@ -12,7 +12,7 @@ from torch.profiler import record_function
 
 import perfhooks
 from perfhooks import OptionError, Profiler, testing
-from perfhooks.command.work import show
+from perfhooks.command.actions import show
 from perfhooks.report import markdown, window_data
 from perfhooks.run.capture import Capture
 from perfhooks.testing import annotation, op, step_mark

@@ -225,7 +225,7 @@ OPENS_FILES = {
     "trace/reading/packing.py": "the same",
     "handlers/tensorboard.py": "the same",
     "comparing/baseline.py": "a file that the user names",
-    "command/work/report.py": "the page that was just written",
+    "command/actions/report.py": "the page that was just written",
     "run/publishing.py": "a draft of ours, and writing",
     "recording/window.py": "what this process saved, and writing",
     **dict.fromkeys(("watching/counters.py", "run/liveness.py", "run/manifest.py"), "the kernel's files"),

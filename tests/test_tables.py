@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from perfhooks import findings, handlers, testing
-from perfhooks.command.work import show
+from perfhooks.command.actions import show
 from perfhooks.report import window_data
 from perfhooks.run.capture import Capture
 from perfhooks.testing import annotation, op, step_mark

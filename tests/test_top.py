@@ -27,9 +27,9 @@ from terminal import Terminal
 from typer.testing import CliRunner
 
 from perfhooks import ranks
+from perfhooks.command.actions import keys, top
+from perfhooks.command.actions.written import ASCII, line, screen
 from perfhooks.command.app import app
-from perfhooks.command.work import keys, top
-from perfhooks.command.work.written import ASCII, line, screen
 from perfhooks.errors import PerfhooksError
 from perfhooks.run import layout
 from perfhooks.run.capture import Capture, Place
@@ -543,7 +543,7 @@ def looks_once(monkeypatch):
     def sleep(_):
         raise AssertionError("it waits for a run that has ended")
 
-    monkeypatch.setattr("perfhooks.command.work.top.time.sleep", sleep)
+    monkeypatch.setattr("perfhooks.command.actions.top.time.sleep", sleep)
 
 
 @pytest.mark.usefixtures("looks_once")
@@ -623,7 +623,7 @@ def test_one_window_is_asked_for_at_a_time_and_what_came_of_it_is_said(run, monk
             assert go_on.wait(60)
             raise PerfhooksError("nobody answered")
 
-    monkeypatch.setattr("perfhooks.command.work.top.Asking", Asking)
+    monkeypatch.setattr("perfhooks.command.actions.top.Asking", Asking)
     request = top._Request(run.path)
     request.begin()
     request.begin()

@@ -14,7 +14,7 @@ from test_trying import Costs, Machine
 
 from perfhooks import Profiler, testing
 from perfhooks.command import app
-from perfhooks.command.work import trying as work
+from perfhooks.command.actions import trying as work
 from perfhooks.report import page, run_data
 from perfhooks.report.data import read_run
 from perfhooks.trying import timing, trial

@@ -49,7 +49,7 @@ def command(
     The steps are chosen so far ahead that every rank hears of them in time; the job does not wait, and its ranks need
     not talk to each other. Exits with 1 if no rank recorded.
     """
-    from perfhooks.command.work import capture
+    from perfhooks.command.actions import capture
 
     options = {"with_stack": with_stack, "profile_memory": memory, "record_shapes": shapes}
     check_request(steps, options)

@@ -86,7 +86,7 @@ def command(
 
     The verdict is about the steps that nobody recorded; the reasons come from the recorded windows.
     """
-    from perfhooks.command.work import compare
+    from perfhooks.command.actions import compare
 
     limit = compare.share(fail_if_slower or tolerance, "fail-if-slower" if fail_if_slower else "tolerance")
     if save is not None:

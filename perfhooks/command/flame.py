@@ -55,6 +55,6 @@ def command(
     _max_unpacked_mb: Annotated[float | None, MAX_UNPACKED] = None,
 ) -> None:
     """Draw the flame graph of a trace, or write what other tools draw it from."""
-    from perfhooks.command.work import flame
+    from perfhooks.command.actions import flame
 
     flame.flame(target, out, by=by.value, form=None if form is None else form.value)

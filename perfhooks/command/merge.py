@@ -39,7 +39,7 @@ def command(
 
     Clocks are brought together where ranks met in a collective.
     """
-    from perfhooks.command.work import merge
+    from perfhooks.command.actions import merge
 
     if not merge.merge(last_run() if target is None else target, out, ranks):
         raise typer.Exit(1)

@@ -52,7 +52,7 @@ def command(
     What is finished already stays as it is. Of a bare trace it makes a page beside it. Of a folder of traces it makes
     one of all ranks, which are those of distributedInfo in the traces, else of their names.
     """
-    from perfhooks.command.work import report
+    from perfhooks.command.actions import report
 
     target = last_run() if target is None else target
     try:

@@ -24,7 +24,7 @@ EXAMPLES: Final = """Examples:
 
 def _tables() -> list[str]:
     """What a shell completes."""
-    from perfhooks.command.work.show import TABLES
+    from perfhooks.command.actions.show import TABLES
 
     return list(TABLES)
 
@@ -98,7 +98,7 @@ def command(
 
     Any trace of torch.profiler will do, whoever recorded it. Times are milliseconds.
     """
-    from perfhooks.command.work import show
+    from perfhooks.command.actions import show
 
     if written is Written.markdown:
         typer.echo(show.markdown(target, table or ()), nl=False)

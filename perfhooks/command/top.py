@@ -29,6 +29,6 @@ def command(
     Reads files only, so it runs on any machine that sees the folder. q or Ctrl-C quits, c records the next 3 steps.
     Without a terminal it prints one line a second, until the run has ended.
     """
-    from perfhooks.command.work import top
+    from perfhooks.command.actions import top
 
     top.top(last_run() if target is None else target)

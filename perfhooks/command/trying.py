@@ -62,12 +62,12 @@ def command(
     Needs a recording with shapes (record_shapes=True). Inputs have the recorded sizes, types and layout; each variant
     is timed in turn with the original, and its results are held against it.
     """
-    from perfhooks.command.work import show, sources
+    from perfhooks.command.actions import show, sources
 
     chosen = show.form(csv=csv, json=json)
     source = sources.last_window(sources.find(target))[0]
     try:
-        from perfhooks.command.work import trying
+        from perfhooks.command.actions import trying
     except ModuleNotFoundError as error:
         raise PerfhooksError(f"try runs operators of torch, and {error.name} is not installed") from error
 

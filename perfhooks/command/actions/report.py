@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from perfhooks import report
-from perfhooks.command.work.output import write
+from perfhooks.command.actions.output import write
 from perfhooks.errors import PerfhooksError
 from perfhooks.finishing.adoption import adopted
 from perfhooks.finishing.leftovers import finish_all

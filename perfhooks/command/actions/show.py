@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final, Literal
 import polars as pl
 
 from perfhooks import findings, trace
+from perfhooks.command.actions import table_text
+from perfhooks.command.actions.sources import Source, find, last_window, run_of
 from perfhooks.command.targets import last_run, run_in
-from perfhooks.command.work import table_text
-from perfhooks.command.work.sources import Source, find, last_window, run_of
 from perfhooks.errors import OptionError
 from perfhooks.progress import working
 from perfhooks.report import markdown as summary

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 import typer
 
-from perfhooks.command.work.output import write
+from perfhooks.command.actions.output import write
 from perfhooks.comparing import baseline, written
 from perfhooks.comparing.comparison import compare, data
 from perfhooks.comparing.page import render

@@ -13,8 +13,8 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from perfhooks.command.work.keys import pressed
-from perfhooks.command.work.written import ASCII, BLOCKS, line, screen
+from perfhooks.command.actions.keys import pressed
+from perfhooks.command.actions.written import ASCII, BLOCKS, line, screen
 from perfhooks.errors import PerfhooksError
 from perfhooks.watching.asking import Asking, Wish
 from perfhooks.watching.view import View

@@ -24,8 +24,8 @@ from perfhooks.trying.cut import cut
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from perfhooks.command.work.show import Form
-    from perfhooks.command.work.sources import Source
+    from perfhooks.command.actions.show import Form
+    from perfhooks.command.actions.sources import Source
     from perfhooks.trying.cut import Cut
     from perfhooks.trying.trial import Trial
 

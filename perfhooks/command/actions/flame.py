@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import typer
 
-from perfhooks.command.work.output import write
-from perfhooks.command.work.sources import find, last_window
+from perfhooks.command.actions.output import write
+from perfhooks.command.actions.sources import find, last_window
 from perfhooks.handlers import Flame, Stacks
 from perfhooks.progress import working
 from perfhooks.run.capture import Capture
