@@ -26,6 +26,7 @@ from torch.profiler import ProfilerAction, ProfilerActivity, record_function
 from perfhooks import process
 from perfhooks.errors import NothingRecordedError, OptionError, PerfhooksError
 from perfhooks.labels import DEVICE_STOPPED
+from perfhooks.recording.like_torch import averages
 from perfhooks.run.publishing import is_whole_json, publish
 from perfhooks.schedule import Phase
 from perfhooks.trace import read
@@ -33,7 +34,7 @@ from perfhooks.trace.reading.packing import copy_stream
 from perfhooks.trace.tables import stacks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from perfhooks.recording.requested import RequestedWindow
     from perfhooks.schedule import Phases, Planned
@@ -190,29 +191,6 @@ def _quiet_kineto() -> Iterator[None]:
         yield
     finally:
         os.environ.pop(_LEVEL, None)
-
-
-def _is_frame(event: Any) -> bool:
-    """Whether an event of torch's is a Python function; before torch 2.12 none is."""
-    return bool(getattr(event, "is_python_function", False))
-
-
-def _without_frames(events: Iterable[Any]) -> Iterator[Any]:
-    """Events, and in the place of Python functions what they called."""
-    waiting = [*events][::-1]
-    while waiting:
-        event = waiting.pop()
-        if _is_frame(event):
-            waiting += event.cpu_children[::-1]
-        else:
-            yield event
-
-
-def _frames_around(event: Any) -> Iterator[str]:
-    """The Python functions in which an event lies, the innermost first, as torch writes stacks."""
-    while (event := event.cpu_parent) is not None:
-        if _is_frame(event):
-            yield event.name
 
 
 def _microseconds(folded: Mapping[str, int]) -> dict[str, int]:
@@ -440,27 +418,13 @@ class Window(Recorded, TorchProfile):
             copy_stream(self._file(), target, compress=str(path).endswith(".gz"))
 
     def key_averages(self, *args: Any, **kwargs: Any) -> Any:
-        """torch's operator table, averaged by name; with stacks it is right, and ``group_by_stack_n`` groups.
-
-        Since torch 2.12 Python frames are children of labels and operators, so they would be subtracted from their self
-        times although the table does not show them. Stacks are made of those frames, too: torch has its own only with
-        ``_ExperimentalConfig(verbose=True)``, with which a loop of small operators took 14 times as long.
-        """
+        """torch's operator table, by name; with stacks self times are right, and ``group_by_stack_n`` groups."""
         events = self.events()  # type: ignore[no-untyped-call]  # torch's own
-        by_stack = kwargs.get("group_by_stack_n", args[1] if len(args) > 1 else 0)
-        if by_stack:
-            for event in events:
-                event.stack = event.stack or [*_frames_around(event)]
+        if kwargs.get("group_by_stack_n", args[1] if len(args) > 1 else 0):
+            averages.give_stacks(events)
         with_frames = args[3:] or [kwargs.get("include_python_functions")]  # then they count, as torch has it
-        held = [] if with_frames[0] else [event for event in events if any(map(_is_frame, event.cpu_children))]
-        children = [(event, event.cpu_children) for event in held]
-        for event, inner in reversed(children):
-            event.cpu_children = [*_without_frames(inner)]
-        try:
+        with contextlib.nullcontext() if with_frames[0] else averages.without_frames(events):
             return super().key_averages(*args, **kwargs)
-        finally:
-            for event, inner in children:
-                event.cpu_children = inner
 
     def export_stacks(self, path: str, metric: str = "self_cpu_time_total") -> None:
         """Write folded stacks: ``a;b;c value``, times in whole microseconds as torch does, equal stacks summed.
