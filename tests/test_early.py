@@ -12,6 +12,8 @@ import textwrap
 import pytest
 import torch
 
+from perfhooks import Profiler
+from perfhooks.launching import calls
 from perfhooks.launching.command_line import VARIABLE
 from perfhooks.launching.early import STEPS, Early
 from perfhooks.launching.ways import Heard
@@ -283,10 +285,37 @@ def test_a_step_begins_anew_after_what_ends_one(program, events, told, steps):
     assert window.first == (1 if steps > 1 else 0), "the first step warms up"
 
 
-def test_no_more_than_a_few_steps_are_recorded_and_another_window_frees_them(program):
+def test_no_more_than_a_few_steps_are_recorded(program):
     program.run("A" * 100)
     assert not program.early.is_recording
     assert program.early.take().reached == STEPS
+
+
+def test_another_window_frees_what_was_recorded(program, tmp_path, monkeypatch):
+    program.run("A" * 100)
+    monkeypatch.undo()
+    with Profiler(out=tmp_path, schedule="wait=0 warmup=0 active=1 repeat=1", on_trace_ready=lambda _: None) as prof:
+        prof.step()
+    assert program.early.take() is None
+
+
+def test_a_call_changes_no_class_while_nobody_can_begin(program, monkeypatch):
+    """As where the program has not used its device yet: on some Pythons a class that is changed often becomes slow."""
+    monkeypatch.setattr(calls, "would_wake_a_device", lambda: True)
+    told = []
+    monkeypatch.setattr(calls, "_left", 100)
+    calls.listen(lambda: told.append(program.early.at_first_call()), bool)
+    try:
+        changes = []
+        with monkeypatch.context() as watched:
+            watched.setattr(calls, "_replace", lambda *change: changes.append(change))
+            model = torch.nn.Identity()
+            for _ in range(5):
+                model(1)
+        assert (len(told), changes) == (5, [])
+    finally:
+        calls.hear_no_calls()
+        calls.hear_no_backward()
 
 
 def test_who_profiles_finds_the_recorder_free(program):
