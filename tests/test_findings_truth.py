@@ -321,3 +321,47 @@ def test_attention_that_torch_writes_out_itself_is_not_the_users(tmp_path):
         found[own] = [finding.rule for finding in findings.find(Capture(), read(path))]
     assert "written-out-attention" in found[False]
     assert "written-out-attention" not in found[True]
+
+
+# --- a machine that has more to do ---
+
+
+def waiting_in(tmp_path, queued, wait=40):
+    """What is found where the thread of the steps waited for a processor for such a share of its time."""
+    capture = replace(WHOLE, circumstances=Circumstances(cores=16, threads=1, queued=queued))
+    return findings.find(capture, trace_of(tmp_path, loading(wait)))
+
+
+def test_where_processors_are_short_that_comes_first_and_no_gain_is_promised(tmp_path):
+    first, second = waiting_in(tmp_path, 0.2)
+    assert first.title == "The training waited for a processor for 20% of its time."
+    assert (second.rule, second.gain_ms, second.concerns_ms) == ("waiting-for-data", None, 40)
+    assert "too long" in second.estimate
+    assert "No processor is to spare for workers" in second.advice
+    assert "others want them too" in second.advice
+
+
+def test_a_wait_that_the_lack_of_processors_may_explain_is_no_finding(tmp_path):
+    assert [finding.rule for finding in waiting_in(tmp_path, 0.4)] == ["busy-machine"]
+
+
+@pytest.mark.parametrize("queued", [None, 0.0, 0.049])
+def test_a_quiet_machine_is_no_finding(queued, tmp_path):
+    (finding,) = waiting_in(tmp_path, queued)
+    assert (finding.rule, finding.gain_ms) == ("waiting-for-data", 40)
+
+
+def test_on_a_busy_machine_nobody_blames_the_recorder(tmp_path):
+    slow = replace(WHOLE, cost=Cost(idle_step_ms=40.0, recorded_step_ms=100.0))
+    trace = trace_of(tmp_path, half_named(95))
+    assert "profiler-overhead" in found(slow, trace)
+    busy = replace(slow, circumstances=Circumstances(queued=0.3))
+    assert set(found(busy, trace)) == {"busy-machine"}
+
+
+@pytest.mark.parametrize(("options", "code"), [({}, ""), ({"with_stack": True}, "with_stack=False")])
+def test_only_what_was_recorded_is_advised_to_be_left_out(options, code, tmp_path):
+    slow = replace(WHOLE, cost=Cost(idle_step_ms=40.0, recorded_step_ms=100.0), options=options)
+    finding = found(slow, trace_of(tmp_path, half_named(95)))["profiler-overhead"]
+    assert finding.code == code
+    assert ("Record less" in finding.advice) == bool(options)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import polars as pl
 import pytest
@@ -9,8 +11,9 @@ import pytest
 from perfhooks import labels, testing
 from perfhooks.report import window_data
 from perfhooks.report.data import Share
-from perfhooks.report.headline import headline, summary
-from perfhooks.run.capture import Capture
+from perfhooks.report.headline import headline, of_window, summary
+from perfhooks.run.capture import Capture, Cost
+from perfhooks.run.circumstances import Circumstances
 from perfhooks.testing import annotation, kernel, launch, step_mark
 from perfhooks.trace import read
 from perfhooks.trace.tables import steps
@@ -118,3 +121,23 @@ def test_where_the_forward_pass_or_nothing_is_all_of_a_step_what_is_largest_in_i
     rows = [(*row, step) for row in rows for step in (1, 2)] + [("warming up", "op", 5000.0, 0)]
     operators = pl.DataFrame(rows, ["name", "kind", "self_cpu_ms", "step"], orient="row")
     assert headline(table, operators) == f"steps 1-2: 100 ms each, {said}"
+
+
+# --- what makes the times of a window doubtful comes first ---
+
+
+@pytest.mark.parametrize(
+    ("capture", "begins"),
+    [
+        (Capture(circumstances=Circumstances(queued=0.8)), "80% of the time no processor was free; steps 0-1: 100 ms"),
+        (Capture(circumstances=Circumstances(queued=0.04)), "steps 0-1: 100 ms each"),
+        (Capture(cost=Cost(idle_step_ms=60, recorded_step_ms=100)), "60 ms a step when nobody records; recorded steps"),
+        (Capture(cost=Cost(idle_step_ms=80, recorded_step_ms=100)), "steps 0-1: 100 ms each"),
+    ],
+    ids=["busy", "quiet", "recording is dear", "recording is cheap"],
+)
+def test_what_makes_times_doubtful_is_said_first(capture, begins, tmp_path):
+    trace = read(
+        testing.write_trace(tmp_path / "t.json", steps_of(tmp_path, (100, "forward", 50), (100, "forward", 50)))
+    )
+    assert of_window(replace(capture, last=1), trace).startswith(begins)

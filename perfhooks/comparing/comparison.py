@@ -15,6 +15,7 @@ from perfhooks.comparing.reason import Contribution
 from perfhooks.comparing.side import Side
 from perfhooks.comparing.verdict import TOLERANCE, Verdict, verdict
 from perfhooks.errors import PerfhooksError
+from perfhooks.run.circumstances import BUSY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,9 +26,6 @@ NAMED: Final = 5
 """How many reasons are said; all are in the tables."""
 
 _ROWS: Final = 200
-_QUEUED: Final = 0.05
-"""From this share of its time on, that the thread which steps waited for a processor is said: on a machine with nothing
-else to do it is below 1%, with one other busy program for two processors below 4%."""
 _NOTABLE: Final = 0.05
 """From this share on it is said that everything takes longer, or shorter: processes differ by less."""
 
@@ -113,7 +111,7 @@ def _doubts(made: Comparison) -> list[str]:
             "is not compared, and recording itself is part of the difference of the recorded steps"
         )
     queued = [max(side.waited, default=0.0) for side in (made.a, made.b)]
-    if max(queued) >= _QUEUED:
+    if max(queued) >= BUSY:
         told = " and ".join(
             f"{100 * share:.0f}% of its time in {side}" for share, side in zip(queued, "AB", strict=True)
         )

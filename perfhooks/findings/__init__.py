@@ -13,6 +13,7 @@ from perfhooks.findings import (
     gaps,
     host,
     kernels,
+    machine,
     memory,
     optimizer,
     recorder,
@@ -34,6 +35,7 @@ __all__ = ["RULES", "Evidence", "Finding", "find", "look"]
 _logger: Final = logging.getLogger("perfhooks")
 
 RULES: Final[tuple[Callable[[Evidence], Iterator[Finding]], ...]] = (
+    machine.busy_machine,
     data.waiting_for_data,
     copies.blocking_copies,
     copies.held_by_copies,

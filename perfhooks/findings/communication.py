@@ -51,6 +51,7 @@ def exposed_communication(seen: Evidence) -> Iterator[Finding]:
     yield from seen.finding(
         "exposed-communication",
         gain if is_known else None,
+        is_wait=True,
         title=f"The devices only communicate for {words.ms(exposed)} of a {seen.unit}.",
         estimate=(
             "All the communication that no computation hides, no more than the host waits for the device. It includes "

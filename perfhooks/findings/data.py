@@ -87,6 +87,7 @@ def waiting_for_data(seen: Evidence) -> Iterator[Finding]:
         advice=advice,
         code=code,
         of=None if is_unrecorded else exposed,
+        is_wait=True,
     )
 
 
@@ -166,7 +167,8 @@ def _more_workers(seen: Evidence, pin: str) -> tuple[str, str]:
 def _room(seen: Evidence) -> str:
     found = seen.capture.circumstances
     of_ranks = f" for {found.ranks} ranks" if found.ranks > 1 else ""
-    return f"there are {found.cores} processors{of_ranks}, of which operators use {found.threads} a rank"
+    others = ", and others want them too" if found.is_busy else ""
+    return f"there are {found.cores} processors{of_ranks}, of which operators use {found.threads} a rank{others}"
 
 
 def _no_room(seen: Evidence) -> str:

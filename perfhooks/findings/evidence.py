@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 NOTABLE: Final = 0.01
 """A gain below this share of a step is no finding: two recordings of the same program differ by as much."""
 OVERLAP: Final = "Gains of different findings may overlap."
+BUSY: Final = "No gain is promised, as the training waited for processors: these times are too long."
 UNMEASURED: Final = "Whether the advice gains anything here was never measured."
 
 _SLOW_CALL_NS: Final = 50_000
@@ -163,6 +164,11 @@ class Evidence:
         waits = intervals.distinct(device.wait_calls(trace), calls[covered])
         waited = intervals.intersect(self.spans(waits), self.busy)
         return self.per_step(waited) + max(self.step_ms - self.mean("wall_ms"), 0.0)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the training waited for processors, so that times of the host are more than it needs."""
+        return self.capture.circumstances.is_busy
 
     # --- without the recorder ---
 
@@ -389,6 +395,7 @@ class Evidence:
         code: str,
         of: Intervals | None = None,
         is_measured: bool = False,
+        is_wait: bool = False,
     ) -> Iterator[Finding]:
         """A finding, with its gain as it is when nobody records; none where hardly anything is left of it then.
 
@@ -403,20 +410,25 @@ class Evidence:
             of: the moments of the host of which the gain is a part, see `without_recording`.
             is_measured: whether following the advice was measured to help under these conditions; where not, it is
                 worth trying, and no gain is promised.
+            is_wait: whether it is time in which one waits for another thread, process or device: where processors are
+                short that grows unlike everything else, so it is said only if more is left of it than the thread of
+                the steps waited for them itself.
         """
         concerns_ms = None
+        queued = self.capture.circumstances.queued or 0.0
         if gain_ms is not None:
             gain_ms = self.without_recording(gain_ms, of)
-            if gain_ms < NOTABLE * self.unrecorded_ms:
+            if gain_ms < (NOTABLE + (queued if is_wait and self.is_busy else 0.0)) * self.unrecorded_ms:
                 return
-            if not is_measured:
+            if self.is_busy or not is_measured:
                 gain_ms, concerns_ms = None, gain_ms
             scaled = (
                 f" For a step as it is when nobody records, {words.ms(self.unrecorded_ms)}."
                 if self.recording_ms
                 else ""
             )
-            estimate = f"{estimate}{scaled} {OVERLAP if is_measured else UNMEASURED}"
+            doubt = BUSY if self.is_busy else OVERLAP if is_measured else UNMEASURED
+            estimate = f"{estimate}{scaled} {doubt}"
         yield Finding(
             rule=rule,
             title=title,

@@ -60,6 +60,7 @@ def device_pauses(seen: Evidence) -> Iterator[Finding]:
         ),
         code="executor.submit(log, values)   # concurrent.futures.ThreadPoolExecutor(1), made before the loop",
         of=pauses,
+        is_wait=True,
     )
 
 

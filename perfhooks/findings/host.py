@@ -67,6 +67,7 @@ def host_bound(seen: Evidence) -> Iterator[Finding]:
     yield from seen.finding(
         "host-bound",
         gain,
+        is_wait=True,
         title=f"The device idles for {words.ms(gain)} of a {seen.unit} because the host launches too slowly.",
         estimate=(
             "All the time in which the device had nothing queued and the host neither waited nor loaded data: the most "
@@ -110,6 +111,7 @@ def synchronisation(seen: Evidence) -> Iterator[Finding]:
     yield from seen.finding(
         "synchronisation",
         gain,
+        is_wait=True,
         title=f"The device idles for {words.ms(gain)} of a {seen.unit} after the host has waited for it.",
         estimate=(
             "The time for which the device idles after each wait, no more than that wait itself took: without it the "

@@ -12,9 +12,15 @@ if TYPE_CHECKING:
     from perfhooks.findings.evidence import Evidence
     from perfhooks.findings.finding import Finding
 
-LARGE: Final = 1.5
-"""Times the unrecorded step. Recording a step that waits for the host costs 25 to 45%; beyond half as much again,
-shares of a step are no longer those of the training."""
+_RECORD_LESS: Final = (
+    "The host's part of every figure of this window is too large, small operators most. Record less at a time: stacks "
+    "cost most, then shapes and memory. Compare with a window recorded without them before acting on what the host "
+    "does."
+)
+_NOTHING_TO_LEAVE_OUT: Final = (
+    "The host's part of every figure of this window is too large, small operators most, and nothing was recorded that "
+    "could be left out: believe the unrecorded steps, and here the order of things more than how long they took."
+)
 
 
 def profiler_overhead(seen: Evidence) -> Iterator[Finding]:
@@ -25,22 +31,18 @@ def profiler_overhead(seen: Evidence) -> Iterator[Finding]:
     Measured: there is no gain to measure.
     """
     cost = seen.capture.cost
-    if not cost.idle_step_ms or cost.recorded_step_ms is None or cost.recorded_step_ms < LARGE * cost.idle_step_ms:
+    if not cost.is_large or seen.capture.circumstances.is_busy:
         return
     wanted = [name for name in ("with_stack", "profile_memory", "record_shapes") if seen.capture.options.get(name)]
     yield from seen.finding(
         "profiler-overhead",
         None,
-        title=f"Recording makes a step {cost.recorded_step_ms / cost.idle_step_ms:.1f} times as long as it is.",
+        title=f"Recording makes a step {cost.slowdown:.1f} times as long as it is.",
         estimate="No gain for the training: it runs at full speed when nobody records.",
         evidence=[
-            f"{ms(cost.recorded_step_ms)} when recorded, {ms(cost.idle_step_ms)} otherwise (medians)",
+            f"{ms(cost.recorded_step_ms or 0.0)} when recorded, {ms(cost.idle_step_ms or 0.0)} otherwise (medians)",
             *([f"recorded with {', '.join(wanted)}"] if wanted else []),
         ],
-        advice=(
-            "The host's part of every figure of this window is too large, small operators most. Record less at a time: "
-            "stacks cost most, then shapes and memory. Compare with a window recorded without them before acting on "
-            "what the host does."
-        ),
-        code="perfhooks.Profiler(schedule=..., with_stack=False, profile_memory=False)",
+        advice=_RECORD_LESS if wanted else _NOTHING_TO_LEAVE_OUT,
+        code=", ".join(f"{name}=False" for name in wanted),
     )

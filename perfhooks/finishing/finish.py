@@ -84,7 +84,7 @@ def turn_page(place: Place, permit: Permit = NOTHING_SAID) -> None:
 
 
 def _finish(place: Place, capture: Capture, run: Run, permit: Permit) -> Capture:
-    from perfhooks.report.headline import headline, summary  # polars, which a training need not load
+    from perfhooks.report.headline import of_window, summary  # polars, which a training need not load
 
     saved = place.saved(capture)
     check_plain(saved)
@@ -111,7 +111,7 @@ def _finish(place: Place, capture: Capture, run: Run, permit: Permit) -> Capture
         state="done",
         artifacts=tuple(artifacts),
         notes=tuple(notes),
-        headline=headline(table, capture.tables(trace).operators(("step",)), without_steps=capture.is_without_steps),
+        headline=of_window(capture, trace),
         summary=summary(table),
     )
     newer = place.load().token != capture.token

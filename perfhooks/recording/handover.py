@@ -28,6 +28,7 @@ from perfhooks.run.installation import Installation
 from perfhooks.run.liveness import began_s, boot
 from perfhooks.run.manifest import versions
 from perfhooks.run.publishing import publish, shown
+from perfhooks.watching.counters import Queueing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,6 +97,7 @@ class Handover:
         self._on_error = on_error
         self.run: Run | None = None
         """Where this rank writes; None before it has joined the others, and where no files are wanted."""
+        self._queueing = Queueing()
         self._is_page_old = False
         self._has_lost_steps = False
         self.is_loud = True
@@ -108,6 +110,7 @@ class Handover:
             run: Where their files go; None where no files are wanted.
         """
         self.run = run
+        self._queueing.since_last()
         self.tasks.open(self._log(run))
 
     def _log(self, run: Run | None) -> Path | None:
@@ -235,7 +238,7 @@ class Handover:
             options={**self.recorded, **more},
             versions=versions(),
             installation=Installation.current(),
-            circumstances=Circumstances.current(),
+            circumstances=Circumstances.current(self._queueing.since_last()),
             began=began_s(),
             time=window.ended or time.time(),
         )

@@ -14,6 +14,9 @@ from perfhooks.trace.tables import step_columns
 if TYPE_CHECKING:
     from typing import Any
 
+    from perfhooks.run.capture import Capture
+    from perfhooks.trace import Trace
+
 _PHRASES: Final = {
     "data_ms": "waiting for data",
     "transfer_ms": "transfer",
@@ -35,6 +38,25 @@ _HOST_KINDS: Final = ("op", "annotation")
 _WORTH_NAMING: Final = 0.05
 _EVEN: Final = 1.25
 """Times the shortest step: up to here steps are said to take their mean each, beyond it on average."""
+
+
+def of_window(capture: Capture, trace: Trace) -> str:
+    """The line of a window: see `headline`.
+
+    What makes all its times doubtful comes first. Where recording made a step more than half as long again, what it
+    takes when nobody records is said before what the recorded ones took.
+
+    Args:
+        capture: The facts of the window.
+        trace: What was recorded in it.
+    """
+    tables, circumstances = capture.tables(trace), capture.circumstances
+    line = headline(tables.steps, tables.operators(("step",)), without_steps=capture.is_without_steps)
+    if line and capture.cost.is_large:
+        line = f"{words.ms(capture.cost.idle_step_ms or 0.0)} a step when nobody records; recorded {line}"
+    if line and circumstances.is_busy:
+        line = f"{words.share(circumstances.queued or 0.0)} of the time no processor was free; {line}"
+    return line
 
 
 def headline(table: pl.DataFrame, operators: pl.DataFrame | None = None, *, without_steps: bool = False) -> str:

@@ -11,7 +11,7 @@ import polars as pl
 from perfhooks import findings
 from perfhooks.report import json_values, operator_rows, tree
 from perfhooks.report.data import SHARE_FORMAT
-from perfhooks.report.headline import headline, other_kinds, summary
+from perfhooks.report.headline import of_window, other_kinds, summary
 from perfhooks.trace.kinds import Kind, classify
 from perfhooks.trace.names import step_kinds
 from perfhooks.trace.tables import memory
@@ -88,7 +88,7 @@ def _steps(capture: Capture, trace: Trace) -> dict[str, Any]:
         "kinds": step_kinds.kinds(table)[:_STEPS],
         "usual": {name: json_values.number(value) for name, value in summary(usual).items()},
         "others": other_kinds(table),
-        "headline": headline(table, capture.tables(trace).operators(("step",)), without_steps=capture.is_without_steps),
+        "headline": of_window(capture, trace),
         **({"without_steps": True} if capture.is_without_steps else {}),
     }
 

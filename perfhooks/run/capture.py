@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 FORMAT: Final = 1
 """Of capture.json. 1: the first."""
 
+LARGE: Final = 1.5
+"""Times the unrecorded step. Recording a step that waits for the host costs 25 to 45%; beyond half as much again,
+shares of a step are no longer those of the training."""
+
 Step = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 """The number of a step: so that a table can hold one more."""
 
@@ -49,6 +53,16 @@ class Cost:
     """How much of that they waited for data, on average; slow steps are left out."""
     recorded_step_ms: float | None = None
     """Median wall time of those that were."""
+
+    @property
+    def slowdown(self) -> float | None:
+        """How many times as long as an unrecorded step a recorded one took; None where that is not known."""
+        return self.recorded_step_ms / self.idle_step_ms if self.recorded_step_ms and self.idle_step_ms else None
+
+    @property
+    def is_large(self) -> bool:
+        """Whether a recorded step took so much longer that shares of it are none of the training's."""
+        return (self.slowdown or 1.0) >= LARGE
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -104,6 +105,14 @@ class Queueing:
         if waited is None or self._before is None or now <= self._began:
             return None
         return min(max(waited - self._before, 0) / (now - self._began), 1.0)
+
+    def since_last(self) -> float | None:
+        """That of the thread that calls this, since it did last."""
+        thread = CountedThread(threading.get_ident(), threading.get_native_id())
+        share = self.share(thread)
+        self._native = 0
+        self.share(thread)
+        return share
 
 
 def _retries() -> int | None:
