@@ -354,7 +354,7 @@ def test_info_reaches_a_program_that_never_configured_logging(run_script):
     )
     done = run_script(script)
     assert done.returncode == 0, done.stderr
-    lines = [line for line in done.stderr.splitlines() if line.startswith("INFO perfhooks: step 0: ")]
+    lines = [line for line in done.stderr.splitlines() if line.startswith("INFO perfhooks: ") and "step 0: " in line]
     assert len(lines) == 1
     assert lines[0].endswith("-> perf/r/report.html")
 
