@@ -21,14 +21,28 @@ class _Console(logging.StreamHandler):  # type: ignore[type-arg]  # generic only
     """Writes to the standard error of the moment, and only while nobody else shows the program's log."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not logging.getLogger().handlers and logger.handlers == [self]:
+        is_alone = not logger.propagate or not logging.getLogger().handlers
+        if is_alone and logger.handlers == [self] and not _is_kept(record):
             self.setStream(sys.stderr)
             super().emit(record)
 
 
-def speak_up() -> None:
-    """Let INFO lines reach the terminal of a program that never configured logging."""
-    if logger.hasHandlers() or logger.level != logging.NOTSET:
+def _is_kept(record: logging.LogRecord) -> bool:
+    """Whether a line would stay in a notebook that is saved; warnings may."""
+    return record.levelno < logging.WARNING and type(sys.stderr).__module__.startswith("ipykernel")
+
+
+def speak_up(*, apart: bool = False) -> None:
+    """Let INFO lines reach the terminal of a program that never configured logging.
+
+    Args:
+        apart: Keep them out of the program's own log too, wherever that goes, as it knows nothing of us.
+    """
+    if apart:
+        logger.propagate = False
+    elif logger.hasHandlers():
+        return
+    if logger.handlers or logger.level != logging.NOTSET:
         return
     console = _Console()
     console.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 from many_ranks import ManyRanks
+from typer.testing import CliRunner
 
 from perfhooks import testing
 from perfhooks.command import app
@@ -177,3 +179,11 @@ def test_only_demo_and_doctor_import_torch(trace):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout == "0 False\n"
+
+
+def test_the_help_of_run_is_two_screens_and_all_options_are_a_word_further():
+    short, whole = (CliRunner().invoke(app.app, ["run", word]).output for word in ("--help", "--help-all"))
+    assert len(short.splitlines()) <= 2 * 40
+    shown, every = (set(re.findall(r"--[a-z][a-z-]+", text)) for text in (short, whole))
+    assert {"--schedule", "--with-stack", "--out", "--help-all"} <= shown < every
+    assert {"--trigger", "--poll", "--keep-windows"} <= every - shown

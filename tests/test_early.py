@@ -104,8 +104,8 @@ def done(folder, *command):
     )
 
 
-def last_line(process):
-    return [line for line in process.stderr.splitlines() if line.startswith("perfhooks: ")][-1]
+def last_words(process):
+    return " ".join(line for line in process.stderr.splitlines() if line.startswith("perfhooks: "))
 
 
 def told_by(folder):
@@ -123,17 +123,17 @@ def test_one_forward_pass_is_a_page_that_names_what_is_largest_in_it(tmp_path):
     name = script(tmp_path, MODULE, "module.py")
     launched = done(tmp_path, *RUN, name)
     assert (launched.returncode, launched.stdout) == (0, done(tmp_path, sys.executable, name).stdout), launched.stderr
-    said = last_line(launched)
+    said = last_words(launched)
     assert "% forward (" in said
     assert "% LABEL2: masking outside of its operators" in said
-    assert "(the script as a whole) -> " in said
+    assert "(the script as a whole)" in said
     assert said.endswith("report.html")
 
 
 def test_sixty_batches_without_a_loader_are_steps_of_which_the_first_warms_up(tmp_path):
     launched = done(tmp_path, *FAST, script(tmp_path, INFERENCE))
-    assert last_line(launched).startswith("perfhooks: steps 1-5: "), launched.stderr
-    assert "(a step begins with a call of the model)" in last_line(launched)
+    assert "steps 1-5: " in last_words(launched), launched.stderr
+    assert "(a step begins with a call of the model)" in last_words(launched)
     assert step_numbers(tmp_path) == ["1", "2", "3", "4", "5"]
     assert told_by(tmp_path) == "call"
 
@@ -142,20 +142,20 @@ def test_ten_steps_without_a_loader_are_a_training(tmp_path):
     name = script(tmp_path, TEN_STEPS)
     launched = done(tmp_path, *FAST, name)
     assert (launched.returncode, launched.stdout) == (0, done(tmp_path, sys.executable, name).stdout), launched.stderr
-    assert last_line(launched).startswith("perfhooks: steps 1-5: "), launched.stderr
-    assert "% backward" in last_line(launched)
+    assert "steps 1-5: " in last_words(launched), launched.stderr
+    assert "% backward" in last_words(launched)
     assert [path.name for path in (tmp_path / "perf/it").glob("*-0*")] == ["train-000001"]
 
 
 def test_operators_alone_are_recorded_for_a_while(tmp_path):
     launched = done(tmp_path, *FAST, script(tmp_path, MATMUL))
-    assert "% aten::mm" in last_line(launched), launched.stderr
+    assert "% aten::mm" in last_words(launched), launched.stderr
     assert told_by(tmp_path) == "process"
 
 
 def test_a_script_that_computes_without_torch_has_its_lines(tmp_path):
     launched = done(tmp_path, *FAST, script(tmp_path, NUMPY, "lines.py"))
-    assert "no operator of torch was called" in last_line(launched), launched.stderr
+    assert "no operator of torch was called" in last_words(launched), launched.stderr
     assert "script,lines.py:" in (tmp_path / "perf/it/rank0.startup.csv").read_text()
 
 
@@ -186,7 +186,7 @@ def test_signals_reach_the_program_while_its_first_steps_are_recorded(tmp_path, 
     """
     launched = done(tmp_path, *FAST, script(tmp_path, text))
     assert (launched.returncode, "SystemError" in launched.stderr) == (code, False), launched.stderr
-    assert last_line(launched).endswith("perf/it"), launched.stderr
+    assert last_words(launched).endswith("perf/it"), launched.stderr
 
 
 def test_a_child_that_is_forked_while_the_first_steps_are_recorded_ends_as_it_would(tmp_path):
@@ -205,7 +205,7 @@ def test_a_child_that_is_forked_while_the_first_steps_are_recorded_ends_as_it_wo
     """
     launched = done(tmp_path, *FAST, script(tmp_path, text))
     assert (launched.returncode, launched.stdout) == (0, "3\n"), launched.stderr
-    assert last_line(launched).endswith("perf/it"), launched.stderr
+    assert last_words(launched).endswith("perf/it"), launched.stderr
 
 
 def test_a_profiler_of_the_scripts_own_gets_all_that_it_would(tmp_path):
@@ -220,7 +220,7 @@ def test_a_profiler_of_the_scripts_own_gets_all_that_it_would(tmp_path):
     """
     launched = done(tmp_path, *FAST, script(tmp_path, text.replace("torch.ones(4)", "torch.ones(2, 4)")))
     assert (launched.returncode, launched.stdout) == (0, "1\n"), launched.stderr
-    assert last_line(launched) == "perfhooks: nothing was recorded: the script starts a profiler of its own"
+    assert last_words(launched) == "perfhooks: nothing was recorded: the script starts a profiler of its own"
 
 
 # --- what a step is ---

@@ -146,7 +146,7 @@ def last_of_all(run):
     summary = markdown(str(run)).splitlines()
     (run / "notes").mkdir()
     leave_note(str(run / "notes"), run=str(run))
-    (line,) = lines(run / "notes", [])
+    line, *_ = lines(run / "notes", [])
     headlines = {
         capture.parent.name: Place(capture.parent).load().headline for capture in run.glob("*/rank0.capture.*")
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import logging
 import os
@@ -382,6 +383,32 @@ def test_a_program_that_configures_logging_later_shows_each_of_our_lines_once(mo
     root.addHandler(logging.StreamHandler(sys.stderr))
     logger.info("two")
     assert capsys.readouterr().err.splitlines() == ["INFO perfhooks: one", "two"]
+
+
+def test_a_program_that_knows_nothing_of_us_has_nothing_of_ours_in_its_log(monkeypatch, capsys):
+    """As hydra's, which goes to standard output."""
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [logging.StreamHandler(sys.stdout)])
+    for name, value in (("handlers", []), ("level", logging.NOTSET), ("propagate", True)):
+        monkeypatch.setattr(logger, name, value)
+    speak_up(apart=True)
+    logger.info("one")
+    assert capsys.readouterr() == ("", "INFO perfhooks: one\n")
+
+
+def test_only_warnings_stay_in_a_notebook(monkeypatch):
+    class Kept(io.StringIO):
+        """What a notebook keeps of standard error."""
+
+    Kept.__module__ = "ipykernel.iostream"
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    for name, value in (("handlers", []), ("level", logging.NOTSET), ("propagate", True)):
+        monkeypatch.setattr(logger, name, value)
+    monkeypatch.setattr(sys, "stderr", Kept())
+    speak_up()
+    logger.info("one")
+    logger.warning("two")
+    assert sys.stderr.getvalue() == "WARNING perfhooks: two\n"
 
 
 def test_what_lies_between_two_passes_over_a_loader_is_no_wait_for_data():

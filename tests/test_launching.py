@@ -101,9 +101,10 @@ def test_a_window_and_a_page_come_of_it_and_one_line_says_so(launched):
     folder, (_, _, err) = launched
     assert windows(folder) == ["train-000005-000008"]
     assert [row["step"] for row in rows(folder / "perf/it/train-000005-000008/rank0.steps.csv")] == ["5", "6", "7", "8"]
-    last = ours(err)[-1]
-    assert last.startswith("perfhooks: steps 5-8: ")
-    assert last.endswith(str(folder / "perf/it/report.html"))
+    *_, soon, headline, page = [line for line in ours(err) if not line.startswith("perfhooks:   ")]
+    assert soon.endswith("steps 5-8 recorded -> perf/it/report.html")
+    assert "steps 5-8: " in headline
+    assert page == f"perfhooks: -> {folder / 'perf/it/report.html'}"
 
 
 def test_the_run_says_what_ended_a_step_and_what_it_had(launched):
@@ -427,12 +428,12 @@ def test_the_last_word_is_the_latest_window_of_the_first_rank_once_for_each_run(
     for number in range(4):
         (tmp_path / f"{number}.json").write_text(json.dumps({"run": str(run)}))
     (tmp_path / "9.json").write_text(json.dumps({"why": "a helper did nothing"}))
-    (line,) = farewell.lines(tmp_path, ["python"])
-    assert line.startswith("steps 50-52: ")
-    assert line.endswith(f" -> {run / 'report.html'}")
+    headline, advice, page = farewell.lines(tmp_path, ["python"])
+    assert advice.startswith("  1. 100% of the step"), "what has no name in these steps"
+    assert headline.startswith("steps 50-52: ")
+    assert page == f"-> {run / 'report.html'}"
     (run / "report.html").unlink()
-    (line,) = farewell.lines(tmp_path, ["python"])
-    assert line.endswith(f" -> {run}")
+    assert [*farewell.lines(tmp_path, ["python"])][-1] == f"-> {run}"
 
 
 def test_why_nothing_was_recorded_is_said_once_however_many_say_it(tmp_path):
@@ -494,9 +495,10 @@ def test_the_last_word_tells_of_runs_that_are_not_finished_and_of_those_that_are
     Place(tmp_path / "killed/train-000001-000002", 0).save(Capture(first=1, last=2, reached=3, state="spooled"))
     Place(tmp_path / "unnumbered/train-000001-000002", 0).save(Capture(first=1, last=2, reached=3, state="done"))
     publish_json(tmp_path / "newer/run.json", {"format": 999})
-    empty, killed, newer, none, unnumbered = farewell.lines(tmp_path, ["python"])
+    empty, killed, newer, none, unnumbered, folder = farewell.lines(tmp_path, ["python"])
     assert empty == f"no window was recorded -> {tmp_path / 'empty'}"
     assert killed == f"recorded, but not finished: perfhooks report {tmp_path / 'killed'}"
     assert newer.startswith(f"{tmp_path / 'newer/run.json'}: format 999 is newer than this perfhooks knows")
     assert none == f"{tmp_path / 'no'} does not exist"
-    assert unnumbered == f"train-000001-000002 is recorded -> {tmp_path / 'unnumbered'}"
+    assert unnumbered == "train-000001-000002 is recorded"
+    assert folder == f"-> {tmp_path / 'unnumbered'}"

@@ -51,6 +51,8 @@ class ProfilerHook(Face, Hook):  # type: ignore[misc]  # mmengine ships no types
         profile_times: mmengine's own argument, see ``by_epoch``.
         activity_with_cpu: mmengine's own argument: record the host. Without both, whatever torch supports is recorded.
         activity_with_cuda: mmengine's own argument: record the device, whatever kind it is.
+        log_results: Give the steps of a window to the runner's visualizer, their mean to its next log line, and what
+            perfhooks logs to its log.
         json_trace_path: mmengine's own argument: write the last window's trace to this file, too.
         **options: See :class:`perfhooks.Options`; all but ``stage``.
 
@@ -77,6 +79,7 @@ class ProfilerHook(Face, Hook):  # type: ignore[misc]  # mmengine ships no types
         activity_with_cpu: bool | None = None,
         activity_with_cuda: bool | None = None,
         json_trace_path: str | None = None,
+        log_results: bool = True,
         **options: Unpack[Options],
     ) -> None:
         self._updates = Updates() if step_unit == "optimizer" else None
@@ -100,7 +103,7 @@ class ProfilerHook(Face, Hook):  # type: ignore[misc]  # mmengine ships no types
             loops={**STAGES, "validate": "validate"},
             step_unit=step_unit,
             labels=parts_of,
-            listener=self._show,
+            listener=self._show if log_results else None,
             default=None if self._beginning else SCHEDULE,
         )
         self.profiler = self.profilers.get("train") or next(iter(self.profilers.values()))
@@ -111,7 +114,7 @@ class ProfilerHook(Face, Hook):  # type: ignore[misc]  # mmengine ships no types
         self._runner: Any = None
         self._running = False
         self._loops = Loops(self._around)
-        self._log = logs.RunnerLog()
+        self._log = logs.RunnerLog(is_wanted=log_results)
         self._line = logs.LogLine()
 
     # -- what mmengine calls -----------------------------------------------------------------------------------------

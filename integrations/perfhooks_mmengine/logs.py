@@ -43,14 +43,21 @@ class _PassOn(logging.Handler):
 
 
 class RunnerLog:
-    """Lets what perfhooks logs appear in the log of a runner, once, whatever the number of hooks that want it."""
+    """Lets what perfhooks logs appear in the log of a runner, once, whatever the number of hooks that want it.
 
-    def __init__(self) -> None:
+    Args:
+        is_wanted: Whether this one does.
+    """
+
+    def __init__(self, *, is_wanted: bool) -> None:
+        self._is_wanted = is_wanted
         self._handler: _PassOn | None = None
 
     def join(self, runner: Any) -> None:
         """Pass on what is logged from now on."""
         self.leave()
+        if not self._is_wanted:
+            return
         known = (handler for handler in logger.handlers if isinstance(handler, _PassOn))
         self._handler = next((handler for handler in known if handler.target is runner.logger), None)
         if self._handler is None:

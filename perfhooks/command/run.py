@@ -6,12 +6,12 @@ import inspect
 import itertools
 import os
 import tempfile
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
 
 from perfhooks.errors import OptionError, PerfhooksError
-from perfhooks.options import Option, described
+from perfhooks.options import Option, RecordingOptions, described
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,6 +31,8 @@ _PATIENCE: Final = (
     "Seconds in which a fetch or an update is expected: the page of a program that makes neither, with what it did "
     "first, is then made while it goes on, and not at its end. Default: 60."
 )
+_USUAL: Final = {"with_stack", "record_shapes", "profile_memory", "with_flops", "out", "run", "ranks", "max_trace_mb"}
+"""What ``--help`` shows of the options that faces have too; ``--help-all`` shows them all."""
 _TYPES: Final = {bool: bool, int: int, float: float, str: str}
 _LISTS: Final = ("activities", "ranks")
 """Options that are lists: words between commas on the command line."""
@@ -105,19 +107,37 @@ def _span(part: str) -> range:
     return range(int(first), int(last if dash else first) + 1)
 
 
+def _say_all(context: typer.Context, wanted: bool | None) -> None:
+    if wanted:
+        for parameter in context.command.params:
+            vars(parameter)["hidden"] = False
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
 def _parameters() -> Iterator[inspect.Parameter]:
     """The options of `perfhooks.Options` that can be said in words, and our own, as typer takes them."""
-    words = typer.Argument(metavar="COMMAND...", show_default=False)
+    words, recorded = typer.Argument(metavar="COMMAND...", show_default=False), get_type_hints(RecordingOptions)
     yield _parameter("words", list[str], words, inspect.Parameter.empty)
     yield _parameter("schedule", str | None, typer.Option("--schedule", help=_SCHEDULE, show_default=False), None)
     yield _parameter("handler", list[str] | None, typer.Option("--handler", help=_HANDLER, show_default=False), None)
     yield _parameter("patience", float | None, typer.Option("--patience", help=_PATIENCE, show_default=False), None)
+    every = typer.Option(
+        "--help-all", callback=_say_all, is_eager=True, help="Show all options and exit.", show_default=False
+    )
+    yield _parameter("help_all", bool | None, every, None)
     for option in described():
         kind = _kind(option)
         if kind is not None:
             name = f"--{option.name.replace('_', '-')}"
             both = f"{name}/--no-{name[2:]}" if option.default is True else name
-            said = typer.Option(both, help=_help(option), show_default=False)
+            said = typer.Option(
+                both,
+                help=_help(option),
+                show_default=False,
+                hidden=option.name not in _USUAL,
+                rich_help_panel="What to record" if option.name in recorded else None,
+            )
             yield _parameter(option.name, kind | None, said, None)
 
 

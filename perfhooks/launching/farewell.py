@@ -29,6 +29,7 @@ _STEPS: Final = {
     "process": " (the script as a whole)",
 }
 """What is said of steps that nobody would guess."""
+_FINDINGS: Final = 3
 
 
 def announce(pid: int, notes: str, words: Sequence[str]) -> None:
@@ -54,7 +55,7 @@ def announce(pid: int, notes: str, words: Sequence[str]) -> None:
         _await(pid)
         for line in lines(Path(notes), words):
             sys.stderr.write(f"perfhooks: {line}\n")
-        sys.stderr.flush()
+            sys.stderr.flush()
         shutil.rmtree(notes, ignore_errors=True)
     finally:
         os._exit(0)
@@ -84,31 +85,39 @@ def _await(pid: int) -> None:
 
 
 def lines(notes: Path, words: Sequence[str]) -> Iterator[str]:
-    """What came of the command: a line for each run that its processes recorded, or why there is none."""
+    """What came of the command: of each run where the time goes, what is worth most, its page; or why there is none."""
     said = [_read(path) for path in sorted(notes.glob("*.json"))]
     runs = dict.fromkeys(str(note["run"]) for note in said if note.get("run"))
     for run in runs:
-        yield _of_run(Path(run))
+        yield from _of_run(Path(run))
     if not runs:
         reasons = dict.fromkeys(str(note["why"]) for note in said if note.get("why"))
         yield from (f"nothing was recorded: {reason}" for reason in reasons or [_why(words)])
 
 
-def _of_run(folder: Path) -> str:
+def _of_run(folder: Path) -> Iterator[str]:
     from perfhooks.run.finished import FinishedRun  # numpy, which the command need not wait for
 
     try:
         run = FinishedRun(folder, brief=True)
     except PerfhooksError as error:
-        return str(error)
+        yield str(error)
+        return
     if not run.recorded:
-        return f"no window was recorded -> {folder}"
+        yield f"no window was recorded -> {folder}"
+        return
     last, page = run.last(), folder / PAGE
     if last is None:
-        return f"recorded, but not finished: perfhooks report {folder}"
+        yield f"recorded, but not finished: perfhooks report {folder}"
+        return
     told = run.manifest.steps_by
     what = "" if told is None else _STEPS.get(told.what, "")
-    return f"{last.capture.headline or f'{last.name} is recorded'}{what} -> {page if page.exists() else folder}"
+    yield f"{last.capture.headline or f'{last.name} is recorded'}{what}"
+    with contextlib.suppress(OSError, PerfhooksError):
+        from perfhooks.report import headlines  # polars, once the first line is there
+
+        yield from (f"  {line}" for line in headlines(page)[:_FINDINGS])
+    yield f"-> {page if page.exists() else folder}"
 
 
 def _why(words: Sequence[str]) -> str:

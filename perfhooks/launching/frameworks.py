@@ -6,7 +6,7 @@ import functools
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from perfhooks.guard import guard
+from perfhooks.guard import guard, speak_up
 from perfhooks.launching import farewell, step_signal
 
 if TYPE_CHECKING:
@@ -68,8 +68,10 @@ def _take_over(signal: StepSignal, package: str, name: str, give: Callable[[Any]
 
     with guard("profiling with the framework's own face"):
         kind = getattr(importlib.import_module(package), name)
-        face = kind(schedule=asked.schedule, on_trace_ready=asked.handlers, **asked.options)
+        speak_up(apart=True)
+        face = kind(schedule=asked.schedule, on_trace_ready=asked.handlers, log_results=False, **asked.options)
         for profiler in face.profilers.values():
             profiler.when_finished(leave_note)
+            profiler.say_less()
         give(face)
         signal.give_way(face.profilers.values())

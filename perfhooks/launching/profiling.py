@@ -62,6 +62,7 @@ def _started(asked: Request, mode: Mode, step: int, schedule: str, **more: Any) 
     profiler = Profiler(schedule=schedule, on_trace_ready=asked.handlers, **options)
     profiler.start(step=step)
     leave_note(asked.notes, profiler.folder)
+    profiler.say_less()
     say_steps_by(profiler, mode)
     return profiler
 

@@ -195,7 +195,7 @@ class StepSignal:
         """Profile from here on, steps being told in another way; a count that began otherwise is left."""
         from perfhooks.launching.profiling import Profilers
 
-        speak_up()
+        speak_up(apart=True)
         self.startup.first_step()
         if self._profilers is None:
             self._profilers = Profilers(self.asked)

@@ -102,6 +102,8 @@ class Handover:
         self._has_lost_steps = False
         self.is_loud = True
         """Whether finished windows are worth an INFO line: of several ranks that record, one says it."""
+        self.is_summed_up = False
+        """Whether somebody says at the end what came of it: until then it is only said that there is a page."""
 
     def open(self, run: Run | None) -> None:
         """Be ready for windows.
@@ -305,7 +307,7 @@ class Handover:
         logger.log(
             level,
             "%s -> %s",
-            capture.headline or f"{words.steps(capture.first, capture.end)} recorded",
+            (not self.is_summed_up and capture.headline) or f"{words.steps(capture.first, capture.end)} recorded",
             shown(page if page.exists() else place.folder),
         )
         for listen in self.listeners:

@@ -257,6 +257,10 @@ class Profiler(TorchFace):
         """
         self._course.windows.handover.listeners.append(listener)
 
+    def say_less(self) -> None:
+        """Somebody sums up at the end: until then the log says only that there is a window, and where its page is."""
+        self._course.windows.handover.is_summed_up = True
+
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until every recorded window has its files.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -15,9 +16,11 @@ from perfhooks.run.remote import copy
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from perfhooks.findings.finding import Finding
     from perfhooks.report.data import WindowPart
     from perfhooks.run.capture import Place
 
+_LINE: Final = re.compile(r"\S+\.py\(\d+\)")
 _LOCK_TIMEOUT_S: Final = 120
 _FIRST: Final = 3
 """Findings of a window that a terminal is told: as many as the first screen of the page shows."""
@@ -71,8 +74,15 @@ def _of_window(window: WindowPart) -> list[str]:
     from perfhooks.report.terminal_tables import gain
 
     shown = window.details[min(window.details, key=int)].findings if window.details else None
-    rows = [] if shown is None else shown.rows[:_FIRST]
-    return [f"{number}. {row.title}{gain(msgspec.to_builtins(row))}" for number, row in enumerate(rows, 1)]
+    # the headline says that the machine was busy
+    rows = [] if shown is None else [row for row in shown.rows if row.rule != "busy-machine"][:_FIRST]
+    return [f"{number}. {row.title}{gain(msgspec.to_builtins(row))}{_where(row)}" for number, row in enumerate(rows, 1)]
+
+
+def _where(finding: Finding) -> str:
+    """The first line of source that its evidence names."""
+    found = _LINE.search("\n".join(finding.evidence))
+    return f" at {found[0]}" if found else ""
 
 
 def is_due(place: Place) -> bool:
