@@ -27,7 +27,7 @@ from perfhooks.run.layout import below
 from perfhooks.run.listing import Listing
 from perfhooks.run.liveness import Process
 from perfhooks.run.locking import locked
-from perfhooks.run.publishing import publish_json
+from perfhooks.run.publishing import OwnFolder, publish_json
 from perfhooks.run.timeline import HEADER, Rows
 
 WINDOW = "train-000003-000004"
@@ -241,6 +241,102 @@ def test_a_link_is_no_window_and_no_facts(run, tmp_path, monkeypatch, capsys):
         (run / WINDOW / name).symlink_to(elsewhere / name)
     assert "is a link" in report(monkeypatch, capsys, run)[1]
     assert sorted(path.name for path in elsewhere.iterdir()) == [f".rank0.{TOKEN}.spool.json", "rank0.capture.json"]
+
+
+TRAINING = """
+    import torch, perfhooks
+    with perfhooks.Profiler(schedule="wait=1 warmup=0 active=2 repeat=2", out="runs", run="sent", exit_timeout=60) as prof:
+        for step in range(8):
+            torch.ones(8, 8) @ torch.ones(8, 8)
+            prof.step()
+    print("trained")
+"""
+NAMES_OF_A_RUN = (
+    *("rank0.timeline.csv", "rank0.status.json", "rank0.slow.csv", "rank0.slow.folded", "rank0.worker.log"),
+    *("report.html", "report.json", ".page.cache.json", ".rank0.recording", ".rank0.process", "requests"),
+    *(".rank0.lock", ".page.lock", ".run.lock", ".requests.lock", ".rank0.process.lock", "train-000001-000002"),
+)
+
+
+@pytest.mark.parametrize("kind", ["a link to a file", "a link to a folder", "a FIFO"])
+def test_a_training_writes_through_no_link_and_waits_for_no_fifo(tmp_path, victim, kind, run_script):
+    """Whatever has the name of a file of ours, the training is as without us, and nothing outside has changed."""
+    folder, outside = tmp_path / "runs" / "sent", tmp_path / "outside"
+    folder.mkdir(parents=True)
+    outside.mkdir()
+    for name in NAMES_OF_A_RUN:
+        place = folder / name
+        if kind == "a FIFO":
+            os.mkfifo(place)
+        else:
+            place.symlink_to(victim if kind == "a link to a file" else outside)
+    done = run_script(TRAINING)
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+    assert "Traceback" not in done.stderr
+    assert victim.read_text() == "{}"
+    assert list(outside.iterdir()) == []
+
+
+def test_the_folder_of_a_run_and_the_one_above_may_be_links(tmp_path, run_script):
+    """The user has named them: the run may be on another disk."""
+    for name in ("disk", "large"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "runs").symlink_to(tmp_path / "disk")
+    (tmp_path / "disk" / "sent").symlink_to(tmp_path / "large")
+    done = run_script(TRAINING)
+    assert done.returncode == 0, done.stderr
+    assert Place(tmp_path / "large" / "train-000001-000002").load().state == "done"
+
+
+def test_a_window_that_becomes_a_link_while_it_is_saved_leads_nowhere(tmp_path, victim):
+    """Kineto opens its file by a path, which leads to the folder that was opened."""
+    outside, window = victim.parent / "outside", OwnFolder(tmp_path, "train-000001-000002")
+    outside.mkdir()
+    window.make()
+    with window.lent() as lent:
+        window.path.rename(tmp_path / "moved")
+        window.path.symlink_to(outside)
+        (lent / "trace.json").write_text("{}")
+    assert (tmp_path / "moved" / "trace.json").exists()
+    assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize("by_descriptor", [True, False], ids=["by descriptors", "by paths, as on Windows"])
+def test_no_folder_below_a_run_is_a_link(tmp_path, victim, by_descriptor, monkeypatch):
+    monkeypatch.setattr("perfhooks.run.publishing._CAN_NAME", by_descriptor)
+    outside = tmp_path / "outside"
+    (outside / "0123abcd").mkdir(parents=True)
+    (outside / "rank0.json").touch()
+    (tmp_path / "requests").symlink_to(outside)
+    own = OwnFolder(tmp_path, "requests")
+    uses = (
+        own.make,
+        OwnFolder(tmp_path, "requests", "0123abcd").make,
+        OwnFolder(tmp_path, "requests", "0123abcd").delete,
+        lambda: own.publish_json("rank0.json", {}),
+        lambda: own.append("rank0.json"),
+        lambda: own.remove("rank0.json"),
+    )
+    for use in uses:
+        with pytest.raises(OSError, match="requests is a link"):
+            use()
+    assert {path.name for path in outside.iterdir()} == {"0123abcd", "rank0.json"}
+    (tmp_path / "requests").unlink()
+    own.make()
+    own.publish_json("a.json", {})
+    with own.append("a.json") as file:
+        file.write(b" ")
+    assert (tmp_path / "requests" / "a.json").read_bytes() == b"{} "
+    (tmp_path / "requests" / "link.json").symlink_to(victim)
+    with pytest.raises(OSError, match=r"requests/link\.json is a link"):
+        own.append("link.json")
+    own.publish_json("link.json", [])
+    assert (tmp_path / "requests" / "link.json").read_bytes() == b"[]"
+    for name in ("a.json", "link.json", "not there"):
+        own.remove(name)
+    own.delete()
+    assert not (tmp_path / "requests").exists()
+    assert victim.read_text() == "{}"
 
 
 def test_the_log_of_the_worker_is_no_link(victim):

@@ -226,7 +226,7 @@ OPENS_FILES = {
     "handlers/tensorboard.py": "the same",
     "comparing/baseline.py": "a file that the user names",
     "command/actions/report.py": "the page that was just written",
-    "run/publishing.py": "a draft of ours, and writing",
+    "run/publishing.py": "a trace that was found plain",
     "recording/window.py": "what this process saved, and writing",
     **dict.fromkeys(("watching/counters.py", "run/liveness.py", "run/manifest.py"), "the kernel's files"),
 }
@@ -275,6 +275,58 @@ def _is_content(value):
     name = getattr(value, "id", "") or getattr(getattr(value, "func", None), "id", "")
     joined = isinstance(value, ast.Call) and isinstance(getattr(value.func, "value", None), ast.Constant)
     return joined or name in ("read_bytes", "file", "text", "content")
+
+
+CHANGES_FILES = re.compile(
+    r"(?:ch|f)?chmod|copy(?:file|tree)|make_?dirs?|mkdir|mkfifo|rename|rm(?:dir|tree)|(?:hard|sym)link(?:_to)?"
+    r"|touch|unlink|utime|write_(?:bytes|text)|(?:os|shutil)\.(?:open|link|move|remove|replace)"
+)
+CHANGES_OTHERWISE = {
+    "run/publishing.py": "the one place",
+    "run/reading.py": "what it opens, for reading and for that place",
+    "run/folder.py": "the folder itself, which the user named, and what is beside it",
+    "run/remote.py": "the user's own folder for temporary files, and what fsspec does elsewhere",
+    "recording/window.py": "what Kineto left, by the path that was lent",
+    "finishing/adoption.py": "a folder that only this process knows",
+    "ranks/clocks.py": "no file, but numbers in a table",
+    "launching/farewell.py": "notes in a folder for temporary files",
+    **dict.fromkeys(("command/run.py", "command/doctor.py"), "folders of their own, empty ones"),
+    **dict.fromkeys(("handlers/tensorboard.py", "testing.py"), "a folder that the user named"),
+}
+PUBLISHES = {
+    "the run's own folder": ("run/folder.py", "run/manifest.py", "recording/handover.py", "watching/watch.py",
+                             "ranks/known.py", "report/__init__.py", "launching/startup.py", "trying/written.py"),
+    "a path that the user named": ("ranks/merge.py", "handlers/tensorboard.py", "command/actions/output.py",
+                                   "recording/window.py", "trying/own_calls.py"),
+}  # fmt: skip
+"""Modules that publish by a path, of whose folder a link may be a part; in a folder below that of a run nobody does."""
+
+
+def calls(path):
+    return [node for node in ast.walk(parsed(PACKAGE / path)) if isinstance(node, ast.Call)]
+
+
+def test_a_run_folder_is_written_into_in_one_place():
+    """By names in folders that are open, see `perfhooks.run.publishing.OwnFolder`: no link below is followed."""
+    changing = {f"{path}:{call.lineno}": path.as_posix() for path in MODULES for call in calls(path) if _changes(call)}
+    places = [place for place, path in changing.items() if path not in CHANGES_OTHERWISE]
+    assert not places, "\n".join(("use run.publishing.OwnFolder", *places))
+    assert set(CHANGES_OTHERWISE) - set(changing.values()) == set(), "changes no file any more"
+    named = ("publish", "publish_json")
+    by_path = {path.as_posix() for path in MODULES for call in calls(path) if getattr(call.func, "id", "") in named}
+    assert by_path == {path for paths in PUBLISHES.values() for path in paths}
+
+
+def _changes(call):
+    """Whether a call changes what is on a disk, by a path; ``replace`` of texts and of fields takes more, or less."""
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    name, first = call.func.attr, call.args[0] if call.args else None
+    if name == "replace" and len(call.args) == 1 and not call.keywords:
+        return True
+    if name == "open" and isinstance(first, ast.Constant):
+        return bool(set(first.value) & set("wax+"))
+    return any(CHANGES_FILES.fullmatch(each) for each in (name, f"{getattr(call.func.value, 'id', '')}.{name}"))
 
 
 WORDS_OF_TORCH = re.compile(

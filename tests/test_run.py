@@ -160,9 +160,9 @@ def test_a_network_disk_is_known_by_its_mount(tmp_path, monkeypatch, folder, net
 def test_traces_are_saved_on_a_local_disk_where_the_run_is_on_a_network_one(tmp_path, monkeypatch):
     run = Run.open(tmp_path / "runs", "r", ALONE, {})
     place = run.place("train", 1, 2)
-    assert run.saved_trace_for(place, "0a1b") == place.saved_trace("0a1b")
+    assert run.spool(place).path == place.folder
     monkeypatch.setattr("perfhooks.run.remote.is_network_disk", lambda folder: True)
-    assert not run.saved_trace_for(place, "0a1b").is_relative_to(tmp_path / "runs")
+    assert not run.spool(place).path.is_relative_to(tmp_path / "runs")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -16,7 +16,7 @@ from perfhooks.report.headline import headline, summary
 from perfhooks.run import layout, loose
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.manifest import Manifest
-from perfhooks.run.publishing import publish
+from perfhooks.run.publishing import OwnFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -92,18 +92,16 @@ def _capture(each: Loose, trace: Trace) -> Capture:
 
 def _window(run: Path, turn: str, capture: Capture) -> Path:
     """A folder of its own, even where two windows have the same steps; the names are in the order of the traces."""
-    folder = run / layout.window(f"{STAGE}{turn}", capture.first, capture.last)
-    folder.mkdir()
-    return folder
+    folder = OwnFolder(run, layout.window(f"{STAGE}{turn}", capture.first, capture.last))
+    folder.make()
+    return folder.path
 
 
 def _add(place: Place, capture: Capture, trace: Trace, path: Path) -> None:
-    names = []
     for name in _MADE:
         for artifact in handlers.build({"type": name}).artifacts(capture, trace):
-            with publish(place.artifact(artifact.name)) as file:
+            with place.own.publish(place.artifact(artifact.name).name) as file:
                 artifact.write(file)
-            names.append(artifact.name)
     link = place.artifact(layout.TRACES[not path.name.endswith(".gz")])
     try:
         link.symlink_to(path.absolute())

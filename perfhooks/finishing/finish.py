@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +15,6 @@ from perfhooks.run import steps
 from perfhooks.run.folder import Run
 from perfhooks.run.layout import PAGE, lock
 from perfhooks.run.locking import locked
-from perfhooks.run.publishing import publish
 from perfhooks.run.reading import check_plain
 from perfhooks.run.timeline import in_timeline
 
@@ -117,8 +115,7 @@ def _finish(place: Place, capture: Capture, run: Run, permit: Permit) -> Capture
     newer = place.load().token != capture.token
     if not newer:
         place.save(done)
-    with contextlib.suppress(FileNotFoundError):
-        saved.unlink()
+    place.forget(saved)
     place.forget_saved_traces(capture.time)
     if newer:  # another process has recorded the same window since, and its worker waits for us to be done
         logger.warning("%s was recorded again before it was finished: the later one is kept", place.folder.name)
@@ -152,8 +149,7 @@ def _median(values: Values, least: int) -> float | None:
 def _artifacts(place: Place, capture: Capture, trace: Trace, handler: Handler) -> list[str]:
     names = []
     for name, write in handler.artifacts(capture, trace):
-        path = place.artifact(name)
-        with publish(path) as file:
+        names.append(place.artifact(name).name)
+        with place.own.publish(names[-1]) as file:
             write(file)
-        names.append(path.name)
     return names

@@ -9,6 +9,7 @@ from perfhooks.errors import PerfhooksError
 from perfhooks.finishing.finish import NOTHING_SAID, finish
 from perfhooks.run.capture import Place
 from perfhooks.run.folder import Run
+from perfhooks.run.publishing import OwnFolder
 from perfhooks.run.reading import said
 from perfhooks.run.timeline import Rows
 
@@ -69,4 +70,4 @@ def finish_all(folder: Path, permit: Permit = NOTHING_SAID) -> Iterator[WindowOu
 def write_steps(raw: Path, timeline: Path) -> None:
     """Append steps to a timeline, and delete them as the loop left them."""
     Rows.load(raw).append_to(timeline)
-    raw.unlink()
+    OwnFolder(raw.parent).remove(raw.name)

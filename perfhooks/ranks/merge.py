@@ -17,7 +17,7 @@ from perfhooks.ranks.missing import named
 from perfhooks.run import layout
 from perfhooks.run.finished import FinishedRun
 from perfhooks.run.layout import MANIFEST, MERGED
-from perfhooks.run.publishing import publish, shown
+from perfhooks.run.publishing import OwnFolder, publish, shown
 from perfhooks.run.reading import NotPlainError, check_plain
 from perfhooks.trace.model import epoch
 from perfhooks.trace.reading.events import MALFORMED, decode_object
@@ -104,8 +104,9 @@ def merge(
         raise PerfhooksError(f"{window} has no trace of {'any rank' if ranks is None else f'ranks {sorted(ranks)}'}")
     clocks = ranks_of_run.clocks_of(window)
     path = window / MERGED if out is None else out
+    home = OwnFolder(target, *() if window == target else (window.name,))
     problems = []
-    with publish(path) as file, _packed(file, path) as plain:
+    with home.publish(MERGED) if out is None else publish(path) as file, _packed(file, path) as plain:
         writer = _Writer(plain, len(found))
         for place, (rank, trace) in enumerate(sorted(found.items())):
             if tell is not None:

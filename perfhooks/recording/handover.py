@@ -175,7 +175,7 @@ class Handover:
             self._note(window, place)
             return None
         token = secrets.token_hex(4)
-        saved = None if place is None else self._save(window, place, Run.of(place).saved_trace_for(place, token))
+        saved = None if place is None else self._save(window, place, token)
         try:
             for call in self.calls:
                 with guard(f"handler {getattr(call, '__qualname__', call)!r}", self._on_error):
@@ -202,13 +202,16 @@ class Handover:
             place.save(replace(facts, cost=cost, spool=elsewhere))
             self._hand_over(place)
 
-    def _save(self, window: Recorded, place: Place, path: Path) -> _Saved | None:
+    def _save(self, window: Recorded, place: Place, token: str) -> _Saved | None:
         if window.stop_s >= LONG_WAIT_S:  # writing takes as long as stopping, or longer
             told = words.ms(1e3 * window.stop_s)
             logger.info("%s: the recorder took %s to stop; the loop waits for its trace, too", place.folder.name, told)
         with guard(f"saving the trace of {place.folder.name}", self._on_error):
-            seconds = _timed(lambda: window.save(path))
-            return _Saved(path, seconds, path.stat().st_size)
+            spool, name = Run.of(place).spool(place), layout.saved_trace(place.rank, token)
+            spool.make()
+            with spool.lent() as lent:
+                seconds = _timed(lambda: window.save(lent / name))
+                return _Saved(spool.path / name, seconds, (lent / name).stat().st_size)
         return None
 
     def _note(self, window: Recorded, place: Place) -> None:

@@ -84,7 +84,6 @@ class _Foreign(Recorded):
         self.planned = Planned(self.first, self.first, last) if whole else None
 
     def save(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         self._profile.export_chrome_trace(os.fspath(path))
 
 

@@ -398,7 +398,6 @@ class Window(Recorded, TorchProfile):
         Raises:
             PerfhooksError: Kineto left no file; it reports no error of its own.
         """
-        path.parent.mkdir(parents=True, exist_ok=True)
         super().export_chrome_trace(os.fspath(path))
         if not is_whole_json(path):
             for left in (path, Path(f"{path}.tmp")):

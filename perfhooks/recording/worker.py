@@ -20,7 +20,7 @@ import msgspec
 
 from perfhooks.finishing.messages import ANSWER
 from perfhooks.guard import logger
-from perfhooks.run.reading import open_plain
+from perfhooks.run.publishing import OwnFolder
 
 if TYPE_CHECKING:
     from perfhooks.finishing.messages import Message, TaskResult
@@ -110,11 +110,11 @@ class Worker:
         self._rest = b""
         self._unsent = bytearray()
         self.is_closing = self._is_deaf = False
-        log.parent.mkdir(parents=True, exist_ok=True)
+        run = OwnFolder(log.parent)
+        run.make()
         self._channel, theirs = socket.socketpair()
         try:
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-            with theirs, os.fdopen(open_plain(log, flags), "ab") as printed:
+            with theirs, run.append(log.name) as printed:
                 self._process = subprocess.Popen(  # noqa: S603 -- our own interpreter
                     [sys.executable, "-c", _BOOTSTRAP, json.dumps(_search_path()), str(theirs.fileno())],
                     stdin=subprocess.DEVNULL,

@@ -13,7 +13,7 @@ from perfhooks.errors import PerfhooksError
 from perfhooks.run import layout, remote
 from perfhooks.run.circumstances import Circumstances
 from perfhooks.run.installation import Installation  # noqa: TC001 -- msgspec reads the annotation of a dataclass, too
-from perfhooks.run.publishing import publish_json
+from perfhooks.run.publishing import OwnFolder
 from perfhooks.run.reading import check_format, is_plain, read_json
 
 if TYPE_CHECKING:
@@ -161,6 +161,11 @@ class Place:
         return self.folder.parent
 
     @property
+    def own(self) -> OwnFolder:
+        """The same folder, to be written into."""
+        return OwnFolder(self.run, self.folder.name)
+
+    @property
     def capture_file(self) -> Path:
         """The facts of the window."""
         return self.artifact(layout.CAPTURE)
@@ -169,9 +174,11 @@ class Place:
         """Where a process saves the trace as it was recorded, until it is finished."""
         return layout.below(self.folder, layout.saved_trace(self.rank, token))
 
-    def saved_trace_of_node(self, token: str) -> Path:
-        """The same on a disk of this node, as others may not be there when they are needed."""
-        return remote.local_folder(self.run) / self.run.name / self.folder.name / self.saved_trace(token).name
+    @property
+    def of_node(self) -> OwnFolder:
+        """A folder for it on a disk of this node, as others may not be there when they are needed."""
+        digest = remote.local_folder(self.run).name
+        return OwnFolder(remote.temporary_folder(), digest, self.run.name, self.folder.name)
 
     def saved(self, capture: Capture) -> Path:
         """The trace as it was recorded.
@@ -191,6 +198,10 @@ class Place:
                 "training's folder for temporary files, set TMPDIR to it"
             )
         return path
+
+    def forget(self, saved: Path) -> None:
+        """Delete a trace as it was recorded, as `saved` said where it is."""
+        (self.own if saved.parent == self.folder else OwnFolder(saved.parent)).remove(saved.name)
 
     def artifact(self, name: str) -> Path:
         """Path of ``name`` (``steps.csv``) of this rank.
@@ -229,8 +240,8 @@ class Place:
         """Delete what attempts of this rank left of the window before a time, in seconds since 1970."""
         for path in self.folder.glob(f"{layout.saved_trace(self.rank, '*')}*"):
             with contextlib.suppress(OSError):
-                if path.stat().st_mtime <= before:
-                    path.unlink()
+                if path.lstat().st_mtime <= before:
+                    self.own.remove(path.name)
 
     def load(self) -> Capture:
         """Read the facts of the window.
@@ -250,10 +261,10 @@ class Place:
 
     def save(self, capture: Capture) -> None:
         """Write the facts of the window; what others wrote into them is shortened to what a person reads."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.own.make()
         partial = capture.partial and shortened(capture.partial)
         notes = tuple(map(shortened, capture.notes))
-        publish_json(self.capture_file, replace(capture, partial=partial, notes=notes))
+        self.own.publish_json(self.capture_file.name, replace(capture, partial=partial, notes=notes))
 
 
 _LONGEST_TEXT: Final = 2000

@@ -20,7 +20,7 @@ from perfhooks.run.listing import Listing
 from perfhooks.run.liveness import Process
 from perfhooks.run.locking import locked
 from perfhooks.run.manifest import Manifest
-from perfhooks.run.publishing import draft_of, file_name, is_newer, is_whole_json, publish_json
+from perfhooks.run.publishing import OwnFolder, draft_of, file_name, is_newer, is_whole_json, publish_json
 from perfhooks.run.reading import is_plain, read_json
 
 if TYPE_CHECKING:
@@ -129,14 +129,14 @@ class Run:
         """Where a window goes."""
         return Place(self.folder / layout.window(file_name(stage), first, last), self.rank)
 
-    def saved_trace_for(self, place: Place, token: str) -> Path:
+    def spool(self, place: Place) -> OwnFolder:
         """Where to save a window's trace: a disk of this node, as others may not be there when they are needed."""
         if remote.is_network_disk(self.folder):
             try:
-                return place.saved_trace_of_node(token)
+                return place.of_node
             except (OSError, PerfhooksError) as error:
                 logger.warning("traces wait on the disk of the run, which may be slow: %s", error)
-        return place.saved_trace(token)
+        return place.own
 
     def raw_steps(self, rank: int, first: int) -> Path:
         """Steps as the loop left them, until they are in the timeline."""
@@ -221,12 +221,12 @@ class Run:
 
     def enter_window(self, name: str | None) -> None:
         """Leave a mark while a window is open, so that a later look can say what was lost with a killed process."""
-        mark = self.folder / layout.mark(self.rank)
+        own, mark = OwnFolder(self.folder), layout.mark(self.rank)
         with contextlib.suppress(OSError):  # it is worth no trouble; saving the window will say what is wrong
             if name is None:
-                mark.unlink(missing_ok=True)
+                own.remove(mark)
             else:
-                mark.write_bytes(msgspec.json.encode(_Mark(name, Process.current())))
+                own.publish_json(mark, _Mark(name, Process.current()))
 
     def _marks(self, seen: Listing | None = None) -> Iterator[tuple[Place, Path, bool]]:
         """Windows that were begun and not ended, with the mark of each, and whether its process is gone."""
@@ -288,12 +288,12 @@ class Run:
         for each, place in old[: -capture.keep_windows]:
             names = place.files(each)
             for name in names:
-                (place.folder / name).unlink(missing_ok=True)
+                place.own.remove(name)
             place.forget_saved_traces(each.time)
             with contextlib.suppress(OSError):  # another rank's files are still there
                 if {path.name for path in place.folder.iterdir()} == {layout.MERGED}:
-                    (place.folder / layout.MERGED).unlink()
-                place.folder.rmdir()
+                    place.own.remove(layout.MERGED)
+                place.own.delete()
             remote.delete(remote_run, place.folder.name, names)
 
     def upload(self, place: Place, capture: Capture, url: str | None) -> None:

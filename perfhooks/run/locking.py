@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
-import os
 import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from filelock import FileLock, SoftFileLock
 
+from perfhooks.run.publishing import OwnFolder
 from perfhooks.run.reading import check_plain
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def locked(path: Path, timeout: float) -> Iterator[None]:
         TimeoutError: Another process held it for so long.
         OSError: The file cannot be made, or is a link: that may lead to a file of somebody else.
     """
-    if os.path.lexists(path):
+    with suppress(FileNotFoundError):
         check_plain(path)
     lock = FileLock(path, timeout=timeout)
     try:
@@ -46,7 +46,7 @@ def locked(path: Path, timeout: float) -> Iterator[None]:
         held = path.with_name(f"{path.name}.held")
         with suppress(OSError):
             if time.time() - held.lstat().st_mtime > _LONGEST_S:
-                held.unlink()
+                OwnFolder(path.parent).remove(held.name)
         lock = SoftFileLock(held, timeout=timeout)
         lock.acquire()
     try:

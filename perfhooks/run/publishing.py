@@ -1,43 +1,181 @@
-"""Files that have their name only when they are whole, and what they may be called."""
+"""Writing into a run folder: a file has its name only when it is whole, and no link is followed on the way to it.
+
+A run folder is data. Whoever made it, or can write into it while we do, may put a link wherever a name of ours is to
+be, or make one of a folder that was none a moment ago. So the folder of the run is opened, and everything below it is
+named from there, one name at a time:
+
+    perf/latest          may be a link: the user has named it
+      train-000012-14    opened from it, and no link
+        rank0.steps.csv  made, replaced and deleted in what was opened
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import secrets
+import stat
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from perfhooks.run.reading import NotPlainError, kind_of, open_plain
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_CAN_NAME: Final = {os.open, os.mkdir, os.rmdir, os.unlink, os.rename, os.stat} <= os.supports_dir_fd
+"""Whether the system takes a name from an open folder; Windows does not: there each folder is looked at before."""
+_FOLDER: Final = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
+_NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0)
+_DESCRIPTORS: Final = Path("/proc/self/fd")
+"""Paths of what is open, on Linux."""
 
-@contextmanager
-def publish(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file that gets its name when it is whole, and vanishes when writing it fails."""
-    draft = draft_of(path)
-    try:
-        with draft.open("xb") as file:
-            yield file
-        draft.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            draft.unlink()
-        raise
+
+class _Opened:
+    """A folder from which names are taken.
+
+    Args:
+        path: Its path.
+        descriptor: None where the system only knows paths.
+    """
+
+    def __init__(self, path: Path, descriptor: int | None) -> None:
+        self.path, self.descriptor = path, descriptor
+        self._given: set[str] = set()
+
+    def __call__(self, name: str) -> str:
+        """A name in it, for a call that is told the descriptor as well."""
+        if self.descriptor is None:
+            return str(self.path / name)
+        self._given.add(name)
+        return name
+
+    def name_whole(self, error: OSError) -> None:
+        """Have an error name the path of what failed, and not the name alone."""
+        if error.filename in self._given:
+            error.filename = str(self.path / error.filename)
+
+
+class OwnFolder:
+    """The folder of a run, to which a link may lead, or one below it, to which none may.
+
+    Each method raises an ``OSError`` where there is a link, a file or a FIFO in the place of a folder below.
+
+    Args:
+        run: The folder of the run, as the user named it.
+        *names: The names of the folders below, one inside the other.
+    """
+
+    def __init__(self, run: Path, *names: str) -> None:
+        self._run, self._names = run, names
+        self.path = run.joinpath(*names)
+
+    def make(self) -> None:
+        """See to it that it is there."""
+        self._run.mkdir(parents=True, exist_ok=True)
+        with self.opened(make=True):
+            pass
+
+    @contextmanager
+    def publish(self, name: str) -> Iterator[IO[bytes]]:
+        """Open a file that gets its name when it is whole, and vanishes when writing it fails."""
+        draft = draft_of(Path(name)).name
+        with self.opened() as here:
+            try:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK | getattr(os, "O_BINARY", 0)
+                with os.fdopen(os.open(here(draft), flags, 0o666, dir_fd=here.descriptor), "wb") as file:
+                    yield file
+                os.replace(here(draft), here(name), src_dir_fd=here.descriptor, dst_dir_fd=here.descriptor)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(here(draft), dir_fd=here.descriptor)
+                raise
+
+    def publish_json(self, name: str, data: object) -> None:
+        """Write ``data`` as indented JSON under its final name, whole or not at all."""
+        with self.publish(name) as file:
+            file.write(msgspec.json.format(encoded(data), indent=1))
+
+    def append(self, name: str) -> IO[bytes]:
+        """Open a file to be read and added to, which need not be there yet."""
+        with self.opened() as here:
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
+            return os.fdopen(open_plain(here.path / here(name), flags, here.descriptor), "rb+")
+
+    def remove(self, name: str) -> None:
+        """Delete a file, or a link itself, if it is there."""
+        with contextlib.suppress(FileNotFoundError), self.opened() as here:
+            os.unlink(here(name), dir_fd=here.descriptor)
+
+    def delete(self) -> None:
+        """Delete the folder itself, if nothing is in it."""
+        *outer, name = self._names
+        with OwnFolder(self._run, *outer).opened() as here:
+            os.rmdir(here(name), dir_fd=here.descriptor)
+
+    @contextmanager
+    def lent(self) -> Iterator[Path]:
+        """A path of it for what opens files by theirs, as Kineto does: on Linux one that leads nowhere else."""
+        with self.opened() as here:
+            path = _DESCRIPTORS / str(here.descriptor)
+            yield path if path.is_dir() else self.path
+
+    @contextmanager
+    def opened(self, *, make: bool = False) -> Iterator[_Opened]:
+        """Have it open: what is named from there is in it, whatever becomes of its path.
+
+        Args:
+            make: Make folders below that of the run that are not there.
+        """
+        here = _Opened(self._run, os.open(self._run, _FOLDER) if _CAN_NAME else None)
+        try:
+            for name in self._names:
+                if make:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(here(name), dir_fd=here.descriptor)
+                inner = _Opened(here.path / name, _opened_below(here, name))
+                outer, here = here, inner
+                _close(outer)
+            yield here
+        except OSError as error:
+            here.name_whole(error)
+            raise
+        finally:
+            _close(here)
+
+
+def _opened_below(here: _Opened, name: str) -> int | None:
+    """A folder in one that is open, unless something else has its name."""
+    found = os.stat(here(name), dir_fd=here.descriptor, follow_symlinks=False)
+    # Windows has junctions besides, which are folders by their mode
+    is_junction = getattr(found, "st_file_attributes", 0) & getattr(stat, "FILE_ATTRIBUTE_REPARSE_POINT", 0)
+    if is_junction or not stat.S_ISDIR(found.st_mode):
+        raise NotPlainError(f"{here.path / name} is {kind_of(found)}, and no folder of its own")
+    return None if here.descriptor is None else os.open(here(name), _FOLDER | _NO_LINK, dir_fd=here.descriptor)
+
+
+def _close(here: _Opened) -> None:
+    if here.descriptor is not None:
+        os.close(here.descriptor)
+
+
+def publish(path: Path) -> contextlib.AbstractContextManager[IO[bytes]]:
+    """`OwnFolder.publish` in a folder that the user has named, that of a run among them."""
+    return OwnFolder(path.parent).publish(path.name)
+
+
+def publish_json(path: Path, data: object) -> None:
+    """`OwnFolder.publish_json` in a folder that the user has named, that of a run among them."""
+    OwnFolder(path.parent).publish_json(path.name, data)
 
 
 def draft_of(path: Path) -> Path:
     """A name nobody else takes: nodes that share a folder may have equal host names and process numbers."""
     return path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
-
-
-def publish_json(path: Path, data: object) -> None:
-    """Write ``data`` as indented JSON under its final name, whole or not at all."""
-    with publish(path) as file:
-        file.write(msgspec.json.format(encoded(data), indent=1))
 
 
 def encoded(data: object) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -42,8 +43,13 @@ def check_plain(path: Path) -> None:
     _check(path, path.lstat())
 
 
-def open_plain(path: Path, flags: int = os.O_RDONLY) -> int:
+def open_plain(path: Path, flags: int = os.O_RDONLY, folder: int | None = None) -> int:
     """Open a file of its own; a FIFO does not block.
+
+    Args:
+        path: Where it is.
+        flags: As for ``os.open``.
+        folder: The descriptor of the folder that it is in, where that is open.
 
     Returns:
         Its descriptor.
@@ -52,10 +58,11 @@ def open_plain(path: Path, flags: int = os.O_RDONLY) -> int:
         OSError: It cannot be opened.
         NotPlainError: It is a link, a folder or a FIFO.
     """
-    if os.path.lexists(path):
-        check_plain(path)
+    name = path if folder is None else path.name
+    with contextlib.suppress(FileNotFoundError):  # whether that is an error, the flags tell
+        _check(path, os.stat(name, dir_fd=folder, follow_symlinks=False))
     safely = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
-    found = os.open(path, flags | safely | getattr(os, "O_BINARY", 0), 0o666)
+    found = os.open(name, flags | safely | getattr(os, "O_BINARY", 0), 0o666, dir_fd=folder)
     try:
         _check(path, os.fstat(found))
     except BaseException:
@@ -139,10 +146,14 @@ def said(error: BaseException) -> str:
     return text.partition("\n")[0] or type(error).__name__
 
 
+def kind_of(found: os.stat_result) -> str:
+    """What something is that is no file."""
+    return next((name for test, name in _KINDS if test(found.st_mode)), "no file")
+
+
 def _check(path: Path, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
-        kind = next((name for test, name in _KINDS if test(found.st_mode)), "no file")
-        raise NotPlainError(f"{path} is {kind}, and no file of its own")
+        raise NotPlainError(f"{path} is {kind_of(found)}, and no file of its own")
 
 
 _KINDS: Final = (
@@ -150,4 +161,5 @@ _KINDS: Final = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a FIFO"),
     (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISREG, "a file"),
 )

@@ -14,7 +14,8 @@ from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from perfhooks.run.reading import open_plain, read_bytes
+from perfhooks.run.publishing import OwnFolder
+from perfhooks.run.reading import read_bytes
 from perfhooks.schedule import Phase
 
 if TYPE_CHECKING:
@@ -271,8 +272,9 @@ class Rows(NamedTuple):
             for step, phase, wall, wait in zip(*columns, strict=True)
         ]
         if lines:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with os.fdopen(open_plain(path, os.O_RDWR | os.O_APPEND | os.O_CREAT), "rb+") as file:
+            run = OwnFolder(path.parent)
+            run.make()
+            with run.append(path.name) as file:
                 file.write((_before(file) + "".join(lines)).encode("utf-8", "replace"))
 
     def save(self, file: IO[bytes]) -> None:

@@ -12,7 +12,6 @@ import contextlib
 import os
 import re
 import secrets
-import shutil
 import time
 from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar
 
@@ -23,8 +22,8 @@ from perfhooks.options import MOST_STEPS, RECORDING
 from perfhooks.run import layout
 from perfhooks.run.capture import Step
 from perfhooks.run.liveness import Process
-from perfhooks.run.publishing import publish_json
-from perfhooks.run.reading import NotPlainError, read_json
+from perfhooks.run.publishing import OwnFolder
+from perfhooks.run.reading import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -119,14 +118,14 @@ def call(run: Path, name: str) -> None:
     Raises:
         OSError: The folder cannot be written to.
     """
-    folder = _folder(run)
-    folder.mkdir(exist_ok=True)
-    publish_json(folder / f"{name}.call.json", {})
+    folder = OwnFolder(run, layout.REQUESTS)
+    folder.make()
+    folder.publish_json(f"{name}.call.json", {})
 
 
 def ask(run: Path, name: str, window: WindowRequest) -> None:
     """Ask for a window."""
-    publish_json(_folder(run) / f"{name}.window.json", window)
+    OwnFolder(run, layout.REQUESTS).publish_json(f"{name}.window.json", window)
 
 
 def read_window(run: Path, file: str) -> WindowRequest | None:
@@ -159,9 +158,9 @@ def say(run: Path, name: str, answer: Answer) -> None:
 
 def _say(run: Path, name: str, file: str, said: object) -> None:
     if is_asked(run, name):
-        folder = _folder(run) / name
-        folder.mkdir(exist_ok=True)
-        publish_json(folder / file, said)
+        folder = OwnFolder(run, layout.REQUESTS, name)
+        folder.make()
+        folder.publish_json(file, said)
 
 
 def heard_here(run: Path, name: str) -> dict[int, Here]:
@@ -176,31 +175,24 @@ def heard(run: Path, name: str) -> dict[int, Answer]:
 
 def _heard(run: Path, name: str, pattern: str, kind: type[_T]) -> Iterator[_T]:
     folder = run / layout.REQUESTS / name
-    try:
-        files = sorted(file for file in os.listdir(folder) if re.fullmatch(pattern, file))  # noqa: PTH208 -- names
-    except OSError:
-        return
-    for file in files:
+    for file in sorted(file for file in _files(folder) if re.fullmatch(pattern, file)):
         with contextlib.suppress(FileNotFoundError, PerfhooksError):
             yield read_json(folder / file, kind, "an answer")
 
 
+def _files(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)  # noqa: PTH208 -- names
+    except OSError:
+        return []
+
+
 def take_back(run: Path, name: str) -> None:
     """Take a request and its answers away."""
-    folder = _folder(run)
-    for kind in ("call", "window"):
-        with contextlib.suppress(OSError):
-            (folder / f"{name}.{kind}.json").unlink()
-    shutil.rmtree(folder / name, ignore_errors=True)
-
-
-def _folder(run: Path) -> Path:
-    """The folder of requests, which is no link: that may lead to files of somebody else.
-
-    Raises:
-        NotPlainError: It is one.
-    """
-    folder = run / layout.REQUESTS
-    if folder.is_symlink():
-        raise NotPlainError(f"{folder} is a link, which is not followed")
-    return folder
+    asked, answered = OwnFolder(run, layout.REQUESTS), OwnFolder(run, layout.REQUESTS, name)
+    with contextlib.suppress(OSError):
+        for kind in ("call", "window"):
+            asked.remove(f"{name}.{kind}.json")
+        for file in _files(answered.path):
+            answered.remove(file)
+        answered.delete()

@@ -13,6 +13,7 @@ import msgspec
 
 from perfhooks.guard import logger
 from perfhooks.run.capture import Step
+from perfhooks.run.publishing import OwnFolder
 from perfhooks.run.reading import open_plain
 from perfhooks.run.timeline import in_timeline
 from perfhooks.watching.causes import UNKNOWN
@@ -87,10 +88,10 @@ def append(path: Path, rows: list[SlowStep]) -> None:
     Raises:
         OSError: It cannot be written, or is no file of its own.
     """
-    with os.fdopen(open_plain(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as file:
+    with OwnFolder(path.parent).append(path.name) as file:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        if not file.tell():
+        if not file.seek(0, os.SEEK_END):
             writer.writerow(SlowStep._fields)
         writer.writerows(["" if value is None else value for value in row] for row in rows)
         file.write(text.getvalue().encode("utf-8", "replace"))
