@@ -21,6 +21,9 @@ RECORDING: Final = ("record_shapes", "profile_memory", "with_stack", "with_flops
 """The recording options that a request for a window may switch on."""
 MOST_STEPS: Final = 1000
 """Of a window on request: what they leave must fit into memory once, as any trace."""
+MOST_WAITING: Final = 16
+"""Windows on request that wait for their steps: more than people ask for, and few enough to be looked through at each
+change of a training's course."""
 
 Ranks = Literal["all", "first-of-node"] | Sequence[int] | Callable[[Job], bool]
 

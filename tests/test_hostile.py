@@ -245,7 +245,8 @@ def test_a_link_is_no_window_and_no_facts(run, tmp_path, monkeypatch, capsys):
 
 TRAINING = """
     import torch, perfhooks
-    with perfhooks.Profiler(schedule="wait=1 warmup=0 active=2 repeat=2", out="runs", run="sent", exit_timeout=60) as prof:
+    steps = "wait=1 warmup=0 active=2 repeat=2"
+    with perfhooks.Profiler(schedule=steps, out="runs", run="sent", exit_timeout=60) as prof:
         for step in range(8):
             torch.ones(8, 8) @ torch.ones(8, 8)
             prof.step()

@@ -12,6 +12,7 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -244,7 +245,8 @@ def test_a_running_loop_is_asked_from_the_command_line_and_by_a_signal(tmp_path)
         assert [len(outcome) for outcome in results[1:]] == [1, 1]
         assert all(outcome[0].capture and not outcome[0].note for outcome in results[1:])
         assert len(windows(tmp_path / "r")) == 3
-        half.write_text('{"stage": "train", "first": 0, "steps": 1}')
+        whole = folder / "00000000000000fe.window.json"
+        whole.write_text('{"stage": "train", "first": 0, "steps": 1}')
         keep_stepping(prof, lambda: len(windows(tmp_path / "r")) == 4)
 
         os.kill(os.getpid(), signal.SIGUSR2)
@@ -484,9 +486,113 @@ def test_a_request_for_more_than_a_request_may_ask_is_not_heard(job):
     ):
         name = f"{requests.new_id()}.window.json"
         (folder / name).write_text(json.dumps(plain | more))
-        assert requests.read_window(job.folder, name) is None, more
+        with pytest.raises(perfhooks.PerfhooksError, match="not a request"):
+            requests.read_window(job.folder, name)
     (folder / name).write_text(json.dumps(plain | {"options": {"with_stack": True}}))
     assert requests.read_window(job.folder, name).options == {"with_stack": True}
+
+
+@pytest.fixture
+def post(job):
+    """The post of rank 0, its loop, its folder, and what puts requests into that."""
+    job.rank(0, at(0))
+    (post, loops) = job._ranks[0]
+    (loop,) = loops
+    (job.folder / layout.REQUESTS).mkdir()
+
+    def forge(count, **more):
+        """Puts so many windows into the folder, long ago; gives their names."""
+        names = [requests.new_id() for _ in range(count)]
+        for name in names:
+            window = requests.WindowRequest(stage="train", first=50, steps=2)
+            requests.ask(job.folder, name, msgspec.structs.replace(window, **more))
+            os.utime(job.folder / layout.REQUESTS / f"{name}.window.json", (9, 9))
+        return names
+
+    return SimpleNamespace(
+        look=lambda: post.collect([loop], loops.__getitem__),
+        loop=loop,
+        forge=forge,
+        folder=job.folder / layout.REQUESTS,
+    )
+
+
+def test_a_look_goes_through_a_folder_only_when_it_has_changed_or_may_have(post, monkeypatch):
+    looks = []
+    monkeypatch.setattr(requests, "names", lambda run, real=requests.names: looks.append(run) or real(run))
+    os.utime(post.folder, (9, 9))
+    for _ in range(20):
+        post.look()
+    assert len(looks) == 3, "the first one, and of each ten one"
+    post.forge(1)
+    for _ in range(5):
+        post.look()
+    assert len(looks) == 8, "a folder that has just changed may change within the same tick of its clock"
+    assert len(post.loop.inbox) == 1
+
+
+def test_a_look_goes_through_so_many_files_and_no_more(job, monkeypatch):
+    monkeypatch.setattr(requests, "_MOST_FILES", 50)
+    folder = job.folder / layout.REQUESTS
+    folder.mkdir()
+    for _ in range(80):
+        requests.call(job.folder, requests.new_id())
+    assert len(requests.names(job.folder)) == 50
+
+
+def test_of_many_requests_sixteen_are_heard_and_sixteen_answered(post, caplog):
+    names = post.forge(100)
+    for _ in range(3):
+        post.look()
+    assert [asked.name for asked in post.loop.inbox] == names[:16]
+    assert sorted(path.name for path in post.folder.iterdir() if path.is_dir()) == names[16:32]
+    assert len(caplog.records) == 1
+    assert "100 requests came at once, and 16 are heard" in caplog.text
+    late = post.forge(1)
+    post.look()
+    assert requests.heard(post.folder.parent, late[0])[0].why == "16 requests wait until the step ends"
+    post.loop.inbox.clear()
+    later = post.forge(1)
+    post.look()
+    assert [asked.name for asked in post.loop.inbox] == later
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"stage":"train","first":1,"steps":99999}', "[" * 10**5, "\x1b[2J", " " * (2 << 20)]
+)
+def test_a_forged_request_is_refused_in_one_line(post, text, caplog):
+    for number in range(5):
+        (post.folder / f"0000000{number}.window.json").write_text(text)
+        post.look()
+    assert not caplog.records, "it may not be whole yet"
+    for path in post.folder.iterdir():
+        os.utime(path, (9, 9))
+    for _ in range(3):
+        post.look()
+    assert not post.loop.inbox
+    (record,) = caplog.records
+    assert "a request is refused: " in record.message
+    assert record.message.isprintable()
+    assert requests.heard(post.folder.parent, "00000003")[0].state == "refused"
+
+
+def test_sixteen_windows_wait_and_none_lies_a_billion_steps_ahead():
+    wanted, said = requested(*(ask(first=50) for _ in range(1000)))
+    assert [each.state for each in said].count("accepted") == 16
+    assert said[-1].why == "16 windows on request wait already"
+    assert len(active(wanted)) == 16 * 3
+    _, said = requested(ask(first=2**61), ask(first=10**6))
+    assert [each.state for each in said] == ["refused", "accepted"]
+
+
+def test_a_place_between_the_windows_of_a_schedule_is_looked_for_so_long_and_no_longer(monkeypatch):
+    looked = []
+    monkeypatch.setattr(
+        Requests, "_after", lambda self, *span, real=Requests._after: looked.append(span) or real(self, *span)
+    )
+    _, said = requested(ask(steps=30), base=Schedule(wait=3, warmup=1, active=2))
+    assert said[0].state == "refused"
+    assert len(looked) <= 100
 
 
 def test_a_request_that_was_taken_back_gets_no_answer(job):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from perfhooks.guard import logger
+from perfhooks.options import MOST_WAITING
 from perfhooks.run import layout
 from perfhooks.run.publishing import file_name
 from perfhooks.schedule import CallableSchedule, FromStartToStop, OnRequest, Phase, Planned, Schedule
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
 
 WARMUP: Final = 1
 """Steps before those that were asked for, with the recorder on: the first step under it pays for its start."""
-_MOST_TRIES: Final = 1000
-"""Windows of the schedule that a request may step aside for."""
+_MOST_TRIES: Final = 100
+"""Windows of the schedule that a request may step aside for: 0.3 ms of the training."""
+_FARTHEST: Final = 10**9
+"""Steps ahead that a window may be asked for: at a millisecond each, they take eleven days."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +148,12 @@ class Requests:
         self._windows = [other for other in self._windows if other is not window]
 
     def _place(self, asked: Asked, step: int) -> None:
+        if len(self._windows) >= MOST_WAITING:
+            self.loop.answer(asked, "refused", why=f"{MOST_WAITING} windows on request wait already")
+            return
+        if asked.first is not None and asked.first > step + _FARTHEST:
+            self.loop.answer(asked, "refused", why=f"step {asked.first} is too far ahead: this is step {step}")
+            return
         is_late = asked.first is not None and asked.first < step
         wanted = step if asked.first is None or is_late else asked.first - WARMUP
         warmup = min(WARMUP, WARMUP + wanted - step)  # less, where the request came in the last moment

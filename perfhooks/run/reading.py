@@ -88,20 +88,21 @@ def read_bytes(path: Path, most: int = LARGEST) -> bytes:
         return file.read(size)  # room for more would be taken at once, and a process may have little
 
 
-def read_json(path: Path, kind: type[T], what: str) -> T:
+def read_json(path: Path, kind: type[T], what: str, most: int = LARGEST) -> T:
     """What a file says.
 
     Args:
         path: A file of JSON.
         kind: The type of what it holds.
         what: What it should be, for the error: ``"the facts of a window"``.
+        most: How many bytes it may have.
 
     Raises:
         FileNotFoundError: There is none.
         PerfhooksError: It cannot be read, is too large, or says something else.
     """
     try:
-        return msgspec.json.decode(read_bytes(path), type=kind)
+        return msgspec.json.decode(read_bytes(path, most), type=kind)
     except FileNotFoundError:
         raise
     except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from perfhooks.errors import PerfhooksError
 from perfhooks.guard import cause_of, logger
+from perfhooks.options import MOST_WAITING
 from perfhooks.run.liveness import Process
 from perfhooks.watching import requests
 from perfhooks.watching.loops import Asked
-from perfhooks.watching.requests import Here
+from perfhooks.watching.requests import Answer, Here
+from perfhooks.words import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,6 +21,14 @@ if TYPE_CHECKING:
     from perfhooks.run.folder import Run
     from perfhooks.watching.loops import WatchedLoop
     from perfhooks.watching.requests import Loop
+
+_FRESH_NS: Final = 2e9
+"""So long after its last change a file may not be whole yet, and the folder is looked through at each look: a disk that
+counts time in hundredths of a second says the same of a change that comes behind the look."""
+_SELDOM: Final = 10
+"""Of so many looks one goes through the folder in any case: some disks do not say when it has changed."""
+_LONGEST: Final = 300
+"""Letters of a reason."""
 
 
 class Post:
@@ -31,7 +43,9 @@ class Post:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._seen = {file for file, _, kind in requests.names(run.folder) if kind == "window"}
-        self._is_mute = False
+        self._is_mute = self._has_refused = False
+        self._changed_ns = 0
+        self._looks = 0
 
     def collect(self, loops: Sequence[WatchedLoop], where: Callable[[WatchedLoop], Loop]) -> None:
         """Look into the folder: answer calls, and hand windows to the loops that are meant.
@@ -40,13 +54,16 @@ class Post:
             loops: Those of this process that belong to the run.
             where: Tells where one is.
         """
+        if self._is_settled():
+            return
         files = requests.names(self._run.folder)
         self._seen.intersection_update(file for file, _, _ in files)
-        for file, name, kind in files:
-            if file in self._seen:
-                continue
+        fresh = [each for each in files if each[0] not in self._seen]
+        self._seen.update(file for file, _, _ in fresh)
+        for _, name, _ in fresh[MOST_WAITING : 2 * MOST_WAITING]:  # the others hear nothing: an answer costs 0.3 ms
+            self._refuse(name, f"{len(fresh)} requests came at once, and {MOST_WAITING} are heard")
+        for file, name, kind in fresh[:MOST_WAITING]:
             if kind == "call":
-                self._seen.add(file)
                 here = Here(
                     rank=self._run.rank,
                     process=Process.current(),
@@ -54,19 +71,41 @@ class Post:
                     loops=tuple(where(loop) for loop in loops),
                 )
                 self._write(partial(requests.say_here, self._run.folder, name, here))
-            elif self._hand_out(file, name, loops):
-                self._seen.add(file)
+            else:
+                self._hand_out(file, name, loops)
 
-    def _hand_out(self, file: str, name: str, loops: Sequence[WatchedLoop]) -> bool:
-        """Whether a request was whole, and so has reached whom it may concern."""
-        window = requests.read_window(self._run.folder, file)
-        if window is None:
-            return False
-        if window.ranks is None or self._run.rank in window.ranks:
-            for loop in loops:
-                if loop.stage == window.stage:
-                    loop.ask(Asked("request", window.steps, window.first, window.options, name))
-        return True
+    def _is_settled(self) -> bool:
+        """Whether the folder is as it was when it was looked through."""
+        before, self._changed_ns = self._changed_ns, requests.changed_ns(self._run.folder)
+        self._looks += 1
+        return self._changed_ns == before and not _is_fresh(before) and self._looks % _SELDOM != 0
+
+    def _hand_out(self, file: str, name: str, loops: Sequence[WatchedLoop]) -> None:
+        """Have a request reach whom it may concern."""
+        try:
+            window = requests.read_window(self._run.folder, file)
+        except PerfhooksError as error:
+            if _is_fresh(requests.changed_ns(self._run.folder, file)):
+                self._seen.discard(file)
+            else:
+                self._refuse(name, str(error))
+            return
+        if window is None or not (window.ranks is None or self._run.rank in window.ranks):
+            return
+        for loop in loops:
+            if loop.stage != window.stage:
+                continue
+            if len(loop.inbox) < MOST_WAITING:
+                loop.ask(Asked("request", window.steps, window.first, window.options, name))
+            else:
+                self._refuse(name, f"{len(loop.inbox)} requests wait until the step ends")
+
+    def _refuse(self, name: str, why: str) -> None:
+        """Answer what no loop hears of; the log says it of the first, as there may be many."""
+        (logger.debug if self._has_refused else logger.warning)("a request is refused: %s", printable(why))
+        self._has_refused = True
+        answer = Answer(rank=self._run.rank, state="refused", why=why[:_LONGEST])
+        self._write(partial(requests.say, self._run.folder, name, answer))
 
     def answer(self, loop: WatchedLoop) -> None:
         """Write what a loop has to say."""
@@ -82,3 +121,7 @@ class Post:
             if not self._is_mute:
                 logger.warning("a request cannot be answered: %s", cause_of(error))
             self._is_mute = True
+
+
+def _is_fresh(changed_ns: int) -> bool:
+    return time.time_ns() - changed_ns < _FRESH_NS

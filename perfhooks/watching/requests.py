@@ -9,6 +9,7 @@ file has its name only when it is whole. Whoever asked takes the files away agai
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import secrets
@@ -36,6 +37,11 @@ _Steps = Annotated[int, msgspec.Meta(ge=1, le=MOST_STEPS)]
 _Text = Annotated[str, msgspec.Meta(max_length=400)]
 
 _NAME: Final = re.compile(r"(?P<id>[0-9a-z]{8,40})\.(?P<kind>call|window)\.json")
+_ENDINGS: Final = (".call.json", ".window.json")
+_MOST_FILES: Final = 10_000
+"""In the folder, whatever they are called, that a look goes through: 2 ms."""
+_LARGEST: Final = 1 << 20
+"""Bytes of a request or an answer: one that names 10^5 ranks has 600 kB."""
 
 State = Literal["accepted", "late", "recorded", "refused", "ended"]
 """``accepted``: it will record the steps that were named; ``late``: it records others, since those were over;
@@ -106,10 +112,18 @@ def names(run: Path) -> list[tuple[str, str, str]]:
     """What lies in the folder: names, with the request and the kind of each, in the order of the requests."""
     try:
         with os.scandir(run / layout.REQUESTS) as entries:
-            matches = [_NAME.fullmatch(entry.name) for entry in entries]
+            found = [entry.name for entry in itertools.islice(entries, _MOST_FILES) if entry.name.endswith(_ENDINGS)]
     except OSError:
         return []
-    return sorted((match[0], match["id"], match["kind"]) for match in matches if match)
+    return sorted((match[0], match["id"], match["kind"]) for match in map(_NAME.fullmatch, found) if match)
+
+
+def changed_ns(run: Path, file: str = "") -> int:
+    """When the folder, or a file in it, was changed last, by the clock of its disk; 0 where it is not there."""
+    try:
+        return (run / layout.REQUESTS / file).lstat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def call(run: Path, name: str) -> None:
@@ -129,16 +143,25 @@ def ask(run: Path, name: str, window: WindowRequest) -> None:
 
 
 def read_window(run: Path, file: str) -> WindowRequest | None:
-    """What was asked for; None where it is gone, or is not whole yet."""
-    with contextlib.suppress(FileNotFoundError, PerfhooksError):
-        return read_json(layout.below(run / layout.REQUESTS, file), WindowRequest, "a request")
+    """What was asked for; None where it is gone.
+
+    Raises:
+        PerfhooksError: It is no request, or asks for more than a request may.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        return read_json(layout.below(run / layout.REQUESTS, file), WindowRequest, "a request", _LARGEST)
     return None
 
 
 def outstanding(run: Path, stage: str) -> list[WindowRequest]:
     """The windows of a loop that were asked for, by whomever."""
-    windows = (read_window(run, file) for file, _, kind in names(run) if kind == "window")
-    return [window for window in windows if window is not None and window.stage == stage]
+    found = []
+    for file, _, kind in names(run):
+        with contextlib.suppress(PerfhooksError):
+            window = read_window(run, file) if kind == "window" else None
+            if window is not None and window.stage == stage:
+                found.append(window)
+    return found
 
 
 def is_asked(run: Path, name: str) -> bool:
@@ -177,7 +200,7 @@ def _heard(run: Path, name: str, pattern: str, kind: type[_T]) -> Iterator[_T]:
     folder = run / layout.REQUESTS / name
     for file in sorted(file for file in _files(folder) if re.fullmatch(pattern, file)):
         with contextlib.suppress(FileNotFoundError, PerfhooksError):
-            yield read_json(folder / file, kind, "an answer")
+            yield read_json(folder / file, kind, "an answer", _LARGEST)
 
 
 def _files(folder: Path) -> list[str]:
