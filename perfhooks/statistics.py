@@ -11,8 +11,9 @@ import functools
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
+import msgspec
 import numpy as np
 
 from perfhooks.errors import OptionError
@@ -81,18 +82,23 @@ def student(tail: float, freedom: float) -> float:
     return float(np.sqrt(freedom) * np.tan(place))
 
 
+_Logarithm = Annotated[float, msgspec.Meta(ge=-50, le=50)]
+"""Of any time from what no clock tells to longer than there is, and of any ratio of two."""
+_Deviation = Annotated[float, msgspec.Meta(ge=0, le=50)]
+
+
 @dataclass(frozen=True)
 class Level:
     """The median step time of one run, and how well its steps tell it; logarithms, so that a ratio is a difference."""
 
-    log: float
-    below: float
+    log: _Logarithm
+    below: _Deviation
     """How far the interval reaches below."""
-    above: float
-    steps: int
-    spread: float = 0.0
+    above: _Deviation
+    steps: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+    spread: _Deviation = 0.0
     """How much steps differ, as a standard deviation by the middle half of them: what disturbs is not counted twice."""
-    drift: float = 0.0
+    drift: _Deviation = 0.0
     """How much the medians of the eighths of the run differ, as a standard deviation, beyond what single steps do to
     them: it is 0 where nothing but chance tells one part from the next."""
 

@@ -6,6 +6,7 @@ A sentence, a table beside it and the page say the same number with the same dig
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 _TIMES: Final = (("us", 1e-3), ("ms", 1.0), ("s", 1e3), ("min", 6e4), ("h", 3.6e6))
@@ -79,6 +80,26 @@ def _plain(value: float) -> str:
 _COMMANDS: Final = (*(code for code in range(32) if code not in (9, 10)), *range(127, 160))
 _DIRECTIONS: Final = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _HARMLESS: Final = dict.fromkeys((*_COMMANDS, *_DIRECTIONS), "\N{REPLACEMENT CHARACTER}")
+
+
+_BREAKS: Final = dict.fromkeys((0x09, 0x0A, 0x2028, 0x2029), " ")
+
+
+def line(text: object) -> str:
+    """A text as `printable` has it, in one line."""
+    return printable(text).translate(_BREAKS)
+
+
+# What markdown and the sites that show it make something else of than the text: entities and elements of HTML, links
+# and images, what looks like an address, code, a cell of a table, emphasis, and the mention of a person or of everyone.
+_MARKDOWN: Final = re.compile(r"[\\`*\[\]|]|(?<=:)//|(?<=www)\.", re.IGNORECASE)
+_NOBODY: Final = "@\N{ZERO WIDTH SPACE}"
+
+
+def markdown(text: object) -> str:
+    """A text as `line` has it, of which markdown shows the letters and makes nothing else."""
+    shown = line(text).replace("&", "&amp;").replace("<", "&lt;")
+    return _MARKDOWN.sub(r"\\\g<0>", shown).replace("@", _NOBODY)
 
 
 def printable(text: object) -> str:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import re
+import time
 
 import numpy as np
 import pytest
@@ -866,6 +867,81 @@ def test_a_test_does_not_pass_where_there_is_nothing_to_judge_by(folder, base):
         testing.assert_not_slower(base, short)
 
 
+FORMATTERS = {
+    "indented and sorted": lambda text: json.dumps(json.loads(text), indent=4, sort_keys=True),
+    "with a mark of its encoding": lambda text: text.encode("utf-8-sig"),
+    "by PowerShell": lambda text: json.dumps(json.loads(text), indent=2).encode("utf-16"),
+}
+
+
+@pytest.mark.parametrize("formatted", FORMATTERS.values(), ids=FORMATTERS)
+def test_a_baseline_that_went_through_a_formatter_is_one(base, slower, tmp_path, formatted):
+    made = tmp_path / "base.json"
+    run("--save", made, base)
+    before = run(made, slower).output
+    content = formatted(made.read_text())
+    made.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert run(made, slower).output == before
+
+
+ODD = "a\x1b]0;x\x07b\u202ec\r\nd\x9b @everyone <img src=x> ![i](http://x.y) [l](http://x.y) www.x.y &#64;here |`*"
+
+
+def test_texts_of_a_baseline_are_nothing_but_text(base, tmp_path):
+    """Neither a terminal nor a site that shows markdown makes anything of them."""
+    told = json.loads(baseline.encode(sources.read([[base]])[0]))
+    told |= {"label": ODD, "findings": {"rule": ODD}, "facts": {f"option {ODD}": ODD, "host": "x"}}
+    told["costs"]["texts"] = [f"{text}{ODD}" for text in told["costs"]["texts"]]
+    told["costs"]["counts"] = []
+    (tmp_path / "odd.json").write_text(json.dumps(told))
+    for form in ("text", "markdown"):
+        text = run(tmp_path / "odd.json", base, "--format", form).stdout
+        assert text.count("everyone") > 3
+        assert all(letter == "\n" or letter.isprintable() or letter == "\u200b" for letter in text)
+        assert not re.search(r"^d", text, re.MULTILINE), "no line of its own"
+    for mark in ("@everyone", "<img", "http://", "www.x", "&#64;", " [l]", " |`", "`*"):
+        assert mark not in text, mark
+    assert "@\u200beveryone &lt;img src=x> !\\[i\\](http:\\//x.y)" in text
+
+
+def broken():
+    """Baselines that are none, and in a few words why."""
+    plain = json.loads(baseline.encode(Side(label="x", stage="train")))
+    level = {"log": 1.0, "below": 0.1, "above": 0.1, "steps": 100}
+    costs = plain["costs"] | {"texts": ["a"], "steps": 1, "wall": 1}
+    row = [0] * 9
+    yield "deep", b'{"perfhooks_baseline":1,"label":' + b"[" * 10**5
+    yield "no UTF-8", b'{"perfhooks_baseline":1,"label":"\xff"}'
+    yield "NaN", b'{"perfhooks_baseline":1,"label":"x","stage":"y","waited":[NaN]}'
+    yield "cut", json.dumps(plain).encode()[:-20]
+    yield "format 0", plain | {"perfhooks_baseline": 0}
+    yield "format -1", plain | {"perfhooks_baseline": -1}
+    yield "another format of costs", plain | {"costs": costs | {"format": -1}}
+    for value in (1e308, -1e308, 10**400, -1, None):
+        yield f"level {str(value)[:9]}", plain | {"levels": [level | {"log": value and value * 99}]}
+        yield f"rank {str(value)[:9]}", plain | {"ranks": {"0": value}}
+        yield f"steps {str(value)[:9]}", plain | {"levels": [level | {"steps": value}]}
+        yield f"bytes {str(value)[:9]}", plain | {"costs": costs | {"peak_bytes": {"cpu": value}}}
+    yield "an uneven row", plain | {"costs": costs | {"host": [row[:-1]]}}
+    yield "a text that is not there", plain | {"costs": costs | {"host": [[7, *row[1:]]]}}
+    yield "uneven counts", plain | {"costs": costs | {"counts": [[0, 0, 0]]}}
+    yield "a long text", plain | {"label": "x" * 10**5}
+    yield "300,000 rows", plain | {"costs": costs | {"host": [row] * 300_000}}
+    yield "30,000 rows", plain | {"costs": costs | {"host": [row] * 30_000}}
+
+
+def test_a_broken_baseline_is_one_line_and_soon(base, tmp_path):
+    path = tmp_path / "broken.json"
+    for name, told in broken():
+        path.write_bytes(told if isinstance(told, bytes) else json.dumps(told).encode())
+        began = time.process_time()
+        error = run(path, base).exception
+        assert isinstance(error, PerfhooksError), (name, error)
+        assert "broken.json" in str(error), name
+        assert "\n" not in str(error)
+        assert time.process_time() - began < 1, name
+
+
 # --- what cannot be ---
 
 
@@ -879,7 +955,7 @@ def test_bad_input_is_one_line_each(folder, base, tmp_path):
         ((tmp_path / "none", base), "does not exist"),
         ((tmp_path / "empty", base), "no run"),
         ((tmp_path / "no.json", base), "no.json"),
-        ((tmp_path / "b.json", base), "not a baseline"),
+        ((tmp_path / "b.json", base), "format 99 is newer"),
         ((validation, base), "no stage in common"),
         ((silent, base), "nothing to compare"),
         ((base,), "takes two runs"),

@@ -610,6 +610,17 @@ def test_the_timeline_of_a_long_training_is_read_in_parts(tmp_path):
     assert all(abs(wall - step / 1000) < 1.5 for step, wall in zip(found["step"], found["wall_ms"], strict=True))
 
 
+def test_what_a_baseline_says_cannot_draw_on_a_terminal_with_an_error(run, tmp_path, monkeypatch, capsys):
+    kept = {"perfhooks_baseline": 1, "label": "x", "stage": "tr\nain\x1b[2J", "costs": {"format": 2}}
+    lists = {"texts": [], "host": [], "device": [], "counts": []}
+    (tmp_path / "base.json").write_text(json.dumps(kept | {"costs": kept["costs"] | lists}))
+    (run / "rank0.timeline.csv").write_text(HEADER + "train,0,wait,1.0,\n")
+    code, said = called(monkeypatch, capsys, "compare", tmp_path / "base.json", run)
+    assert code == 2
+    assert said.startswith("perfhooks: the sides have no stage in common: tr ain")
+    assert said.removesuffix("\n").replace("\N{REPLACEMENT CHARACTER}", "").isprintable()
+
+
 # --- the cost of a window does not grow ---
 
 

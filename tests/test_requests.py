@@ -254,7 +254,7 @@ def test_a_running_loop_is_asked_from_the_command_line_and_by_a_signal(tmp_path)
         steps = prof.step_num
     captures = sorted((place.load() for place in Run(tmp_path / "r").places()), key=lambda each: each.first)
     assert [each.last - each.first + 1 for each in captures] in ([2, 2, 3, 1, 3], [2, 3, 2, 1, 3])
-    assert [each.request for each in captures[3:]] == ["00000000000000ff", "signal"]
+    assert [each.request for each in captures[3:]] == ["00000000000000fe", "signal"]
     assert "it was to begin with step 0" in captures[3].notes[0]
     assert all(before.last < after.first for before, after in itertools.pairwise(captures))
     assert captures[-1].last <= steps

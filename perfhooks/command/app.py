@@ -10,7 +10,7 @@ import typer
 from perfhooks.command import capture, compare, demo, doctor, flame, merge, report, run, schedule, show, top, trying
 from perfhooks.errors import PerfhooksError
 from perfhooks.version import __version__
-from perfhooks.words import printable
+from perfhooks.words import line
 
 app = typer.Typer(
     add_completion=True,
@@ -49,7 +49,7 @@ def main() -> None:
     try:
         app(args=run.separated(sys.argv[1:]))
     except PerfhooksError as error:
-        typer.echo(printable(f"perfhooks: {error}"), err=True)
+        typer.echo(line(f"perfhooks: {error}"), err=True)
         sys.exit(2)
     except ModuleNotFoundError as error:
         if error.name != "torch":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from perfhooks.comparing import saved
 from perfhooks.comparing.side import Kept, Side
 from perfhooks.errors import PerfhooksError
+from perfhooks.run.reading import check_format, said
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,11 +18,19 @@ if TYPE_CHECKING:
 FORMAT: Final = 1
 """Of a baseline. 1: the first."""
 
-_MARK: Final = b'{"perfhooks_baseline":'
+_MARK: Final = "perfhooks_baseline"
+_LARGEST: Final = 4 << 20
+"""Bytes of a baseline: one that somebody's formatter has given a line for each number has 0.5 MB."""
 _ROWS: Final = 400
 """How many rows of costs it keeps; with these it has some 50 kB."""
 _PRIVATE: Final = ("host",)
 """Facts that tell more than a comparison needs."""
+
+
+class _Marked(msgspec.Struct):
+    """What says in which way the rest is written."""
+
+    perfhooks_baseline: int
 
 
 class _BaselineFile(Kept, kw_only=True):
@@ -31,9 +41,21 @@ class _BaselineFile(Kept, kw_only=True):
 
 
 def is_baseline(path: Path) -> bool:
-    """Whether a file says that it is one."""
+    """Whether a file says that it is one, wherever in it: formatters indent and sort."""
+    return f'"{_MARK}"' in _text(path, "replace")
+
+
+def _text(path: Path, errors: str = "strict") -> str:
+    """A file, as far as it is no larger than a baseline, in any of the encodings in which programs write JSON."""
     with path.open("rb") as file:
-        return file.read(len(_MARK)) == _MARK
+        content = file.read(_LARGEST)
+    return content.decode(json.detect_encoding(content), errors)
+
+
+def _whole(path: Path) -> str:
+    if path.stat().st_size > _LARGEST:
+        raise ValueError(f"it is larger than {_LARGEST >> 20} MB")
+    return _text(path)
 
 
 def encode(side: Side) -> bytes:
@@ -45,7 +67,7 @@ def encode(side: Side) -> bytes:
     kept = {name: getattr(side, name) for name in Kept.__struct_fields__}
     kept["facts"] = {name: text for name, text in side.facts.items() if name not in _PRIVATE and not _is_path(text)}
     costs = msgspec.Raw(saved.encode(side.costs, most=_ROWS))
-    return msgspec.json.encode({"perfhooks_baseline": FORMAT, **kept, "costs": costs}) + b"\n"
+    return msgspec.json.encode({_MARK: FORMAT, **kept, "costs": costs}) + b"\n"
 
 
 def _is_path(text: str) -> bool:
@@ -59,10 +81,10 @@ def decode(path: Path) -> Side:
         PerfhooksError: It is none, or of a newer perfhooks.
     """
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=_BaselineFile)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise PerfhooksError(f"{path}: not a baseline ({error})") from error
-    if found.perfhooks_baseline > FORMAT:
-        raise PerfhooksError(f"{path}: format {found.perfhooks_baseline} is newer than this perfhooks knows")
+        text = _whole(path)
+        check_format(path, msgspec.json.decode(text, type=_Marked).perfhooks_baseline, FORMAT)
+        found = msgspec.json.decode(text, type=_BaselineFile)
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise PerfhooksError(f"{path}: not a baseline ({said(error)})") from error
     kept = {name: getattr(found, name) for name in Kept.__struct_fields__}
     return Side(costs=saved.decode(bytes(found.costs), path), **kept)

@@ -57,16 +57,19 @@ class Spent(NamedTuple):
         return Spent(self.calls + other.calls, self.nanoseconds + other.nanoseconds)
 
 
+Amount = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+"""Of calls, bytes or nanoseconds, which are 104 days; so that a sum of all rows is one, too."""
+Text = Annotated[str, msgspec.Meta(max_length=1 << 14)]
+"""A name, a title or a fact."""
+
+
 class Collective(msgspec.Struct, frozen=True):
     """The collectives of one kind."""
 
-    operation: str
-    count: int
-    nanoseconds: int
-    bytes: int
-
-
-Amount = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+    operation: Text
+    count: Amount
+    nanoseconds: Amount
+    bytes: Amount
 
 
 class Plain(msgspec.Struct, kw_only=True):
@@ -77,17 +80,17 @@ class Plain(msgspec.Struct, kw_only=True):
     wall: Amount = 0
     """What they took together, in nanoseconds."""
     collectives: list[Collective] = msgspec.field(default_factory=list)
-    peak_bytes: dict[str, int] = msgspec.field(default_factory=dict)
+    peak_bytes: dict[Text, Amount] = msgspec.field(default_factory=dict)
     """The most memory that was allocated, by device."""
     shapes: bool = False
     """Whether shapes were recorded."""
     frames: bool = False
     """Whether Python frames and modules were."""
-    batch: str = ""
+    batch: Text = ""
     """The first operator of a step that has shapes, and they."""
-    fetches: int = 0
+    fetches: Amount = 0
     """How many batches a DataLoader gave in these steps."""
-    device_name: str = ""
+    device_name: Text = ""
 
 
 class Costs(Plain, kw_only=True):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 
 from perfhooks.comparing.around import Where
-from perfhooks.comparing.costs import FORMAT, MOST_ROWS, Amount, Costs, Plain, Spent, shortened
+from perfhooks.comparing.costs import FORMAT, MOST_ROWS, Amount, Costs, Plain, Spent, Text, shortened
 from perfhooks.errors import PerfhooksError
+from perfhooks.run.reading import check_format, said
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NAME: Final = "costs.json"
 """What a window's file is called, after its rank."""
@@ -16,14 +20,19 @@ NAME: Final = "costs.json"
 _ROW: Final = len(Where._fields) + len(Spent._fields)
 
 
+_MOST_ROWS: Final = 2 * MOST_ROWS
+"""Of a file: what is summed because it is small has a row for each part and kind besides."""
+_Rows = Annotated[list[list[Amount]], msgspec.Meta(max_length=_MOST_ROWS)]
+
+
 class _CostsFile(Plain, kw_only=True):
     """The layout of the file."""
 
     format: int
-    texts: list[str]
-    host: list[list[Amount]]
-    device: list[list[Amount]]
-    counts: list[list[int]]
+    texts: list[Text]
+    host: _Rows
+    device: _Rows
+    counts: _Rows
 
 
 def encode(costs: Costs, *, most: int = MOST_ROWS) -> bytes:
@@ -59,27 +68,26 @@ def is_old(content: bytes) -> bool:
     return content.startswith(b'{"format":1,')
 
 
-def decode(content: bytes, source: object) -> Costs:
+def decode(content: bytes, source: Path) -> Costs:
     """Read what `encode` wrote.
 
     Args:
         content: The file.
-        source: What to call it if it is none.
+        source: Where it was.
 
     Raises:
         PerfhooksError: It is none, or of a newer perfhooks.
     """
     try:
         found = msgspec.json.decode(content, type=_CostsFile)
-        if found.format > FORMAT:
-            raise PerfhooksError(f"{source}: format {found.format} is newer than this perfhooks knows")
-        if found.format < FORMAT:
+        if 0 < found.format < FORMAT:
             raise PerfhooksError(f"{source} is of an older perfhooks: make it anew")
+        check_format(source, found.format, FORMAT)
         plain = {name: getattr(found, name) for name in Plain.__struct_fields__}
         counts = {found.texts[name]: count for name, count in found.counts}
         return Costs(host=_rows(found, found.host), device=_rows(found, found.device), counts=counts, **plain)
-    except (msgspec.MsgspecError, IndexError, ValueError, TypeError) as error:
-        raise PerfhooksError(f"{source}: not the costs of a window ({error})") from error
+    except (msgspec.MsgspecError, IndexError, ValueError, TypeError, RecursionError) as error:
+        raise PerfhooksError(f"{source}: not the costs of a window ({said(error)})") from error
 
 
 def _rows(found: _CostsFile, rows: list[list[int]]) -> dict[Where, Spent]:

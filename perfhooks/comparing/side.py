@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
 import perfhooks.trace
 from perfhooks import words
 from perfhooks.comparing import saved
-from perfhooks.comparing.costs import Costs, measure, together
+from perfhooks.comparing.costs import Amount, Costs, Text, measure, together
 from perfhooks.comparing.facts import facts
 from perfhooks.errors import PerfhooksError
 from perfhooks.report import window_data
@@ -31,21 +31,26 @@ _UNEVEN: Final = 1.25
 """From there on the mean step says something else than the median one."""
 
 
+_Rank = Annotated[int, msgspec.Meta(ge=0, lt=10**6)]
+_Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+_Part = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
 class Kept(msgspec.Struct, kw_only=True):
     """What is known of one side, as far as a baseline keeps it as it is."""
 
-    label: str
-    stage: str
-    facts: dict[str, str] = msgspec.field(default_factory=dict)
+    label: Text
+    stage: Text
+    facts: dict[Text, Text] = msgspec.field(default_factory=dict)
     """What may differ besides: versions, device, schedule, ..."""
     levels: list[Level] = msgspec.field(default_factory=list)
     """The median of the unrecorded steps of each run."""
-    windows: int = 0
-    findings: dict[str, str] = msgspec.field(default_factory=dict)
+    windows: Amount = 0
+    findings: dict[Text, Text] = msgspec.field(default_factory=dict)
     """Title by rule, of the last window."""
-    ranks: dict[int, float] = msgspec.field(default_factory=dict)
+    ranks: dict[_Rank, _Milliseconds] = msgspec.field(default_factory=dict)
     """Milliseconds of the median step of each rank, recorded or not."""
-    waited: list[float] = msgspec.field(default_factory=list)
+    waited: list[_Part] = msgspec.field(default_factory=list)
     """What share of its time the thread that steps waited for a processor, for each run that tells."""
 
 

@@ -33,18 +33,19 @@ def text(made: Comparison) -> str:
         lines += ["", made.recorded]
         lines += [f"  {place}. {each}" for place, each in enumerate(made.told, 1)] or ["  no difference"]
         lines += [f"  {each}" for each in _besides(made)]
-    return "\n".join(lines)
+    return "\n".join(map(words.line, lines))
 
 
 def markdown(made: Comparison) -> str:
     """A comparison for a pull request, in at most `MOST_LINES` lines."""
-    lines = [f"### {_cut(made.a.label)} → {_cut(made.b.label)}", "", f"**{made.sentence}**", ""]
-    lines += [f"- differs: {each}" for each in _differs(made)]
-    lines += [f"- note: {each}" for each in made.notes[:_NOTES]]
+    say = words.markdown
+    lines = [f"### {say(_cut(made.a.label))} → {say(_cut(made.b.label))}", "", f"**{say(made.sentence)}**", ""]
+    lines += [f"- differs: {say(each)}" for each in _differs(made)]
+    lines += [f"- note: {say(each)}" for each in made.notes[:_NOTES]]
     if made.recorded:
-        lines += ["", made.recorded, ""]
-        lines += [f"{place}. {each}" for place, each in enumerate(made.told, 1)] or ["No difference."]
-        lines += [f"- {each}" for each in _besides(made)]
+        lines += ["", say(made.recorded), ""]
+        lines += [f"{place}. {say(each)}" for place, each in enumerate(made.told, 1)] or ["No difference."]
+        lines += [f"- {say(each)}" for each in _besides(made)]
         for name, most in _TABLES:
             table = list(_table(name, made.views.get(name, ()), most, shares=made.shares))
             lines += table if len(lines) + len(table) <= MOST_LINES else []
@@ -89,7 +90,7 @@ def _table(name: str, rows: Sequence[Contribution], most: int, *, shares: bool) 
     for each in shown:
         sign = "+" if each.difference >= 0 else "-"
         calls = f"{each.count_a:.4g} → {each.count_b:.4g}" if each.count_a or each.count_b else ""
-        title = _cut(sentences.subject(each)).replace("|", "\\|")
+        title = words.markdown(_cut(sentences.subject(each)))
         yield f"| {title} | {say(each.a)} | {say(each.b)} | {sign}{say(abs(each.difference))} | {calls} |"
 
 

@@ -17,6 +17,7 @@ from perfhooks.comparing.sources import read
 from perfhooks.comparing.verdict import TOLERANCE
 from perfhooks.errors import OptionError
 from perfhooks.progress import working
+from perfhooks.words import line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +61,7 @@ def save(runs: Sequence[Path], stage: str | None, path: Path) -> None:
 
 def _warn(side: Side) -> None:
     for note in side.notes:
-        typer.echo(f"perfhooks: {note}", err=True)
+        typer.echo(line(f"perfhooks: {note}"), err=True)
 
 
 def tell(made: Comparison, form: Literal["text", "markdown", "json"]) -> None:
