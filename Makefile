@@ -6,6 +6,8 @@ VENV ?= .venv
 WORKERS ?= 2
 # damaged traces in `make fuzz`, about three hundred a second
 CASES ?= 200000
+# and of what instead of traces and run folders: "baselines requests"
+OF ?=
 # mutants in `make mutants`: how many, of which room (all of them if empty), which ones, and how many at once
 N ?= 100
 ROOM ?=
@@ -62,8 +64,8 @@ dist: setup  ## build the wheel and try it in an empty environment, without torc
 bench: setup  ## measure what profiling costs, beside the peers
 	$(BIN)/python benchmarks/run.py
 
-fuzz: setup  ## damage traces and run folders in CASES ways: all is made of them, or one line says why not
-	$(BIN)/python benchmarks/fuzz.py --cases $(CASES)
+fuzz: setup  ## damage traces and run folders (or OF others) in CASES ways: all is made of them, or one line says why not
+	$(BIN)/python benchmarks/fuzz.py --cases $(CASES) $(if $(OF),--of $(OF))
 
 mutants: $(VENV)/.mutants-ready  ## change N things (of ROOM), one at a time, and list the changes that no test notices
 	$(BIN)/python benchmarks/mutants.py --count $(N) --seed $(SEED) --jobs $(JOBS) $(if $(ROOM),--room $(ROOM)) $(if $(MAP),--map-again)

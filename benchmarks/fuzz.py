@@ -1,13 +1,15 @@
 """Damage real traces and run folders in every way we can think of: what is made of them is whole, or one line why not.
 
     python benchmarks/fuzz.py --cases 200000
+    python benchmarks/fuzz.py --of baselines requests --cases 100000
 
 Each case is a piece of a recorded trace (of the folder in PERFHOOKS_TRACES, or ../shared/traces, or of what this
 repository can write itself), with fields, events, keys or bytes changed; or a small run folder, with files changed.
 Some of what perfhooks makes of it is made: tables, on a terminal and in files, the page, every handler's files, flame
-graphs, a merged trace, a comparison. A case fails on any other exception, on what cannot be written or would move the
-cursor of a terminal, on more than ten seconds of a processor, or on memory out of proportion to its size. Failing cases
-are kept beside the report, and the same numbers give the same cases again: --seed 7 --first 4711 --cases 1.
+graphs, a merged trace, a comparison. With --of it is something else that others may have written, see `OTHERS`. A case
+fails on any other exception, on what cannot be written or would move the cursor of a terminal, on more than ten seconds
+of a processor, or on memory out of proportion to its size. Failing cases are kept beside the report, and the same
+numbers give the same cases again: --seed 7 --first 4711 --cases 1.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import bisect
 import collections
+import functools
 import gzip
 import json
 import logging
@@ -27,12 +30,14 @@ import tempfile
 import time
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 os.environ["POLARS_MAX_THREADS"] = "1"  # cases are small, and there may be several of us
 
 import attacks
+import baseline_cases
 import examinations
+import request_cases
 import run_folders
 
 if TYPE_CHECKING:
@@ -97,6 +102,23 @@ CATEGORIES = (
     *("cpu_op", "user_annotation", "python_function", "cuda_runtime", "kernel", "gpu_memcpy", "gpu_memset"),
     *("gpu_user_annotation", "cuda_sync", "overhead", "cpu_instant_event", "fwdbwd", "ac2g", "Trace", "", "new_kind"),
 )
+
+
+class Cases(Protocol):
+    """A kind of cases: each is made, and then examined, by the same dice."""
+
+    path: Path
+    """What is kept of a case that fails."""
+
+    def make(self, dice: random.Random, damage: Callable[[bytes], bytes]) -> None:
+        """Make the next case; ``damage`` changes bytes."""
+
+    def examine(self, dice: random.Random) -> str:
+        """Use it; say what became of it."""
+
+
+OTHERS: dict[str, Callable[[Path], Cases]] = {"baselines": baseline_cases.Cases, "requests": request_cases.Cases}
+"""What is neither a trace nor a run folder, by name: made with a folder of its own."""
 
 
 class SlowError(Exception):
@@ -259,22 +281,27 @@ class Case:
 
     def bytes(self, data: bytes) -> bytes:
         """Change some bytes."""
-        text = bytearray(data)
-        for _ in range(self.dice.choice((1, 1, 3, 10))):
-            first = self.dice.randrange(len(text) + 1)
-            last = min(len(text), first + self.dice.choice((1, 1, 10, 100, 1000)))
-            what = self.dice.randrange(5)
-            if what == 0:
-                del text[first:last]
-            elif what == 1:
-                text[first:first] = text[first:last]
-            elif what == 2:
-                text[first:last] = self.dice.choice(LITERALS)
-            elif what == 3:
-                text[first:last] = bytes(self.dice.randrange(256) for _ in range(last - first))
-            else:
-                del text[first:]
-        return bytes(text)
+        return damaged_bytes(self.dice, data)
+
+
+def damaged_bytes(dice: random.Random, data: bytes) -> bytes:
+    """Change some bytes."""
+    text = bytearray(data)
+    for _ in range(dice.choice((1, 1, 3, 10))):
+        first = dice.randrange(len(text) + 1)
+        last = min(len(text), first + dice.choice((1, 1, 10, 100, 1000)))
+        what = dice.randrange(5)
+        if what == 0:
+            del text[first:last]
+        elif what == 1:
+            text[first:first] = text[first:last]
+        elif what == 2:
+            text[first:last] = dice.choice(LITERALS)
+        elif what == 3:
+            text[first:last] = bytes(dice.randrange(256) for _ in range(last - first))
+        else:
+            del text[first:]
+    return bytes(text)
 
 
 def examine(path: Path, dice: random.Random, wanted: argparse.Namespace, made: collections.Counter[str]) -> str:
@@ -327,6 +354,26 @@ def bound_memory() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (used + SPACE, hard))
 
 
+class OtherBench:
+    """Where cases of one other kind are made and tried."""
+
+    def __init__(self, folder: Path, kind: str, seed: int) -> None:
+        folder.mkdir()
+        self._cases = OTHERS[kind](folder)
+        self.path, self._seed = self._cases.path, f"{kind} {seed}"
+        self.made: collections.Counter[str] = collections.Counter()
+        dice = random.Random(0)
+        for _ in range(3):  # whatever is imported late
+            self._cases.make(dice, bytes)
+            self._cases.examine(dice)
+
+    def attempt(self, number: int) -> str:
+        """Make and try a case; say what became of it."""
+        dice = random.Random(f"{self._seed}:{number}")
+        self._cases.make(dice, functools.partial(damaged_bytes, dice))
+        return examined(self.path, lambda: self._cases.examine(dice))
+
+
 class Bench:
     """Where cases are made and tried, one after the other."""
 
@@ -359,6 +406,7 @@ def main() -> None:
     parser.add_argument("--folders", type=float, default=0.002, help="the share of cases that are run folders")
     parser.add_argument("--all", type=float, default=ALL, help="the share of traces of which everything is made")
     parser.add_argument("--one", type=float, default=ONE, help="the share of traces of which one thing is made")
+    parser.add_argument("--of", choices=OTHERS, nargs="*", help="so many cases of each of these, and of nothing else")
     parser.add_argument("--only", metavar="USE", help="make this of each trace, and nothing else: page, try, ...")
     parser.add_argument("--attacks", action="store_true", help="the traces of attacks.py as well, at full size")
     parser.add_argument("--keep", type=Path, default=Path(), help="folder for cases that fail")
@@ -366,35 +414,42 @@ def main() -> None:
     logging.disable()
     for each in (signal.SIGALRM, signal.SIGPROF):
         signal.signal(each, too_slow)
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as name:
+        folder = Path(name)
+        benches = [OtherBench(folder / kind, kind, options.seed) for kind in options.of or ()]
+        benches = benches or [Bench(folder, options)]
+        if Path("/proc/self/statm").exists():
+            bound_memory()
+        failed = sum(tried(bench, options) for bench in benches)
+    attacked = [name for name in attacks.FULL if options.attacks and not attacks.attack([name], None, tell=False)]
+    sys.exit(f"failed: {', '.join(attacked)}" if attacked else bool(failed))
+
+
+def tried(bench: Bench | OtherBench, options: argparse.Namespace) -> int:
+    """Try all cases of a bench, and tell of them; how many failed in different ways."""
     outcomes: collections.Counter[str] = collections.Counter()
     failures: dict[str, str] = {}
     began = time.perf_counter()
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
-        bench = Bench(Path(folder), options)
-        if Path("/proc/self/statm").exists():
-            bound_memory()
-        for number in range(options.first, options.first + options.cases):
-            try:
-                outcomes[bench.attempt(number)] += 1
-            except Exception as error:  # noqa: BLE001 -- this is what we are looking for
-                outcomes["failed"] += 1
-                last = traceback.extract_tb(error.__traceback__)[-1]
-                place = f"{type(error).__name__} at {Path(last.filename).name}:{last.lineno}"
-                if place not in failures:
-                    failures[place] = f"case {number}: {traceback.format_exc(limit=-6)}"
-                    print(failures[place], flush=True)
-                    kept = options.keep / f"fuzz-{options.seed}-{number}.json"
-                    kept.write_bytes(bench.path.read_bytes())
-                if len(failures) >= KEPT:
-                    break
-            if sum(outcomes.values()) % 1000 == 0:
-                rate = sum(outcomes.values()) / (time.perf_counter() - began)
-                print(f"{sum(outcomes.values())} cases, {rate:.0f} a second: {dict(outcomes)}", flush=True)
+    for number in range(options.first, options.first + options.cases):
+        try:
+            outcomes[bench.attempt(number)] += 1
+        except Exception as error:  # noqa: BLE001 -- this is what we are looking for
+            outcomes["failed"] += 1
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{type(error).__name__} at {Path(last.filename).name}:{last.lineno}"
+            if place not in failures:
+                failures[place] = f"case {number}: {traceback.format_exc(limit=-6)}"
+                print(failures[place], flush=True)
+                (options.keep / f"fuzz-{options.seed}-{number}.json").write_bytes(bench.path.read_bytes())
+            if len(failures) >= KEPT:
+                break
+        if sum(outcomes.values()) % 1000 == 0:
+            rate = sum(outcomes.values()) / (time.perf_counter() - began)
+            print(f"{sum(outcomes.values())} cases, {rate:.0f} a second: {dict(outcomes)}", flush=True)
     print(f"{sum(outcomes.values())} cases: {dict(outcomes)}")
     print("made", dict(bench.made.most_common()))
-    print(*failures, sep="\n")
-    attacked = [name for name in attacks.FULL if options.attacks and not attacks.attack([name], None, tell=False)]
-    sys.exit(f"failed: {', '.join(attacked)}" if attacked else bool(failures))
+    print(*failures.values(), sep="\n")
+    return len(failures)
 
 
 if __name__ == "__main__":

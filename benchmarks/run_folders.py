@@ -20,11 +20,13 @@ from perfhooks.run.publishing import publish_json
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 SOME = 2
 """So many things are made of a folder, where everything costs 30 times what damaging one does."""
+LIKELY = 0.8
+"""How often a text takes the place of a text, and a number that of a number, where there are odd ones."""
 LAST = 2
 """The rank whose window waits."""
 WINDOW = "train-000010-000012"
@@ -79,23 +81,30 @@ def damaged(source: Path, target: Path, dice: random.Random, damage: Callable[[b
             path.unlink()
             path.mkdir()
         elif what < 0.6 and path.suffix == ".json":
-            path.write_bytes(json.dumps(_mutated(json.loads(path.read_bytes()), dice)).encode("utf-8", "surrogatepass"))
+            path.write_bytes(json.dumps(mutated(json.loads(path.read_bytes()), dice)).encode("utf-8", "surrogatepass"))
         else:
             path.write_bytes(damage(path.read_bytes()))
     return target
 
 
-def _mutated(value: object, dice: random.Random) -> object:
-    """A JSON value in which something, somewhere, is something else."""
+def mutated(value: object, dice: random.Random, odd: Sequence[object] = ()) -> object:
+    """A JSON value in which something, somewhere, is something else.
+
+    Args:
+        value: Any.
+        dice: What decides.
+        odd: What it may be beside what `fuzz` finds nasty.
+    """
     from fuzz import NASTY
 
     keys = list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
     if not keys or dice.random() < 0.15:
-        return dice.choice(NASTY)
+        of_kind = [each for each in odd if type(each) is type(value)] if dice.random() < LIKELY else []
+        return dice.choice(of_kind or (*NASTY, *odd))
     key = dice.choice(keys)
     if isinstance(value, dict):
-        return {**value, key: _mutated(value[key], dice)}
-    return [*value[:key], _mutated(value[key], dice), *value[key + 1 :]]  # type: ignore[index]
+        return {**value, key: mutated(value[key], dice, odd)}
+    return [*value[:key], mutated(value[key], dice, odd), *value[key + 1 :]]  # type: ignore[index]
 
 
 def examine(run: Path, dice: random.Random, some: int = SOME) -> str:

@@ -39,3 +39,13 @@ def test_damaged_traces_are_read_or_refused(tmp_path, recorded):
     counts, made, *_ = done.stdout.splitlines()
     assert counts.startswith("200 cases: {")
     assert set(ast.literal_eval(made.removeprefix("made "))) >= USES
+
+
+@pytest.mark.parametrize("kind", ["baselines", "requests"])
+def test_what_else_others_may_write_is_taken_or_refused(tmp_path, kind):
+    command = [sys.executable, str(SCRIPT), "--of", kind, "--cases", "80", "--keep", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    counts = ast.literal_eval(done.stdout.splitlines()[0].removeprefix("80 cases: "))
+    assert len(counts) == 2, "some are good, some are not"
+    assert sum(counts.values()) == 80
