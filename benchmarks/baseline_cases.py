@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -26,7 +27,6 @@ ODD = (
 )
 """Texts that somebody would like a terminal or a site to make something of, and numbers at the edge of what may be."""
 FORBIDDEN = re.compile(r"@everyone|<img|(?<!\\)\]\(|http://|&#64;|www\.x")
-HARMLESS = "\n\u200b\N{REPLACEMENT CHARACTER}"
 FORMATS = ({}, {"indent": 4}, {"sort_keys": True}, {"indent": 1, "sort_keys": True}, {"ensure_ascii": False})
 ENCODINGS = ("utf-8", "utf-8", "utf-8", "utf-8-sig", "utf-16", "latin-1")
 PAGE = 0.005
@@ -72,7 +72,7 @@ class Cases:
                 raise WrongError(f"an error of several lines: {error}") from error
             return "refused"
         for text in (written.text(made), shown := written.markdown(made)):
-            if not all(letter in HARMLESS or letter.isprintable() for letter in text):
+            if any(letter != "\n" and moves(letter) for letter in text):
                 raise WrongError(f"commands reach the terminal: {text!r}")
         if FORBIDDEN.search(shown):
             raise WrongError(f"markdown makes more of a text than a text: {shown!r}")
@@ -80,6 +80,12 @@ class Cases:
         if dice.random() < PAGE:
             render(made)
         return "compared"
+
+
+def moves(letter: str) -> bool:
+    """Whether a letter is a command, half of one, the end of a line, or turns the direction of reading."""
+    turns = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
+    return unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp") or unicodedata.bidirectional(letter) in turns
 
 
 def _places() -> list[costs.Where]:
