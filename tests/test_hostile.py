@@ -254,7 +254,7 @@ TRAINING = """
 """
 NAMES_OF_A_RUN = (
     *("rank0.timeline.csv", "rank0.status.json", "rank0.slow.csv", "rank0.slow.folded", "rank0.worker.log"),
-    *("report.html", "report.json", ".page.cache.json", ".rank0.recording", ".rank0.process", "requests"),
+    *("run.json", "report.html", "report.json", ".page.cache.json", ".rank0.recording", ".rank0.process", "requests"),
     *(".rank0.lock", ".page.lock", ".run.lock", ".requests.lock", ".rank0.process.lock", "train-000001-000002"),
 )
 

@@ -576,11 +576,14 @@ def test_a_forged_request_is_refused_in_one_line(post, text, caplog):
     assert requests.heard(post.folder.parent, "00000003")[0].state == "refused"
 
 
-def test_sixteen_windows_wait_and_none_lies_a_billion_steps_ahead():
+def test_sixteen_windows_wait_and_none_lies_a_billion_steps_ahead(caplog):
     wanted, said = requested(*(ask(first=50) for _ in range(1000)))
     assert [each.state for each in said].count("accepted") == 16
     assert said[-1].why == "16 windows on request wait already"
     assert len(active(wanted)) == 16 * 3
+    assert not caplog.records
+    requested(*(ask(name="") for _ in range(1000)))
+    assert len(caplog.records) == 1, "a training may ask at every step"
     _, said = requested(ask(first=2**61), ask(first=10**6))
     assert [each.state for each in said] == ["refused", "accepted"]
 

@@ -164,6 +164,8 @@ class Profiler(TorchFace):
     def request(self, steps: int = 3, **recording: bool) -> None:
         """Record the next steps, whether or not the schedule does; where the schedule records them, those after them.
 
+        Sixteen windows on request wait at most; more are refused.
+
         Args:
             steps: How many.
             **recording: What to record on top of what the options say: ``with_stack``, ``profile_memory``,

@@ -63,6 +63,8 @@ class Requests:
         self.shortened = 0
         """How many steps less than the schedule asked for its windows have."""
         self._windows: list[RequestedWindow] = []
+        self._is_full = False
+        """Whether there was no place for the last one."""
 
     @property
     def is_until_stop(self) -> bool:
@@ -148,8 +150,10 @@ class Requests:
         self._windows = [other for other in self._windows if other is not window]
 
     def _place(self, asked: Asked, step: int) -> None:
-        if len(self._windows) >= MOST_WAITING:
-            self.loop.answer(asked, "refused", why=f"{MOST_WAITING} windows on request wait already")
+        was_full, self._is_full = self._is_full, len(self._windows) >= MOST_WAITING
+        if self._is_full:
+            if asked.name or not was_full:  # a training may ask at every step
+                self.loop.answer(asked, "refused", why=f"{MOST_WAITING} windows on request wait already")
             return
         if asked.first is not None and asked.first > step + _FARTHEST:
             self.loop.answer(asked, "refused", why=f"step {asked.first} is too far ahead: this is step {step}")
