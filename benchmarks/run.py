@@ -16,6 +16,10 @@ from comparison import machine
 GROUPS = {
     "idle": ("idle", "a step while nothing is recorded"),
     "watch": ("watching", "what watching the steps takes of a core, over a minute at each of three paces"),
+    "slow": (
+        "slow_causes",
+        "fourteen planted causes of slow steps: what is said of them, beside none and six busy programs",
+    ),
     "run": ("launching", "perfhooks run while nothing is recorded: a fetch, an update, the start of a Python"),
     "lightning": ("lightning_fit", "a step of a Lightning fit while nothing is recorded"),
     "operators": ("operator_table", "the operator table of a capture"),

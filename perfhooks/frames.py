@@ -15,14 +15,20 @@ COMPILER: Final = ("/torch/_dynamo/", "/torch/_inductor/", "/torch/_functorch/")
 """All of ``torch.compile``, also where it only passes a call on to code that it has compiled before."""
 COMPILES: Final = re.compile(r"/torch/_dynamo/convert_frame\.py$|/torch/_inductor/compile_fx\.py$|/triton/compiler/")
 """Its files that are only on the stack while it compiles."""
+TORCH: Final = "/torch/__init__.py"
+"""Where ``torch.compile`` is."""
 RECORDER: Final = ("/torch/profiler/", "/torch/autograd/profiler")
 LOADER: Final = "/torch/utils/data/"
 FETCHES: Final = re.compile(rf"{LOADER}|/perfhooks/recording/loader\.py$|/perfhooks/launching/loaders\.py$")
 """Those that fetch a batch, ours in between included."""
 MODELS: Final = "/torch/nn/modules/"
+CALLS_MODULE: Final = "_wrapped_call_impl"
+"""The function there that every call of a module begins with."""
 SAVES: Final = re.compile(r"/torch/(?:serialization\.py|distributed/checkpoint/)|/safetensors/")
 """Those that save and load."""
 COLLECTIVE: Final = re.compile(r"/torch/distributed/(?!checkpoint/|optim/)")
+WAITS: Final = re.compile(r"/(?:threading|queue)\.py$|/(?:multiprocessing|concurrent/futures)/")
+"""Python's own, in which a thread waits for another one."""
 BACKWARD: Final = re.compile(r"/torch/autograd/graph\.py$|/torch/_tensor\.py$")
 
 _HERE: Final = f"{Path(__file__).parent}{os.sep}"

@@ -236,7 +236,7 @@ def test_a_label_that_ends_closes_what_was_left_open_inside(seen, region):
 
 def test_a_part_that_hooks_begin_twice_is_one_and_before_a_window_it_is_none(seen, region):
     """As with a hook that comes for every micro-batch."""
-    parts = Parts(SimpleNamespace(region=region), {})
+    parts = Parts(SimpleNamespace(region=region, pulse=None), {})
     parts.begin("optimizer")
     parts.put(None, waiting=False)
     parts.begin("optimizer")

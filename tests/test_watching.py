@@ -28,6 +28,7 @@ from perfhooks.run.timeline import Timeline
 from perfhooks.watching import counters, sampling, slow, slow_steps, watch, watcher
 from perfhooks.watching.causes import Explainer, StepFacts
 from perfhooks.watching.counters import Collections, CountedThread, Counters
+from perfhooks.watching.looks import Look
 from perfhooks.watching.loops import WatchedLoop
 from perfhooks.watching.pace import Pace
 from perfhooks.watching.sampling import stack_of
@@ -89,8 +90,6 @@ def test_each_planted_slow_step_has_its_cause_and_its_line(tmp_path, channel):
     done = warm.run(channel, SCRIPT, tmp_path / "perf", timeout=300)
     assert done.returncode == 0, done.stderr
     found = {row.step: row for row in slow_steps.read(tmp_path / "perf/job/rank0.slow.csv")}
-    if found[60].cause == "busy processor":  # it computes, and so may others meanwhile
-        found[60] = found[60]._replace(cause="unknown", explained_ms=None)
     causes = dict(sorted(planted()))
     assert len(causes) == 17
     assert {
@@ -99,7 +98,7 @@ def test_each_planted_slow_step_has_its_cause_and_its_line(tmp_path, channel):
     for step, (cause, _) in causes.items():
         row = found[step]
         assert (row.explained_ms is None) == (cause == "unknown")
-        assert row.explained_ms is None or 0.5 * row.wall_ms < row.explained_ms <= row.wall_ms
+        assert row.explained_ms is None or 0.45 * row.wall_ms < row.explained_ms <= row.wall_ms
     assert {cause for cause, _ in causes.values() if f": {cause}" in done.stderr} == {
         cause for cause, _ in causes.values()
     }
@@ -185,11 +184,16 @@ def test_the_first_ten_steps_are_never_slow(by_hand):
     assert [row.step for row in by_hand.slow()] == [15]
 
 
-@pytest.mark.parametrize(("usual_ms", "slow_ms", "quick_ms"), [(100.0, 360.0, 340.0), (1.0, 60.0, 50.0)])
-def test_a_step_is_slow_beyond_three_medians_and_fifty_milliseconds(by_hand, usual_ms, slow_ms, quick_ms):
-    usual = [usual_ms] * 20
-    by_hand.steps(*usual, slow_ms, *usual, quick_ms, *usual)
-    assert [(row.step, row.wall_ms) for row in by_hand.slow()] == [(20, slow_ms)]
+@pytest.mark.parametrize(
+    ("usual_ms", "slow_ms", "quick_ms"),
+    [([100.0, 160.0] * 20, 560.0, 500.0), ([1.0] * 40, 60.0, 50.0), ([5000.0, 5200.0] * 20, 7000.0, 6200.0)],
+    ids=["three medians", "fifty milliseconds", "seven seconds where five are usual"],
+)
+def test_a_step_is_slow_that_takes_three_medians_or_is_far_beyond_what_steps_vary_by(
+    by_hand, usual_ms, slow_ms, quick_ms
+):
+    by_hand.steps(*usual_ms, slow_ms, *usual_ms, quick_ms, *usual_ms)
+    assert [(row.step, row.wall_ms) for row in by_hand.slow()] == [(40, slow_ms)]
 
 
 def test_a_pace_that_changes_is_followed_within_fifty_steps(by_hand):
@@ -226,15 +230,16 @@ def test_steps_are_judged_by_the_pace_that_was_known_when_they_began(by_hand):
     assert [(row.step, row.times_median) for row in by_hand.slow()] == [(step, 10.0) for step in range(20, 60)]
 
 
-def test_a_step_is_looked_at_when_it_becomes_slow_then_often_then_rarely(by_hand):
-    """A hundred times a second for five seconds; a checkpoint that takes minutes is not worth as much."""
+def test_a_step_is_looked_at_before_it_is_slow_then_often_then_rarely(by_hand):
+    """Every 5 ms at first; a checkpoint that takes minutes is not worth as much. Such steps are slow from 180 ms on."""
     by_hand.steps(*QUIET)
     began, looks = by_hand.now_ms, []
     while by_hand.now_ms < began + 60_000:
         looks.append(by_hand.now_ms - began)
         by_hand.now_ms += 1000 * by_hand.watch.look()
-    assert looks[:3] == pytest.approx([0, 350, 360], abs=1)
-    assert 450 < sum(each < 5500 for each in looks) < 550
+    assert looks[:3] == pytest.approx([0, 118.75, 123.75], abs=1)
+    assert sum(each < 620 for each in looks) == pytest.approx(101, abs=2)
+    assert 300 < sum(each < 5500 for each in looks) < 400
     assert sum(each > 20_000 for each in looks) == pytest.approx(400, abs=10)
 
 
@@ -252,8 +257,8 @@ def test_stacks_that_are_kept_are_bounded_and_those_that_are_known_go_on_countin
     folded = sampling.Folded()
     (frame,) = stack_of(threading.get_ident())[-1:]
     for line in range(20_000):
-        folded.add([((frame._replace(line=line),), 1000)])
-    folded.add([((frame._replace(line=0),), 10**9)])
+        folded.add([Look((frame._replace(line=line),), 1000)])
+    folded.add([Look((frame._replace(line=0),), 10**9)])
     lines = folded.text().splitlines()
     assert len(lines) == 5000
     assert sum(int(each.rpartition(" ")[2]) for each in lines) == 4999 + 1000, "at least a millisecond each"
@@ -371,24 +376,21 @@ def test_whoever_explains_a_slow_step_is_told_whether_there_are_other_ranks(by_h
 
 
 def test_the_log_says_what_explains_how_much_of_a_slow_step(by_hand, caplog):
-    """The first of a kind, then the tenth."""
+    """The first of a kind, then the third, the tenth, and so on; a step that nobody knows anything of is a row."""
     caplog.set_level("INFO", "perfhooks")
     by_hand.steps(*QUIET)
     by_hand.steps(1000.0, data_ms=600.0)
     by_hand.steps(1100.0, data_ms=1050.0)
     by_hand.steps(2000.0)
     said = [record.getMessage() for record in caplog.records]
-    assert said == [
-        "step 20 took 1 s, 10 times the median: data, which explains 600 ms",
-        "step 22 took 2 s, 20 times the median: for a reason that nobody saw",
-    ]
+    assert said == ["step 20 took 1 s, 10 times the median: data, which explains 600 ms"]
     assert [row.explained_ms for row in by_hand.slow()] == [600.0, 1000.0, None], "never more than the excess"
     caplog.clear()
     by_hand.steps(*QUIET)
     for _ in range(8):
         by_hand.steps(1000.0, data_ms=600.0)
-    (tenth,) = caplog.records
-    assert tenth.getMessage() == "10 steps were slow by now: data; the last was step 50"
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ["3 steps so far, 1.03 s each: data", "10 steps so far, 1.01 s each: data"]
 
 
 def test_there_is_no_pace_before_some_steps_have_ended():
@@ -434,7 +436,7 @@ def test_slow_steps_with_a_rhythm_are_predicted_and_others_are_not():
 
 def test_what_explains_less_than_half_is_not_the_cause():
     seen = StepFacts(
-        wall_ns=1000, median_ns=100, wait_ns=400, garbage_ns=300, garbage_at=None, samples=[], counters=Counters(),
+        wall_ns=1000, median_ns=100, wait_ns=400, garbage_ns=300, garbage_at=None, looks=[], counters=Counters(),
         is_distributed=False, clock_share=None,
     )  # fmt: skip
     explain = Explainer(Installation.current()).explain
@@ -443,10 +445,7 @@ def test_what_explains_less_than_half_is_not_the_cause():
     assert explain(seen._replace(garbage_ns=500, wait_ns=900))[:2] == ("garbage collection", 500)
     assert explain(seen._replace(counters=Counters(retries=2)))[:2] == ("allocator", None)
     assert explain(seen._replace(clock_share=0.5))[:2] == ("throttled clock", None)
-    sampled = seen._replace(samples=[((), 800)], clock_share=0.5)
-    assert explain(sampled._replace(counters=Counters(waited_ns=600)))[:2] == ("busy processor", 675)
-    assert explain(sampled._replace(counters=Counters(waited_ns=600), wait_ns=500)).cause == "data"
-    assert explain(sampled._replace(counters=Counters(waited_ns=300))).cause == "throttled clock"
+    assert explain(seen._replace(aside_ns=500, wait_ns=900))[:2] == ("evaluation", 500)
 
 
 def all_reduce():
@@ -458,13 +457,14 @@ def test_a_backward_pass_that_computes_nothing_waits_for_other_ranks():
     code = frame.code.replace(co_filename="/site-packages/torch/autograd/graph.py")
     stack = ((frame._replace(code=code)),)
     seen = StepFacts(
-        wall_ns=1000, median_ns=100, wait_ns=-1, garbage_ns=0, garbage_at=None, samples=[(stack, 800)],
+        wall_ns=1000, median_ns=100, wait_ns=-1, garbage_ns=0, garbage_at=None, looks=[Look(stack, 800)],
         counters=Counters(cpu_ns=20), is_distributed=True, clock_share=None,
     )  # fmt: skip
     explain = Explainer(Installation.current()).explain
     assert explain(seen).cause == "other ranks"
     assert explain(seen._replace(is_distributed=False)).cause == "unknown"
     assert explain(seen._replace(counters=Counters(cpu_ns=790))).cause == "unknown"
+    assert explain(seen._replace(looks=[Look(stack, 400)])).cause == "unknown", "one look is not the whole step"
 
 
 # --- in a training ---

@@ -11,6 +11,7 @@ from perfhooks import labels
 from perfhooks.adapting.module_names import ModuleNames
 from perfhooks.adapting.open_labels import OpenLabels
 from perfhooks.adapting.wrapped_methods import WrappedMethods
+from perfhooks.run.timeline import clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -51,6 +52,8 @@ class Parts:
         self.is_on = False
         """Whether a window is open."""
         self._region = profiler.region
+        self._pulse = profiler.pulse
+        self._validates_since: int | None = None
         self._paths = methods
         self._more = more
         self._waits = waits
@@ -90,11 +93,16 @@ class Parts:
 
     def begin(self, part: str) -> None:
         """A part begins in one hook and ends in another; the first of several beginnings counts."""
+        if part == labels.VALIDATION and self._validates_since is None:
+            self._validates_since = clock()
         if self.is_on and not self.labels.has(part):
             self.labels.begin(part)
 
     def end(self, part: str) -> None:
         """It ends, if it has begun."""
+        if part == labels.VALIDATION and self._validates_since is not None:
+            self._pulse.set_aside(self._validates_since, clock())
+            self._validates_since = None
         if self.is_on:
             self.labels.end(part)
 

@@ -23,13 +23,14 @@ def listen(loader: Any, signal: StepSignal) -> None:
 
     @functools.wraps(plain)
     def __iter__(self: Any) -> Any:
-        waiting = signal.heard.waiting
-        waiting.ask(clock())
+        waiting, began = signal.heard.waiting, clock()
+        waiting.ask(began)
         iterator = plain(self)
         waiting.arrive(clock())  # to start its workers is a wait as well
         try:
             if not hasattr(type(iterator), "perfhooks_heard"):
                 iterator.__class__ = kinds.setdefault(type(iterator), telling(type(iterator), signal))
+            iterator.perfhooks_pass = began, signal.heard.updates
         except TypeError:
             return iterator  # somebody has made it in C or with slots: its updates still tell
         return iterator
@@ -49,9 +50,27 @@ def telling(kind: type, signal: StepSignal) -> type:
         # torch labels the fetch itself, so a label of ours would only hide whether it belongs to a validation
         profiler = heard.waiting
         profiler.ask(clock())
-        item = plain(self)
+        try:
+            item = plain(self)
+        except StopIteration:
+            end(self)
+            raise
         profiler.arrive(clock())
         return item
 
-    members = {"__next__": __next__, "perfhooks_heard": True, "__module__": kind.__module__, "__doc__": kind.__doc__}
+    def end(self: Any) -> None:
+        began, updates = self.__dict__.pop("perfhooks_pass", (0, 0))
+        heard.pass_ended(began, updates, clock())
+
+    def __del__(self: Any) -> None:
+        end(self)  # the loop was left before there were no more batches
+        getattr(kind, "__del__", bool)(self)
+
+    members = {
+        "__next__": __next__,
+        "__del__": __del__,
+        "perfhooks_heard": True,
+        "__module__": kind.__module__,
+        "__doc__": kind.__doc__,
+    }
     return type(kind.__name__, (kind,), members)

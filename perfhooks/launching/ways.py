@@ -89,6 +89,9 @@ class Nobody:
     def arrive(self, _: int) -> None:
         """Nobody has waited."""
 
+    def set_aside(self, *_: int) -> None:
+        """Nobody has waited."""
+
 
 NOBODY: Final = Nobody()
 
@@ -98,6 +101,17 @@ class Heard:
 
     def __init__(self) -> None:
         self.forget()
+
+    def pass_ended(self, began: int, updates: int, now: int) -> None:
+        """No more batches come of a loader: if nothing was learned from those it gave, it is not the training's.
+
+        Args:
+            began: When it was asked for its first batch.
+            updates: How many there had been by then; where there was none, it may be that there never is.
+            now: The time.
+        """
+        if updates and updates == self.updates:
+            self.waiting.set_aside(began, now)
 
     def forget(self) -> None:
         """Begin anew; who writes here goes on doing so."""

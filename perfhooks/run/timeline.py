@@ -10,6 +10,7 @@ import threading
 import time
 from array import array
 from bisect import bisect_right
+from collections import deque
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -30,6 +31,8 @@ _LARGEST: Final = 64 << 20
 """Bytes of the largest file of steps: a step has 32 of them, and there are some `CAPACITY` steps."""
 _TAIL: Final = 1024
 """Steps that are still known after they were taken: so many as end between two looks of the watcher."""
+_ASIDE: Final = 1024
+"""Stretches that were set aside and are still known: two a pass over the data are many."""
 
 clock = time.perf_counter_ns
 
@@ -85,6 +88,7 @@ class Timeline:
         self._ends = array("q")
         self._arrivals = array("q")
         self._asked = array("q")
+        self._aside: deque[tuple[int, int]] = deque(maxlen=_ASIDE)
         self._begins: dict[int, int] = {}
         self._tail = Ended(*(np.empty(0, np.int64) for _ in Ended._fields))
         """The last steps that were taken."""
@@ -111,6 +115,24 @@ class Timeline:
     def data_asked(self) -> Callable[[int], None]:
         """Takes the clock when a batch, or a pass over a loader, is asked for: what came before is no wait for data."""
         return self._asked.append
+
+    def set_aside(self, begin: int, end: int) -> None:
+        """Say that an evaluation ran, whose batches the training did not wait for: as once a pass over the data.
+
+        ::
+
+            step    |   fetch  update |    fetch fetch fetch     fetch  update |
+                                         [ evaluation, set aside ]
+            wait        ~~~~~                                    ~~~~~
+        """
+        self._aside.append((begin, end))
+        self._asked.append(end)
+
+    def aside_within(self, begin: int, end: int) -> list[tuple[int, int]]:
+        """What of a stretch of time was set aside."""
+        return [
+            (max(first, begin), min(last, end)) for first, last in list(self._aside) if first < end and last > begin
+        ]
 
     def begin(self, step: int) -> None:
         """Say that ``step`` begins now: at the start, and after we kept the loop waiting."""
@@ -193,7 +215,8 @@ class Timeline:
         arrived = np.array(arrivals, dtype=np.int64)
         owner = np.searchsorted(ends, arrived, side="right")
         inside = owner < len(ends)
-        waits = _waits(begins, owner[inside], arrived[inside], asked)
+        counts = inside & ~_is_aside(arrived, list(self._aside))
+        waits = _waits(begins, owner[counts], arrived[counts], asked)
         over = bisect_right(asked, int(ends[-1])) - 1 if len(ends) else 0
         return Ended(first + np.arange(len(ends)), begins, ends, waits), int(inside.sum()), over
 
@@ -222,6 +245,13 @@ class Timeline:
         found = np.searchsorted(steps, numbers, side="right") - 1
         del self._changes[: int(found[-1])]
         return np.array([list(Phase).index(phase) for phase in phases], np.int8)[found]
+
+
+def _is_aside(times: np.ndarray, aside: list[tuple[int, int]]) -> np.ndarray:
+    """Which clock readings lie in one of some stretches, which are in their order."""
+    begins, ends = np.array([(-1, -1), *sorted(aside)], np.int64).T
+    found: np.ndarray = times <= ends[np.searchsorted(begins, times, side="right") - 1]
+    return found
 
 
 def _waits(begins: np.ndarray, owner: np.ndarray, arrivals: np.ndarray, known: array[int]) -> np.ndarray:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 from collections import Counter
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from perfhooks import frames
-from perfhooks.trace.names.whose import PREFERENCE
+from perfhooks.trace.names.whose import PREFERENCE, Origin
+from perfhooks.watching import evaluations
+from perfhooks.watching.looks import Doing, Look
 from perfhooks.watching.sampling import common
+from perfhooks.watching.usual import Usual, beyond
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,9 +25,14 @@ if TYPE_CHECKING:
 GARBAGE: Final = "garbage collection"
 COMPILATION: Final = "compilation"
 CHECKPOINT: Final = "checkpoint"
-VALIDATION: Final = "validation"
+EVALUATION: Final = "evaluation"
 DATA: Final = "data"
 RANKS: Final = "other ranks"
+DISK: Final = "disk"
+LOCK: Final = "lock"
+MEMORY: Final = "memory"
+DEVICE: Final = "device"
+OWN: Final = "own code"
 PROCESSOR: Final = "busy processor"
 ALLOCATOR: Final = "allocator"
 CLOCK: Final = "throttled clock"
@@ -32,10 +42,27 @@ SEEN_BY: Final = {
     GARBAGE: "Python's own callbacks",
     COMPILATION: "stacks inside of torch.compile or Triton",
     CHECKPOINT: "stacks inside of torch.save and the like, or of a function called save, checkpoint, ...",
-    VALIDATION: "stacks inside of a function called validate, evaluate, ...",
+    EVALUATION: (
+        "a pass over a loader from which nothing was learned; a framework that says so; stacks inside of a function, "
+        "or a loop, in which modules are in evaluation mode or keep no gradients: rollouts and generation as well"
+    ),
     DATA: "the wait for data; stacks inside of a DataLoader",
     RANKS: "stacks inside of torch.distributed; a backward pass of a job with ranks that computes nothing",
-    PROCESSOR: "Linux's count of how long the thread could have run and waited, as other programs or threads ran",
+    DISK: "a thread that waits in a call of the system that reads, writes or flushes a file; Linux only",
+    LOCK: "a thread that waits for another one, at a line that enters, acquires or waits; Linux only",
+    MEMORY: (
+        "a thread that waits for pages that were swapped out, or whose computing is the system's, more than usual, "
+        "while it gets new pages; Linux only"
+    ),
+    DEVICE: "stacks at one line that waits for the device, such as .item()",
+    OWN: (
+        "a thread that computes at a line, or in a function, where usual steps are not, or holds the interpreter more "
+        "than in those, in code that is not torch's"
+    ),
+    PROCESSOR: (
+        "Linux's count of how long the thread could have run and waited, as other programs or threads ran: what it is "
+        "beyond the usual of this run"
+    ),
     ALLOCATOR: "retries of the device's allocator, where nothing else explains it",
     CLOCK: "a device clock below 80% of its best, where it can be read and nothing else explains it",
     UNKNOWN: "none of these; the line is there all the same",
@@ -46,9 +73,15 @@ _ENOUGH: Final = 0.5
 """What explains less than this share of the excess is not the cause: two may add up, but one of them is larger."""
 _WAITING: Final = 0.25
 """A thread that computes less than this share of the time waits for somebody."""
+_THROTTLED: Final = 0.8
+"""A clock below this share of its best is throttled: boost clocks of one device differ by a tenth."""
+_FAULT_NS: Final = 500_000
+"""What the system takes at most for a page: it clears one of 2 MB in that time."""
 
 _SAVING: Final = re.compile(r"^_*(?:save|checkpoint|dump|write)(?:_|$)|save_checkpoint|(?:^|_)saving")
-_VALIDATES: Final = re.compile(r"^_*(?:run_)?(?:valid\w*|evaluat\w*|eval|val)(?:_|$)")
+_LOCKS: Final = re.compile(r"^\s*(?:async )?with\b|\b(?:acquire|wait|wait_for|join|get|put|result)\(")
+_FLUSHES: Final = re.compile(r"\b(?:fsync|fdatasync|flush|sync)\(")
+_SYNCHRONIZES: Final = re.compile(r"\.(?:item|tolist|numpy|cpu|cuda|to|nonzero|unique|synchronize|wait)\(")
 
 
 class StepFacts(NamedTuple):
@@ -60,14 +93,20 @@ class StepFacts(NamedTuple):
     """For data; -1 where nobody measured."""
     garbage_ns: int
     garbage_at: Frame | None
-    samples: Sequence[tuple[Stack, int]]
-    """Where the thread was, each for so many nanoseconds, from the time on at which the step had become slow."""
+    looks: Sequence[Look]
+    """What was seen, from the time on at which the step was longer than most."""
     counters: Counters
     """What was counted meanwhile."""
     is_distributed: bool
     """Whether the process belongs to others."""
     clock_share: float | None
     """The device's clock over the fastest one seen."""
+    aside_ns: int = 0
+    """How long somebody evaluated, as was said by whoever did."""
+    waited_ns: int | None = None
+    """For a processor, in the whole step."""
+    has_device: bool = False
+    """Whether the program uses one."""
 
     @property
     def excess_ns(self) -> float:
@@ -75,9 +114,9 @@ class StepFacts(NamedTuple):
         return self.wall_ns - self.median_ns
 
     @property
-    def sampled_ns(self) -> int:
-        """How long it was sampled."""
-        return sum(spent for _, spent in self.samples)
+    def looked_ns(self) -> int:
+        """How long it was looked at."""
+        return spent(self.looks)
 
 
 class Explanation(NamedTuple):
@@ -90,6 +129,11 @@ class Explanation(NamedTuple):
     """The line of code; None where nobody saw one."""
 
 
+def spent(looks: Sequence[Look]) -> int:
+    """How long it was so, in nanoseconds."""
+    return sum(look.spent_ns for look in looks)
+
+
 class Explainer:
     """Finds the cause of slow steps of one process.
 
@@ -99,90 +143,175 @@ class Explainer:
 
     def __init__(self, installation: Installation) -> None:
         self._installation = installation
-        self._usual: Stack | None = None
-        """The functions that the loop is in whatever it does; they are the cause of nothing."""
-
-    def learn(self, stack: Stack) -> None:
-        """Take where the thread is in a step that is not slow."""
-        if stack:
-            shared = len(stack) if self._usual is None else common(self._usual, stack)
-            self._usual = stack[:shared]
+        self.usual = Usual()
 
     def explain(self, seen: StepFacts) -> Explanation:
         """The cause: the first, from the narrowest on, that explains enough of the excess."""
-        matching = {cause: self._matching(seen, test) for cause, test in _TESTS}
-        matching[RANKS] += [] if matching[RANKS] else self._waiting_in_backward(seen)
-        explains = {cause: self._share(seen, samples) * seen.excess_ns for cause, samples in matching.items()}
-        explains[DATA] = max(explains[DATA], min(float(seen.wait_ns), seen.excess_ns))
-        explains = {GARBAGE: min(float(seen.garbage_ns), seen.excess_ns), **explains}
-        explains[PROCESSOR] = self._queued(seen) * seen.excess_ns
-        for cause, explained in explains.items():
-            if explained >= _ENOUGH * seen.excess_ns:
-                frame = seen.garbage_at if cause == GARBAGE else self._line(matching.get(cause) or seen.samples)
-                return Explanation(cause, explained, frame)
+        looks = {cause: [look for look in seen.looks if self._is(look, cause)] for cause in _TOLD_BY_LOOKS}
+        looks[EVALUATION] = evaluations.found(seen.looks, self.usual)
+        looks[RANKS] += [] if looks[RANKS] else self._waiting_in_backward(seen)
+        looks[DEVICE] = looks[DEVICE] if seen.has_device else []
+        explained = {cause: self._explained(seen, cause, some) for cause, some in looks.items()}
+        looks[OWN] = self._own_code(seen)
+        counted = {
+            GARBAGE: seen.garbage_ns,
+            EVALUATION: max(explained[EVALUATION], seen.aside_ns),
+            DATA: max(explained[DATA], seen.wait_ns),
+            MEMORY: max(explained[MEMORY], self._paging(seen)),
+            OWN: spent(looks[OWN]),
+            PROCESSOR: self._queued(seen),
+        }
+        explained |= counted
+        for cause in SEEN_BY:
+            if explained.get(cause, 0.0) >= _ENOUGH * seen.excess_ns:
+                frame = self._frame(seen, cause, looks.get(cause) or seen.looks)
+                return Explanation(cause, min(float(explained[cause]), seen.excess_ns), frame)
         cause = UNKNOWN
         if seen.counters.retries:
             cause = ALLOCATOR
         elif seen.clock_share is not None and seen.clock_share < _THROTTLED:
             cause = CLOCK
-        return Explanation(cause, None, self._line(seen.samples))
+        return Explanation(cause, None, self._frame(seen, cause, seen.looks))
 
-    def _matching(self, seen: StepFacts, test: Callable[[Frame], bool]) -> list[tuple[Stack, int]]:
-        return [(stack, spent) for stack, spent in seen.samples if any(map(test, self._own(stack)))]
+    def _is(self, look: Look, cause: str) -> bool:
+        """Whether a look saw a cause."""
+        test = _BY_LOOK.get(cause)
+        if test is not None:
+            return bool(look.stack) and test(look)
+        if cause == EVALUATION:
+            return evaluations.is_sure(look, self.usual)
+        return any(cause in _by_frame(frame.file, frame.name) for frame in self.usual.own(look.stack))
 
-    def _own(self, stack: Stack) -> Stack:
-        """A stack less the functions that the loop is always in."""
-        return stack if self._usual is None else stack[common(self._usual, stack) :]
+    def _explained(self, seen: StepFacts, cause: str, looks: Sequence[Look]) -> float:
+        """How long something was seen, less what of it is seen in usual steps; of what nobody saw, nothing is said."""
+        if not looks:
+            return 0.0
+        usual = self.usual.share(lambda look: self._is(look, cause))
+        return beyond(spent(looks) / seen.looked_ns, usual) * seen.looked_ns
+
+    def _own_code(self, seen: StepFacts) -> list[Look]:
+        """Where it computed what usual steps do not compute, or else Python ran for longer than in those."""
+        computing = [look for look in seen.looks if look.doing in (Doing.COMPUTING, Doing.QUEUEING)]
+        new = self.usual.unseen(computing)
+        if spent(new) >= _ENOUGH * seen.excess_ns:
+            return new
+        held = [look for look in computing if self._holds(look)]
+        explained = beyond(spent(held) / (seen.looked_ns or 1), self.usual.share(self._holds)) * seen.looked_ns
+        return held if explained >= _ENOUGH * seen.excess_ns else []
+
+    def _holds(self, look: Look) -> bool:
+        """Whether the interpreter was held by code that is not torch's."""
+        return look.is_held and bool(look.stack) and not frames.is_torch(look.stack[-1].file)
+
+    def _paging(self, seen: StepFacts) -> float:
+        """How long the system gave it pages; time in which it wanted a processor counts in proportion."""
+        cpu, system, faults = seen.counters.cpu_ns, seen.counters.system_ns, seen.counters.faults
+        if not cpu or system is None or faults is None or faults * _FAULT_NS < system:
+            return 0.0
+        share = beyond(min(system / cpu, 1.0), self.usual.system)
+        return share * (cpu + (seen.counters.waited_ns or 0))
+
+    def _queued(self, seen: StepFacts) -> float:
+        """How much longer it took than it would have, had it done the same and waited for a processor as usual."""
+        usual, new = self.usual.waiting, self.usual.unseen(seen.looks)
+        if seen.waited_ns is None or usual is None or spent(new) >= _ENOUGH * seen.looked_ns:
+            return 0.0
+        return beyond(min(seen.waited_ns / seen.wall_ns, 1.0), usual) * seen.wall_ns
 
     @staticmethod
-    def _share(seen: StepFacts, samples: Sequence[tuple[Stack, int]]) -> float:
-        return sum(spent for _, spent in samples) / seen.sampled_ns if samples else 0.0
-
-    @staticmethod
-    def _queued(seen: StepFacts) -> float:
-        """The share of the time in which the thread could have run and others had its processor."""
-        waited = seen.counters.waited_ns
-        return min(waited / seen.sampled_ns, 1.0) if waited and seen.samples else 0.0
-
-    @staticmethod
-    def _waiting_in_backward(seen: StepFacts) -> list[tuple[Stack, int]]:
+    def _waiting_in_backward(seen: StepFacts) -> list[Look]:
         """A backward pass that does not compute waits for the gradients of others."""
         cpu = seen.counters.cpu_ns
-        if not seen.is_distributed or cpu is None or cpu > _WAITING * seen.sampled_ns:
+        if not seen.is_distributed or cpu is None or cpu > _WAITING * seen.looked_ns:
             return []
-        return [(stack, spent) for stack, spent in seen.samples if stack and frames.BACKWARD.search(stack[-1].file)]
+        return [look for look in seen.looks if look.stack and frames.BACKWARD.search(look.stack[-1].file)]
 
-    def _line(self, samples: Sequence[tuple[Stack, int]]) -> Frame | None:
-        """The line that most time was spent in, of the user's if there is one in the stack."""
-        spent: Counter[Frame] = Counter()
-        for stack, time in samples:
-            frame = self._named(stack)
+    def _frame(self, seen: StepFacts, cause: str, looks: Sequence[Look]) -> Frame | None:
+        """The line to look at: where most time was spent, in the function in which most was.
+
+        None where nobody looked for half of what is to be explained, and where any line would be innocent.
+        """
+        if cause == GARBAGE:
+            return seen.garbage_at
+        if cause == PROCESSOR or spent(looks) < _ENOUGH * seen.excess_ns:
+            return None
+        depth = self._depth(looks) if cause == EVALUATION else 0
+        functions: Counter[object] = Counter()
+        lines: Counter[Frame] = Counter()
+        for look in looks:
+            frame = look.stack[depth - 1] if 0 < depth <= len(look.stack) else self._named(look.stack)
             if frame is not None:
-                spent[frame] += time
-        return spent.most_common(1)[0][0] if spent else None
+                functions[frame.code] += look.spent_ns
+                lines[frame] += look.spent_ns if look.is_exact else 0
+        code = max(functions, key=functions.__getitem__, default=None)
+        if functions[code] < _ENOUGH * spent(looks):
+            return None
+        return max((frame for frame in lines if frame.code is code), key=lines.__getitem__)
+
+    def _depth(self, looks: Sequence[Look]) -> int:
+        """How deep the function lies that all looks saw: what the loop has called, or itself."""
+        first = looks[0].stack
+        shared = min((common(first, look.stack) for look in looks), default=0)
+        mine = (Origin.USER, Origin.INSTALLED)
+        return max((place for place in range(1, shared + 1) if self._origin(first[place - 1]) in mine), default=0)
 
     def _named(self, stack: Stack) -> Frame | None:
-        for origins in PREFERENCE:
-            for frame in reversed(stack):
-                if self._installation.origin_of(frame.file) in origins:
-                    return frame
+        """The innermost line of the user's, or else of a package, below what the loop is always in, or else in that."""
+        own = self.usual.own(stack)
+        always = stack[: len(stack) - len(own)]
+        of_somebody, of_others = PREFERENCE[:2], PREFERENCE[2:]
+        for part, wanted in ((own, of_somebody), (always, of_somebody), (stack, of_others)):
+            for origins in wanted:
+                for frame in reversed(part):
+                    if self._origin(frame) in origins:
+                        return frame
         return None
 
-
-_THROTTLED: Final = 0.8
-"""A clock below this share of its best is throttled: boost clocks of one device differ by a tenth."""
-
-
-def _saves(frame: Frame) -> bool:
-    if frames.SAVES.search(frame.file):
-        return "save" in frame.name or "write" in frame.name
-    return not frames.is_torch(frame.file) and bool(_SAVING.search(frame.name))
+    def _origin(self, frame: Frame) -> Origin:
+        return self._installation.origin_of(frame.file)
 
 
-_TESTS: Final[tuple[tuple[str, Callable[[Frame], bool]], ...]] = (
-    (COMPILATION, lambda frame: bool(frames.COMPILES.search(frame.file))),
-    (CHECKPOINT, _saves),
-    (VALIDATION, lambda frame: not frames.is_torch(frame.file) and bool(_VALIDATES.search(frame.name))),
-    (DATA, lambda frame: bool(frames.FETCHES.search(frame.file))),
-    (RANKS, lambda frame: bool(frames.COLLECTIVE.search(frame.file))),
-)
+def _compiles(file: str, name: str) -> bool:
+    # the first call of torch.compile imports the compiler, for seconds
+    return bool(frames.COMPILES.search(file)) or (name == "compile" and file.endswith(frames.TORCH))
+
+
+def _saves(file: str, name: str) -> bool:
+    if frames.SAVES.search(file):
+        return "save" in name or "write" in name
+    return not frames.is_torch(file) and bool(_SAVING.search(name))
+
+
+@lru_cache(4096)
+def _by_frame(file: str, name: str) -> frozenset[str]:
+    """The causes that a function on the stack tells."""
+    told = {
+        COMPILATION: _compiles(file, name),
+        CHECKPOINT: _saves(file, name),
+        DATA: frames.FETCHES.search(file),
+        RANKS: frames.COLLECTIVE.search(file),
+    }
+    return frozenset(cause for cause, is_told in told.items() if is_told)
+
+
+def _locks(look: Look) -> bool:
+    frame = look.stack[-1]
+    return look.doing is Doing.LOCK and bool(frames.WAITS.search(frame.file) or _LOCKS.search(_text(frame)))
+
+
+def _moves_files(look: Look) -> bool:
+    # a thread whose disk has answered waits for a processor where others compute, and the system tells that alone
+    return look.doing is Doing.FILE or (not look.is_held and bool(_FLUSHES.search(_text(look.stack[-1]))))
+
+
+def _text(frame: Frame) -> str:
+    return linecache.getline(frame.file, frame.line)
+
+
+_BY_LOOK: Final[dict[str, Callable[[Look], bool]]] = {
+    DISK: _moves_files,
+    LOCK: _locks,
+    MEMORY: lambda look: look.doing is Doing.PAGE,
+    DEVICE: lambda look: not look.is_held and bool(_SYNCHRONIZES.search(_text(look.stack[-1]))),
+}
+_TOLD_BY_LOOKS: Final = (COMPILATION, CHECKPOINT, EVALUATION, DATA, RANKS, *_BY_LOOK)

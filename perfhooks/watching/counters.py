@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import sys
 import threading
 import time
@@ -31,11 +32,14 @@ class Counters(NamedTuple):
     """How often the device's allocator had to give memory back and try again."""
     waited_ns: int | None = None
     """How long it could have run and waited for a processor."""
+    system_ns: int | None = None
+    """What of its computing was the system's, as when it is given memory."""
 
     @classmethod
     def read(cls, thread: CountedThread) -> Counters:
         """Those of a thread now."""
-        return cls(thread.cpu_ns(), *thread.switches_and_faults(), _retries(), thread.waited_ns())
+        faults, system_ns = thread.faults_and_system_ns()
+        return cls(thread.cpu_ns(), thread.switches(), faults, _retries(), thread.waited_ns(), system_ns)
 
     def since(self, before: Counters) -> Counters:
         """What was added."""
@@ -55,6 +59,7 @@ class CountedThread:
         self.native = native
         self._folder = f"/proc/self/task/{native}"
         self._clock: int | None = None
+        self._schedstat: int | None = None
         if hasattr(time, "pthread_getcpuclockid"):
             with contextlib.suppress(OSError):
                 self._clock = time.pthread_getcpuclockid(ident)
@@ -68,21 +73,47 @@ class CountedThread:
     def waited_ns(self) -> int | None:
         """How long it could have run and waited for a processor, in nanoseconds; Linux tells.
 
-        The second number of ``schedstat``, see https://docs.kernel.org/scheduler/sched-stats.html.
+        The second number of ``schedstat``, see https://docs.kernel.org/scheduler/sched-stats.html. The file stays open,
+        as each of the calls that open and close it gives the interpreter to somebody else, who keeps it for 5 ms.
         """
         with contextlib.suppress(OSError, ValueError, IndexError):
-            return int(Path(self._folder, "schedstat").read_text(encoding="ascii").split()[1])
+            if self._schedstat is None:
+                self._schedstat = os.open(f"{self._folder}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+            return int(os.pread(self._schedstat, 100, 0).split()[1])
         return None
 
-    def switches_and_faults(self) -> tuple[int | None, int | None]:
+    def __del__(self) -> None:
+        if self._schedstat is not None:
+            with contextlib.suppress(OSError):
+                os.close(self._schedstat)
+
+    def call(self) -> tuple[int, int] | None:
+        """The call of the system that it waits in, and the call's first argument; None where it runs, or nobody tells.
+
+        A thread that waits for a page of its memory is in call -1, see proc(5), ``/proc/pid/syscall``.
+        """
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            words = self._read("syscall").split()
+            return int(words[0]), int(words[1], 16) if int(words[0]) >= 0 else 0
+        return None
+
+    def switches(self) -> int | None:
         """See `Counters`; Linux tells."""
         with contextlib.suppress(OSError, ValueError, IndexError):
-            status = Path(self._folder, "status").read_text(encoding="ascii", errors="replace")
-            stat = Path(self._folder, "stat").read_text(encoding="ascii", errors="replace")
-            switches = sum(int(line.split()[1]) for line in status.splitlines() if "ctxt_switches" in line)
-            fields = stat.rpartition(")")[2].split()
-            return switches, int(fields[7]) + int(fields[9])  # minor and major faults, see proc(5)
+            lines = self._read("status").splitlines()
+            return sum(int(line.split()[1]) for line in lines if "ctxt_switches" in line)
+        return None
+
+    def faults_and_system_ns(self) -> tuple[int | None, int | None]:
+        """See `Counters`; Linux tells."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            fields = self._read("stat").rpartition(")")[2].split()
+            # minor and major faults, and ticks, see proc(5)
+            return int(fields[7]) + int(fields[9]), int(fields[12]) * 10**9 // os.sysconf("SC_CLK_TCK")
         return None, None
+
+    def _read(self, name: str) -> str:
+        return Path(self._folder, name).read_text(encoding="ascii", errors="replace")
 
 
 class Queueing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from statistics import median
 from typing import TYPE_CHECKING, Final
@@ -16,6 +17,15 @@ LATELY: Final = 50
 MORE_NS: Final = 50_000_000
 """A step is slow if it is far from the median, and by so much: of shorter steps, the scheduler of the system makes some
 three times as long."""
+_VARIES: Final = 6.0
+"""A step is slow, too, if it is so many times further from the median than one step in ten is: as of noise, one in a
+billion is. Steps of 5 s that vary by 4% are slow from 6.6 s on."""
+_LEAST_MORE: Final = 1.3
+"""And if it takes so many medians: what is shorter is no reason to look, however even steps are."""
+_DOUBT: Final = 0.25
+"""Of the way from the median to where a step is slow, it is looked at from here on: later, half of it would be over."""
+_ENOUGH: Final = 20
+"""Of fewer steps, nobody can say by what they vary."""
 
 
 class Pace:
@@ -40,4 +50,19 @@ class Pace:
         self._walls.extend(walls[first:][-LATELY:])
         if self._passed >= MOST_FIRST:
             self.median_ns = median(self._walls)
-            self.limit_ns = FAR * self.median_ns + MORE_NS
+            self.limit_ns = min(FAR * self.median_ns, self._far_from_others(self.median_ns)) + MORE_NS
+
+    def _far_from_others(self, median_ns: float) -> float:
+        if len(self._walls) < _ENOUGH:
+            return math.inf
+        one_in_ten = sorted(self._walls)[len(self._walls) * 9 // 10]
+        return max(_LEAST_MORE * median_ns, median_ns + _VARIES * (one_in_ten - median_ns))
+
+    @property
+    def doubt_ns(self) -> float | None:
+        """A step that takes longer may become slow: from here on it is looked at, for what it does before it is."""
+        return (
+            None
+            if self.limit_ns is None or self.median_ns is None
+            else self.median_ns + _DOUBT * (self.limit_ns - self.median_ns)
+        )

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import CodeType, FrameType
 
+    from perfhooks.watching.looks import Look
+
 _DEEPEST: Final = 200
 """Frames of a stack that are kept, the innermost ones."""
 _MOST_STACKS: Final = 5000
@@ -102,12 +104,13 @@ class Folded:
         self.is_new = False
         """Whether there is something that was not written yet."""
 
-    def add(self, samples: Sequence[tuple[Stack, int]]) -> None:
-        """Take samples, each with the nanoseconds that it stands for."""
-        for stack, spent in samples:
-            text = ";".join(str(frame).replace(";", ",") for frame in stack) or "no Python frame"
+    def add(self, looks: Sequence[Look]) -> None:
+        """Take looks, each with the nanoseconds that it stands for."""
+        for look in looks:
+            text = ";".join(str(frame).replace(";", ",") for frame in look.stack) or "no Python frame"
+            text += ";held the interpreter" if look.is_held else ""
             if text in self._spent or len(self._spent) < _MOST_STACKS:
-                self._spent[text] += spent
+                self._spent[text] += look.spent_ns
                 self.is_new = True
 
     def text(self) -> str:

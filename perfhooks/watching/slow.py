@@ -10,23 +10,32 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from perfhooks.run.installation import Installation
 from perfhooks.run.timeline import clock
-from perfhooks.watching.causes import Explainer, StepFacts
-from perfhooks.watching.counters import Collections, CountedThread, Counters, clock_mhz
+from perfhooks.watching.causes import Explainer, StepFacts, spent
+from perfhooks.watching.counters import Collections, Counters, clock_mhz
+from perfhooks.watching.looks import Looker
 from perfhooks.watching.loops import Asked
-from perfhooks.watching.sampling import Folded, stack_of
+from perfhooks.watching.sampling import Folded
 from perfhooks.watching.slow_steps import Log, SlowStep
+from perfhooks.watching.usual import MANY
 
 if TYPE_CHECKING:
     import numpy as np
 
     from perfhooks.run.timeline import Ended
+    from perfhooks.watching.looks import Look
     from perfhooks.watching.loops import WatchedLoop
     from perfhooks.watching.pace import Pace
-    from perfhooks.watching.sampling import Stack
 
-SAMPLE_S: Final = 0.01
-"""Seconds between two looks at a thread in a slow step; after `_MANY` of them it is looked at ten times as rarely."""
-_MANY: Final = 500
+SHORTEST_S: Final = 0.005
+"""Seconds between two looks at a thread in a slow step, at first."""
+_LONGEST_S: Final = 0.1
+"""And in the end: a checkpoint that takes minutes is not worth more."""
+_OF_PAST: Final = 100
+"""In between, it is looked at every hundredth of the time that it was looked at for."""
+_RECENT_NS: Final = 2_000_000_000
+"""What was counted from longer before a step on says little of it."""
+_LEARNS_S: Final = 1.0
+"""Seconds between two looks at steps that are not slow that are kept, once there are many."""
 _ASLEEP_NS: Final = 60_000_000_000
 """A step that nobody could look at for longer did not run: the machine slept, or a debugger held it."""
 _WINDOWS: Final = 10
@@ -55,7 +64,14 @@ class _Watched:
     looked: int
     unseen_ns: float
     """For how long at most nobody looked at it, though it was slow."""
-    samples: list[tuple[Stack, int]] = field(default_factory=list)
+    looks: list[Look] = field(default_factory=list)
+
+
+class _Reading(NamedTuple):
+    """A moment of a quiet step, and what had been counted until then."""
+
+    at: int
+    counters: Counters
 
 
 class SlowSteps:
@@ -72,6 +88,13 @@ class SlowSteps:
         self._explainer = Explainer(Installation.current())
         self._collections = Collections()
         self._collections.listen()
+        self._looker = Looker()
+        self._learned: tuple[int, int, Look | None] = (0, 0, None)
+        """When what is usual was looked at last, in which step, and what was seen: it counts if that was not slow."""
+        self._queue: tuple[int, int | None] = (0, None)
+        """When it was looked at last in a step that was not slow, and what it had waited for a processor by then."""
+        self._quiet: _Reading | None = None
+        """The last of the readings that no slow step has come after."""
         self._watched: _Watched | None = None
         self._log = Log()
         self._windows = 0
@@ -81,6 +104,9 @@ class SlowSteps:
         self.rows: list[SlowStep] = []
         """What was not written yet."""
         self.folded = Folded()
+
+        self.is_doubtful = False
+        """Whether the step that goes on takes longer than most, so that the next look may not wait."""
 
     @property
     def is_watching(self) -> bool:
@@ -94,36 +120,60 @@ class SlowSteps:
     def learn(self) -> None:
         """Once in a while: what is usual, and what is long past."""
         if self._watched is None and self._loop.is_running:
-            self._explainer.learn(stack_of(self._loop.thread))
+            self._count()
             self._collections.forget(clock() - _ASLEEP_NS)
             mhz = clock_mhz()
             if mhz is not None:
                 self._best_mhz = max(mhz, self._best_mhz or 0.0)
 
-    def look(self, step: int, begin: int) -> float:
+    def _count(self) -> None:
+        before, thread = self._quiet, self._looker.thread(self._loop.thread, self._loop.native)
+        faults, system_ns = thread.faults_and_system_ns()
+        counters = Counters(thread.cpu_ns(), None, faults, None, thread.waited_ns(), system_ns)
+        self._quiet = _Reading(clock(), counters)
+        if before is not None:
+            self._explainer.usual.count(self._quiet.at - before.at, counters.since(before.counters))
+
+    def look(self, step: int, begin: int, late_ns: int = 0) -> float:
         """Look at the step that goes on.
 
         Args:
             step: Its number.
             begin: When it began.
+            late_ns: How much later than it was meant to the look comes.
 
         Returns:
             Seconds until it should be looked at again.
         """
-        limit, now = self._pace.limit_ns, clock()
-        if limit is None:
+        doubt, now = self._pace.doubt_ns, clock()
+        if doubt is None:
             return 1.0
-        if now - begin < limit:
-            return (begin + limit - now) / 1e9
+        self.is_doubtful = now - begin > (self._pace.median_ns or 0.0)
+        if now - begin < doubt:
+            self._look_at_quiet(step, now, late_ns)
+            return (begin + doubt - now) / 1e9
         if self._watched is None or self._watched.step != step:
-            thread = CountedThread(self._loop.thread, self._loop.native)
-            # the first sample stands for the next stretch of time, as nobody looked before
-            self._watched = _Watched(step, Counters.read(thread), now - int(SAMPLE_S * 1e9), now - begin - limit)
+            # the first look stands for the next stretch of time, as nobody looked before
+            first, unseen_ns = now - int(SHORTEST_S * 1e9), now - begin - (self._pace.limit_ns or 0.0)
+            thread = self._looker.thread(self._loop.thread, self._loop.native)
+            self._watched = _Watched(step, Counters.read(thread), first, unseen_ns)
         watched = self._watched
         watched.unseen_ns = max(watched.unseen_ns, now - watched.looked)
-        watched.samples.append((stack_of(self._loop.thread), now - watched.looked))
+        watched.looks.append(self._look(now, now - watched.looked, late_ns))
         watched.looked = now
-        return SAMPLE_S if len(watched.samples) < _MANY else 10 * SAMPLE_S
+        return min(max(SHORTEST_S, spent(watched.looks) / 1e9 / _OF_PAST), _LONGEST_S)
+
+    def _look(self, now: int, spent_ns: int, late_ns: int) -> Look:
+        return self._looker.look(self._loop.thread, self._loop.native, now=now, spent_ns=spent_ns, late_ns=late_ns)
+
+    def _look_at_quiet(self, step: int, now: int, late_ns: int) -> None:
+        """Keep what a step does that is not slow, and until when nothing had happened."""
+        usual, (learned, of_step, look) = self._explainer.usual, self._learned
+        if step != of_step and (len(usual.looks) < MANY or now - learned > _LEARNS_S * 1e9):
+            if look is not None:
+                usual.add(look)
+            self._learned = now, step, self._look(now, int(SHORTEST_S * 1e9), late_ns)
+        self._queue = now, self._looker.thread(self._loop.thread, self._loop.native).waited_ns()
 
     def concerns(self, walls: np.ndarray) -> bool:
         """Whether one of the steps that took so long was slow, or may have been watched."""
@@ -145,29 +195,53 @@ class SlowSteps:
 
     def _explain(self, times: _Times, known: _Watched | None, median_ns: float) -> None:
         step, begin, end, wait = times
+        self._quiet = None
+        if self._learned[1] == step:
+            self._learned = self._learned[0], step, None
         garbage_ns, garbage_at = self._collections.within(begin, end)
+        aside = self._loop.timeline.aside_within(begin, end)
         counters = Counters()
         if known is not None:
-            counters = Counters.read(CountedThread(self._loop.thread, self._loop.native)).since(known.before)
+            counters = Counters.read(self._looker.thread(self._loop.thread, self._loop.native)).since(known.before)
         mhz = clock_mhz() if self._best_mhz else None
+        looks = [] if known is None else [_marked(look, aside) for look in known.looks]
         seen = StepFacts(
             wall_ns=end - begin,
             median_ns=median_ns,
             wait_ns=wait,
             garbage_ns=garbage_ns,
             garbage_at=garbage_at,
-            samples=[] if known is None else known.samples,
+            looks=looks,
             counters=counters,
             is_distributed=_is_distributed(),
             clock_share=None if mhz is None or not self._best_mhz else mhz / self._best_mhz,
+            aside_ns=sum(last - first for first, last in aside),
+            waited_ns=self._waited_ns(begin, end),
+            has_device=_has_device(),
         )
         row = SlowStep.of(self._loop.stage, step, seen, self._explainer.explain(seen))
         self.rows.append(row)
-        self.folded.add(seen.samples)
+        self.folded.add(looks)
         self._log.say(row)
         self._steps = [*self._steps, step][-_REMEMBERED:]
         if self._loop.triggers:
             self._trigger()
+
+    def _waited_ns(self, begin: int, end: int) -> int | None:
+        """How long a step that has just ended waited for a processor.
+
+        ::
+
+            steps     | usual | usual |      slow        | now
+            looks            ▲                           ▲
+                             the last of a quiet step, from where on it is counted: less the usual until the begin
+        """
+        at, before = self._queue
+        waited = self._looker.thread(self._loop.thread, self._loop.native).waited_ns()
+        usual = self._explainer.usual.waiting
+        if before is None or waited is None or usual is None or not begin - _RECENT_NS < at < end:
+            return None
+        return max(0, int(waited - before - usual * (begin - at)))
 
     def _trigger(self) -> None:
         """Ask for a window: over the next slow step if they have a rhythm, else after this one."""
@@ -200,6 +274,19 @@ def predict(steps: list[int]) -> int | None:
     if period < 2 or median(abs(gap - period) for gap in gaps) > 1:  # noqa: PLR2004 -- every step is slow
         return None
     return steps[-1] + round(period)
+
+
+def _marked(look: Look, aside: list[tuple[int, int]]) -> Look:
+    """A look that fell into an evaluation which somebody told of."""
+    return look._replace(is_evaluating=True) if any(first <= look.at <= last for first, last in aside) else look
+
+
+def _has_device() -> bool:
+    """Whether the program uses a device that works behind it."""
+    return any(
+        kind is not None and kind.is_initialized()
+        for kind in (getattr(sys.modules.get("torch"), name, None) for name in ("cuda", "xpu"))
+    )
 
 
 def _is_distributed() -> bool:

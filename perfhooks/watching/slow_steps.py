@@ -6,7 +6,7 @@ import csv
 import io
 import os
 import sys
-from collections import Counter
+from collections import defaultdict
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import msgspec
@@ -57,7 +57,7 @@ class SlowStep(NamedTuple):
     @classmethod
     def of(cls, stage: str, step: int, seen: StepFacts, why: Explanation) -> SlowStep:
         """The row of a step."""
-        cpu, sampled = seen.counters.cpu_ns, seen.sampled_ns
+        cpu, looked = seen.counters.cpu_ns, seen.looked_ns
         return cls(
             stage=in_timeline(stage),
             step=step,
@@ -68,7 +68,7 @@ class SlowStep(NamedTuple):
             line="" if why.frame is None else f"{why.frame.name} ({shown(why.frame.file)}:{why.frame.line})",
             data_ms=None if seen.wait_ns < 0 else round(seen.wait_ns / 1e6, 3),
             gc_ms=round(seen.garbage_ns / 1e6, 3),
-            cpu_share=None if cpu is None or not sampled else round(cpu / sampled, 3),
+            cpu_share=None if cpu is None or not looked else round(cpu / looked, 3),
             switches=seen.counters.switches,
             faults=seen.counters.faults,
             alloc_retries=seen.counters.retries,
@@ -77,9 +77,8 @@ class SlowStep(NamedTuple):
     def __str__(self) -> str:
         explained = "" if self.explained_ms is None else f", which explains {ms(self.explained_ms)}"
         line = f", in {self.line}" if self.line else ""
-        cause = "for a reason that nobody saw" if self.cause == UNKNOWN and not line else self.cause
         took = f"step {self.step} took {ms(self.wall_ms)}, {self.times_median:g} times the median"
-        return f"{took}: {cause}{explained}{line}"
+        return f"{took}: {self.cause}{explained}{line}"
 
 
 def append(path: Path, rows: list[SlowStep]) -> None:
@@ -142,18 +141,23 @@ def _text(text: str) -> str:
 
 
 class Log:
-    """Says the first slow step of a kind, and then how many there were at each power of ten."""
+    """Says the first slow step of a kind, and then how many there were: at 3, 10, 30, 100 and so on.
+
+    A step that nobody knows anything of is a row of the table, and no line.
+    """
 
     def __init__(self) -> None:
-        self._count: Counter[tuple[str, str]] = Counter()
+        self._walls: defaultdict[tuple[str, str], list[float]] = defaultdict(lambda: [0, 0.0])
+        """By cause and function, how many there were, and their milliseconds."""
 
     def say(self, row: SlowStep) -> None:
         """A step was slow."""
-        kind = (row.cause, row.line)
-        self._count[kind] += 1
-        count = self._count[kind]
+        if row.cause == UNKNOWN and not row.line:
+            return
+        kind = self._walls[row.cause, row.line.rpartition(":")[0]]
+        kind[:] = count, wall_ms = kind[0] + 1, kind[1] + row.wall_ms
         if count == 1:
             logger.info("%s", row)
-        elif str(count).strip("0") == "1":
-            where = f" in {row.line}" if row.line else ""
-            logger.info("%d steps were slow by now: %s%s; the last was step %d", count, row.cause, where, row.step)
+        elif str(count).strip("0") in ("1", "3"):
+            where = f", {row.line}" if row.line else ""
+            logger.info("%d steps so far, %s each: %s%s", count, ms(wall_ms / count), row.cause, where)

@@ -13,7 +13,7 @@ from perfhooks.run.publishing import publish, publish_json
 from perfhooks.watching.counters import CountedThread, Queueing
 from perfhooks.watching.loops import Asked
 from perfhooks.watching.pace import Pace
-from perfhooks.watching.slow import SAMPLE_S, SlowSteps
+from perfhooks.watching.slow import SHORTEST_S, SlowSteps
 from perfhooks.watching.slow_steps import append
 from perfhooks.watching.status import Status
 
@@ -62,16 +62,20 @@ class Watch:
 
     @property
     def is_sampling(self) -> bool:
-        """Whether a slow step goes on, which is looked at without a rest."""
-        return self._slow.is_watching
+        """Whether a step goes on that is or may become slow, which is looked at without a rest."""
+        return self._slow.is_watching or self._slow.is_doubtful
 
-    def look(self) -> float:
-        """Look whether the step that goes on takes too long; seconds until it should be looked at again."""
+    def look(self, late_ns: int = 0) -> float:
+        """Look whether the step that goes on takes too long; seconds until it should be looked at again.
+
+        Args:
+            late_ns: How much later than it was meant to the look comes.
+        """
         timeline = self._loop.timeline
         if not self._loop.is_running and not self._slow.is_watching:
             return _LONG_S
         if not timeline.taking.acquire(blocking=False):
-            return SAMPLE_S  # it is being written
+            return SHORTEST_S  # it is being written
         try:
             step = timeline.reached
             begin = timeline.begin_of(step)
@@ -82,7 +86,7 @@ class Watch:
         if begin is None or not self._loop.is_running:
             return _LONG_S
         self._watched = step
-        return self._slow.look(step, begin)
+        return self._slow.look(step, begin, late_ns)
 
     def tick(self) -> None:
         """Once in a while: follow the pace, and say where the loop is."""

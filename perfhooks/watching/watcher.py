@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from perfhooks import process
 from perfhooks.guard import cause_of, logger
+from perfhooks.run.timeline import clock
 from perfhooks.watching.post import Post
 from perfhooks.watching.watch import Watch
 
@@ -116,26 +117,34 @@ class Watcher:
 
     def _live(self) -> None:
         try:
-            thrift = Thrift()
+            thrift, late_ns = Thrift(), 0
             while self._is_wanted():
                 is_due = time.monotonic() >= self._due
                 if is_due:
                     # before the poll, as a loop that comes meanwhile wants another one
                     self._due = time.monotonic() + min((loop.poll for loop in self._watches), default=0.0)
                     self._poll()
-                delay, is_quiet = self._look()
+                    late_ns = 0
+                delay, is_quiet = self._look(late_ns)
                 rest = thrift.rest(is_usual=is_quiet and not is_due)
                 delay = min(max(delay, rest) if is_quiet else delay, self._due - time.monotonic())
-                self._bell.acquire(timeout=max(_SHORTEST_S, delay))
+                delay = max(_SHORTEST_S, delay)
+                wake_at = clock() + int(delay * 1e9)
+                late_ns = 0 if self._bell.acquire(timeout=delay) else clock() - wake_at
         except Exception as error:  # noqa: BLE001 -- a thread of ours, whose end nobody else would hear of
             logger.warning("steps are not watched any more (%s); training goes on", cause_of(error))
             logger.debug("the watcher failed", exc_info=True)
 
-    def _look(self) -> tuple[float, bool]:
-        """Look at all loops: seconds until one is to be looked at again, and whether none has a slow step."""
+    def _look(self, late_ns: int) -> tuple[float, bool]:
+        """Look at all loops: seconds until one is to be looked at again, and whether none has a slow step.
+
+        Args:
+            late_ns: How much later than it wanted to the thread woke up.
+        """
         watches = self._watches.values()
-        delay = min([watch.look() for watch in watches], default=0.0)
-        return delay, not any(watch.is_sampling for watch in watches)
+        was_sampling = any(watch.is_sampling for watch in watches)  # one of which may have ended, and was explained
+        delay = min([watch.look(late_ns) for watch in watches], default=0.0)
+        return delay, not was_sampling and not any(watch.is_sampling for watch in watches)
 
     def _is_wanted(self) -> bool:
         """Whether there is a loop left; where there is none, the next one gets a thread of its own."""

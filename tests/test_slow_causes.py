@@ -1,0 +1,354 @@
+"""What tells the cause of a slow step: looks at a thread, what a run usually does, and what its source says."""
+
+from __future__ import annotations
+
+import csv
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import perfhooks
+from perfhooks.adapting import Parts
+from perfhooks.launching import loaders
+from perfhooks.launching.ways import Heard
+from perfhooks.run.installation import Installation
+from perfhooks.run.timeline import Timeline
+from perfhooks.watching import regions
+from perfhooks.watching.causes import Explainer, StepFacts
+from perfhooks.watching.counters import Counters
+from perfhooks.watching.looks import Doing, Look, Looker
+from perfhooks.watching.sampling import Folded, Frame
+from perfhooks.watching.usual import beyond
+
+MS = 10**6
+linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel does not tell")
+
+
+class Stopped:
+    """A thread that has come to where a function waits, to be looked at from here."""
+
+    def __init__(self, work):
+        self._met, self._go = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=work, args=(self.wait,))
+
+    def wait(self):
+        self._met.set()
+        self._go.wait()
+
+    def __enter__(self):
+        self._thread.start()
+        self._met.wait()
+        return self._thread
+
+    def __exit__(self, *_):
+        self._go.set()
+        self._thread.join()
+
+
+def look_at(thread, looker=None, late_ns=0):
+    return (looker or Looker()).look(thread.ident, thread.native_id, now=1, spent_ns=5 * MS, late_ns=late_ns)
+
+
+def facts(*looks, wall=1000 * MS, **more):
+    known = {
+        "wall_ns": wall, "median_ns": 100 * MS, "wait_ns": -1, "garbage_ns": 0, "garbage_at": None, "looks": looks,
+        "counters": Counters(), "is_distributed": False, "clock_share": None,
+    }  # fmt: skip
+    return StepFacts(**known | more)
+
+
+def explainer(*usual):
+    """One that knows what usual steps do."""
+    made = Explainer(Installation.current())
+    for look in usual:
+        made.usual.add(look)
+    return made
+
+
+# --- looks ---
+
+
+def test_a_look_that_is_late_has_waited_for_whoever_held_the_interpreter():
+    """It sees the line exactly where the interpreter was let go on time or because Python had to; else only nearly."""
+    with Stopped(lambda wait: wait()) as thread:
+        looks = [look_at(thread, late_ns=int(late_ms * MS)) for late_ms in (0.1, 2, 6)]
+    assert [(look.is_held, look.is_exact) for look in looks] == [(False, True), (True, False), (True, True)]
+    folded = Folded()
+    folded.add(looks)
+    assert sum("held the interpreter" in line for line in folded.text().splitlines()) == 1
+
+
+@linux
+def test_what_a_thread_waits_for_is_what_the_system_says():
+    locked = threading.Lock()
+    locked.acquire()
+    waiting = threading.Thread(target=lambda: locked.acquire(timeout=60))
+    sleeping = threading.Thread(target=time.sleep, args=(0.5,))
+    for thread, doing in ((waiting, Doing.LOCK), (sleeping, Doing.WAITING)):
+        thread.start()
+        looker, seen = Looker(), set()
+        while thread.is_alive() and doing not in seen:
+            seen.add(look_at(thread, looker).doing)
+        assert doing in seen
+    locked.release()
+
+
+@linux
+def test_a_thread_that_computes_is_seen_to_compute():
+    done = threading.Event()
+
+    def compute():
+        while not done.is_set():
+            sum(range(1000))
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    looker, seen = Looker(), set()
+    while Doing.COMPUTING not in seen:
+        seen.add(look_at(thread, looker).doing)
+        sum(range(10_000))
+    done.set()
+    thread.join()
+
+
+class Waiting(torch.nn.Module):
+    def __init__(self, wait):
+        super().__init__()
+        self.wait = wait
+
+    def forward(self, given):
+        self.wait()
+        return given
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_a_look_sees_whether_the_outermost_module_is_in_evaluation_mode(is_training):
+    def call(wait):
+        model = torch.nn.Sequential(Waiting(wait))
+        model.train(is_training)
+        model[0].train(not is_training)
+        model(torch.ones(1))
+
+    with Stopped(call) as thread:
+        assert look_at(thread).is_evaluating is not is_training
+
+
+# --- what is usual ---
+
+
+def test_what_is_usual_explains_nothing_and_what_is_more_explains_what_it_adds():
+    assert beyond(0.8, 0.8) == 0
+    assert beyond(0.96, 0.8) == pytest.approx(0.8)
+    assert beyond(0.5, 0.0) == 0.5
+    assert beyond(0.5, 0.9) == beyond(1.0, 1.0) == 0
+
+
+@pytest.mark.parametrize(
+    ("usual", "waited", "cause"), [(0.0, 600, "busy processor"), (0.8, 800, "unknown"), (0.8, 960, "busy processor")]
+)
+def test_the_wait_for_a_processor_is_a_cause_only_beyond_that_of_usual_steps(usual, waited, cause):
+    judge = explainer()
+    judge.usual.count(1000 * MS, Counters(waited_ns=int(usual * 1000 * MS)))
+    assert judge.explain(facts(Look((), 900 * MS), waited_ns=waited * MS)).cause == cause
+
+
+def test_of_a_run_of_which_nothing_is_known_nobody_says_that_its_processor_is_busy():
+    assert explainer().explain(facts(waited_ns=900 * MS)).cause == "unknown"
+
+
+def at(name, file="/home/me/train.py", line=1, *, source="pass"):
+    """A frame of a function of the user's."""
+    made = {}
+    exec(compile(f"def {name}():\n    {source}", file, "exec"), made)
+    return Frame(made[name].__code__, line)
+
+
+LOOP, OTHER = at("main"), at("report")
+
+
+@pytest.mark.parametrize(
+    ("doing", "cause"), [(Doing.COMPUTING, "own code"), (Doing.QUEUEING, "own code"), (Doing.WAITING, "unknown")]
+)
+def test_code_that_usual_steps_do_not_run_is_the_cause_if_it_computes(doing, cause):
+    usual = [Look((LOOP, at("training_step")), 5 * MS)] * 20
+    found = explainer(*usual).explain(facts(Look((LOOP, OTHER), 800 * MS, doing=doing)))
+    assert (found.cause, found.frame) == (cause, OTHER)
+    assert explainer(*usual[:5]).explain(facts(Look((LOOP, OTHER), 800 * MS))).cause == "unknown"
+
+
+def test_python_that_runs_for_longer_than_in_usual_steps_holds_the_interpreter():
+    step = at("training_step")
+    usual = [Look((LOOP, step), 5 * MS, is_held=place % 2 == 0) for place in range(20)]
+    mostly = [Look((LOOP, step), 800 * MS, is_held=True), Look((LOOP, step), 100 * MS)]
+    assert explainer(*usual).explain(facts(*mostly)).cause == "own code"
+    half = [Look((LOOP, step), 450 * MS, is_held=True), Look((LOOP, step), 450 * MS)]
+    assert explainer(*usual).explain(facts(*half)).cause == "unknown"
+
+
+def test_a_line_is_named_only_where_looks_cover_half_of_what_is_to_be_explained():
+    judge = explainer(*[Look((LOOP, at("training_step")), 5 * MS)] * 20)
+    assert judge.explain(facts(Look((LOOP, OTHER), 500 * MS), wait_ns=800 * MS))[::2] == ("data", OTHER)
+    assert judge.explain(facts(Look((LOOP, OTHER), 400 * MS), wait_ns=800 * MS))[::2] == ("data", None)
+    several = [Look((LOOP, at(name)), 200 * MS) for name in ("one", "two", "three")]
+    assert judge.explain(facts(*several, wait_ns=800 * MS)).frame is None, "none of them has half of it"
+
+
+def test_a_line_that_is_only_near_is_not_the_one_that_is_named():
+    exact, near = OTHER._replace(line=1), OTHER._replace(line=2)
+    looks = [Look((LOOP, near), 500 * MS, is_held=True, is_exact=False), Look((LOOP, exact), 300 * MS, is_held=True)]
+    assert explainer(*[Look((LOOP,), 5 * MS)] * 20).explain(facts(*looks)).frame == exact
+
+
+@pytest.mark.parametrize(
+    ("source", "doing", "device", "cause"),
+    [
+        ("os.fsync(file.fileno())", Doing.FILE, False, "disk"),
+        ("os.fsync(file.fileno())", Doing.QUEUEING, False, "disk"),
+        ("with self.lock:", Doing.LOCK, False, "lock"),
+        ("loss = outputs @ weights", Doing.LOCK, False, "unknown"),
+        ("total += 1", Doing.PAGE, False, "memory"),
+        ("total += loss.item()", Doing.COMPUTING, True, "device"),
+        ("total += loss.item()", Doing.COMPUTING, False, "own code"),
+    ],
+)
+def test_what_a_thread_waits_for_at_a_line_is_the_cause(tmp_path, source, doing, device, cause):
+    (tmp_path / "train.py").write_text(f"def main():\n    {source}\n")
+    frame = at("main", str(tmp_path / "train.py"), 2)
+    usual = [Look((frame._replace(line=1),), 5 * MS)] * 20
+    found = explainer(*usual).explain(facts(Look((frame,), 800 * MS, doing=doing), has_device=device))
+    assert (found.cause, found.frame) == (cause, frame)
+
+
+def test_computing_that_is_the_systems_while_pages_come_is_memory():
+    counted = Counters(cpu_ns=800 * MS, system_ns=700 * MS, faults=200_000, waited_ns=0)
+    seen = facts(Look((LOOP, OTHER), 900 * MS))
+    assert explainer().explain(seen._replace(counters=counted)).cause == "memory"
+    assert explainer().explain(seen._replace(counters=counted._replace(faults=10))).cause == "unknown"
+    judge = explainer()
+    judge.usual.count(1000 * MS, Counters(cpu_ns=800 * MS, system_ns=700 * MS))
+    assert judge.explain(seen._replace(counters=counted)).cause == "unknown", "all steps do that"
+
+
+# --- evaluations ---
+
+SCRIPT = """
+def main():
+    for epoch in range(3):
+        for batch in loader:
+            loss = model(batch)
+            loss.backward()
+        for batch in others:
+            found = model(batch)
+            total += found.sum()
+        with torch.no_grad():
+            model(batch)
+
+@torch.inference_mode()
+def score():
+    return model(batch)
+"""
+CALL = at("_wrapped_call_impl", "/site-packages/torch/nn/modules/module.py")
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Frames of its functions."""
+    file = tmp_path / "script.py"
+    file.write_text(SCRIPT)
+    made = {"torch": torch}
+    exec(compile(SCRIPT, str(file), "exec"), made)
+    main, score = made["main"].__code__, made["score"].__wrapped__.__code__
+    return SimpleNamespace(main=lambda line: Frame(main, line), score=lambda line: Frame(score, line))
+
+
+def test_the_source_says_which_lines_are_a_loop_and_which_keep_no_gradients(script):
+    def found(code):
+        return sorted((each.first, each.last, each.is_loop) for each in regions.of(code))
+
+    assert found(script.main(1).code) == [(3, 11, True), (4, 6, True), (7, 9, True), (10, 11, False)]
+    assert found(script.score(1).code) == [(14, 15, False)]
+    assert regions.of(at("nowhere").code) == ()
+
+
+def test_a_loop_that_evaluates_is_told_from_the_one_that_trains(script):
+    usual = [Look((script.main(line), CALL), 5 * MS) for line in (5, 6) * 10]
+    inside = [
+        Look((script.main(8), CALL), 300 * MS, is_evaluating=True),
+        Look((script.main(9),), 300 * MS),
+        Look((script.main(7),), 250 * MS, doing=Doing.WAITING),
+    ]
+    found = explainer(*usual).explain(facts(*inside))
+    assert found == ("evaluation", 850 * MS, script.main(8))
+    trains = [look._replace(is_evaluating=False) for look in inside]
+    assert explainer(*usual).explain(facts(*trains)).cause == "own code"
+
+
+def test_gradients_that_are_off_tell_an_evaluation_where_modules_are_called(script):
+    usual = [Look((script.main(5), CALL), 5 * MS)] * 20
+    for look in (Look((script.main(11), CALL), 800 * MS), Look((script.main(5), script.score(15), CALL), 800 * MS)):
+        assert explainer(*usual).explain(facts(look)).cause == "evaluation"
+    assert explainer(*usual).explain(facts(Look((script.main(11),), 800 * MS))).cause == "own code"
+
+
+def test_modules_that_are_never_trained_make_no_evaluation_of_a_step(script):
+    """As a teacher whose answers each step learns from."""
+    usual = [Look((script.main(5), CALL), 5 * MS, is_evaluating=True)] * 20
+    assert (
+        explainer(*usual).explain(facts(Look((script.main(5), CALL), 800 * MS, is_evaluating=True))).cause == "unknown"
+    )
+
+
+def test_what_an_evaluation_fetches_is_no_wait_for_data():
+    line = Timeline("train")
+    line.begin(0)
+    line._begins[0] = 0
+    line.data_asked(0)
+    line.data_arrived(5)
+    for batch in range(100, 900, 100):
+        line.data_asked(batch)
+        line.data_arrived(batch + 90)
+    line.set_aside(100, 900)
+    line.data_asked(1000)
+    line.data_arrived(1007)
+    line.end_step(1100)
+    assert line.take()[2].tolist() == [5 + 7]
+    assert line.aside_within(0, 500) == [(100, 500)]
+    assert line.aside_within(900, 1000) == []
+
+
+@pytest.mark.parametrize("is_left", [False, True])
+def test_a_pass_over_a_loader_from_which_nothing_is_learned_is_set_aside(monkeypatch, is_left):
+    monkeypatch.setattr(torch.utils.data.DataLoader, "__iter__", torch.utils.data.DataLoader.__iter__)
+    heard, aside = Heard(), []
+    waiting = SimpleNamespace(ask=lambda _: None, arrive=lambda _: None, set_aside=lambda *when: aside.append(when))
+    heard.waiting = waiting
+    signal = SimpleNamespace(heard=heard, look_at_fetch=lambda: None)
+    loaders.listen(torch.utils.data.DataLoader, signal)
+    loader = torch.utils.data.DataLoader(range(4))
+    list(loader)
+    assert not aside, "nobody knows yet whether anything will be learned"
+    for _ in loader:
+        heard.updates += 1
+    assert not aside
+    for _ in loader:
+        if is_left:
+            break
+    assert len(aside) == 1
+    assert aside[0][0] < aside[0][1]
+
+
+def test_a_framework_that_says_it_validates_has_that_set_aside(tmp_path):
+    with perfhooks.Profiler(schedule="on request", out=tmp_path, run="r") as prof:
+        parts = Parts(prof, {})
+        for _ in range(3):
+            with parts.validation():
+                sum(range(1_000_000))
+            prof.data_arrived()
+            prof.step()
+    with (tmp_path / "r/rank0.timeline.csv").open() as file:
+        for row in csv.DictReader(file):
+            assert float(row["data_ms"]) < 0.5 * float(row["wall_ms"])
