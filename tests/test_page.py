@@ -466,7 +466,7 @@ def test_the_first_screen_says_how_long_a_rank_only_waits(chromium, tmp_path):
     slow_steps.append(folder / "rank1.slow.csv", rows)
     chromium.open(report.write(folder))
     assert texts(chromium, ".stat")[-1] == "38%of it waiting for other ranks"
-    said = "301 of 12,000 steps took more than 3 times the median, 6.5 s in all: garbage collection 300, data 1."
+    said = "301 of 12,000 steps took far longer than the others, 6.5 s in all: garbage collection 300, data 1."
     assert texts(chromium, ".slow-line") == [f"{said} See each."]
     assert texts(chromium, "#slow .lead") == [f"{said} These are the longest 200 of 301."]
     assert texts(chromium, "#slow tbody tr:first-child td")[:6] == ["90", "500.0", "50.00", "data", HOSTILE, "480.0"]

@@ -20,8 +20,8 @@ from perfhooks.run.timeline import Timeline
 from perfhooks.watching import regions
 from perfhooks.watching.causes import Explainer, StepFacts
 from perfhooks.watching.counters import Counters
-from perfhooks.watching.looks import Doing, Look, Looker
-from perfhooks.watching.sampling import Folded, Frame
+from perfhooks.watching.looks import Doing, Folded, Look, Looker
+from perfhooks.watching.sampling import Frame
 from perfhooks.watching.usual import beyond
 
 MS = 10**6

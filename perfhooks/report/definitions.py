@@ -256,25 +256,26 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
     },
     "Slow steps": {
         "slow": (
-            "More than 3 times the median of the last 50 steps, and 50 ms more, on the training's own clock. All steps "
-            "are watched, recorded or not, but for the first ten of a loop. A step that was slow on several ranks "
-            "counts once: for its longest time, and for the cause of a rank that did not only wait for others."
+            "More than 3 times the median of the last 50 steps, or far beyond what those vary by (1.3 medians, and 6 "
+            "times as far from the median as one in ten is), and 50 ms more, on the training's own clock. All steps are "
+            "watched, recorded or not, but for the first ten of a loop. A step that was slow on several ranks counts "
+            "once: for its longest time, and for the cause of a rank that did not only wait for others."
         ),
         "stage, step": "The loop, and the number of the step.",
         "wall_ms, times_median": "How long it took; how many medians that is.",
         "cause": (
-            "The first that explains half of the time beyond the median, of "
+            "The first that explains half of the time beyond the median by what it is beyond the usual of the run, of "
             + "; ".join(f"{cause}: {seen_by}" for cause, seen_by in SEEN_BY.items())
             + "."
         ),
         "explained_ms": "How much of the time beyond the median the cause explains; empty where nobody can tell.",
         "line": (
-            "The function and line in which most of that time was seen: yours if there is one in the stack. The "
-            "stack is looked at every 10 ms once the step has become slow."
+            "The function and line in which most of that time was seen: yours if there is one in the stack. Empty "
+            "where looks at it do not cover half of that time."
         ),
         "data_ms": "The wait for data; empty where nobody says when a batch arrives.",
         "gc_ms": "Python's garbage collections, the youngest generation left out.",
-        "cpu_share": "How much of a processor the thread used since the step had become slow.",
+        "cpu_share": "How much of a processor the thread used since the first look at the step.",
         "switches, faults": (
             "Times that the thread was off its processor, and its page faults, in that time; Linux only."
         ),

@@ -195,7 +195,7 @@ def _slow(slow: Mapping[str, Any] | None) -> Iterator[str]:
         return
     of = f"{slow['count']:,} of {slow['steps']:,}" if slow.get("steps") else f"{slow['count']:,}"
     causes = ", ".join(f"{cause} {count:,}" for cause, count in slow["causes"].items())
-    said = f"{of} steps took more than 3 times the median, {words.ms(slow['wall_ms'])} in all: {causes}."
+    said = f"{of} steps took far longer than the others, {words.ms(slow['wall_ms'])} in all: {causes}."
     longest = {name: values[0] for name, values in slow["rows"].items()}
     line = f", {longest['line']}" if longest.get("line") else ""
     most = f"The longest: step {longest['step']}, {words.ms(longest['wall_ms'])}, {longest['cause']}{line}."

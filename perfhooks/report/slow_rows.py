@@ -23,8 +23,8 @@ _LEAST: Final = 16 << 10
 """Bytes that are read of each rank at least: its last 100 slow steps."""
 _ROWS: Final = 200
 """Rows on a page, the longest steps: nobody reads more, and they have 30 kB."""
-_CAUSES: Final = 12
-"""Causes that are named: there are nine, and a file may say anything."""
+_CAUSES: Final = 16
+"""Causes that are named: there are fifteen, and a file may say anything."""
 _SCHEMA: Final = {
     "rank": pl.Int64,
     **dict.fromkeys(("stage", "cause", "line"), pl.String),

@@ -154,7 +154,7 @@ _NOTHING: Final = {
     "functions": "none: no stacks were recorded, with_stack=True does",
     "checks": "no doubts about the trace itself",
     "findings": "no rule has anything to say",
-    "slow": "no step took more than 3 times the median",
+    "slow": "no step took far longer than the others",
     "startup": "not recorded: perfhooks run looks at it",
 }
 """What an empty table means."""

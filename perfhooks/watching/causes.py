@@ -13,7 +13,7 @@ from perfhooks.trace.names.whose import PREFERENCE, Origin
 from perfhooks.watching import evaluations
 from perfhooks.watching.looks import Doing, Look
 from perfhooks.watching.sampling import common
-from perfhooks.watching.usual import Usual, beyond
+from perfhooks.watching.usual import UsualSteps, beyond
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -143,7 +143,7 @@ class Explainer:
 
     def __init__(self, installation: Installation) -> None:
         self._installation = installation
-        self.usual = Usual()
+        self.usual = UsualSteps()
 
     def explain(self, seen: StepFacts) -> Explanation:
         """The cause: the first, from the narrowest on, that explains enough of the excess."""

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from perfhooks.watching.looks import Look
     from perfhooks.watching.regions import Region
     from perfhooks.watching.sampling import Frame, Stack
-    from perfhooks.watching.usual import Usual
+    from perfhooks.watching.usual import UsualSteps
 
 _SOME: Final = 0.25
 """A function evaluates if modules are called in so much of it: the rest may be scores, and loading does not count."""
 
 
-def found(looks: Sequence[Look], usual: Usual) -> list[Look]:
+def found(looks: Sequence[Look], usual: UsualSteps) -> list[Look]:
     """The looks that saw one."""
     sure = [look for look in looks if is_sure(look, usual)]
     if not sure:
@@ -35,7 +35,7 @@ def found(looks: Sequence[Look], usual: Usual) -> list[Look]:
     return _in_function(looks, sure, usual) or _in_loop(looks, sure, usual) or sure
 
 
-def is_sure(look: Look, usual: Usual) -> bool:
+def is_sure(look: Look, usual: UsualSteps) -> bool:
     """Whether a module was called in evaluation mode, or where no gradients are kept."""
     if look.is_evaluating:
         return True
@@ -49,7 +49,7 @@ def _regions(frame: Frame) -> tuple[Region, ...]:
     return () if _is_foreign(frame) else regions.of(frame.code)
 
 
-def _in_function(looks: Sequence[Look], sure: Sequence[Look], usual: Usual) -> list[Look]:
+def _in_function(looks: Sequence[Look], sure: Sequence[Look], usual: UsualSteps) -> list[Look]:
     """Those in the outermost function that all who are sure saw, and that does little else."""
     for code in _shared([usual.own(look.stack) for look in sure]):
         inside = [look for look in looks if any(frame.code is code for frame in usual.own(look.stack))]
@@ -68,7 +68,7 @@ def _is_foreign(frame: Frame) -> bool:
     return frames.is_torch(frame.file) or frames.is_ours(frame.file)
 
 
-def _in_loop(looks: Sequence[Look], sure: Sequence[Look], usual: Usual) -> list[Look]:
+def _in_loop(looks: Sequence[Look], sure: Sequence[Look], usual: UsualSteps) -> list[Look]:
     """Those in the smallest loop of the function that trains around who is sure, unless it is the loop that trains."""
     depth = len(usual.prefix or ())
     at = [look.stack[depth - 1] for look in sure if depth and len(look.stack) >= depth]

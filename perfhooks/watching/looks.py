@@ -19,6 +19,7 @@ import platform
 import stat
 import sys
 import threading
+from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -27,6 +28,8 @@ from perfhooks.watching.counters import CountedThread
 from perfhooks.watching.sampling import innermost_of, outwards, stack_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from perfhooks.watching.sampling import Stack
 
 _LATE_NS: Final = 300_000
@@ -35,6 +38,8 @@ _FORCED: Final = 0.9
 """Of the switch interval: who has waited so long has made Python let go where it was."""
 _COMPUTES: Final = 0.25
 """A thread that computes less of the time that it had a processor for, or wanted one, waits for something."""
+_MOST_STACKS: Final = 5000
+"""Different stacks that are kept of a run."""
 _DEEPEST: Final = 200
 """Frames in which a module's call is looked for."""
 
@@ -141,6 +146,29 @@ def _is_evaluating(ident: int) -> bool:
         if frame.f_code.co_name == frames.CALLS_MODULE and frames.MODELS in frame.f_code.co_filename:
             call = frame
     return call is not None and getattr(call.f_locals.get("self"), "training", True) is False
+
+
+class Folded:
+    """Stacks with the milliseconds that were spent in each, over a whole run."""
+
+    def __init__(self) -> None:
+        self._spent: Counter[str] = Counter()
+        self.is_new = False
+        """Whether there is something that was not written yet."""
+
+    def add(self, looks: Sequence[Look]) -> None:
+        """Take looks, each with the nanoseconds that it stands for."""
+        for look in looks:
+            text = ";".join(str(frame).replace(";", ",") for frame in look.stack) or "no Python frame"
+            text += ";held the interpreter" if look.is_held else ""
+            if text in self._spent or len(self._spent) < _MOST_STACKS:
+                self._spent[text] += look.spent_ns
+                self.is_new = True
+
+    def text(self) -> str:
+        """One line a stack: its frames, and whole milliseconds."""
+        self.is_new = False
+        return "".join(f"{stack} {max(1, round(spent / 1e6))}\n" for stack, spent in sorted(self._spent.items()))
 
 
 _CALLS: Final = {

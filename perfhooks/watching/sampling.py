@@ -8,21 +8,16 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections import Counter
 from itertools import dropwhile, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from types import CodeType, FrameType
-
-    from perfhooks.watching.looks import Look
 
 _DEEPEST: Final = 200
 """Frames of a stack that are kept, the innermost ones."""
-_MOST_STACKS: Final = 5000
-"""Different stacks that are kept of a run."""
 
 
 class Frame(NamedTuple):
@@ -94,29 +89,6 @@ def common(first: Stack, second: Stack) -> int:
             break
         count += 1
     return count
-
-
-class Folded:
-    """Stacks with the milliseconds that were spent in each, over a whole run."""
-
-    def __init__(self) -> None:
-        self._spent: Counter[str] = Counter()
-        self.is_new = False
-        """Whether there is something that was not written yet."""
-
-    def add(self, looks: Sequence[Look]) -> None:
-        """Take looks, each with the nanoseconds that it stands for."""
-        for look in looks:
-            text = ";".join(str(frame).replace(";", ",") for frame in look.stack) or "no Python frame"
-            text += ";held the interpreter" if look.is_held else ""
-            if text in self._spent or len(self._spent) < _MOST_STACKS:
-                self._spent[text] += look.spent_ns
-                self.is_new = True
-
-    def text(self) -> str:
-        """One line a stack: its frames, and whole milliseconds."""
-        self.is_new = False
-        return "".join(f"{stack} {max(1, round(spent / 1e6))}\n" for stack, spent in sorted(self._spent.items()))
 
 
 def _short(file: str) -> str:

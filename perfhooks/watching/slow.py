@@ -12,9 +12,8 @@ from perfhooks.run.installation import Installation
 from perfhooks.run.timeline import clock
 from perfhooks.watching.causes import Explainer, StepFacts, spent
 from perfhooks.watching.counters import Collections, Counters, clock_mhz
-from perfhooks.watching.looks import Looker
+from perfhooks.watching.looks import Folded, Looker
 from perfhooks.watching.loops import Asked
-from perfhooks.watching.sampling import Folded
 from perfhooks.watching.slow_steps import Log, SlowStep
 from perfhooks.watching.usual import MANY
 

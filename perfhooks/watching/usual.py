@@ -32,7 +32,7 @@ def beyond(share: float, usual: float) -> float:
     return max(share - usual, 0.0) / (1 - usual) if usual < 1 else 0.0
 
 
-class Usual:
+class UsualSteps:
     """Looks at steps that were not slow, and what was counted in them."""
 
     def __init__(self) -> None:

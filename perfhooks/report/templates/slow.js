@@ -8,7 +8,7 @@ function slowSteps() {
   const causes = Object.entries(slow.causes)
     .map(([cause, count]) => `${cause} ${grouped(count, 0)}`)
     .join(", ");
-  return `${of} took more than 3 times the median, ${whole} in all: ${causes}`;
+  return `${of} took far longer than the others, ${whole} in all: ${causes}`;
 }
 
 function slowLine() {
