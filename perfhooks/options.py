@@ -187,8 +187,8 @@ class Options(RecordingOptions, total=False):
         str,
         Default("all", _KEEP),
         Doc(
-            'Which windows of the schedule are kept: ``"all"``, or ``"slow"``, those in which a step was slow: more than '
-            "3 times the median, or far beyond what steps vary by."
+            'Which windows of the schedule are kept: ``"all"``, or ``"slow"``, those in which a step was slow: more '
+            "than 3 times the median, or far beyond what steps vary by."
         ),
     ]
     poll: Annotated[

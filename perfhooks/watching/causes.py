@@ -249,9 +249,10 @@ class Explainer:
         return max((frame for frame in lines if frame.code is code), key=lines.__getitem__)
 
     def _depth(self, looks: Sequence[Look]) -> int:
-        """How deep the function lies that all looks saw: what the loop has called, or itself."""
-        first = looks[0].stack
-        shared = min((common(first, look.stack) for look in looks), default=0)
+        """How deep the function lies that all looks saw and that calls the model: what the loop has called, or itself."""
+        first = looks[0].stack if looks else ()
+        calls = (place for place, frame in enumerate(first) if frame.name == frames.CALLS_MODULE)
+        shared = min([next(calls, len(first)), *(common(first, look.stack) for look in looks)])
         mine = (Origin.USER, Origin.INSTALLED)
         return max((place for place in range(1, shared + 1) if self._origin(first[place - 1]) in mine), default=0)
 
