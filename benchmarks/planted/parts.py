@@ -88,12 +88,13 @@ def clean_up():
         gc.collect()
 
 
+state = {f"layer {number}": torch.ones(1024, 1024) for number in range(8)}
+
+
 def keep(model):
     done = long_enough()
     while not done():
-        torch.save(
-            {"weights": [parameter.detach().repeat(4, 1) for parameter in model.parameters()]}, f"{folder.name}/last.pt"
-        )
+        torch.save(state, f"{folder.name}/last.pt")
 
 
 def record_results(model):

@@ -258,8 +258,8 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         "slow": (
             "More than 3 times the median of the last 50 steps, or far beyond what those vary by (1.3 medians, and 6 "
             "times as far from the median as one in ten is), and 50 ms more, on the training's own clock. All steps "
-            "are watched, recorded or not, but for the first ten of a loop. A step that was slow on several ranks counts "
-            "once: for its longest time, and for the cause of a rank that did not only wait for others."
+            "are watched, recorded or not, but for the first ten of a loop. A step that was slow on several ranks "
+            "counts once: for its longest time, and for the cause of a rank that did not only wait for others."
         ),
         "stage, step": "The loop, and the number of the step.",
         "wall_ms, times_median": "How long it took; how many medians that is.",
