@@ -942,6 +942,13 @@ def test_a_broken_baseline_is_one_line_and_soon(base, tmp_path):
         assert time.process_time() - began < 1, name
 
 
+def test_steps_that_took_no_time_have_no_shares(base, tmp_path):
+    kept = baseline.encode(sources.read([[base]])[0]).replace(b'"wall":', b'"wall":0,"was":')
+    (tmp_path / "odd.json").write_bytes(kept)
+    assert "took no time" in str(run(tmp_path / "odd.json", base, "--shares").exception)
+    assert run(tmp_path / "odd.json", base).exit_code == 0
+
+
 # --- what cannot be ---
 
 

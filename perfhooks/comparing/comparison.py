@@ -137,6 +137,10 @@ def _is_contrary(made: Comparison) -> bool:
 
 
 def _explain(made: Comparison) -> None:
+    if made.shares and not (made.a.step_ms and made.b.step_ms):
+        raise PerfhooksError(
+            f"{made.a.label} or {made.b.label} has steps that took no time: nothing is a share of them"
+        )
     aligned = Aligned(made.a.costs, made.b.costs)
     made.by_device = aligned.by_device
     usual = reason.usual(aligned)
