@@ -288,6 +288,7 @@ CHANGES_OTHERWISE = {
     "run/remote.py": "the user's own folder for temporary files, and what fsspec does elsewhere",
     "recording/window.py": "what Kineto left, by the path that was lent",
     "finishing/adoption.py": "a folder that only this process knows",
+    "watching/counters.py": "the kernel's files, which it only reads",
     "ranks/clocks.py": "no file, but numbers in a table",
     "launching/farewell.py": "notes in a folder for temporary files",
     **dict.fromkeys(("command/run.py", "command/doctor.py"), "folders of their own, empty ones"),
