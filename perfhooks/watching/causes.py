@@ -249,7 +249,7 @@ class Explainer:
         return max((frame for frame in lines if frame.code is code), key=lines.__getitem__)
 
     def _depth(self, looks: Sequence[Look]) -> int:
-        """How deep the function lies that all looks saw and that calls the model: one that the loop called, or itself."""
+        """How deep the function lies that all looks saw and that calls the model: the loop, or what it called."""
         first = looks[0].stack if looks else ()
         calls = (place for place, frame in enumerate(first) if frame.name == frames.CALLS_MODULE)
         shared = min([next(calls, len(first)), *(common(first, look.stack) for look in looks)])
