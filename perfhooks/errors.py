@@ -4,7 +4,8 @@
 
     PerfhooksError
     ├── OptionError (ValueError)      a wrong argument, found at construction
-    │   └── ScheduleError             a schedule that cannot be
+    │   ├── ScheduleError             a schedule that cannot be
+    │   └── CommandError              a command that cannot be run
     ├── NothingRecordedError          a result was asked for before a window was recorded
     └── TraceError                    a file that is no trace, or a broken one
 """
@@ -18,9 +19,25 @@ OnError = Literal["warn", "raise"]
 class PerfhooksError(Exception):
     """Base of all errors raised by perfhooks."""
 
+    exit_code = 2
+    """What the command line ends with."""
+
 
 class OptionError(PerfhooksError, ValueError):
     """A wrong argument: says which, the rule and the value."""
+
+
+class CommandError(OptionError):
+    """A command that `perfhooks run` cannot become.
+
+    Args:
+        said: What is wrong.
+        code: The exit code that a shell has then: 127 for what is not found, 126 for what cannot be executed.
+    """
+
+    def __init__(self, said: str, code: int) -> None:
+        super().__init__(said)
+        self.exit_code = code
 
 
 class ScheduleError(OptionError):

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import functools
 import os
 from enum import IntEnum, auto
 from typing import TYPE_CHECKING
@@ -104,22 +105,31 @@ def _split() -> None:
     _each([_in_child[when] for when in sorted(_in_child)])
 
 
+def working_directory() -> str:
+    """The folder that this process works in; nothing where it was deleted."""
+    try:
+        return os.getcwd()  # noqa: PTH109 -- a string
+    except FileNotFoundError:
+        return ""
+
+
 def recorder_begins() -> None:
     """A recorder of torch is about to begin: forked children are to end nevertheless.
 
     Kineto has a thread of its own from then on, and waits for it when the process ends, among what C++ does last. A
     forked child has no such thread, and would wait for ever.
     """
-    in_child(Child.RECORDER, _end_at_once)
-
-
-def _end_at_once() -> None:
-    """Let this process end as soon as Python has, with the code that it gives; glibc can do that, and no other."""
     library = ctypes.CDLL(None)
-    if hasattr(library, "on_exit"):
-        # the last one is called first
-        library.on_exit(library._exit, None)  # noqa: SLF001 -- it is called so
-        library.on_exit(library.fcloseall, None)
+    if hasattr(library, "on_exit"):  # glibc, and no other
+        # found now: in a child that is forked while another thread loads a library, the loader's lock stays taken
+        in_child(Child.RECORDER, functools.partial(_end_at_once, library.on_exit, library._exit, library.fcloseall))  # noqa: SLF001 -- it is called so
+
+
+def _end_at_once(on_exit: Callable[..., object], leave: object, close_files: object) -> None:
+    """Let this process end as soon as Python has, with the code that it gives."""
+    # the last one is called first
+    on_exit(leave, None)
+    on_exit(close_files, None)
 
 
 if hasattr(os, "register_at_fork"):

@@ -367,6 +367,13 @@ def test_a_folder_deleted_during_the_run_is_made_again(train):
     assert done.marks() == ["ProfilerStep#4", "ProfilerStep#5", "ProfilerStep#6"]
 
 
+def test_a_working_directory_deleted_during_the_run(train):
+    gone = "os.mkdir('gone'); OPTIONS['out'] = os.path.abspath('runs'); os.chdir('gone'); os.rmdir('../gone')\n"
+    done = train(gone + script("pass", 0)).end()
+    assert (done.code, done.warnings) == (0, []), done.err
+    assert done.steps() == [4, 5, 6]
+
+
 def test_a_folder_that_turns_unwritable_is_one_line(train):
     done = train(script("import shutil; shutil.rmtree('runs'); open('runs', 'w').close()", 5)).end()
     assert (done.code, done.out) == (0, "trained\n")
@@ -435,6 +442,52 @@ def test_data_loader_workers_forked_while_recording(train):
     assert (done.code, done.warnings) == (0, [])
     for first in (0, 3, 6):
         assert done.steps(Path(f"runs/r/train-{first:06d}-{first + 2:06d}")) == [first, first + 1, first + 2]
+
+
+FORK = """
+def used():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+
+def compute(times):
+    for _ in range(times):
+        x + x
+
+def in_child():
+    compute(1000)
+    before = used()
+    compute(100_000)
+    print("grew", used() - before, flush=True)
+    with perfhooks.Profiler() as own:
+        compute(7)
+    print("saw", sum(event.count for event in own.key_averages() if event.key == "aten::add"), flush=True)
+    sys.exit(3)
+
+def fork():
+    child = os.fork()
+    if not child:
+        in_child()
+    print("code", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+OPTIONS["schedule"] = "wait=2 warmup=2 active=3 repeat=2"
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="asks Linux for the memory of a process")
+@pytest.mark.parametrize("stacks", [False, True])
+def test_a_child_forked_in_a_window_is_as_any_other(train, stacks):
+    """It records nothing of its parent's window, may profile, and ends; the window goes on in the parent."""
+    options = f"OPTIONS['with_stack'] = {stacks}\n"
+    done = train(FORK + options + script("fork()", 5).replace("range(10)", "range(16)")).end()
+    assert (done.code, done.warnings) == (0, []), done.err
+    grew, *rest = done.out.splitlines()
+    assert int(grew.removeprefix("grew ")) < 12
+    assert rest == ["saw 7", "code 3", "trained"]
+    assert "Toggling" not in done.err
+    for first in (4, 11):
+        window = Path(f"runs/r/train-{first:06d}-{first + 2:06d}")
+        assert done.facts(window)["partial"] is None
+        assert done.steps(window) == [first, first + 1, first + 2]
 
 
 def test_an_interpreter_that_exits_with_the_profiler_open(train):

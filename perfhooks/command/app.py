@@ -45,12 +45,12 @@ for verb in (capture, top, compare, report, flame, schedule, doctor, demo, show,
 
 
 def main() -> None:
-    """Run the command line; errors of ours are one line and exit code 2."""
+    """Run the command line; errors of ours are one line and an exit code, mostly 2."""
     try:
         app(args=run.separated(sys.argv[1:]))
     except PerfhooksError as error:
         typer.echo(line(f"perfhooks: {error}"), err=True)
-        sys.exit(2)
+        sys.exit(error.exit_code)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
 
-from perfhooks.errors import OptionError, PerfhooksError
+from perfhooks.errors import CommandError, OptionError, PerfhooksError
 from perfhooks.options import Option, RecordingOptions, described
 
 if TYPE_CHECKING:
@@ -50,20 +50,32 @@ def command(
 
     given = {name: _read(name, value) for name, value in options.items() if value is not None}
     wanted = command_line.command(words)
-    notes = tempfile.mkdtemp(prefix="perfhooks-run-")
+    notes = _folder_for_notes()
     try:
         asked = command_line.request(
             schedule, handler or (), given, notes, command_line.PATIENCE_S if patience is None else patience
         )
     except PerfhooksError:
-        os.rmdir(notes)  # noqa: PTH106 -- a string
+        if notes:
+            os.rmdir(notes)  # noqa: PTH106 -- a string
         raise
-    if hasattr(os, "fork"):
+    if notes:
         farewell.announce(os.getpid(), notes, wanted)
     try:
         os.execve(wanted[0], wanted, command_line.environment(asked, os.environ))  # noqa: S606 -- it is what the user asked for
     except OSError as error:
-        raise PerfhooksError(f"{wanted[0]} cannot be run: {error.strerror}") from error
+        code = 127 if isinstance(error, FileNotFoundError) else 126  # the interpreter of a script is not found, either
+        raise CommandError(f"{wanted[0]} cannot be run: {error.strerror}", code) from error
+
+
+def _folder_for_notes() -> str:
+    """The folder that the last word is made of; nothing where nobody can say it."""
+    from perfhooks.launching import farewell
+
+    try:
+        return tempfile.mkdtemp(prefix="perfhooks-run-") if farewell.can_be_said() else ""
+    except OSError:  # the disk is full: that costs the last word, and not the recording
+        return ""
 
 
 def separated(arguments: Sequence[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from perfhooks.errors import PerfhooksError
 from perfhooks.finishing.finish import NOTHING_SAID, finish
 from perfhooks.run.capture import Place
 from perfhooks.run.folder import Run
-from perfhooks.run.publishing import OwnFolder
+from perfhooks.run.publishing import OwnFolder, drafts
 from perfhooks.run.reading import said
 from perfhooks.run.timeline import Rows
 
@@ -53,6 +54,9 @@ def finish_all(folder: Path, permit: Permit = NOTHING_SAID) -> Iterator[WindowOu
         except Exception as error:  # noqa: BLE001 -- windows can be finished without the clock
             yield WindowOutcome(Place(folder, rank), problem=f"{raw.name} cannot be read: {said(error)}")
     run.adopt()
+    for draft in drafts(folder):
+        with contextlib.suppress(OSError):
+            OwnFolder(folder, *draft.relative_to(folder).parts[:-1]).remove(draft.name)
     for place in run.places():
         try:
             if not place.capture_file.exists() and run.is_recording(place):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from perfhooks.errors import OptionError
+from perfhooks.errors import CommandError, OptionError
 from perfhooks.options import checked
+from perfhooks.process import working_directory
 from perfhooks.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -48,8 +50,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     def current(cls) -> Request | None:
         """That of this process; None where nobody asked, or what was asked for cannot be read."""
         try:
-            return msgspec.json.decode(os.environ[VARIABLE], type=cls)
-        except (KeyError, msgspec.MsgspecError):
+            return msgspec.convert(json.loads(os.environ[VARIABLE]), type=cls)
+        except (KeyError, ValueError, RecursionError, msgspec.MsgspecError):
             return None
 
 
@@ -93,7 +95,7 @@ def request(
         handlers=list(handlers) or None,
         options=whole,
         patience=patience,
-        here=str(Path.cwd()),
+        here=working_directory(),
         notes=notes,
     )
 
@@ -105,7 +107,8 @@ def command(words: Sequence[str]) -> list[str]:
         words: ``train.py --lr 0.1``, ``-m package.train`` or any command.
 
     Raises:
-        OptionError: There is no such command or script.
+        OptionError: There is no such script, or nothing was given.
+        CommandError: There is no such command, or it cannot be executed.
     """
     if not words:
         raise OptionError("run needs a command, such as: perfhooks run train.py --lr 0.1")
@@ -120,8 +123,10 @@ def command(words: Sequence[str]) -> list[str]:
         return [sys.executable, *words]
     program = shutil.which(first)
     if program is None:
+        if os.sep in first and Path(first).exists():
+            raise CommandError(f"{first!r} cannot be executed; a script's name ends in .py", 126)
         hint = "; a script's name ends in .py" if Path(first).is_file() else ""
-        raise OptionError(f"there is no command {first!r}{hint}")
+        raise CommandError(f"there is no command {first!r}{hint}", 127)
     return [program, *words[1:]]
 
 
@@ -135,6 +140,7 @@ def environment(asked: Request, before: Mapping[str, str]) -> dict[str, str]:
     rest = before.get("PYTHONPATH", "")
     return {
         **before,
-        VARIABLE: msgspec.json.encode(asked).decode(),
+        # not by msgspec, which refuses half characters: Python makes them of paths that are not UTF-8
+        VARIABLE: json.dumps(msgspec.to_builtins(asked)),
         "PYTHONPATH": f"{SITE}{os.pathsep}{rest}" if rest else str(SITE),
     }

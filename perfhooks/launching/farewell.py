@@ -7,11 +7,13 @@ came of it, also where it was killed.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import select
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
+_GET_CHILD_SUBREAPER: Final = 37
+"""``PR_GET_CHILD_SUBREAPER`` in Linux' ``prctl.h``."""
+
 _STEPS: Final = {
     "call": " (a step begins with a call of the model)",
     "backward": " (a step ends with its backward pass)",
@@ -30,6 +35,21 @@ _STEPS: Final = {
 }
 """What is said of steps that nobody would guess."""
 _FINDINGS: Final = 3
+
+
+def can_be_said() -> bool:
+    """Whether a process can wait for this one without being its child.
+
+    Where orphans become children of this process, as in a container whose first one it is, the training would have a
+    child that it did not make; a script that waits for all its children would wait for us, and we for it.
+    """
+    if not hasattr(os, "fork"):
+        return False
+    adopts = ctypes.c_int(0)
+    library = ctypes.CDLL(None)
+    if hasattr(library, "prctl"):
+        library.prctl(_GET_CHILD_SUBREAPER, ctypes.byref(adopts))
+    return os.getpid() != 1 and not adopts.value
 
 
 def announce(pid: int, notes: str, words: Sequence[str]) -> None:
@@ -52,6 +72,8 @@ def announce(pid: int, notes: str, words: Sequence[str]) -> None:
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 0)
         os.dup2(null, 1)
+        # and so must what it was given besides, as a lock that its shell holds
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         _await(pid)
         for line in lines(Path(notes), words):
             sys.stderr.write(f"perfhooks: {line}\n")
@@ -69,7 +91,8 @@ def leave_note(notes: str, **said: str) -> None:
         **said: ``run``, the folder that was recorded into, or ``why`` there is none.
     """
     if notes and Path(notes).is_dir():
-        Path(notes, f"{os.getpid()}.json").write_text(json.dumps(said), encoding="utf-8")
+        with contextlib.suppress(OSError):  # the disk is full, which must not cost the recording; see `lines`
+            Path(notes, f"{os.getpid()}.json").write_text(json.dumps(said), encoding="utf-8")
 
 
 def _await(pid: int) -> None:
@@ -90,9 +113,21 @@ def lines(notes: Path, words: Sequence[str]) -> Iterator[str]:
     runs = dict.fromkeys(str(note["run"]) for note in said if note.get("run"))
     for run in runs:
         yield from _of_run(Path(run))
-    if not runs:
+    if not runs and not _takes_files(notes):
+        yield f"what was recorded is not known: {notes} takes no files, is its disk full?"
+    elif not runs:
         reasons = dict.fromkeys(str(note["why"]) for note in said if note.get("why"))
         yield from (f"nothing was recorded: {reason}" for reason in reasons or [_why(words)])
+
+
+def _takes_files(folder: Path) -> bool:
+    """Whether a process could have left a note."""
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            file.write(b"{}")
+    except OSError:
+        return False
+    return True
 
 
 def _of_run(folder: Path) -> Iterator[str]:

@@ -20,7 +20,7 @@ from perfhooks.run import layout
 from perfhooks.run.job import current_job, is_in_job
 from perfhooks.run.liveness import born_s, clock_s
 from perfhooks.run.publishing import publish
-from perfhooks.watching.sampling import innermost_of, outwards
+from perfhooks.watching.sampling import innermost_of, outwards, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -174,7 +174,7 @@ def _own_line(stack: list[FrameType]) -> str:
     for frame in stack:
         file = frame.f_code.co_filename
         if not file.startswith(("<", *_INSTALLED)) and not frames.is_ours(file):
-            return f"{os.path.relpath(file)}:{frame.f_lineno} {frame.f_code.co_name}"
+            return f"{shown(file)}:{frame.f_lineno} {frame.f_code.co_name}"
     return stack[-1].f_code.co_name if stack else "(the main thread has ended)"
 
 

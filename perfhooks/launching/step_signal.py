@@ -172,6 +172,7 @@ class StepSignal:
             yield
             failed = False
         if failed:
+            farewell.leave_note(self.asked.notes, why="perfhooks failed, as its log says")
             self.stand_down()
 
     # -- what becomes of it ------------------------------------------------------------------------------------------

@@ -70,11 +70,13 @@ _open: weakref.WeakSet[Window] = weakref.WeakSet()
 """Our windows that have begun: during a warm-up torch does not count as enabled, but a second profiler crashes it."""
 _spare: weakref.WeakSet[Window] = weakref.WeakSet()
 """Those that are kept for the case that no other is recorded."""
+_left: Final[set[Window]] = set()
+"""In a forked child: those that its parent goes on recording. torch counts them here as well, until another begins."""
 
 
 def recorder_busy() -> bool:
     """Whether somebody's profiler is recording in this process; a second one would empty the first."""
-    return any(window.give_way is None for window in list(_open)) or _recording()
+    return any(window.give_way is None for window in list(_open)) or (_recording() and not _left)
 
 
 def make_room() -> None:
@@ -191,6 +193,24 @@ def _quiet_kineto() -> Iterator[None]:
         yield
     finally:
         os.environ.pop(_LEVEL, None)
+
+
+@contextlib.contextmanager
+def _no_words() -> Iterator[None]:
+    """Let C++ write nothing to standard error; for a process with one thread only."""
+    try:
+        kept = os.dup(2)
+    except OSError:  # it is closed
+        yield
+        return
+    null = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(null, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(null)
 
 
 def _microseconds(folded: Mapping[str, int]) -> dict[str, int]:
@@ -320,6 +340,21 @@ class Window(Recorded, TorchProfile):
         _open.discard(self)
         super().stop()
 
+    def leave_to_parent(self) -> None:
+        """Record nothing here: this process is a forked child, and what it recorded would fill its memory for nobody.
+
+        Torch's recorder cannot be stopped here. That takes as long as it takes the parent, and needs Kineto's thread.
+        """
+        _open.discard(self)
+        turn = getattr(torch.autograd, "_toggle_collection_dynamic", None)  # new in torch 2.5
+        if turn is None or not _recording():  # another thread has forked than the one that is recorded
+            return
+        _left.add(self)
+        if self.with_stack:
+            sys.setprofile(None)
+        with _no_words():  # torch warns of what happens on a GPU then, with every child and whether there is one or not
+            turn(False, {ProfilerActivity.CPU})
+
     @property
     def is_elsewhere(self) -> bool:
         """Whether a thread records that is not this one and lives: torch records one thread, and ends in that one."""
@@ -346,6 +381,7 @@ class Window(Recorded, TorchProfile):
 
     def start_trace(self) -> None:
         """Begin to record this thread, or all."""
+        _left.clear()
         self._thread = None if self._is_of_all_threads else threading.current_thread()
         if torch.cuda.is_initialized():
             self._device = torch.cuda.current_device()

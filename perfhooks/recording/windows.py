@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from perfhooks.guard import logger
+from perfhooks.guard import guard, logger
 from perfhooks.recording import labelling
 from perfhooks.recording.ending import lifetime
 from perfhooks.recording.window import LostStacksError, Window, drop_spares, make_room, recorder_busy
@@ -190,5 +190,8 @@ class Windows:
     def abandon(self) -> None:
         """This process is a forked child: everything is its parent's."""
         labelling.take_back()
+        if self.current is not None:
+            with guard("leaving the window to the parent"):
+                self.current.leave_to_parent()
         self.current = self.last = None
         self.handover.abandon()

@@ -20,6 +20,7 @@ import msgspec
 
 from perfhooks.finishing.messages import ANSWER
 from perfhooks.guard import logger
+from perfhooks.process import working_directory
 from perfhooks.run.publishing import OwnFolder
 
 if TYPE_CHECKING:
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
 
 _BOOTSTRAP: Final = """\
 import os, sys
-here = os.getcwd()
+try:
+    here = os.getcwd()
+except FileNotFoundError:
+    here = os.chdir("/") or "/"
 sys.path[:] = [entry for entry in sys.path if entry and os.path.abspath(entry) != here]
 import json
 if hasattr(os, "nice"):
@@ -226,6 +230,6 @@ def _search_path() -> list[str]:
 
     A stray ``polars.py`` there would replace polars; a user's own module with a handler must still be found.
     """
-    here = str(Path.cwd())
-    path = [entry for entry in sys.path if entry and os.path.abspath(entry) != here]  # noqa: PTH100 -- compared as text
-    return [*path, here]
+    here = working_directory()
+    path = [entry for entry in sys.path if entry and os.path.normpath(os.path.join(here, entry)) != here]  # noqa: PTH118 -- compared as text
+    return [*path, here] if here else path

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfhooks.frames import is_ours, is_torch
+from perfhooks.process import working_directory
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names.whose import Origin, file_of, first_part
 
@@ -36,11 +37,11 @@ class Installation:
     @classmethod
     def current(cls) -> Installation:
         """Of this process; it asks Python, and not the disk."""
-        folder = os.getcwd()
+        folder = working_directory()
         paths = sysconfig.get_paths()
         sites = [*site.getsitepackages(), site.getusersitepackages(), paths["purelib"], paths["platlib"]]
         return cls(
-            path=tuple(os.path.abspath(each) for each in sys.path if isinstance(each, str)),
+            path=tuple(os.path.normpath(os.path.join(folder, each)) for each in sys.path if isinstance(each, str)),
             sites=tuple(dict.fromkeys(sites)),
             standard=tuple(dict.fromkeys((paths["stdlib"], paths["platstdlib"]))),
             prefix=sys.prefix,

@@ -16,12 +16,14 @@ import os
 import re
 import secrets
 import stat
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from perfhooks.process import working_directory
 from perfhooks.run.reading import NotPlainError, kind_of, open_plain
 
 if TYPE_CHECKING:
@@ -178,6 +180,18 @@ def draft_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
 
 
+def drafts(folder: Path) -> Iterator[Path]:
+    """Drafts in a folder, and in those below it, whose writers were killed: nobody has written there for a while."""
+    for draft in folder.rglob(".*.tmp"):
+        if _DRAFT.fullmatch(draft.name) and draft.lstat().st_mtime < time.time() - _DEAD_S:
+            yield draft
+
+
+_DRAFT: Final = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")
+_DEAD_S: Final = 600.0
+"""Whoever writes a file writes on within seconds, or, to a disk far away that does not answer, within minutes."""
+
+
 def encoded(data: object) -> bytes:
     """Data as JSON. Half a character, as Python makes of a path that is not UTF-8, is written as what it stands for."""
     try:
@@ -214,8 +228,8 @@ def is_newer(path: Path, other: Path) -> bool:
 
 def shown(path: Path) -> Path:
     """A path as a person would type it: relative to the working directory if it is in there."""
-    here = Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path
+    here = working_directory()
+    return path.relative_to(here) if here and path.is_relative_to(here) else path
 
 
 _LONGEST: Final = 120

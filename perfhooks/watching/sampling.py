@@ -12,12 +12,17 @@ from itertools import dropwhile, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from perfhooks.process import working_directory
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import CodeType, FrameType
 
 _DEEPEST: Final = 200
 """Frames of a stack that are kept, the innermost ones."""
+_FARTHEST: Final = 1000
+"""Frames of a stack that are looked at. No program but a deep recursion has more, and who looks at a hundred thousand
+of them keeps the thread that trains waiting for 40 ms."""
 
 
 class Frame(NamedTuple):
@@ -52,8 +57,10 @@ Stack = tuple[Frame, ...]
 
 
 def outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    """A frame, what called it, what called that, and so on."""
-    while frame is not None:
+    """A frame, what called it, what called that, and so on, as far as anybody looks."""
+    for _ in range(_FARTHEST):
+        if frame is None:
+            return
         yield frame
         frame = frame.f_back
 
@@ -102,5 +109,5 @@ def _short(file: str) -> str:
 
 def shown(file: str) -> str:
     """A file as the table names it: relative to the working directory if it is in there."""
-    here = os.getcwd() + os.sep  # noqa: PTH109 -- a string
+    here = working_directory() + os.sep
     return file.removeprefix(here)

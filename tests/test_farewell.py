@@ -1,0 +1,204 @@
+"""Where `perfhooks run` is started, and what waits for its end: real commands, most of them without torch."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from perfhooks.errors import CommandError
+from perfhooks.finishing.leftovers import finish_all
+from perfhooks.launching import farewell
+from perfhooks.launching.command_line import VARIABLE, command
+from perfhooks.run.publishing import draft_of
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux")
+
+RUN = [sys.executable, "-m", "perfhooks", "run"]
+TIMEOUT = 200
+TRAINING = """
+    import torch
+
+    net = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(20):
+        optimizer.zero_grad()
+        net(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+    print("trained")
+"""
+IN_A_THREAD = """
+    import queue, threading
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    class Ahead(threading.Thread):
+        def __init__(self, batches):
+            super().__init__(daemon=True)
+            self.queue, self.batches = queue.Queue(1), batches
+            self.start()
+
+        def run(self):
+            for batch in self.batches:
+                self.queue.put(batch)
+            self.queue.put(None)
+
+    class DataLoaderX(DataLoader):
+        def __iter__(self):
+            return iter(Ahead(super().__iter__()).queue.get, None)
+
+    net = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for (batch,) in DataLoaderX(TensorDataset(torch.ones(80, 8)), batch_size=2):
+        net.zero_grad()
+        net(batch).sum().backward()
+        UPDATE
+"""
+UPDATES = {
+    "optimizer": "optimizer.step()",
+    "backward": "[each.data.sub_(0.1 * each.grad) for each in net.parameters()]",
+}
+
+
+def run(folder, *words, environment=(), **options):
+    clean = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    return subprocess.run(
+        [*RUN, *map(os.fspath, words)],
+        cwd=folder,
+        env=clean | dict(environment),
+        timeout=TIMEOUT,
+        capture_output=True,
+        check=False,
+        **options,
+    )
+
+
+def script(folder, text):
+    file = folder / "train.py"
+    file.write_text(textwrap.dedent(text))
+    return file
+
+
+# --- what cannot be run ---
+
+
+def test_exit_codes_of_what_cannot_be_run_are_a_shells(tmp_path):
+    (tmp_path / "plain").write_text("exit 0")
+    (tmp_path / "strange").write_text("#!/no/such/interpreter\n")
+    (tmp_path / "strange").chmod(0o755)
+    assert [run(tmp_path, word).returncode for word in ("nosuchcommand", "./plain", "./strange")] == [127, 126, 127]
+    for word, code in {"./nothere": 127, f"{tmp_path}/": 126}.items():
+        with pytest.raises(CommandError) as refused:
+            command([word])
+        assert refused.value.exit_code == code
+
+
+# --- who waits for the end ---
+
+
+def be_a_subreaper():
+    """Orphans become children of this process, and of what it becomes, as of the first one of a container."""
+    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+
+
+def test_a_command_that_waits_for_all_its_children_does_not_wait_for_us(tmp_path):
+    """Ours waits for the command's end: one of the two has to give way."""
+    waits = "import os\ntry:\n    while True: os.wait()\nexcept ChildProcessError: print('alone')"
+    done = run(tmp_path, sys.executable, "-c", waits, preexec_fn=be_a_subreaper)
+    assert (done.returncode, done.stdout) == (0, b"alone\n")
+
+
+def test_the_first_process_of_a_container_is_one_of_those(monkeypatch):
+    assert farewell.can_be_said()
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    assert not farewell.can_be_said()
+
+
+def test_what_the_command_was_given_is_free_when_it_has_ended(tmp_path):
+    """Only a process of ours that goes on could hold it: the command itself has been waited for."""
+    errors = (tmp_path / "errors").open("wb")
+    with (tmp_path / "lock").open("w") as lock, errors:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        held = subprocess.Popen([*RUN, "sleep", "1"], cwd=tmp_path, pass_fds=[lock.fileno()], stderr=errors)
+        assert held.wait(TIMEOUT) == 0
+    with (tmp_path / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    deadline = time.monotonic() + TIMEOUT
+    while not (tmp_path / "errors").read_bytes() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert b"perfhooks: nothing was recorded" in (tmp_path / "errors").read_bytes()
+
+
+# --- places that are not as they should be ---
+
+
+def test_a_folder_whose_name_is_not_utf8_costs_the_recording_only_where_it_would_be_in_there(tmp_path):
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/la\xfft"))
+    folder.mkdir()
+    inside = run(folder, script(folder, TRAINING))
+    assert (inside.returncode, inside.stdout) == (0, b"trained\n")
+    assert b"under a name that is not UTF-8" in inside.stderr
+    assert inside.stderr.endswith(b"perfhooks: nothing was recorded: perfhooks failed, as its log says\n")
+    outside = run(folder, "--out", tmp_path / "runs", "--run", "it", "train.py")
+    assert (outside.returncode, outside.stdout) == (0, b"trained\n")
+    assert len(list(tmp_path.glob("runs/it/train-*/rank0.steps.csv"))) == 1, outside.stderr
+
+
+def test_without_room_for_notes_there_is_no_last_word_and_all_else(tmp_path, monkeypatch):
+    """No temporary folder takes a file: faked, as the suite cannot fill a disk."""
+    monkeypatch.setattr(farewell.tempfile, "TemporaryFile", lambda **_: open("/dev/full", "wb", buffering=0))  # noqa: PTH123, SIM115 -- it is closed where it is used
+    monkeypatch.setattr(Path, "write_text", lambda *_, **__: os.write(os.open("/dev/full", os.O_WRONLY), b"x"))
+    farewell.leave_note(str(tmp_path), run="somewhere")
+    (line,) = farewell.lines(tmp_path, ["python"])
+    assert line.startswith("what was recorded is not known")
+
+
+def test_a_temporary_folder_that_is_not_there_costs_the_last_word_only(tmp_path):
+    code = """
+        import tempfile, sys
+        def full(**_):
+            raise OSError(28, "No space left on device")
+        tempfile.mkdtemp = full
+        from perfhooks.command import app
+        sys.argv = ["perfhooks", "run", "sh", "-c", "exit 5"]
+        app.main()
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], cwd=tmp_path, timeout=TIMEOUT, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (5, b"")
+
+
+# --- what a step is, where another thread fetches ---
+
+
+@pytest.mark.parametrize("told_by", UPDATES)
+def test_a_loader_that_is_read_in_a_thread_leaves_the_steps_to_updates(tmp_path, told_by):
+    text = textwrap.dedent(IN_A_THREAD).replace("UPDATE", UPDATES[told_by])
+    done = run(tmp_path, "--run", "it", "--handler", "steps", script(tmp_path, text))
+    assert done.returncode == 0, done.stderr
+    assert len(list(tmp_path.glob("perf/it/train-*/rank0.steps.csv"))) == 1, done.stderr
+    assert f'"{told_by}"' in (tmp_path / "perf/it/run.json").read_text()
+
+
+# --- what a kill leaves ---
+
+
+def test_report_clears_drafts_of_the_dead_and_no_others(tmp_path):
+    (tmp_path / "run.json").write_text("{}")
+    window = tmp_path / "train-000001-000002"
+    window.mkdir()
+    dead, own, fresh = draft_of(window / "rank0.steps.csv"), window / ".mine.tmp", draft_of(tmp_path / "report.html")
+    for file in (dead, own, fresh):
+        file.write_text("half")
+    for file in (dead, own):
+        os.utime(file, (1, 1))
+    list(finish_all(tmp_path))
+    assert [file.exists() for file in (dead, own, fresh)] == [False, True, True]
