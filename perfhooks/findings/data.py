@@ -154,7 +154,8 @@ def _more_workers(seen: Evidence, pin: str) -> tuple[str, str]:
     text += (
         f"{_no_room(seen)} More workers than that only take turns. "
         if spare == 0
-        else f"Give the loader more of them, up to {spare} ({_room(seen)}), and let each prepare more batches ahead. "
+        else f"Give the loader more of them, as long as it has less than {spare} ({_room(seen)}; one that has as many "
+        "gets none that are free), and let each prepare more batches ahead. "
         if spare
         else "Give the loader more of them, as far as there are processors, and let each prepare more batches ahead. "
     )

@@ -77,6 +77,10 @@ class Evidence:
         )
 
     @property
+    def _has_kinds(self) -> bool:
+        return self._of_every_kind and any(step_kinds.kinds(self.tables.steps))
+
+    @property
     def of_every_kind(self) -> Evidence:
         """The same over the steps of every kind."""
         return Evidence(self.capture, self.trace, of_every_kind=True)
@@ -174,8 +178,11 @@ class Evidence:
 
     @cached_property
     def unrecorded_ms(self) -> float:
-        """What a step takes when nobody records; what it took in the window where that is not known."""
-        idle = self.capture.cost.idle_step_ms
+        """What a step takes when nobody records; what it took in the window where that is not known.
+
+        The run's own clock has the median, which is none of steps of several kinds.
+        """
+        idle = None if self._has_kinds else self.capture.cost.idle_step_ms
         return min(idle, self.step_ms) if idle else self.step_ms
 
     @property
@@ -225,11 +232,13 @@ class Evidence:
 
     @cached_property
     def unnamed(self) -> Intervals:
-        """The moments of the steps that are no part of them: the column ``other_ms``, but for what a device did then.
+        """The moments of the steps in which nothing that has a name ran: no part of the step, no operator, no device.
 
-        While a device works, its kernels say what the step is spent on.
+        That is the column ``other_ms``, less operators and what a device did then: they say what the step is spent on.
         """
-        named = intervals.joined(*parts.of_thread(self.trace, self.thread).values())
+        ops = self.trace.rows(Kind.OP)
+        operators = self.spans(ops[self.trace.thread[ops] == self.thread])
+        named = intervals.joined(*parts.of_thread(self.trace, self.thread).values(), operators)
         return intervals.subtract(intervals.subtract(self.windows, named), self.busy)
 
     @property
@@ -337,6 +346,23 @@ class Evidence:
         whole = intervals.within(moments, self.trace.start[frames], self.trace.end[frames])
         frames = frames[whole == (self.trace.end - self.trace.start)[frames]]
         return dict(sorted(self._summed(frames), key=lambda item: -item[1]))
+
+    def own_time_in(self, moments: Intervals, thread: int) -> dict[str, float]:
+        """The functions of the user that ran in some moments, with the milliseconds a step of those that were theirs.
+
+        What another function of the user that they called took is not.
+        """
+        frames = self._frames(Origin.USER)
+        frames = frames[self.trace.thread[frames] == thread]
+        spent = intervals.within(moments, self.trace.start[frames], self.trace.end[frames])
+        callers = device.holders(self.trace, frames, frames)
+        known = callers >= 0
+        theirs = spent.copy()
+        np.subtract.at(theirs, np.searchsorted(frames, callers[known]), spent[known])
+        found: dict[str, float] = {}
+        for name, time in zip(self.trace.name[frames].tolist(), theirs.tolist(), strict=True):
+            found[self.trace.names[name]] = found.get(self.trace.names[name], 0.0) + time * intervals.MS / self.count
+        return {name: time for name, time in found.items() if time > 0}
 
     @property
     def thread(self) -> int:

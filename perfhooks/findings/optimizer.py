@@ -23,11 +23,14 @@ LOOPING: Final = 0.05
 """Of the step: below it, half of the update is within what a step varies by."""
 MANY_UPDATES: Final = 20
 """Of the same in-place operator in one update: that is a loop over parameters."""
-SAVED: Final = {"Adam": 0.7, "AdamW": 0.7, "Adagrad": 0.65, "SGD": 0.3}
-"""Of the time of a looping update on a CPU, by optimizer: the least that ``fused=True`` was measured to save, with one
-thread and three models (a hundred parameters of 128 x 128, a small convolutional net, ResNet-18): Adam 71 to 79%, AdamW
-75 to 85%, Adagrad 67 to 72%, SGD with momentum 30 to 56%. SGD without momentum (59% to nothing) is left out.
-``foreach=True`` was measured at -69% to +93% on a CPU, so it is no advice there."""
+FEW: Final = 60
+"""Parameters: with fewer of them, what an update costs besides them counts."""
+SAVED: Final = {"Adam": (0.35, 0.6), "AdamW": (0.35, 0.6), "Adagrad": (0.35, 0.5), "SGD": (0.25, 0.25)}
+"""Of the time of a looping update on a CPU, by optimizer, with less than `FEW` parameters and with more: what
+``fused=True`` was measured to save at least, in processor time of one thread, of 20, 30, 60 and 160 parameters of 32 to
+262,144 elements: Adam 35 to 69% and 58 to 73%, AdamW 37 to 72% and 63 to 75%, Adagrad 34 to 63% and 50 to 60%, SGD with
+momentum 26 to 59% and 25 to 62%; of a small convolutional net and ResNet-18 more. SGD without momentum (59% to nothing)
+is left out. ``foreach=True`` was measured at -69% to +93% on a CPU, so it is no advice there."""
 
 
 _AT_ONCE: Final = rf"{operators.MANY_TENSORS}|{ranges.COMPILED}"
@@ -48,7 +51,9 @@ def optimizer_loop(seen: Evidence) -> Iterator[Finding]:
         return
     often = np.bincount(seen.trace.name[ops]).max() / max(len(updates), 1)
     spent = seen.per_step(seen.clipped(updates))
-    gain = min(SAVED[name] * spent, seen.host_limit_ms)
+    of_few, of_many = SAVED[name]
+    saved = of_many if often >= FEW else of_few
+    gain = min(saved * spent, seen.host_limit_ms)
     if often < MANY_UPDATES or seen.share(spent) < LOOPING or not seen.is_worth(gain):
         return
     on_device = len(seen.launched_by(ops)) > 0
@@ -62,7 +67,7 @@ def optimizer_loop(seen: Evidence) -> Iterator[Finding]:
         estimate=(
             "Worth trying: what it gains on a device was not measured."
             if on_device
-            else f"{words.share(SAVED[name])} of the update, the least that fused {name} was measured to save on a CPU."
+            else f"{words.share(saved)} of the update, the least that fused {name} was measured to save on a CPU."
         ),
         evidence=[
             f"{len(ops) / max(len(updates), 1):.0f} in-place operators in an update",

@@ -8,6 +8,7 @@ import polars as pl
 
 from perfhooks import labels, words
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.names import step_kinds
 from perfhooks.trace.names.part_names import SAVE
 from perfhooks.trace.nesting import intervals
 
@@ -42,15 +43,14 @@ def validation_in_steps(seen: Evidence) -> Iterator[Finding]:
     spent = seen.mean("validation_ms")
     if seen.share(spent) < VALIDATING:
         return
-    hit = seen.steps.filter(pl.col("validation_ms") > 0)
+    kinds = step_kinds.kinds(seen.steps)
+    often = kinds.count(labels.VALIDATION) or seen.steps.filter(pl.col("validation_ms") > 0).height
     yield from seen.finding(
         "validation-in-steps",
         LESS_OFTEN * spent,
         title=f"Validation takes {words.share(seen.share(spent))} of the recorded steps.",
         estimate="Half of it, by validating half as often; over the whole run, if these steps are like the others.",
-        evidence=[
-            f"{hit.height} of {seen.count} steps validate, {words.ms(seen.mean('validation_ms'))} a step on average"
-        ],
+        evidence=[f"{often} of {seen.count} steps validate, {words.ms(seen.mean('validation_ms'))} a step on average"],
         advice=(
             "Validate less often, on fewer batches, or without gradients and with larger batches: without a backward "
             "pass there is room for them. If these steps were chosen to show training, let the window begin elsewhere."
