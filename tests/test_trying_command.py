@@ -131,7 +131,7 @@ def test_shapes_that_no_tensor_has_are_a_line(run, tmp_path, dims, said):
 
 
 WAITS = """
-import sys, time
+import time
 from perfhooks.trying import trial, variants
 
 class Waits:
@@ -145,7 +145,8 @@ class Waits:
     def changed(self, call):
         self.calls += 1
         if self.calls > 1:
-            print("WAITING", file=sys.stderr, flush=True)
+            with open("/dev/tty", "w") as terminal:  # what a child says is shown to nobody
+                print("WAITING", file=terminal, flush=True)
             time.sleep(3600)
         return call.with_tensors(lambda each: each.clone())
 

@@ -17,7 +17,7 @@ from perfhooks.run.capture import Capture
 from perfhooks.run.circumstances import Circumstances
 from perfhooks.trace import read
 from perfhooks.trace.window import Tables
-from perfhooks.trying import recorded, safe, trial, variants
+from perfhooks.trying import bench, recorded, safe, trial, variants
 from perfhooks.trying.cut import cut
 
 ROUNDS = 5
@@ -105,7 +105,7 @@ def test_the_estimate_of_a_rule_is_a_fifth_to_twice_of_what_its_advice_gives(rul
     monkeypatch.setattr(trial, "COMPARABLE", (0.0, 1e9))
     calls = recorded.find(Tables(trace))
     way = variants.advised(rule)
-    wish = trial.TrialOptions(device=torch.device("cpu"), variants=way.variants[:1], clock=time.thread_time)
+    wish = bench.TrialOptions(device=torch.device("cpu"), variants=way.variants[:1], clock=time.thread_time)
     done = trial.run(cut(calls, re.compile(way.operators).fullmatch), calls.step_ms, wish, said)
     # also where one is not decided in time: that is for people
     saved = sum(row.group.step_ms * (1 - each.timing.ratio) for row in done.rows for each in row.tried)

@@ -154,7 +154,10 @@ def _update(label: str, passes: set[tuple[Any, ...]], inside: Sequence[Signature
     """What an update did; None where the recording does not tell it."""
     optimizer = label.removeprefix(ranges.UPDATE).partition(".")[0]
     stems = {call.name.removeprefix(operators.NAMESPACE) for call in inside}
-    if not hasattr(torch.optim, optimizer) or len(passes) != 1 or ranges.LEAF in stems:  # a closure ran in it
+    kind = getattr(torch.optim, optimizer, None)
+    if not isinstance(kind, type) or not issubclass(kind, torch.optim.Optimizer):
+        return None
+    if len(passes) != 1 or ranges.LEAF in stems:  # a closure ran in it
         return None
     (parameters,) = passes
     touched = {sizes for call in inside for given in call.arguments or () for sizes, _ in given.tensors if sizes}

@@ -8,20 +8,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from perfhooks.trace.names import operators, tensor_types
+from perfhooks.trace.names import operators
 from perfhooks.trying import schemas
 from perfhooks.trying.ready import Ready, extent, tensors
 from perfhooks.trying.recorded import Argument, Update
+from perfhooks.trying.safe import GIB
 from perfhooks.trying.schemas import DTYPES, UnmatchedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from perfhooks.trying.recorded import Signature
 
 _COPIES: Final = 4
-"""How often a call's inputs are in memory while it is tried: as built, kept to be written anew, and both of a variant;
-results are about as large as what is kept."""
+"""How often a call's inputs are in memory while it is tried: as built, kept to be written anew, both of a variant."""
+_RESULTS: Final = 3
+"""The same of its results: as given, and a copy of these and of the variant's, to hold them against each other."""
 _OF_UPDATE: Final = 8
 """The same of an update's parameters: these, gradients and two states, each for the update and for its variant."""
 _ENDLESS: Final = 1 << 62
@@ -38,18 +40,33 @@ _FEW: Final = 2
 """Integers below this are good for any argument."""
 
 
-def needed_bytes(again: Signature | Update) -> int:
-    """What trying a call or an update takes of memory at most, as far as its inputs tell."""
+def check_memory(again: Signature | Update, allowed: float) -> None:
+    """See whether a call or an update can be tried with so many bytes, before any of them is taken.
+
+    Raises:
+        UnmatchedError: It needs more, or torch cannot tell how large its result will be.
+    """
+    for needed in (min(each, _ENDLESS) for each in _needed(again)):
+        if needed > allowed:
+            raise UnmatchedError(f"needs {needed / GIB:.3g} GiB, and {allowed / GIB:.3g} may be taken (--memory)")
+
+
+def _needed(again: Signature | Update) -> Iterator[int]:
+    """What is needed at least, more exactly with each number: inputs, then what torch tells of results."""
     if isinstance(again, Update):
-        needed = _OF_UPDATE * sum(math.prod(dims) * DTYPES[kind].itemsize for kind, dims in again.parameters)
-    else:
-        needed = _COPIES * sum(map(_bytes, again.arguments or ()))
-    return min(needed, _ENDLESS)
+        yield _OF_UPDATE * sum(math.prod(dims) * DTYPES[kind].itemsize for kind, dims in again.parameters)
+        return
+    given = _COPIES * sum(map(_bytes, again.arguments or ()))
+    yield given
+    try:
+        # on this device torch only computes shapes, and takes no memory
+        results = [*tensors(build(again, "meta")())]
+    except NotImplementedError as error:
+        raise UnmatchedError("how large its result will be is not known before it has run") from error
+    yield given + _RESULTS * sum(result.numel() * result.itemsize for result in results)
 
 
 def _bytes(argument: Argument) -> int:
-    if argument.type == tensor_types.NUMBERS:  # the sizes of what an operator makes, as far as anybody can tell
-        return 8 * math.prod(int(size) for size in argument.value.strip("[]").split(",") if size.strip().isdigit())
     itemsize = DTYPES.get(argument.type, torch.float32).itemsize
     return itemsize * sum(extent(*layout) for layout in argument.tensors)
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _SEED = 20
+_PIECE = 1 << 20
+"""Elements of results that are held against each other at once, as float64: memory for them is not asked for."""
 
 
 @dataclass(frozen=True)
@@ -140,15 +142,22 @@ def _results(call: Ready) -> list[torch.Tensor]:
     """What a call gives and what it writes."""
     torch.manual_seed(_SEED)
     with call.unwritten():
-        return [tensor.detach().to("cpu", torch.float64, copy=True) for tensor in (*call.outputs(), *call.written)]
+        every = (*call.outputs(), *call.written)
+        return [each.detach().to("cpu", copy=True, memory_format=torch.contiguous_format) for each in every]
 
 
 def _apart(a: torch.Tensor, b: torch.Tensor) -> float:
     if a.shape != b.shape:
         return math.inf
-    both = a.isfinite() & b.isfinite()
-    # what is infinite or no number must be so in both
-    if not torch.equal(a[~both].nan_to_num(7e77), b[~both].nan_to_num(7e77)):
-        return math.inf
-    a, b = a[both], b[both]
-    return float((a - b).abs().max()) / (float(a.abs().max()) or 1.0) if a.numel() else 0.0
+    apart = largest = 0.0
+    pieces = (tensor.reshape(-1).split(_PIECE) for tensor in (a, b))
+    for pair in zip(*pieces, strict=True):
+        one, other = (piece.to(torch.float64) for piece in pair)
+        both = one.isfinite() & other.isfinite()
+        # what is infinite or no number must be so in both
+        if not torch.equal(one[~both].nan_to_num(7e77), other[~both].nan_to_num(7e77)):
+            return math.inf
+        if both.any():
+            apart = max(apart, float((one - other)[both].abs().max()))
+            largest = max(largest, float(one[both].abs().max()))
+    return apart / (largest or 1.0)

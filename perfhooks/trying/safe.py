@@ -1,8 +1,11 @@
-"""Trying leaves no trace: what it sets is set back, and it takes no more memory than it may."""
+"""What is set in torch and set back, where calls may run, and what memory they may take there."""
 
 from __future__ import annotations
 
 import gc
+import math
+import os
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -21,6 +24,11 @@ if TYPE_CHECKING:
 SHARE: Final = 0.5
 """Of the memory that is free, for what is tried, unless said otherwise."""
 GIB: Final = 1 << 30
+_OWN: Final = 160 << 20
+"""Bytes for what is no tensor: Python, libraries that are loaded meanwhile, and what they keep."""
+_STACK: Final = 8 << 20
+"""Bytes that a thread of torch reserves; hardly any of it is used."""
+_NO_MEMORY: Final = re.compile(r"can't allocate memory|not enough memory|out of memory|std::bad_alloc")
 
 
 class _Threads:
@@ -98,6 +106,32 @@ def as_recorded(told: Circumstances) -> AbstractContextManager[None]:
     threads = told.threads if 0 < (told.threads or 0) <= (told.cores or told.threads or 0) else None
     wanted = {ONEDNN: told.onednn if has_onednn() else None, CUDNN: told.cudnn, THREADS: threads}
     return switched({flag: value for flag, value in wanted.items() if value is not None})
+
+
+def bind(memory: float, device: torch.device) -> None:
+    """Have this process, which may be ended, take no more memory than it may, and leave none on the disk if it dies.
+
+    Args:
+        memory: GiB beyond what it has now.
+        device: Whose memory is meant.
+    """
+    own = psutil.Process()
+    if hasattr(own, "rlimit"):  # on Linux
+        own.rlimit(psutil.RLIMIT_CORE, (0, own.rlimit(psutil.RLIMIT_CORE)[1]))
+    if memory == math.inf:
+        return
+    if device.type == "cuda":  # it reserves addresses without end, so that the host's cannot be bounded as well
+        share = memory * GIB / torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(share, 1.0), device)
+    elif hasattr(own, "rlimit"):
+        # the whole address space would count what glibc reserves for each thread, 64 MiB that nobody uses
+        limit = own.memory_info().data + memory * GIB + _OWN + _STACK * (os.cpu_count() or 1)
+        own.rlimit(psutil.RLIMIT_DATA, (int(min(limit, 1 << 62)), own.rlimit(psutil.RLIMIT_DATA)[1]))
+
+
+def is_of_memory(error: Exception) -> bool:
+    """Whether an error says that there is no more memory."""
+    return isinstance(error, MemoryError) or bool(_NO_MEMORY.search(str(error)))
 
 
 def free_bytes(device: torch.device) -> int:

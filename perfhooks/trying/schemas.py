@@ -24,13 +24,16 @@ DTYPES: Final[dict[str, torch.dtype]] = {
 """Types of tensors as the recorder writes them."""
 
 _WORDS: Final = re.compile(r"[a-z_]{1,24}")
-"""Texts that an operator may be given: names of modes, and no paths."""
+_MODES: Final = {
+    *("approximate", "driver", "indexing", "interpolation", "mode", "norm", "ord", "p", "pad_mode", "padding"),
+    *("padding_side", "reduce", "rounding_mode", "side", "UPLO"),
+}
+"""Arguments that are texts and say how to compute: names of modes, and no paths."""
+_TENSORS: Final = ("Tensor", "List[Tensor]")
 _REFUSED: Final = (
     (communication.OPERATORS, "a collective needs the other ranks"),
     (operators.AUTOGRAD, "autograd's own work between operators"),
     (operators.FOREIGN, "an operator of {namespace}, which is not torch's own"),
-    # a trace is data, and may come from anybody
-    (operators.UNSAFE, "it touches files or memory that is not its own"),
 )
 """How names begin of what is not run again, and why."""
 
@@ -59,7 +62,9 @@ def overload(signature: Signature) -> tuple[Any, dict[str, Any]]:
         raise UnmatchedError("its arguments were not recorded")
     if not (candidates := _overloads(name)):
         raise UnmatchedError("this torch has no such operator")
-    for operator, wanted in candidates:
+    if not (pure := [each for each in candidates if _is_pure(*each)]):
+        raise UnmatchedError("its schema does not say that all it does is to compute tensors")
+    for operator, wanted in pure:
         if len(wanted) == len(arguments):
             with contextlib.suppress(KeyError, ValueError):  # another overload may take what this one does not
                 values = map(_value, wanted, arguments)
@@ -77,6 +82,19 @@ def _overloads(name: str) -> tuple[tuple[Any, tuple[Any, ...]], ...]:
         return ()
     overloads = [getattr(packet, name) for name in packet.overloads()]
     return tuple((operator, formal(operator)) for operator in overloads)
+
+
+def _is_pure(operator: Any, wanted: tuple[Any, ...]) -> bool:
+    """Whether torch says that all it does is to compute tensors, of tensors, numbers and modes: a trace is data.
+
+    Its schema has every tensor that it writes into, and returns nothing else. What it does to its process, as to draw
+    random numbers, ends with the child that runs it. What its inputs are later is tagged, as by ``resize_``. Arguments
+    of other types, as streams and generators, are never given.
+    """
+    gives = any(str(result.type) in _TENSORS for result in operator._schema.returns)  # noqa: SLF001 -- as below
+    texts = {argument.name for argument in wanted if "str" in str(argument.type)}
+    is_computed = gives or any(map(is_written, wanted))
+    return is_computed and texts <= _MODES and torch.Tag.inplace_view not in operator.tags
 
 
 def formal(operator: Any) -> tuple[Any, ...]:

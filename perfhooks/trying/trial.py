@@ -1,56 +1,31 @@
-"""The recorded operators that cost most, each run as recorded and in every way that makes sense for it."""
+"""The recorded operators that cost most, each run as recorded and in every way that makes sense for it.
+
+Here is what is asked and what came of it; a child process runs them, see `perfhooks.trying.bench`.
+"""
 
 from __future__ import annotations
 
-import gc
-import math
+import contextlib
+import functools
+import sys
 import time
 from dataclasses import dataclass, field
-from statistics import median
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from perfhooks.errors import OptionError
-from perfhooks.run.reading import said
-from perfhooks.trying import inputs, timing, variants
-from perfhooks.trying.ready import difference
-from perfhooks.trying.safe import GIB, as_recorded, restored
-from perfhooks.trying.schemas import UnmatchedError
-from perfhooks.trying.timing import Blocks
+from perfhooks.trying import bench
+from perfhooks.trying.bench import SHORTEST_S, Alone, Tried
+from perfhooks.trying.child import ChildProcess, DeadError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    import torch
+    from collections.abc import Callable, Iterable
 
     from perfhooks.run.circumstances import Circumstances
+    from perfhooks.trying.bench import TrialOptions
     from perfhooks.trying.cut import Cut, Group
-    from perfhooks.trying.ready import Ready
-    from perfhooks.trying.timing import Clock, Timing
-    from perfhooks.trying.variants import Variant
 
-_ALONE: Final = 5
-"""Blocks of a call by itself: their median says whether it is comparable at all, which needs no more."""
-_LONGEST: Final = 200
-"""Characters of what torch has to say."""
-_SHORTEST_S: Final = 0.1
-"""For a variant, however little time is left: less is no measurement."""
 COMPARABLE: Final = (0.5, 2.0)
 """A call that takes less or more than this by itself than it took in the training says nothing about the training: its
 inputs lay in other caches, or others used the machine."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tried:
-    """One variant of one operator."""
-
-    variant: str
-    timing: Timing | None = None
-    difference: float | None = None
-    """Of the results, see `perfhooks.trying.ready.difference`."""
-    is_wrong: bool = False
-    """Whether that is more than the variant may bring about."""
-    problem: str = ""
-    """Why it could not be run."""
 
 
 class Saving(NamedTuple):
@@ -116,6 +91,8 @@ class Trial:
     device: str
     rows: list[TriedOperator] = field(default_factory=list)
     is_interrupted: bool = False
+    is_out_of_time: bool = False
+    """Whether there were more operators than there was time for."""
 
     def saved(self) -> dict[str, list[Saving]]:
         """By how many milliseconds each variant makes a step shorter, with each of the operators that it makes faster.
@@ -128,34 +105,6 @@ class Trial:
                 if (saving := row.saving(tried)) is not None and saving.most > 0:
                     saved.setdefault(tried.variant, []).append(saving)
         return dict(sorted(saved.items(), key=lambda entry: Saving.sum(entry[1]), reverse=True))
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrialOptions:
-    """What to try."""
-
-    device: torch.device
-    variants: tuple[str, ...] = ()
-    """By name; none are those that make sense for each operator."""
-    limit: int = 10
-    """How many of the operators that cost most."""
-    memory: float = math.inf
-    """GiB that may be taken."""
-    seconds: float = math.inf
-    """How long all of it may take, roughly: what cannot be decided by then stays so."""
-    clock: Clock | None = None
-
-    def __post_init__(self) -> None:
-        if self.limit < 1:
-            raise OptionError(f"limit must be an integer >= 1, got {self.limit}")
-        if not self.memory > 0:
-            raise OptionError(f"memory must be a number of GiB above 0, got {self.memory:g}")
-        if not self.seconds > 0:
-            raise OptionError(f"seconds must be a number above 0, got {self.seconds:g}")
-
-    def of(self, call: Ready) -> list[Variant]:
-        """The variants to try of a call: one that was named is tried with all, the others where they make sense."""
-        return [variant for variant in variants.chosen(self.variants) if self.variants or variant.suits(call)]
 
 
 def run(
@@ -178,69 +127,67 @@ def run(
         What was measured, also where somebody pressed Ctrl-C meanwhile.
     """
     trial = Trial(cut=cut, step_ms=step_ms, device=str(options.device))
-    ends = time.monotonic() + options.seconds
-    with restored(), as_recorded(circumstances):
+    signatures = tuple(group.signature for group in cut.groups)
+    answering = functools.partial(bench.answering, signatures, options, circumstances)
+    with contextlib.closing(
+        ChildProcess(answering, forks=options.device.type == "cpu" and sys.platform == "linux")
+    ) as child:
+        asking = _Asking(child, time.monotonic() + options.seconds, options.limit, tell)
         try:
-            for row, call in _calls(trial, options):
-                left = (ends - time.monotonic()) / (options.limit - len(trial.rows) + 1)
-                _try(row, call, options, left, lambda what: tell(len(trial.rows), options.limit, what))
-                del call  # the next one may need the memory
+            for place in range(len(signatures)):
+                if len(trial.rows) >= options.limit:
+                    break
+                if asking.left < SHORTEST_S:
+                    trial.is_out_of_time = True
+                    break
+                asking.ask_of(place, trial)
         except KeyboardInterrupt:
             trial.is_interrupted = True
     return trial
 
 
-def _calls(trial: Trial, options: TrialOptions) -> Iterator[tuple[TriedOperator, Ready]]:
-    """The calls for which there is something to try, those that cost most first; what cannot be built is a row only."""
-    for group in trial.cut.groups:
-        if len(trial.rows) >= options.limit:
+class _Asking:
+    """Asks a child for calls and their variants, one after the other.
+
+    Args:
+        child: Whom to ask.
+        ends: When all of it ends, by the monotonic clock.
+        limit: How many operators share the time.
+        tell: Is told what is asked for.
+    """
+
+    def __init__(self, child: ChildProcess, ends: float, limit: int, tell: Callable[[int, int, str], None]) -> None:
+        self._child = child
+        self._ends = ends
+        self._limit = limit
+        self._tell = tell
+
+    @property
+    def left(self) -> float:
+        """Seconds."""
+        return self._ends - time.monotonic()
+
+    def ask_of(self, place: int, trial: Trial) -> None:
+        """Have a call run by itself, then beside each of its variants; there is no row where there are none."""
+        name = trial.cut.groups[place].signature.name
+        share = self.left / (self._limit - len(trial.rows))
+        self._tell(len(trial.rows) + 1, self._limit, name)
+        try:
+            alone = self._ask(share, "alone", place)
+        except DeadError as dead:
+            alone = Alone(problem=str(dead))
+        if alone is None:
             return
-        row = TriedOperator(group=group)
-        try:
-            call = _built(group, options)
-        except (UnmatchedError, RuntimeError, ValueError, TypeError, IndexError, NotImplementedError) as error:
-            row.problem = said(error)[:_LONGEST]
-            trial.rows.append(row)
-            continue
-        if options.of(call):
-            trial.rows.append(row)
-            yield row, call
-        del call
+        row = TriedOperator(group=trial.cut.groups[place], alone_ms=alone.ms, problem=alone.problem)
+        trial.rows.append(row)
+        for number, variant in enumerate(alone.variants):
+            self._tell(len(trial.rows), self._limit, f"{name} {variant}")
+            try:
+                tried = self._ask(share / len(alone.variants), "tried", place, number)
+            except DeadError as dead:
+                tried = Tried(variant=variant, problem=str(dead))
+            row.tried += [tried] if tried else []
 
-
-def _built(group: Group, options: TrialOptions) -> Ready:
-    needed = inputs.needed_bytes(group.signature) / GIB
-    if needed > options.memory:
-        raise UnmatchedError(f"needs {needed:.3g} GiB, and {options.memory:.3g} may be taken (--memory)")
-    return inputs.build(group.signature, options.device)
-
-
-def _try(row: TriedOperator, call: Ready, options: TrialOptions, left: float, tell: Callable[[str], None]) -> None:
-    """Run a call by itself, then beside each variant; for so many seconds in all."""
-    tell(call.name)
-    try:
-        original = Blocks(call, options.clock)
-        row.alone_ms = 1e3 * median(original.seconds() for _ in range(_ALONE))
-    except Exception as error:  # noqa: BLE001 -- whatever an operator has to say
-        row.problem = said(error)[:_LONGEST]
-        return
-    suitable = options.of(call)
-    for variant in suitable:
-        tell(f"{call.name} {variant.name}")
-        try:
-            row.tried += _tried(call, original, variant, options.clock, left / len(suitable))
-        except Exception as error:  # noqa: BLE001 -- whatever an operator has to say
-            row.tried.append(Tried(variant=variant.name, problem=said(error)[:_LONGEST]))
-        gc.collect(0)
-
-
-def _tried(call: Ready, original: Blocks, variant: Variant, clock: Clock | None, left: float) -> Iterator[Tried]:
-    """The call in one way; nothing where it would be the same call, or cannot be."""
-    if (changed := variant.changed(call)) is not None:
-        # half of the time goes into building, holding results against each other, and finding out how long a call takes
-        longest = min(max(left / 2, _SHORTEST_S), timing.LONGEST_S)
-        apart = difference(call, changed)
-        blocks = Blocks(changed, clock)
-        timed = timing.in_turn(original, blocks, seconds=min(timing.SECONDS, longest), longest=longest)
-        wrong = apart is not None and apart > variant.tolerance
-        yield Tried(variant=variant.name, timing=timed, difference=apart, is_wrong=wrong)
+    def _ask(self, share: float, *question: Any) -> Any:
+        """It may take its share, or half of what is left if that is more: those that hang leave time for others."""
+        return self._child.ask(min(max(self.left / 2, share), max(self.left, SHORTEST_S)), *question, share)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from perfhooks.trying.bench import Tried
     from perfhooks.trying.cut import Left
     from perfhooks.trying.trial import Trial, TriedOperator
 
@@ -100,7 +101,7 @@ def _rows(row: TriedOperator, trial: Trial) -> Iterator[dict[str, Any]]:
         }
 
 
-def verdict(row: TriedOperator, tried: trials.Tried) -> str:
+def verdict(row: TriedOperator, tried: Tried) -> str:
     """What to think of a variant, in a word or three."""
     if tried.timing is None:
         return f"not run: {tried.problem}"
@@ -113,6 +114,8 @@ def verdict(row: TriedOperator, tried: trials.Tried) -> str:
 def sentences(trial: Trial) -> list[str]:
     """What it comes to."""
     said = ["Interrupted: this is what was measured until then."] if trial.is_interrupted else []
+    if trial.is_out_of_time:
+        said.append("The time was over: other operators were not tried (--seconds).")
     if saved := trial.saved():
         said.append(f"If nothing else changes, a step of {words.ms(trial.step_ms)} would be shorter by:")
         said += [_line(name, savings, trial) for name, savings in saved.items()]
@@ -136,7 +139,7 @@ def sentences(trial: Trial) -> list[str]:
     return said + _covered(trial)
 
 
-def _all(trial: Trial) -> Iterator[trials.Tried]:
+def _all(trial: Trial) -> Iterator[Tried]:
     for row in trial.rows:
         yield from row.tried
 

@@ -18,7 +18,7 @@ from perfhooks.run.circumstances import Circumstances
 from perfhooks.run.layout import MANIFEST, PAGE
 from perfhooks.trace.names.operators import NAMESPACE
 from perfhooks.trace.window import Tables
-from perfhooks.trying import recorded, safe, trial, variants, written
+from perfhooks.trying import bench, recorded, safe, trial, variants, written
 from perfhooks.trying.cut import cut
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def tried(
     if not offered.groups:
         raise PerfhooksError(_nothing(offered, op or ([finding] if finding else [])))
     where = safe.device_of(device, on_device=calls.on_device)
-    options = trial.TrialOptions(
+    options = bench.TrialOptions(
         device=where,
         variants=tuple(variant or (advice.variants if advice else ())),
         limit=limit,

@@ -74,8 +74,6 @@ ALLOCATORS: Final = re.compile(r"aten::(?:new_)?empty(?:_strided|_like|_permuted
 """They only hand out memory: whoever called them is more worth knowing."""
 DATA_PARALLEL: Final = r"^(?:Broadcast|Scatter|Gather)(?:Backward)?$"
 """What ``nn.DataParallel`` copies a batch and a model with."""
-UNSAFE: Final = r"^aten::(?:from_file|save|load|set_|resize_|record_stream|pin_memory)$"
-"""They touch files, or memory that is not their own."""
 
 CALLED: Final = r"^(?!.*autograd::).*\w::\w"
 """An operator that a program calls: ``aten::mm``, and not a node of autograd."""
