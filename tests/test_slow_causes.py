@@ -322,12 +322,14 @@ def test_what_an_evaluation_fetches_is_no_wait_for_data():
 
 @pytest.mark.parametrize("is_left", [False, True])
 def test_a_pass_over_a_loader_from_which_nothing_is_learned_is_set_aside(monkeypatch, is_left):
-    monkeypatch.setattr(torch.utils.data.DataLoader, "__iter__", torch.utils.data.DataLoader.__iter__)
+    module = torch.utils.data.dataloader
+    for kind, name in ((module.DataLoader, "__iter__"), (module._BaseDataLoaderIter, "__next__")):
+        monkeypatch.setattr(kind, name, getattr(kind, name))
     heard, aside = Heard(), []
     waiting = SimpleNamespace(ask=lambda _: None, arrive=lambda _: None, set_aside=lambda *when: aside.append(when))
     heard.waiting = waiting
     signal = SimpleNamespace(heard=heard, look_at_fetch=lambda: None)
-    loaders.listen(torch.utils.data.DataLoader, signal)
+    loaders.listen(module, signal)
     loader = torch.utils.data.DataLoader(range(4))
     list(loader)
     assert not aside, "nobody knows yet whether anything will be learned"

@@ -58,6 +58,9 @@ class Counter:
     def arrive(self, time):
         self.arrived.append((self.step_num, time))
 
+    def set_aside(self, began, now):
+        pass
+
     def stop(self, cause=None):
         self.stopped = cause
 
@@ -74,9 +77,11 @@ def heard(monkeypatch):
     monkeypatch.setattr(profiling, "begin", begin)
     # a profiler of another test may still wait for its files
     monkeypatch.setattr(profiling, "why_not", lambda ours: None)
-    monkeypatch.setattr(torch.utils.data.DataLoader, "__iter__", torch.utils.data.DataLoader.__iter__)
+    module = torch.utils.data.dataloader
+    for kind, name in ((module.DataLoader, "__iter__"), (module._BaseDataLoaderIter, "__next__")):
+        monkeypatch.setattr(kind, name, getattr(kind, name))
     signal = StepSignal(Request(), Startup())
-    loaders.listen(torch.utils.data.DataLoader, signal)
+    loaders.listen(module, signal)
     handle = register_optimizer_step_post_hook(signal.hook())
     yield signal, begun
     handle.remove()
@@ -410,6 +415,26 @@ def test_who_gives_way_to_a_framework_hears_the_end_of_the_start_and_nothing_mor
     loops.raw()
     assert (begun, ended) == ([], [None])
     assert signal.heard.updates == 16
+
+
+def test_an_iterator_that_asks_for_its_own_class_finds_the_one_that_it_was_written_as(heard):
+    class Own(torch.utils.data.dataloader._SingleProcessDataLoaderIter):
+        def __next__(self):
+            return super(self.__class__, self).__next__()
+
+    class Loader(torch.utils.data.DataLoader):
+        def _get_iterator(self):
+            return Own(self)
+
+    signal, _ = heard
+    loader = Loader(range(3))
+    before = len(Own.__mro__[1].__subclasses__())
+    for _ in range(3):
+        iterator = iter(loader)
+        assert type(iterator) is Own
+        assert [int(each) for each in iterator] == [0, 1, 2]
+    assert signal.heard.fetches == 3 * 4, "once more than there are batches"
+    assert len(Own.__mro__[1].__subclasses__()) == before
 
 
 def test_a_loader_keeps_its_class_its_length_and_its_batches(heard):

@@ -29,7 +29,7 @@ def imported(name: str, module: Any, began: int) -> None:
         "torch._dynamo is coming": signal.make_way_for_dynamo,
         "torch._dynamo": signal.keep_from_compiling,
         "torch.optim.optimizer": lambda: module.register_optimizer_step_post_hook(signal.hook()),
-        "torch.utils.data.dataloader": lambda: loaders.listen(module.DataLoader, signal),
+        "torch.utils.data.dataloader": lambda: loaders.listen(module, signal),
         "mmengine.runner.runner": lambda: frameworks.give_mmengine_its_hook(module.Runner, signal),
         "transformers.trainer": lambda: frameworks.give_transformers_its_callback(module.Trainer, signal),
     }

@@ -1,4 +1,4 @@
-"""Loaders that tell when they are asked for a batch: their iterators become a subclass of their own class."""
+"""Loaders that tell when they are asked for a batch: torch's iterator does, whatever class is made of it."""
 
 from __future__ import annotations
 
@@ -9,40 +9,50 @@ from perfhooks.run.timeline import clock
 
 if TYPE_CHECKING:
     from perfhooks.launching.step_signal import StepSignal
+    from perfhooks.launching.ways import Heard
 
 
-def listen(loader: Any, signal: StepSignal) -> None:
-    """Have every iterator of every DataLoader tell of its fetches.
+class _Pass:
+    """A pass over a loader, kept by its iterator; ends with its last batch, or with the iterator of a loop left before.
 
     Args:
-        loader: The class ``DataLoader``.
+        heard: Is told.
+    """
+
+    def __init__(self, heard: Heard) -> None:
+        self.heard = heard
+        self.began = self.updates = 0
+
+    def __del__(self) -> None:
+        self.heard.pass_ended(self.began, self.updates, clock())
+
+
+def listen(module: Any, signal: StepSignal) -> None:
+    """Have every iterator of every DataLoader tell of its fetches.
+
+    No class is made for a loader or a pass over it, and an iterator's stays what it is: code of others may ask for it,
+    as ``super(self.__class__, self)`` does.
+
+    Args:
+        module: ``torch.utils.data.dataloader``.
         signal: Is told.
     """
-    plain = loader.__iter__
-    kinds: dict[type, type] = {}
-
-    @functools.wraps(plain)
-    def __iter__(self: Any) -> Any:
-        waiting, began = signal.heard.waiting, clock()
-        waiting.ask(began)
-        iterator = plain(self)
-        waiting.arrive(clock())  # to start its workers is a wait as well
-        try:
-            if not hasattr(type(iterator), "perfhooks_heard"):
-                iterator.__class__ = kinds.setdefault(type(iterator), telling(type(iterator), signal))
-            iterator.perfhooks_pass = began, signal.heard.updates
-        except TypeError:
-            return iterator  # somebody has made it in C or with slots: its updates still tell
-        return iterator
-
-    loader.__iter__ = __iter__
-
-
-def telling(kind: type, signal: StepSignal) -> type:
-    """A subclass of an iterator's class whose ``__next__`` tells that it was called."""
-    plain = kind.__next__  # type: ignore[attr-defined]  # it is an iterator's
+    loader, iterator = module.DataLoader, module._BaseDataLoaderIter  # noqa: SLF001 -- no public name is as deep
+    begin, fetch = loader.__iter__, iterator.__next__
     heard = signal.heard
 
+    @functools.wraps(begin)
+    def __iter__(self: Any) -> Any:
+        waiting, began = heard.waiting, clock()
+        waiting.ask(began)
+        made = begin(self)
+        waiting.arrive(clock())  # to start its workers is a wait as well
+        if isinstance(made, iterator):
+            kept = vars(made).setdefault("perfhooks_pass", _Pass(heard))
+            kept.began, kept.updates = began, heard.updates
+        return made
+
+    @functools.wraps(fetch)
     def __next__(self: Any) -> Any:
         heard.fetches += 1
         if heard.armed or heard.fetches >= heard.due:
@@ -51,26 +61,11 @@ def telling(kind: type, signal: StepSignal) -> type:
         profiler = heard.waiting
         profiler.ask(clock())
         try:
-            item = plain(self)
+            item = fetch(self)
         except StopIteration:
-            end(self)
+            vars(self).pop("perfhooks_pass", None)
             raise
         profiler.arrive(clock())
         return item
 
-    def end(self: Any) -> None:
-        began, updates = self.__dict__.pop("perfhooks_pass", (0, 0))
-        heard.pass_ended(began, updates, clock())
-
-    def __del__(self: Any) -> None:
-        end(self)  # the loop was left before there were no more batches
-        getattr(kind, "__del__", bool)(self)
-
-    members = {
-        "__next__": __next__,
-        "__del__": __del__,
-        "perfhooks_heard": True,
-        "__module__": kind.__module__,
-        "__doc__": kind.__doc__,
-    }
-    return type(kind.__name__, (kind,), members)
+    loader.__iter__, iterator.__next__ = __iter__, __next__

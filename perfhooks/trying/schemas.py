@@ -91,7 +91,7 @@ def _is_pure(operator: Any, wanted: tuple[Any, ...]) -> bool:
     random numbers, ends with the child that runs it. What its inputs are later is tagged, as by ``resize_``. Arguments
     of other types, as streams and generators, are never given.
     """
-    gives = any(str(result.type) in _TENSORS for result in operator._schema.returns)  # noqa: SLF001 -- as below
+    gives = any(str(result.type) in _TENSORS for result in _schema(operator).returns)
     texts = {argument.name for argument in wanted if "str" in str(argument.type)}
     is_computed = gives or any(map(is_written, wanted))
     return is_computed and texts <= _MODES and torch.Tag.inplace_view not in operator.tags
@@ -99,7 +99,11 @@ def _is_pure(operator: Any, wanted: tuple[Any, ...]) -> bool:
 
 def formal(operator: Any) -> tuple[Any, ...]:
     """The arguments of an overload's schema."""
-    return tuple(operator._schema.arguments)  # noqa: SLF001 -- there is no public name for it
+    return tuple(_schema(operator).arguments)
+
+
+def _schema(operator: Any) -> Any:
+    return operator._schema  # noqa: SLF001 -- there is no public name for it
 
 
 def is_written(argument: Any) -> bool:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import sys
 import time
+from _frozen_importlib_external import PathFinder
+from _thread import get_ident
 
 TYPE_CHECKING = False  # typing takes milliseconds to import, and type checkers know the name
 if TYPE_CHECKING:
@@ -27,27 +29,72 @@ EXPECTED = ("torch", "torch._dynamo")
 """Those before whose import there is something to do."""
 
 
+LATER = ("filelock", "fractions", "getpass", "numpy", "psutil", "statistics")
+"""What our code imports of others only once the program runs."""
+
+
 class ImportWatcher:
-    """Finds no module itself; tells `perfhooks.launching.arming` when one of those that matter has been imported."""
+    """Tells `perfhooks.launching.arming` when one of the modules that matter has been imported.
+
+    It finds what our own code imports, as a file of the same name beside the script is not ours. All else is found by
+    others.
+    """
 
     def __init__(self) -> None:
         self.waiting = set(WATCHED)
+        self.importing = 0
+        """The thread that imports our own code just now."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Let the others find it, and listen to its end."""
+        if self.importing and path is None and self.importing == get_ident():
+            return PathFinder.find_spec(name, OWN, target)
         if name not in self.waiting:
             return None
         self.waiting.discard(name)
-        if name in EXPECTED:
-            told(f"{name} is coming", None)
-        spec = None
-        for finder in sys.meta_path:
-            if finder is not self and (spec := finder.find_spec(name, path, target)) is not None:
-                break
-        loader = spec and spec.loader
-        if loader is not None and hasattr(loader, "exec_module"):
-            listen(loader, name)
+        spec: ModuleSpec | None = tried(self.listened, name, path, target)
         return spec
+
+    def listened(self, name: str, path: Any, target: Any) -> ModuleSpec | None:
+        """What the others find, with an ear on it; nothing where we cannot listen, and Python asks them itself."""
+        if name in EXPECTED and not tried(tell, f"{name} is coming", None):
+            return None
+        # finders of old have no such method, and are for Python itself to ask
+        others = [finder.find_spec for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
+        spec = next(filter(None, (find(name, path, target) for find in others)), None)
+        if spec is not None and hasattr(spec.loader, "exec_module"):
+            listen(spec.loader, name)
+        return spec
+
+    def our_code(self) -> Any:
+        """Import it, so that the program finds all modules that it would find without us.
+
+        Raises:
+            ImportError: That cannot be.
+        """
+        before = set(sys.modules)
+        self.importing = get_ident()
+        try:
+            from perfhooks.launching import arming
+        finally:
+            self.importing = 0
+            new = {name: name.partition(".")[0] for name in set(sys.modules) - before}
+            taken = {name for name in {*new.values(), *LATER} if is_taken(name)}
+            for name in [name for name, top in new.items() if top in taken]:
+                del sys.modules[name]
+        if taken:
+            raise ImportError(
+                f"beside the script lies what has the name of a module of ours: {', '.join(sorted(taken))}"
+            )
+        return arming
+
+
+def is_taken(name: str) -> bool:
+    """Whether the program would find another module of this name than our own code does."""
+    found, ours = PathFinder.find_spec(name), PathFinder.find_spec(name, OWN)
+    if found is None or ours is None or found.origin is None or ours.origin is None:
+        return False  # also a folder that is no package, and what is built into Python
+    return os.path.realpath(found.origin) != os.path.realpath(ours.origin)
 
 
 def listen(loader: Any, name: str) -> None:
@@ -56,26 +103,37 @@ def listen(loader: Any, name: str) -> None:
     def exec_module(module: Any) -> None:
         del loader.exec_module
         loader.exec_module(module)
-        told(name, module)
+        tried(tell, name, module)
 
-    try:
-        loader.exec_module = exec_module
-    except AttributeError:
-        return  # a loader that is not written in Python; nothing of torch has one
+    loader.exec_module = exec_module
 
 
-def told(name: str, module: Any) -> None:
-    """Say what was imported; whatever goes wrong on our side must not reach the program."""
+def tell(name: str, module: Any) -> bool:
+    """Say what was imported, or is about to be."""
+    watcher.our_code().imported(name, module, BEGAN)
+    return True
+
+
+def tried(act: Any, *given: Any) -> Any:
+    """What an act gives; whatever goes wrong on our side must not reach the program, and is nothing."""
     try:
-        from perfhooks.launching import arming
-    except ImportError as error:
-        if name == "torch is coming":
-            sys.stderr.write(f"perfhooks run: {sys.executable} has no perfhooks, so nothing is recorded ({error})\n")
-        return
-    try:
-        arming.imported(name, module, BEGAN)
-    except Exception as error:  # noqa: BLE001 -- the program has not asked for us
-        sys.stderr.write(f"perfhooks run: listening to {name} failed ({type(error).__name__}: {error})\n")
+        return act(*given)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 -- the program has not asked for us
+        watcher.waiting.clear()
+        if act is not leave_note:
+            tried(leave_note, error)
+        return None
+
+
+def leave_note(error: BaseException) -> None:
+    """Have ``perfhooks run`` say why nothing was recorded; by no module, as any of them may be what is broken."""
+    why = f"{sys.executable} cannot use perfhooks ({type(error).__name__}: {error})"
+    plain = "".join(letter if letter.isprintable() and letter not in '"\\' else " " for letter in why)
+    folder = os.environ["PERFHOOKS_RUN"].partition('"notes":"')[2].partition('"')[0]
+    if folder:
+        file = os.open(f"{folder}/{os.getpid()}.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        os.write(file, f'{{"why": "{plain}"}}'.encode())
+        os.close(file)
 
 
 def run_the_users() -> None:
@@ -90,8 +148,13 @@ def run_the_users() -> None:
             raise
 
 
-here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 -- pathlib takes milliseconds to import
+absolute, folder_of = os.path.abspath, os.path.dirname  # pathlib takes milliseconds to import
+here = folder_of(absolute(__file__))
 sys.path[:] = [entry for entry in sys.path if entry != here]
+GIVEN = [absolute(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+OWN = [entry for entry in sys.path if entry not in GIVEN]
+"""Where our code imports from: the environment, without what the program adds and before the script's folder."""
+watcher = ImportWatcher()
 if os.environ.get("PERFHOOKS_RUN"):
-    sys.meta_path.insert(0, ImportWatcher())
+    sys.meta_path.insert(0, watcher)
 run_the_users()
