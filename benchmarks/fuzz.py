@@ -36,6 +36,7 @@ os.environ["POLARS_MAX_THREADS"] = "1"  # cases are small, and there may be seve
 
 import attacks
 import baseline_cases
+import call_cases
 import examinations
 import request_cases
 import run_folders
@@ -117,7 +118,11 @@ class Cases(Protocol):
         """Use it; say what became of it."""
 
 
-OTHERS: dict[str, Callable[[Path], Cases]] = {"baselines": baseline_cases.Cases, "requests": request_cases.Cases}
+OTHERS: dict[str, Callable[[Path], Cases]] = {
+    "baselines": baseline_cases.Cases,
+    "calls": call_cases.Cases,
+    "requests": request_cases.Cases,
+}
 """What is neither a trace nor a run folder, by name: made with a folder of its own."""
 
 

@@ -49,3 +49,10 @@ def test_what_else_others_may_write_is_taken_or_refused(tmp_path, kind):
     counts = ast.literal_eval(done.stdout.splitlines()[0].removeprefix("80 cases: "))
     assert len(counts) == 2, "some are good, some are not"
     assert sum(counts.values()) == 80
+
+
+def test_calls_of_any_operator_with_any_arguments_stay_within_their_bounds(tmp_path):
+    command = [sys.executable, str(SCRIPT), "--of", "calls", "--cases", "2", "--keep", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("2 cases: {")
