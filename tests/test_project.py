@@ -290,7 +290,8 @@ CHANGES_OTHERWISE = {
     "finishing/adoption.py": "a folder that only this process knows",
     "watching/counters.py": "the kernel's files, which it only reads",
     "ranks/clocks.py": "no file, but numbers in a table",
-    "launching/farewell.py": "notes in a folder for temporary files",
+    **dict.fromkeys(("launching/farewell.py", "launching/site/sitecustomize.py"), "notes in a temporary folder"),
+    "trying/child.py": "the device that forgets all",
     **dict.fromkeys(("command/run.py", "command/doctor.py"), "folders of their own, empty ones"),
     **dict.fromkeys(("handlers/tensorboard.py", "testing.py"), "a folder that the user named"),
 }
