@@ -143,8 +143,10 @@ def test_ten_steps_without_a_loader_are_a_training(tmp_path):
     launched = done(tmp_path, *FAST, name)
     assert (launched.returncode, launched.stdout) == (0, done(tmp_path, sys.executable, name).stdout), launched.stderr
     assert "steps 1-5: " in last_words(launched), launched.stderr
-    assert "% backward" in last_words(launched)
     assert [path.name for path in (tmp_path / "perf/it").glob("*-0*")] == ["train-000001"]
+    (file,) = (tmp_path / "perf/it").glob("*/rank0.steps.csv")
+    with file.open(encoding="utf-8", newline="") as text:
+        assert all(float(row["backward_ms"]) > 0 for row in csv.DictReader(text)), "also where a busy machine hides it"
 
 
 def test_operators_alone_are_recorded_for_a_while(tmp_path):

@@ -428,8 +428,7 @@ def test_the_last_word_is_the_latest_window_of_the_first_rank_once_for_each_run(
     for number in range(4):
         (tmp_path / f"{number}.json").write_text(json.dumps({"run": str(run)}))
     (tmp_path / "9.json").write_text(json.dumps({"why": "a helper did nothing"}))
-    headline, advice, page = farewell.lines(tmp_path, ["python"])
-    assert advice.startswith("  1. 100% of the step"), "what has no name in these steps"
+    headline, page = farewell.lines(tmp_path, ["python"])
     assert headline.startswith("steps 50-52: ")
     assert page == f"-> {run / 'report.html'}"
     (run / "report.html").unlink()
@@ -485,6 +484,14 @@ def test_the_last_word_comes_when_the_command_has_ended(monkeypatch, is_told):
     assert not waiting.is_alive()
     farewell._await(command.pid)  # it has ended long ago
     command.wait()
+
+
+def test_the_last_word_has_no_more_than_three_findings(tmp_path, monkeypatch):
+    windows_of(tmp_path / "it", ("train-000050-000052", 0, 3.0))
+    (tmp_path / "it.json").write_text(json.dumps({"run": str(tmp_path / "it")}))
+    monkeypatch.setattr("perfhooks.report.headlines", lambda _: [f"{number}. It waits." for number in range(1, 6)])
+    _, *advice, _ = farewell.lines(tmp_path, ["python"])
+    assert advice == ["  1. It waits.", "  2. It waits.", "  3. It waits."]
 
 
 def test_the_last_word_tells_of_runs_that_are_not_finished_and_of_those_that_are_none(tmp_path):
