@@ -63,7 +63,7 @@ RULES: Final[tuple[Callable[[Evidence], Iterator[Finding]], ...]] = (
     start.recorded_start,
     unnamed.unnamed_time,
 )
-"""Every rule; the order decides only between findings of equal gain."""
+"""Every rule; the order decides only between findings of equal gain. That the machine was busy comes first."""
 
 
 def find(capture: Capture, trace: Trace) -> list[Finding]:
@@ -90,4 +90,8 @@ def look(seen: Evidence) -> list[Finding]:
             found += rule(seen)
         except Exception:
             _logger.debug("rule %s failed", getattr(rule, "__name__", rule), exc_info=True)
-    return sorted(found, key=lambda finding: -(finding.gain_ms or finding.concerns_ms or 0.0))
+    return sorted(found, key=_rank)
+
+
+def _rank(finding: Finding) -> tuple[bool, float]:
+    return finding.rule != machine.RULE, -(finding.gain_ms or finding.concerns_ms or 0.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from perfhooks import words
 from perfhooks.run.circumstances import BUSY
@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from perfhooks.findings.evidence import Evidence
     from perfhooks.findings.finding import Finding
 
+RULE: Final = "busy-machine"
+"""Its finding comes before all others."""
+
 
 def busy_machine(seen: Evidence) -> Iterator[Finding]:
     """The thread that steps waited for a processor for 5% of its time or more.
 
-    Source: `perfhooks.run.circumstances.BUSY`; Linux's own count, see `perfhooks.watching.counters`. It is about all of
-    the step, so it comes first.
+    Source: `perfhooks.run.circumstances.BUSY`; Linux's own count, see `perfhooks.watching.counters`.
 
     Measured: there is no gain to measure.
     """
@@ -27,9 +29,9 @@ def busy_machine(seen: Evidence) -> Iterator[Finding]:
         return
     yield from seen.finding(
         "busy-machine",
-        seen.step_ms,
+        None,
         title=f"The training waited for a processor for {words.share(found.queued or 0.0)} of its time.",
-        estimate="All of the step: any part of it may have waited.",
+        estimate="No gain: it says that the times of all other findings are too long.",
         evidence=[
             f"from {words.share(BUSY)} on it is said; with nothing else to do it is below 1%",
             *([] if found.cores is None else [f"processors: {found.cores}, processes of this job: {found.ranks}"]),

@@ -225,10 +225,14 @@ function findingItem(finding, links) {
   );
 }
 
+function weight(finding) {
+  return finding.rule === "busy-machine" ? Number.MAX_VALUE : finding.gain_ms || finding.concerns_ms || 0;
+}
+
 function findings(details) {
   // what gains most first, whoever found it
   const found = [...(DATA.findings || []), ...((details.findings || {}).rows || [])].sort(
-    (a, b) => (b.gain_ms || b.concerns_ms || 0) - (a.gain_ms || a.concerns_ms || 0),
+    (a, b) => weight(b) - weight(a),
   );
   if (!found.length) {
     const text = details.findings
