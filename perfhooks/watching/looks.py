@@ -81,6 +81,7 @@ class Looker:
     """Looks at one thread; what it needs of the looking thread is known from the first look on."""
 
     def __init__(self) -> None:
+        self._stack: Stack = ()
         self._own: CountedThread | None = None
         self._own_waited: int | None = None
         self._thread: CountedThread | None = None
@@ -105,10 +106,14 @@ class Looker:
         """
         # first what needs the interpreter: to ask the system gives it to the training, which goes on
         stack, is_evaluating = stack_of(ident), _is_evaluating(ident)
+        if (
+            stack != self._stack
+        ):  # else the one that is there is kept: new objects bring Python's next collection nearer
+            self._stack = stack
         doing = self._doing(self.thread(ident, native), spent_ns)
         held_ns = late_ns - self._own_delay()
         return Look(
-            stack,
+            self._stack,
             spent_ns,
             now,
             is_held=held_ns > _LATE_NS,
