@@ -31,7 +31,7 @@ class Comparison:
         width = max(len(name) for name, _ in self.rows)
         lines = [self.title, f"  {'':{width}}  {self.unit:>8}   times less"]
         for name, value in self.rows:
-            less = "" if value == peer else f"{digits(peer / value):>10}"
+            less = "" if value in {peer, 0} else f"{digits(peer / value):>10}"
             lines.append(f"  {name:{width}}  {digits(value):>8}   {less}".rstrip())
         return "\n".join(lines)
 

@@ -274,6 +274,16 @@ def test_the_source_says_which_lines_are_a_loop_and_which_keep_no_gradients(scri
     assert regions.of(at("nowhere").code) == ()
 
 
+@pytest.mark.parametrize(
+    "text", ["", "def main():\n    x = (\n", "\0", "if\n" * 10, "(" * 500 + ")" * 500, "\n" * 9000]
+)
+def test_a_source_that_was_changed_meanwhile_says_nothing(tmp_path, text):
+    (tmp_path / "train.py").write_text(text)
+    for name in ("main", "<module>"):
+        code = at("main", str(tmp_path / "train.py")).code.replace(co_name=name)
+        assert regions.of(code) == ()
+
+
 def test_a_loop_that_evaluates_is_told_from_the_one_that_trains(script):
     usual = [Look((script.main(line), CALL), 5 * MS) for line in (5, 6) * 10]
     inside = [

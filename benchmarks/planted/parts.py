@@ -1,5 +1,6 @@
 """What makes some steps of the trainings beside it slow, each for some 0.4 s; a line of their output says which."""
 
+import atexit
 import gc
 import os
 import signal
@@ -178,16 +179,24 @@ def specialize(model):
 class Neighbours:
     """Other programs on this machine, which compute for the length of one step."""
 
-    others = None
+    def __init__(self):
+        loop = f"while kill -0 {os.getpid()}; do for i in 1 2 3 4 5 6 7 8 9; do :; done; done"
+        busy = f"for each in $(seq {NEIGHBOURS}); do ({loop}) & done; echo; wait"
+        self.others = subprocess.Popen(
+            ["sh", "-c", busy], stderr=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True
+        )
+        self.others.stdout.readline()  # all of them are there
+        self.leave()
+        atexit.register(self.tell, signal.SIGKILL)
+
+    def tell(self, number):
+        os.killpg(self.others.pid, number)
 
     def come(self):
-        loop = f"while kill -0 {os.getpid()}; do for i in 1 2 3 4 5 6 7 8 9; do :; done; done"
-        busy = f"for each in $(seq {NEIGHBOURS}); do ({loop}) & done; wait"
-        self.others = subprocess.Popen(["sh", "-c", busy], stderr=subprocess.DEVNULL, start_new_session=True)
+        self.tell(signal.SIGCONT)
 
     def leave(self):
-        os.killpg(self.others.pid, signal.SIGKILL)
-        self.others.wait()
+        self.tell(signal.SIGSTOP)
 
 
 NAMES = (

@@ -6,6 +6,7 @@ import ast
 import inspect
 import linecache
 import textwrap
+import tokenize
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -39,15 +40,14 @@ def of(code: CodeType) -> tuple[Region, ...]:
     There are none where the source cannot be read.
     """
     lines, before = linecache.getlines(code.co_filename), 0
-    if code.co_name != "<module>":
-        before = code.co_firstlineno - 1
-        lines = inspect.getblock(lines[before:])
-    if len(lines) > _LONGEST:
-        return ()
     try:
-        return tuple(_regions(ast.parse(textwrap.dedent("".join(lines))), before))
-    except (SyntaxError, ValueError):
+        if code.co_name != "<module>":
+            before = code.co_firstlineno - 1
+            lines = inspect.getblock(lines[before:])
+        tree = ast.parse(textwrap.dedent("".join(lines[:_LONGEST])))
+    except (SyntaxError, ValueError, RecursionError, tokenize.TokenError):  # another text than the one that runs
         return ()
+    return tuple(_regions(tree, before))
 
 
 def _regions(tree: ast.AST, before: int) -> Iterator[Region]:
