@@ -33,8 +33,12 @@ _OF_PAST: Final = 100
 """In between, it is looked at every hundredth of the time that it was looked at for."""
 _RECENT_NS: Final = 2_000_000_000
 """What was counted from longer before a step on says little of it."""
-_LEARNS_S: Final = 1.0
+_LEARNS_S: Final = 5.0
 """Seconds between two looks at steps that are not slow that are kept, once there are many."""
+_COUNTS_S: Final = 2.0
+"""Seconds between two readings of what is counted in steps that are not slow."""
+_LONGER: Final = 1.1
+"""A step that goes on for so many medians is longer than most."""
 _ASLEEP_NS: Final = 60_000_000_000
 """A step that nobody could look at for longer did not run: the machine slept, or a debugger held it."""
 _WINDOWS: Final = 10
@@ -127,6 +131,8 @@ class SlowSteps:
 
     def _count(self) -> None:
         before, thread = self._quiet, self._looker.thread(self._loop.thread, self._loop.native)
+        if before is not None and clock() - before.at < _COUNTS_S * 1e9:
+            return
         faults, system_ns = thread.faults_and_system_ns()
         counters = Counters(thread.cpu_ns(), None, faults, None, thread.waited_ns(), system_ns)
         self._quiet = _Reading(clock(), counters)
@@ -147,7 +153,7 @@ class SlowSteps:
         doubt, now = self._pace.doubt_ns, clock()
         if doubt is None:
             return 1.0
-        self.is_doubtful = now - begin > (self._pace.median_ns or 0.0)
+        self.is_doubtful = now - begin > _LONGER * (self._pace.median_ns or 0.0)
         if now - begin < doubt:
             self._look_at_quiet(step, now, late_ns)
             return (begin + doubt - now) / 1e9
