@@ -184,7 +184,7 @@ class Neighbours:
         busy = f"for each in $(seq {NEIGHBOURS}); do ({loop}) & done; echo; wait"
         # a group, and no session: Linux shares a processor fairly between sessions first
         self.others = subprocess.Popen(
-            ["sh", "-c", busy], stderr=subprocess.DEVNULL, stdout=subprocess.PIPE, preexec_fn=os.setpgrp
+            ["sh", "-c", busy], stderr=subprocess.DEVNULL, stdout=subprocess.PIPE, process_group=0
         )
         self.others.stdout.readline()  # all of them are there
         self.leave()
