@@ -216,6 +216,20 @@ def address(chromium):
     return place, {name: value for name, (value,) in parse_qs(question).items()}
 
 
+def test_that_the_machine_was_busy_is_said_before_any_time_and_first_of_what_to_do(chromium, recorded, tmp_path):
+    given = msgspec.json.decode((recorded / "report.json").read_bytes())
+    details = given["windows"][-1]["details"]["0"]
+    finding = {"estimate": "", "advice": "", "code": "", "evidence": []}
+    large = {**finding, "rule": "r", "title": "It waits.", "gain_ms": 1000.0, "gain_percent": 90.0}
+    busy = {**finding, "rule": "busy-machine", "title": "No processor.", "gain_ms": None, "gain_percent": None}
+    for rows, line in (([busy, large], ["No processor. All times below are longer than it needs."]), ([large], [])):
+        details["findings"]["rows"] = rows
+        (tmp_path / "report.html").write_text(page.render(given), encoding="utf-8")
+        chromium.open(tmp_path / "report.html")
+        assert texts(chromium, ".busy-line") == line
+        assert texts(chromium, ".finding h3")[0] == rows[0]["title"]
+
+
 def test_evidence_links_to_rows_frames_and_steps(chromium, recorded, tmp_path):
     """What evidence names is a link where the page shows it; a word of a sentence that is also a name is none."""
     given = msgspec.json.decode((recorded / "report.json").read_bytes())

@@ -225,8 +225,12 @@ function findingItem(finding, links) {
   );
 }
 
+function isBusy(finding) {
+  return finding.rule === "busy-machine";
+}
+
 function weight(finding) {
-  return finding.rule === "busy-machine" ? Number.MAX_VALUE : finding.gain_ms || finding.concerns_ms || 0;
+  return isBusy(finding) ? Number.MAX_VALUE : finding.gain_ms || finding.concerns_ms || 0;
 }
 
 function findings(details) {
@@ -267,6 +271,12 @@ function findings(details) {
   );
 }
 
+/* What makes every time of the window doubtful is said before them. */
+function busyLine(details) {
+  const found = ((details.findings || {}).rows || []).find(isBusy);
+  return found ? el("p", { class: "busy-line" }, `${found.title} All times below are longer than it needs.`) : null;
+}
+
 function overview(window_, details, rank) {
   const steps = details.steps || {};
   const rows = rowsOf(steps.rows);
@@ -281,7 +291,7 @@ function overview(window_, details, rank) {
     box.append(...[none, slowLine()].filter(Boolean));
     return box;
   }
-  box.append(...[stats(window_, details, rank), slowLine()].filter(Boolean));
+  box.append(...[busyLine(details), stats(window_, details, rank), slowLine()].filter(Boolean));
   const whole = usual.reduce((sum, row) => sum + row.wall_ms, 0) / usual.length;
   const span = usual.reduce((sum, row) => sum + (row.device_span_ms || 0), 0) / usual.length;
   const hosted = presentParts(rows, PARTS).length > 0;
