@@ -119,6 +119,8 @@ def recorder_begins() -> None:
     Kineto has a thread of its own from then on, and waits for it when the process ends, among what C++ does last. A
     forked child has no such thread, and would wait for ever.
     """
+    if Child.RECORDER in _in_child or not hasattr(os, "fork"):
+        return
     library = ctypes.CDLL(None)
     if hasattr(library, "on_exit"):  # glibc, and no other
         # found now: in a child that is forked while another thread loads a library, the loader's lock stays taken
