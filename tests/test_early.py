@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -191,6 +192,52 @@ def test_signals_reach_the_program_while_its_first_steps_are_recorded(tmp_path, 
     assert last_words(launched).endswith("perf/it"), launched.stderr
 
 
+@pytest.mark.parametrize("steps", [1, 20])
+def test_a_sigterm_that_nobody_handles_keeps_the_first_steps_while_they_are_recorded_and_later(tmp_path, steps):
+    text = f"""
+    import os, signal
+    import torch
+
+    net = torch.nn.Linear(4, 4)
+    for _ in range({steps}):
+        net(torch.ones(4))
+    os.kill(os.getpid(), signal.SIGTERM)
+    while True:
+        net(torch.ones(4))
+    """
+    launched = done(tmp_path, *FAST, script(tmp_path, text))
+    assert launched.returncode == -signal.SIGTERM, launched.stderr
+    assert done(tmp_path, sys.executable, "-m", "perfhooks", "report", "perf/it").returncode == 0
+    assert step_numbers(tmp_path) == (["0"] if steps == 1 else ["1", "2", "3", "4", "5"])
+    (capture,) = (tmp_path / "perf/it").glob("*/rank0.capture.json")
+    assert json.loads(capture.read_text())["partial"] == ("SIGTERM" if steps == 1 else None)
+    assert (tmp_path / "perf/it/rank0.startup.csv").exists()
+
+
+def test_a_handler_that_calls_the_one_before_it_decides_what_a_sigterm_does(tmp_path):
+    """As Lightning's does: before us there was none, so there is nothing that ours should do."""
+    text = """
+    import os, signal, sys
+    import torch
+
+    net = torch.nn.Linear(4, 4)
+    net(torch.ones(4))
+    before = signal.getsignal(signal.SIGTERM)
+
+    def end(*arguments):
+        if callable(before):
+            before(*arguments)
+        print("left")
+        sys.exit(7)
+
+    signal.signal(signal.SIGTERM, end)
+    os.kill(os.getpid(), signal.SIGTERM)
+    net(torch.ones(4))
+    """
+    launched = done(tmp_path, *FAST, script(tmp_path, text))
+    assert (launched.returncode, launched.stdout) == (7, "left\n"), launched.stderr
+
+
 def test_a_child_that_is_forked_while_the_first_steps_are_recorded_ends_as_it_would(tmp_path):
     text = """
     import os, sys
@@ -262,29 +309,30 @@ def program(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("events", "told", "steps"),
+    ("events", "told", "first", "reached"),
     [
-        ("A", "process", 0),
-        ("ABbu", "process", 0),
-        ("AAA", "call", 2),
-        ("ABABAB", "call", 2),
-        ("fAfAfA", "batches", 2),
-        ("fABbu" * 4, "loader", 3),
-        ("ABbu" * 4, "optimizer", 3),
-        ("ABb" * 4, "backward", 3),
-        # the first update after two passes: what was told before it were halves of steps
-        ("fAb" + "fAbu" + "fAbfAbu" * 3, "loader", 2),
+        ("A", "process", 0, 0),
+        ("ABbu", "process", 0, 0),
+        ("AAA", "call", 1, 2),
+        ("ABABAB", "call", 1, 2),
+        ("fAfAfA", "batches", 1, 2),
+        ("fABbu" * 4, "loader", 1, 3),
+        ("ABbu" * 4, "optimizer", 1, 3),
+        ("ABb" * 4, "backward", 1, 3),
+        # the first update after two passes: what was told before it were halves of steps, and one has ended
+        ("fAb" + "fAbu" + "fAbfAbu" * 3, "loader", 2, 3),
+        # a sanity check of two batches comes first, and recording begins anew when a step has ended
+        ("fAfA" + "fAbu" * 4, "loader", 2, 3),
         # two models take turns, and a round of updates is a step
-        ("AbuBbu" + "AbuBbus" * 4, "optimizer", 3),
+        ("AbuBbu" + "AbuBbus" * 4, "optimizer", 1, 3),
         # an evaluation of six calls comes first
-        ("A" * 7 + "fABbu" * 4, "loader", 3),
+        ("A" * 7 + "fABbu" * 4, "loader", 1, 3),
     ],
 )
-def test_a_step_begins_anew_after_what_ends_one(program, events, told, steps):
+def test_a_step_begins_anew_after_what_ends_one(program, events, told, first, reached):
     program.run(events)
     window = program.early.take()
-    assert (program.early.told_by, window.reached) == (told, steps)
-    assert window.first == (1 if steps > 1 else 0), "the first step warms up"
+    assert (program.early.told_by, window.first, window.reached) == (told, first, reached), "the first step warms up"
 
 
 def test_no_more_than_a_few_steps_are_recorded(program):

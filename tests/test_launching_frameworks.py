@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from test_early import FAST
 from test_launching import RUN, done, rows
 
 LIGHTNING = """
@@ -76,3 +77,29 @@ def test_the_frameworks_own_face_takes_over(tmp_path, framework, script):
     assert {"python", "imports"} <= set(startup), "the start ends with the first update"
     assert '"steps_by": null' in (window.parent / "run.json").read_text(), "the framework says what a step is"
     assert sum("steps 5-8" in line for line in err.splitlines() if line.startswith("perfhooks: ")) == 1, err
+
+
+@pytest.mark.parametrize(
+    ("framework", "script", "more", "fewer", "recorded"),
+    [
+        ("lightning", LIGHTNING, "max_steps=12", "max_steps=5", "23"),
+        ("mmengine", MMENGINE, "48", "16", "123"),
+        ("transformers", TRANSFORMERS, "range(96)", "range(32)", "12"),
+    ],
+)
+def test_a_fit_of_few_batches_leaves_a_page_in_the_frameworks_own_folder(
+    tmp_path, framework, script, more, fewer, recorded
+):
+    """Its first steps are kept until the face has a window, and here it has none; Lightning checks its sanity first."""
+    pytest.importorskip(framework)
+    (tmp_path / "train.py").write_text(script.replace("48, 4", "16, 4").replace(more, fewer))
+    code, _, err = done(tmp_path, *FAST, "train.py")
+    assert code == 0, err
+    assert "no window" not in err
+    assert "nothing was recorded" not in err
+    (steps,) = tmp_path.rglob("rank0.steps.csv")
+    assert [row["step"] for row in rows(steps)] == [*recorded]
+    assert (steps.parents[1] / "rank0.timeline.csv").exists(), "it is the run of the face"
+    last = [line for line in err.splitlines() if line.startswith("perfhooks: ")][-1]
+    assert last.startswith("perfhooks: step"), err
+    assert last.endswith(str(steps.parents[1])), err

@@ -411,7 +411,7 @@ def test_who_gives_way_to_a_framework_hears_the_end_of_the_start_and_nothing_mor
     monkeypatch.setattr(Startup, "is_over", False)
     ended = []
     monkeypatch.setattr(Startup, "end", lambda self, file=None: ended.append(file))
-    signal.give_way([Counter("loader", 0)])
+    signal.give_way({"train": Counter("loader", 0)})
     loops.raw()
     assert (begun, ended) == ([], [None])
     assert signal.heard.updates == 16

@@ -32,9 +32,10 @@ from perfhooks.schedule import FromStartToStop
 from perfhooks.watching.sampling import outwards
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from perfhooks.launching.ways import Heard, Mode
+    from perfhooks.recording.ending.lifetime import Closable
 
 STEPS: Final = 6
 """The first of them warms up."""
@@ -65,6 +66,8 @@ class Early:
         self._lock = threading.RLock()
         self._timer: threading.Timer | None = None
         self._window: Window | None = None
+        self.besides: Collection[Closable] = ()
+        """Profilers of a framework's face, beside which it records: any other means that the script profiles itself."""
         self.is_new = True
         """Whether it has not begun yet."""
         self.is_recording = False
@@ -78,7 +81,7 @@ class Early:
         self._forget()
 
     def _forget(self) -> None:
-        self._step = self._since_way = 0
+        self._begin = self._step = self._since_way = 0
         self._end = -1
         """The strongest end of a step so far."""
         self._has_fetched = False
@@ -162,8 +165,8 @@ class Early:
         if end < max(self._end, _CALL):
             return
         is_stronger, self._end = end > self._end, end
-        if is_stronger and self._step:
-            self._begin_anew()
+        if is_stronger and self._step > self._begin:
+            self._begin_anew(1)  # one such step has just ended
         else:
             self._since_way += 1
             self._next()
@@ -181,7 +184,7 @@ class Early:
             if not self.is_new or self._is_closed or config is None or calls.would_wake_a_device():
                 return
             self.is_new = False
-            if recorder_busy() or lifetime.is_anybody_known():
+            if recorder_busy() or lifetime.is_anybody_known(self.besides):
                 self._is_closed = True
                 return
             self._has_steps = has_steps
@@ -190,14 +193,15 @@ class Early:
 
     def _open(self, config: Any) -> None:
         window = self._window = Window(
-            first=0,
-            phases=FromStartToStop(0),
+            first=self._begin,
+            phases=FromStartToStop(self._begin),
             on_trace_ready=lambda _: None,
             recording=self._recording,
             marks_steps=self._has_steps,
             all_threads=config,
         )
         window.give_way = self.end
+        lifetime.watch(window)
         window.start()
         self.is_recording = True
         if self._has_steps:
@@ -218,29 +222,38 @@ class Early:
                 return
             self._step += 1
             self._clear()
-            if self._step >= STEPS:
+            if self._step >= self._begin + STEPS:
                 self.end()
             else:
                 window.step()
                 self._label()
 
-    def _begin_anew(self) -> None:
-        """What was recorded are no steps."""
+    def _begin_anew(self, step: int = 0) -> None:
+        """What was recorded are no steps.
+
+        Args:
+            step: The number of the one that begins.
+        """
         with lifetime.busy(), guard("recording the first steps"), self._lock:
             if self.is_recording:
                 self._stop(None)
             if self._window is not None:
-                self._window.release()
+                self._forget_window(self._window)
             if recorder_busy():
                 self._is_closed = True
                 return
-            self._step = self._since_way = 0
+            self._begin = self._step = step
+            self._since_way = 0
             self._clear()
             self._open(of_all_threads())
 
     def _end_late(self) -> None:
         with guard("ending the first steps"):
-            self.end("" if self._step or not self._has_steps else f"it is recorded for {words.ms(LONGEST_S * 1e3)}")
+            self.end(
+                ""
+                if self._step > self._begin or not self._has_steps
+                else f"it is recorded for {words.ms(LONGEST_S * 1e3)}"
+            )
 
     def end(self, why: str = "") -> None:
         """Record no more, and keep what there is; in any thread.
@@ -267,7 +280,11 @@ class Early:
         """Nobody is going to want it."""
         window = self.take()
         if window is not None:
-            window.release()
+            self._forget_window(window)
+
+    def _forget_window(self, window: Window) -> None:
+        window.release()
+        lifetime.unwatch(window)
 
     def take(self, why: str = "") -> Window | None:
         """What was recorded, if nothing else was since; it is nobody else's from now on.
@@ -281,14 +298,15 @@ class Early:
             window, self._window = self._window, None
             if window is None or not window.ready:
                 return None
-            if self._step > 1:  # else the first one is all there is
-                window.first = 1
+            lifetime.unwatch(window)
+            if self._step > self._begin + 1:  # else the first one is all there is
+                window.first = self._begin + 1
             return window
 
     @property
     def told_by(self) -> Mode:
         """What ended a step."""
-        if not self._step:
+        if self._step == self._begin:
             return "process"
         if self._way is not None:
             return self._way

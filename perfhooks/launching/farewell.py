@@ -88,11 +88,12 @@ def leave_note(notes: str, **said: str) -> None:
 
     Args:
         notes: See `announce`; nothing is written where it is not, as on another machine.
-        **said: ``run``, the folder that was recorded into, or ``why`` there is none.
+        **said: ``run``, the folder that was recorded into, or ``why`` there is none, which counts until there is one.
     """
-    if notes and Path(notes).is_dir():
+    note = Path(notes, f"{os.getpid()}.json")
+    if notes and Path(notes).is_dir() and ("run" in said or "run" not in _read(note)):
         with contextlib.suppress(OSError):  # the disk is full, which must not cost the recording; see `lines`
-            Path(notes, f"{os.getpid()}.json").write_text(json.dumps(said), encoding="utf-8")
+            note.write_text(json.dumps(said), encoding="utf-8")
 
 
 def _await(pid: int) -> None:

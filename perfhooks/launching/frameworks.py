@@ -74,4 +74,4 @@ def _take_over(signal: StepSignal, package: str, name: str, give: Callable[[Any]
             profiler.when_finished(leave_note)
             profiler.say_less()
         give(face)
-        signal.give_way(face.profilers.values())
+        signal.give_way(face.profilers)

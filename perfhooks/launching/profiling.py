@@ -18,11 +18,11 @@ from perfhooks.schedule.unplanned import ON_REQUEST
 __all__ = ["Profilers", "begin", "leave_note", "say_steps_by", "why_not"]
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from perfhooks.launching.command_line import Request
+    from perfhooks.launching.early import Early
     from perfhooks.launching.ways import Heard, Mode, Telling
-    from perfhooks.recording.window import Window
 
 SCHEDULE: Final = "skip_first=10 wait=0 warmup=2 active=3 repeat=1"
 """One small window soon after the start, as in the frameworks' faces."""
@@ -112,21 +112,30 @@ class Profilers:
             profiler.stop(cause)
             self._stopped.append(profiler)
 
-    def keep(self, window: Window, mode: Mode) -> Profiler:
-        """Make a page of what was recorded before anything else, as nothing else was.
+    def keep(self, early: Early, why: str, faces: Iterable[tuple[str, Profiler]]) -> Profiler | None:
+        """Make a page of what was recorded before anything else, if nothing else was.
 
         Args:
-            window: It has ended.
-            mode: What ended its steps, where no profiler has begun.
+            early: What was.
+            why: Why its last step is not whole.
+            faces: Profilers of a framework's face, each with its stage.
 
         Returns:
-            The profiler whose run it is in.
+            The profiler whose run it is in; None where there is nothing to keep.
         """
-        profiler = self.current or _started(self._asked, mode, window.first, ON_REQUEST, watch=False)
-        profiler.adopt(window)
-        self.current = profiler
-        self.end("the program ended")
-        return profiler
+        with lifetime.busy():
+            window = early.take(why)
+            if window is None:
+                return None
+            profiler = self.current or _of_stage(early.stage, faces)
+            if profiler is None:
+                more = {"watch": False, "max_trace_mb": None}
+                profiler = _started(self._asked, early.told_by, window.first, ON_REQUEST, **more)
+            profiler.adopt(window)
+            leave_note(self._asked.notes, profiler.folder)
+            self.current = profiler
+            self.end("the program ended")
+            return profiler
 
     def say_counts(self, heard: Heard) -> None:
         """The process ends: what a step had is known."""
@@ -136,6 +145,11 @@ class Profilers:
                 fetches, updates = self._before
                 means = {"fetches": (heard.fetches - fetches) / steps, "updates": (heard.updates - updates) / steps}
                 say_steps_by(self.current, self._way.mode, **means)
+
+
+def _of_stage(stage: str, faces: Iterable[tuple[str, Profiler]]) -> Profiler | None:
+    """The first one that has a run for a stage."""
+    return next((face for name, face in faces if name == stage and face.folder is not None), None)
 
 
 def say_steps_by(profiler: Profiler, mode: Mode, **means: float) -> None:

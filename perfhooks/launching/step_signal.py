@@ -29,7 +29,7 @@ from perfhooks.launching.ways import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from perfhooks.launching.early import Early
     from perfhooks.launching.profiling import Profilers
@@ -65,7 +65,7 @@ class StepSignal:
         self._early: Early | None = None
         self._patience: threading.Timer | None = None
         self._calls = 0
-        self._making, self._keeping = threading.Lock(), threading.Lock()
+        self._making, self._keeping = threading.Lock(), threading.RLock()
         self._is_ending = False
         self._has_torch = False
         """Whether it was imported, and by a program of its own."""
@@ -77,6 +77,8 @@ class StepSignal:
         """Those of this program; none as long as nothing was profiled."""
         self._starting: Iterable[Any] = ()
         """Whose first step the program's start ends with."""
+        self._faces: list[tuple[str, Any]] = []
+        """Profilers of a framework's own face, each with its stage."""
 
     @property
     def mode(self) -> Mode | None:
@@ -219,31 +221,37 @@ class StepSignal:
         """Listen no more.
 
         Args:
-            reason: What to say of it; None says nothing, as where a framework's own face takes over.
+            reason: What to say of it; None says nothing.
         """
         had_begun = self.profiler is not NOBODY
-        self.heard.way, self.heard.armed = StandingBy(self.heard), False
-        self.profiler = self.heard.waiting = NOBODY
         self.early.drop()
         self._hear_no_others()
         self._hear_no_others = bool
-        self._attend()
-        if self._profilers is not None:
-            self._profilers.end(reason or "a framework's own face takes over")
+        self._leave_steps(StandingBy(self.heard), reason)
         if reason is not None:
             if not had_begun:
                 farewell.leave_note(self.asked.notes, why=reason)
-            logger.warning("perfhooks run records nothing %s: %s", "more" if had_begun else "here", reason)
+            if not self._faces:  # they say themselves what they do not record
+                logger.warning("perfhooks run records nothing %s: %s", "more" if had_begun else "here", reason)
 
-    def give_way(self, profilers: Iterable[Any]) -> None:
-        """A framework's own face takes over; only its first update is still listened to, as the start ends there.
+    def give_way(self, profilers: Mapping[str, Any]) -> None:
+        """A framework's own face takes over, and what is recorded early is kept for the case that it has no window.
 
         Args:
-            profilers: Those of the face.
+            profilers: Those of the face, by stage.
         """
-        self.stand_down()
-        if not self.startup.is_over:
-            self.heard.way, self._starting = UntilUpdate(self.heard), profilers
+        self._faces += profilers.items()
+        self._starting = self.early.besides = [profiler for _, profiler in self._faces]
+        if type(self.heard.way) is not StandingBy:
+            self._leave_steps(UntilUpdate(self.heard), "a framework's own face takes over")
+
+    def _leave_steps(self, way: StandingBy, cause: str | None) -> None:
+        """Somebody else tells steps, or nobody."""
+        self.heard.way, self.heard.armed = way, False
+        self.profiler = self.heard.waiting = NOBODY
+        self._attend()
+        if self._profilers is not None:
+            self._profilers.end(cause)
 
     def _end_startup(self) -> None:
         self.startup.end(file_of(self._starting))
@@ -260,10 +268,12 @@ class StepSignal:
         if self._early is None:
             # both take torch, which is being imported when this module is
             from perfhooks.launching.early import Early
+            from perfhooks.recording.ending import lifetime
             from perfhooks.recording.window import when_others_begin
 
             self._early = Early(self.heard, self.asked.options, self._recorded_early)
             self._hear_no_others = when_others_begin(self._make_room)
+            lifetime.at_sigterm(self._keep_at_once)
         return self._early
 
     def listen(self) -> None:
@@ -310,19 +320,25 @@ class StepSignal:
     def _keep_early(self, why: str = "") -> bool:
         """Make files of what was recorded early, if there is nothing else; whether they are made."""
         with guard("keeping the first steps"), self._keeping:
-            window = None if self._early is None else self._early.take(why)
-            if self._early is not None and window is not None:
+            if self._early is not None:
                 from perfhooks.launching.profiling import Profilers
 
                 self._profilers = self._profilers or Profilers(self.asked)
-                self._starting = (self._profilers.keep(window, self._early.told_by),)
-                self._end_startup()
-                return True
+                profiler = self._profilers.keep(self._early, why, self._faces)
+                if profiler is not None:
+                    self._starting = (profiler,)
+                    self._end_startup()
+                    return True
         return False
+
+    def _keep_at_once(self, why: str) -> None:
+        """The process is about to end without its end."""
+        if self._keep_early(why):
+            self.startup.wait()
 
     def finish(self) -> None:
         """The process ends: whoever waits for a page gets one, or is told why there is none."""
-        if isinstance(self.heard.way, StandingBy) or is_of_somebody_else():
+        if type(self.heard.way) is StandingBy or is_of_somebody_else():
             return
         error = getattr(sys, "last_value", None)
         cause = "" if error is None else cause_of(error)
@@ -330,10 +346,12 @@ class StepSignal:
             self._is_ending = True
         if self._profilers is not None:
             self._profilers.pause(cause or "the interpreter exited")
+        for _, profiler in self._faces:
+            profiler.pause(cause or "the interpreter exited")
         if not self._keep_early(cause):
             if self._profilers is not None:
                 self._profilers.end(cause)
-            elif self._has_torch:
+            if self._has_torch:
                 farewell.leave_note(self.asked.notes, why=self._why_nothing())
 
     def _why_nothing(self) -> str:

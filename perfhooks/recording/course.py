@@ -26,7 +26,7 @@ from perfhooks.recording.handover import Handover
 from perfhooks.recording.membership import Membership
 from perfhooks.recording.pulse import NEVER, Pulse
 from perfhooks.recording.requested import Requests
-from perfhooks.recording.window import action_of, also_counting
+from perfhooks.recording.window import action_of, also_counting, spares
 from perfhooks.recording.windows import STOPPED, Windows
 from perfhooks.run import remote
 from perfhooks.run.timeline import Timeline
@@ -159,7 +159,7 @@ class Course:
 
     def end(self) -> None:
         """After a pause: the loop will not go on."""
-        if self.state is State.PAUSED and not self.requests.is_until_stop and not self.windows.begun:
+        if self.state is State.PAUSED and not self.requests.is_until_stop and not self.windows.begun and not spares():
             logger.warning(self.why_nothing())
         if self.state is State.RUNNING:
             return  # another thread has to end it

@@ -153,6 +153,7 @@ class Profiler(TorchFace):
         Args:
             window: It has ended, and was not saved.
         """
+        lifetime.opened(self)
         with lifetime.busy(), guard("keeping what was recorded", self._course.options["on_error"]):
             self._course.windows.adopt(window)
 

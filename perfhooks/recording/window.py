@@ -86,11 +86,9 @@ def make_room() -> None:
             window.give_way()
 
 
-def drop_spares() -> None:
-    """A window has been recorded: forget those that were kept for the case that none would be."""
-    for window in list(_spare):
-        window.release()
-    _spare.clear()
+def spares() -> list[Window]:
+    """Those that are kept for the case that no other is recorded; one of them may still be recording."""
+    return [window for window in list(_spare) if window.ready or window in _open]
 
 
 def of_all_threads() -> Any:
@@ -334,6 +332,8 @@ class Window(Recorded, TorchProfile):
         with _quiet_kineto():
             super().start()
         _open.add(self)
+        if self.give_way is not None:
+            _spare.add(self)
 
     def stop(self) -> None:
         """End, in whatever phase."""
@@ -420,8 +420,6 @@ class Window(Recorded, TorchProfile):
         self.stop_s = time.perf_counter() - began
         self.ended = time.time()
         self.ready = True
-        if self.give_way is not None:
-            _spare.add(self)
         if self.current_action.name == "DEVICE_STOPPED":
             self.notes.append(DEVICE_STOPPED)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from perfhooks.guard import guard, logger
 from perfhooks.recording import labelling
 from perfhooks.recording.ending import lifetime
-from perfhooks.recording.window import LostStacksError, Window, drop_spares, make_room, recorder_busy
+from perfhooks.recording.window import LostStacksError, Window, make_room, recorder_busy, spares
 from perfhooks.schedule import Phase
 
 if TYPE_CHECKING:
@@ -130,6 +130,7 @@ class Windows:
             window: It has ended.
         """
         self.begun += 1
+        self.handover.open(self.handover.run)  # the loop may have ended, and let its worker go
         self._ready(window)
 
     def label(self) -> None:
@@ -173,7 +174,9 @@ class Windows:
         is_dull = self._options["keep"] == "slow" and window.request is None and requests.loop.was_dull(window.first)
         keep = self._options["keep_results"] and not (is_empty and self.last is not None)
         if not is_empty and window.give_way is None:
-            drop_spares()
+            for spare in spares():
+                spare.release()
+                lifetime.unwatch(spare)
         self.handover.keep_time(requests.loop)
         size = self.handover.take(window, write=not is_empty and not is_dull, release=None if keep else window.release)
         if window.request is not None:

@@ -17,7 +17,7 @@ from perfhooks.recording import worker
 from perfhooks.recording.ending import signals
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
 
 class Closable(Protocol):
@@ -40,7 +40,8 @@ class Closable(Protocol):
 _known: set[Closable] = set()
 """Started, or with files to wait for; kept alive, as the end of the process must find them."""
 _watched: weakref.WeakSet[object] = weakref.WeakSet()
-"""Open windows of the main thread."""
+"""Open windows of the main thread, and those that are kept for the case that no other is recorded."""
+_keepers: list[Callable[[str], object]] = []
 
 
 def opened(profiler: Closable) -> None:
@@ -96,6 +97,7 @@ def _abandon_all() -> None:
         profiler.abandon()
     _known.clear()
     _watched.clear()
+    _keepers.clear()
 
 
 process.at_end(process.End.PROFILERS, _leave_all)
@@ -116,8 +118,17 @@ def watch(window: object) -> None:
         _watched.add(window)
 
 
+def at_sigterm(keep: Callable[[str], object]) -> None:
+    """Have somebody keep what no profiler knows of when a SIGTERM comes while anything is watched.
+
+    Args:
+        keep: Is given why.
+    """
+    _keepers.append(keep)
+
+
 def unwatch(window: object) -> None:
-    """The window has closed: SIGTERM means again what it meant before."""
+    """The window has closed, or is not wanted any more: SIGTERM means again what it meant before."""
     _watched.discard(window)
     if not _watched and threading.current_thread() is threading.main_thread():
         signals.off_sigterm()
@@ -129,6 +140,8 @@ def _terminate(number: int, _frame: object) -> None:
         for profiler in list(_known):
             if profiler.in_window:
                 profiler.stop("SIGTERM")
+        for keep in _keepers:
+            keep("SIGTERM")
     finally:
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)

@@ -284,10 +284,11 @@ def _noticing(handler: Handler) -> Handler:
 
     def notice(number: int, frame: Any) -> None:
         _watchman.noticed.set()
-        if os.getpid() == process:
-            handler(number, frame)
-        else:  # a child that was just forked
+        if os.getpid() != process:  # a child that was just forked
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
+        elif held.handler(number) is notice:
+            handler(number, frame)
+        # else somebody has come after us, and also calls what was there: of a SIGTERM that nobody handled, nothing
 
     return notice
