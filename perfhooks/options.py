@@ -144,8 +144,9 @@ class Options(RecordingOptions, total=False):
         float | None,
         Default(None, _ABOVE_0),
         Doc(
-            "Shorten the windows to come when one's trace, as plain JSON, is larger than this, in MB; None sets no "
-            "limit. Their folders are still called by the steps that the schedule asked for: ranks may be shortened "
+            "Shorten the windows to come when one's trace, as plain JSON, is larger than this, in MB, and end one that "
+            "becomes as large, by the memory that it takes; None sets no limit, but `perfhooks run` one of 100. Their "
+            "folders are still called by the steps that the schedule asked for: ranks may be shortened "
             "differently."
         ),
     ]

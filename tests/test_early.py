@@ -150,6 +150,14 @@ def test_ten_steps_without_a_loader_are_a_training(tmp_path):
         assert all(float(row["backward_ms"]) > 0 for row in csv.DictReader(text)), "also where a busy machine hides it"
 
 
+def test_no_window_is_opened_whose_trace_would_be_too_large_and_the_first_steps_are_the_page(tmp_path):
+    launched = done(
+        tmp_path, *FAST, "--max-trace-mb", "0.0001", script(tmp_path, TEN_STEPS.replace("range(10)", "range(20)"))
+    )
+    assert "more than max_trace_mb=0.0001: the window at step 10 is left out" in launched.stderr
+    assert last_line(launched).startswith("perfhooks: steps 1-5: "), launched.stderr
+
+
 def test_operators_alone_are_recorded_for_a_while(tmp_path):
     launched = done(tmp_path, *FAST, script(tmp_path, MATMUL))
     assert "% aten::mm" in last_words(launched), launched.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import logging
 import os
@@ -23,8 +24,10 @@ from perfhooks.finishing.finish import _cost
 from perfhooks.finishing.leftovers import finish_all
 from perfhooks.guard import logger, speak_up
 from perfhooks.recording import handover
+from perfhooks.recording.windows import Windows
 from perfhooks.run.capture import Capture
 from perfhooks.run.timeline import HEADER
+from perfhooks.watching import counters
 
 torch.set_num_threads(1)
 X = torch.ones(16, 16)
@@ -190,6 +193,47 @@ def test_too_large_a_trace_shortens_the_windows_to_come(caplog):
     assert facts(windows[2])["last"] - 14 <= facts(windows[1])["last"] - 8
     lines = [record.message for record in caplog.records if "max_trace_mb" in record.message]
     assert lines[0].startswith("4 steps made a trace of")
+
+
+def test_a_window_that_takes_too_much_memory_ends_and_those_to_come_are_as_short(monkeypatch, caplog):
+    """As the recorder takes it: about what the trace will have."""
+    resident = itertools.count(0, 1_000_000)
+    monkeypatch.setattr(counters, "resident", lambda: next(resident))
+    with Profiler(schedule="wait=1 warmup=1 active=1000000 repeat=2", out="runs", run="r", background=False, poll=0.01,
+                  max_trace_mb=5) as prof:  # fmt: skip
+        while prof.step_num < 2 or prof.in_window:
+            X @ X
+            prof.step()
+        last = prof.step_num - 1
+        loop(prof, 3)
+    (window,) = Path("runs/r").glob("train-*")
+    assert window.name == "train-000002-1000001", "as it was meant to be"
+    assert (facts(window.name)["last"], facts(window.name)["partial"]) == (last, None)
+    assert f"steps 2-{last} have a trace as large as max_trace_mb=5: the window ends" in caplog.messages
+    with Path("runs/r/rank0.timeline.csv").open() as file:
+        phases = [row["phase"] for row in csv.DictReader(file)]
+    assert phases[2:] == ["active"] * (last - 1) + ["wait"] * 3
+
+
+def test_a_window_is_shortened_or_left_out_before_it_begins_where_its_size_can_be_told(monkeypatch, caplog):
+    """As under `perfhooks run`, where the first steps were recorded."""
+    monkeypatch.setattr(Windows, "_expected_of_step", lambda windows: 1e6 if windows.begun == 0 else 3e6)
+    with Profiler(schedule="wait=1 warmup=1 active=6 repeat=2", out="runs", run="r", max_trace_mb=2.5) as prof:
+        loop(prof, 20)
+    assert [path.name for path in Path("runs/r").glob("train-*")] == ["train-000002-000007"]
+    assert facts("train-000002-000007")["last"] == 3
+    said = "6 steps would make a trace of 6 MB, more than max_trace_mb=2.5: windows have 2 active steps from now on"
+    assert said in caplog.messages
+    assert any(said.endswith("the window at step 9 is left out") for said in caplog.messages)
+
+
+def test_a_loop_that_waited_long_is_told_so_before_the_next_window(monkeypatch, caplog):
+    monkeypatch.setattr("perfhooks.recording.windows.LONG_WAIT_S", 1e-9)
+    caplog.set_level("INFO")
+    with Profiler(schedule="wait=0 warmup=1 active=3 repeat=2", out="runs", background=False) as prof:
+        loop(prof, 4)
+    (said,) = [said for said in caplog.messages if "is going to wait" in said]
+    assert re.fullmatch(r"steps 5-7: the loop is going to wait about [\d.]+ \S+ at its end", said)
 
 
 @pytest.mark.parametrize("schedule", [None, lambda step: None])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import os
 import random
 import re
@@ -25,11 +26,11 @@ from perfhooks.run import layout, timeline
 from perfhooks.run.folder import Run
 from perfhooks.run.installation import Installation
 from perfhooks.run.timeline import Timeline
-from perfhooks.watching import counters, slow, slow_steps, watch, watcher
+from perfhooks.watching import counters, growth, slow, slow_steps, watch, watcher
 from perfhooks.watching.causes import Explainer, StepFacts
 from perfhooks.watching.counters import Collections, CountedThread, Counters
 from perfhooks.watching.looks import Folded, Look
-from perfhooks.watching.loops import WatchedLoop
+from perfhooks.watching.loops import OpenWindow, WatchedLoop
 from perfhooks.watching.pace import Pace
 from perfhooks.watching.sampling import outwards, stack_of
 from perfhooks.watching.slow import SlowSteps, predict
@@ -672,3 +673,30 @@ def test_what_a_training_waits_for_a_processor_is_in_its_status(tmp_path, run_sc
     done = run_script(CROWDED, timeout=300)
     assert done.returncode == 0, done.stderr
     assert 0.2 < Status.read(tmp_path / "perf/r", 0).waited < 1
+
+
+# --- how large a window becomes ---
+
+
+@pytest.mark.parametrize(
+    ("resident_mb", "said"),
+    [
+        # 40 MB a look; the least of three looks in a row counts, so three looks are 120 MB
+        ([0, 40, 80, 120, 160, 200], ("114 MiB", "5.6 s")),
+        # goes up and down within a step
+        ([0, 900, 400, 900, 0, 900], None),
+        ([0, 0, 0, 0, 0, 0], None),
+    ],
+)  # fmt: skip  # a line for each
+def test_a_window_whose_end_is_going_to_take_long_is_told_by_the_memory_it_takes(caplog, resident_mb, said):
+    caplog.set_level("INFO")
+    step, readings = itertools.count(5), iter(resident_mb + resident_mb)
+    loop = mock.Mock(window=OpenWindow("steps 5-14", 5, 14, None), is_too_large=False, step=lambda: next(step))
+    seen = growth.Growth(lambda: int(next(readings) * 1e6))
+    for _ in resident_mb:
+        seen.look(loop)
+    found = re.findall(
+        "steps 5-14: its trace has about (.*) so far, and the loop is going to wait about (.*) at", caplog.text
+    )
+    assert found == [said] * (said is not None)
+    assert not loop.is_too_large

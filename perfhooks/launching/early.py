@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 STEPS: Final = 6
 """The first of them warms up."""
 LONGEST_S: Final = 3.0
-"""Up to a million operators, which take the recorder as long again to stop."""
+"""Up to a million operators, which take the recorder as long again to stop, or longer."""
 OPERATORS_S: Final = 0.5
 """Of a program that calls operators and nothing else: nothing is known of it, so it is looked at for a shorter time."""
 

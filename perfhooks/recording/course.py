@@ -189,7 +189,7 @@ class Course:
         if window is not None and window.is_elsewhere:
             self.pulse.due = NEVER
             logger.warning("the window of step %d cannot go on: %s", step, window.where)
-        elif window is not None and step < self._turn_at:
+        elif window is not None and step < self._turn_at and not self.loop.is_too_large:
             self._mark(window, step)
         elif self.state is not State.RUNNING:
             self.pulse.due = NEVER
@@ -270,6 +270,8 @@ class Course:
 
     def _go_on(self, window: Window, step: int) -> None:
         """One more step in an open window, or its end."""
+        if self.loop.is_too_large:
+            self.windows.cut(window, step)
         is_whole = self.requests.ends(step - 1)
         if is_whole or self.requests.phase(step) is Phase.WAIT or self.requests.opens(step):
             self._close(step, None if is_whole else "the schedule ended the window without RECORD_AND_SAVE")

@@ -29,6 +29,7 @@ from perfhooks.run.liveness import began_s, boot
 from perfhooks.run.manifest import versions
 from perfhooks.run.publishing import publish, shown
 from perfhooks.watching.counters import Queueing
+from perfhooks.watching.growth import LONG_WAIT_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,8 +43,6 @@ HandlerLike = str | Mapping[str, Any] | Handler | Callable[..., object]
 DEFAULT: Final = "default"
 """In a list of handlers: everything that was recorded for, as without ``on_trace_ready``."""
 
-LONG_WAIT_S: Final = 2.0
-"""From so many seconds on it is said that the loop waits for the end of a window: a large model's takes less."""
 _FEW_STEPS: Final = 2048
 """Rows that the training writes itself, in about a millisecond; more are left to the worker."""
 
@@ -100,6 +99,8 @@ class Handover:
         self._queueing = Queueing()
         self._is_page_old = False
         self._has_lost_steps = False
+        self.waited_s = 0.0
+        """Seconds that the loop waited at the end of the last window."""
         self.is_loud = True
         """Whether finished windows are worth an INFO line: of several ranks that record, one says it."""
         self.is_summed_up = False
@@ -189,13 +190,13 @@ class Handover:
     def _keep(self, facts: Capture, place: Place, saved: _Saved, freed_s: float) -> None:
         with guard(f"finishing {place.folder.name}", self._on_error):
             cost = replace(facts.cost, save_s=saved.seconds, free_s=freed_s, trace_bytes=saved.bytes)
-            waited_s = cost.stop_s + cost.save_s + cost.free_s
-            if waited_s >= LONG_WAIT_S:
+            self.waited_s = cost.stop_s + cost.save_s + cost.free_s
+            if self.waited_s >= LONG_WAIT_S:
                 logger.info(
                     "%s: the loop waited %s at its end, for a trace of %s; fewer active steps make that shorter, and "
                     "max_trace_mb= sees to it",
                     place.folder.name,
-                    words.ms(1e3 * waited_s),
+                    words.ms(1e3 * self.waited_s),
                     words.size(saved.bytes),
                 )
             elsewhere = None if saved.path.parent == place.folder else str(saved.path)

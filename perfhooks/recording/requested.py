@@ -88,24 +88,41 @@ class Requests:
             self._place(self.loop.inbox.popleft(), step)
         self._windows = [window for window in self._windows if window.planned.last >= step]
 
-    def shorten(self, size: int, budget_mb: float) -> None:
+    def shorten(self, size: float, budget_mb: float, *, is_expected: bool = False) -> None:
         """Shorten the windows of the schedule that are to come, if one's trace was too large.
 
         Args:
             size: Of the trace, in bytes.
             budget_mb: What it may have, in MB.
+            is_expected: Whether it is not recorded yet.
         """
         schedule = self.base
         if not isinstance(schedule, Schedule) or size <= budget_mb * 1e6:
             return
-        active = max(1, int(schedule.active * budget_mb * 1e6 / size))
+        active = self.record_at_most(int(schedule.active * budget_mb * 1e6 / size))
+        if active < schedule.active:
+            logger.warning(
+                "%d steps %s a trace of %.0f MB, more than max_trace_mb=%g: windows have %d active steps from now on",
+                schedule.active, "would make" if is_expected else "made", size / 1e6, budget_mb, active,
+            )  # fmt: skip  # the values stand under the words
+
+    def record_at_most(self, steps: int) -> int:
+        """Shorten the windows of the schedule, the one that is open with them.
+
+        Args:
+            steps: So many active ones; of fewer than one, one is left.
+
+        Returns:
+            How many they have.
+        """
+        schedule = self.base
+        if not isinstance(schedule, Schedule):
+            return steps
+        active = min(max(1, steps), schedule.active)
         if active < schedule.active:
             self.base = schedule.shortened(active)
             self.shortened += schedule.active - active
-            logger.warning(
-                "%d steps made a trace of %.0f MB, more than max_trace_mb=%g: windows have %d active steps from now on",
-                schedule.active, size / 1e6, budget_mb, active,
-            )  # fmt: skip  # the values stand under the words
+        return active
 
     def opening(self, step: int) -> RequestedWindow | None:
         """The window on request that begins at a step."""

@@ -32,6 +32,7 @@ from perfhooks.schedule import Phase
 from perfhooks.trace import read
 from perfhooks.trace.reading.packing import copy_stream
 from perfhooks.trace.tables import stacks
+from perfhooks.watching.growth import WAITED_A_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -291,6 +292,7 @@ class Window(Recorded, TorchProfile):
         """Ends it, as somebody else is about to record; None for a window that gives way to nobody."""
         self._device = -1
         """That of the thread that began; -1 for none."""
+        self._began = self._recorded_s = 0.0
         self._is_of_all_threads = all_threads is not None
         if all_threads is not None:
             recording = {**recording, "experimental_config": all_threads}
@@ -369,6 +371,11 @@ class Window(Recorded, TorchProfile):
             "torch records one thread, so call start() and stop() in the one that trains"
         )
 
+    @property
+    def density(self) -> float:
+        """About how many bytes of trace a second of it has made, by the time the recorder took to stop."""
+        return self.stop_s * WAITED_A_SECOND / self._recorded_s if self._recorded_s else 0.0
+
     def prepare_trace(self) -> None:
         """Prepare the recorder; torch asks Inductor whether it makes CUDA graphs, and would import it for that."""
         lazy: set[str] = getattr(torch, "_lazy_modules", set())
@@ -385,6 +392,7 @@ class Window(Recorded, TorchProfile):
         self._thread = None if self._is_of_all_threads else threading.current_thread()
         if torch.cuda.is_initialized():
             self._device = torch.cuda.current_device()
+        self._began = time.perf_counter()
         super().start_trace()
 
     def stop_trace(self) -> None:
@@ -406,6 +414,7 @@ class Window(Recorded, TorchProfile):
                 self.execution_trace_observer.stop()
             return
         began = time.perf_counter()
+        self._recorded_s = began - self._began
         try:
             with torch.cuda.device(self._device):  # which is waited for; another thread may have another one
                 super().stop_trace()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
+from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
+from perfhooks import words
 from perfhooks.guard import guard, logger
 from perfhooks.recording import labelling
 from perfhooks.recording.ending import lifetime
 from perfhooks.recording.window import LostStacksError, Window, make_room, recorder_busy, spares
-from perfhooks.schedule import Phase
+from perfhooks.schedule import Phase, Schedule
+from perfhooks.watching.growth import LONG_WAIT_S
+from perfhooks.watching.loops import OpenWindow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
     from perfhooks.schedule import Phases
 
 STOPPED: Final = "stopped before its last step"
+_USUAL: Final = 16
+"""So many of the last steps say how long one takes."""
 
 
 class Windows:
@@ -55,6 +61,8 @@ class Windows:
         """The one that is open."""
         self.last: Window | None = None
         """The last one that was recorded, as long as it can be asked."""
+        self._waited_for_step_s = 0.0
+        """What each step of the last one took of the loop at its end, in seconds."""
         self.begun = self.skipped = 0
         """How many windows were begun, and how many that were due were not."""
 
@@ -76,12 +84,30 @@ class Windows:
         make_room()
         if recorder_busy():
             return f"another profiler is recording: the window at step {step} is left to it"
+        budget_mb, size = self._options["max_trace_mb"], self._expected_of_step()
+        if budget_mb is not None and size > budget_mb * 1e6:
+            return (
+                f"a step would make a trace of {words.size(size)}, more than max_trace_mb={budget_mb:g}: the window at "
+                f"step {step} is left out"
+            )
         if self.handover.is_full:
             return f"too many windows wait for their files: the window at step {step} is skipped"
         return None
 
+    def _expected_of_step(self) -> float:
+        """About how many bytes of trace a step makes, by what was recorded before this loop; 0 where nothing was."""
+        loop, before = self._requests.loop, spares()
+        if not before:
+            return 0.0
+        with loop.timeline.taking:
+            _, walls = loop.timeline.walls_since(max(loop.step() - _USUAL, 0))
+        return before[0].density * median(walls.tolist()) * 1e-9 if len(walls) else 0.0
+
     def _scheduled(self, step: int) -> Window:
         """The window of the schedule that begins at a step."""
+        schedule, budget_mb = self._requests.base, self._options["max_trace_mb"]
+        if budget_mb is not None and isinstance(schedule, Schedule):
+            self._requests.shorten(self._expected_of_step() * schedule.active, budget_mb, is_expected=True)
         phases = self._requests.base
         if self._options["acc_events"] and self.last is not None:
             window = self.last
@@ -109,6 +135,7 @@ class Windows:
         """Start the recorder last: what is done after that is part of the first step."""
         for key, value in self.metadata.items():
             window.preset_metadata_json(key, value)
+        self._announce(window)
         self.handover.warm_up()
         self.handover.enter(window)
         lifetime.watch(window)
@@ -119,8 +146,34 @@ class Windows:
             raise
         self.current = window
 
+    def _announce(self, window: Window) -> None:
+        """Have the window watched, and say before it that its loop is going to wait long at its end."""
+        planned, budget_mb = window.planned, self._options["max_trace_mb"]
+        most_bytes = None if budget_mb is None or window.request is not None else budget_mb * 1e6
+        first, last = window.first, None if planned is None else planned.last
+        what = f"step {first} and those after it" if last is None else words.steps(first, last)
+        self._requests.loop.is_too_large = False
+        self._requests.loop.window = OpenWindow(what, first, last, most_bytes)
+        waited_s = 0.0 if last is None else self._waited_for_step_s * (last - first + 1)
+        if waited_s >= LONG_WAIT_S:
+            logger.info("%s: the loop is going to wait about %s at its end", what, words.ms(1e3 * waited_s))
+
+    def cut(self, window: Window, step: int) -> None:
+        """End the window that is open with the step before, as it is as large as it may be."""
+        self._requests.loop.is_too_large = False
+        planned = window.planned
+        if planned is not None and planned.active < step <= planned.last:
+            self._requests.record_at_most(step - planned.active)
+            window.shortened = self._requests.shortened
+            window.planned = planned._replace(last=step - 1)
+            logger.warning(
+                "%s have a trace as large as max_trace_mb=%g: the window ends",
+                words.steps(planned.active, step - 1), self._options["max_trace_mb"],
+            )  # fmt: skip  # the values stand under the words
+
     def _leave(self, window: Window) -> None:
         lifetime.unwatch(window)
+        self._requests.loop.window = None
         self.handover.enter(None)
 
     def adopt(self, window: Window) -> None:
@@ -179,11 +232,14 @@ class Windows:
                 lifetime.unwatch(spare)
         self.handover.keep_time(requests.loop)
         size = self.handover.take(window, write=not is_empty and not is_dull, release=None if keep else window.release)
+        self._waited_for_step_s = self.handover.waited_s / max(window.reached - window.first, 1)
         if window.request is not None:
             place = None if size is None else self.handover.place_of(window)
             folder = None if place is None else place.folder.name
             requests.recorded(window.request, folder, window.first, window.reached - 1, window.notes)
-        elif size is not None and window.partial is None and self._options["max_trace_mb"] is not None:
+        elif size is None or window.partial is not None or window.give_way is not None:
+            pass  # it says nothing of a window of the schedule
+        elif self._options["max_trace_mb"] is not None:
             requests.shorten(size, self._options["max_trace_mb"])
         if keep:
             if self.last is not None and self.last is not window:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from perfhooks.guard import logger
 from perfhooks.watching.requests import Answer, Loop, State
@@ -32,6 +32,19 @@ class Asked:
     """What is recorded on top of what the training's own options say."""
     name: str = ""
     """Of the request; empty where nobody waits for an answer."""
+
+
+class OpenWindow(NamedTuple):
+    """The window that a loop records."""
+
+    name: str
+    """For people."""
+    active: int
+    """Its first recorded step."""
+    last: int | None
+    """Its last one; None where that is not known."""
+    most_bytes: float | None
+    """How large its trace may become; None sets no limit."""
 
 
 class WatchedLoop:
@@ -71,6 +84,9 @@ class WatchedLoop:
         """Whether a slow step asks for a window."""
         self.is_signalled = False
         """Set by the handler of a signal, which does nothing else."""
+        self.window: OpenWindow | None = None
+        self.is_too_large = False
+        """Whether the window that is open is as large as it may be."""
         self.inbox: deque[Asked] = deque()
         """Windows that the training has not heard of yet."""
         self.answers: deque[tuple[str, Answer]] = deque()

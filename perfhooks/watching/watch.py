@@ -11,6 +11,7 @@ from perfhooks.run import layout
 from perfhooks.run.liveness import Process
 from perfhooks.run.publishing import publish, publish_json
 from perfhooks.watching.counters import CountedThread, Queueing
+from perfhooks.watching.growth import Growth
 from perfhooks.watching.loops import Asked
 from perfhooks.watching.pace import Pace
 from perfhooks.watching.slow import SHORTEST_S, SlowSteps
@@ -54,6 +55,7 @@ class Watch:
         self._say_at = 0.0
         self._failed: set[str] = set()
         self._queueing = Queueing()
+        self._growth = Growth()
 
     def where(self) -> Loop:
         """Where the loop is now."""
@@ -94,6 +96,7 @@ class Watch:
         if self._loop.is_signalled:
             self._loop.is_signalled = False
             self._loop.ask(Asked("signal", STEPS))
+        self._growth.look(self._loop)
         self._slow.learn()
         self._write_slow()
         now = time.monotonic()

@@ -287,7 +287,7 @@ def _noticing(handler: Handler) -> Handler:
         if os.getpid() != process:  # a child that was just forked
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        elif held.handler(number) is notice:
+        elif held.handler(number) is _ours:
             handler(number, frame)
         # else somebody has come after us, and also calls what was there: of a SIGTERM that nobody handled, nothing
 
