@@ -99,5 +99,5 @@ def test_a_fit_of_few_batches_leaves_a_page_in_the_frameworks_own_folder(tmp_pat
     assert [row["step"] for row in rows(steps)] == [*recorded]
     assert (steps.parents[1] / "rank0.timeline.csv").exists(), "it is the run of the face"
     last = [line for line in err.splitlines() if line.startswith("perfhooks: ")][-1]
-    assert last.startswith("perfhooks: step"), err
+    assert ": nothing" not in last, err
     assert last.endswith(str(steps.parents[1])), err

@@ -61,6 +61,9 @@ class Counter:
     def set_aside(self, began, now):
         pass
 
+    def wake(self):
+        self.due = 0
+
     def stop(self, cause=None):
         self.stopped = cause
 

@@ -84,6 +84,8 @@ class Early:
         self._begin = self._step = self._since_way = 0
         self._end = -1
         """The strongest end of a step so far."""
+        self._prepared = -1
+        """The step in which a profiler of ours began, which takes its time."""
         self._has_fetched = False
         self._clear()
 
@@ -116,6 +118,10 @@ class Early:
         """A backward pass has ended."""
         if self._is_heard():
             self._has_passed_back = True
+
+    def at_way(self) -> None:
+        """Steps are told in another way from here on: those of ours that came before say nothing about it."""
+        self._since_way, self._prepared = 0, self._step
 
     def at_step(self, way: Mode) -> None:
         """A step has ended, as far as the rest of the program is concerned.
@@ -299,8 +305,9 @@ class Early:
             if window is None or not window.ready:
                 return None
             lifetime.unwatch(window)
-            if self._step > self._begin + 1:  # else the first one is all there is
-                window.first = self._begin + 1
+            # the first one warms up, and in another one a profiler may have begun; else they are all there is
+            usual = (max(self._begin, self._prepared) + 1, self._begin + 1)
+            window.first = next((first for first in usual if first < self._step), window.first)
             return window
 
     @property

@@ -203,6 +203,7 @@ class StepSignal:
         if self._profilers is None:
             self._profilers = Profilers(self.asked)
         self.heard.way, self.heard.armed = way, False
+        self.early.at_way()
         self.profiler = self.heard.waiting = NOBODY
         reason = self._profilers.begin(way, self.heard)
         if reason is not None:
@@ -309,6 +310,9 @@ class StepSignal:
     def _recorded_early(self) -> None:
         """Its files are made when the program ends, or, if it makes no steps, while it goes on."""
         self._attend()
+        for profiler in (self._profilers and self._profilers.current, *(face for _, face in self._faces)):
+            if profiler is not None:
+                profiler.pulse.wake()  # its steps are no longer recorded
         self._patience = threading.Timer(self.asked.patience, self._keep_meanwhile)
         self._patience.daemon = True
         self._patience.start()

@@ -26,7 +26,7 @@ from perfhooks.recording.handover import Handover
 from perfhooks.recording.membership import Membership
 from perfhooks.recording.pulse import NEVER, Pulse
 from perfhooks.recording.requested import Requests
-from perfhooks.recording.window import action_of, also_counting, spares
+from perfhooks.recording.window import action_of, also_counting, is_spare_recording, spares
 from perfhooks.recording.windows import STOPPED, Windows
 from perfhooks.run import remote
 from perfhooks.run.timeline import Timeline
@@ -221,7 +221,7 @@ class Course:
                 self.requests.take_in(step)
                 if windows.current is None and self.requests.opens(step):
                     self._open(step)
-                phase = self.requests.phase(step)
+                phase = self.requests.phase(step) if windows.current is not None else _phase_between()
                 timeline.enter(step, phase)
                 pulse.is_recording = windows.current is not None and phase is Phase.ACTIVE
                 if pulse.is_recording:
@@ -305,3 +305,8 @@ class Course:
         if planned is not None:
             first = f"; the first window is {words.steps(planned.active, planned.last)}"
         return f"no window has been recorded: {words.count(self.pulse.step, 'step')} ended{first}"
+
+
+def _phase_between() -> Phase:
+    """That of steps in no window of this loop: one may record that is kept if no other does."""
+    return Phase.WARMUP if is_spare_recording() else Phase.WAIT

@@ -92,6 +92,11 @@ def spares() -> list[Window]:
     return [window for window in list(_spare) if window.ready or window in _open]
 
 
+def is_spare_recording() -> bool:
+    """Whether one of those records now, so that steps take longer than they would."""
+    return any(window in _open for window in list(_spare))
+
+
 def of_all_threads() -> Any:
     """What has torch record all threads, so that any of them may end it; None where the installed torch cannot."""
     try:

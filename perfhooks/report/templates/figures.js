@@ -294,7 +294,13 @@ function timelineFigure(rows) {
         trace(part(true), "recorded", colour("accent"), 7),
       ],
       layout: {
-        xaxis: axis({ showgrid: false, tickformat: "d", title: { text: "step", standoff: 4 } }),
+        // a few steps would get ticks between two of them
+        xaxis: axis({
+          showgrid: false,
+          tickformat: "d",
+          dtick: rows.length < 10 ? 1 : undefined,
+          title: { text: "step", standoff: 4 },
+        }),
         yaxis: axis({ ticksuffix: " ms", rangemode: "tozero" }),
         showlegend: true,
         legend: { orientation: "h", x: 1, xanchor: "right", y: 1.02, yanchor: "bottom" },

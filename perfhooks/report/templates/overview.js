@@ -118,8 +118,10 @@ const STEPS_BY = {
 /* How `perfhooks run` told steps, in a script that did not say so itself. */
 function stepsBy(said) {
   if (!said) return null;
-  const count = (value, word) => (known(value) ? `${Number(value.toPrecision(3))} ${word}` : null);
-  const each = [count(said.fetches, "fetches"), count(said.updates, "updates")].filter(Boolean).join(" and ");
+  const count = (value, word, many) =>
+    known(value) ? `${Number(value.toPrecision(3))} ${value === 1 ? word : many}` : null;
+  const counts = [count(said.fetches, "fetch", "fetches"), count(said.updates, "update", "updates")];
+  const each = counts.filter(Boolean).join(" and ");
   return `${STEPS_BY[said.what] || said.what}${each ? ` (${each} each)` : ""}`;
 }
 
