@@ -26,11 +26,11 @@ from perfhooks.run import layout, timeline
 from perfhooks.run.folder import Run
 from perfhooks.run.installation import Installation
 from perfhooks.run.timeline import Timeline
-from perfhooks.watching import counters, growth, slow, slow_steps, watch, watcher
+from perfhooks.watching import counters, slow, slow_steps, watch, watcher
 from perfhooks.watching.causes import Explainer, StepFacts
 from perfhooks.watching.counters import Collections, CountedThread, Counters
 from perfhooks.watching.looks import Folded, Look
-from perfhooks.watching.loops import OpenWindow, WatchedLoop
+from perfhooks.watching.loops import Growth, OpenWindow, WatchedLoop
 from perfhooks.watching.pace import Pace
 from perfhooks.watching.sampling import outwards, stack_of
 from perfhooks.watching.slow import SlowSteps, predict
@@ -692,7 +692,7 @@ def test_a_window_whose_end_is_going_to_take_long_is_told_by_the_memory_it_takes
     caplog.set_level("INFO")
     step, readings = itertools.count(5), iter(resident_mb + resident_mb)
     loop = mock.Mock(window=OpenWindow("steps 5-14", 5, 14, None), is_too_large=False, step=lambda: next(step))
-    seen = growth.Growth(lambda: int(next(readings) * 1e6))
+    seen = Growth(lambda: int(next(readings) * 1e6))
     for _ in resident_mb:
         seen.look(loop)
     found = re.findall(

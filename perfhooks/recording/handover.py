@@ -29,7 +29,7 @@ from perfhooks.run.liveness import began_s, boot
 from perfhooks.run.manifest import versions
 from perfhooks.run.publishing import publish, shown
 from perfhooks.watching.counters import Queueing
-from perfhooks.watching.growth import LONG_WAIT_S
+from perfhooks.watching.loops import LONG_WAIT_S
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -32,7 +32,7 @@ from perfhooks.schedule import Phase
 from perfhooks.trace import read
 from perfhooks.trace.reading.packing import copy_stream
 from perfhooks.trace.tables import stacks
-from perfhooks.watching.growth import WAITED_A_SECOND
+from perfhooks.watching.loops import WAITED_A_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -12,8 +12,7 @@ from perfhooks.recording import labelling
 from perfhooks.recording.ending import lifetime
 from perfhooks.recording.window import LostStacksError, Window, make_room, recorder_busy, spares
 from perfhooks.schedule import Phase, Schedule
-from perfhooks.watching.growth import LONG_WAIT_S
-from perfhooks.watching.loops import OpenWindow
+from perfhooks.watching.loops import LONG_WAIT_S, OpenWindow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,8 +11,7 @@ from perfhooks.run import layout
 from perfhooks.run.liveness import Process
 from perfhooks.run.publishing import publish, publish_json
 from perfhooks.watching.counters import CountedThread, Queueing
-from perfhooks.watching.growth import Growth
-from perfhooks.watching.loops import Asked
+from perfhooks.watching.loops import Asked, Growth
 from perfhooks.watching.pace import Pace
 from perfhooks.watching.slow import SHORTEST_S, SlowSteps
 from perfhooks.watching.slow_steps import append
