@@ -335,6 +335,16 @@ def test_what_a_thread_waited_for_a_processor_is_that_of_the_thread_that_trains_
     assert share(2, 600, None) is None
 
 
+def test_what_a_thread_waited_is_asked_for_since_the_window_before_and_at_first_since_the_process_began(monkeypatch):
+    waited = iter([10e9, 10e9, 11e9, 11e9, 11e9, 11e9])
+    now = iter(number * 10**9 for number in (50, 50, 50, 54, 54, 56, 56))
+    monkeypatch.setattr(counters.time, "monotonic_ns", lambda: next(now))
+    monkeypatch.setattr(counters, "began_s", lambda: time.time() - 40)
+    monkeypatch.setattr(counters.CountedThread, "waited_ns", lambda _: next(waited))
+    queueing = counters.Queueing()
+    assert [queueing.since_last() for _ in range(3)] == pytest.approx([0.25, 0.25, 0.0], abs=0.01)
+
+
 def asked_for(by_hand):
     return [(asked.by, asked.first) for asked in by_hand.loop.inbox]
 

@@ -113,7 +113,6 @@ class Handover:
             run: Where their files go; None where no files are wanted.
         """
         self.run = run
-        self._queueing.since_last()
         self.tasks.open(self._log(run))
 
     def _log(self, run: Run | None) -> Path | None:

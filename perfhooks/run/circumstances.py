@@ -28,7 +28,8 @@ class Circumstances:
     cudnn: bool | None = None
     """The same of cuDNN."""
     queued: float | None = None
-    """What share of its time the thread that steps waited for a processor, since the window before this one."""
+    """What share of its time the thread that steps waited for a processor, since the window before this one,
+    or since the process began."""
 
     @classmethod
     def current(cls, queued: float | None = None) -> Circumstances:

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from perfhooks.run.liveness import began_s
 from perfhooks.watching.sampling import caller
 
 if TYPE_CHECKING:
@@ -141,11 +142,13 @@ class Queueing:
         return min(max(waited - self._before, 0) / (now - self._began), 1.0)
 
     def since_last(self) -> float | None:
-        """That of the thread that calls this, since it did last."""
+        """That of the thread that calls this, since it did last; at first since the process began."""
         thread = CountedThread(threading.get_ident(), threading.get_native_id())
+        if not self._native:
+            age_ns = round(1e9 * (time.time() - began_s()))
+            self._native, self._began, self._before = thread.native, time.monotonic_ns() - age_ns, 0
         share = self.share(thread)
-        self._native = 0
-        self.share(thread)
+        self._began, self._before = time.monotonic_ns(), thread.waited_ns()
         return share
 
 
