@@ -23,7 +23,7 @@ class _Console(logging.StreamHandler):  # type: ignore[type-arg]  # generic only
     def emit(self, record: logging.LogRecord) -> None:
         is_alone = not logger.propagate or not logging.getLogger().handlers
         if is_alone and logger.handlers == [self] and not _is_kept(record):
-            self.setStream(sys.stderr)
+            self.stream = sys.stderr  # setStream flushes the one before, which may have been closed
             super().emit(record)
 
 

@@ -34,7 +34,7 @@ EVENTS = [
     ),
     *(launch(5, 1010, 1020), kernel(5, 1030, 1040), launch(6, 1050, 1060), kernel(6, 1070, 1080)),
     *(launch(4, 50, 60), kernel(4, 730, 800, name="ncclDevKernel_AllReduce", stream=9)),
-    *(annotation("forward", 0, 400), memory(5, 64, allocated=64)),
+    *(annotation("forward", 0, 400), annotation("backward", 400, 410), memory(5, 64, allocated=64)),
     *(python_frame("train.py(3): main", 0, 2000), python_frame("nn.Module: Linear_0", 10, 600, Python_module_id=0)),
 ]
 

@@ -440,6 +440,18 @@ def test_a_program_that_knows_nothing_of_us_has_nothing_of_ours_in_its_log(monke
     assert capsys.readouterr() == ("", "INFO perfhooks: one\n")
 
 
+def test_a_standard_error_that_was_exchanged_and_closed_is_no_failure(monkeypatch, capsys):
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    for name, value in (("handlers", []), ("level", logging.NOTSET), ("propagate", True)):
+        monkeypatch.setattr(logger, name, value)
+    with monkeypatch.context() as exchanged, io.StringIO() as theirs:
+        exchanged.setattr(sys, "stderr", theirs)
+        speak_up()
+        logger.info("one")
+    logger.info("two")
+    assert capsys.readouterr().err == "INFO perfhooks: two\n"
+
+
 def test_only_warnings_stay_in_a_notebook(monkeypatch):
     class Kept(io.StringIO):
         """What a notebook keeps of standard error."""

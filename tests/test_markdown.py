@@ -91,7 +91,7 @@ def test_the_markdown_of_a_large_run_has_no_more_than_two_thousand_tokens(tmp_pa
         "Doubts",
     ]
     assert max(map(len, text.splitlines())) <= 260
-    assert text.count("my_library::fused") == 8
+    assert text.count("my_library::fused") == 7
     assert text.count("- handler number") <= 6
 
 

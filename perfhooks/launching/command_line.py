@@ -143,7 +143,8 @@ def environment(asked: Request, before: Mapping[str, str]) -> dict[str, str]:
     rest = before.get("PYTHONPATH", "")
     return {
         **before,
-        # not by msgspec, which refuses half characters: Python makes them of paths that are not UTF-8
-        VARIABLE: json.dumps(msgspec.to_builtins(asked)),
+        # not by msgspec, which refuses half characters: Python makes them of paths that are not UTF-8; and without
+        # spaces, as `site` looks for its notes without a module that reads JSON
+        VARIABLE: json.dumps(msgspec.to_builtins(asked), separators=(",", ":")),
         "PYTHONPATH": f"{SITE}{os.pathsep}{rest}" if rest else str(SITE),
     }
