@@ -144,6 +144,7 @@ def test_ten_steps_without_a_loader_are_a_training(tmp_path):
     launched = done(tmp_path, *FAST, name)
     assert (launched.returncode, launched.stdout) == (0, done(tmp_path, sys.executable, name).stdout), launched.stderr
     assert "steps 2-5: " in last_words(launched), launched.stderr
+    assert "steps 2-5 recorded -> " in launched.stderr, "the log counts as the page does"
     assert [path.name for path in (tmp_path / "perf/it").glob("*-0*")] == ["train-000002"], "in step 1 a profiler began"
     (file,) = (tmp_path / "perf/it").glob("*/rank0.steps.csv")
     with file.open(encoding="utf-8", newline="") as text:

@@ -146,8 +146,7 @@ def _window(window: FinishedWindow, shown: dict[Place, dict[str, Any]]) -> dict[
 def _facts(window: FinishedWindow) -> dict[str, Any]:
     """What all ranks of a window have in common."""
     capture = window.capture
-    last = window.last - 1 if capture.unfinished_step == window.last > capture.first else window.last
-    facts = {"stage": capture.stage, "first": capture.first, "last": last, "time": capture.time}
+    facts = {"stage": capture.stage, "first": capture.first, "last": window.last, "time": capture.time}
     return {"name": window.name, **facts}
 
 

@@ -122,8 +122,9 @@ class Capture:
 
     @property
     def end(self) -> int:
-        """Its last step as planned, else the one during which recording ended."""
-        return self.reached if self.last is None else self.last
+        """Its last whole step, where it has one; else the one that it begins with."""
+        last = self.reached if self.last is None else self.last
+        return last - 1 if self.unfinished_step == last > self.first else last
 
     @property
     def unfinished_step(self) -> int | None:

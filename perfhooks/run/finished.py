@@ -57,7 +57,7 @@ class FinishedWindow:
 
     @property
     def last(self) -> int:
-        """Its last step."""
+        """Its last whole step."""
         return self.capture.end
 
 
