@@ -125,8 +125,9 @@ def test_one_forward_pass_is_a_page_that_names_what_is_largest_in_it(tmp_path):
     launched = done(tmp_path, *RUN, name)
     assert (launched.returncode, launched.stdout) == (0, done(tmp_path, sys.executable, name).stdout), launched.stderr
     said = last_words(launched)
-    assert "% forward (" in said
-    assert "% LABEL2: masking outside of its operators" in said
+    assert "% forward" in said
+    with (tmp_path / "perf/it/process-000000/rank0.labels.csv").open(encoding="utf-8", newline="") as file:
+        assert next(csv.DictReader(file))["name"] == "LABEL2: masking"
     assert "(the script as a whole)" in said
     assert said.endswith("report.html")
 
