@@ -47,7 +47,7 @@ def test_record_function_model_inference_has_the_total_of_key_averages_and_nearl
     assert row["total_ms"] * 1000 == pytest.approx(torchs.cpu_time_total)
     assert row["self_ms"] * 1000 == pytest.approx(torchs.self_cpu_time_total)
     whole = operators.table(found)["exclusive_cpu_ms"].sum()
-    assert row["percent"] <= 100
+    assert row["percent"] <= 100 * (1 + 1e-9)
     assert row["total_ms"] <= whole + 1e-6
 
 
