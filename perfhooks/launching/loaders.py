@@ -17,11 +17,11 @@ class _Pass:
 
     Args:
         heard: Is told.
+        began: When it was asked for.
     """
 
-    def __init__(self, heard: Heard) -> None:
-        self.heard = heard
-        self.began = self.updates = 0
+    def __init__(self, heard: Heard, began: int) -> None:
+        self.heard, self.began, self.updates = heard, began, heard.updates
 
     def __del__(self) -> None:
         self.heard.pass_ended(self.began, self.updates, clock())
@@ -48,8 +48,7 @@ def listen(module: Any, signal: StepSignal) -> None:
         made = begin(self)
         waiting.arrive(clock())  # to start its workers is a wait as well
         if isinstance(made, iterator):
-            kept = vars(made).setdefault("perfhooks_pass", _Pass(heard))
-            kept.began, kept.updates = began, heard.updates
+            made.perfhooks_pass = _Pass(heard, began)  # an iterator that is kept may have left one
         return made
 
     @functools.wraps(fetch)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 STOPPED: Final = "stopped before its last step"
 _USUAL: Final = 16
-"""So many of the last steps say how long one takes."""
+"""Last steps that say how long one takes."""
 
 
 class Windows:
