@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from perfhooks.watching.requests import Loop
 
 _FRESH_NS: Final = 2e9
-"""After a change: a file may not be whole yet, and the folder is looked through at each look, as a disk that counts time
-in hundredths of a second says the same of a change that comes behind the look."""
+"""After a change: a file may not be whole yet, and the folder is looked through at each look, as a disk that counts
+time in hundredths of a second says the same of a change that comes behind the look."""
 _SELDOM: Final = 10
 """Of so many looks one goes through the folder in any case: some disks do not say when it has changed."""
 _LONGEST: Final = 300
