@@ -6,8 +6,10 @@ VENV ?= .venv
 WORKERS ?= 2
 # damaged traces in `make fuzz`, about three hundred a second
 CASES ?= 200000
-# and of what instead of traces and run folders: "baselines requests"
+# and of what instead of traces and run folders: "baselines calls requests"
 OF ?=
+# windows of `make endurance`
+WINDOWS ?= 10000
 # mutants in `make mutants`: how many, of which room (all of them if empty), which ones, and how many at once
 N ?= 100
 ROOM ?=
@@ -28,7 +30,7 @@ OLDEST := .venv-oldest
 READY := .perfhooks-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test demo lint types docs dist bench fuzz mutants drop-in test-oldest clean distclean
+.PHONY: help setup test demo lint types docs dist bench fuzz endurance mutants drop-in test-oldest clean distclean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -66,6 +68,9 @@ bench: setup  ## measure what profiling costs, beside the peers
 
 fuzz: setup  ## damage traces and run folders (or OF others) in CASES ways: all is made of them, or one line says why not
 	$(BIN)/python benchmarks/fuzz.py --cases $(CASES) $(if $(OF),--of $(OF))
+
+endurance: setup  ## disturb and kill a training of WINDOWS windows at random: results, exit codes and windows are as they should be
+	$(BIN)/python benchmarks/endurance.py --windows $(WINDOWS) --seed $(SEED)
 
 mutants: $(VENV)/.mutants-ready  ## change N things (of ROOM), one at a time, and list the changes that no test notices
 	$(BIN)/python benchmarks/mutants.py --count $(N) --seed $(SEED) --jobs $(JOBS) $(if $(ROOM),--room $(ROOM)) $(if $(MAP),--map-again)

@@ -134,9 +134,8 @@ class Examination:
             return self._line(error)
         built = 0
         for group in offered.groups[:_TRIED]:
-            if inputs.needed_bytes(group.signature) > _TRIED_BYTES:
-                continue
             with contextlib.suppress(schemas.UnmatchedError, *_NO_INPUTS):
+                inputs.check_memory(group.signature, _TRIED_BYTES)
                 inputs.build(group.signature, torch.device("cpu"))
                 built += 1
         return f"{len(offered.groups)} groups, {len(offered.left)} left, {built} built"

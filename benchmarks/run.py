@@ -29,6 +29,7 @@ GROUPS = {
     "compare": ("compare", "30 pairs of equal trainings and five planted changes: what is said, and how fast"),
     "worker": ("worker", "what the worker needs for the window of the demo"),
     "windows": ("long_run", "finishing one more window of a run that has had 100, 1,000 or 10,000"),
+    "second": ("second_window", "what the second window, with stacks and shapes, takes of a training"),
     "stall": ("stall", "how long the loop stands still when a window ends"),
 }
 

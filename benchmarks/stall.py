@@ -21,6 +21,10 @@ ROUNDS = 5
 """How many windows each profiler records, in turn; the shortest stall counts."""
 FIELDS = {"wait": 1, "warmup": 1, "active": 5, "repeat": 1}
 RECORDING: dict[str, Any] = {"activities": [ProfilerActivity.CPU], "record_shapes": True, "with_stack": True}
+RECORDERS = {
+    "perfhooks: Kineto records the device": ["cpu", "cuda"],
+    "perfhooks: torch's next recorder does": ["cpu", "cuda:cuspy"],
+}
 
 
 def measure() -> list[Comparison]:
@@ -32,21 +36,33 @@ def measure() -> list[Comparison]:
         "perfhooks: likewise, background=False": functools.partial(ours, background=False),
         "the floor: stop, one plain trace.json, free": functools.partial(theirs, save_and_free),
     }
+    title = "step() at the end of a window: 5 steps of ResNet-50, shapes and stacks"
+    return [compared(title, train, makers), *(on_device() if torch.cuda.is_available() else ())]
+
+
+def on_device(device: str = "cuda") -> list[Comparison]:
+    """The same where a device is recorded, by each of torch's recorders."""
+    title = f"step() at the end of a window: 5 steps of ResNet-50 on {device}, shapes and stacks"
+    makers = {name: functools.partial(ours, activities=activities) for name, activities in RECORDERS.items()}
+    return [compared(title, training(device), makers)]
+
+
+def compared(title: str, train: Callable[[], None], makers: dict[str, Callable[[Path], Any]]) -> Comparison:
+    """The shortest stall of each."""
     times: dict[str, list[float]] = {name: [] for name in makers}
     for count in range(ROUNDS):
         say(f"the end of a window, {count + 1} of {ROUNDS}")
         for name, make in makers.items():
             with tempfile.TemporaryDirectory() as folder:
                 times[name].append(stall(train, make(Path(folder))))
-    title = "step() at the end of a window: 5 steps of ResNet-50, shapes and stacks"
-    return [Comparison(title=title, unit="ms", rows=tuple((name, min(each) * 1e3) for name, each in times.items()))]
+    return Comparison(title=title, unit="ms", rows=tuple((name, min(each) * 1e3) for name, each in times.items()))
 
 
-def training() -> Callable[[], None]:
+def training(device: str = "cpu") -> Callable[[], None]:
     """A step of ResNet-50 on small images; what the recorder sees does not depend on their size."""
-    model = resnet50(num_classes=10)
+    model = resnet50(num_classes=10).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    images, labels = torch.randn(2, 3, 32, 32), torch.zeros(2, dtype=torch.long)
+    images, labels = torch.randn(2, 3, 32, 32, device=device), torch.zeros(2, dtype=torch.long, device=device)
 
     def step() -> None:
         loss = torch.nn.functional.cross_entropy(model(images), labels)
@@ -94,4 +110,4 @@ def save_and_free(folder: Path, prof: Any) -> None:
 def ours(folder: Path, **settings: Any) -> Any:
     """All that is made by default."""
     schedule = perfhooks.Schedule(**FIELDS)
-    return perfhooks.Profiler(schedule=schedule, out=folder, keep_results=False, **RECORDING, **settings)
+    return perfhooks.Profiler(schedule=schedule, out=folder, keep_results=False, **{**RECORDING, **settings})

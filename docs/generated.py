@@ -17,9 +17,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from perfhooks.findings import faces
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
+    from typing import TypeGuard
 
 ROOT = Path(__file__).parents[1]
 _MARK = re.compile(r"^<!-- generated: (\w+)(?: (\w[\w ./']*))? -->$", re.MULTILINE)
@@ -116,6 +119,9 @@ _MEASURED = {
 }
 """What stands in a title or an advice where a rule puts what it has measured or met; N for all else."""
 
+_FILLED_IN = {"optimizer": "Adam"}
+"""What stands in braces in the words of a face."""
+
 _SOURCE = re.compile(r"^Source:((,| and)? `[\w.]+`)*[.;]? ?(the (?=time |kernels ))?")
 """The beginning of a paragraph that says how a rule tells, and the names of its thresholds."""
 
@@ -124,6 +130,11 @@ _ADVICE = {
         "Let worker processes make the batches (`num_workers`) where processors are to spare; elsewhere make a sample "
         "cheaper, or make a whole batch at once. The page says which of them, from how long a batch takes and how many "
         "processors there are."
+    ),
+    "host-bound": (
+        "Make fewer and larger launches: `torch.compile`, in mode `reduce-overhead` where shapes stay the same, a "
+        "fused optimizer, a larger batch. Where graphs are replayed already, prepare the next inputs while the device "
+        "works."
     ),
     "unnamed-time": "Label the parts of the step, and record with `with_stack=True`.",
 }
@@ -141,6 +152,7 @@ def _rule(rule: Callable[..., Any]) -> str:
     thresholds = [line for each in dict.fromkeys(constants) for line in _threshold(module, each)]
     name = ast.literal_eval(call.args[0])
     advice, code = _text(given["advice"], module) or _ADVICE[name], _text(given["code"], module)
+    frameworks = [line for node in ast.walk(given["code"]) if _is_said(node) for line in _of_frameworks(node)]
     details = ['??? note "How it is told"', *(_indented(each) for each in (how, "\n".join(thresholds)) if each)]
     return "\n\n".join(
         filter(
@@ -150,6 +162,7 @@ def _rule(rule: Callable[..., Any]) -> str:
                 f"`{name}`: {_plain(seen)}",
                 f"**What to do.** {_plain(advice)}" if advice else "",
                 f"```python\n{code}\n```" if code else "",
+                "\n".join(["| framework | its words |", "|---|---|", *frameworks]) if frameworks else "",
                 *([f"**Measured.** {told['Measured']}"] if "Measured" in told else []),
                 *(details if len(details) > 1 else []),
             ],
@@ -188,7 +201,22 @@ def _text(node: ast.expr, module: ModuleType) -> str:
     if isinstance(node, ast.IfExp):
         one, other = _text(node.body, module), _text(node.orelse, module)
         return other if one in other else f"{one}\n\n{other}"
-    return str(getattr(module, ast.unparse(node), ""))
+    said = faces.said(ast.literal_eval(node.args[0]), **_FILLED_IN) if _is_said(node) else None
+    return said or str(getattr(module, ast.unparse(node), ""))
+
+
+def _is_said(node: ast.AST) -> TypeGuard[ast.Call]:
+    """Whether a rule has lines of the table of faces there."""
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == "seen.said"
+
+
+def _of_frameworks(node: ast.Call) -> Iterator[str]:
+    """Rows of a table: what these lines are in the words of each framework that has its own."""
+    advised = ast.literal_eval(node.args[0])
+    for framework in faces.SAID[advised]:
+        if framework:
+            lines = faces.said(advised, framework, **_FILLED_IN).splitlines()
+            yield f"| {framework} | {'<br>'.join(f'`{line}`' for line in lines)} |"
 
 
 def _threshold(module: ModuleType, name: str) -> Iterator[str]:

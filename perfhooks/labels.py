@@ -27,9 +27,28 @@ def pattern(*parts: str) -> str:
 DEVICE_STOPPED: Final = "torch stopped collecting from the device before the end of the window"
 """A note in a capture."""
 
+CLOCKS_CHECK: Final = "clocks-locked"
+"""The check of a trace that says the following."""
+
+CLOCKS_LOCKED: Final = (
+    "hardware counters were sampled, which holds the clocks of the device: its times are not those of a training that "
+    "nobody samples, and not to be compared with them"
+)
+"""The same; a window with it is compared with none."""
+
 MODULE_NAMES: Final = "perfhooksModuleNames"
 """In a trace's metadata: what the model calls the modules of each class, in the order of the recorder's
 numbers."""
 
+GRAPH_REGIONS: Final = "perfhooksGraphRegions"
+"""In a trace's metadata: what parts of CUDA graphs were called as they were recorded. A list of the name, the pass
+(``backward`` or nothing) and the numbers of the nodes."""
+
+PROCESSOR: Final = "perfhooksProcessor"
+"""The same: the processor that it was recorded on, as `perfhooks.run.circumstances.processor` calls it."""
+
 STEP_MARK: Final = "ProfilerStep#"
 """What torch.profiler writes before the number of a step; steps count from 0."""
+
+FOREIGN: Final = "trace"
+"""The stage of a trace that others recorded, as long as nobody has read it."""

@@ -86,7 +86,13 @@ class RecordingOptions(TypedDict, total=False):
     activities: Annotated[
         Any,
         Default(None),
-        Doc('What to record: torch\'s activities, or their names (``["cpu", "cuda"]``); None records all there are.'),
+        Doc(
+            'What to record: torch\'s activities, or their names (``["cpu", "cuda"]``); None records all there are. '
+            '``"cuda:cuspy"`` has torch\'s next recorder look at the device, '
+            '``"cuda:cuspy+environment_counters"`` with an option of its ``CuspyConfig``; a mapping of an activity to '
+            "the fields of ``ProfilerActivityConfig`` says all of it (on the command line in a JSON list). Where it is "
+            "not available, Kineto records."
+        ),
     ]
     record_shapes: Annotated[bool, Default(False), Doc("Record the shapes of the operators' inputs.")]
     profile_memory: Annotated[bool, Default(False), Doc("Record allocations.")]
@@ -167,6 +173,15 @@ class Options(RecordingOptions, total=False):
         bool,
         Default(True),
         Doc("Whether the parts of a step that nobody labelled are labelled while a window records and makes files."),
+    ]
+    explain: Annotated[
+        bool,
+        Default(True),
+        Doc(
+            "Whether the first window is followed by one or two steps with stacks and shapes, which name lines and "
+            "modules, where neither a schedule nor anything to record was given. It takes at most 1.2 seconds of the "
+            "training; where it would take more, it is left out."
+        ),
     ]
     watch: Annotated[
         bool,

@@ -135,7 +135,7 @@ class Browser:
             more = {"captureBeyondViewport": True, "clip": {**clip, "scale": 1}}
         path.write_bytes(base64.b64decode(self._call("Page.captureScreenshot", format="png", **more)["data"]))
 
-    def _call(self, method, timeout=30.0, **parameters):
+    def _call(self, method, timeout=120.0, **parameters):
         self._number += 1
         message = {"id": self._number, "method": method, "params": parameters}
         message |= {"sessionId": self._session} if self._session else {}

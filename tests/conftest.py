@@ -1,5 +1,6 @@
 """What all tests share: no profiler left running, reproducible property tests, traces to read."""
 
+import functools
 import os
 import signal
 import sys
@@ -67,9 +68,26 @@ NO_RECORDINGS = "no folder of traces that were recorded on real machines"
 
 
 @pytest.fixture(scope="session")
-def channel():
+def shared_folder(tmp_path_factory) -> Path:
+    """A folder of all processes that share the tests."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(scope="session")
+def channel(shared_folder):
     """To a process that has imported torch, from which warm.py forks trainings: another start costs it 3.5 s of CPU."""
-    with warm.warm() as channel:
+    with warm.warm(shared_folder / "warm") as channel:
+        yield channel
+
+
+FRAMEWORKS = ("lightning.pytorch", "lightning.fabric", "mmengine.runner", "torchvision", "transformers.trainer")
+
+
+@pytest.fixture(scope="session")
+def frameworks(shared_folder):
+    """To one that has imported the frameworks as well, which takes 15 s of CPU."""
+    with warm.warm(shared_folder / "frameworks", *FRAMEWORKS) as channel:
         yield channel
 
 
@@ -83,6 +101,28 @@ def run_script(channel, tmp_path):
         return warm.run(channel, file, *arguments, timeout=timeout, **how)
 
     return run
+
+
+@pytest.fixture
+def launch(channel, tmp_path):
+    """`perfhooks run` in the test's folder, in such a process; gives what ``subprocess.run`` does."""
+    return functools.partial(warm.command, channel, tmp_path, "run")
+
+
+@pytest.fixture
+def launch_framework(frameworks, tmp_path):
+    """The same of a script that imports a framework."""
+    return functools.partial(warm.command, frameworks, tmp_path, "run")
+
+
+@pytest.fixture
+def even_pace(monkeypatch):
+    """A window that nobody planned has steps 12 to 14, however uneven and fast steps are on this machine."""
+    from perfhooks.schedule import settled
+
+    monkeypatch.setattr(settled, "_EVEN", 1.0)
+    monkeypatch.setattr(settled, "SHORTEST_S", 0.0)
+    monkeypatch.setattr(settled, "_WARMUP_S", 1e9)
 
 
 @pytest.fixture(scope="session")

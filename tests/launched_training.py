@@ -25,19 +25,19 @@ def data(batches=BATCHES):
     return TensorDataset(torch.randn(batches * SIZE, 8), torch.randint(2, (batches * SIZE,)))
 
 
-def loader(**options):
-    return DataLoader(data(), batch_size=SIZE, **options)
+def loader(batches=BATCHES, **options):
+    return DataLoader(data(batches), batch_size=SIZE, **options)
 
 
 def loss_of(net, x, y):
     return nn.functional.cross_entropy(net(x), y)
 
 
-def raw(**options):
+def raw(epochs=EPOCHS, **options):
     """Sixteen updates; a validation loader between the epochs."""
     net, batches, validation = model(), loader(**options), loader()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    for _ in range(EPOCHS):
+    for _ in range(epochs):
         for x, y in batches:
             optimizer.zero_grad()
             loss = loss_of(net, x, y)
@@ -57,7 +57,8 @@ def persistent():
 
 
 def spawn():
-    return raw(num_workers=1, multiprocessing_context="spawn")
+    """One epoch: its worker imports torch."""
+    return raw(epochs=1, batches=12, num_workers=1, multiprocessing_context="spawn")
 
 
 def accumulate():
@@ -224,6 +225,8 @@ def compiled_whole():
     compiled_net = torch.compile(net, backend="eager")
     step = torch.compile(optimizer.step, backend="eager")
     whole = torch.compile(plain_step, backend="eager")
+    slope = torch.compile(lambda x: torch.autograd.grad(torch.square(x).sum(), x)[0] * 2, backend="eager")
+    slope(torch.ones(3, requires_grad=True))
     for x, y in loader():
         optimizer.zero_grad()
         loss_of(compiled_net, x, y).backward()

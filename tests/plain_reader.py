@@ -6,7 +6,8 @@ import json
 import re
 from decimal import Decimal
 
-WORK = {"kernel", "gpu_memcpy", "gpu_memset"}
+WORK = {"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"}
+"""Work of devices; the last three as torch 1.9 wrote it."""
 CALLS = {"cuda_runtime", "cuda_driver"}
 
 
@@ -36,12 +37,13 @@ def marked_steps(path):
 
 def unowned(path):
     """What a device did for calls of no operator: of none by its number, or in old traces, of none around the call."""
-    host, work = slices(path, {"cpu_op", "user_annotation"}), slices(path, WORK)
+    host, work = slices(path, {"cpu_op", "user_annotation", "Operator"}), slices(path, WORK)
     calls = {event["args"]["correlation"]: event for event in slices(path, CALLS)}
-    if any(each["args"].get("External id") != each["args"]["correlation"] for each in work):
+    told = [(each["args"].get("External id"), each["args"]["correlation"]) for each in work]
+    if any(number not in (None, call) for number, call in told):
         numbers = {event["args"]["External id"] for event in host}
         return [each for each in work if each["args"].get("External id") not in numbers]
-    # torch before 2.1 writes the correlation there
+    # torch before 2.1 writes the correlation there, and torch's next recorder nothing
     return [each for each in work if not is_inside(calls[each["args"]["correlation"]], host)]
 
 

@@ -7,6 +7,7 @@ pytest.importorskip("accelerate")
 import torch
 from accelerate import Accelerator
 from accelerate.tracking import GeneralTracker
+from accelerate.utils import ProjectConfiguration
 from face_files import TWO_WINDOWS, at_once, calls, capture, parts, run_readme, tables, windows
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -69,11 +70,14 @@ def test_it_takes_every_option_of_the_profiler_but_the_stage():
         assert prof._course.options == DEFAULTS
 
 
+@pytest.mark.usefixtures("even_pace")
 def test_out_of_the_box_it_records_one_small_window_into_the_logging_folder(tmp_path):
-    accelerator = Accelerator(cpu=True, project_dir=tmp_path)
+    """Which is the project's unless it has one of its own."""
+    folders = ProjectConfiguration(str(tmp_path / "project"), logging_dir=str(tmp_path / "logs"))
+    accelerator = Accelerator(cpu=True, project_config=folders)
     with accelerator.profile(ProfileKwargs(background=False)) as prof:
         train(accelerator, prof, *prepared(accelerator, 16))
-    assert windows(tmp_path, "latest") == {"train-000012-000014": [12, 13, 14]}
+    assert windows(tmp_path / "logs", "latest") == {"train-000012-000014": [12, 13, 14]}
 
 
 def test_the_blocks_of_its_readme_run(tmp_path, monkeypatch, caplog):

@@ -27,7 +27,7 @@ def run(stage, steps, **begin):
 
 def test_a_schedule_is_of_training_and_a_mapping_of_stages_of_each():
     stages = ("train", "validate")
-    usual = "skip_first=10 wait=0 warmup=2 active=3 repeat=1"
+    usual = "when settled"
     assert adapting.schedules(None, stages) == {"train": usual}
     assert adapting.schedules(ONE, stages) == {"train": ONE}
     assert adapting.schedules({"wait": 1, "active": 1}, stages) == {"train": {"wait": 1, "active": 1}}

@@ -1,6 +1,7 @@
 """The table of categories: every name where it belongs, and parts that sum to the whole."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -13,9 +14,12 @@ from perfhooks.report import window_data
 from perfhooks.run.capture import Capture
 from perfhooks.testing import PID, annotation, kernel, launch, op
 from perfhooks.trace import Kind, read
-from perfhooks.trace.names import operators, ranges
+from perfhooks.trace.names import ranges, work_kinds
+from perfhooks.trace.names.communication import library
 from perfhooks.trace.nesting import intervals
 from perfhooks.trace.tables import categories, kernels
+
+DATA = Path(__file__).parent / "data"
 
 
 def trace_of(tmp_path, events):
@@ -41,7 +45,16 @@ def launched(number, at, name, **options):
         ("aten::_convert_weight_to_int4pack", "other"),
         ("NativeLayerNormBackward0", "normalisation"),
         ("aten::linalg_vector_norm", "reduction"),
-        ("aten::normal_", "other"),
+        ("aten::normal_", "elementwise"),
+        ("aten::embedding_dense_backward", "indexing"),
+        ("IndexSelectBackward0", "indexing"),
+        ("vllm::moe_forward", "moe"),
+        ("vllm::unified_attention_with_output", "attention"),
+        ("_C::dynamic_scaled_fp8_quant", "quantisation"),
+        ("quantized::linear_dynamic", "gemms"),
+        ("quantized::add", "elementwise"),
+        ("mamba_ssm::selective_scan_fwd", "ssm"),
+        ("aten::quantile", "other"),
         ("aten::_foreach_norm", "reduction"),
         ("aten::_softmax_backward_data", "reduction"),
         ("aten::max_pool2d_with_indices_backward", "reduction"),
@@ -51,7 +64,7 @@ def launched(number, at, name, **options):
         ("aten::cat", "copies"),
         ("aten::item", "copies"),
         ("aten::_fused_adamw_", "optimizer"),
-        ("fbgemm::bounds_check_indices", "other"),
+        ("fbgemm::bounds_check_indices", "indexing"),
         ("aten::transpose", "other"),
         ("triton_poi_fused_add_3", "elementwise"),
         ("triton_red_fused_add_mean_0", "reduction"),
@@ -66,7 +79,6 @@ def test_an_operator_is_told_by_its_name(tmp_path, name, category):
     ("name", "category"),
     [
         ("ampere_sgemm_128x64_tn", "gemms"),
-        ("void fbgemm_gpu::permute_pooled_embs_kernel<float>", "other"),
         ("Cijk_Alik_Bljk_BBS_BH_MT256x192x64", "gemms"),
         ("nvjet_tst_64x64_64x16_2x1_2cta_v_bz_bias_TNT", "gemms"),
         ("cudnn_infer_volta_scudnn_128x64_relu_medium_nn_v1", "convolution"),
@@ -152,9 +164,40 @@ def test_every_operator_that_torch_calls_pointwise_is_elementwise_or_something_b
         and all(torch.Tag.pointwise in getattr(each, overload).tags for overload in each.overloads())
     ]
     assert len(pointwise) > 50
-    table = categories._by_name(pointwise, operators.CATEGORIES, categories._BY_STEM)
-    other = {name for name, category in zip(pointwise, table, strict=False) if category == categories.OTHER}
-    assert other == set()
+    assert {name for name in pointwise if work_kinds.of_operator(name) == "other"} == set()
+
+
+def judged(table):
+    """Kinds that somebody who knows what they do gave to kernels, without the rules: kind, name, why it stays other."""
+    rows = [line.split("\t") for line in (DATA / table).read_text("utf-8").splitlines()[1:]]
+    return [(kind, name, "".join(why)) for kind, name, *why in rows]
+
+
+def said(name):
+    """What the table of categories says of a kernel by its name alone; copies and memsets have a class of their own."""
+    moves = re.match(r"Mem(?:cpy|set) ", name)
+    return "communication" if library(name) else "copies" if moves else work_kinds.of_kernel(name)
+
+
+@pytest.mark.parametrize("table", ["kernel_kinds.tsv", "library_kernels.tsv"])
+def test_kernels_have_the_kind_that_an_expert_gives_them(table):
+    """Those of 226 recorded traces, and such as stand in the code of libraries."""
+    rows = judged(table)
+    assert {kind for kind, _, _ in rows} <= set(categories.CATEGORIES)
+    assert [(name, kind, told) for kind, name, _ in rows if (told := said(name)) != kind] == []
+
+
+def test_what_stays_other_has_a_reason():
+    rows = judged("kernel_kinds.tsv")
+    assert len(rows) == 518
+    assert 0 < sum(kind == "other" for kind, _, _ in rows) < 10
+    assert all((kind == "other") == bool(why) for kind, _, why in rows)
+
+
+def test_a_name_of_any_length_is_told_at_once():
+    for part in ("mean_", "fused_", "triton_", "copy_", "_<", "chunk_"):
+        for front in ("", "triton_poi_fused_", "triton_red_fused_"):
+            work_kinds.of_kernel(front + part * 50_000)  # whatever somebody wrote into a file
 
 
 def check_sums(trace):
@@ -202,6 +245,13 @@ def test_what_real_models_are_made_of(recordings):
         first, least = MADE_OF.get(path.name.removesuffix(".json.gz"), (top["category"], -1))
         assert top["category"] == first, path.name
         assert (top["device_percent"] or 0) > least, path.name
+
+
+def test_the_page_has_a_colour_for_every_kind_in_the_light_and_in_the_dark():
+    style = (Path(categories.__file__).parents[2] / "report/templates/page.css").read_text("utf-8")
+    assert {kind: style.count(f"--work-{kind}: #") >= 2 for kind in categories.CATEGORIES} == dict.fromkeys(
+        categories.CATEGORIES, True
+    )
 
 
 def test_the_handler_writes_them_and_the_page_has_them(tmp_path):

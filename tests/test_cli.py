@@ -187,3 +187,42 @@ def test_the_help_of_run_is_two_screens_and_all_options_are_a_word_further():
     shown, every = (set(re.findall(r"--[a-z][a-z-]+", text)) for text in (short, whole))
     assert {"--schedule", "--with-stack", "--out", "--help-all"} <= shown < every
     assert {"--trigger", "--poll", "--keep-windows"} <= every - shown
+
+
+def test_the_doctor_measures_peaks_that_traces_of_this_processor_have_from_then_on(tmp_path, monkeypatch):
+    """A training on a processor that nobody measured has rates and no limit; the file is asked for by its name."""
+    import torch
+
+    from perfhooks import Profiler, trace
+    from perfhooks.trace.window import Tables
+
+    kept = tmp_path / "settings/peaks.json"
+    monkeypatch.setenv("PERFHOOKS_PEAKS", str(kept))
+    monkeypatch.setattr("perfhooks.command.actions.peaks._LONG_S", 0.0)
+    monkeypatch.setattr("perfhooks.command.actions.peaks._COPIED", {"cpu": 1 << 16})
+    with Profiler(
+        schedule="wait=0 warmup=0 active=1", record_shapes=True, out=tmp_path, run="r", background=False
+    ) as prof:
+        torch.mm(torch.ones(64, 64), torch.ones(64, 64))
+        prof.step()
+    (path,) = tmp_path.glob("r/*/*.pt.trace.json.gz")
+
+    def product():
+        rows = Tables(trace.read(path)).operators().iter_rows(named=True)
+        return next(each for each in rows if each["name"] == "aten::mm")
+
+    assert product()["tflops_per_s"] > 0
+    assert product()["limit_percent"] is None
+    done = CliRunner().invoke(app.app, ["doctor", "--peaks"])
+    assert done.exit_code == 0, done.output
+    lines = done.output.splitlines()
+    assert {line.partition(":")[0] for line in lines[:-1]} >= {"float32", "float64", "copy"}
+    assert lines[-1].endswith(str(kept))
+    (measured,) = json.loads(kept.read_text()).values()
+    each = product()
+    assert each["limit_percent"] == pytest.approx(
+        100 * max(each["tflops_per_s"] / measured["tflops"]["float32"], each["gb_per_s"] / measured["gb_per_s"]),
+        rel=0.01,
+    )
+    kept.write_text("{")
+    assert product()["limit_percent"] is None

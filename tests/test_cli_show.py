@@ -48,8 +48,8 @@ def trace(tmp_path):
 def run(monkeypatch, capfdbinary):
     """Runs the command line in this process: exit code, standard output, standard error."""
 
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["perfhooks", "show", *map(str, arguments)])
+    def call(*arguments, verb="show"):
+        monkeypatch.setattr(sys, "argv", ["perfhooks", verb, *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:
             app.main()
         out, err = capfdbinary.readouterr()
@@ -70,7 +70,7 @@ def test_every_table_as_csv_and_json(run, trace, name):
     code, text, errors = run(trace, "--table", name)
     assert (code, errors) == (0, "")
     rows = as_csv(text)
-    assert (rows == []) == (name in ("checks", "startup", "slow"))
+    assert (rows == []) == (name in ("checks", "counters", "startup", "slow"))
     code, text, errors = run(trace, "-t", name, "--json")
     assert (code, errors) == (0, "")
     assert [list(row) for row in json.loads(text)] == [list(row) for row in rows]
@@ -101,6 +101,7 @@ def test_a_limit_is_kept(run, trace):
         ("operators", "shapes", "input_shapes"),
         ("operators", "step", "step"),
         ("kernels", "operator", "operator"),
+        ("idle", "step", "step"),
         ("stacks", "bytes", "bytes"),
         ("stacks", "device", "self_ms"),
     ],
@@ -215,6 +216,14 @@ def test_errors_are_one_line(run, tmp_path, trace, arguments, message):
     assert message in errors
     assert errors.startswith("perfhooks: ")
     assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize("verb", ["show", "report", "merge"])
+def test_of_a_folder_of_traces_in_perfettos_form_it_is_said_what_writes_json(run, tmp_path, verb):
+    (tmp_path / "rank0.pftrace").write_bytes(b"")
+    code, text, errors = run(tmp_path, verb=verb)
+    assert (code, text, errors.count("\n")) == (2, "", 1)
+    assert "as for rank0.pftrace, it is Perfetto's (.pftrace); export it to a name that ends in .json" in errors
 
 
 def test_a_run_without_traces_says_so(run, tmp_path):

@@ -27,6 +27,13 @@ COMMUNICATE = {
     "allgatherAicpuKernel": ("hccl", "all_gather"),
     "void deep_ep::intranode::dispatch<8, 768, 8192>(int4*, float*)": ("deep_ep", "all_to_all"),
     "void ep::internode_ll::combine<true, 3, 7168, 8>(void*)": ("deep_ep", "all_to_all"),
+    "void dpsk::ep::internode::cached_notify<false>(int, int)": ("deep_ep", "all_to_all"),
+    "void deep_ep::elastic::dispatch<8>(int4*)": ("deep_ep", "all_to_all"),
+    "_ZN7deep_ep9internode8dispatchILb0ELi8EEEvP4int4": ("deep_ep", "all_to_all"),
+    "void hybrid_ep::dispatch_kernel<unsigned short>": ("deep_ep", "all_to_all"),
+    "void tensorrt_llm::kernels::moe_comm::moeA2ADispatchKernel<WarpPolicy, 8>(int const*)": (
+        *("moe_all_to_all", "all_to_all"),
+    ),
     "EpCombineInterNodeV1Kernel_bf16": ("mori", "all_to_all"),
     "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)": ("custom_all_reduce", "all_reduce"),
     "void sglang::cross_device_reduce_2stage<half, 4>(sglang::RankData*)": ("custom_all_reduce", "all_reduce"),
@@ -51,6 +58,9 @@ COMPUTE = (
         "synccl",
         "void at::native::vectorized_elementwise_kernel<4>",
         "void deep_ep::layout::get_dispatch_layout<9>",
+        "void dpsk::ep::cuda::get_dispatch_layout<256, 32, 8>",
+        "void hybrid_ep::scan<4>",
+        "void cutlass::device_kernel<dpsk::ep::x>",
     ),
     *("void step::ep_kernel", "void cutlass::gemm<sleep::x>", "reduce_kernel<512, 1>"),
     *(

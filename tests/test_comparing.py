@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import perfhooks.trace
-from perfhooks import testing
+from perfhooks import labels, testing
 from perfhooks.command.app import app
 from perfhooks.comparing import (
     around,
@@ -461,6 +461,14 @@ def test_a_slower_run_fails_where_it_is_asked_to(base, slower):
     assert run(base, base, "--fail-if-slower", "2%").exit_code == 0
 
 
+def test_what_nobody_can_decide_fails_where_it_is_asked_to(base, slower, folder):
+    near = make_run(folder / "near", None, steps(5.15))
+    assert run(base, near).exit_code == 0
+    assert run(base, near, "--fail-if-undecided", "--fail-if-slower", "2%").exit_code == 4
+    assert run(base, slower, "--fail-if-undecided").exit_code == 0
+    assert run(base, slower, "--fail-if-undecided", "--fail-if-slower", "2%").exit_code == 3
+
+
 def test_several_runs_a_side_are_given_with_two_dashes_between(folder):
     sides = [
         [make_run(folder / f"{name}{seed}", None, steps(median, seed=seed)) for seed in range(3)]
@@ -489,10 +497,14 @@ def test_json_and_markdown_say_the_same(base, slower):
 
 
 def test_what_differs_besides_is_said_first(folder, base):
-    other = make_run(folder / "other", training(), steps(), versions={"torch": "2.16"}, machine="2 x z80")
+    set_here = {"OMP_NUM_THREADS": "4", "TORCHINDUCTOR_CACHE_DIR": "/scratch"}  # where files are kept is no difference
+    other = make_run(
+        folder / "other", training(), steps(), versions={"torch": "2.16"}, machine="2 x z80", environment=set_here
+    )
     make_run(folder / "own", training(), steps(), machine="8 x z80")
     lines = run(folder / "own", other).output.splitlines()
     assert "  differs: version of torch: 2.15 -> 2.16" in lines
+    assert [line for line in lines if "environment" in line] == ["  differs: environment OMP_NUM_THREADS: none -> 4"]
     assert any("different machines" in line for line in lines)
     assert lines.index("  differs: version of torch: 2.15 -> 2.16") < next(
         place for place, line in enumerate(lines) if line.startswith("Where it comes from")
@@ -991,6 +1003,17 @@ def test_runs_without_windows_have_a_verdict_and_no_reason(folder, base):
     output = run(base, bare).output
     assert "Slower" in output
     assert "kept no window of train" in output
+    assert "Where it comes from" not in output
+
+
+def test_a_window_whose_clocks_were_held_is_compared_with_none(folder, base):
+    """As they are while hardware counters are sampled; steps that nobody recorded are as good as ever."""
+    sampled = make_run(folder / "sampled", training(data=4000), steps(8.0))
+    place = Place(sampled / "train-000010-000012", 0)
+    place.save(dataclasses.replace(place.load(), notes=(labels.CLOCKS_LOCKED,)))
+    output = " ".join(run(base, sampled).output.split())
+    assert "Slower" in output
+    assert f"sampled: train-000010-000012 is left out: {labels.CLOCKS_LOCKED}" in output
     assert "Where it comes from" not in output
 
 

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import signal
-import subprocess
-import sys
 import textwrap
 
 import pytest
 import torch
 
 from perfhooks import Profiler
+from perfhooks.finishing.leftovers import finish_all
 from perfhooks.launching import calls
-from perfhooks.launching.command_line import VARIABLE
 from perfhooks.launching.early import STEPS, Early
 from perfhooks.launching.ways import Heard
 from perfhooks.recording.ending import lifetime
 from perfhooks.recording.window import TorchProfile
 
-RUN = [sys.executable, "-m", "perfhooks", "run", "--run", "it"]
+RUN = ["--run", "it"]
 FAST = [*RUN, "--handler", "steps"]
+PLANNED = ["--schedule", "skip_first=10 wait=0 warmup=2 active=3 repeat=1"]
 
 MODULE = """
     import numpy as np
@@ -98,13 +96,6 @@ def script(folder, text, name="script.py"):
     return name
 
 
-def done(folder, *command):
-    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300
-    )
-
-
 def last_words(process):
     return " ".join(line for line in process.stderr.splitlines() if line.startswith("perfhooks: "))
 
@@ -119,11 +110,11 @@ def step_numbers(folder):
         return [row["step"] for row in csv.DictReader(text)]
 
 
-def test_one_forward_pass_is_a_page_that_names_what_is_largest_in_it(tmp_path):
+def test_one_forward_pass_is_a_page_that_names_what_is_largest_in_it(launch, run_script, tmp_path):
     """As the example of a module with two labels, of which numpy has the larger one."""
     name = script(tmp_path, MODULE, "module.py")
-    launched = done(tmp_path, *RUN, name)
-    assert (launched.returncode, launched.stdout) == (0, done(tmp_path, sys.executable, name).stdout), launched.stderr
+    launched = launch(*RUN, name)
+    assert (launched.returncode, launched.stdout) == (0, run_script(MODULE).stdout), launched.stderr
     said = last_words(launched)
     assert "% forward" in said
     with (tmp_path / "perf/it/process-000000/rank0.labels.csv").open(encoding="utf-8", newline="") as file:
@@ -132,18 +123,18 @@ def test_one_forward_pass_is_a_page_that_names_what_is_largest_in_it(tmp_path):
     assert said.endswith("report.html")
 
 
-def test_sixty_batches_without_a_loader_are_steps_of_which_the_first_warms_up(tmp_path):
-    launched = done(tmp_path, *FAST, script(tmp_path, INFERENCE))
+def test_sixty_batches_without_a_loader_are_steps_of_which_the_first_warms_up(launch, tmp_path):
+    launched = launch(*FAST, script(tmp_path, INFERENCE))
     assert "steps 1-5: " in last_words(launched), launched.stderr
     assert "(a step begins with a call of the model)" in last_words(launched)
     assert step_numbers(tmp_path) == ["1", "2", "3", "4", "5"]
     assert told_by(tmp_path) == "call"
 
 
-def test_ten_steps_without_a_loader_are_a_training(tmp_path):
+def test_ten_steps_without_a_loader_are_a_training(launch, run_script, tmp_path):
     name = script(tmp_path, TEN_STEPS)
-    launched = done(tmp_path, *FAST, name)
-    assert (launched.returncode, launched.stdout) == (0, done(tmp_path, sys.executable, name).stdout), launched.stderr
+    launched = launch(*FAST, name)
+    assert (launched.returncode, launched.stdout) == (0, run_script(TEN_STEPS).stdout), launched.stderr
     assert "steps 2-5: " in last_words(launched), launched.stderr
     assert "steps 2-5 recorded -> " in launched.stderr, "the log counts as the page does"
     assert [path.name for path in (tmp_path / "perf/it").glob("*-0*")] == ["train-000002"], "in step 1 a profiler began"
@@ -152,35 +143,35 @@ def test_ten_steps_without_a_loader_are_a_training(tmp_path):
         assert all(float(row["backward_ms"]) > 0 for row in csv.DictReader(text)), "also where a busy machine hides it"
 
 
-def test_no_window_is_opened_whose_trace_would_be_too_large_and_the_first_steps_are_the_page(tmp_path):
-    launched = done(
-        tmp_path, *FAST, "--max-trace-mb", "1e-9", script(tmp_path, TEN_STEPS.replace("range(10)", "range(20)"))
-    )
+def test_no_window_is_opened_whose_trace_would_be_too_large_and_the_first_steps_are_the_page(launch, tmp_path):
+    text = TEN_STEPS.replace("range(10)", "range(20)")
+    launched = launch(*FAST, *PLANNED, "--max-trace-mb", "1e-9", script(tmp_path, text))
     assert "more than max_trace_mb=1e-09: the window at step 10 is left out" in launched.stderr
     assert "steps 2-5: " in last_words(launched), launched.stderr
 
 
-def test_operators_alone_are_recorded_for_a_while(tmp_path):
-    launched = done(tmp_path, *FAST, script(tmp_path, MATMUL))
+def test_operators_alone_are_recorded_for_a_while(launch, tmp_path):
+    launched = launch(*FAST, script(tmp_path, MATMUL))
     assert "% aten::mm" in last_words(launched), launched.stderr
     assert told_by(tmp_path) == "process"
 
 
-def test_a_script_that_computes_without_torch_has_its_lines(tmp_path):
-    launched = done(tmp_path, *FAST, script(tmp_path, NUMPY, "lines.py"))
+def test_a_script_that_computes_without_torch_has_its_lines(launch, tmp_path):
+    launched = launch(*FAST, script(tmp_path, NUMPY, "lines.py"))
     assert "no operator of torch was called" in last_words(launched), launched.stderr
     assert "script,lines.py:" in (tmp_path / "perf/it/rank0.startup.csv").read_text()
 
 
-@pytest.mark.parametrize(
-    ("number", "handler", "ending", "code"),
-    [
-        ("SIGINT", "signal.default_int_handler", "except KeyboardInterrupt: sys.exit(5)", 5),
-        ("SIGALRM", "expire", "except TimeoutError: sys.exit(6)", 6),
-        ("SIGTERM", "lambda *_: sys.exit(7)", "finally: print('left')", 7),
-    ],
-)
-def test_signals_reach_the_program_while_its_first_steps_are_recorded(tmp_path, number, handler, ending, code):
+SIGNALS = {
+    "SIGINT": ("signal.default_int_handler", "except KeyboardInterrupt: sys.exit(5)", 5),
+    "SIGALRM": ("expire", "except TimeoutError: sys.exit(6)", 6),
+    "SIGTERM": ("lambda *_: sys.exit(7)", "finally: print('left')", 7),
+}
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_signals_reach_the_program_while_its_first_steps_are_recorded(launch, tmp_path, number):
+    handler, ending, code = SIGNALS[number]
     text = f"""
     import os, signal, sys
     import torch
@@ -197,13 +188,13 @@ def test_signals_reach_the_program_while_its_first_steps_are_recorded(tmp_path, 
             net(torch.ones(4))
     {ending}
     """
-    launched = done(tmp_path, *FAST, script(tmp_path, text))
+    launched = launch(*FAST, script(tmp_path, text))
     assert (launched.returncode, "SystemError" in launched.stderr) == (code, False), launched.stderr
     assert last_words(launched).endswith("perf/it"), launched.stderr
 
 
 @pytest.mark.parametrize("steps", [1, 20])
-def test_a_sigterm_that_nobody_handles_keeps_the_first_steps_while_they_are_recorded_and_later(tmp_path, steps):
+def test_a_sigterm_that_nobody_handles_keeps_the_first_steps_while_they_are_recorded_and_later(launch, tmp_path, steps):
     text = f"""
     import os, signal
     import torch
@@ -215,16 +206,16 @@ def test_a_sigterm_that_nobody_handles_keeps_the_first_steps_while_they_are_reco
     while True:
         net(torch.ones(4))
     """
-    launched = done(tmp_path, *FAST, script(tmp_path, text))
+    launched = launch(*FAST, script(tmp_path, text))
     assert launched.returncode == -signal.SIGTERM, launched.stderr
-    assert done(tmp_path, sys.executable, "-m", "perfhooks", "report", "perf/it").returncode == 0
+    list(finish_all(tmp_path / "perf/it"))
     assert step_numbers(tmp_path) == (["0"] if steps == 1 else ["1", "2", "3", "4", "5"])
     (capture,) = (tmp_path / "perf/it").glob("*/rank0.capture.json")
     assert json.loads(capture.read_text())["partial"] == ("SIGTERM" if steps == 1 else None)
     assert (tmp_path / "perf/it/rank0.startup.csv").exists()
 
 
-def test_a_handler_that_calls_the_one_before_it_decides_what_a_sigterm_does(tmp_path):
+def test_a_handler_that_calls_the_one_before_it_decides_what_a_sigterm_does(launch, tmp_path):
     """As Lightning's does: before us there was none, so there is nothing that ours should do."""
     text = """
     import os, signal, sys
@@ -244,11 +235,13 @@ def test_a_handler_that_calls_the_one_before_it_decides_what_a_sigterm_does(tmp_
     os.kill(os.getpid(), signal.SIGTERM)
     net(torch.ones(4))
     """
-    launched = done(tmp_path, *FAST, script(tmp_path, text))
+    launched = launch(*FAST, script(tmp_path, text))
     assert (launched.returncode, launched.stdout) == (7, "left\n"), launched.stderr
 
 
-def test_a_child_that_is_forked_while_the_first_steps_are_recorded_ends_as_it_would(tmp_path):
+def test_a_child_that_is_forked_while_the_first_steps_are_recorded_ends_as_it_would_and_costs_them_nothing(
+    launch, tmp_path
+):
     text = """
     import os, sys
     import torch
@@ -257,17 +250,24 @@ def test_a_child_that_is_forked_while_the_first_steps_are_recorded_ends_as_it_wo
     net(torch.ones(4))
     child = os.fork()
     if not child:
-        net(torch.ones(4))
+        net(torch.ones(4)).sum().backward()
+        with torch.profiler.profile():
+            net(torch.ones(4))
         sys.exit(3)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     net(torch.ones(4))
     """
-    launched = done(tmp_path, *FAST, script(tmp_path, text))
+    launched = launch(*RUN, "--handler", "operators", script(tmp_path, text))
     assert (launched.returncode, launched.stdout) == (0, "3\n"), launched.stderr
     assert last_words(launched).endswith("perf/it"), launched.stderr
+    (file,) = (tmp_path / "perf/it").glob("*/rank0.operators.csv")
+    with file.open(encoding="utf-8", newline="") as rows:
+        counts = {row["name"]: row["count"] for row in csv.DictReader(rows)}
+    assert counts["aten::linear"] == "2", "before and after the fork, and none of the child's"
+    assert launched.stderr.count("starts a profiler of its own") == 1, "only the child hears its own"
 
 
-def test_a_profiler_of_the_scripts_own_gets_all_that_it_would(tmp_path):
+def test_a_profiler_of_the_scripts_own_gets_all_that_it_would(launch, tmp_path):
     text = """
     import torch
 
@@ -277,7 +277,7 @@ def test_a_profiler_of_the_scripts_own_gets_all_that_it_would(tmp_path):
         net(torch.ones(4))
     print(sum(event.count for event in profile.key_averages() if event.key == "aten::addmm"))
     """
-    launched = done(tmp_path, *FAST, script(tmp_path, text.replace("torch.ones(4)", "torch.ones(2, 4)")))
+    launched = launch(*FAST, script(tmp_path, text.replace("torch.ones(4)", "torch.ones(2, 4)")))
     assert (launched.returncode, launched.stdout) == (0, "1\n"), launched.stderr
     assert last_words(launched) == "perfhooks: nothing was recorded: the script starts a profiler of its own"
 

@@ -33,13 +33,13 @@ KINDS = {
 
 
 @pytest.fixture
-def run_example(channel):
+def run_example(frameworks):
     """Runs an example in a folder; gives what it printed and the run folder it left."""
 
     def run(name, here, *arguments):
         here.mkdir(exist_ok=True)
         how = {"folder": here, "environment": os.environ | {"TMPDIR": str(here)}, "timeout": 240}
-        done = warm.run(channel, EXAMPLES / f"{name}.py", *arguments, **how)
+        done = warm.run(frameworks, EXAMPLES / f"{name}.py", *arguments, **how)
         assert done.returncode == 0, done.stderr
         (left,) = {path.resolve().parent for path in here.rglob("run.json")}
         return done, left

@@ -6,31 +6,25 @@ import csv
 import json
 import os
 import signal
-import subprocess
-import sys
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import warm
 
 for needed in ("transformers", "accelerate", "lightning"):
     pytest.importorskip(needed)
 
 HERE = Path(__file__).parent
 SCRIPT = HERE / "face_training.py"
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 FACES = ("transformers", "accelerate", "fabric")
 WINDOW = "train-000003-000005"
 TIMEOUT = 300
 
 
-def call(folder, *command):
-    paths = os.pathsep.join(map(str, (HERE.parent, HERE.parent / "integrations")))
+def environment(folder):
     quiet = {name: value for name, value in os.environ.items() if not name.startswith(("TORCHELASTIC", "SLURM"))}
-    environment = quiet | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "TMPDIR": str(folder)}
-    return subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False, cwd=folder
-    )
+    return quiet | {"OMP_NUM_THREADS": "1", "TMPDIR": str(folder)}
 
 
 def steps(path):
@@ -38,10 +32,11 @@ def steps(path):
         return [int(row["step"]) for row in csv.DictReader(file)]
 
 
-def test_two_ranks_of_every_face_share_a_run(tmp_path):
+def test_two_ranks_of_every_face_share_a_run(frameworks, tmp_path):
     """And those of a model whose parameters are sharded (FSDP)."""
-    done = call(tmp_path, *TORCHRUN, SCRIPT, tmp_path)
-    assert done.returncode == 0, done.stderr
+    how = {"folder": tmp_path, "environment": environment(tmp_path), "timeout": TIMEOUT}
+    done = warm.ranks(frameworks, SCRIPT, tmp_path, **how)
+    assert [each.returncode for each in done] == [0, 0], [each.stderr for each in done]
     old = tuple(map(int, version("torch").split(".")[:2])) < (2, 6)
     for face in FACES if old else (*FACES, "fsdp"):
         (run,) = {path.parent.resolve() for path in (tmp_path / face / "perf").glob("*/run.json")}
@@ -51,9 +46,10 @@ def test_two_ranks_of_every_face_share_a_run(tmp_path):
             assert (run / f"rank{rank}.timeline.csv").read_text().count("\ntrain,") == 8, (face, rank)
 
 
-def test_a_signal_ends_the_process_as_without_us_and_keeps_the_window(tmp_path):
+def test_a_signal_ends_the_process_as_without_us_and_keeps_the_window(frameworks, tmp_path):
     """SIGTERM and Ctrl-C in the middle of the second step that is recorded, under every face."""
-    done = call(tmp_path, sys.executable, SCRIPT, tmp_path, "sigterm", "ctrl-c")
+    how = {"folder": tmp_path, "environment": environment(tmp_path), "timeout": TIMEOUT}
+    done = warm.run(frameworks, SCRIPT, tmp_path, "sigterm", "ctrl-c", **how)
     assert done.returncode == 0, done.stderr
     codes = json.loads(done.stdout.splitlines()[-1])
     for face in FACES:
@@ -91,9 +87,12 @@ layer, loader = torch.nn.Linear(4, 2), torch.utils.data.DataLoader(torch.randn(4
 
 
 @pytest.mark.parametrize(("program", "fetches"), [(FABRIC, 1), (ACCELERATE, 2)], ids=["fabric", "accelerate"])
-def test_perfhooks_run_tells_updates_waits_and_parts_of_a_program_that_says_nothing(tmp_path, program, fetches):
+def test_perfhooks_run_tells_updates_waits_and_parts_of_a_program_that_says_nothing(
+    launch_framework, tmp_path, program, fetches
+):
     (tmp_path / "train.py").write_text(BEFORE + program)
-    done = call(tmp_path, sys.executable, "-m", "perfhooks", "run", "train.py")
+    schedule = "skip_first=10 wait=0 warmup=2 active=3 repeat=1"
+    done = launch_framework("--schedule", schedule, "train.py")
     assert done.returncode == 0, done.stderr
     run = tmp_path / "perf" / "latest"
     steps_by = json.loads((run / "run.json").read_text())["steps_by"]
@@ -107,10 +106,10 @@ def test_perfhooks_run_tells_updates_waits_and_parts_of_a_program_that_says_noth
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_a_framework_that_is_missing_is_named_with_its_command(tmp_path, face):
+def test_a_framework_that_is_missing_is_named_with_its_command(run_script, face):
     names = ["lightning", "lightning_fabric"] if face == "fabric" else [face]
     hide = "; ".join(f"sys.modules[{name!r}] = None" for name in names)
-    done = call(tmp_path, sys.executable, "-c", f"import sys; {hide}; import perfhooks_{face}")
+    done = run_script(f"import sys; {hide}; import perfhooks_{face}")
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert last.startswith("ModuleNotFoundError: ")

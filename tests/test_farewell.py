@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import json
 import os
+import platform
 import subprocess
 import sys
 import textwrap
@@ -12,11 +14,12 @@ import time
 from pathlib import Path
 
 import pytest
+import warm
 
 from perfhooks.errors import CommandError
 from perfhooks.finishing.leftovers import finish_all
 from perfhooks.launching import farewell
-from perfhooks.launching.command_line import VARIABLE, command
+from perfhooks.launching.command_line import SITE, VARIABLE, command
 from perfhooks.run.publishing import draft_of
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux")
@@ -90,6 +93,9 @@ def script(folder, text):
 
 
 def test_exit_codes_of_what_cannot_be_run_are_a_shells(tmp_path):
+    """Whatever lies in the working directory, which Python puts first for ``-m``."""
+    for name in ("msgspec.py", "typer.py", "json.py"):
+        (tmp_path / name).write_text("raise SystemExit(9)")
     (tmp_path / "plain").write_text("exit 0")
     (tmp_path / "strange").write_text("#!/no/such/interpreter\n")
     (tmp_path / "strange").chmod(0o755)
@@ -136,19 +142,95 @@ def test_what_the_command_was_given_is_free_when_it_has_ended(tmp_path):
     assert b"perfhooks: nothing was recorded" in (tmp_path / "errors").read_bytes()
 
 
+TELLS = sys.platform == "linux" and tuple(map(int, platform.release().split(".")[:2])) >= (6, 15)
+"""Whether Linux tells others than the parent how a process has ended."""
+
+
+@pytest.mark.parametrize(("command", "code"), [("exit 7", 7), ("nosuchcommand", 127), ("kill -9 $$", -9), ("true", 0)])
+def test_how_the_command_has_ended_is_known(command, code):
+    """Also once nobody is left who could be asked, but for the one who has opened it."""
+    with subprocess.Popen(["sh", "-c", command], stderr=subprocess.DEVNULL) as process:
+        descriptor = farewell._opened(process.pid)
+    assert farewell._await(process.pid, descriptor) == (code if TELLS else None)
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize(
+    ("note", "code", "said"),
+    [
+        ({}, 127, "the command ended with exit code 127"),
+        ({"guess": "the main thread called no module"}, 1, "the command ended with exit code 1"),
+        ({"guess": "the main thread called no module"}, -15, "the command was ended by SIGTERM"),
+        ({"why": "the program ended with ValueError: x"}, 1, "the program ended with ValueError: x"),
+        ({"guess": "the main thread called no module"}, 0, "the main thread called no module"),
+        ({"guess": "the main thread called no module"}, None, "the main thread called no module"),
+    ],
+)
+def test_of_a_command_that_has_failed_nothing_is_guessed(tmp_path, note, code, said):
+    (tmp_path / "1.json").write_text(json.dumps(note))
+    assert list(farewell.lines(tmp_path, ["sh"], code)) == [f"nothing was recorded: {said}"]
+
+
+# --- a PYTHONPATH of the program's own ---
+
+CHILD = "import sys; print(any(type(each).__name__ == 'ImportWatcher' for each in sys.meta_path), sys.path[1])"
+STARTS = f"""
+import os, subprocess, sys
+child = [sys.executable, "-c", {CHILD!r}]
+subprocess.run(child, env={{**os.environ, "PYTHONPATH": "/of/a/child"}}, check=True)
+subprocess.run(child, env={{"PYTHONPATH": "/alone"}}, check=True)
+os.environ["PYTHONPATH"] = "/of/all"
+assert os.environ["PYTHONPATH"] == "/of/all"
+subprocess.run(child, check=True)
+subprocess.run(child, env=os.environ.copy(), check=True)
+os.waitpid(os.posix_spawn(sys.executable, child, os.environ), 0)
+del os.environ["PYTHONPATH"]
+os.spawnv(os.P_WAIT, sys.executable, child)
+"""
+
+
+def test_pythons_that_the_program_starts_find_us_whatever_pythonpath_it_gives_them(tmp_path):
+    """But where it leaves all else out of their environment, too; without torch, which none of them wants."""
+    environment = {**os.environ, VARIABLE: "{}", "PYTHONPATH": str(SITE)}
+    done = subprocess.run(
+        [sys.executable, "-c", STARTS], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    found = [line.split()[:2] for line in done.stdout.splitlines()]
+    assert [word for word, _ in found] == ["True", "False", "True", "True", "False", "True"], done.stderr
+    assert [path for _, path in found[:5]] == ["/of/a/child", "/alone", "/of/all", "/of/all", "/of/all"]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_cause"),
+    [
+        ("export PYTHONPATH=src\npython train.py", True),
+        ("PYTHONPATH=. python train.py", True),
+        ("export PYTHONPATH=src:$PYTHONPATH", False),
+        ("export PYTHONPATH=${PYTHONPATH}:src", False),
+        ("python train.py", False),
+    ],
+)
+def test_a_shell_script_that_sets_pythonpath_is_named_as_the_cause(tmp_path, text, is_cause):
+    (tmp_path / "train.sh").write_text(text)
+    for words, what in (
+        (["sh", str(tmp_path / "train.sh")], tmp_path / "train.sh"),
+        (["sh", "-c", text], "the command"),
+    ):
+        (line,) = farewell.lines(tmp_path, words, 0)
+        assert line.startswith(f"nothing was recorded: {what} sets PYTHONPATH") == is_cause
+
+
 # --- places that are not as they should be ---
 
 
-def test_a_folder_whose_name_is_not_utf8_costs_the_recording_only_where_it_would_be_in_there(tmp_path):
+def test_a_folder_whose_name_is_not_utf8_is_one_as_any_other(channel, tmp_path):
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/la\xfft"))
     folder.mkdir()
-    inside = run(folder, script(folder, TRAINING))
-    assert (inside.returncode, inside.stdout) == (0, b"trained\n")
-    assert b"under a name that is not UTF-8" in inside.stderr
-    assert inside.stderr.endswith(b"perfhooks: nothing was recorded: perfhooks failed, as its log says\n")
-    outside = run(folder, "--out", tmp_path / "runs", "--run", "it", "train.py")
-    assert (outside.returncode, outside.stdout) == (0, b"trained\n")
-    assert len(list(tmp_path.glob("runs/it/train-*/rank0.steps.csv"))) == 1, outside.stderr
+    script(folder, TRAINING)
+    done = warm.command(channel, folder, "run", "--run", "it", "train.py")
+    assert (done.returncode, done.stdout) == (0, "trained\n")
+    assert "nothing was recorded" not in done.stderr
+    assert len(list(folder.glob("perf/it/train-*/rank0.steps.csv"))) == 1, done.stderr
 
 
 def test_without_room_for_notes_there_is_no_last_word_and_all_else(tmp_path, monkeypatch):
@@ -180,9 +262,9 @@ def test_a_temporary_folder_that_is_not_there_costs_the_last_word_only(tmp_path)
 
 
 @pytest.mark.parametrize("told_by", UPDATES)
-def test_a_loader_that_is_read_in_a_thread_leaves_the_steps_to_updates(tmp_path, told_by):
+def test_a_loader_that_is_read_in_a_thread_leaves_the_steps_to_updates(launch, tmp_path, told_by):
     text = textwrap.dedent(IN_A_THREAD).replace("UPDATE", UPDATES[told_by])
-    done = run(tmp_path, "--run", "it", "--handler", "steps", script(tmp_path, text))
+    done = launch("--run", "it", "--handler", "steps", script(tmp_path, text))
     assert done.returncode == 0, done.stderr
     assert len(list(tmp_path.glob("perf/it/train-*/rank0.steps.csv"))) == 1, done.stderr
     assert f'"{told_by}"' in (tmp_path / "perf/it/run.json").read_text()

@@ -430,6 +430,22 @@ def test_a_device_that_stops_collecting_is_noted(train):
     assert any("stopped collecting from the device" in note for note in done.facts()["notes"])
 
 
+def test_a_clock_that_is_set_while_a_window_records_costs_that_window(train):
+    """The recorder goes by it, so that steps would take an hour; faked, as a test may not set it."""
+    fake = """
+    from perfhooks.recording import wall_clock
+    real = wall_clock.time.time
+    wall_clock.time = type("", (), {"time": lambda: real() + 3600 * (step == 3), "perf_counter": time.perf_counter})
+    """
+    options = 'OPTIONS.update(schedule="wait=1 warmup=1 active=2 repeat=2")\n'
+    done = train(textwrap.dedent(fake) + options + script("pass", 0)).end()
+    assert done.code == 0, done.err
+    (line,) = done.warnings
+    assert "train-000002-000003 has no trace: the clock of this machine was set by +3600.000 s" in line
+    assert done.facts(Path("runs/r/train-000002-000003"))["artifacts"] == []
+    assert done.steps(Path("runs/r/train-000006-000007")) == [6, 7]
+
+
 def test_data_loader_workers_forked_while_recording(train):
     loop = """
     data = torch.utils.data.TensorDataset(torch.ones(20, 8))

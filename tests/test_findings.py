@@ -110,7 +110,7 @@ def test_there_is_a_planted_case_for_every_rule():
     planted = (
         {name.replace("_", "-") for name in NAMES}
         | set(test_findings_devices.PLANTED)
-        | {"profiler-overhead", "unnamed-time", "busy-machine"}
+        | {"profiler-overhead", "unnamed-time", "busy-machine", "held-clocks"}
     )
     assert planted == {rule.__name__.replace("_", "-") for rule in findings.RULES}
 
@@ -199,7 +199,7 @@ def test_recording_that_takes_half_as_long_again_is_said_without_a_gain(recorded
     assert rules(found) == expected
     for finding in found:
         assert finding.gain_ms is finding.gain_percent is None
-        assert "recorded with with_stack" in finding.evidence
+        assert "recorded with with_stack=True" in finding.evidence
 
 
 # --- on traces of other people's trainings: what was looked at, one by one ---
@@ -216,14 +216,15 @@ REAL = {
     "odd-no-distributed-info": [],
     "sampled-128ranks-rank0": ["device-pauses", "exposed-communication"],
     "sampled-128ranks-rank1": ["device-pauses", "exposed-communication"],
-    "triton-compile": [],
+    "triton-compile": ["kernels-below-limit"],
     "v100-resnet-train-5steps": ["float32-products"],
 }
 """The A100, B200, H100 and MI300 idle for 60 to 90% of a step between small kernels; the V100 multiplies float32
 without tensor cores and is never idle; the MI210 transposes images around its convolutions for a seventh of the time;
 the ranks of the large job communicate for a quarter of the step while nothing computes, and their devices pause for up
 to 64 ms at once while the optimizer computes on the host; those of the A100 pause while DDP unflattens gradients. The
-program of AlexNet makes its context and loads cuDNN for 42 of 43 s, and one launch of the MI250 takes 6.5 of 9.3 ms."""
+program of AlexNet makes its context and loads cuDNN for 42 of 43 s, and one launch of the MI250 takes 6.5 of 9.3 ms.
+The attention that was compiled for an MI300X does 1.1 * 10^12 operations in 3.68 ms, 23% of what its datasheet says."""
 
 
 def found_in(path, caplog):

@@ -8,13 +8,16 @@ import pytest
 import torch
 
 import perfhooks
-from perfhooks import findings
-from perfhooks.run.capture import Cost, Place
+from perfhooks import findings, testing
+from perfhooks.run.capture import Capture, Cost, Place
 from perfhooks.run.circumstances import Circumstances
+from perfhooks.testing import annotation, op, step_mark
 from perfhooks.trace import read
 
 SCHEDULE = "wait=2 warmup=1 active=3 repeat=1"
 STEPS = 6
+MS = 1_000_000
+"""Nanoseconds."""
 
 
 @pytest.fixture(autouse=True)
@@ -81,3 +84,23 @@ def test_convolutions_that_torch_itself_unfolds_are_no_finding(tmp_path):
     assert "slow-convolution" not in found(replace(capture, circumstances=Circumstances()), trace), "nobody asked"
     off = replace(capture, circumstances=Circumstances(onednn=False))
     assert "slow-convolution" in found(off, trace)
+
+
+def test_the_state_that_an_optimizer_makes_once_is_no_time_of_its_updates(tmp_path):
+    """Of an update of 50 ms it takes 30; fused or not, it is made in the first one."""
+    events = [
+        event
+        for begin in (0, 100 * MS)
+        for event in (
+            step_mark(begin // (100 * MS), begin, begin + 100 * MS),
+            annotation("forward", begin, begin + 50 * MS),
+            annotation("Optimizer.step#Adam.step", begin + 50 * MS, begin + 100 * MS),
+            op("aten::zeros_like", begin + 50 * MS, begin + 80 * MS),
+            op("aten::zero_", begin + 51 * MS, begin + 79 * MS),
+            *(op("aten::add_", begin + at * MS // 2, begin + at * MS // 2 + 1000) for at in range(162, 198)),
+        )
+    ]
+    finding = found(Capture(first=0, last=1, reached=2), read(testing.write_trace(tmp_path / "t.json", events)))
+    assert finding["optimizer-loop"].title == "Adam updates its parameters one by one, for 20 ms in a step."
+    assert finding["optimizer-loop"].gain_ms == pytest.approx(10)
+    assert not any("zero_" in line for line in finding["optimizer-loop"].evidence)

@@ -67,6 +67,13 @@ def test_nothing_is_wrong_only_where_four_fifths_are_accounted_for(share, expect
     assert window_data.reduce(WHOLE, trace)["findings"]["accounted"] == share / 100
 
 
+def test_what_recording_takes_half_of_is_not_said_to_have_no_name(tmp_path):
+    """Without a name may be what the recorder does between two operators."""
+    trace = trace_of(tmp_path, half_named(50))
+    cost = Cost(idle_step_ms=60.0, recorded_step_ms=100.0)
+    assert set(found(replace(WHOLE, cost=cost), trace)) == {"profiler-overhead"}
+
+
 def test_what_a_device_does_meanwhile_has_a_name(tmp_path):
     """The host is ahead of it, and says nothing of where the time goes."""
     trace = trace_of(
@@ -78,6 +85,13 @@ def test_what_a_device_does_meanwhile_has_a_name(tmp_path):
         ),
     )
     assert "unnamed-time" not in found(WHOLE, trace)
+
+
+@pytest.mark.parametrize(("queued", "is_found"), [(0.02, True), (0.1, True), (0.4, False)])
+def test_what_has_no_name_on_a_busy_machine_may_be_the_wait_for_a_processor(queued, is_found, tmp_path):
+    """Half of the step has no name."""
+    told = replace(WHOLE, circumstances=Circumstances(queued=queued))
+    assert ("unnamed-time" in found(told, trace_of(tmp_path, half_named(50)))) == is_found
 
 
 @pytest.mark.parametrize(("extra", "is_advised"), [([], True), ([python_frame], False)], ids=["no stacks", "stacks"])
@@ -97,9 +111,13 @@ def test_what_is_said_to_take_the_wait_ran_in_it(tmp_path):
     events = [
         *loading(40),
         *(python_frame(*each) for begin in (0, 100 * MS) for each in loading_and_training(begin)),
+        python_frame("train.py(1): train", 0, 199 * MS),
+        python_frame("data.py(9): decode", 10 * MS, 29 * MS),
     ]
     finding = found(WHOLE, trace_of(tmp_path, events))["waiting-for-data"]
-    assert "data.py(3): __getitem__: 38 ms" in finding.evidence
+    assert finding.evidence[-2:] == ("data.py(3): __getitem__: 28.5 ms", "data.py(9): decode: 9.5 ms"), (
+        "of each its own"
+    )
     assert not any("loss" in line for line in finding.evidence)
 
 
@@ -138,6 +156,28 @@ def test_a_window_of_the_validation_itself_is_not_told_to_validate_less(tmp_path
     assert found(replace(WHOLE, stage="validate"), trace) == {}
 
 
+@pytest.mark.parametrize(
+    ("name", "of", "is_found"), [("", (0, 1), True), (" (auto)", (0,), True), (" (auto)", (0, 1), False)]
+)
+def test_what_every_step_does_in_evaluation_mode_is_no_validation_unless_somebody_says_so(name, of, is_found, tmp_path):
+    """A target network of reinforcement learning, or a teacher, is a part of the training."""
+    trace = trace_of(tmp_path, with_part(f"validation{name}", 30, of=of))
+    assert ("validation-in-steps" in found(WHOLE, trace)) == is_found
+
+
+@pytest.mark.parametrize(
+    ("loss", "computed", "is_found"),
+    [("nll_loss_forward", 3, True), ("nll_loss_forward", 1, False), ("mse_loss", 2, True), ("l1_loss", 3, False)],
+)
+def test_an_evaluation_in_every_step_is_told_by_losses_that_are_not_passed_back(loss, computed, is_found, tmp_path):
+    """As where a small graph is learned, and each update is followed by a loss and a score of what is held back."""
+    events = [*with_part("validation (auto)", 30)]
+    for begin in (0, 100 * MS):
+        events += [op(f"aten::{loss}", begin + at * MS, begin + (at + 1) * MS) for at in range(computed)]
+        events += [op(f"aten::{loss.removesuffix('_forward')}_backward", begin + 50 * MS, begin + 51 * MS)]
+    assert ("validation-in-steps" in found(WHOLE, trace_of(tmp_path, events))) == is_found
+
+
 def test_fetches_of_a_validation_are_no_wait_of_the_training(tmp_path):
     """In each step of 100 ms those take 40 ms, and the batch to train on 1 ms."""
     loader = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -150,7 +190,7 @@ def test_fetches_of_a_validation_are_no_wait_of_the_training(tmp_path):
             annotation(loader, begin + 10 * MS, begin + 50 * MS),
             annotation("validation (auto)", begin + 50 * MS, begin + 99 * MS),
         ]
-    assert list(found(WHOLE, trace_of(tmp_path, events))) == ["validation-in-steps"]
+    assert list(found(WHOLE, trace_of(tmp_path, events))) == []
 
 
 def test_figures_are_of_steps_of_the_usual_kind(tmp_path):
@@ -215,8 +255,9 @@ def test_what_the_timeline_saw_of_the_wait_is_what_is_said(tmp_path):
     ]
     trace = trace_of(tmp_path, events)
     cost = Cost(idle_step_ms=104.0, recorded_step_ms=1000.0)
-    blind = found(replace(WHOLE, cost=cost), trace).get("waiting-for-data")
-    assert blind is None or blind.gain_ms is None or abs(blind.gain_ms - 51) > 10, "without the timeline it is a guess"
+    assert found(replace(WHOLE, cost=cost), trace)["waiting-for-data"].title.startswith("The step waits 950 ms"), (
+        "blind"
+    )
     finding = found(replace(WHOLE, cost=replace(cost, idle_data_ms=51.0)), trace)["waiting-for-data"]
     assert finding.gain_ms == pytest.approx(51)
     assert finding.gain_percent == pytest.approx(100 * 51 / 104)
@@ -241,12 +282,12 @@ def test_what_a_device_does_during_the_wait_is_no_gain_of_the_timeline_either(tm
     for number in (0, 1):
         begin = 100 * number * MS
         events += [
-            launch(number + 1, begin + 1000, begin + 2000),
+            launch(number + 1, begin + 10 * MS - 2000, begin + 10 * MS - 1000),
             kernel(number + 1, begin + 10 * MS, begin + 40 * MS),
         ]
     cost = Cost(idle_step_ms=80.0, idle_data_ms=50.0, recorded_step_ms=100.0)
     finding = found(replace(WHOLE, cost=cost), trace_of(tmp_path, events))["waiting-for-data"]
-    assert finding.gain_ms == pytest.approx(20)
+    assert finding.gain_ms == pytest.approx(20, abs=0.01)
     assert finding.title == "The step waits 20 ms for data, 25% of its time."
 
 
@@ -263,20 +304,21 @@ def loading(milliseconds, name="_SingleProcessDataLoaderIter", wall=100):
 
 
 @pytest.mark.parametrize(
-    ("wait", "circumstances", "workers"),
+    ("wait", "circumstances", "workers", "gain"),
     [
-        (40, Circumstances(cores=16, ranks=1, threads=1), 1),
-        (75, Circumstances(cores=16, ranks=1, threads=1), 3),
-        (75, Circumstances(cores=16, ranks=8, threads=1), 1),
-        (90, Circumstances(cores=16, ranks=2, threads=1), 7),
+        (40, Circumstances(cores=16, ranks=1, threads=1), 1, 40),
+        (75, Circumstances(cores=16, ranks=1, threads=1), 3, 75),
+        (75, Circumstances(cores=16, ranks=8, threads=1), 1, 25),
+        (90, Circumstances(cores=16, ranks=2, threads=1), 7, 100 - 90 / 7),
     ],
     ids=["one is enough", "three are needed", "eight ranks share the processors", "no more than are to spare"],
 )
-def test_the_number_of_workers_is_that_which_is_needed_and_fits(wait, circumstances, workers, tmp_path):
+def test_the_number_of_workers_is_that_which_is_needed_and_fits(wait, circumstances, workers, gain, tmp_path):
+    """What is gained is what they can do: one worker that takes 75 ms for a batch lets no step take less."""
     capture = replace(WHOLE, circumstances=circumstances)
     finding = found(capture, trace_of(tmp_path, loading(wait)))["waiting-for-data"]
     assert finding.code == f"DataLoader(..., num_workers={workers}, persistent_workers=True)"
-    assert finding.gain_ms == wait
+    assert finding.gain_ms == pytest.approx(gain)
 
 
 def test_no_worker_is_advised_where_no_processor_is_to_spare(tmp_path):
@@ -338,7 +380,10 @@ def waiting_in(tmp_path, queued, wait=40):
 
 def test_where_processors_are_short_that_comes_first_and_no_gain_is_promised(tmp_path):
     first, second = waiting_in(tmp_path, 0.2)
-    assert first.title == "The training waited for a processor for 20% of its time."
+    assert (
+        first.title
+        == "The training waited for a processor for 20% of its time: all times here are longer than it needs."
+    )
     assert (second.rule, second.gain_ms, second.concerns_ms) == ("waiting-for-data", None, 40)
     assert "too long" in second.estimate
     assert "No processor is to spare for workers" in second.advice

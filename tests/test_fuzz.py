@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ast
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import warm
 
 from perfhooks import handlers
 from perfhooks.command.actions import show
@@ -18,41 +17,40 @@ USES -= {"startup"}  # no trace has it
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "fuzz.py"
 
 
-@pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "written"])
-def test_damaged_traces_are_read_or_refused(tmp_path, recorded):
+@pytest.fixture
+def fuzz(channel, tmp_path):
+    """Runs it; gives what it prints when nothing fails, by lines."""
+
+    def run(*words, **environment):
+        words = (*words, "--keep", tmp_path)
+        how = {"folder": tmp_path, "environment": os.environ | environment, "timeout": 300}
+        done = warm.run(channel, SCRIPT, *words, **how)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.splitlines()
+
+    return run
+
+
+def test_damaged_traces_are_read_or_refused(fuzz, traces):
     """All that can be made of a trace is made of what is left of some, and nothing is raised but a TraceError."""
-    environment = os.environ | ({} if recorded else {"PERFHOOKS_TRACES": str(tmp_path)})
-    command = [
-        sys.executable,
-        str(SCRIPT),
-        "--cases",
-        "200",
-        "--folders",
-        "0",
-        "--all",
-        "0.02",
-        "--keep",
-        str(tmp_path),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
-    counts, made, *_ = done.stdout.splitlines()
+    words = ["--cases", "200", "--folders", "0", "--all", "0.02"]
+    counts, made, *_ = fuzz(*words, PERFHOOKS_TRACES=str(traces))
     assert counts.startswith("200 cases: {")
     assert set(ast.literal_eval(made.removeprefix("made "))) >= USES
 
 
-@pytest.mark.parametrize("kind", ["baselines", "requests"])
-def test_what_else_others_may_write_is_taken_or_refused(tmp_path, kind):
-    command = [sys.executable, str(SCRIPT), "--of", kind, "--cases", "80", "--keep", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    counts = ast.literal_eval(done.stdout.splitlines()[0].removeprefix("80 cases: "))
-    assert len(counts) == 2, "some are good, some are not"
-    assert sum(counts.values()) == 80
+def test_what_else_others_may_write_is_taken_or_refused(fuzz):
+    lines = fuzz("--of", "baselines", "requests", "--cases", "80")
+    found = [ast.literal_eval(line.removeprefix("80 cases: ")) for line in lines if line.startswith("80 cases: ")]
+    assert [len(counts) for counts in found] == [2, 2], "some are good, some are not"
+    assert [sum(counts.values()) for counts in found] == [80, 80]
 
 
-def test_calls_of_any_operator_with_any_arguments_stay_within_their_bounds(tmp_path):
-    command = [sys.executable, str(SCRIPT), "--of", "calls", "--cases", "2", "--keep", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.startswith("2 cases: {")
+def test_where_no_trace_is_recorded_one_is_written(fuzz, tmp_path):
+    lines = fuzz("--cases", "9", "--folders", "0", "--only", "flame", PERFHOOKS_TRACES=str(tmp_path))
+    assert "read" in lines[0]
+    assert lines[1].startswith("made {'flame': ")
+
+
+def test_calls_of_any_operator_with_any_arguments_stay_within_their_bounds(fuzz):
+    assert fuzz("--of", "calls", "--cases", "2")[0].startswith("2 cases: {")

@@ -7,7 +7,7 @@ from perfhooks.report import window_data
 from perfhooks.run.capture import Capture
 from perfhooks.testing import PID, annotation, kernel, launch, op, python_frame, step_mark
 from perfhooks.trace import read
-from perfhooks.trace.tables import gaps
+from perfhooks.trace.window import Tables
 
 MS = 1_000_000
 
@@ -20,7 +20,12 @@ def work(number, start, end):
     return [launch(number, start - 20, start - 10), kernel(number, start, end)]
 
 
-def test_a_gap_names_what_lasted_for_half_of_it_and_the_innermost_of_that(tmp_path):
+def table_of(trace):
+    return Tables(trace).gaps
+
+
+def test_a_gap_names_the_cause_that_took_most_of_it(tmp_path):
+    """What is called in a function is its own cause, however long the function lasts."""
     events = [
         step_mark(3, 0, 400 * MS),
         *work(1, 10 * MS, 20 * MS),
@@ -32,13 +37,16 @@ def test_a_gap_names_what_lasted_for_half_of_it_and_the_innermost_of_that(tmp_pa
         op("aten::roll", 23 * MS, 40 * MS),
         python_frame("other.py(1): work", 0, 399 * MS, tid=PID + 1),
     ]
-    table = gaps.table(trace_of(tmp_path, events))
-    assert table.select("step", "line", "label", "operator", "call").rows() == [
-        (3, "clip.py(9): resize", "prepare", None, None),
-        (3, "train.py(3): main", None, None, None),
+    table = table_of(trace_of(tmp_path, events))
+    assert table.select("step", "cause", "name", "line").rows() == [
+        (3, "code between operators", None, "clip.py(9): resize"),
+        (3, "code between operators", None, "train.py(3): main"),
+        (3, "code between operators", None, "train.py(3): main"),
+        (3, "code between operators", None, "train.py(3): main"),
     ]
-    assert table["gap_ms"].to_list() == pytest.approx([270, 30])
-    assert table["start_ms"].to_list() == pytest.approx([20, 300])
+    assert table["gap_ms"].to_list() == pytest.approx([270, 60, 30, 10])
+    assert table["cause_ms"].to_list() == pytest.approx([242, 59, 30, 10], abs=0.001)
+    assert table["start_ms"].to_list() == pytest.approx([20, 340, 300, 0])
 
 
 def test_there_are_ten_at_most_the_longest_first(tmp_path):
@@ -46,11 +54,11 @@ def test_there_are_ten_at_most_the_longest_first(tmp_path):
     for number in range(1, 15):
         events += work(number, time, time + MS)
         time += (1 + number) * MS
-    lengths = gaps.table(trace_of(tmp_path, events))["gap_ms"].to_list()
+    lengths = table_of(trace_of(tmp_path, events))["gap_ms"].to_list()
     assert lengths == pytest.approx(list(range(13, 3, -1)))
 
 
 def test_without_a_device_there_are_none_and_the_page_is_whole(tmp_path):
     trace = trace_of(tmp_path, [op("a", 0, 5)])
-    assert gaps.table(trace).height == 0
+    assert table_of(trace).height == 0
     assert "problems" not in window_data.reduce(Capture(), trace)

@@ -24,6 +24,7 @@ from perfhooks.finishing.finish import _cost
 from perfhooks.finishing.leftovers import finish_all
 from perfhooks.guard import logger, speak_up
 from perfhooks.recording import handover
+from perfhooks.recording.window import Window
 from perfhooks.recording.windows import Windows
 from perfhooks.run.capture import Capture
 from perfhooks.run.timeline import HEADER
@@ -95,6 +96,26 @@ def test_a_callable_that_ends_the_training_does_not_cost_the_window(ending):
         loop(prof, 2)
     assert prof.wait(60)
     assert facts("train-000000-000000")["artifacts"] == ["rank0.steps.csv"]
+
+
+def test_a_trace_that_cannot_be_saved_costs_one_line_and_no_other_window(monkeypatch, caplog):
+    """As where the disk is full for a while."""
+
+    def save(window, path, real=Window.save):
+        if window.first == 1:
+            raise OSError(28, "No space left on device")
+        real(window, path)
+
+    monkeypatch.setattr(Window, "save", save)
+    seen = []
+    wanted = [lambda window: seen.append(window.first), "steps"]
+    with Profiler(schedule="wait=1 warmup=0 active=1 repeat=2", on_trace_ready=wanted, out="runs", run="r",
+                  background=False) as prof:  # fmt: skip
+        loop(prof, 5)
+    (said,) = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+    assert said.startswith("saving the trace of train-000001-000001 failed (OSError")
+    assert seen == [1, 3], "who asked to see it sees it nevertheless"
+    assert [path.parent.name for path in Path("runs/r").glob("*/rank0.steps.csv")] == ["train-000003-000003"]
 
 
 def test_a_finished_window_knows_what_other_steps_waited_for_data(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 from perfhooks import labels, testing
 from perfhooks.report import window_data
 from perfhooks.report.data import Share
-from perfhooks.report.headline import headline, of_window, summary
+from perfhooks.report.headline import headline, summary
 from perfhooks.run.capture import Capture, Cost
 from perfhooks.run.circumstances import Circumstances
 from perfhooks.testing import annotation, kernel, launch, step_mark
@@ -22,18 +22,19 @@ from perfhooks.trace.window import Tables
 MS = 1_000_000
 
 
-def test_a_device_is_never_busier_than_always(tmp_path):
-    """Where the host launches ahead, a step's work goes on for longer than the step."""
+def test_a_device_is_busy_with_any_work_within_the_wall_of_a_step(tmp_path):
+    """Where the host launches ahead, a step's work goes on after it, and is that of the next one's wall."""
     events = [step_mark(0, 0, 100), launch(1, 10, 20), kernel(1, 150, 250), launch(2, 20, 30), kernel(2, 260, 340)]
     table = steps.table(read(testing.write_trace(tmp_path / "t.json", events)))
-    assert headline(table).endswith("device busy 95%")
-    assert summary(table)["busy_share"] == pytest.approx(180 / 190)
+    assert headline(table).endswith("device busy 0%")
+    events += [step_mark(1, 100, 300)]
+    table = steps.table(read(testing.write_trace(tmp_path / "t.json", events)))
+    assert headline(table).endswith("device busy 47%")
+    assert summary(table)["busy_share"] == pytest.approx(140 / 300)
 
 
 def test_a_device_that_works_for_a_part_of_the_step_is_busy_for_that_part():
-    table = pl.DataFrame(
-        {"step": [3, 4], "wall_ms": [100.0, 100.0], "device_span_ms": [30.0, None], "busy_ms": [25.0, None]}
-    )
+    table = pl.DataFrame({"step": [3, 4], "wall_ms": [100.0, 100.0], "device_busy_ms": [25.0, None]})
     table = table.with_columns(pl.lit(0.0).alias(f"{part}_ms") for part in labels.PARTS)
     assert headline(table) == "steps 3-4: 100 ms each, device busy 25%"
 
@@ -123,21 +124,38 @@ def test_where_the_forward_pass_or_nothing_is_all_of_a_step_what_is_largest_in_i
     assert headline(table, operators) == f"steps 1-2: 100 ms each, {said}"
 
 
-# --- what makes the times of a window doubtful comes first ---
+# --- beside it stands what a step takes when nobody records, and before it what makes its times doubtful ---
 
 
 @pytest.mark.parametrize(
-    ("capture", "begins"),
+    ("cost", "queued", "said"),
     [
-        (Capture(circumstances=Circumstances(queued=0.8)), "80% of the time no processor was free; steps 0-1: 100 ms"),
-        (Capture(circumstances=Circumstances(queued=0.04)), "steps 0-1: 100 ms each"),
-        (Capture(cost=Cost(idle_step_ms=60, recorded_step_ms=100)), "60 ms a step when nobody records; recorded steps"),
-        (Capture(cost=Cost(idle_step_ms=80, recorded_step_ms=100)), "steps 0-1: 100 ms each"),
+        (Cost(), 0.8, "80% of the time no processor was free; steps 0-1: 100 ms each"),
+        (Cost(), 0.04, "steps 0-1: 100 ms each"),
+        (Cost(idle_step_ms=80, recorded_step_ms=100), None, "steps 0-1: 100 ms each; 80 ms a step when nobody records"),
+        (
+            Cost(idle_step_ms=60, recorded_step_ms=100),
+            None,
+            "60 ms a step when nobody records; recorded steps 0-1: 100",
+        ),
+        (
+            Cost(idle_step_ms=160, idle_data_ms=40, recorded_step_ms=100),
+            0.5,
+            "50% of the time no processor was free; 160",
+        ),
+        (
+            Cost(idle_step_ms=160, idle_data_ms=40, recorded_step_ms=100),
+            None,
+            "160 ms a step when nobody records, 25% wa",
+        ),
     ],
-    ids=["busy", "quiet", "recording is dear", "recording is cheap"],
+    ids=["busy", "quiet", "near", "recording is dear", "all at once", "the recorded steps were quick"],
 )
-def test_what_makes_times_doubtful_is_said_first(capture, begins, tmp_path):
-    trace = read(
-        testing.write_trace(tmp_path / "t.json", steps_of(tmp_path, (100, "forward", 50), (100, "forward", 50)))
-    )
-    assert of_window(replace(capture, last=1), trace).startswith(begins)
+def test_the_unrecorded_step_stands_beside_the_recorded_ones_or_before_them(cost, queued, said):
+    capture = Capture(headline="steps 0-1: 100 ms each", last=1, cost=cost)
+    assert replace(capture, circumstances=Circumstances(queued=queued)).line.startswith(said)
+
+
+def test_nothing_is_said_beside_a_recording_without_steps():
+    capture = Capture(headline="from start to stop", last=None, cost=Cost(idle_step_ms=1, recorded_step_ms=100))
+    assert capture.line == "from start to stop"

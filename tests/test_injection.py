@@ -1,9 +1,11 @@
 """What `perfhooks run` puts into a program: whatever fails in it, the program is as it was, and one line says why."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import filelock
 import pytest
 from test_launching import RUN, done, ours, windows
 
@@ -21,6 +23,10 @@ print("trained")
 """
 
 
+NO_TORCH = ("torch.py", "")
+"""Where nothing of ours comes to work with it, the name of torch is enough: its import takes 4 s."""
+
+
 def run(folder, script, *files, **options):
     """The exit code, what it says, and our lines, of a script with files beside it; the command is given elsewhere."""
     beside = folder / "beside"
@@ -36,37 +42,47 @@ def test_files_with_the_names_of_modules_of_ours_are_the_scripts_own(tmp_path):
     """Nothing of ours is read from there, and what the script imports are its files."""
     files = {"msgspec": "msgspec/__init__.py", "perfhooks": "perfhooks.py", "statistics": "statistics.py"}
     script = "import torch, msgspec, perfhooks, statistics\nprint(msgspec.MINE, perfhooks.MINE, statistics.MINE)"
-    code, out, said = run(tmp_path, script, *((file, "MINE = __file__") for file in files.values()))
+    code, out, said = run(tmp_path, script, NO_TORCH, *((file, "MINE = __file__") for file in files.values()))
     assert (code, out) == (0, [str(tmp_path / "beside" / file) for file in files.values()])
     assert len(said) == 1
-    assert "beside the script lies what has the name of a module of ours: msgspec, perfhooks, statistics)" in said[0]
+    assert (
+        "beside the script or in PYTHONPATH lies what has the name of a module of ours: msgspec, perfhooks, statistics)"
+        in said[0]
+    )
     assert not (tmp_path / "perf").exists()
 
 
-def hooked(body):
-    """The training behind an import hook that somebody has put before all others."""
-    return f"import sys\nclass Hook:\n    {body}\nsys.meta_path.insert(0, Hook())\n{TRAINING}"
+def hooked(body, program=TRAINING):
+    """A program behind an import hook that somebody has put before all others."""
+    return f"import sys\nclass Hook:\n    {body}\nsys.meta_path.insert(0, Hook())\n{program}"
 
 
 @pytest.mark.parametrize(
     "error",
     ["RuntimeError('two\\nlines of \"text\" \\\\')", "SystemExit(3)"],
 )
-def test_an_environment_in_which_ours_cannot_be_imported_is_one_line(tmp_path, error):
+def test_an_environment_in_which_ours_cannot_be_imported_is_one_line(tmp_path, error, monkeypatch):
+    """It is left in the folder for temporary files, whatever that is called."""
+    (tmp_path / "für 😀").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "für 😀"))
     body = f"""def find_spec(self, name, path=None, target=None):
         if name == "msgspec":
             raise {error}"""
-    code, out, said = run(tmp_path, hooked(body))
+    code, out, said = run(tmp_path, hooked(body, "import torch; print('trained')"), NO_TORCH)
     assert (code, out) == (0, ["trained"])
     assert len(said) == 1
     assert said[0].startswith("perfhooks: nothing was recorded: ")
     assert f" cannot use perfhooks ({error.partition('(')[0]}: " in said[0]
 
 
-def test_hooks_of_old_folders_that_are_no_packages_and_names_that_nobody_needs_are_in_nobodys_way(tmp_path):
+def test_hooks_of_old_libraries_in_pythonpath_and_names_that_nobody_needs_are_in_nobodys_way(tmp_path):
+    """Nor are folders that are no packages."""
+    installed = tmp_path / "installed"
+    (installed / "filelock-3.dist-info").mkdir(parents=True)
+    shutil.copytree(Path(filelock.__file__).parent, installed / "filelock")
     script = hooked("def find_module(self, name, path=None): return None")
     files = (("msgspec/data.txt", ""), ("statistics/data.txt", ""), ("schedule.py", ""), ("errors.py", ""))
-    code, out, said = run(tmp_path, script, *files)
+    code, out, said = run(tmp_path, script, *files, env={"PYTHONPATH": str(installed)})
     assert (code, out) == (0, ["trained"]), said
     assert windows(tmp_path)
 

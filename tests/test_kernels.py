@@ -327,3 +327,19 @@ def test_the_handler_writes_nothing_where_none_did(tmp_path):
 def test_the_handler_refuses_bad_options(options):
     with pytest.raises(OptionError):
         KernelTable(**options)
+
+
+def test_work_of_a_cuda_graph_has_the_name_that_it_was_recorded_under(tmp_path):
+    """As ``torch.cuda.graph_annotations.mark_kernels`` gives it; the one call that replays the graph is of no use."""
+    replay = [testing.op("replay", 0, 90, external=3), testing.launch(5, 1, 2, name="cudaGraphLaunch", external=3)]
+    node = {"external": 3, "name": "gemm"}
+    events = [
+        testing.kernel(5, 10, 20, **node, graph_node_id=7),
+        testing.kernel(5, 20, 40, **node, graph_node_id=8),
+        testing.kernel(5, 40, 60, external=3, name="eager"),
+    ]
+    events[0]["args"]["name"], events[1]["args"]["name"] = "attention", "mlp"
+    events[2]["args"]["name"] = "no node of a graph"
+    table = kernels.by_launch(read(testing.write_trace(tmp_path / "t.json", [*replay, *events])))
+    spent = {operator: nanos(total) for operator, total in table.select("operator", "total_ms").rows()}
+    assert spent == {"attention": 10, "mlp": 20, "replay": 20}

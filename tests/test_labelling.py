@@ -24,11 +24,16 @@ from warm import Process
 import perfhooks
 from perfhooks import labels
 from perfhooks.recording import labelling
+from perfhooks.run.capture import Place
 from perfhooks.trace import read
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.tables import steps
 
-PLACES = ((nn.Module, "__call__"), (torch.autograd, "backward"), (torch, "save"), (torch.distributed.Work, "wait"))
+READER = torch.utils.data.dataloader._BaseDataLoaderIter
+PLACES = (
+    *((nn.Module, "__call__"), (torch.autograd, "backward"), (torch, "save"), (torch.distributed.Work, "wait")),
+    (READER, "__next__"),
+)
 SCHEDULE = "wait=1 warmup=1 active=2 repeat=1"
 
 
@@ -71,6 +76,22 @@ def record(folder, body, *, steps=5, schedule=SCHEDULE, **options):
             body(prof, step)
             prof.step()
     return Recorded(folder)
+
+
+@pytest.mark.parametrize("how", ["steps()", "a loader in a loop"])
+def test_the_settings_of_the_loader_that_feeds_the_training_are_kept(tmp_path, how):
+    """And not those of a validation, whose loader is read without gradients, or in fewer of the steps."""
+    training = DataLoader(torch.ones(20, 1), batch_size=4, pin_memory=False)
+    options = {"out": tmp_path, "run": "run", "background": False, "on_error": "raise"}
+    with perfhooks.Profiler(schedule=SCHEDULE, **options) as prof:
+        for step, _ in enumerate(prof.steps(training) if how == "steps()" else training):
+            with torch.set_grad_enabled(step == 3):
+                list(DataLoader(torch.ones(64, 1), batch_size=16))
+            if how != "steps()":
+                prof.step()
+    (facts,) = tmp_path.glob("run/*/rank0.capture.json")
+    loader = Place(facts.parent).load().circumstances.loader
+    assert (loader.batch_size, loader.num_workers, loader.persistent_workers) == (4, 0, False)
 
 
 def model(width=64, depth=3):

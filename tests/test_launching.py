@@ -20,6 +20,7 @@ from unittest import mock
 
 import launched_training
 import pytest
+import warm
 from finished_runs import windows_of
 from typer.testing import CliRunner
 
@@ -35,26 +36,34 @@ from perfhooks.run.publishing import publish_json
 HERE = Path(__file__).parent
 SCRIPT = str(HERE / "launched_training.py")
 SCHEDULE = "skip_first=4 wait=0 warmup=1 active=4 repeat=1"
-RUN = [sys.executable, "-m", "perfhooks", "run", "--schedule", SCHEDULE, "--run", "it", "--handler", "steps"]
+WORDS = ["--schedule", SCHEDULE, "--run", "it", "--handler", "steps"]
 """The page takes the most time of all: only where it is looked at."""
+ENDLESS = ["--schedule", "wait=0 warmup=0 active=1000000", "--run", "it", "--handler", "steps"]
+RUN = [sys.executable, "-m", "perfhooks", "run", *WORDS]
+"""Where it matters how a Python begins and what it imports."""
 
 
-def started(folder, *command, **options):
-    return subprocess.Popen(
-        [str(word) for word in command],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={name: value for name, value in os.environ.items() if name != VARIABLE} | options.pop("env", {}),
-        **options,
+@pytest.fixture
+def start(channel, tmp_path):
+    """Starts `perfhooks run` in the test's folder, in a process that has imported torch."""
+    begun = []
+
+    def start(*words):
+        begun.append(warm.beginning(channel, tmp_path, "run", *words))
+        return begun[-1]
+
+    yield start
+    for process in begun:
+        process.close()
+
+
+def done(folder, *command, env=()):
+    clean = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    words = [str(word) for word in command]
+    process = subprocess.run(
+        words, cwd=folder, env=clean | dict(env), capture_output=True, text=True, timeout=300, check=False
     )
-
-
-def done(folder, *command, **options):
-    process = started(folder, *command, **options)
-    out, err = process.communicate(timeout=300)
-    return process.returncode, out, err
+    return process.returncode, process.stdout, process.stderr
 
 
 def windows(folder, run="it"):
@@ -80,8 +89,9 @@ def ours(err):
 
 
 @pytest.fixture(scope="module")
-def bare(tmp_path_factory):
-    return done(tmp_path_factory.mktemp("bare"), sys.executable, SCRIPT, "raw")
+def bare(channel):
+    process = warm.run(channel, HERE / "launched_training.py", "raw", timeout=120)
+    return process.returncode, process.stdout
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +101,7 @@ def launched(tmp_path_factory):
 
 
 def test_output_and_exit_code_are_those_of_the_script_to_the_last_bit(bare, launched):
-    (code, out, _), (_, (launched_code, launched_out, _)) = bare, launched
+    (code, out), (_, (launched_code, launched_out, _)) = bare, launched
     assert (launched_code, launched_out) == (code, out)
     assert code == 0
     assert "loss" in out
@@ -134,10 +144,10 @@ def test_what_came_before_the_first_step_is_told(launched):
     assert max(imports, key=imports.get) == "torch"
 
 
-def test_steps_and_operators_are_those_of_a_loop_that_was_changed_by_hand(tmp_path):
-    by_hand = done(tmp_path, sys.executable, SCRIPT, "by_hand")
-    launched = done(tmp_path, *RUN, "--handler", "operators", SCRIPT, "plain")
-    assert by_hand[0] == launched[0] == 0, by_hand[2] + launched[2]
+def test_steps_and_operators_are_those_of_a_loop_that_was_changed_by_hand(channel, launch, tmp_path):
+    by_hand = warm.run(channel, HERE / "launched_training.py", "by_hand", folder=tmp_path, timeout=120)
+    launched = launch(*WORDS, "--handler", "operators", SCRIPT, "plain")
+    assert by_hand.returncode == launched.returncode == 0, by_hand.stderr + launched.stderr
     assert windows(tmp_path, "by-hand") == windows(tmp_path, "it") == ["train-000005-000008"]
     tables = [rows(tmp_path / f"perf/{name}/train-000005-000008/rank0.operators.csv") for name in ("by-hand", "it")]
     counts = [{row["name"]: row["count"] for row in table if row["name"].startswith("aten::")} for table in tables]
@@ -166,16 +176,13 @@ def test_nothing_is_compiled_otherwise_or_again(tmp_path, capsys):
 # --- neither fetch nor update ---
 
 
-def test_a_program_without_steps_has_its_page_while_it_goes_on_and_another_one_once_it_trains(tmp_path):
-    command = [*RUN[:4], "--patience", "0.1", "--run", "it", "--handler", "page", "--handler", "steps"]
-    process = started(tmp_path, *command, "--schedule", SCHEDULE, SCRIPT, "endless", stdin=subprocess.PIPE)
+def test_a_program_without_steps_has_its_page_while_it_goes_on_and_another_one_once_it_trains(start, tmp_path):
+    process = start(*WORDS, "--patience", "0.1", "--handler", "page", SCRIPT, "endless")
     page = tmp_path / "perf/it/report.json"
     deadline = time.monotonic() + 120
     while not page.exists() and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.05)
     told = json.loads((tmp_path / "perf/it/run.json").read_text())["steps_by"]["what"]
-    process.stdin.close()
-    process.stdin = None
     _, err = process.communicate(timeout=300)
     assert (process.returncode, told) == (0, "call"), err
     assert windows(tmp_path) == ["predict-000001", "train-000005-000008"]
@@ -217,26 +224,23 @@ def test_what_comes_before_the_first_step_is_told_by_the_files_that_run(file, fu
 # --- how it ends ---
 
 
-def test_an_exception_ends_it_as_ever_and_the_window_says_why(tmp_path):
-    command = [*RUN[:4], "--schedule", "wait=0 warmup=0 active=1000", "--run", "it", "--handler", "steps"]
-    code, _, err = done(tmp_path, *command, SCRIPT, "fails")
-    assert code == 1
-    assert 'raise RuntimeError("as planted")' in err
+def test_an_exception_ends_it_as_ever_and_the_window_says_why(launch, tmp_path):
+    done = launch(*ENDLESS, SCRIPT, "fails")
+    assert done.returncode == 1
+    assert 'raise RuntimeError("as planted")' in done.stderr
     assert capture(tmp_path)["partial"] == "RuntimeError: as planted"
 
 
-def test_the_exit_code_is_that_of_the_script(tmp_path):
-    code, _, _ = done(tmp_path, *RUN, SCRIPT, "exits")
-    assert code == 3
+def test_the_exit_code_is_that_of_the_script(launch, tmp_path):
+    assert launch(*WORDS, SCRIPT, "exits").returncode == 3
     assert windows(tmp_path) == ["train-000005-000008"]
 
 
 @pytest.mark.parametrize(
     ("number", "code", "cause"), [("SIGINT", -2, "KeyboardInterrupt"), ("SIGTERM", -15, "SIGTERM")]
 )
-def test_a_signal_ends_it_as_ever_and_keeps_the_window(tmp_path, number, code, cause):
-    command = [*RUN[:4], "--schedule", "wait=0 warmup=0 active=1000000", "--run", "it", "--handler", "steps"]
-    process = started(tmp_path, *command, SCRIPT, "waits")
+def test_a_signal_ends_it_as_ever_and_keeps_the_window(start, tmp_path, number, code, cause):
+    process = start(*ENDLESS, SCRIPT, "waits")
     assert process.stdout.readline() == "ready\n"
     process.send_signal(getattr(signal, number))
     _, err = process.communicate(timeout=120)
@@ -301,24 +305,28 @@ def test_it_says_why_nothing_was_recorded(tmp_path):
     assert not (tmp_path / "perf").exists()
 
 
-def test_it_says_what_was_not_heard_where_nothing_was_recorded(tmp_path):
-    code, _, err = done(tmp_path, *RUN, sys.executable, "-c", "import torch; torch.ones(3)")
-    assert code == 0, err
-    assert ours(err)[-1].startswith("perfhooks: nothing was recorded: the main thread called no module, passed no ")
+def test_it_says_what_was_not_heard_where_nothing_was_recorded(launch, tmp_path):
+    (tmp_path / "ones.py").write_text("import torch; torch.ones(3)")
+    done = launch(*WORDS, "ones.py")
+    assert done.returncode == 0, done.stderr
+    assert ours(done.stderr)[-1].startswith(
+        "perfhooks: nothing was recorded: the main thread called no module, passed no "
+    )
 
 
-def test_a_script_with_a_profiler_of_its_own_is_left_alone(tmp_path):
-    code, _, err = done(tmp_path, *RUN, SCRIPT, "by_hand")
-    assert code == 0, err
+def test_a_script_with_a_profiler_of_its_own_is_left_alone(launch, tmp_path):
+    done = launch(*WORDS, SCRIPT, "by_hand")
+    assert done.returncode == 0, done.stderr
     assert windows(tmp_path, "by-hand") == ["train-000005-000008"]
     assert not (tmp_path / "perf/it").exists()
-    assert ours(err)[-1] == "perfhooks: nothing was recorded: the script profiles itself with perfhooks", err
+    assert ours(done.stderr)[-1] == "perfhooks: nothing was recorded: the script profiles itself with perfhooks"
 
 
-def test_a_profiler_that_the_script_starts_inside_our_window_records_what_it_would_without_us(tmp_path):
+def test_a_profiler_that_the_script_starts_inside_our_window_records_what_it_would_without_us(launch, tmp_path):
     """The same two calls in each of four steps; ours ends there, and says so in one line."""
-    code, out, err = done(tmp_path, *RUN, SCRIPT, "profiled_late")
-    assert (code, out.splitlines()[0]) == (0, "own 8"), err
+    done = launch(*WORDS, SCRIPT, "profiled_late")
+    err = done.stderr
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "own 8"), err
     assert capture(tmp_path)["partial"] == "the script starts a profiler of its own"
     said = [line for line in ours(err) if "records nothing more: the script starts a profiler of its own" in line]
     assert len(said) == 1, err
@@ -406,6 +414,14 @@ def test_ranks_are_numbers_and_spans_of_them_each_once_in_order():
         run.numbers(["0", "x"], "0,x")
 
 
+def test_activities_that_words_do_not_say_are_a_json_list():
+    """As in a configuration file."""
+    config = {"cuda": {"profiler_configs": [{"type": "CuspyConfig"}]}}
+    assert run.written_out(json.dumps(["cpu", config])) == ["cpu", config]
+    with pytest.raises(OptionError, match="activities must be words such as cpu,cuda or a JSON list, got"):
+        run.written_out("[cpu]")
+
+
 @pytest.mark.parametrize(
     ("given", "becomes"),
     [
@@ -475,14 +491,14 @@ def test_the_last_word_comes_when_the_command_has_ended(monkeypatch, is_told):
     if not is_told:
         monkeypatch.setattr(os, "pidfd_open", mock.Mock(side_effect=OSError), raising=False)
     command = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    waiting = threading.Thread(target=farewell._await, args=[command.pid], daemon=True)
+    waiting = threading.Thread(target=farewell._await, args=[command.pid, farewell._opened(command.pid)], daemon=True)
     waiting.start()
     waiting.join(0.3)
     assert waiting.is_alive()
     command.stdin.close()
     waiting.join(60)
     assert not waiting.is_alive()
-    farewell._await(command.pid)  # it has ended long ago
+    farewell._await(command.pid, farewell._opened(command.pid))  # it has ended long ago
     command.wait()
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 from test_early import FAST
-from test_launching import RUN, done, rows
+from test_launching import WORDS, rows
+
+from perfhooks.run.capture import Place
 
 LIGHTNING = """
 import lightning as L
@@ -64,35 +66,47 @@ Trainer(
 @pytest.mark.parametrize(
     ("framework", "script"), [("lightning", LIGHTNING), ("mmengine", MMENGINE), ("transformers", TRANSFORMERS)]
 )
-def test_the_frameworks_own_face_takes_over(tmp_path, framework, script):
+def test_the_frameworks_own_face_takes_over(launch_framework, tmp_path, framework, script):
     pytest.importorskip(framework)
     (tmp_path / "train.py").write_text(script)
-    code, _, err = done(tmp_path, *RUN, "train.py")
-    assert code == 0, err
+    done = launch_framework(*WORDS, "train.py")
+    assert done.returncode == 0, done.stderr
+    err = done.stderr
     (window,) = tmp_path.rglob("train-000005-000008")
     assert window.parent.name == "it"
     assert window.parent.parent.name == "perf"
     assert [row["step"] for row in rows(window / "rank0.steps.csv")] == ["5", "6", "7", "8"]
     startup = {row["phase"]: float(row["seconds"]) for row in rows(window.parent / "rank0.startup.csv")}
-    assert {"python", "imports"} <= set(startup), "the start ends with the first update"
+    # what a warm process has imported already is no part of its start
+    assert "python" in startup, "the start ends with the first update"
+    told = Place(window).load().circumstances
+    called = {"lightning": "Lightning", "mmengine": "mmengine", "transformers": "the Trainer"}
+    assert (told.framework, told.is_launched) == (called[framework], True), "advice is given in its words"
+    assert (told.loader.num_workers, told.loader.batch_size) == (
+        0,
+        {"mmengine": 4, "transformers": 8}.get(framework, 1),
+    )
     assert '"steps_by": null' in (window.parent / "run.json").read_text(), "the framework says what a step is"
     assert sum("steps 5-8" in line for line in err.splitlines() if line.startswith("perfhooks: ")) == 1, err
 
 
 @pytest.mark.parametrize(
-    ("framework", "script", "fewer", "recorded"),
+    ("framework", "script", "recorded"),
     [
-        ("lightning", LIGHTNING, ("max_steps=12", "max_steps=5"), "23"),
-        ("mmengine", MMENGINE, ("48", "16"), "123"),
-        ("transformers", TRANSFORMERS, ("range(96)", "range(32)"), "12"),
+        ("lightning", LIGHTNING.replace("max_steps=12", "max_steps=5"), "23"),
+        ("mmengine", MMENGINE.replace("48", "16"), "123"),
+        ("transformers", TRANSFORMERS.replace("range(96)", "range(32)"), "12"),
     ],
 )
-def test_a_fit_of_few_batches_leaves_a_page_in_the_frameworks_own_folder(tmp_path, framework, script, fewer, recorded):
+def test_a_fit_of_few_batches_leaves_a_page_in_the_frameworks_own_folder(
+    launch_framework, tmp_path, framework, script, recorded
+):
     """Its first steps are kept until the face has a window, and here it has none; Lightning checks its sanity first."""
     pytest.importorskip(framework)
-    (tmp_path / "train.py").write_text(script.replace(*fewer))
-    code, _, err = done(tmp_path, *FAST, "train.py")
-    assert code == 0, err
+    (tmp_path / "train.py").write_text(script)
+    done = launch_framework(*FAST, "train.py")
+    assert done.returncode == 0, done.stderr
+    err = done.stderr
     assert "no window" not in err
     assert "nothing was recorded" not in err
     (steps,) = tmp_path.rglob("rank0.steps.csv")
@@ -101,3 +115,23 @@ def test_a_fit_of_few_batches_leaves_a_page_in_the_frameworks_own_folder(tmp_pat
     last = [line for line in err.splitlines() if line.startswith("perfhooks: ")][-1]
     assert ": nothing" not in last, err
     assert last.endswith(str(steps.parents[1])), err
+
+
+def test_a_plain_loop_after_a_trainer_has_a_run_of_its_own(launch_framework, tmp_path):
+    """From the fortieth update on, whose steps are counted anew; the name that was given is the first one's."""
+    pytest.importorskip("lightning")
+    (tmp_path / "train.py").write_text(f"""{LIGHTNING}
+import torch
+
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(60):
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+""")
+    done = launch_framework(*WORDS, "train.py")
+    assert done.returncode == 0, done.stderr
+    windows = sorted(tmp_path.rglob("train-000005-000008"))
+    assert [window.parent.name for window in windows] == ["it", "it-2"]
+    assert [Place(window).load().circumstances.framework for window in windows] == ["Lightning", ""]
+    assert sum("steps 5-8" in line for line in done.stderr.splitlines() if line.startswith("perfhooks: ")) == 2

@@ -39,9 +39,10 @@ def test_it_takes_every_option_of_the_profiler_but_the_stage():
     assert callback.profilers["train"]._course.options == DEFAULTS
 
 
+@pytest.mark.usefixtures("even_pace")
 def test_out_of_the_box_it_records_one_small_window_into_the_log_folder(tmp_path):
     callback = ProfilerCallback()
-    fit(tmp_path, callback, steps=20)
+    fit(tmp_path, callback, steps=16)
     found = windows(callback, tmp_path, "latest")
     assert found == {"train-000012-000014": [12, 13, 14]}
     window = tmp_path / "perf" / "latest" / "train-000012-000014"

@@ -94,8 +94,8 @@ def test_a_configuration_file_says_everything(tmp_path, monkeypatch):
 def test_every_form_of_a_schedule_means_in_a_file_what_it_means_in_python(schedule, tmp_path, monkeypatch):
     from_file = configured(tmp_path, monkeypatch, {"schedule": schedule}, run=False)
     in_python = ProfilerCallback(schedule)
-    assert {stage: repr(each._course.requests.base) for stage, each in from_file.profilers.items()} == {
-        stage: repr(each._course.requests.base) for stage, each in in_python.profilers.items()
+    assert {stage: str(each._course.requests.base) for stage, each in from_file.profilers.items()} == {
+        stage: str(each._course.requests.base) for stage, each in in_python.profilers.items()
     }
 
 

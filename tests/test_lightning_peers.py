@@ -233,6 +233,7 @@ def test_every_argument_of_lightnings_own_profiler_is_known():
     assert own <= {*SUCCESSORS["Lightning's PyTorchProfiler"]}
 
 
+@pytest.mark.usefixtures("even_pace")
 def test_the_page_about_lightnings_own_profiler_is_true_line_by_line(tmp_path, monkeypatch):
     """Each pair of its calls is taken by both, and the call of ours gives what the line says."""
     monkeypatch.chdir(tmp_path)

@@ -2,29 +2,13 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import warm
 from lightning_training import read
 
 HERE = Path(__file__).parent
-
-
-def run(code, folder, *launcher):
-    """Run some code as a script in a folder, beside our test modules."""
-    script = folder / "train.py"
-    script.write_text(code, encoding="utf-8")
-    return subprocess.run(
-        [sys.executable, *launcher, str(script)],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])},
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
 
 
 FIT = """\
@@ -56,8 +40,8 @@ print("other Lightning:", "{other}" in sys.modules)
 @pytest.mark.parametrize(
     ("framework", "other"), [("lightning.pytorch", "pytorch_lightning"), ("pytorch_lightning", "lightning.pytorch")]
 )
-def test_it_works_with_either_lightning_and_does_not_import_the_other(framework, other, tmp_path):
-    done = run(FIT.format(framework=framework, other=other), tmp_path)
+def test_it_works_with_either_lightning_and_does_not_import_the_other(framework, other, run_script, tmp_path):
+    done = run_script(FIT.format(framework=framework, other=other))
     assert done.returncode == 0, done.stderr
     assert "other Lightning: False" in done.stdout
     rows = read(tmp_path / "perf" / "run" / "train-000001-000002" / "rank0.steps.csv")
@@ -65,9 +49,9 @@ def test_it_works_with_either_lightning_and_does_not_import_the_other(framework,
     assert all(float(row[f"{part}_ms"]) > 0 for row in rows for part in ("data", "forward", "backward", "optimizer"))
 
 
-def test_without_lightning_it_says_what_to_install(tmp_path):
+def test_without_lightning_it_says_what_to_install(run_script):
     code = "import sys\nsys.modules['lightning'] = sys.modules['pytorch_lightning'] = None\nimport perfhooks_lightning"
-    done = run(code, tmp_path)
+    done = run_script(code)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         "ModuleNotFoundError: perfhooks_lightning needs Lightning: pip install 'perfhooks[lightning]'"
@@ -75,7 +59,6 @@ def test_without_lightning_it_says_what_to_install(tmp_path):
 
 
 TWO_RANKS = """\
-import sys
 import lightning.pytorch as pl
 from lightning_training import ProfilerCallback, QUIET, Tiny, batches
 
@@ -93,10 +76,11 @@ for folder, options in {"all": {}, "one": {"ranks": [0]}}.items():
 """
 
 
-def test_two_ranks_meet_in_one_folder_and_may_be_chosen(tmp_path):
-    launcher = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0", "--rdzv-backend=c10d")
-    done = run(TWO_RANKS, tmp_path, *launcher)
-    assert done.returncode == 0, done.stderr[-4000:]
+def test_two_ranks_meet_in_one_folder_and_may_be_chosen(frameworks, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(f"import sys; sys.path.append({str(HERE)!r})\n{TWO_RANKS}")
+    done = warm.ranks(frameworks, script, folder=tmp_path, environment=dict(os.environ), timeout=180)
+    assert [each.returncode for each in done] == [0, 0], [each.stderr[-4000:] for each in done]
     windows = ("train-000001-000002", "validate-000001-000002")
     for folder, ranks in {"all": {0, 1}, "one": {0}}.items():
         (manifest,) = {path.resolve() for path in (tmp_path / folder).glob("perf/*/run.json")}

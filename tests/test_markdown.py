@@ -121,3 +121,9 @@ def test_a_window_without_a_share_is_said_to_have_its_details_in_files(tmp_path)
     folder = make_run(tmp_path / "r", None, [8.0] * 30)
     Place(folder / "train-000003-000004").save(Capture(first=3, last=4))
     assert "details of this window are in its files" in markdown.of_run(folder)
+
+
+def test_a_run_without_a_window_says_what_it_was(tmp_path):
+    text = markdown.of_run(make_run(tmp_path / "r", None, [8.0] * 30))
+    assert text.startswith("# r\n")
+    assert "rank0.timeline.csv" in text

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -15,7 +13,8 @@ SPAWN = """
 import sys, torch, torch.distributed as dist, torch.multiprocessing as mp, perfhooks
 
 def work(rank, meet):
-    with perfhooks.Profiler(schedule="wait=2 warmup=0 active=1 repeat=1", out="runs", on_trace_ready="steps") as prof:
+    options = dict(out="runs", on_trace_ready="steps", background=False)
+    with perfhooks.Profiler(schedule="wait=2 warmup=0 active=1 repeat=1", **options) as prof:
         dist.init_process_group("gloo", init_method="file://" + meet, rank=rank, world_size=2)
         for _ in range(4):
             torch.ones(3) + 1
@@ -23,17 +22,13 @@ def work(rank, meet):
         dist.barrier()
 
 if __name__ == "__main__":
-    mp.spawn(work, (sys.argv[1],), nprocs=2)
+    mp.start_processes(work, (sys.argv[1],), nprocs=2, start_method="fork")
 """
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
-def test_ranks_that_start_before_the_process_group_meet_in_one_run(tmp_path):
-    (tmp_path / "train.py").write_text(SPAWN)
-    done = subprocess.run(
-        [sys.executable, "train.py", str(tmp_path / "meet")], cwd=tmp_path, capture_output=True, text=True,
-        timeout=240, check=False,
-    )  # fmt: skip
+def test_ranks_that_start_before_the_process_group_meet_in_one_run(run_script, tmp_path):
+    done = run_script(SPAWN, tmp_path / "meet", timeout=240)
     assert done.returncode == 0, done.stderr
     (run,) = [path for path in (tmp_path / "runs").iterdir() if not path.is_symlink()]
     window = run / "train-000002-000002"

@@ -87,7 +87,8 @@ def test_a_flexible_runner_is_profiled_like_the_other(tmp_path):
     assert steps(made) == [5, 6, 7, 11, 12, 13]
 
 
-def test_without_a_schedule_iterations_12_to_14_are_recorded(tmp_path):
+@pytest.mark.usefixtures("even_pace")
+def test_without_a_schedule_a_window_begins_once_the_pace_has_settled(tmp_path):
     assert names(trained(tmp_path, {"type": "perfhooks_mmengine.ProfilerHook"})) == ["train-000012-000014"]
 
 

@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ import pytest
 pytest.importorskip("mmengine")
 
 import mmengine_ends
+import warm
 from filelock import FileLock
 from mmengine.hooks import Hook
 from mmengine_training import capture, rows, runner, steps, tidy, validation, windows
@@ -25,18 +24,14 @@ if not hasattr(os, "fork"):
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory):
+def ended(frameworks, shared_folder):
     """The folder of all cases, and their exit codes; made once, also where several processes share the tests."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "ends"
+    folder = shared_folder / "ends"
     codes = folder / "codes.json"
     with FileLock(f"{folder}.lock"):
         if not codes.exists():
             folder.mkdir()
-            paths = [str(HERE), str(HERE.parent / "integrations"), str(HERE.parent)]
-            environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-            command = [sys.executable, HERE / "mmengine_ends.py", folder]
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+            done = warm.run(frameworks, HERE / "mmengine_ends.py", folder, timeout=300)
             assert done.returncode == 0, done.stderr
     return folder, json.loads(codes.read_text())
 

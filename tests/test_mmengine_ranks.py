@@ -2,11 +2,10 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import warm
 
 pytest.importorskip("mmengine")
 
@@ -19,13 +18,10 @@ if not hasattr(os, "fork"):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(frameworks, tmp_path_factory):
     """What two ranks left."""
     folder = tmp_path_factory.mktemp("ranks")
-    paths = [str(HERE), str(HERE.parent / "integrations"), str(HERE.parent)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, HERE / "mmengine_ranks.py", folder]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = warm.run(frameworks, HERE / "mmengine_ranks.py", folder, timeout=120)
     assert done.returncode == 0, done.stderr
     return folder
 

@@ -156,3 +156,40 @@ def test_what_is_no_list_of_names_names_nothing(tmp_path, said):
     assert modules.qualified_names(trace) == {}
     good = testing.write_trace(tmp_path / "good.json", events, **{labels.MODULE_NAMES: {"A": ["net.a"], "B": ["b"]}})
     assert modules.qualified_names(read(good)) == {"A_0": "net.a"}
+
+
+@pytest.fixture
+def annotate():
+    """Gives nodes of CUDA graphs annotations as torch keeps them while it records a graph, which needs a GPU."""
+    kept = pytest.importorskip("torch.cuda._graph_annotations")
+    yield kept._merge_annotation
+    kept._reset_kernel_annotations()
+
+
+def test_parts_of_cuda_graphs_bear_the_names_that_torch_keeps_of_their_nodes(tmp_path, annotate):
+    """By Kineto, which writes the numbers of the nodes alone; beside them, ours are in the metadata."""
+    for node, annotation in (
+        (1, {"name": "mlp"}),
+        (2, {"name": "mlp", "autograd_phase": "backward"}),
+        (3, {"dtype": 1}),
+    ):
+        annotate((9 << 32) + node, annotation)
+    kept = recorded(tmp_path, lambda: torch.ones(2) + 1, with_stack=False).metadata[labels.GRAPH_REGIONS]
+    replay = [testing.launch(5, 1, 2, name="cudaGraphLaunch"), testing.launch(6, 3, 4)]
+    work = [testing.kernel(5, 10 * node, 10 * node + node, graph_node_id=(9 << 32) + node) for node in (1, 2, 3)]
+    path = testing.write_trace(
+        tmp_path / "t.json", [*replay, *work, testing.kernel(6, 50, 60)], **{labels.GRAPH_REGIONS: kept}
+    )
+    (row,) = modules.table(read(path)).select("path", "forward_device_ms", "backward_device_ms").rows()
+    assert row == ("mlp", 1e-6, 2e-6)
+    path = testing.write_trace(tmp_path / "t.json", [*replay, *work], **{labels.GRAPH_REGIONS: [["a", 1, 2]]})
+    assert not modules.table(read(path)).height, "a trace is data, and may say anything"
+    nobody = [testing.launch(6, 3, 4), testing.kernel(6, 50, 60)]
+    path = testing.write_trace(tmp_path / "t.json", nobody, **{labels.GRAPH_REGIONS: [["a", "", [-1, 0]]]})
+    assert not modules.table(read(path)).height, "what is in no graph has no number"
+    path = testing.write_trace(tmp_path / "t.json", [testing.op("aten::x", 0, 9)], **{labels.GRAPH_REGIONS: kept})
+    assert not modules.table(read(path)).height, "no device worked"
+
+
+def test_without_cuda_graphs_that_somebody_annotated_nothing_is_written_about_them(tmp_path):
+    assert labels.GRAPH_REGIONS not in recorded(tmp_path, lambda: torch.ones(2) + 1).metadata

@@ -5,15 +5,17 @@ from __future__ import annotations
 import weakref
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from perfhooks import Capture, Modules, testing
+from perfhooks.report import run_data, window_data
 from perfhooks.trace import Kind, read
 from perfhooks.trace.nesting import host, intervals
 from perfhooks.trace.nesting.slices import nest
-from perfhooks.trace.tables import modules
+from perfhooks.trace.tables import modules, operators
 
 NODE = "autograd::engine::evaluate_function: "
 AUTOGRAD = 999
@@ -124,6 +126,68 @@ def test_a_module_is_one_however_deep_in_python_it_is_called(tmp_path):
     assert table(tmp_path, events).select("path", "calls").rows() == [("A_0", 2)]
 
 
+def annotated(number, start, end, name, **args):
+    event = testing.kernel(number, start, end, graph_node_id=7)
+    event["args"] |= {"name": name, **args}
+    return event
+
+
+def replayed():
+    """A network replays what was captured of it, forward and backward, in one call; another replays in no module."""
+    calls = [module("Net_0", 0, 100), module("Head_0", 80, 95)]
+    calls += [testing.launch(1, 10, 20, name="cudaGraphLaunch"), testing.launch(2, 82, 84)]
+    calls += [testing.launch(3, 110, 120, name="cudaGraphLaunch")]
+    work = [annotated(1, 30, 40, "mlp"), annotated(1, 40, 60, "attention"), annotated(1, 60, 63, "mlp")]
+    work += [annotated(1, 63, 70, "mlp", autograd_phase="backward"), testing.kernel(1, 70, 75, graph_node_id=8)]
+    work += [testing.kernel(2, 90, 94), annotated(3, 130, 190, "mlp")]
+    return [*calls, *work]
+
+
+def test_what_is_named_in_a_cuda_graph_is_a_row_below_the_module_that_replays_it(tmp_path):
+    found = table(tmp_path, replayed())
+    assert times(found, "forward_device_ms", "backward_device_ms") == {
+        "Net_0": (42, 7),
+        "Net_0/mlp": (13, 7),
+        "Net_0/attention": (20, 0),
+        "Net_0/Head_0": (4, 0),
+        "mlp": (60, 0),
+    }
+    assert found["path"].to_list() == ["Net_0", "Net_0/mlp", "Net_0/attention", "Net_0/Head_0", "mlp"]
+    of_host = found.select("calls", "forward_ms", "forward_self_ms", "backward_ms")
+    assert [row == (None,) * 4 for row in of_host.iter_rows()] == [False, True, True, False, True]
+    trace = read(tmp_path / "t.json")
+    assert modules.model(trace, found) == "Net", "a region is no model"
+    kernels = operators.table(trace, by="module").filter(pl.col("kind") == "kernel")
+    assert times(kernels.rename({"module": "path"}), "device_ms") == {
+        "Net_0/mlp": (20,), "Net_0/attention": (20,), "Net_0": (5,), "Net_0/Head_0": (4,), "mlp": (60,),
+    }  # fmt: skip  # as above
+
+
+def test_the_page_keeps_the_regions_that_take_most_of_the_device(tmp_path, monkeypatch):
+    """The host spends nothing in them, so that its time alone would cut them off first."""
+    monkeypatch.setattr(window_data, "_ROWS", 1)
+    short = [module(f"Short_{number}", 200 + number, 201 + number) for number in range(20)]
+    path = testing.write_trace(tmp_path / "t.json", [*replayed(), *short])
+    (details,) = run_data.from_trace(path)["windows"][0]["details"].values()
+    assert details["modules"]["rows"]["name"] == ["Net_0", "mlp", "attention", "mlp"]
+    assert details["modules"]["count"] == 25
+
+
+def test_without_stacks_there_are_the_regions_of_cuda_graphs_alone(tmp_path):
+    found = table(tmp_path, [each for each in replayed() if each["cat"] != "python_function"])
+    assert times(found, "forward_device_ms", "backward_device_ms") == {"mlp": (73, 7), "attention": (20, 0)}
+    assert modules.model(read(tmp_path / "t.json"), found) is None
+
+
+def test_regions_below_modules_that_are_nested_too_deep_stand_below_none(tmp_path, monkeypatch):
+    """Each would write the path of all the modules around it again."""
+    monkeypatch.setattr(modules, "_MOST", 16)
+    monkeypatch.setattr(modules, "_MOST_PER_SLICE", 0)
+    paths = set(table(tmp_path, replayed())["path"])
+    assert {"Net_0", "mlp", "attention"} <= paths
+    assert not {"Net_0/mlp", "Net_0/attention"} & paths
+
+
 def test_what_a_trace_cannot_tell_is_null(tmp_path):
     found = table(tmp_path, [module("A_0", 0, 50)])
     columns = ("forward_device_ms", "backward_ms", "backward_device_ms")
@@ -230,3 +294,50 @@ def test_the_tree_is_made_once_and_goes_with_its_trace(tmp_path):
 def test_the_handler_writes_one_file(tmp_path):
     trace = read(testing.write_trace(tmp_path / "t.json", planted(linked=True)))
     assert [artifact.name for artifact in Modules().artifacts(Capture(), trace)] == ["modules.csv"]
+
+
+def model_of(tmp_path, events):
+    trace = read(testing.write_trace(tmp_path / "t.json", events))
+    return modules.model(trace, modules.table(trace))
+
+
+@pytest.mark.parametrize(
+    ("events", "model"),
+    [
+        ([module("Net_0", 0, 800), module("Loss_0", 800, 900)], "Net"),
+        ([module("Net_0", 0, 500), module("Loss_0", 500, 510), module("Net_0", 600, 900)], "Net"),
+        ([module("Generator_0", 0, 500), module("Discriminator_0", 500, 1000)], "Generator, Discriminator"),
+        (
+            [module("DistributedDataParallel_0", 0, 800), module("OptimizedModule_0", 5, 795), module("Net_0", 9, 790)],
+            "Net",
+        ),
+        ([module("DistributedDataParallel_0", 0, 800), module("A_0", 5, 300), module("B_0", 300, 700)], None),
+        ([module("OptimizedModule_0", 0, 800)], None),
+        ([module("FSDPLlama_0", 0, 800)], "Llama"),
+        ([module("FSDPnet_0", 0, 800)], "FSDPnet"),
+        ([module(f"Layer{place}_0", 100 * place, 100 * place + 100) for place in range(9)], None),
+        ([testing.op("aten::mm", 0, 10)], None),
+    ],
+)
+def test_the_model_is_the_outermost_module_that_holds_most_of_the_time(tmp_path, events, model):
+    """Where no device works, of the time of modules; what is around a model is none."""
+    assert model_of(tmp_path, events) == model
+
+
+def launched(number, at, span, **options):
+    return [testing.launch(number, at, at + 1, **options), testing.kernel(number, 1000 + at, 1000 + at + span)]
+
+
+@pytest.mark.parametrize(
+    ("events", "model"),
+    [
+        # the host is long in an encoder, and the device in a transformer
+        ([module("Encoder_0", 0, 500), *launched(1, 1, 10), module("Net_0", 500, 600), *launched(2, 501, 90)], "Net"),
+        # a sampler, beside a graph of which no module is recorded
+        ([module("Sampler_0", 0, 10), *launched(1, 1, 5), *launched(2, 50, 300, name="cudaGraphLaunch")], None),
+        # a graph that is captured: the device does nothing yet
+        ([module("Net_0", 0, 900), *launched(1, 950, 5)], "Net"),
+    ],
+)
+def test_the_model_is_what_the_device_works_for(tmp_path, events, model):
+    assert model_of(tmp_path, events) == model

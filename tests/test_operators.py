@@ -173,6 +173,17 @@ def test_work_without_an_external_id_belongs_to_where_it_was_launched(tmp_path):
     assert table(tmp_path, events)["mm"]["self_device_ms"] == pytest.approx(100e-6)
 
 
+def test_what_a_label_launches_without_an_operator_is_the_labels(tmp_path):
+    """Whether other calls name operators, as Kineto's do, or none does, as those of torch's next recorder."""
+    for number in (1, 0):
+        events = [testing.annotation("fused", 0, 90), testing.launch(1, 10, 12), testing.kernel(1, 100, 107)]
+        events += [testing.op("aten::x", 50, 80, external=1), testing.launch(2, 60, 62, external=number)]
+        found = table(tmp_path, [*events, testing.kernel(2, 107, 110, external=number)])
+        own = [found[name]["self_device_ms"] for name in ("fused", "aten::x")]
+        assert own == pytest.approx([7e-6, 3e-6])
+        assert [found[name]["device_ms"] for name in ("fused", "aten::x")] == pytest.approx([1e-5, 3e-6])
+
+
 def test_what_a_trace_cannot_tell_is_null(tmp_path):
     found = table(tmp_path, [testing.op("mm", 10, 50)])
     assert [found["mm"][column] for column in ("device_ms", "cpu_bytes", "device_bytes")] == [None] * 3

@@ -3,13 +3,12 @@
 import csv
 import io
 import re
-import subprocess
-import sys
 from urllib.parse import parse_qs
 
 import browser
 import msgspec
 import pytest
+import warm
 from many_ranks import ManyRanks
 
 from perfhooks import report, words
@@ -53,13 +52,11 @@ def chromium():
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory):
+def recorded(channel, tmp_path_factory):
     """The folder of a small real run, with two windows."""
     out = tmp_path_factory.mktemp("out")
     (out / "loop.py").write_text(LOOP)
-    done = subprocess.run(
-        [sys.executable, out / "loop.py", out], capture_output=True, text=True, check=False, timeout=300
-    )
+    done = warm.run(channel, out / "loop.py", out, timeout=300)
     assert done.returncode == 0, done.stderr
     return out / "r"
 
@@ -123,6 +120,24 @@ def test_the_page_begins_with_the_users_labels_and_sorts_them_and_functions_wher
         assert texts(chromium, f"#{table} tbody td:first-child") == first[::-1]
     chromium.run("document.querySelector('#labels [data-key=all]').click()")
     assert "ProfilerStep*" in texts(chromium, "#labels tbody td:first-child")
+
+
+def test_counters_have_lanes_beside_the_steps_and_a_trace_without_them_has_none(chromium, tmp_path):
+    marks = [step_mark(number, number * 10_000_000, (number + 1) * 10_000_000) for number in range(3)]
+    samples = [
+        {"ph": "C", "name": name, "pid": "GPU 0 Counters", "ts": time * 1000.0, "args": {"": value}}
+        for name, values in (("Power (W)", (100.0, 700.0, 300.0)), ("<b>Clock (MHz)", (1980.0, 1200.0, 1980.0)))
+        for time, value in zip((0, 10, 20), values, strict=True)
+    ]
+    chromium.open(of_trace(write_trace(tmp_path / "t.json", [*marks, *samples]), tmp_path))
+    chromium.wait("document.querySelector('.counters .main-svg')")
+    assert texts(chromium, ".counters .annotation-text") == ["Power (W), device 0", "<b>Clock (MHz), device 0"]
+    drawn = "document.querySelector('.counters .figure').data.map(each => [each.x, each.y].map(v => [v[0], v.at(-1)]))"
+    assert chromium.run(drawn) == [[[0, 30], [100, 300]], [[0, 30], [1980, 1980]]]
+    assert chromium.run("document.querySelector('.counters .figure').data[0].y.filter(w => w === 700).length") == 2 * 66
+    assert_quiet(chromium)
+    chromium.open(of_trace(write_trace(tmp_path / "none.json", marks), tmp_path))
+    assert texts(chromium, ".counters") == []
 
 
 def test_the_page_writes_numbers_as_everything_else_does(chromium, recorded):
@@ -221,8 +236,9 @@ def test_that_the_machine_was_busy_is_said_before_any_time_and_first_of_what_to_
     details = given["windows"][-1]["details"]["0"]
     finding = {"estimate": "", "advice": "", "code": "", "evidence": []}
     large = {**finding, "rule": "r", "title": "It waits.", "gain_ms": 1000.0, "gain_percent": 90.0}
-    busy = {**finding, "rule": "busy-machine", "title": "No processor.", "gain_ms": None, "gain_percent": None}
-    for rows, line in (([busy, large], ["No processor. All times below are longer than it needs."]), ([large], [])):
+    busy = {**finding, "rule": "b", "title": "No processor.", "gain_ms": None, "gain_percent": None}
+    busy["doubts_others"] = True
+    for rows, line in (([busy, large], ["No processor."]), ([large], [])):
         details["findings"]["rows"] = rows
         (tmp_path / "report.html").write_text(page.render(given), encoding="utf-8")
         chromium.open(tmp_path / "report.html")

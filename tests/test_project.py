@@ -224,11 +224,14 @@ OPENS_FILES = {
     "trace/reading/source.py": "a trace, of which whoever names it has seen to it that it is plain",
     "trace/reading/packing.py": "the same",
     "handlers/tensorboard.py": "the same",
+    "trace/limits/peaks.py": "a file of the user's own settings",
     "comparing/baseline.py": "a file that the user names",
     "command/actions/report.py": "the page that was just written",
     "run/publishing.py": "a trace that was found plain",
     "recording/window.py": "what this process saved, and writing",
-    **dict.fromkeys(("watching/counters.py", "run/liveness.py", "run/manifest.py"), "the kernel's files"),
+    **dict.fromkeys(
+        ("watching/counters.py", "run/liveness.py", "run/manifest.py", "run/circumstances.py"), "the kernel's files"
+    ),
 }
 """Modules that open files otherwise, and which: a run folder may come from anybody, with links and FIFOs in it."""
 
@@ -293,6 +296,7 @@ CHANGES_OTHERWISE = {
     **dict.fromkeys(("launching/farewell.py", "launching/site/sitecustomize.py"), "notes in a temporary folder"),
     "trying/child.py": "the device that forgets all",
     **dict.fromkeys(("command/run.py", "command/doctor.py"), "folders of their own, empty ones"),
+    "command/actions/peaks.py": "the folder of the user's own settings",
     **dict.fromkeys(("handlers/tensorboard.py", "testing.py"), "a folder that the user named"),
 }
 PUBLISHES = {

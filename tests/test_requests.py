@@ -7,8 +7,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from functools import partial
@@ -21,6 +19,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
+from warm import Process as Started
 
 import perfhooks
 from perfhooks import Profiler, Schedule
@@ -264,21 +263,25 @@ def test_a_running_loop_is_asked_from_the_command_line_and_by_a_signal(tmp_path)
     assert "rank 3 does not record here; those that do: 0" in str(done.exception)
 
 
-def test_the_command_exits_with_1_and_says_why_where_no_rank_has_recorded(tmp_path):
-    """A job that answers, and ends before the steps that were chosen."""
-    results = []
+def test_the_command_exits_with_1_and_says_why_where_no_rank_has_recorded(tmp_path, monkeypatch):
+    """A job that hears it, and ends before the steps that were chosen."""
+    results, heard = [], threading.Event()
+
+    def collect(post, loops, *more, real=Post.collect):
+        real(post, loops, *more)
+        if any(loop.inbox for loop in loops):
+            heard.set()
+
+    monkeypatch.setattr(Post, "collect", collect)
     with Profiler(schedule="on request", out=tmp_path, run="r", poll=0.02, **QUIET) as prof:
         prof.step()
         command = ["capture", str(tmp_path / "r"), "--timeout", "60"]
         thread = threading.Thread(target=lambda: results.append(CliRunner().invoke(app, command)))
         thread.start()
-        until = time.monotonic() + 60
-        while not list((tmp_path / "r" / "requests").glob("*.window.json")):
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        assert heard.wait(60)
     thread.join(90)
     assert results[0].exit_code == 1, results[0].output
-    assert "rank 0: nothing recorded: " in results[0].output
+    assert "rank 0: nothing recorded: the loop ended at step 1" in results[0].output
     assert windows(tmp_path / "r") == []
 
 
@@ -520,7 +523,7 @@ def post(job):
 
 def test_a_look_goes_through_a_folder_only_when_it_has_changed_or_may_have(post, monkeypatch):
     looks = []
-    monkeypatch.setattr(requests, "names", lambda run, real=requests.names: looks.append(run) or real(run))
+    monkeypatch.setattr(requests, "files", lambda run, real=requests.files: looks.append(run) or real(run))
     os.utime(post.folder, (9, 9))
     for _ in range(20):
         post.look()
@@ -534,8 +537,6 @@ def test_a_look_goes_through_a_folder_only_when_it_has_changed_or_may_have(post,
 
 def test_a_look_goes_through_so_many_files_and_no_more(job, monkeypatch):
     monkeypatch.setattr(requests, "_MOST_FILES", 50)
-    folder = job.folder / layout.REQUESTS
-    folder.mkdir()
     for _ in range(80):
         requests.call(job.folder, requests.new_id())
     assert len(requests.names(job.folder)) == 50
@@ -627,15 +628,17 @@ def know_their_pace(run):
 
 
 @pytest.fixture
-def ranks(tmp_path):
+def ranks(channel, tmp_path):
     """Two ranks, the second ten times as slow, which go on until they are told to stop."""
-    script = [sys.executable, str(Path(__file__).parent / "watched_training.py"), f"--out={tmp_path}"]
-    script += [f"--stop={tmp_path}/stop", f"--meeting={tmp_path}/meeting"]
-    path = os.pathsep.join(filter(None, [str(Path(perfhooks.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+    script = Path(__file__).parent / "watched_training.py"
+    words = [f"--out={tmp_path}", f"--stop={tmp_path}/stop", f"--meeting={tmp_path}/meeting"]
     started = [
-        subprocess.Popen(
-            [*script, f"--pause={pause}"],
-            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "PYTHONPATH": path},
+        Started(
+            channel,
+            script,
+            *words,
+            f"--pause={pause}",
+            environment={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)},
         )
         for rank, pause in enumerate((0.001, 0.01))
     ]
@@ -646,6 +649,7 @@ def ranks(tmp_path):
     (tmp_path / "stop").touch()
     for process in started:
         process.wait(60)
+        process.close()
 
 
 def assert_the_fast_rank_waited_for_the_slow_one(run):
@@ -681,7 +685,7 @@ def test_two_ranks_of_different_speed_record_the_same_steps_of_every_request(tmp
     assert len(windows(run)) == len(firsts), "each once"
     assert_the_fast_rank_waited_for_the_slow_one(run)
     ranks[1].kill()
-    ranks[1].wait()
+    ranks[1].wait(60)
     (outcome,) = Asking(run, Wish(1)).outcomes(60)
     assert (outcome.rank, outcome.problem) == (0, "")
     assert list((run / "requests").glob("*")) == []

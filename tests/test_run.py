@@ -394,6 +394,23 @@ def test_what_attempts_left_of_a_window_goes_when_it_is_finished(tmp_path):
     assert [path.name for path in place.folder.glob(".*spool*")] == [".rank1.2c3d.spool.json"]
 
 
+def test_a_worker_that_is_killed_once_a_window_is_done_has_named_it_and_its_trace_goes_later(tmp_path, monkeypatch):
+    run = Run.open(tmp_path, "r", ALONE, {})
+    place = left(run, first=2, last=4, reached=5, time=1.0)
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Place, "forget", killed)
+    with pytest.raises(KeyboardInterrupt):
+        finish(place)
+    monkeypatch.undo()
+    assert place.load().state == "done"
+    list(finish_all(run.folder))
+    assert run.manifest().windows == (place.folder.name,)
+    assert list(place.folder.glob(".*spool*")) == []
+
+
 def test_a_rank_that_died_in_a_later_attempt_left_nothing_of_that(tmp_path):
     run = Run.open(tmp_path, "r", ALONE, {})
     place = Place(run.folder / WINDOW)

@@ -16,11 +16,11 @@ from perfhooks.adapting import Parts
 from perfhooks.launching import loaders
 from perfhooks.launching.ways import Heard
 from perfhooks.run.installation import Installation
-from perfhooks.run.timeline import Timeline
+from perfhooks.run.timeline import Timeline, clock
 from perfhooks.watching import regions
 from perfhooks.watching.causes import Explainer, StepFacts
-from perfhooks.watching.counters import Counters
-from perfhooks.watching.looks import Doing, Folded, Look, Looker
+from perfhooks.watching.counters import RUNS, CountedThread, Counters
+from perfhooks.watching.looks import Doing, Folded, Look, Looker, _waits_for
 from perfhooks.watching.sampling import Frame
 from perfhooks.watching.usual import beyond
 
@@ -99,6 +99,9 @@ def test_what_a_thread_waits_for_is_what_the_system_says():
 
 @linux
 def test_a_thread_that_computes_is_seen_to_compute():
+    """And one that could, and has no processor just now, to want one: what it waits is counted afterwards."""
+    assert _waits_for((RUNS, 0)) is Doing.QUEUEING
+    assert _waits_for(None) is Doing.WAITING
     done = threading.Event()
 
     def compute():
@@ -110,6 +113,9 @@ def test_a_thread_that_computes_is_seen_to_compute():
     looker, seen = Looker(), set()
     while Doing.COMPUTING not in seen:
         seen.add(look_at(thread, looker).doing)
+        sum(range(10_000))
+    counted = CountedThread(thread.ident, thread.native_id)
+    while counted.call() != (RUNS, 0):
         sum(range(10_000))
     done.set()
     thread.join()
@@ -178,6 +184,43 @@ def test_code_that_usual_steps_do_not_run_is_the_cause_if_it_computes(doing, cau
     found = explainer(*usual).explain(facts(Look((LOOP, OTHER), 800 * MS, doing=doing)))
     assert (found.cause, found.frame) == (cause, OTHER)
     assert explainer(*usual[:5]).explain(facts(Look((LOOP, OTHER), 800 * MS))).cause == "unknown"
+
+
+def test_where_the_training_goes_on_at_the_same_place_it_has_come_to_another_loop():
+    usual = [Look((LOOP, at("first_stage"), at("training_step")), 5 * MS)] * 20
+    slow = facts(Look((LOOP, OTHER, at("training_step")), 800 * MS), after=(LOOP, OTHER, at("backward")))
+    assert explainer(*usual).explain(slow).cause == "unknown"
+    assert explainer(*usual).explain(slow._replace(after=usual[0].stack)).cause == "own code"
+    busy = explainer(*usual)
+    busy.usual.count(1000 * MS, Counters(waited_ns=0))
+    assert busy.explain(slow._replace(waited_ns=900 * MS)).cause == "busy processor"
+
+
+@pytest.mark.parametrize(
+    ("names", "before_ms", "cause"),
+    [
+        (("report",) * 10, 300, "own code"),
+        (("report",) * 10, 0, "unknown"),
+        (("report",) * 10, 40, "unknown"),
+        (("report",) * 7 + ("training_step",) * 3, 600, "unknown"),
+        (("report",) * 5, 600, "unknown"),
+    ],
+)
+def test_a_late_look_says_what_came_before_it_only_if_it_was_the_same_as_far_as_is_counted(names, before_ms, cause):
+    """And if half is covered then, a quarter of it by looks, which saw one thing; the line is not named."""
+    frames = {"training_step": at("training_step"), "report": OTHER}
+    usual = [Look((LOOP, frames["training_step"]), 5 * MS)] * 20
+    looks = [Look((LOOP, frames[name]), 40 * MS) for name in names]
+    found = explainer(*usual).explain(facts(*looks, before_ns=before_ms * MS))
+    assert found == (cause, None if cause == "unknown" else 400 * MS, None if cause == "own code" else found.frame)
+
+
+def test_a_line_that_computes_what_is_mostly_the_systems_is_memory():
+    usual = [Look((LOOP, at("training_step")), 5 * MS)] * 20
+    counted = Counters(cpu_ns=500 * MS, system_ns=300 * MS, faults=200_000, waited_ns=0)
+    seen = facts(Look((LOOP, OTHER), 500 * MS), counters=counted)
+    assert explainer(*usual).explain(seen).cause == "memory"
+    assert explainer(*usual).explain(seen._replace(counters=counted._replace(system_ns=200 * MS))).cause == "own code"
 
 
 def test_python_that_runs_for_longer_than_in_usual_steps_holds_the_interpreter():
@@ -330,16 +373,23 @@ def test_what_an_evaluation_fetches_is_no_wait_for_data():
     assert line.aside_within(900, 1000) == []
 
 
-@pytest.mark.parametrize("is_left", [False, True])
-def test_a_pass_over_a_loader_from_which_nothing_is_learned_is_set_aside(monkeypatch, is_left):
+@pytest.fixture
+def heard(monkeypatch):
+    """What is heard of loaders, and what of it is set aside."""
     module = torch.utils.data.dataloader
     for kind, name in ((module.DataLoader, "__iter__"), (module._BaseDataLoaderIter, "__next__")):
         monkeypatch.setattr(kind, name, getattr(kind, name))
     heard, aside = Heard(), []
-    waiting = SimpleNamespace(ask=lambda _: None, arrive=lambda _: None, set_aside=lambda *when: aside.append(when))
-    heard.waiting = waiting
-    signal = SimpleNamespace(heard=heard, look_at_fetch=lambda: None)
-    loaders.listen(module, signal)
+    heard.waiting = SimpleNamespace(
+        ask=lambda _: None, arrive=lambda _: None, set_aside=lambda *when: aside.append(when)
+    )
+    loaders.listen(module, SimpleNamespace(heard=heard, look_at_fetch=lambda: None))
+    return heard, aside
+
+
+@pytest.mark.parametrize("is_left", [False, True])
+def test_a_pass_over_a_loader_from_which_nothing_is_learned_is_set_aside(heard, is_left):
+    heard, aside = heard
     loader = torch.utils.data.DataLoader(range(4))
     list(loader)
     assert not aside, "nobody knows yet whether anything will be learned"
@@ -351,6 +401,32 @@ def test_a_pass_over_a_loader_from_which_nothing_is_learned_is_set_aside(monkeyp
             break
     assert len(aside) == 1
     assert aside[0][0] < aside[0][1]
+
+
+def test_each_pass_of_an_iterator_that_is_kept_is_one_also_where_the_loop_has_left_it(heard):
+    """As with persistent workers."""
+
+    class Kept(torch.utils.data.DataLoader):
+        kept = None
+
+        def _get_iterator(self):
+            if self.kept is None:
+                self.kept = super()._get_iterator()
+            self.kept._reset(self)
+            return self.kept
+
+    heard, aside = heard
+    heard.updates, loader = 1, Kept(range(4))
+    next(iter(loader))
+    assert not aside, "it is still there"
+    left = clock()
+    for _ in loader:
+        heard.updates += 1
+    ((began, ended),) = aside
+    assert began < left < ended, "it was left when the next one began, which is a training's"
+    list(loader)
+    assert len(aside) == 2
+    assert aside[1][0] > ended
 
 
 def test_a_framework_that_says_it_validates_has_that_set_aside(tmp_path):

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+import warm
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,12 +49,11 @@ def host_time(trace):
 
 
 @pytest.fixture(scope="module")
-def argwhere(tmp_path_factory):
+def argwhere(channel, tmp_path_factory):
     folder = tmp_path_factory.mktemp("stacks")
     (folder / "search.py").write_text(SCRIPT)
-    subprocess.run(
-        [sys.executable, folder / "search.py", folder / "t.json"], check=True, capture_output=True, timeout=300
-    )
+    done = warm.run(channel, folder / "search.py", folder / "t.json", timeout=300)
+    assert done.returncode == 0, done.stderr
     return read(folder / "t.json")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections import defaultdict
 from copy import deepcopy
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch.profiler import ProfilerAction, ProfilerActivity, profile
 
 from perfhooks import OptionError, Profiler
 from perfhooks.errors import NothingRecordedError
+from perfhooks.recording.like_torch import deprecated
 
 torch.set_num_threads(1)
 X = torch.ones(8, 8)
@@ -202,3 +204,27 @@ def test_autograd_profile_use_cpu_and_use_device_choose_the_activities():
     for options in ({"use_cpu": False}, {"use_cpu": True, "activities": ["cpu"]}):
         with pytest.raises(OptionError, match="use_cpu and use_device"):
             Profiler(**options)
+
+
+@pytest.mark.skipif(
+    "deprecated" not in (profile.__mro__[1].__doc__ or "").partition("with_modules")[2][:600],
+    reason="this torch does not warn of with_modules",
+)
+def test_what_torch_is_going_to_remove_is_passed_through_and_torch_says_so_once(monkeypatch, tmp_path):
+    """Every window has a recorder of its own, and each would say it."""
+    monkeypatch.setattr(deprecated, "_SAID", set())
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        windows = []
+        options = {"with_modules": True, "profile_memory": True, "record_shapes": True, "with_stack": True}
+        each_step = torch.profiler.schedule(wait=0, warmup=0, active=1, repeat=3)
+        with Profiler(activities=["cpu"], schedule=each_step, on_trace_ready=windows.append, **options) as prof:
+            for _ in range(4):
+                X @ X
+                prof.step()
+        prof.export_memory_timeline(str(tmp_path / "memory.json"), "cpu")
+    assert [window.with_modules for window in windows] == [True] * 3
+    about = [str(each.message) for each in said if each.category is FutureWarning]
+    assert [text for text in about if text.startswith("with_modules is deprecated")] == about[:1]
+    assert len([text for text in about if "`export_memory_timeline` is deprecated" in text]) == 1
+    assert (tmp_path / "memory.json").stat().st_size

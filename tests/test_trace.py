@@ -287,10 +287,10 @@ def test_an_unknown_category_on_a_stream_is_work_of_a_device(tmp_path):
     assert [Kind(kind) for kind in trace.kind[np.argsort(trace.order)]] == [Kind.KERNEL, Kind.OTHER]
 
 
-def test_external_ids_that_are_correlations_are_forgotten(tmp_path):
+def test_external_ids_that_are_correlations_give_way_to_those_of_the_operators_around(tmp_path):
     events = [op("a", 0, 9, external=3)] + [launch(number, number, number, external=number) for number in range(1, 9)]
-    trace = read(write_trace(tmp_path / "t.json", events))
-    assert set(trace.external[trace.rows(Kind.RUNTIME)]) == {-1}
+    trace = read(write_trace(tmp_path / "t.json", [*events, launch(20, 20, 20, external=20)]))
+    assert trace.external[trace.rows(Kind.RUNTIME)].tolist() == [3] * 8 + [-1]
     assert set(trace.external[trace.rows(Kind.OP)]) == {3}
 
 

@@ -41,7 +41,8 @@ def test_everything_is_read(trace, path):
     assert len(trace) == len(plain_reader.slices(path))
     assert len(trace.device_rows) == len(plain_reader.slices(path, plain_reader.WORK))
     assert trace.doubts == []
-    assert Kind.OTHER not in trace.kind
+    # of a replayed graph: functions of the host, and events
+    assert {trace.name_of(int(row)) for row in trace.rows(Kind.OTHER)} <= {"HostNode: log", "EventRecord"}
     assert (trace.launches >= 0).all()
 
 
@@ -127,9 +128,11 @@ def test_backward_is_seen_although_it_runs_on_a_thread_of_its_own(trace, path):
 
 
 @pytest.mark.parametrize("name", ["sampled-128ranks-rank0"])
-def test_external_ids_that_are_correlations_are_forgotten(trace):
+def test_external_ids_that_are_correlations_give_way_to_those_of_operators(trace):
     """In traces of torch before 2.1 they hit operators that have nothing to do with the launch."""
-    assert (trace.external[trace.rows(Kind.RUNTIME, Kind.KERNEL)] == -1).all()
+    rows = trace.rows(Kind.RUNTIME, Kind.KERNEL)
+    assert not (trace.external[rows] == trace.correlation[rows]).any()
+    assert set(trace.external[rows].tolist()) <= {-1, *trace.external[trace.rows(Kind.OP)].tolist()}
     assert (trace.external[trace.rows(Kind.OP)] > 0).all()
 
 
@@ -173,15 +176,18 @@ RECORDED = {
     "odd-no-distributed-info": (2467, [1009], 0),
 }
 
+OUTSIDE_OF_OPERATORS = {
+    "mi210-gpu-only": 5_343_422,  # all of it: there are no operators
+}
+"""Nanoseconds of work that no operator or label launched."""
+
 
 def check_known(name, trace):
     """What was looked up in each recording once."""
     table = steps.table(trace)
     assert (len(trace), table["step"].to_list(), len(trace.device_rows)) == RECORDED[name]
     spans = (trace.end - trace.start)[trace.device_rows].sum()
-    # launches outside of any operator: two Triton kernels, and a trace without operators
-    missing = {"b200-eager-stacks-shapes": 5088, "mi210-gpu-only": spans}.get(name, 0)
-    assert launched_by_operators(trace) == spans - missing
+    assert launched_by_operators(trace) == spans - OUTSIDE_OF_OPERATORS.get(name, 0)
     if name == "a100-ddp2-train-3steps":
         assert len(trace.flows.time) == 543
         assert (table["backward_ms"] > 10).all()

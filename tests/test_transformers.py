@@ -36,6 +36,7 @@ def test_it_takes_every_option_of_the_profiler_but_the_stage():
     assert ProfilerCallback(**given).profilers["train"]._course.options == DEFAULTS
 
 
+@pytest.mark.usefixtures("even_pace")
 def test_out_of_the_box_it_records_one_small_window_into_the_output_folder(tmp_path):
     callback = ProfilerCallback(background=False)
     trainer(tmp_path, callback, steps=16).train()

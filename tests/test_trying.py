@@ -313,6 +313,13 @@ def test_a_block_is_a_millisecond_or_more_and_inputs_that_change_begin_anew():
     assert seen.count(0.5) > 4
 
 
+def test_a_clock_that_stands_still_is_refused_before_calls_without_number_are_made():
+    """It took 20 GB of memory for the pieces of what changes its inputs."""
+    calls = ready.Ready(int, (), written=(torch.ones(3),))
+    with pytest.raises(OptionError, match="clock must move on"):
+        timing.Blocks(calls, lambda: 0.0)
+
+
 class Costs(TorchDispatchMode):
     """Moves a clock on by what operators would cost on a machine where memory and layout are all that counts."""
 
@@ -504,6 +511,17 @@ def test_the_variant_of_threads_runs_with_another_number_of_them_and_no_longer()
         torch.set_num_threads(2)
         call = ready.Ready(torch.get_num_threads, ())
         assert (call(), BY_NAME["threads"].changed(call)(), torch.get_num_threads()) == (2, 1, 2)
+
+
+@pytest.mark.parametrize(("cores", "wanted"), [(3, 3), (1, None), (None, None)])
+def test_a_call_of_one_thread_is_tried_with_all_processors_where_there_are_several(monkeypatch, cores, wanted):
+    """Its own setting counts, and not how many this process has."""
+    monkeypatch.setattr(variants.Circumstances, "current", lambda: Circumstances(cores=cores))
+    with safe.restored():
+        torch.set_num_threads(2)
+        call = ready.Ready(torch.get_num_threads, (), setting=lambda: safe.switched({safe.THREADS: 1}))
+        changed = BY_NAME["threads"].changed(call)
+        assert (changed and changed()) == wanted
 
 
 def test_each_call_is_compiled_for_itself_and_as_a_whole(monkeypatch):

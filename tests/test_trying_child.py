@@ -158,8 +158,9 @@ GREEDY = {
 """Small inputs, or such that are in memory once, and 200 MB or more that come of them or are copied meanwhile."""
 
 
-MEASURED = """
-import resource
+MEASURED = f"""
+import resource, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
 from test_trying_child import GREEDY, MM, signature, tensor, tried
 
 def taken(memory, *signatures):
@@ -175,10 +176,9 @@ taken(0.3, signature("outer", tensor(5000), tensor(5000)))
 """
 
 
-def test_memory_counts_results_and_copies():
+def test_memory_counts_results_and_copies(run_script):
     """Where inputs alone were counted, each took 0.4 GB or more; what is allowed can be taken nevertheless."""
-    command = [sys.executable, "-c", MEASURED]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
+    done = run_script(MEASURED, timeout=300)
     assert done.returncode == 0, done.stderr
     _, refused, allowed = (line.split("|") for line in done.stdout.splitlines())
     assert [problem for problem in refused[2:] if "--memory" not in problem] == []

@@ -21,13 +21,15 @@ from slow_parts import NAP_S, too_short
 
 import perfhooks
 from perfhooks import Profiler
+from perfhooks.recording import profiler as profiler_module
 from perfhooks.recording.ending import lifetime
 from perfhooks.run import layout, timeline
 from perfhooks.run.folder import Run
 from perfhooks.run.installation import Installation
 from perfhooks.run.timeline import Timeline
+from perfhooks.schedule import MOST_BYTES
 from perfhooks.watching import counters, slow, slow_steps, watch, watcher
-from perfhooks.watching.causes import Explainer, StepFacts
+from perfhooks.watching.causes import Explainer, Explanation, StepFacts
 from perfhooks.watching.counters import Collections, CountedThread, Counters
 from perfhooks.watching.looks import Folded, Look
 from perfhooks.watching.loops import Growth, OpenWindow, WatchedLoop
@@ -246,6 +248,77 @@ def test_a_step_is_looked_at_before_it_is_slow_then_often_then_rarely(by_hand):
     assert sum(each < 662 for each in looks) == pytest.approx(101, abs=2)
     assert 300 < sum(each < 5500 for each in looks) < 400
     assert sum(each > 20_000 for each in looks) == pytest.approx(400, abs=10)
+
+
+@pytest.mark.parametrize(("ran_ms", "before_ms"), [(240, 140), (110, 0), (140, 0)])
+def test_what_was_counted_before_a_late_look_agrees_with_what_was_seen_or_counts_for_nothing(
+    by_hand, monkeypatch, ran_ms, before_ms
+):
+    """A step of 500 ms, seen to compute from 240 ms on; usual ones compute all of their 100 ms."""
+    computed = [0.0]
+    monkeypatch.setattr(CountedThread, "cpu_ns", lambda _: int(computed[0] * 1e6))
+    monkeypatch.setattr(CountedThread, "waited_ns", lambda _: 0)
+    told = []
+    monkeypatch.setattr(Explainer, "explain", lambda _, seen: told.append(seen) or Explanation("own code", 0, None))
+    for _ in range(40):
+        computed[0] += 100.0
+        by_hand.steps(100.0, looks=(0,))
+    began = by_hand.now_ms
+    computed[0] += ran_ms
+    by_hand.now_ms = began + 240
+    for _ in range(20):
+        by_hand.watch.look()
+        by_hand.now_ms, computed[0] = by_hand.now_ms + 10, computed[0] + 10
+    by_hand.now_ms = began + 500
+    by_hand.loop.timeline.end_step(int(by_hand.now_ms * 1e6))
+    by_hand.watch.look()
+    by_hand.watch.tick()
+    assert told[-1].before_ns / 1e6 == pytest.approx(before_ms, abs=2)
+
+
+def test_what_was_seen_before_a_step_began_anew_is_not_its(by_hand, monkeypatch):
+    """As a loop that was paused in the middle of a step."""
+    told = []
+    monkeypatch.setattr(Explainer, "explain", lambda _, seen: told.append(seen) or Explanation("own code", 0, None))
+    by_hand.steps(*QUIET)
+    for _ in range(300):
+        by_hand.now_ms += 10
+        by_hand.watch.look()
+    by_hand.loop.timeline.begin(20)
+    began = by_hand.now_ms
+    by_hand.steps(1000.0, looks=range(400, 1000, 10))
+    (seen,) = told
+    assert seen.wall_ns / 1e6 == pytest.approx(1000)
+    assert len(seen.looks) == 60
+    assert min(look.at for look in seen.looks) / 1e6 > began
+    assert test_what_was_seen_before_a_step_began_anew_is_not_its.__code__ in {frame.code for frame in seen.after}
+
+
+def test_what_we_keep_a_loop_waiting_for_is_in_no_step(monkeypatch):
+    """A window takes two seconds to end, before a step that is slow by itself, and others that are not."""
+    now, told, modules = [10**9], [], (slow, timeline, profiler_module)
+    for module in modules:
+        monkeypatch.setattr(module, "clock", lambda: now[0])
+    monkeypatch.setattr(Explainer, "explain", lambda _, seen: told.append(seen) or Explanation("own code", 0, None))
+
+    def spend(wall_ms):
+        for _ in range(0, wall_ms, 10):
+            now[0] += 10_000_000
+            watched.look()
+
+    prof = Profiler(schedule="wait=16 warmup=1 active=1 repeat=2", on_trace_ready=lambda _: spend(2000), watch=False)
+    watched = watch.Watch(prof._course.loop)
+    with prof:
+        for step in range(45):
+            spend(1000 if step in (36, 40) else 100)
+            prof.step()
+            watched.tick()
+    watched.end()
+    assert [0.5e9 < seen.looked_ns < 0.9e9 for seen in told] == [True, True]
+    usual = watched._slow._explainer.usual.looks
+    looks = [*usual, *told[0].looks, *told[1].looks]
+    assert len(usual) > 10
+    assert {"spend", "advance"} & {frame.name for look in looks for frame in look.stack} == {"spend"}
 
 
 def test_nobody_says_that_steps_were_dull_before_the_pace_is_known(by_hand):
@@ -710,3 +783,15 @@ def test_a_window_whose_end_is_going_to_take_long_is_told_by_the_memory_it_takes
     )
     assert found == [said] * (said is not None)
     assert not loop.is_too_large
+
+
+@pytest.mark.parametrize(("steps", "ends"), [([5, 6, 7, 7, 7, 7], False), ([5, 6, 7, 8, 8, 8], True)])
+def test_a_window_that_is_long_enough_ends_at_twenty_megabytes(steps, ends):
+    """One that nobody planned goes on for the sake of short steps; three of them it has in any case."""
+    step, readings = iter(steps), iter([0, 0, 0, 50, 50, 50])
+    window = OpenWindow("steps 5-104", 5, 104, 100e6, 8, MOST_BYTES)
+    loop = mock.Mock(window=window, is_too_large=False, step=lambda: next(step))
+    seen = Growth(lambda: int(next(readings) * 1e6))
+    for _ in steps:
+        seen.look(loop)
+    assert loop.is_too_large is ends

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gzip
+import re
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +77,10 @@ class Dialect:
     """Waits are written on the device as well."""
     threads: tuple[str, ...] = ()
     """Labels on threads of their own."""
+    is_old: bool = False
+    """Torch 1.9 wrote it."""
+    is_next: bool = False
+    """Torch's next recorder wrote it, with what it writes of CUDA graphs: a function of the host, and a moment."""
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -118,7 +123,7 @@ class Machine:
     def label(self, name: str, category: str = "user_annotation", **args: Any) -> Iterator[None]:
         """A label or an operator around what is done inside."""
         start, number, outer = self.now, self.number(), self.op
-        self.op = number
+        self.op = number if category == "cpu_op" else outer  # Kineto's numbers name no label
         self.now += 1003
         yield
         self.now += 507
@@ -250,6 +255,13 @@ class Machine:
                 self.allocate(-256, on_host=True)
             with self.label("aten::copy_", "cpu_op"):
                 self.work("Memcpy HtoD (Pageable -> Device)", 12, kind="gpu_memcpy")
+            if self.dialect.is_next:
+                node = {"device": 0, "context": 1, "stream": STREAM, "correlation": 0, "graph node id": 7}
+                self.now += 5_000_000
+                self.write(
+                    "graph_host_node", "HostNode: log", self.now - 5_000_000, self.now, pid=0, tid=STREAM, **node
+                )
+                self.write("graph_event_node", "EventRecord", self.now, self.now, pid=0, tid=STREAM, **node)
             if self.dialect.first:
                 self.call("cudaStreamIsCapturing", self.dialect.first)
             self.forward()
@@ -276,7 +288,74 @@ class Machine:
             span = {"pid": "Spans", "tid": "PyTorch Profiler", "Op count": 0}
             self.write("Trace", "PyTorch Profiler (0)", first - 900, self.now + 900, **span)
         base = {"baseTimeNanoseconds": BASE_NS} if dialect.base else {}
-        return {"schemaVersion": 1, **dialect.facts, **base, "displayTimeUnit": "ms", "traceEvents": self.events}
+        file = {"schemaVersion": 1, **dialect.facts, **base, "displayTimeUnit": "ms", "traceEvents": self.events}
+        return by_next_recorder(file) if dialect.is_next else by_torch_1_9(file) if dialect.is_old else file
+
+
+RUNTIME = ("cuda_runtime", "cuda_driver", "hip_runtime")
+WORK = ("kernel", "gpu_memcpy", "gpu_memset")
+MEMORIES = {"unknown": 0, "pageable": 1, "pinned": 2, "device": 3, "array": 4, "managed": 5}
+COPIED = re.compile(r"Memcpy (\w+) \((\w+) -> (\w+)\)")
+
+
+def by_next_recorder(file: dict[str, Any]) -> dict[str, Any]:
+    """A file of Kineto's as torch's next recorder (torch 2.15) would have written it, by its ``_cuspy/trace.py``.
+
+    Calls bear their correlation and nothing else; work bears no number of an operator, no occupancy and nothing of
+    collectives; copies and memsets say in arguments what they are.
+    """
+    return file | {"traceEvents": [_by_next_recorder(event) for event in file["traceEvents"]]}
+
+
+def _by_next_recorder(event: dict[str, Any]) -> dict[str, Any]:
+    category, args = event.get("cat"), event.get("args", {})
+    if event.get("ph") != "X" or category not in (*RUNTIME, *WORK):
+        return event
+    if category in RUNTIME:
+        return event | {"args": {"cbid": 1, **_only(args, "correlation")}}
+    kept = _only(args, "device", "context", "stream", "correlation", "bytes", "grid", "block", "graph node id")
+    name = event["name"]
+    if category == "gpu_memcpy" and (parts := COPIED.match(name)):
+        kind, source, target = parts.groups()
+        kept |= {"copy kind": 9 if kind == "HtoH" else kind, "src kind": source.lower(), "dst kind": target.lower()}
+        name = "Memcpy"
+    elif category == "gpu_memset" and name.endswith(")"):
+        kept |= {"value": 0, "memory kind": MEMORIES[name.rpartition("(")[2][:-1].lower()]}
+        name = "Memset"
+    return event | {"name": name, "args": kept}
+
+
+def _only(args: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: args[name] for name in names if name in args}
+
+
+OLD = {"cpu_op": "Operator", "user_annotation": "Operator", "cuda_runtime": "Runtime", "kernel": "Kernel"}
+OLD |= {"gpu_memcpy": "Memcpy", "gpu_memset": "Memset"}
+
+
+def by_torch_1_9(file: dict[str, Any]) -> dict[str, Any]:
+    """A file as torch 1.9 would have written it, by Kineto's own samples of that time.
+
+    Labels are operators, a node of autograd has the bare name of its class, and nothing links it to what made it.
+    """
+    # since torch 1.10 a node is two: its call, and the operator in it
+    kept = [event for event in file["traceEvents"] if event.get("cat") != "fwdbwd" and not _is_inner(event)]
+    return {"schemaVersion": 1, "traceEvents": [_by_torch_1_9(event) for event in kept]}
+
+
+def _is_inner(event: dict[str, Any]) -> bool:
+    return "Fwd thread id" in event.get("args", {}) and not event["name"].startswith(NODE)
+
+
+def _by_torch_1_9(event: dict[str, Any]) -> dict[str, Any]:
+    if event.get("ph") != "X":
+        return event
+    args = {key: value for key, value in event["args"].items() if key not in ("Sequence number", "Fwd thread id")}
+    if event["cat"] in (*RUNTIME, *WORK) and "External id" in args:
+        args["external id"] = args.pop("External id")
+    tid = f"stream {event['tid']}" if event["cat"] in WORK else event["tid"]
+    name = event["name"].removeprefix(NODE).rstrip("0") if event["name"].startswith(NODE) else event["name"]
+    return event | {"cat": OLD.get(event["cat"], event["cat"]), "name": name, "tid": tid, "args": args}
 
 
 SINCE_1970 = {"base": False, "begin": 1_712_195_495_502_094_047}
@@ -321,6 +400,17 @@ DIALECTS = {
     ),
     "sampled-128ranks-rank0": Dialect(**JOB, facts=info(0, 128)),
     "sampled-128ranks-rank1": Dialect(**JOB | {"begin": JOB["begin"] + 400}, facts=info(1, 128)),
+    "v100-torch-1.9": Dialect(
+        **WHOLE, steps=(5, 6, 7), is_old=True, trains=True, kernels=(("aten::convolution", "sgemm", 90),)
+    ),
+    "b200-next-recorder": Dialect(
+        steps=(7, 8),
+        is_next=True,
+        stacks=True,
+        trains=True,
+        reduces="ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+        facts=info(0, 8, deviceProperties=[GPU]),
+    ),
     "cpu-only-rank34": Dialect(
         steps=(551,), runtime="", threads=("gloo:all_reduce",) * 5, facts=info(34, 300, deviceProperties=[])
     ),
@@ -328,7 +418,8 @@ DIALECTS = {
         **WHOLE, steps=(1009,), runtime="", names=False, trains=True, facts={"deviceProperties": [GPU]}
     ),
 }
-TRACES = sorted(DIALECTS)
+TRACES = sorted(name for name, dialect in DIALECTS.items() if not dialect.is_old)
+"""Those that `plain_reader` knows how to read; test_dialects.py holds torch 1.9 against a later one."""
 
 
 def write(folder: Path) -> None:

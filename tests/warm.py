@@ -1,17 +1,29 @@
 """Trainings in processes of their own that need not import torch again: each is forked from one that has.
 
-As a script: takes jobs from a socket and forks for each; what a job does ends as any Python program ends.
+As a script: imports some modules, takes jobs from a socket and forks for each; what a job does ends as any Python
+program ends. It serves all processes that share the tests, and ends when none of them listens any more.
 """
 
 import contextlib
+import hashlib
+import importlib
 import json
 import os
+import re
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+import uuid
+from pathlib import Path
+
+from filelock import FileLock
+
+CONTEXT = "MUTANTS_CONTEXT"
+"""Says which test runs, where `make mutants` measures what each of them enters."""
 
 
 class Process:
@@ -82,7 +94,9 @@ class Process:
             if reader.is_alive():
                 raise subprocess.TimeoutExpired(str(self.pid), timeout)
         self.wait(max(until - time.monotonic(), 0.1))
-        return said[self.stdout], said[self.stderr]
+        # what is kept from the garbage collector here triton takes for leaks, and its last word ends no line
+        errors = re.sub(r"nanobind: leaked.*?refleaks\.html\n?", "", said[self.stderr], flags=re.DOTALL)
+        return said[self.stdout], errors
 
     def close(self):
         """End it, if it has not ended, and let go of its streams."""
@@ -94,40 +108,97 @@ class Process:
 
 def run(channel, file, *arguments, timeout, **how):
     """What ``subprocess.run`` gives of a script, with what it wrote as text."""
-    process = Process(channel, file, *arguments, **how)
+    return _ended(Process(channel, file, *arguments, **how), [str(file), *arguments], timeout)
+
+
+def _ended(process, words, timeout):
     try:
         out, errors = process.communicate(timeout=timeout)
-        return subprocess.CompletedProcess([str(file), *arguments], process.returncode, out, errors)
+        return subprocess.CompletedProcess(words, process.returncode, out, errors)
     finally:
         process.close()
 
 
+def beginning(channel, folder, *words, **how):
+    """A command of perfhooks in a process of its own, and the script that `perfhooks run` makes of it; gives that."""
+    return Process(channel, Path(__file__).with_name("warm_launch.py"), *words, folder=folder, **how)
+
+
+def command(channel, folder, *words, timeout=120):
+    """What ``subprocess.run`` gives of it."""
+    return _ended(beginning(channel, folder, *words), words, timeout)
+
+
+def ranks(channel, file, *arguments, folder, environment, timeout):
+    """What ``subprocess.run`` gives of each of two ranks that torchrun would start."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    launch = uuid.uuid4()
+    job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": str(launch)}
+    job |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0"}
+
+    def start(rank):
+        error = f"/tmp/torchelastic_{launch.hex}/{launch}_drawn/attempt_0/{rank}/error.json"
+        own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "TORCHELASTIC_ERROR_FILE": error}
+        return Process(channel, file, *arguments, folder=folder, environment={**environment, **job, **own})
+
+    started = [start(rank) for rank in range(2)]
+    try:
+        return [_ended(process, arguments, timeout) for process in started]
+    finally:
+        for process in started:
+            process.close()  # a rank waits half an hour for one that has failed
+
+
 @contextlib.contextmanager
-def warm():
-    """Gives the channel to a process that is warm, and ends it."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, theirs:
-        process = subprocess.Popen([sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()])
-        theirs.close()
+def warm(place, *modules):
+    """Gives a channel to a process that is warm, which begins where none of this place serves yet.
+
+    Args:
+        place: Whoever names the same one has the same process; below it lies a lock.
+        modules: What it imports besides torch, as far as it is installed.
+    """
+    address = b"\0" + hashlib.sha256(str(place).encode()).hexdigest().encode()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as ours:
+        with FileLock(f"{place}.lock"):
+            if ours.connect_ex(address):
+                _start(address, ours, modules)
         yield ours
-        ours.close()
-        process.wait(60)
 
 
-def serve(channel):
+def _start(address, ours, modules):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(address)
+        listening.listen()
+        ours.connect(address)  # it ends when nobody is connected
+        command = [sys.executable, __file__, str(listening.fileno()), *modules]
+        # what is measured of its children is each test's own, see `begin`
+        quiet = os.environ | {CONTEXT: ""}
+        subprocess.run(command, pass_fds=[listening.fileno()], env=quiet, check=True)
+
+
+def serve(listening):
     """Fork for each job; returns the job of a child."""
     # nobody waits for those who wait for the children
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    while True:
-        message, given, _, _ = socket.recv_fds(channel, 1 << 20, 4)
-        if not message:
-            sys.exit()
-        if not os.fork():
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            channel.close()
-            return begin(json.loads(message), given[:3], given[3])
-        for each in given:
-            os.close(each)
+    waiting = [listening]
+    while ready := select.select(waiting, [], [], None if len(waiting) > 1 else 0)[0]:
+        for each in ready:
+            if each is listening:
+                waiting.append(listening.accept()[0])
+                continue
+            message, given, _, _ = socket.recv_fds(each, 1 << 20, 4)
+            if message and not os.fork():
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for other in waiting:
+                    other.close()
+                return begin(json.loads(message), given[:3], given[3])
+            for other in given:
+                os.close(other)
+            if not message:
+                each.close()
+                waiting.remove(each)
+    os._exit(0)  # with all that was imported nothing is to be done
 
 
 def begin(job, streams, status):
@@ -148,10 +219,14 @@ def begin(job, streams, status):
     os.environ.clear()
     os.environ.update(job["environment"])
     os.chdir(job["folder"])
+    if (measuring := sys.modules.get("coverage")) is not None and measuring.Coverage.current() is not None:
+        measuring.Coverage.current().switch_context(os.environ.get(CONTEXT, ""))
     return job["words"]
 
 
 if __name__ == "__main__":
+    if os.fork():
+        os._exit(0)  # whoever has started it need not wait for it
     import gc
 
     import torch
@@ -159,6 +234,9 @@ if __name__ == "__main__":
 
     from perfhooks import Profiler  # noqa: F401
 
+    for module in sys.argv[2:]:
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(module)
     gc.freeze()  # a child that looks at every object when it ends copies every page
     sys.argv = serve(socket.socket(fileno=int(sys.argv[1])))
     file = sys.argv[0]

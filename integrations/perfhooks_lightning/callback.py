@@ -87,7 +87,7 @@ class ProfilerCallback(Face, Callback):
         self._log_results = log_results
         self._log_files = log_files
         self._trainer: Trainer | None = None
-        self._global_step = 0
+        self._global_step: int  # known once training begins
         self._fits = self._recorded_otherwise = False
         self._out = ""
         self._run = adapting.new_run_name()

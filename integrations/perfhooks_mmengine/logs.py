@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FILE: Final = "perfhooks.json"
 """In the visualizer's folder: one line of JSON per recorded step."""
 
-_SPLIT: Final = ("wall_ms", *(f"{part}_ms" for part in labels.PARTS), "other_ms", "busy_ms")
+_SPLIT: Final = ("wall_ms", *(f"{part}_ms" for part in labels.PARTS), "other_ms", "device_busy_ms")
 """The columns that a log line shows."""
 _SHOWN: Final = "train/perf_"
 

@@ -28,7 +28,7 @@ class Face:
         schedule: One for training, or a mapping of loops to schedules; None records one small window of the training.
         on_trace_ready: What to make of each window, as for `perfhooks.Profiler`.
         options: The keywords that the user gave, for the profilers.
-        framework: How the framework is called, for messages.
+        framework: How the framework is called, for messages, and for advice in its words.
         loops: The names that a mapping of schedules may use; as a mapping, what each of them is called here.
         step_unit: What a training step is, ``"batch"`` or ``"optimizer"``.
         labels: Makes what labels the parts of a stage's steps, of its profiler and its name.
@@ -60,6 +60,7 @@ class Face:
             options=options,
             labels=labels,
             listener=listener,
+            framework=framework,
         )
         """The loops that have a schedule; under other names is a stage that does nothing."""
         self._by_update = step_unit == "optimizer"

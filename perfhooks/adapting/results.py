@@ -44,7 +44,7 @@ def step_rows(place: Place) -> Iterator[tuple[int, dict[str, float]]]:
 def markdown(capture: Capture, place: Place) -> str:
     """A window as text: its headline, the place of its files and its step table."""
     rows = list(_table(place))
-    lines = [f"**{capture.headline}**", "", f"`{place.folder}`", ""]
+    lines = [f"**{capture.line}**", "", f"`{place.folder}`", ""]
     if rows:
         lines += [_row(list(rows[0])), _row(["---"] * len(rows[0])), *(_row(list(row.values())) for row in rows)]
     return "\n".join(lines)

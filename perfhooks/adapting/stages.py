@@ -11,6 +11,7 @@ from perfhooks.adapting.results import last_step
 from perfhooks.errors import OptionError
 from perfhooks.guard import cause_of, guard, logger
 from perfhooks.recording.profiler import Profiler
+from perfhooks.schedule import WHEN_SETTLED
 
 if TYPE_CHECKING:
     import os
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from perfhooks.report.markdown import Text
     from perfhooks.run.capture import Capture, Place
 
-SCHEDULE: Final = "skip_first=10 wait=0 warmup=2 active=3 repeat=1"
-"""One small window, soon after the start: what an integration profiles unless it is given a schedule."""
+SCHEDULE: Final = WHEN_SETTLED
+"""What an integration profiles unless it is given a schedule."""
 
 
 class Labels(Protocol):
@@ -81,6 +82,7 @@ class Stage:
         options: The profiler's. A window's memory is freed as soon as its trace is saved, unless they say otherwise.
         labels: Makes what labels the parts of its steps.
         listener: Called when a window has its files, as by `Profiler.when_finished`.
+        framework: How the framework is called, for advice in its words.
     """
 
     def __init__(
@@ -92,16 +94,18 @@ class Stage:
         options: Options,
         labels: Callable[[Profiler, str], Labels] | None = None,
         listener: Callable[[Capture, Place], object] | None = None,
+        framework: str = "",
     ) -> None:
         named: Options = {"keep_results": False, **options, "stage": name}
         self._made_of: dict[str, Any] = {
             "name": name, "schedule": schedule, "on_trace_ready": on_trace_ready,
-            "options": options, "labels": labels, "listener": listener,
+            "options": options, "labels": labels, "listener": listener, "framework": framework,
         }  # fmt: skip  # one line for what the stage is, one for how it is recorded
         self.name = name
         self.profiler = Profiler(schedule=schedule, on_trace_ready=on_trace_ready, **named)
         # the framework says when its loop begins: a step before that is none of ours, and starts nothing
         self.profiler.stop()
+        self.profiler.speak_as(framework)
         self.labels: Labels = Parts(self.profiler, {}) if labels is None else labels(self.profiler, name)
         self.parts = self.labels if isinstance(self.labels, Parts) else Parts(self.profiler, {})
         """The labels, for hooks that begin and end parts themselves; between windows nothing comes of it."""

@@ -26,6 +26,8 @@ EXAMPLES: Final = """Examples:
 
 SLOWER: Final = 3
 """The exit code where the verdict is what ``--fail-if-slower`` asks about."""
+UNDECIDED: Final = 4
+"""That of ``--fail-if-undecided``."""
 
 _BETWEEN: Final = "\0"
 """Stands for ``--`` between the sides: click takes the first for the end of the options."""
@@ -60,6 +62,10 @@ def command(
         str | None,
         typer.Option("--fail-if-slower", help="Exit with 3 if B is slower by more than this, as 2%.", metavar="SHARE"),
     ] = None,
+    fail_if_undecided: Annotated[
+        bool,
+        typer.Option("--fail-if-undecided", help="Exit with 4 if nobody can say whether one is slower."),
+    ] = False,
     tolerance: Annotated[
         str | None, typer.Option("--tolerance", help="What difference is none; 2% if not given.", metavar="SHARE")
     ] = None,
@@ -92,13 +98,16 @@ def command(
     if save is not None:
         compare.save([Path(each) for each in targets if each != _BETWEEN], stage, save)
         return
-    if shares and fail_if_slower:
-        raise OptionError("choose one of --shares and --fail-if-slower: shares of a step say nothing of its length")
+    if shares and (fail_if_slower or fail_if_undecided):
+        raise OptionError("choose one of --shares and --fail-if-...: shares of a step say nothing of its length")
     made = compare.compared(_sides(targets), stage, limit, shares=shares)
     compare.tell(made, form.value)
     compare.page(made, out, show_it=show_it)
-    if fail_if_slower and made.verdict is not None and made.verdict.outcome == "slower":
+    outcome = "undecided" if made.verdict is None else made.verdict.outcome
+    if fail_if_slower and outcome == "slower":
         raise typer.Exit(SLOWER)
+    if fail_if_undecided and outcome == "undecided":
+        raise typer.Exit(UNDECIDED)
 
 
 def _sides(targets: Sequence[str]) -> list[list[Path]]:

@@ -10,14 +10,18 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-EXAMPLES: Final = "Example: perfhooks doctor --out /shared/perf"
+EXAMPLES: Final = """Examples:
+
+- `perfhooks doctor --out /shared/perf`
+- `perfhooks doctor --peaks`
+"""
 """What ``--help`` ends with."""
 
 FRAMEWORKS: Final = ("lightning", "pytorch_lightning", "mmengine", "transformers", "accelerate", "tensorboard")
@@ -41,8 +45,23 @@ class Diagnosis:
 
 def command(
     out: Annotated[Path, typer.Option("--out", help="The folder that is to hold runs.")] = Path("perf"),
+    *,
+    peaks: Annotated[
+        bool,
+        typer.Option(
+            "--peaks",
+            help="Measure instead what this device can do at most, for a minute, and keep it: GEMMs of each type, and "
+            "copies. Nothing else should run.",
+        ),
+    ] = False,
 ) -> None:
     """Try whether this installation can record what you want, here."""
+    if peaks:
+        from perfhooks.command.actions.peaks import measure
+
+        for line in measure():
+            typer.echo(line)
+        return
     healthy = True
     for diagnosis in examine(out):
         healthy = healthy and diagnosis.state != "problem"
@@ -81,21 +100,25 @@ def _looked(subject: str, look: Callable[[], tuple[State, str]]) -> Diagnosis:
     return Diagnosis(state, subject, text)
 
 
+def _imported() -> Any:
+    import torch
+
+    return torch
+
+
 def _torch() -> tuple[State, str]:
     if importlib.util.find_spec("torch") is None:
         return "problem", "not installed; to record: pip install 'torch>=2.4'"
-    import torch
-
+    torch = _imported()
     number = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     return ("ok" if number >= (2, 4) else "problem"), f"{torch.__version__}; 2.4 or later is needed"
 
 
 def _recorder() -> tuple[State, str]:
     """Record a window for real, with all that this torch can record, and finish it."""
-    import torch
-
     from perfhooks.recording.profiler import Profiler
 
+    torch = _imported()
     with tempfile.TemporaryDirectory() as folder:
         with Profiler(
             schedule="wait=0 warmup=1 active=1 repeat=1", with_stack=True, profile_memory=True, record_shapes=True,
@@ -112,8 +135,7 @@ def _recorder() -> tuple[State, str]:
 
 
 def _devices() -> tuple[State, str]:
-    import torch
-
+    torch = _imported()
     names = sorted(activity.name for activity in torch.profiler.supported_activities())
     accelerator = getattr(torch, "accelerator", None)
     found = accelerator is not None and accelerator.is_available()
@@ -127,9 +149,7 @@ def _devices() -> tuple[State, str]:
 
 
 def _stacks() -> tuple[State, str]:
-    import torch
-
-    python = sys.version_info
+    torch, python = _imported(), sys.version_info
     number = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     if (3, 12) <= python[:3] < (3, 12, 5):
         return "note", "CPython 3.12.0 to 3.12.4 lose calls of C functions; with_stack is better with 3.12.5"

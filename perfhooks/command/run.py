@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import json
 import os
 import tempfile
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
@@ -25,17 +26,19 @@ EXAMPLES: Final = """Examples:
 Options of perfhooks come first; everything from the first other word on is the command and its own options.
 """
 
-_SCHEDULE: Final = "Which steps to record, in the words of `perfhooks schedule`; one small window soon after the start."
+_SCHEDULE: Final = (
+    "Which steps to record, in the words of `perfhooks schedule`; one window, once the pace has settled or after 20 s."
+)
 _HANDLER: Final = "What to make of each window, by its name, once for each; everything that was recorded for."
 _PATIENCE: Final = (
-    "Seconds in which a fetch or an update is expected: the page of a program that makes neither, with what it did "
-    "first, is then made while it goes on, and not at its end. Default: 60."
+    "Seconds from the first call of a model or backward pass on in which a fetch or an update is expected: the page of "
+    "a program that makes neither, with what it did first, is then made while it goes on, not at its end. Default: 60."
 )
 _USUAL: Final = {"with_stack", "record_shapes", "profile_memory", "with_flops", "out", "run", "ranks", "max_trace_mb"}
 """What ``--help`` shows of the options that faces have too; ``--help-all`` shows them all."""
 _TYPES: Final = {bool: bool, int: int, float: float, str: str}
 _LISTS: Final = ("activities", "ranks")
-"""Options that are lists: words between commas on the command line."""
+"""Options that are lists: words between commas on the command line, or JSON where words do not say all."""
 
 
 def command(
@@ -100,10 +103,23 @@ def _is_option(word: str) -> bool:
 def _read(name: str, value: Any) -> Any:
     if name not in _LISTS:
         return value
+    if name == "activities" and value.lstrip().startswith("["):
+        return written_out(value)
     parts = [part.strip() for part in value.split(",") if part.strip()]
     if name == "ranks":
         return value if value in ("all", "first-of-node") else numbers(parts, value)
     return parts
+
+
+def written_out(value: str) -> list[Any]:
+    """Activities as a JSON list, in which each may be a mapping."""
+    try:
+        activities: list[Any] = json.loads(value)
+    except ValueError as error:
+        raise OptionError(
+            f"activities must be words such as cpu,cuda or a JSON list, got {value!r} ({error})"
+        ) from None
+    return activities
 
 
 def numbers(parts: Sequence[str], value: str) -> list[int]:

@@ -55,10 +55,10 @@ def command(
             "-t",
             help="steps, operators, kernels, collectives, copies, syncs, modules, memory, stacks; labels: your labels, "
             "by total time; functions: the Python functions, where stacks were recorded; categories: the time "
-            "by kind of work; gaps: when devices idled longest; findings: what to do about the training; checks: what "
-            "is doubtful about the trace itself; startup: what came before the first step; slow: steps "
-            "that took much longer than others, and why. May be given several "
-            "times. Without it an overview.",
+            "by kind of work; counters: power, clocks and what else was sampled, by step; idle: why devices idled; "
+            "gaps: when they did for longest; findings: what to do about the training; checks: what is doubtful about "
+            "the trace itself; startup: what came before the first step; slow: steps that took much longer than "
+            "others, and why. May be given several times. Without it an overview.",
             show_default=False,
             autocompletion=_tables,
         ),
@@ -67,8 +67,8 @@ def command(
         list[str] | None,
         typer.Option(
             "--by",
-            help="Split operators by shapes, stack, line, module, step; kernels by operator; take stacks by device or "
-            "bytes.",
+            help="Split operators by shapes, stack, line, module, step; kernels by operator; idle by step; counters by "
+            "kernel; take stacks by device or bytes.",
             show_default=False,
         ),
     ] = None,

@@ -65,14 +65,15 @@ def command(
     from perfhooks.command.actions import show, sources
 
     chosen = show.form(csv=csv, json=json)
-    source = sources.last_window(sources.find(target))[0]
+    found = sources.find(target)
+    source, timed = sources.last_window(found, need="record_shapes")[0], sources.last_window(found)[0]
     try:
         from perfhooks.command.actions import trying
     except ModuleNotFoundError as error:
         raise PerfhooksError(f"try runs operators of torch, and {error.name} is not installed") from error
 
     done = trying.tried(
-        source, op or (), variant or (), finding, device=device, limit=limit, memory=memory, seconds=seconds
+        source, timed, op or (), variant or (), finding, device=device, limit=limit, memory=memory, seconds=seconds
     )
     trying.tell(done, chosen)
     trying.keep(done, source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from perfhooks.report import json_values
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 RECORDED: Final = ("record_shapes", "with_stack", "profile_memory", "with_modules", "with_flops")
 """Options that make recorded steps slower."""
 _TEXT: Final = 300
+_PLACE: Final = re.compile(r"_(?:DIR|PATH|FILE|HOME)$")
+"""Variables that say where files are kept make no training slower."""
 
 
 class Difference(NamedTuple):
@@ -44,7 +47,7 @@ def facts(manifest: Manifest, capture: Capture, costs: Costs) -> dict[str, str]:
         "batches a step": f"{costs.fetches / costs.steps:.3g}" if costs.steps and costs.fetches else None,
         "schedule": manifest.schedule,
         **{f"option {name}": value for name, value in (manifest.options | capture.options).items()},
-        **{f"environment {name}": value for name, value in manifest.environment.items()},
+        **{f"environment {name}": value for name, value in manifest.environment.items() if not _PLACE.search(name)},
     }
     return {name: json_values.text(str(value), _TEXT) for name, value in json_values.facts(given).items()}
 

@@ -28,7 +28,7 @@ _PARTS: Final = {
 _CLASSES: Final = {
     "communication": "communication",
     "copy": "copies",
-    "set": "setting memory",
+    "set": "memsets",
     "compute": "computation",
 }
 _OFTEN: Final = 0.1

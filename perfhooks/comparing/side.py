@@ -12,6 +12,7 @@ from perfhooks.comparing import saved
 from perfhooks.comparing.costs import Amount, Costs, Text, measure, together
 from perfhooks.comparing.facts import facts
 from perfhooks.errors import PerfhooksError
+from perfhooks.labels import CLOCKS_LOCKED
 from perfhooks.report import window_data
 from perfhooks.run.capture import Capture
 from perfhooks.run.finished import FinishedRun
@@ -107,6 +108,8 @@ class RunOrTrace:
         made = Side(label=self.path.name, stage=stage, costs=costs, windows=1, facts=facts(Manifest(), capture, costs))
         made.flames, made.flame_steps = window_data.flames(capture, trace), costs.steps
         made.findings = _found(capture, trace)
+        if CLOCKS_LOCKED in capture.tables(trace).checks["text"].to_list():
+            made.notes.append(f"{made.label}: {CLOCKS_LOCKED}")
         made.notes.append(f"{made.label} is a trace: it does not tell what steps take that nobody records")
         return made
 
@@ -118,7 +121,9 @@ class RunOrTrace:
                 continue
             for place, capture in window.captures.items():
                 made.ranks[place.rank] = capture.cost.idle_step_ms or capture.summary.get("wall_ms", 0.0)
-                if place.rank == run.rank:
+                if place.rank == run.rank and CLOCKS_LOCKED in capture.notes:
+                    made.notes.append(f"{made.label}: {window.name} is left out: {CLOCKS_LOCKED}")
+                elif place.rank == run.rank:
                     _add_window(made, place, capture)
         last = run.last(stage)
         made.facts = facts(run.manifest, Capture() if last is None else last.capture, made.costs)

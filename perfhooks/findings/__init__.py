@@ -10,7 +10,6 @@ from perfhooks.findings import (
     communication,
     copies,
     data,
-    gaps,
     host,
     kernels,
     machine,
@@ -22,6 +21,7 @@ from perfhooks.findings import (
     unnamed,
 )
 from perfhooks.findings.evidence import Evidence
+from perfhooks.findings.explained import explained
 from perfhooks.findings.finding import Finding
 
 if TYPE_CHECKING:
@@ -30,17 +30,19 @@ if TYPE_CHECKING:
     from perfhooks.run.capture import Capture
     from perfhooks.trace import Trace
 
-__all__ = ["RULES", "Evidence", "Finding", "find", "look"]
+__all__ = ["RULES", "Evidence", "Finding", "explained", "find", "look"]
 
 _logger: Final = logging.getLogger("perfhooks")
 
 RULES: Final[tuple[Callable[[Evidence], Iterator[Finding]], ...]] = (
     machine.busy_machine,
+    machine.held_clocks,
+    machine.lowered_clock,
     data.waiting_for_data,
     copies.blocking_copies,
     copies.held_by_copies,
     host.host_bound,
-    gaps.device_pauses,
+    host.device_pauses,
     host.synchronisation,
     host.numpy_on_the_host,
     host.recompilation,
@@ -50,6 +52,7 @@ RULES: Final[tuple[Callable[[Evidence], Iterator[Finding]], ...]] = (
     kernels.layout_conversions,
     kernels.unaligned_products,
     attention.written_out_attention,
+    kernels.kernels_below_limit,
     kernels.fusable_chains,
     optimizer.optimizer_loop,
     optimizer.zeroed_gradients,
@@ -94,4 +97,4 @@ def look(seen: Evidence) -> list[Finding]:
 
 
 def _rank(finding: Finding) -> tuple[bool, float]:
-    return finding.rule != machine.RULE, -(finding.gain_ms or finding.concerns_ms or 0.0)
+    return not finding.doubts_others, -(finding.gain_ms or finding.concerns_ms or 0.0)

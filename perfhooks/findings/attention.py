@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 WRITTEN_OUT: Final = 0.05
 """Of the step, for attention that is written out: below it, what is saved is within what a step varies by."""
-_GEMM, _FORWARD, _GRADIENT = range(3)
-"""The places of the first three of the patterns in `_attention`."""
+_GEMM, _FORWARD, _GRADIENT, _TANH = range(4)
+"""The places of the first four of the patterns in `_attention`."""
 
-_SDPA: Final = """\
-out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)   # or is_causal=True
-# not: torch.softmax(q @ k.transpose(-2, -1) / scale + mask, -1) @ v"""
+_BATCHED: Final = 2
+"""Dimensions that a matrix has; in attention others stand before them."""
 
 
 def written_out_attention(seen: Evidence) -> Iterator[Finding]:
     """A softmax between two batched GEMMs, forward or backward, takes 5% of the step or more, with these GEMMs.
 
-    Source: `WRITTEN_OUT`; operators of one thread and one step, with no other GEMM between them, outside of torch's
-    own attention. The time is that of all work launched from the first GEMM to the last one, on a device if there is
-    one.
+    Source: `WRITTEN_OUT`; operators of one thread and one step, with no other GEMM and no activation between them,
+    outside of torch's own attention. Additive attention is none: there the scores are those of a ``tanh``; and, where
+    shapes were recorded, none with one query, which has no matrix of scores. The time is that of all work launched from
+    the first GEMM to the last one, on a device if there is one.
 
     Measured: never on a device; it is worth trying.
     """
@@ -63,7 +63,7 @@ def written_out_attention(seen: Evidence) -> Iterator[Finding]:
             "step: scale, mask, softmax, dropout, product. torch's scaled_dot_product_attention does all of it in one "
             "kernel that never keeps that matrix, forward and backward, and chooses the fastest one for the device."
         ),
-        code=_SDPA,
+        code=seen.said("fused attention"),
     )
 
 
@@ -79,16 +79,20 @@ def _attention(seen: Evidence) -> tuple[Ints, Ints, Ints]:
         operators.BATCHED_GEMMS,
         operators.SOFTMAX,
         operators.SOFTMAX_BACKWARD,
-        operators.BETWEEN_ATTENTION,
+        operators.TANH,
+        f"{operators.BETWEEN_ATTENTION}|{operators.ACTIVATIONS}",
     )
     found = [seen.named(pattern, Kind.OP) for pattern in kinds]
     rows = np.concatenate(found)
     order = np.argsort(rows, kind="stable")  # slices are sorted by thread and time
     rows, kind = rows[order], np.repeat(np.arange(len(kinds)), list(map(len, found)))[order]
     soft = np.flatnonzero(np.isin(kind, (_FORWARD, _GRADIENT)) & ~_within_fused(seen, rows))
+    soft = soft[_of_many_queries(seen, rows[soft])]
     # the gradients of a GEMM are two GEMMs
     first, last = (_outer(kind, soft, way) for way in (-1, 1))
     same = (first != soft) & (last != soft) & (trace.thread[rows[first]] == trace.thread[rows[last]])
+    before = np.where(kind[soft] == _FORWARD, first - 1, last + 1)  # what the scores were made of
+    same &= np.append(kind, -1)[before] != _TANH
     step = step_of(seen.marks, trace.start[rows])
     same &= step[first] == step[last]
     begin, end = trace.start[rows[first[same]]], trace.end[rows[last[same]]]
@@ -102,6 +106,20 @@ def _outer(kind: Ints, soft: Ints, way: int) -> Ints:
     both = near & far & (kind[soft] == _GRADIENT)
     found: Ints = soft + way * (near.astype(np.int64) + both)
     return found
+
+
+def _of_many_queries(seen: Evidence, rows: Ints) -> Flags:
+    """Whether each softmax is one over a matrix of scores, or of a shape that was not recorded."""
+    dims = seen.trace.argument("dims")[rows]
+    is_matrix = {each: _is_matrix(seen.trace.text(each)) for each in set(dims.tolist())}
+    return np.array([is_matrix[each] for each in dims.tolist()], np.bool_)
+
+
+def _is_matrix(shapes: object) -> bool:
+    shape = shapes[0] if isinstance(shapes, list) and shapes else None
+    if not isinstance(shape, list) or not shape:
+        return True
+    return len(shape) > _BATCHED and all(isinstance(size, int) and size > 1 for size in shape[-_BATCHED:])
 
 
 def _within_fused(seen: Evidence, rows: Ints) -> Flags:

@@ -10,8 +10,8 @@ import polars as pl
 from perfhooks import words
 from perfhooks.findings.evidence import most
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.names import operators
-from perfhooks.trace.nesting import device, intervals
+from perfhooks.trace.names import operators, stages
+from perfhooks.trace.nesting import autograd, device, host, intervals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,11 +27,16 @@ MANY_SMALL: Final = 20
 """In a step: DDP needs one for every 25 MiB of gradients."""
 DATA_PARALLEL: Final = 0.01
 """Of the step, for copying the model to the devices and gathering the results."""
+_WITHIN: Final = 0.1
+"""Of the time of communication: what is launched in the backward pass is less, if it is not that of gradients."""
 _SEVERAL: Final = 2  # devices
 
 
 def exposed_communication(seen: Evidence) -> Iterator[Finding]:
     """Kernels communicate while nothing computes, for 10% of the step or more.
+
+    What to do follows from the operation that is exposed for longest, and of all-reduces from whether they were
+    launched in the backward pass: gradients are, results of a layer that is split over ranks are not.
 
     Source: `EXPOSED`; ``exposed_comm_ms`` of the table of steps. The gain is as much of it as the host waits for the
     device; where it is not seen waiting, the gain is not known: a step that waits for the host becomes no shorter.
@@ -48,6 +53,7 @@ def exposed_communication(seen: Evidence) -> Iterator[Finding]:
         (f"{operation or '?'} {dtype or ''}".strip(), time / seen.count)
         for operation, dtype, time in table.select("operation", "dtype", "exposed_ms").iter_rows()
     ]
+    advice, code = _advised(seen, table)
     yield from seen.finding(
         "exposed-communication",
         gain if is_known else None,
@@ -60,16 +66,73 @@ def exposed_communication(seen: Evidence) -> Iterator[Finding]:
             else "Not known: the host is not seen waiting for the device, so it may be the host that is slow."
         ),
         evidence=[f"{seen.often(table)} collectives in a {seen.unit} are exposed", *most(kinds)],
-        advice=(
-            "Let communication run while the backward pass computes: DDP does it bucket by bucket if the bucket size "
-            "fits. Send gradients as bfloat16, communicate only in every n-th batch when accumulating gradients, and "
-            "look at the other ranks: if one comes late, the others wait in the collective."
-        ),
-        code=(
-            "model = DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=True)\n"
-            "model.register_comm_hook(None, default_hooks.bf16_compress_hook)"
-        ),
+        advice=f"{advice} Look at the other ranks, too: if one comes late, the others wait in the collective.",
+        code=code,
     )
+
+
+def _advised(seen: Evidence, exposed: pl.DataFrame) -> tuple[str, str]:
+    """What to do, and the lines to write, by what is communicated for longest."""
+    longest = exposed.group_by("operation").agg(pl.col("exposed_ms").sum()).sort("exposed_ms", "operation")
+    operation = longest["operation"].drop_nulls().to_list()[-1:]
+    if operation == ["all_to_all"]:
+        return _ALL_TO_ALL
+    if operation in (["all_gather"], ["reduce_scatter"]):
+        return _GATHERS
+    if operation == ["all_reduce"] and _is_outside_backward(seen):
+        return _OF_LAYERS
+    advice = (
+        "Let communication run while the backward pass computes: DDP does it bucket by bucket if the bucket size "
+        "fits. Send gradients as bfloat16, and communicate only in every n-th batch when accumulating gradients."
+    )
+    return advice, seen.said("hidden communication")
+
+
+_ALL_TO_ALL: Final = (
+    (
+        "In an all-to-all each rank sends every other one what that needs, as tokens for experts or rows of "
+        "embeddings, and waits for the one with most. Spread experts or tables so that ranks have equal shares, send "
+        "fewer bits, and start the exchange before work that does not need it."
+    ),
+    (
+        "work = torch.distributed.all_to_all_single(received, sent, async_op=True)\n"
+        "...   # what does not need it\n"
+        "work.wait()"
+    ),
+)
+_GATHERS: Final = (
+    (
+        "What lies in parts on several ranks is gathered before it is used, or summed and spread again. With sharded "
+        "parameters, fetch the next block's while one computes, keep small ones whole, and gather them once for both "
+        "passes where memory allows; where results are gathered, gather less of them, or in pieces beside the work "
+        "that makes them."
+    ),
+    "fully_shard(block, reshard_after_forward=False)\nblock.set_modules_to_forward_prefetch([next_block])",
+)
+_OF_LAYERS: Final = (
+    (
+        "These all-reduces are not those of gradients: they were launched outside of the backward pass, as after each "
+        "layer of a model that is split over ranks, where the next layer has to wait. Split over ranks that are joined "
+        "by a fast link only, and over fewer of them; sequence parallelism has the norms between compute a part each, "
+        "and an all-reduce of one or two shots is faster for small messages."
+    ),
+    'parallelize_module(block, mesh, {"norm": SequenceParallel()})   # torch.distributed.tensor.parallel',
+)
+
+
+def _is_outside_backward(seen: Evidence) -> bool:
+    """Whether what communicates was launched outside of the nodes of autograd, in a trace that shows launches.
+
+    A training that shows no node at all does not tell.
+    """
+    trace = seen.trace
+    nodes, entries = autograd.find(trace), host.launchers(trace)[seen.work]
+    communicates = device.communicates(trace)[seen.work] & (entries >= 0)
+    if not communicates.any() or not (len(nodes.entry) or seen.tables.steps["stage"].first() == stages.INFERENCE):
+        return False
+    time = device.own_times(trace)[seen.work][communicates]
+    inside = nodes.inside[entries[communicates]] >= 0
+    return bool(time[inside].sum() < _WITHIN * time.sum())
 
 
 def small_collectives(seen: Evidence) -> Iterator[Finding]:

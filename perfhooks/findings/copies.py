@@ -42,6 +42,18 @@ _WAITS_FOR_OTHERS: Final = (
 )
 
 
+_OF_BATCHES: Final = (
+    "Have the loader put batches into pinned memory and copy them without waiting; the device then fetches them at "
+    "full speed while the host goes on. To hide the copy altogether, copy the next batch on a second stream while this "
+    "one trains. Tensors that never change belong on the device once, before the loop."
+)
+_OF_OTHERS: Final = (
+    "The loader pins its batches, so these are copies of something else, or of batches of a class that has no "
+    "pin_memory() of its own: give that class one, pin what is made in the loop, and copy it without waiting. Tensors "
+    "that never change belong on the device once, before the loop."
+)
+
+
 def blocking_copies(seen: Evidence) -> Iterator[Finding]:
     """Copies of more than 64 KB from memory that is not pinned take 1% of the step or more, while no kernel runs.
 
@@ -65,12 +77,8 @@ def blocking_copies(seen: Evidence) -> Iterator[Finding]:
             "pinning alone makes them faster and spares the host the wait."
         ),
         evidence=_evidence(seen, rows),
-        advice=(
-            "Have the loader put batches into pinned memory and copy them without waiting; the device then fetches "
-            "them at full speed while the host goes on. To hide the copy altogether, copy the next batch on a second "
-            "stream while this one trains. Tensors that never change belong on the device once, before the loop."
-        ),
-        code='DataLoader(..., pin_memory=True)\nbatch = batch.to("cuda", non_blocking=True)',
+        advice=_OF_OTHERS if seen.told.loader is not None and seen.told.loader.pin_memory else _OF_BATCHES,
+        code=seen.said("pinned batches"),
     )
 
 

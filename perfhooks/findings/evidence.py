@@ -10,13 +10,15 @@ import numpy as np
 import polars as pl
 
 from perfhooks import words
+from perfhooks.findings import faces
 from perfhooks.findings.finding import Finding
 from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.names import step_kinds, whose
 from perfhooks.trace.names.whose import Origin
 from perfhooks.trace.nesting import device, intervals, parts
-from perfhooks.trace.nesting.grouping import groups
-from perfhooks.trace.tables import step_columns
+from perfhooks.trace.nesting.grouping import Groups, groups
+from perfhooks.trace.tables import device_time, idle, step_columns
+from perfhooks.trace.tables.device_time import Idle
 from perfhooks.trace.tables.steps import MarkedSteps, step_of
 
 if TYPE_CHECKING:
@@ -52,6 +54,8 @@ class Evidence:
 
     def __init__(self, capture: Capture, trace: Trace, *, of_every_kind: bool = False) -> None:
         self.capture = capture
+        self.told = capture.circumstances
+        """What its process had to work with, and whose face recorded it."""
         self.trace = trace
         self.tables = capture.tables(trace)
         self._of_every_kind = of_every_kind
@@ -121,6 +125,13 @@ class Evidence:
         return float(np.maximum(wall, busy).mean()) if self.count else 0.0
 
     @cached_property
+    def chosen(self) -> Flags:
+        """Which of all marks of the trace are those of the steps."""
+        found: Flags = self.tables.counting.copy()
+        found[found] = self._usual
+        return found
+
+    @cached_property
     def windows(self) -> Intervals:
         """The moments of the steps."""
         return intervals.union(self.marks.start, self.marks.end)
@@ -149,9 +160,49 @@ class Evidence:
         return device.busy(self.trace)
 
     @cached_property
+    def idle(self) -> Idle:
+        """When no device worked, and why: disjoint stretches.
+
+        Of a recording without steps only those between its first and its last work: nobody knows what lies before and
+        after it.
+        """
+        found = idle.of_steps(self.trace, self.chosen)
+        kept = (found.place == device_time.PLACES.index("between")) | self.are_numbered
+        return Idle(*(each[kept] for each in found))
+
+    @cached_property
+    def gaps(self) -> Groups:
+        """Which of these stretches lie in one gap between works of devices."""
+        follows = np.append(True, self.idle.start[1:] > self.idle.end[:-1])[: len(self.idle.start)]
+        return Groups(np.cumsum(follows) - 1, np.flatnonzero(follows))
+
+    def idle_for(self, *causes: int, among: Flags | None = None) -> Intervals:
+        """The idle time that has one of some causes.
+
+        Args:
+            causes: places in `device_time.CAUSES`.
+            among: which of the idle stretches count; all if not given.
+        """
+        found = self.idle_stretches(*causes, among=among)
+        return intervals.union(found.start, found.end)
+
+    def idle_stretches(self, *causes: int, among: Flags | None = None) -> Idle:
+        """The same as stretches."""
+        found = np.isin(self.idle.cause, causes) & (True if among is None else among)
+        return Idle(*(each[found] for each in self.idle))
+
+    def idle_sources(self, *causes: int, among: Flags | None = None) -> list[tuple[str, float]]:
+        """What was called in such idle time, or which line it was in, with its milliseconds a step."""
+        chosen = self.idle_stretches(*causes, among=among)
+        known = idle.told(self.trace, chosen, self.tables.owners).words(self.trace, np.arange(len(chosen.start)))
+        spoken = zip(*(known[name].cast(pl.String).to_list() for name in ("cause", "name", "line")), strict=True)
+        names = [" in ".join(filter(None, (name, line))) or cause for cause, name, line in spoken]
+        return list(zip(names, (chosen.length * intervals.MS / max(self.count, 1)).tolist(), strict=True))
+
+    @cached_property
     def host_limit_ms(self) -> float:
         """How much shorter a step can become by sparing the host: the time in which the device idles."""
-        return max(self.step_ms - self.mean("busy_ms"), 0.0)
+        return self.mean("device_idle_ms") if self.trace.is_device_traced else self.step_ms
 
     @cached_property
     def device_limit_ms(self) -> float:
@@ -172,7 +223,7 @@ class Evidence:
     @property
     def is_busy(self) -> bool:
         """Whether the training waited for processors, so that times of the host are more than it needs."""
-        return self.capture.circumstances.is_busy
+        return self.told.is_busy
 
     # --- without the recorder ---
 
@@ -339,30 +390,27 @@ class Evidence:
         """Those of some slices of the host that none of them holds."""
         return rows[device.holders(self.trace, rows, rows) < 0] if len(rows) else rows
 
-    def own_frames_in(self, moments: Intervals, thread: int) -> dict[str, float]:
-        """The functions of the user that ran in some moments, with their milliseconds a step, most first."""
-        frames = self._frames(Origin.USER)
-        frames = frames[self.trace.thread[frames] == thread]
-        whole = intervals.within(moments, self.trace.start[frames], self.trace.end[frames])
-        frames = frames[whole == (self.trace.end - self.trace.start)[frames]]
-        return dict(sorted(self._summed(frames), key=lambda item: -item[1]))
+    def own_time_in(self, moments: Intervals, *, whole: bool = False) -> list[tuple[str, float]]:
+        """The functions of the user that ran in some moments on the thread of the steps, as milliseconds a step.
 
-    def own_time_in(self, moments: Intervals, thread: int) -> dict[str, float]:
-        """The functions of the user that ran in some moments, with the milliseconds a step of those that were theirs.
+        What another function of the user that they called took is not theirs.
 
-        What another function of the user that they called took is not.
+        Args:
+            moments: When.
+            whole: Whether only those count that began and ended there, and not who waited for what was done then.
         """
         frames = self._frames(Origin.USER)
-        frames = frames[self.trace.thread[frames] == thread]
-        spent = intervals.within(moments, self.trace.start[frames], self.trace.end[frames])
+        frames = frames[self.trace.thread[frames] == self.thread]
+        begin, end = self.trace.start[frames], self.trace.end[frames]
+        spent = intervals.within(moments, begin, end)
+        chosen = spent == end - begin if whole else spent > 0
+        frames, spent = frames[chosen], spent[chosen]
         callers = device.holders(self.trace, frames, frames)
         known = callers >= 0
         theirs = spent.copy()
         np.subtract.at(theirs, np.searchsorted(frames, callers[known]), spent[known])
-        found: dict[str, float] = {}
-        for name, time in zip(self.trace.name[frames].tolist(), theirs.tolist(), strict=True):
-            found[self.trace.names[name]] = found.get(self.trace.names[name], 0.0) + time * intervals.MS / self.count
-        return {name: time for name, time in found.items() if time > 0}
+        names = (self.trace.names[name] for name in self.trace.name[frames].tolist())
+        return list(zip(names, (theirs * intervals.MS / max(self.count, 1)).tolist(), strict=True))
 
     @property
     def thread(self) -> int:
@@ -401,6 +449,14 @@ class Evidence:
 
     # --- findings ---
 
+    def said(self, advised: str, **values: object) -> str:
+        """The lines to write, in the words of the face that recorded, see `perfhooks.findings.faces.said`."""
+        return faces.said(advised, self.told.framework, **values)
+
+    def option(self, name: str, value: bool | str = True) -> str:
+        """An option of the recorder, as that face says it."""
+        return faces.option(name, value, self.told)
+
     def is_worth(self, gain_ms: float) -> bool:
         """Whether a gain is more than what a step varies by anyway."""
         return self.step_ms > 0 and gain_ms >= NOTABLE * self.step_ms
@@ -422,6 +478,7 @@ class Evidence:
         of: Intervals | None = None,
         is_measured: bool = False,
         is_wait: bool = False,
+        doubts_others: bool = False,
     ) -> Iterator[Finding]:
         """A finding, with its gain as it is when nobody records; none where hardly anything is left of it then.
 
@@ -439,9 +496,10 @@ class Evidence:
             is_wait: whether it is time in which one waits for another thread, process or device: where processors are
                 short that grows unlike everything else, so it is said only if more is left of it than the thread of
                 the steps waited for them itself.
+            doubts_others: See `Finding`.
         """
         concerns_ms = None
-        queued = self.capture.circumstances.queued or 0.0
+        queued = self.told.queued or 0.0
         if gain_ms is not None:
             gain_ms = self.without_recording(gain_ms, of)
             if gain_ms < (NOTABLE + (queued if is_wait and self.is_busy else 0.0)) * self.unrecorded_ms:
@@ -465,6 +523,7 @@ class Evidence:
             advice=advice,
             code=code,
             concerns_ms=concerns_ms,
+            doubts_others=doubts_others,
         )
 
 
@@ -473,5 +532,5 @@ def most(sources: Sequence[tuple[str, float]], limit: int = 3) -> list[str]:
     summed: dict[str, float] = {}
     for name, value in sources:
         summed[name] = summed.get(name, 0.0) + value
-    ordered = sorted(summed.items(), key=lambda item: -item[1])[:limit]
+    ordered = sorted((item for item in summed.items() if item[1] > 0), key=lambda item: -item[1])[:limit]
     return [f"{name}: {words.ms(value)}" for name, value in ordered]

@@ -26,5 +26,7 @@ class Finding:
     """What to do, in one paragraph."""
     code: str
     """The lines to write."""
+    doubts_others: bool = False
+    """Whether it says that the times of all others are too long, so that it comes before them."""
     concerns_ms: float | None = None
     """Milliseconds of a step that it is about where no gain is promised: the advice is worth trying."""

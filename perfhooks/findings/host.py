@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from perfhooks import labels, words
+from perfhooks import words
 from perfhooks.findings.data import data_ranges
 from perfhooks.findings.evidence import most
 from perfhooks.findings.start import spent_in
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.names import ranges
-from perfhooks.trace.nesting import captures, device, host, intervals, starts
+from perfhooks.trace.names import ranges, runtime_calls
+from perfhooks.trace.nesting import captures, host, intervals, starts
+from perfhooks.trace.tables import device_time, idle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,16 +23,13 @@ if TYPE_CHECKING:
     from perfhooks.findings.evidence import Evidence
     from perfhooks.findings.finding import Finding
     from perfhooks.trace.model import Ints
-    from perfhooks.trace.nesting.intervals import Intervals
+    from perfhooks.trace.nesting.intervals import Flags, Intervals
 
 STARVED: Final = 0.2
 """Of the step: the device idles so long because nothing was launched. Small gaps are everywhere; from a fifth on, fewer
 or cheaper launches are what helps."""
 MANY_LAUNCHES: Final = 50
 """In a step. With fewer, launching is not what takes the time."""
-LONG_CALL_NS: Final = 1_000_000
-"""A call of the runtime that lasts longer than a millisecond is no launch but something else (allocation, loading of a
-module, a wait), and its time is not counted as launching."""
 PAUSE_NS: Final = 5_000_000
 """The device idling longer than this at once is no slow launching: between two launches lie some microseconds to some
 hundreds of them. Then the host did something else, and the advice would be wrong (the two sampled ranks of a 128-rank
@@ -40,8 +38,33 @@ NUMPY: Final = 0.05
 """Of the step: what is spent outside of torch after a tensor became an array."""
 COMPILING: Final = 0.01
 """Of the step; compiling takes seconds, so whatever is there is far above."""
+PAUSES: Final = 0.1
+"""Of the step. What a device is idle for beyond `PAUSE_NS` at once is no slow launching; from a tenth of the step on it
+is worth a look at what the host does then."""
 
-_PARTS: Final = labels.pattern(labels.VALIDATION, labels.CHECKPOINT)
+SLOW: Final = (
+    *(device_time.OPERATORS, device_time.CODE, device_time.CALLS, device_time.NOTHING),
+    device_time.LAUNCHING,
+)
+"""Causes of idle time that are the host's own pace: it neither waits nor does what has a name of its own."""
+
+_BY_ITSELF: Final = tuple(cause for cause in SLOW if cause != device_time.NOTHING)
+"""Those of them in which it was seen doing something."""
+
+_LAUNCHES: Final = (
+    "Make fewer and larger launches. torch.compile fuses small kernels, and in mode reduce-overhead replays "
+    "them as one CUDA graph; a fused optimizer updates all parameters in a few kernels; a larger batch gives "
+    "each launch more to do. If Python itself is slow, the flame graph shows where."
+)
+_REPLAYS: Final = (
+    "Graphs are replayed already; what is slow is what the host does between replays. Prepare the next inputs while "
+    "the device works on this replay, in buffers that stay, and read results one step later; take into the graph what "
+    "is launched around it."
+)
+_AHEAD: Final = "inputs.copy_(following, non_blocking=True)   # pinned; while the replay before it runs\ngraph.replay()"
+_STACKS: Final = (
+    "stacks were recorded, for which the recorder works at every call of Python: without them less of this remains"
+)
 _NUMPY: Final = r"^<built-in method numpy of Tensor"
 _SLACK_NS: Final = 5_000  # clocks of host and device agree to some microseconds
 
@@ -49,21 +72,23 @@ _SLACK_NS: Final = 5_000  # clocks of host and device agree to some microseconds
 def host_bound(seen: Evidence) -> Iterator[Finding]:
     """The device idles for a fifth of the step or more because the host has not launched its next work yet.
 
-    Source: `STARVED`, `MANY_LAUNCHES`. Gaps between works of the device, up to `PAUSE_NS` long, whose next work was
-    launched only after the gap had begun (HolisticTraceAnalysis: "host wait"), less the moments in which the host
-    waited for data or the device, validated, saved, or was in a long call (`LONG_CALL_NS`); less what recording itself
-    added, where that is known. Silent where a graph is being captured: that is what it would advise.
+    Source: `STARVED`, `MANY_LAUNCHES`. Idle time (`perfhooks.trace.tables.device_time`) in which the thread that
+    launched the next work ran operators, code between them, the launch itself or nothing that was recorded, in gaps of
+    up to `PAUSE_NS`; less what recording itself added, where that is known. Where graphs are replayed few launches are
+    many. Silent where a graph is being captured: that is what it would advise.
 
     Measured: never; on such devices the advice is worth trying.
     """
-    launches = seen.mean("launches")
-    if not seen.trace.is_device_traced or launches < MANY_LAUNCHES or captures.by_thread(seen.trace):
+    trace = seen.trace
+    if not trace.is_device_traced or captures.by_thread(trace):
         return
-    starved = seen.per_step(intervals.subtract(_starved(seen), explained(seen)))
+    launches, replays = seen.mean("launches"), len(seen.named(runtime_calls.GRAPH.pattern, Kind.RUNTIME))
+    short = ~_long(seen)
+    starved = seen.per_step(seen.idle_for(*SLOW, among=short))
     gain = min(starved - seen.recording_ms, seen.host_limit_ms)
-    if seen.share(gain) < STARVED:
+    if (launches < MANY_LAUNCHES and not replays) or seen.share(gain) < STARVED:
         return
-    wall, busy, kernels = (seen.mean(column) for column in ("wall_ms", "busy_ms", "kernels"))
+    wall, busy = seen.mean("wall_ms"), seen.mean("device_busy_ms")
     yield from seen.finding(
         "host-bound",
         gain,
@@ -71,43 +96,42 @@ def host_bound(seen: Evidence) -> Iterator[Finding]:
         title=f"The device idles for {words.ms(gain)} of a {seen.unit} because the host launches too slowly.",
         estimate=(
             "All the time in which the device had nothing queued and the host neither waited nor loaded data: the most "
-            "that CUDA graphs can win."
+            "that fewer or cheaper launches can win."
         ),
         evidence=[
-            f"{launches:.0f} launches in {words.ms(wall)}, one every {words.ms(wall / launches)}",
-            f"{kernels:.0f} kernels of {words.ms(busy / max(kernels, 1))} on average: {words.ms(busy)} of work",
-            *most(_host_operators(seen)),
+            f"{launches:.0f} launches in {words.ms(wall)}, one every {words.ms(wall / max(launches, 1))}",
+            f"the device works for {words.ms(busy)}; it idles for",
+            *_by_cause(seen, SLOW, short),
+            *most(seen.idle_sources(*SLOW, among=short)),
+            *([_STACKS] if seen.trace.rows(Kind.PYTHON).size and not seen.recording_ms else []),
         ],
-        advice=(
-            "Make fewer and larger launches. torch.compile fuses small kernels, and in mode reduce-overhead replays "
-            "them as one CUDA graph; a fused optimizer updates all parameters in a few kernels; a larger batch gives "
-            "each launch more to do. If Python itself is slow, the flame graph shows where."
-        ),
-        code='model = torch.compile(model, mode="reduce-overhead")\noptimizer = torch.optim.AdamW(params, fused=True)',
+        advice=_REPLAYS if replays else _LAUNCHES,
+        code=_AHEAD if replays else seen.said("fewer launches"),
     )
 
 
 def synchronisation(seen: Evidence) -> Iterator[Finding]:
     """The host waits for the device, which then idles until the host has launched again, for 1% of the step or more.
 
-    Source: `evidence.NOTABLE`. What counts is the time from the end of the device's work to its next, for each wait; it
-    is no more than the wait itself, and than the device idles: without it the host would run ahead by so much.
+    Source: `evidence.NOTABLE`. What counts is idle time that begins in a wait, as far as the host then launches what is
+    next and does nothing else that has a name; it is no more than the wait itself, and than the device idles: without
+    the wait the host would run ahead by so much.
 
     Measured: never; on such devices the advice is worth trying.
     """
-    trace = seen.trace
     waits = seen.synchronisations.filter(pl.col("host_ms") > 0)
-    if not waits.height or not trace.is_device_traced:
+    if not waits.height or not seen.trace.is_device_traced:
         return
-    origin = int(trace.start.min())
-    ends = origin + np.rint((waits["start_ms"] + waits["host_ms"]).to_numpy() * 1e6).astype(np.int64)
+    origin = int(seen.trace.start.min())
+    begin = origin + np.rint(waits["start_ms"].to_numpy() * 1e6).astype(np.int64)
+    end = begin + np.rint(waits["host_ms"].to_numpy() * 1e6).astype(np.int64)
     held = waits["host_ms"].to_numpy() / seen.count
-    gaps = np.minimum(_gaps_after(seen, ends) * 1e-6 / seen.count, held)
+    gaps = np.minimum(_gaps_after(seen, begin, end) * intervals.MS / seen.count, held)
     gain = min(float(gaps.sum()), seen.device_limit_ms, seen.host_limit_ms)
     if not seen.is_worth(gain):
         return
     names = list(itertools.starmap(_wait, waits.select("call", "operator", "line", "bytes").iter_rows()))
-    sources = most(list(zip(names, gaps.tolist(), strict=True)), 5)
+    sources = most([each for each in zip(names, gaps.tolist(), strict=True) if each[1]], 5)
     yield from seen.finding(
         "synchronisation",
         gain,
@@ -127,7 +151,48 @@ def synchronisation(seen: Evidence) -> Iterator[Finding]:
             "read them once every many steps; make masks with torch.where instead of indices. To find the rest, "
             'torch.cuda.set_sync_debug_mode("warn").'
         ),
-        code="total += loss.detach()   # stays on the device\nif step % 100 == 0:\n    print(total.item() / 100)",
+        code=seen.said("values read seldom"),
+    )
+
+
+def device_pauses(seen: Evidence) -> Iterator[Finding]:
+    """The device idles for 10% of the step or more in pauses of 5 ms or longer that nothing else explains.
+
+    Source: `PAUSES`, `PAUSE_NS`. Idle time (`perfhooks.trace.tables.device_time`) in gaps of that length in which the
+    thread that launched the next work ran operators or code between them: it did not wait for data or the device,
+    validate, save, ask for memory, or do what is done once.
+
+    Measured: never, for the advice depends on what the host does; it is worth trying.
+    """
+    if not seen.trace.is_device_traced:
+        return
+    long = _long(seen)
+    pauses = seen.idle_for(*_BY_ITSELF, among=long)
+    spent = seen.per_step(pauses)
+    if seen.share(spent) < PAUSES:
+        return
+    holder = idle.holder(seen.trace, seen.idle_stretches(*_BY_ITSELF, among=long), seen.tables.owners)
+    inside = [f"{holder[0]}: {words.ms(holder[1] * intervals.MS / seen.count)} of it"] if holder else []
+    yield from seen.finding(
+        "device-pauses",
+        min(spent, seen.host_limit_ms),
+        title=f"The device has nothing to do for {words.ms(spent)} of a {seen.unit}, in pauses of more than 5 ms "
+        "at once.",
+        estimate="Worth trying: as much as the host can do at another time, or on another thread, is gained.",
+        evidence=[
+            f"such pauses in a {seen.unit}: {seen.often(np.unique(seen.gaps.of[long]))}; meanwhile:",
+            *inside,
+            *_by_cause(seen, _BY_ITSELF, long),
+            *most(seen.idle_sources(*_BY_ITSELF, among=long), 4),
+        ],
+        advice=(
+            "Between two works of the device the host does something long that gives it none: preprocessing, logging, "
+            "reading or writing files. Move it to a loader's worker or a thread, do it less often, or do it while the "
+            "device works on what was launched before."
+        ),
+        code="executor.submit(log, values)   # concurrent.futures.ThreadPoolExecutor(1), made before the loop",
+        of=pauses,
+        is_wait=True,
     )
 
 
@@ -190,7 +255,7 @@ def recompilation(seen: Evidence) -> Iterator[Finding]:
             "the dimension as dynamic. TORCH_LOGS=recompiles names the guard that failed. If it is only the first "
             "compilation, start recording later."
         ),
-        code="torch._dynamo.mark_dynamic(batch, 0)   # or: DataLoader(..., drop_last=True)",
+        code=seen.said("equal shapes"),
         of=seen.spans(rows),
     )
 
@@ -201,44 +266,35 @@ def _wait(call: str, operator: str | None, line: str | None, size: int | None) -
     return where if size is None else f"{where}, copying {words.size(size)}"
 
 
-def _starved(seen: Evidence) -> Intervals:
-    """The moments of the steps in which the device idled and its next work had not been launched when that began."""
-    trace = seen.trace
-    idle = intervals.subtract(seen.windows, seen.busy)
-    start = trace.start[trace.device_rows]
-    order = np.argsort(start, kind="stable")
-    launched = device.launch_times(trace)[order]
-    following = np.searchsorted(start[order], idle[:, 1], "left")
-    # at the end of a step the next work may only come in the next one
-    known = following < len(order)
-    late = np.append(launched, np.iinfo(np.int64).max)[np.where(known, following, -1)] > idle[:, 0]
-    return idle[late & (idle[:, 1] - idle[:, 0] <= PAUSE_NS)]
+def _long(seen: Evidence) -> Flags:
+    """Which idle stretches lie in gaps longer than `PAUSE_NS`."""
+    return (seen.gaps.summed(seen.idle.length) > PAUSE_NS)[seen.gaps.of]
 
 
-def explained(seen: Evidence) -> Intervals:
-    """The moments in which the host did something that has a name: it waited, loaded, validated or saved."""
-    trace = seen.trace
-    calls = trace.rows(Kind.RUNTIME)
-    long = calls[(trace.end - trace.start)[calls] > LONG_CALL_NS]
-    rows = (data_ranges(seen), device.wait_calls(trace), long, seen.named(_PARTS, Kind.ANNOTATION))
-    return intervals.joined(*(seen.spans(each) for each in rows))
+def _by_cause(seen: Evidence, causes: tuple[int, ...], among: Flags) -> list[str]:
+    """The idle time of each cause, most first."""
+    spent = [(device_time.CAUSES[cause], seen.per_step(seen.idle_for(cause, among=among))) for cause in causes]
+    return most([each for each in spent if each[1] > 0], len(causes))
 
 
-def _host_operators(seen: Evidence) -> list[tuple[str, float]]:
-    rows = seen.operators.filter(pl.col("kind") == "op").select("name", "self_cpu_ms").iter_rows()
-    return [(f"{name}, self", time / seen.count) for name, time in rows]
+def _gaps_after(seen: Evidence, begin: Ints, end: Ints) -> Ints:
+    """How long the device idles after each wait because the host launches, in nanoseconds.
 
-
-def _gaps_after(seen: Evidence, ends: Ints) -> np.ndarray:
-    """How long the device idles after each wait, in nanoseconds; a gap counts for the first wait that ends in it."""
-    busy = intervals.joined(seen.busy)
-    following = np.searchsorted(busy[:, 0], ends, "right")
-    inner = (following > 0) & (following < len(busy))
-    before, after = busy[np.maximum(following - 1, 0), 1], busy[np.minimum(following, len(busy) - 1), 0]
-    _, first = np.unique(following, return_index=True)
-    is_first = np.isin(np.arange(len(ends)), first)
-    counts = inner & is_first & (before <= ends + _SLACK_NS)
-    return np.where(counts, after - before, 0)
+    A gap counts for the first wait that has not ended when it begins, but for what clocks disagree (`_SLACK_NS`).
+    """
+    found, gaps = np.zeros(len(begin), np.int64), seen.gaps
+    since = seen.idle.start[gaps.first]
+    # what is idle when a step begins was not begun by a wait, and after the last work nothing is launched
+    began = np.isin(since, seen.busy[:, 1])
+    order = np.argsort(end, kind="stable")
+    place = np.append(order, -1)[np.searchsorted(end[order], since - _SLACK_NS, "left")]
+    followed = seen.idle.work[gaps.first] >= 0
+    counts = began & followed & (place >= 0) & (begin[place] < since)
+    spent = gaps.summed(
+        np.where(np.isin(seen.idle.cause, (device_time.SYNC, device_time.LATENCY, *SLOW)), seen.idle.length, 0)
+    )
+    np.add.at(found, place[counts], spent[counts])
+    return found
 
 
 def _outside_torch(seen: Evidence) -> tuple[Intervals, Ints]:

@@ -11,8 +11,10 @@ from perfhooks import words
 from perfhooks.findings import attention
 from perfhooks.findings.evidence import most
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.names import device_work, operators, ranges
-from perfhooks.trace.nesting import device
+from perfhooks.trace.limits import peaks, rates
+from perfhooks.trace.names import device_work, operators, ranges, work_kinds
+from perfhooks.trace.nesting import device, intervals
+from perfhooks.trace.nesting.grouping import groups
 from perfhooks.trace.tables import categories
 
 if TYPE_CHECKING:
@@ -20,18 +22,18 @@ if TYPE_CHECKING:
 
     from perfhooks.findings.evidence import Evidence
     from perfhooks.findings.finding import Finding
-    from perfhooks.trace.model import Ints
+    from perfhooks.trace.model import Column, Ints
 
 SAVED: Final = 0.5
 """Of the time of GEMMs that move to tensor cores, the share that the advice is about. A careful figure: on an A100
 TF32 has eight times the peak of float32; memory takes its share."""
-HALVED: Final = 0.35
-"""Of the time of GEMMs in float64, saved by float32 on a CPU: with one thread, forward, backward and update, 35% in
-layers of 64 (where GEMMs were a fifth of the step), 56% in layers of 512 and 1,024, 99% in convolutions (float64 has
-no fast path) and all of it in an LSTM, whose other operators became faster as well."""
-UNFOLDED: Final = 0.2
-"""Of the time of convolutions by unfolding, saved by oneDNN: measured with one thread, forward and
-backward, 21% for filters of 3 x 3 on 8 images of 32 x 32, 58% on 2 images of 64 x 112 x 112."""
+HALVED: Final = 0.5
+"""Of the time of GEMMs in float64, saved by float32 on a CPU, about the middle: with one thread, forward, backward and
+update, 35% in layers of 64 (where GEMMs were a fifth of the step), 56% in layers of 512 and 1,024, 99% in convolutions
+(float64 has no fast path) and all of it in an LSTM, whose other operators became faster as well."""
+UNFOLDED: Final = 0.25
+"""Of the time of convolutions by unfolding, saved by oneDNN: measured with one thread, forward and backward, 14 and 21%
+for filters of 3 x 3 on 8 images of 32 x 32, 36% in a small network, 58% on 2 images of 64 x 112 x 112."""
 HEAVY: Final = 0.05
 """Of the step, for operators that are to be moved: below it, half of their time is within what a step varies by."""
 FUSABLE: Final = 0.2
@@ -46,17 +48,15 @@ TENSOR_CORES: Final = 7
 TF32: Final = 8
 """The compute capability from which tensor cores take float32 as TF32 (Ampere)."""
 
-_COMPILED: Final = rf"{device_work.TRITON}|{ranges.COMPILED}"
+_COMPILED: Final = rf"{work_kinds.TRITON}|{ranges.COMPILED}"
 _FUSABLE_KINDS: Final = (categories.ELEMENTWISE, categories.REDUCTION, categories.COPIES)
-
-_USE_TF32: Final = """\
-torch.set_float32_matmul_precision("high")
-torch.backends.cudnn.allow_tf32 = True
-# or: with torch.autocast("cuda", dtype=torch.bfloat16): loss = ..."""
-_USE_FLOAT16: Final = """\
-scaler = torch.amp.GradScaler("cuda")
-with torch.autocast("cuda", dtype=torch.float16):
-    loss = ..."""
+_FUSABLE_OF_TORCH: Final = (categories.INDEXING, categories.QUANTISATION)
+"""Those of other libraries, as FBGEMM's tables of embeddings, are large kernels that no compiler touches."""
+FAR: Final = 0.3
+"""Of its limit. GEMMs and copies of usual sizes reach 60 to 85% on an H100, and 40 to 60% on an MI300X, whose datasheet
+counts a clock that it does not hold (TraceLens takes 708 of 1307 TFLOP/s for it)."""
+FAR_HEAVY: Final = 0.1
+"""Of the step, for kernels that far from it."""
 
 
 def float32_products(seen: Evidence) -> Iterator[Finding]:
@@ -97,12 +97,12 @@ def float32_products(seen: Evidence) -> Iterator[Finding]:
             else "Train with automatic mixed precision: GEMMs run in float16 on the tensor cores, and a gradient "
             "scaler keeps small gradients from vanishing."
         ),
-        code=_USE_TF32 if has_tf32 else _USE_FLOAT16,
+        code=seen.said("tf32") if has_tf32 else seen.said("float16"),
     )
 
 
 def float64_products(seen: Evidence) -> Iterator[Finding]:
-    """Matrix products (GEMMs) and convolutions of float64 tensors take 5% of the step or more.
+    """GEMMs and convolutions of float64 tensors take 5% of the step or more.
 
     Source: `HEAVY`, `HALVED`; the types of inputs, which ``record_shapes`` records. Numbers (tensors without
     dimensions) do not count.
@@ -121,8 +121,8 @@ def float64_products(seen: Evidence) -> Iterator[Finding]:
         "float64-products",
         gain,
         is_measured=not len(seen.launched_by(rows)),
-        title=f"Matrix products (GEMMs) and convolutions in float64 take {words.ms(spent)} in a {seen.unit}.",
-        estimate=f"{words.share(HALVED)} of their time, the least that float32 was measured to save on a CPU.",
+        title=f"GEMMs and convolutions in float64 take {words.ms(spent)} in a {seen.unit}.",
+        estimate=f"{words.share(HALVED)} of their time: about what float32 was measured to save on a CPU.",
         evidence=[
             *seen.by_name(seen.outermost(rows)),
             *(["convolutions in float64 have no fast path here: they run as _slow_conv2d"] if slow else []),
@@ -165,7 +165,7 @@ def slow_convolution(seen: Evidence) -> Iterator[Finding]:
         estimate=(
             "Worth trying: what it gains on a device was not measured."
             if on_device
-            else f"{words.share(UNFOLDED)} of the time of these operators, the least that oneDNN was measured to save "
+            else f"{words.share(UNFOLDED)} of the time of these operators: about what oneDNN was measured to save "
             "on a CPU."
         ),
         evidence=[*seen.by_name(seen.outermost(rows)), *seen.by_line(seen.outermost(rows))],
@@ -238,7 +238,7 @@ def unaligned_products(seen: Evidence) -> Iterator[Finding]:
         evidence=[
             f"{seen.often(rows)} kernels in a {seen.unit} load fewer than 16 bytes at a time",
             *seen.by_name(rows),
-            *(sizes or ["record with record_shapes=True to see which sizes these are"]),
+            *(sizes or [f"record with {seen.option('record_shapes')} to see which sizes these are"]),
         ],
         advice=(
             f"Make the dimensions of these GEMMs multiples of {' or '.join(multiples)}, which is 16 bytes: the size "
@@ -300,6 +300,73 @@ def _has_float64(types: object, dims: object) -> bool:
     return any(kind == "double" and bool(shape) for kind, shape in zip(types, dims, strict=False))
 
 
+def kernels_below_limit(seen: Evidence) -> Iterator[Finding]:
+    """Kernels that reach less than 30% of what the device can do take 10% of the step or more.
+
+    Not those of attention that is written out, nor kernels below 10 us: a good part of those is what any kernel takes.
+
+    Source: `FAR`, `FAR_HEAVY`; operations and bytes by the recorded shapes (`perfhooks.trace.limits`), through the
+    operators that launched them, and the peaks of the device.
+
+    Measured: never; what kernels there are for such shapes is worth finding out.
+    """
+    trace, places = seen.trace, seen.work
+    sums = rates.of_work(trace)
+    took, least = sums["least_ns"][places], sums["least_ps"][places] / 1000
+    far = (took >= rates.SHORT_NS) & (least < FAR * took)
+    places, took, least = places[far], took[far], least[far]
+    rows = trace.device_rows[places]
+    if seen.share(seen.device_ms(rows)) < FAR_HEAVY:
+        return
+    if len(other := np.flatnonzero(~np.isin(rows, attention.written_out(seen)))) < len(rows):
+        places, took, least, rows = places[other], took[other], least[other], rows[other]
+    spent = seen.device_ms(rows)
+    if seen.share(spent) < FAR_HEAVY:
+        return
+    name, _ = peaks.device(trace)
+    shapes = _by_shape(seen, places, took, least)
+    yield from seen.finding(
+        "kernels-below-limit",
+        min(spent * float(1 - least.sum() / took.sum()), seen.device_limit_ms),
+        title=f"Kernels that reach {words.share(float(least.sum() / took.sum()))} of what the device can do take "
+        f"{words.ms(spent)} of a {seen.unit}.",
+        estimate="Worth trying: what they take beyond the time that their operations or bytes need at least.",
+        evidence=[
+            f"{seen.often(rows)} kernels in a {seen.unit}, of {words.count(len(shapes), 'shape')}",
+            *[line for line, _ in shapes[:3]],
+            *([f"limits of {name}: {known.source}"] if (known := peaks.of_trace(trace)) else []),
+        ],
+        advice=(
+            "These kernels are long enough to be fast, and are not: another kernel for the same work may be. Sizes "
+            "that are no multiples of 16 bytes, tensors that are not contiguous, few rows for many columns, and a type "
+            "or layout for which the library has no fast kernel are the usual reasons. Try other sizes, contiguous "
+            "tensors, another backend (of attention, of GEMMs) or a newer library; perfhooks try runs these operators "
+            "again, padded, in other types and other layouts, where they were recorded."
+        ),
+        code="perfhooks try perf/latest",
+    )
+
+
+def _by_shape(seen: Evidence, places: Ints, took: Ints, least: Column) -> list[tuple[str, float]]:
+    """The operators and shapes that some work was launched with, most time first, and their milliseconds a step."""
+    trace = seen.trace
+    owner = device.owners(trace)[places]
+    dims = trace.argument("dims")[owner]
+    alike = groups(trace.name[owner], dims - dims.min(initial=0))
+    total, needed = (np.bincount(alike.of, weights=each) for each in (took, least))
+    found = []
+    for group in np.argsort(-total, kind="stable").tolist():
+        row = int(owner[alike.first[group]])
+        count = int((alike.of == group).sum())
+        time = float(total[group]) * intervals.MS / max(seen.count, 1)
+        shown = f"{trace.names[trace.name[row]]} {_written(trace.text(int(dims[alike.first[group]])))}".strip()
+        reached = words.share(float(needed[group] / total[group]))
+        found.append(
+            (f"{shown}: {count / max(seen.count, 1):.3g} times, {words.ms(time)}, {reached} of the limit", time)
+        )
+    return found
+
+
 def fusable_chains(seen: Evidence) -> Iterator[Finding]:
     """Elementwise kernels, reductions and copies in a row take 20% of a step that the device decides, or more.
 
@@ -308,7 +375,7 @@ def fusable_chains(seen: Evidence) -> Iterator[Finding]:
 
     Measured: never on a device; it is worth trying.
     """
-    if seen.share(seen.mean("busy_ms")) < BOUND or _is_compiled(seen):
+    if seen.share(seen.mean("device_busy_ms")) < BOUND or _is_compiled(seen):
         return
     rows = _chains(seen)
     spent = seen.device_ms(rows)
@@ -316,7 +383,9 @@ def fusable_chains(seen: Evidence) -> Iterator[Finding]:
         return
     kinds = categories.of_work(seen.trace)[np.searchsorted(seen.trace.device_rows, rows)]
     shares = [
-        f"{categories.CATEGORIES[kind]} {words.ms(seen.device_ms(rows[kinds == kind]))}" for kind in _FUSABLE_KINDS
+        f"{categories.CATEGORIES[kind]} {words.ms(seen.device_ms(rows[kinds == kind]))}"
+        for kind in (*_FUSABLE_KINDS, *_FUSABLE_OF_TORCH)
+        if (kinds == kind).any()
     ]
     yield from seen.finding(
         "fusable-chains",
@@ -325,7 +394,7 @@ def fusable_chains(seen: Evidence) -> Iterator[Finding]:
         estimate="Worth trying: of each chain, the time of reading and writing what lies between its kernels is saved.",
         evidence=[
             f"{seen.often(rows)} such kernels in a {seen.unit}: {', '.join(shares)}",
-            f"the device works for {words.share(seen.share(seen.mean('busy_ms')))} of the {seen.unit}",
+            f"the device works for {words.share(seen.share(seen.mean('device_busy_ms')))} of the {seen.unit}",
             *seen.by_name(rows),
         ],
         advice=(
@@ -333,7 +402,7 @@ def fusable_chains(seen: Evidence) -> Iterator[Finding]:
             "next one. torch.compile makes one kernel of such a chain. By hand the same is had from functions that do "
             "several things at once: a loss from logits, a fused norm, an activation with its bias."
         ),
-        code="model = torch.compile(model)",
+        code=seen.said("compile"),
     )
 
 
@@ -345,7 +414,9 @@ def _chains(seen: Evidence) -> Ints:
     """The kernels of the steps that stand next to others of the kind on their stream; slices."""
     trace = seen.trace
     work = trace.device_rows  # by stream and start
-    fusable = np.isin(categories.of_work(trace), _FUSABLE_KINDS) & (trace.kind[work] == Kind.KERNEL)
+    kinds = categories.of_work(trace)
+    own = np.isin(work, seen.work_named(device_work.OF_TORCH, Kind.KERNEL)) & np.isin(kinds, _FUSABLE_OF_TORCH)
+    fusable = (np.isin(kinds, _FUSABLE_KINDS) | own) & (trace.kind[work] == Kind.KERNEL)
     fusable &= ~np.isin(work, seen.work_named(device_work.LAYOUT, Kind.KERNEL))  # libraries make these
     stream = trace.thread[work]
     edges = np.flatnonzero(np.append(True, (np.diff(fusable) != 0) | (np.diff(stream) != 0)))

@@ -1,10 +1,12 @@
-"""The machine had more to do than this training: what it took by the clock is more than it needs."""
+"""The machine and its clocks: it had more to do, sampling held the clocks, or a clock was lowered."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from perfhooks import words
+import polars as pl
+
+from perfhooks import labels, words
 from perfhooks.run.circumstances import BUSY
 
 if TYPE_CHECKING:
@@ -13,8 +15,12 @@ if TYPE_CHECKING:
     from perfhooks.findings.evidence import Evidence
     from perfhooks.findings.finding import Finding
 
-RULE: Final = "busy-machine"
-"""Its finding comes before all others."""
+_LONGER: Final = 1.1
+"""Times the median step: shorter ones differ by chance."""
+_FEW: Final = 3
+"""Steps: of fewer, none is the usual one."""
+_OF_DEVICE: Final = 0.5
+"""Of what a step takes longer: a device that only waited lowers its clock because it waits."""
 
 
 def busy_machine(seen: Evidence) -> Iterator[Finding]:
@@ -27,10 +33,12 @@ def busy_machine(seen: Evidence) -> Iterator[Finding]:
     found = seen.capture.circumstances
     if not seen.is_busy:
         return
+    threads = max(1, (found.cores or 8) // (2 * max(found.ranks, 1)))
     yield from seen.finding(
         "busy-machine",
         None,
-        title=f"The training waited for a processor for {words.share(found.queued or 0.0)} of its time.",
+        title=f"The training waited for a processor for {words.share(found.queued or 0.0)} of its time: all times here "
+        "are longer than it needs.",
         estimate="No gain: it says that the times of all other findings are too long.",
         evidence=[
             f"from {words.share(BUSY)} on it is said; with nothing else to do it is below 1%",
@@ -41,5 +49,83 @@ def busy_machine(seen: Evidence) -> Iterator[Finding]:
             "counts (calls, shapes, types, launches) and the order of parts, not milliseconds. Record again when the "
             "machine is quiet; if what it has to do is this job's own, give it fewer threads or fewer workers."
         ),
-        code="torch.set_num_threads(4)   # fewer than there are processors, with the loader's workers",
+        doubts_others=True,
+        code=f"torch.set_num_threads({threads})   # fewer than there are processors, with the loader's workers",
+    )
+
+
+def held_clocks(seen: Evidence) -> Iterator[Finding]:
+    """Counters were sampled inside the device, for which CUPTI holds its clocks.
+
+    Source: the check ``clocks-locked`` of `perfhooks.trace.tables.checks`.
+
+    Measured: there is no gain to measure.
+    """
+    sampled = seen.tables.checks.filter(name=labels.CLOCKS_CHECK)
+    if not sampled.height:
+        return
+    yield from seen.finding(
+        "held-clocks",
+        None,
+        title="Sampling counters held the clocks of the device: times here are not those of a training that nobody "
+        "samples.",
+        estimate="No gain: it says that the times of all other findings are those of the held clocks.",
+        evidence=[f"sampled counters: {sampled['count'].item()}, among them {sampled['first'].item()}"],
+        advice=(
+            "Believe what counts (calls, shapes, launches) and what the counters say. For times, and to compare, "
+            "record another window without sampling."
+        ),
+        doubts_others=True,
+        code="torch.profiler.profile(...)   # without PerformanceMetricsConfig",
+    )
+
+
+def lowered_clock(seen: Evidence) -> Iterator[Finding]:
+    """A step took longer than others by 10% or more, and the device's clock was lower in it by as much in proportion.
+
+    The device must have worked for half of that time, with no more kernels than in other steps: a device that waits
+    lowers its clock, too, and is not slow by it.
+
+    Source: the counters in MHz of `perfhooks.trace.tables.counters`, over steps that samples cover.
+
+    Measured: never; it is worth trying.
+    """
+    clocks = seen.tables.counters.filter((pl.col("unit") == "MHz") & (pl.col("mean") > 0), pl.col("covered_ms") > 0)
+    known = clocks.drop_nulls("integral").join(seen.steps.drop_nulls("step"), on="step")
+    usual = {
+        name: pl.col(name).median().over("counter", "device")
+        for name in ("wall_ms", "mean", "device_busy_ms", "kernels")
+    }
+    extra = pl.col("wall_ms") - usual["wall_ms"]
+    slow = known.with_columns(
+        extra.alias("extra"),
+        *(of.alias(f"usual_{name}") for name, of in usual.items()),
+        (pl.col("wall_ms") / usual["wall_ms"]).alias("longer"),
+        (usual["mean"] / pl.col("mean")).alias("lower"),
+    ).filter(
+        pl.len().over("counter", "device") >= _FEW,
+        pl.col("longer") >= _LONGER,
+        pl.col("lower") >= pl.col("longer"),
+        pl.col("device_busy_ms") - pl.col("usual_device_busy_ms") >= _OF_DEVICE * pl.col("extra"),
+        pl.col("kernels") <= pl.col("usual_kernels"),
+    )
+    slow = slow.sort("lower", descending=True).unique("step", keep="first", maintain_order=True)
+    if not slow.height:
+        return
+    many = f"{slow.height} of {seen.count} recorded steps" if slow.height > 1 else f"Step {slow['step'].item()}"
+    yield from seen.finding(
+        "lowered-clock",
+        float(slow["extra"].sum()) / seen.count,
+        title=f"{many} took longer while the clock of the device was lower.",
+        estimate="What these steps take longer than the median one.",
+        evidence=[
+            f"step {row['step']}: {words.ms(row['wall_ms'])} with {row['counter']} at {row['mean']:.4g}, where the "
+            f"median step takes {words.ms(row['usual_wall_ms'])} with {row['usual_mean']:.4g}"
+            for row in slow.head(_FEW).iter_rows(named=True)
+        ],
+        advice=(
+            "The device lowers its clock where it would become too hot or take more power than it may. Ask it why, and "
+            "see to its cooling, its power limit, and to what else runs on it."
+        ),
+        code="nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE   # while it trains: says why the clock is lowered",
     )

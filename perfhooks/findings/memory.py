@@ -10,6 +10,7 @@ from perfhooks.findings.start import spent_in
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import runtime_calls
 from perfhooks.trace.nesting import intervals, starts
+from perfhooks.trace.tables import device_time
 from perfhooks.words import ms
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def allocator_churn(seen: Evidence) -> Iterator[Finding]:
     if not seen.are_numbered:
         rows = _asked_again(seen, rows)
     spent = seen.per_step(seen.spans(rows))
-    gain = min(spent, seen.host_limit_ms)
+    gain = min(spent, seen.per_step(seen.idle_for(device_time.MEMORY)) if seen.trace.is_device_traced else spent)
     if len(rows) < OFTEN * seen.count or not seen.is_worth(gain):
         return
     if seen.share(seen.per_step(intervals.joined(*spent_in(seen).values()))) > STARTING:
@@ -50,7 +51,7 @@ def allocator_churn(seen: Evidence) -> Iterator[Finding]:
         "allocator-churn",
         gain,
         title=f"Every {seen.unit} asks the device for memory anew, for {ms(spent)}.",
-        estimate="The time of these calls, no more than the device idles.",
+        estimate="The time of these calls in which no device worked.",
         evidence=[
             f"{seen.often(rows)} calls in a {seen.unit}",
             *seen.by_name(rows),

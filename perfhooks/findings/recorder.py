@@ -41,8 +41,15 @@ def profiler_overhead(seen: Evidence) -> Iterator[Finding]:
         estimate="No gain for the training: it runs at full speed when nobody records.",
         evidence=[
             f"{ms(cost.recorded_step_ms or 0.0)} when recorded, {ms(cost.idle_step_ms or 0.0)} otherwise (medians)",
-            *([f"recorded with {', '.join(wanted)}"] if wanted else []),
+            *([f"recorded with {', '.join(map(seen.option, wanted))}"] if wanted else []),
         ],
         advice=_RECORD_LESS if wanted else _NOTHING_TO_LEAVE_OUT,
-        code=", ".join(f"{name}=False" for name in wanted),
+        code=_less(seen, wanted),
     )
+
+
+def _less(seen: Evidence, wanted: list[str]) -> str:
+    """What to write in order to leave out what was asked for."""
+    if seen.told.is_launched:
+        return f"perfhooks run ...   # without {' '.join(map(seen.option, wanted))}" if wanted else ""
+    return ", ".join(f"{name}=False" for name in wanted)

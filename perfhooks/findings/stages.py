@@ -8,7 +8,7 @@ import polars as pl
 
 from perfhooks import labels, words
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.names import step_kinds
+from perfhooks.trace.names import operators, step_kinds
 from perfhooks.trace.names.part_names import SAVE
 from perfhooks.trace.nesting import intervals
 
@@ -33,7 +33,9 @@ _CHECKPOINT: Final = labels.pattern(labels.CHECKPOINT)
 def validation_in_steps(seen: Evidence) -> Iterator[Finding]:
     """Validation takes 10% of the recorded steps or more.
 
-    Source: `VALIDATING`, `LESS_OFTEN`; ``validation_ms`` of the table of steps.
+    Source: `VALIDATING`, `LESS_OFTEN`; ``validation_ms`` of the table of steps. Silent where every step has some and
+    nobody labelled it: a target or a teacher network, and rollouts, are called in evaluation mode as well. Losses that
+    are computed twice as often as they are passed back tell that it is one.
 
     Measured: it needs no measurement, on no device: what is done half as often takes half of its time.
     """
@@ -45,6 +47,9 @@ def validation_in_steps(seen: Evidence) -> Iterator[Finding]:
         return
     kinds = step_kinds.kinds(seen.steps)
     often = kinds.count(labels.VALIDATION) or seen.steps.filter(pl.col("validation_ms") > 0).height
+    is_labelled = len(seen.named(f"^{labels.VALIDATION}$", Kind.ANNOTATION))
+    if often == seen.count > 1 and not is_labelled and not _has_spare_losses(seen):
+        return  # in every step, and nobody called it so: a target or a teacher network, or rollouts
     yield from seen.finding(
         "validation-in-steps",
         LESS_OFTEN * spent,
@@ -56,8 +61,16 @@ def validation_in_steps(seen: Evidence) -> Iterator[Finding]:
             "pass there is room for them. If these steps were chosen to show training, let the window begin elsewhere."
         ),
         is_measured=True,
-        code="with torch.inference_mode():\n    validate(model, validation_loader)   # every 1000 steps, not every 100",
+        code=seen.said("less validation"),
     )
+
+
+def _has_spare_losses(seen: Evidence) -> bool:
+    """Whether losses are computed from which nothing is learned, twice as many as others at least."""
+    computed, passed_back = (
+        seen.outermost(seen.named(pattern, Kind.OP)) for pattern in (operators.LOSSES, operators.LOSSES_BACKWARD)
+    )
+    return 0 < 2 * len(passed_back) <= len(computed)
 
 
 def checkpoint_in_steps(seen: Evidence) -> Iterator[Finding]:
@@ -86,10 +99,7 @@ def checkpoint_in_steps(seen: Evidence) -> Iterator[Finding]:
             "Copy the state to the host and let a thread or another process write it while training goes on; save less "
             "often; keep optimizer state out of files that are only for inference."
         ),
-        code=(
-            "from torch.distributed.checkpoint.state_dict_saver import async_save\n"
-            "future = async_save(state, checkpoint_id=path)   # future.result() before the next one"
-        ),
+        code=seen.said("saved aside"),
         of=seen.spans(rows),
     )
 

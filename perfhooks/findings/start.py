@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from perfhooks.findings import faces
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.nesting import intervals, starts
 from perfhooks.words import ms
@@ -53,10 +54,7 @@ def recorded_start(seen: Evidence) -> Iterator[Finding]:
             "which kernels are loaded, code is compiled, graphs are captured and convolutions are tried out, and let "
             "the recorder warm up for some steps. If it is the start that takes too long, this window shows why."
         ),
-        code=(
-            f'schedule="wait={wait} warmup={WARMUP} active=3 repeat=1"   # perfhooks\n'
-            f"torch.profiler.schedule(wait={wait}, warmup={WARMUP}, active=3, repeat=1)"
-        ),
+        code=_later(seen, wait),
         of=every,
     )
 
@@ -69,6 +67,13 @@ def spent_in(seen: Evidence) -> dict[str, Intervals]:
         if len(last):  # of one step, or in every step: nothing tells that it is the first time
             del found[starts.COMPILING]
     return {name: moments for name, moments in found.items() if len(moments)}
+
+
+def _later(seen: Evidence, wait: int) -> str:
+    """What to write in order to record later."""
+    line = faces.recording(seen.option("schedule", f"wait={wait} warmup={WARMUP} active=3 repeat=1"), seen.told)
+    torch = f"torch.profiler.schedule(wait={wait}, warmup={WARMUP}, active=3, repeat=1)   # with torch's own"
+    return line if seen.told.is_launched or seen.told.framework else f"{line}\n{torch}"
 
 
 def _last(seen: Evidence, moments: Intervals) -> int:

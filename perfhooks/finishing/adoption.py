@@ -10,22 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import perfhooks.trace
-from perfhooks import handlers
+from perfhooks import handlers, labels
 from perfhooks.errors import PerfhooksError
 from perfhooks.report.headline import headline, summary
 from perfhooks.run import layout, loose
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.manifest import Manifest
 from perfhooks.run.publishing import OwnFolder
+from perfhooks.trace.names import stages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from perfhooks.run.loose import Loose
     from perfhooks.trace import Trace
-
-STAGE: Final = "trace"
-"""Of their windows, as nobody knows which loop was recorded."""
 
 _MADE: Final = ("steps", "collectives", "page")
 """What is made of each trace: all that ranks are compared by, and the page."""
@@ -56,7 +54,7 @@ def adopted(
     """
     groups = loose.windows(loose.traces(folder))
     if not groups:
-        raise PerfhooksError(f"{folder} has no trace: no *.json or *.json.gz with a list of traceEvents")
+        raise PerfhooksError(f"{folder} has no trace: {loose.lacking(folder)}")
     with tempfile.TemporaryDirectory(prefix="perfhooks-") as scratch:
         run = Path(scratch)
         Manifest().write(run)
@@ -83,16 +81,17 @@ def adopted(
 def _capture(each: Loose, trace: Trace) -> Capture:
     """The facts of a trace; a last step of any number says that no step was cut short."""
     rank = each.rank if each.rank is not None else trace.rank or 0
-    table = Capture(rank=rank, stage=STAGE, last=0).tables(trace).steps
+    stage = stages.shown(trace)
+    table = Capture(rank=rank, stage=stage, last=0).tables(trace).steps
     numbers: Sequence[int] = table["step"].drop_nulls().to_list()
     first, last = min(numbers, default=0), max(numbers, default=0)
     told: dict[str, Any] = {"headline": headline(table), "summary": summary(table)}
-    return Capture(rank=rank, stage=STAGE, first=first, last=last, reached=last, **told)
+    return Capture(rank=rank, stage=stage, first=first, last=last, reached=last, **told)
 
 
 def _window(run: Path, turn: str, capture: Capture) -> Path:
     """A folder of its own, even where two windows have the same steps; the names are in the order of the traces."""
-    folder = OwnFolder(run, layout.window(f"{STAGE}{turn}", capture.first, capture.last))
+    folder = OwnFolder(run, layout.window(f"{labels.FOREIGN}{turn}", capture.first, capture.last))
     folder.make()
     return folder.path
 

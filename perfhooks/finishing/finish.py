@@ -57,28 +57,42 @@ def finish(place: Place, permit: Permit = NOTHING_SAID) -> Capture:
             unfinished = capture.state == "spooled"
             if unfinished:
                 capture = _finish(place, capture, run, permit)
+            elif capture.spool is None:
+                place.forget(place.saved(capture))  # whoever finished it may have been killed before that
     except TimeoutError as error:
         raise TimeoutError(f"rank {place.rank} of {run.folder} is being finished by another process") from error
     run.upload(place, capture, permit.remote)
     if unfinished:
-        turn_page(place, permit)
+        turn_page(place, permit, is_measured=True)
     return capture
 
 
-def turn_page(place: Place, permit: Permit = NOTHING_SAID) -> None:
+def turn_page(place: Place, permit: Permit = NOTHING_SAID, *, is_measured: bool = False) -> None:
     """Bring the page of the run up to date, if it is this rank's turn; the window is whole without it.
 
     Args:
         place: The window that this rank has finished last.
         permit: What the user has said, that is not believed of a file.
+        is_measured: Whether it was told just now what recording cost.
     """
     run = Run.of(place)
     try:
+        if not is_measured:
+            _measure_again(place, run)
         if report.is_due(place):
             report.write(run.folder, remote=permit.remote)
     except Exception as error:  # noqa: BLE001 -- the page can be made again at any time
         logger.warning("%s/%s is not up to date: %s: %s", run.folder, PAGE, type(error).__name__, error)
         logger.debug("the page failed", exc_info=True)
+
+
+def _measure_again(place: Place, run: Run) -> None:
+    """Keep what recording cost by all steps until now: at the end of a window soon after the start there were few."""
+    with locked(run.folder / lock(place.rank), _LOCK_TIMEOUT_S):
+        capture = place.load()
+        cost = _cost(capture, capture.cost.events, run.timeline(place.rank))
+        if capture.state == "done" and cost.idle_step_ms and cost != capture.cost:
+            place.save(replace(capture, cost=cost))
 
 
 def _finish(place: Place, capture: Capture, run: Run, permit: Permit) -> Capture:
@@ -113,19 +127,22 @@ def _finish(place: Place, capture: Capture, run: Run, permit: Permit) -> Capture
         summary=summary(table),
     )
     newer = place.load().token != capture.token
-    if not newer:
-        place.save(done)
-    place.forget(saved)
-    place.forget_saved_traces(capture.time)
+    try:
+        if not newer:
+            run.note_window(place)  # first: whoever is killed once the window is done is not asked to finish it again
+    finally:
+        if not newer:
+            place.save(done)
+        place.forget(saved)
+        place.forget_saved_traces(capture.time)
     if newer:  # another process has recorded the same window since, and its worker waits for us to be done
         logger.warning("%s was recorded again before it was finished: the later one is kept", place.folder.name)
         return capture
-    run.note_window(place)
     run.forget_old_windows(done, permit.remote)
     return done
 
 
-def _cost(capture: Capture, events: int, timeline: Path) -> Cost:
+def _cost(capture: Capture, events: int | None, timeline: Path) -> Cost:
     """What recording cost, as far as the run's own clock tells by now; rules take it off what they promise."""
     of_loop = steps.read_last(timeline).get(in_timeline(capture.stage), steps.NONE)
     idle = of_loop.unrecorded()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
@@ -73,5 +73,21 @@ class TaskResult(msgspec.Struct):
     """Why it is not done; None if it is."""
 
 
-MESSAGE: Final = msgspec.json.Decoder(Message)
-ANSWER: Final = msgspec.json.Decoder(TaskResult)
+def told(message: Message | TaskResult) -> bytes:
+    """A line of JSON; not by msgspec, which refuses half characters: Python makes them of paths that are not UTF-8."""
+    return json.dumps(msgspec.to_builtins(message)).encode() + b"\n"
+
+
+def message_of(line: str | bytes) -> Message:
+    """What a line tells the worker."""
+    message: Message = msgspec.convert(json.loads(line), Message)
+    return message
+
+
+def answer_of(line: bytes) -> TaskResult:
+    """What a line answers.
+
+    Raises:
+        ValueError: It answers nothing: somebody else writes into the channel.
+    """
+    return msgspec.convert(json.loads(line), TaskResult)

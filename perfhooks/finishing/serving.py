@@ -11,12 +11,11 @@ import time
 from pathlib import Path
 from typing import IO, Final
 
-import msgspec
 import polars  # noqa: F401, ICN001 -- where there is no room for it, the worker ends here, and goes on with no half of it
 
 from perfhooks.finishing.finish import finish, turn_page
 from perfhooks.finishing.leftovers import write_steps
-from perfhooks.finishing.messages import MESSAGE, FinishWindow, Task, TaskResult, TurnPage, WakeUp
+from perfhooks.finishing.messages import FinishWindow, Task, TaskResult, TurnPage, WakeUp, message_of, told
 from perfhooks.guard import cause_of
 
 ORPHAN_TIMEOUT_S: Final = 900
@@ -37,7 +36,7 @@ def serve(first: str) -> None:
     threading.Thread(target=_mind, args=(os.getppid(),), daemon=True).start()
     line = first
     while line:
-        message = MESSAGE.decode(line)
+        message = message_of(line)
         if not isinstance(message, WakeUp):
             _answer(answers, TaskResult(message.task, _problem(message)))
         try:
@@ -73,4 +72,4 @@ def _mind(parent: int) -> None:
 
 def _answer(answers: IO[bytes], answer: TaskResult) -> None:
     with contextlib.suppress(OSError):  # the training may be gone; its windows are finished all the same
-        answers.write(msgspec.json.encode(answer) + b"\n")
+        answers.write(told(answer))

@@ -29,12 +29,14 @@ if TYPE_CHECKING:
 _LEVEL: Final = "KINETO_LOG_LEVEL"
 _NOTHING: Final = "6"
 """See `perfhooks.recording.window`, which a program that calls nothing need not import."""
+_RUNS: Final = "_engine_run_backward"
+"""What ``torch.autograd.backward`` and ``grad`` both call; torch.compile guards the second."""
 _MOST_CALLS: Final = 1000
 """Of modules, after which nobody is going to want to hear of one."""
 
 # globals, as torch.compile would guard the cells of a closure
 _call: Callable[..., Any] = Module.__call__
-_backward: Callable[..., Any] = torch.autograd.backward
+_backward: Callable[..., Any] = vars(torch.autograd)[_RUNS]
 _told_call: Callable[[], bool] = bool
 _told_backward: Callable[[], object] = bool
 _main = threading.main_thread().ident
@@ -51,7 +53,7 @@ def listen(told_call: Callable[[], bool], told_backward: Callable[[], object]) -
     global _told_call, _told_backward
     _told_call, _told_backward = told_call, told_backward
     go_on()
-    _replace(torch.autograd, "backward", _backward, _heard_backward)
+    _replace(torch.autograd, _RUNS, _backward, _heard_backward)
 
 
 def go_on() -> None:
@@ -74,14 +76,14 @@ def hear_no_calls() -> None:
 
 def hear_no_backward() -> None:
     """Leave backward passes as they were."""
-    _replace(torch.autograd, "backward", _heard_backward, _backward)
+    _replace(torch.autograd, _RUNS, _heard_backward, _backward)
 
 
 def keep_from_compiling() -> None:
     """torch.compile has been imported: where a graph breaks, it would compile what is called here."""
     global _told_call, _told_backward
     disable: Any = torch.compiler.disable
-    disable(_heard_backward, recursive=False)
+    sys.modules["torch._dynamo.decorators"].skip(_heard_backward)
     _told_call, _told_backward = disable(_told_call), disable(_told_backward)
 
 
@@ -144,9 +146,12 @@ def _hear_call() -> None:
 
 
 @functools.wraps(_backward)
-def _heard_backward(*args: Any, **kwargs: Any) -> Any:
-    """The stand-in of ``torch.autograd.backward``."""
-    result = _backward(*args, **kwargs)
+def _heard_backward(outputs: Any, *given: Any, **named: Any) -> Any:
+    """The stand-in of what runs a backward pass, by `torch.autograd.backward` or `torch.autograd.grad`."""
+    result = _backward(outputs, *given, **named)
     if not is_compiling() and threading.get_ident() == _main:
-        _told_backward()
+        _, _, keeps_graph, *_ = given
+        # gradients that have a graph of their own are a part of what is going to be learned from: another pass follows
+        if not keeps_graph or named["accumulate_grad"]:
+            _told_backward()
     return result

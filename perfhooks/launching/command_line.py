@@ -36,7 +36,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for on the command line, for every process of the training."""
 
     schedule: str | None = None
-    """As `Schedule.of` takes it; None is one small window soon after the start."""
+    """As `Schedule.of` takes it; None is one window, once the pace has settled."""
     handlers: list[str] | None = None
     """What to make of each window; None makes everything that was recorded for."""
     options: dict[str, Any] = {}
@@ -47,6 +47,17 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """The working directory in which the command was given: the place for runs is in there."""
     notes: str = ""
     """The folder in which processes leave a note of the run that they recorded, for `farewell`."""
+
+    def named(self, number: int) -> Request:
+        """The same for another training of the same program: a name that was given for the run is the first one's.
+
+        Args:
+            number: Of the training, from 1 on.
+        """
+        name = self.options.get("run")
+        if name is None or number == 1:
+            return self
+        return msgspec.structs.replace(self, options={**self.options, "run": f"{name}-{number}"})
 
     @classmethod
     def current(cls) -> Request | None:
@@ -144,7 +155,7 @@ def environment(asked: Request, before: Mapping[str, str]) -> dict[str, str]:
     return {
         **before,
         # not by msgspec, which refuses half characters: Python makes them of paths that are not UTF-8; and without
-        # spaces, as `site` looks for its notes without a module that reads JSON
-        VARIABLE: json.dumps(msgspec.to_builtins(asked), separators=(",", ":")),
+        # spaces and escapes, as `site` looks for its notes without a module that reads JSON
+        VARIABLE: json.dumps(msgspec.to_builtins(asked), separators=(",", ":"), ensure_ascii=False),
         "PYTHONPATH": f"{SITE}{os.pathsep}{rest}" if rest else str(SITE),
     }

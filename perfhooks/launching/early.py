@@ -77,7 +77,8 @@ class Early:
         """How many steps have ended before it could begin."""
         self._way: Mode | None = None
         """How steps are told, if not by what ends them here."""
-        self._has_steps = True
+        self.has_steps = True
+        """Whether anything was heard of which steps are made, and not operators alone."""
         self._forget()
 
     def _forget(self) -> None:
@@ -148,15 +149,15 @@ class Early:
     @property
     def _is_weak(self) -> bool:
         """Whether what was recorded is nothing but calls: of a program that may do more than that."""
-        return not self._has_steps or not (self._has_fetched or self._has_passed_back or self._end > _CALL or self._way)
+        return not self.has_steps or not (self._has_fetched or self._has_passed_back or self._end > _CALL or self._way)
 
     def _is_heard(self, what: int = _UPDATE) -> bool:
         """Whether steps are told by what is heard here; the first of it begins the recording."""
         if self.is_listening:
             if self.is_new:
                 self.begin()
-            elif not self._has_steps or (not self.is_recording and what > _CALL):
-                self._has_steps = True
+            elif not self.has_steps or (not self.is_recording and what > _CALL):
+                self.has_steps = True
                 self._begin_anew()
         return self.is_recording and self._way is None
 
@@ -193,7 +194,7 @@ class Early:
             if recorder_busy() or lifetime.is_anybody_known(self.besides):
                 self._is_closed = True
                 return
-            self._has_steps = has_steps
+            self.has_steps = has_steps
             self._forget()
             self._open(config)
 
@@ -203,17 +204,17 @@ class Early:
             phases=FromStartToStop(self._begin),
             on_trace_ready=lambda _: None,
             recording=self._recording,
-            marks_steps=self._has_steps,
+            marks_steps=self.has_steps,
             all_threads=config,
         )
         window.give_way = self.end
         lifetime.watch(window)
         window.start()
         self.is_recording = True
-        if self._has_steps:
+        if self.has_steps:
             calls.hear_no_calls()  # labels tell of them
             self._label()
-        self._timer = threading.Timer(LONGEST_S if self._has_steps else OPERATORS_S, self._end_late)
+        self._timer = threading.Timer(LONGEST_S if self.has_steps else OPERATORS_S, self._end_late)
         self._timer.daemon = True
         self._timer.start()
 
@@ -257,7 +258,7 @@ class Early:
         with guard("ending the first steps"):
             self.end(
                 ""
-                if self._step > self._begin or not self._has_steps
+                if self._step > self._begin or not self.has_steps
                 else f"it is recorded for {words.ms(LONGEST_S * 1e3)}"
             )
 
@@ -278,6 +279,7 @@ class Early:
             self._timer.cancel()
         labelling.take_back()
         if self._window is not None:
+            self._window.loader = labelling.loader()
             self._window.close(self._step, why)
 
     # -- what came of it ---------------------------------------------------------------------------------------------

@@ -10,10 +10,14 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import select
 import shutil
+import signal
+import struct
 import sys
 import tempfile
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +31,15 @@ if TYPE_CHECKING:
 
 _GET_CHILD_SUBREAPER: Final = 37
 """``PR_GET_CHILD_SUBREAPER`` in Linux' ``prctl.h``."""
+
+_INFO: Final = struct.Struct("QQ12i")
+_EXIT, _GET_INFO = 1 << 3, 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
+"""``struct pidfd_info``, whose last number is the status; ``PIDFD_INFO_EXIT`` and ``PIDFD_GET_INFO`` of ``pidfd.h``."""
+_REAPED_MS: Final = 500
+"""For how long is waited for the parent of a command to hear of its end: most do so at once, and some never."""
+_SETS_PATH: Final = re.compile(r"""PYTHONPATH["'\]\s]*[=:](?!=)(?!.*PYTHONPATH)""")
+_LARGEST: Final = 1 << 20
+"""Bytes of a script that is looked into."""
 
 _STEPS: Final = {
     "call": " (a step begins with a call of the model)",
@@ -60,6 +73,7 @@ def announce(pid: int, notes: str, words: Sequence[str]) -> None:
         notes: The folder in which processes of the training leave their notes; it is deleted at the end.
         words: The command, to look for why nothing was recorded.
     """
+    descriptor = _opened(pid)  # a command that cannot be found has ended before anybody else looks
     child = os.fork()
     if child:
         os.waitpid(child, 0)
@@ -73,9 +87,11 @@ def announce(pid: int, notes: str, words: Sequence[str]) -> None:
         os.dup2(null, 0)
         os.dup2(null, 1)
         # and so must what it was given besides, as a lock that its shell holds
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-        _await(pid)
-        for line in lines(Path(notes), words):
+        if descriptor is not None:
+            descriptor = os.dup2(descriptor, 3)
+        os.closerange(3 if descriptor is None else 4, os.sysconf("SC_OPEN_MAX"))
+        code = _await(pid, descriptor)
+        for line in lines(Path(notes), words, code):
             sys.stderr.write(f"perfhooks: {line}\n")
             sys.stderr.flush()
         shutil.rmtree(notes, ignore_errors=True)
@@ -88,37 +104,80 @@ def leave_note(notes: str, **said: str) -> None:
 
     Args:
         notes: See `announce`; nothing is written where it is not, as on another machine.
-        **said: ``run``, the folder that was recorded into, or ``why`` there is none, which counts until there is one.
+        **said: ``run``, the folder that was recorded into, or ``why`` there is none, which counts if there is none in
+            all; ``guess`` is a reason that counts only if the command did not fail.
     """
-    note = Path(notes, f"{os.getpid()}.json")
-    if notes and Path(notes).is_dir() and ("run" in said or "run" not in _read(note)):
+    run = said.get("run", "")  # a process may record several
+    note = Path(notes, f"{os.getpid()}-{zlib.crc32(run.encode(errors='replace')):x}.json")
+    if notes and Path(notes).is_dir():
         with contextlib.suppress(OSError):  # the disk is full, which must not cost the recording; see `lines`
             note.write_text(json.dumps(said), encoding="utf-8")
 
 
-def _await(pid: int) -> None:
+def _opened(pid: int) -> int | None:
+    """A descriptor of a process, which tells of its end, also after it; None where there is no such thing."""
     try:
-        descriptor = os.pidfd_open(pid)
+        return os.pidfd_open(pid)
     except (AttributeError, OSError):  # not Linux, or an old one
+        return None
+
+
+def _await(pid: int, descriptor: int | None) -> int | None:
+    """Wait for the end of a process; its exit code, or less than 0 for a signal, where the system tells it."""
+    if descriptor is None:
         import psutil  # see `perfhooks.run.liveness.born_s`
 
         with contextlib.suppress(psutil.NoSuchProcess):
             psutil.Process(pid).wait()
-        return
-    select.select([descriptor], [], [])
+        return None
+    end = select.poll()
+    end.register(descriptor, select.POLLIN)
+    end.poll()
+    code = _exit_code(descriptor)
+    if code is None:
+        end.modify(descriptor, 0)
+        end.poll(_REAPED_MS)
+        code = _exit_code(descriptor)
+    return code
 
 
-def lines(notes: Path, words: Sequence[str]) -> Iterator[str]:
-    """What came of the command: of each run where the time goes, what is worth most, its page; or why there is none."""
+def _exit_code(descriptor: int) -> int | None:
+    """That of a process whose end its parent has heard of."""
+    import fcntl  # only where there are such descriptors
+
+    with contextlib.suppress(OSError):  # before Linux 6.15
+        mask, *_, status = _INFO.unpack(fcntl.ioctl(descriptor, _GET_INFO, _INFO.pack(_EXIT, *[0] * 13)))
+        return os.waitstatus_to_exitcode(status) if mask & _EXIT else None
+    return None
+
+
+def lines(notes: Path, words: Sequence[str], code: int | None = None) -> Iterator[str]:
+    """What came of the command: of each run where the time goes, what is worth most, its page; or why there is none.
+
+    Args:
+        notes: See `announce`.
+        words: The command.
+        code: Its exit code, or less than 0 for a signal; None where nobody knows.
+    """
     said = [_read(path) for path in sorted(notes.glob("*.json"))]
-    runs = dict.fromkeys(str(note["run"]) for note in said if note.get("run"))
+    runs = sorted({str(note["run"]) for note in said if note.get("run")})
     for run in runs:
-        yield from _of_run(Path(run))
+        yield from _of_run(Path(run), advice=_FINDINGS if len(runs) == 1 else 0)
     if not runs and not _takes_files(notes):
         yield f"what was recorded is not known: {notes} takes no files, is its disk full?"
     elif not runs:
-        reasons = dict.fromkeys(str(note["why"]) for note in said if note.get("why"))
-        yield from (f"nothing was recorded: {reason}" for reason in reasons or [_why(words)])
+        known = [str(note["why"]) for note in said if note.get("why")]
+        guesses = [str(note["guess"]) for note in said if note.get("guess")]
+        reasons = known or (_failed(code) if code else guesses or [_why(words)])
+        yield from (f"nothing was recorded: {reason}" for reason in dict.fromkeys(reasons))
+
+
+def _failed(code: int) -> list[str]:
+    """That the command has failed, which is for itself to explain."""
+    if code > 0:
+        return [f"the command ended with exit code {code}"]
+    names = {number.value: number.name for number in signal.Signals}
+    return [f"the command was ended by {names.get(-code, f'signal {-code}')}"]
 
 
 def _takes_files(folder: Path) -> bool:
@@ -131,7 +190,7 @@ def _takes_files(folder: Path) -> bool:
     return True
 
 
-def _of_run(folder: Path) -> Iterator[str]:
+def _of_run(folder: Path, advice: int) -> Iterator[str]:
     from perfhooks.run.finished import FinishedRun  # numpy, which the command need not wait for
 
     try:
@@ -148,11 +207,11 @@ def _of_run(folder: Path) -> Iterator[str]:
         return
     told = run.manifest.steps_by
     what = "" if told is None else _STEPS.get(told.what, "")
-    yield f"{last.capture.headline or f'{last.name} is recorded'}{what}"
+    yield f"{last.capture.line or f'{last.name} is recorded'}{what}"
     with contextlib.suppress(OSError, PerfhooksError):
         from perfhooks.report import headlines  # polars, once the first line is there
 
-        yield from (f"  {line}" for line in headlines(page)[:_FINDINGS])
+        yield from (f"  {line}" for line in headlines(page)[:advice])
     yield f"-> {page if page.exists() else folder}"
 
 
@@ -162,10 +221,22 @@ def _why(words: Sequence[str]) -> str:
             break
         if set(word[1:]) & set("IES"):
             return f"Python was started with {word}, which keeps it from reading PYTHONPATH"
+    for word in words[1:]:
+        if _SETS_PATH.search(word) or _SETS_PATH.search(_text(word)):
+            what = "the command" if _SETS_PATH.search(word) else word
+            return f"{what} sets PYTHONPATH, which leaves perfhooks out: PYTHONPATH=...:$PYTHONPATH keeps it"
     return (
         "no Python of this command imported torch, or it was one that does not read PYTHONPATH (python -I, -E), "
         "another interpreter without perfhooks, or on another machine with an environment of its own"
     )
+
+
+def _text(word: str) -> str:
+    """What stands in a script; nothing where a word names none."""
+    try:
+        return read_bytes(Path(word), _LARGEST).decode("utf-8", "replace")
+    except (OSError, ValueError):
+        return ""
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def _when_made(kind: Any, take_over: Callable[[Any], None]) -> None:
 
 def _take_over(signal: StepSignal, package: str, name: str, give: Callable[[Any], object]) -> None:
     """Give a face to its framework; what fails on our side leaves the training as it was."""
-    asked = signal.asked
+    asked = signal.next_request()
 
     def leave_note(_: Capture, place: Place) -> None:
         """At the end of each window, as the folder of the run is known only then."""

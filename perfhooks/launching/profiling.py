@@ -13,7 +13,7 @@ from perfhooks.recording.window import recorder_busy
 from perfhooks.run.folder import Run
 from perfhooks.run.job import current_job
 from perfhooks.run.manifest import StepsBy
-from perfhooks.schedule.unplanned import ON_REQUEST
+from perfhooks.schedule.unplanned import ON_REQUEST, WHEN_SETTLED
 
 __all__ = ["Profilers", "begin", "leave_note", "say_steps_by", "why_not"]
 
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from perfhooks.launching.command_line import Request
     from perfhooks.launching.early import Early
     from perfhooks.launching.ways import Heard, Mode, Telling
-
-SCHEDULE: Final = "skip_first=10 wait=0 warmup=2 active=3 repeat=1"
-"""One small window soon after the start, as in the frameworks' faces."""
 
 _STAGES: Final = {"batches": "predict", "call": "predict", "process": "process"}
 """What a loop is called whose steps are no training steps."""
@@ -52,7 +49,7 @@ def begin(asked: Request, mode: Mode, step: int) -> Profiler:
         mode: What ends a step.
         step: The number of the step that begins.
     """
-    return _started(asked, mode, step, asked.schedule or SCHEDULE)
+    return _started(asked, mode, step, asked.schedule or WHEN_SETTLED)
 
 
 def _started(asked: Request, mode: Mode, step: int, schedule: str, **more: Any) -> Profiler:
@@ -75,7 +72,7 @@ class Profilers:
     """
 
     def __init__(self, asked: Request) -> None:
-        self._asked = asked
+        self.asked = asked
         self.current: Profiler | None = None
         self._way: Telling
         """How its steps are told."""
@@ -83,20 +80,21 @@ class Profilers:
         """The fetches and updates that were made before it began."""
         self._stopped: list[Profiler] = []
 
-    def begin(self, way: Telling, heard: Heard) -> str | None:
+    def begin(self, way: Telling, heard: Heard, faces: Iterable[Profiler]) -> str | None:
         """Profile from here on.
 
         Args:
             way: How steps are told.
             heard: What was heard until now, which belongs to no step.
+            faces: Profilers of a framework's own face, whose loops have ended.
 
         Returns:
             Why that is not done; None where it is.
         """
         self.end(f"steps are told by {way.mode} from here on")
-        reason = why_not(self._stopped)
+        reason = why_not([*self._stopped, *faces])
         if reason is None:
-            self.current = begin(self._asked, way.mode, way.first)
+            self.current = begin(self.asked, way.mode, way.first)
             self._way, self._before = way, (heard.fetches, heard.updates)
         return reason
 
@@ -130,9 +128,9 @@ class Profilers:
             profiler = self.current or _of_stage(early.stage, faces)
             if profiler is None:
                 more = {"watch": False, "max_trace_mb": None}
-                profiler = _started(self._asked, early.told_by, window.first, ON_REQUEST, **more)
+                profiler = _started(self.asked, early.told_by, window.first, ON_REQUEST, **more)
             profiler.adopt(window)
-            leave_note(self._asked.notes, profiler.folder)
+            leave_note(self.asked.notes, profiler.folder)
             self.current = profiler
             self.end("the program ended")
             return profiler

@@ -19,13 +19,14 @@ from perfhooks.launching.startup import Startup, file_of, is_of_somebody_else
 from perfhooks.launching.ways import (
     BACKWARDS,
     NOBODY,
+    BesideFace,
     ByLoader,
     ByRounds,
     Heard,
     Round,
     StandingBy,
+    Telling,
     Undecided,
-    UntilUpdate,
 )
 
 if TYPE_CHECKING:
@@ -33,9 +34,9 @@ if TYPE_CHECKING:
 
     from perfhooks.launching.early import Early
     from perfhooks.launching.profiling import Profilers
-    from perfhooks.launching.ways import Answer, Mode, Telling
+    from perfhooks.launching.ways import Answer, Mode
 
-_BACKWARD: Final = object()
+_BACKWARD: Final = frozenset[object]()
 """Stands for the optimizer of a program that updates by hand."""
 _KILLED: Final = "the program was ended by a signal, or by os._exit, before anything was saved"
 
@@ -53,15 +54,17 @@ class StepSignal:
         self.startup = startup
         self.heard = Heard()
         self._is_compiling: Callable[[], bool] = self._first_update
+        self._hear_no_others: Callable[[], object] = bool
         process.at_end(process.End.STARTUP, startup.wait)
         process.at_end(process.End.REASON, self.finish)
-        process.around_forks(self._before_fork, bool)
         process.in_child(process.Child.STEPS, self.forget)
         self.forget()
 
     def forget(self) -> None:
         """Begin anew: this process is a forked child, and what its parent heard is not its own."""
         self.heard.forget()
+        self._hear_no_others()
+        self._hear_no_others = bool
         self._early: Early | None = None
         self._patience: threading.Timer | None = None
         self._calls = 0
@@ -69,7 +72,6 @@ class StepSignal:
         self._is_ending = False
         self._has_torch = False
         """Whether it was imported, and by a program of its own."""
-        self._hear_no_others: Callable[[], object] = bool
         self._stand_ins: Any = None
         """The module `perfhooks.launching.calls`, once torch is there."""
         self.profiler: Any = NOBODY
@@ -79,6 +81,7 @@ class StepSignal:
         """Whose first step the program's start ends with."""
         self._faces: list[tuple[str, Any]] = []
         """Profilers of a framework's own face, each with its stage."""
+        self._trainings = 0
 
     @property
     def mode(self) -> Mode | None:
@@ -110,9 +113,8 @@ class StepSignal:
     def _hear(self, optimizer: object) -> None:
         heard = self.heard
         heard.updates += 1
-        way = heard.way
-        heard.armed = way.arms
-        if way.looks_at_updates:
+        heard.armed = heard.way.arms
+        if heard.updates >= heard.due_update:
             self._look_at_update(optimizer)
 
     def _look_at_update(self, optimizer: object) -> None:
@@ -160,9 +162,10 @@ class StepSignal:
                 self._stand_ins.hear_no_backward()
             return
         with self._listening():
-            if self.early.is_listening:
-                self.early.at_backward()
-            heard.is_updated_by_hand |= heard.backwards >= BACKWARDS and not isinstance(heard.way, StandingBy)
+            self.early.at_backward()
+            is_one = heard.backwards >= BACKWARDS and not isinstance(heard.way, StandingBy)
+            if is_one and not heard.is_updated_by_hand:
+                heard.is_updated_by_hand, heard.rounds.count = True, heard.backwards - 1
         if heard.is_updated_by_hand:
             self._hear(_BACKWARD)
 
@@ -180,7 +183,11 @@ class StepSignal:
     # -- what becomes of it ------------------------------------------------------------------------------------------
 
     def _follow(self, answer: Answer) -> None:
+        if isinstance(answer, Telling) and answer.goes_on:
+            self.heard.way, answer = answer, "step"
         if answer == "step":
+            if self._faces and self.profiler is not NOBODY and not self._are_faces_over():
+                self.give_way({})
             self.profiler.step()
             if not self.startup.is_over:
                 self._end_startup()
@@ -191,8 +198,9 @@ class StepSignal:
         self._attend()
 
     def _attend(self) -> None:
-        """Have each fetch looked at as long as anybody wants to hear of it."""
-        self.heard.due = 0 if self.early.is_listening else self.heard.way.due
+        """Have each fetch looked at as long as anybody wants to hear of it, and each update as long as the way does."""
+        heard = self.heard
+        heard.due, heard.due_update = 0 if self.early.is_listening else heard.way.due, heard.way.due_update
 
     def _begin(self, way: Telling) -> None:
         """Profile from here on, steps being told in another way; a count that began otherwise is left."""
@@ -202,10 +210,12 @@ class StepSignal:
         self.startup.first_step()
         if self._profilers is None:
             self._profilers = Profilers(self.asked)
+        if isinstance(self.heard.way, (Undecided, BesideFace)):
+            self._profilers.asked = self.next_request()
         self.heard.way, self.heard.armed = way, False
         self.early.at_way()
         self.profiler = self.heard.waiting = NOBODY
-        reason = self._profilers.begin(way, self.heard)
+        reason = self._profilers.begin(way, self.heard, [face for _, face in self._faces])
         if reason is not None:
             self.stand_down(reason)
             return
@@ -235,6 +245,11 @@ class StepSignal:
             if not self._faces:  # they say themselves what they do not record
                 logger.warning("perfhooks run records nothing %s: %s", "more" if had_begun else "here", reason)
 
+    def next_request(self) -> Request:
+        """What is asked for of one more training of this program."""
+        self._trainings += 1
+        return self.asked.named(self._trainings)
+
     def give_way(self, profilers: Mapping[str, Any]) -> None:
         """A framework's own face takes over, and what is recorded early is kept for the case that it has no window.
 
@@ -244,7 +259,10 @@ class StepSignal:
         self._faces += profilers.items()
         self._starting = self.early.besides = [profiler for _, profiler in self._faces]
         if type(self.heard.way) is not StandingBy:
-            self._leave_steps(UntilUpdate(self.heard), "a framework's own face takes over")
+            self._leave_steps(BesideFace(self.heard, self._are_faces_over), "a framework's own face takes over")
+
+    def _are_faces_over(self) -> bool:
+        return not any(profiler.is_running for _, profiler in self._faces)
 
     def _leave_steps(self, way: StandingBy, cause: str | None) -> None:
         """Somebody else tells steps, or nobody."""
@@ -282,7 +300,7 @@ class StepSignal:
         if is_of_somebody_else():
             return
         self._has_torch = True
-        farewell.leave_note(self.asked.notes, why=_KILLED)
+        farewell.leave_note(self.asked.notes, guess=_KILLED)
         from perfhooks.launching import calls  # as above
 
         self._stand_ins = calls
@@ -313,9 +331,12 @@ class StepSignal:
         for profiler in (self._profilers and self._profilers.current, *(face for _, face in self._faces)):
             if profiler is not None:
                 profiler.pulse.wake()  # its steps are no longer recorded
-        self._patience = threading.Timer(self.asked.patience, self._keep_meanwhile)
-        self._patience.daemon = True
-        self._patience.start()
+        if self._patience is not None:
+            self._patience.cancel()
+        if self.early.has_steps:  # else the program may import, or read its data, for as long as it takes
+            self._patience = threading.Timer(self.asked.patience, self._keep_meanwhile)
+            self._patience.daemon = True
+            self._patience.start()
 
     def _keep_meanwhile(self) -> None:
         if type(self.heard.way) is Undecided:
@@ -356,7 +377,8 @@ class StepSignal:
             if self._profilers is not None:
                 self._profilers.end(cause)
             if self._has_torch:
-                farewell.leave_note(self.asked.notes, why=self._why_nothing())
+                said = {"why": f"the program ended with {cause}"} if cause else {"guess": self._why_nothing()}
+                farewell.leave_note(self.asked.notes, **said)
 
     def _why_nothing(self) -> str:
         """What was heard, and was not recorded."""
@@ -372,11 +394,6 @@ class StepSignal:
             return "the main thread called no module, passed no gradients back, fetched no batch and made no update"
         why = "no device was used" if self.early.is_new else "the program ended before"
         return f"{why}, and there was no more than {', '.join(parts)}"
-
-    def _before_fork(self) -> None:
-        """A child of a process that records would never end."""
-        if self._early is not None:
-            self._early.end()
 
     def _say_counts(self) -> None:
         if self._profilers is not None:

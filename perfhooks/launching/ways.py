@@ -12,13 +12,15 @@ All of them, and what leads from one to the next; a profiler of its own begins w
     Undecided ──────────────────────► ByLoader ────────────────────────────────────► ByBatches
         │                             │      ▲ ▲                                         │
         │        the third round ends │      │ └──────────────── an update ──────────────┘
-        │        before two steps did │      │ a fetch, up to the third round
+        │        before two steps did,│      │ a fetch, up to the third round
+        or fetches have ended│      │
         │                             ▼      │
         └──────────────────────────► ByRounds
                  a round ends
 
     any of them ── the script profiles itself, or something of ours has failed ──► StandingBy
-    any of them ── a framework's own face takes over ──► UntilUpdate, which hears only when the start ends
+    any of them ── a framework's own face takes over ──► BesideFace, which hears when the start ends, and goes on as
+                                                         ByLoader or ByRounds when the face's loops have ended
 
 A way that is settled asks to be told of less: a training of a million steps pays for each look.
 """
@@ -26,7 +28,11 @@ A way that is settled asks to be told of less: a training of a million steps pay
 from __future__ import annotations
 
 import sys
-from typing import Any, Final, Literal
+import weakref
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Mode = Literal["loader", "optimizer", "batches", "backward", "call", "process"]
 """What ends a step: a fetch after an update, an update, any fetch, a backward pass, the call of a model; or there are
@@ -46,35 +52,76 @@ _SURE: Final = 2
 loader may be read into a list, on which many updates follow."""
 _LOST: Final = 8
 """Updates beyond three rounds' after which a round that never ended is forgotten: its optimizer is gone."""
+_STAGE: Final = 10
+"""Rounds of one optimizer alone after which another one begins a stage of its own: one that joins comes sooner."""
+_ALONE: Final = 3
+"""Updates in a row by one that was not the first, after which the others were a start, and it is alone."""
+_MISSED: Final = 4
+"""Updates beyond three times those of a step, without a fetch: the training goes on without its loader."""
 
 
 class Round:
-    """Learns in which order several optimizers take turns, and tells when the last of them has stepped."""
+    """Learns in which order several optimizers take turns, and tells when the last of them has stepped.
+
+    The one that ends rounds leads, and the others are passed over, also one that joins later::
+
+        a b a b a b       b leads
+        a b b a b b       a leads: b steps several times in a round
+        a ... a b ... b   b leads after a, as soon as it steps: a is gone, or had stepped ten times in a row
+        a b a b a a       a leads from its second step in a row on: it has lost b
+    """
 
     def __init__(self) -> None:
         self.count = 0
         """Rounds that have ended."""
+        self._forget()
+
+    def _forget(self) -> None:
         self._order: list[int] = []
+        self._several: set[int] = set()
+        """Those that step several times in a round."""
         self._last: int | None = None
-        self._since = 0
+        """The one that leads; None until that is known."""
+        self._leader: Callable[[], object] | None = None
+        """Gives it as long as it is there."""
+        self._before = self._in_a_row = self._since = 0
 
     def ends(self, optimizer: object) -> bool:
         """Whether this update is the last one of a round; known from the second round on."""
-        mine = id(optimizer)
+        mine, before, in_a_row = id(optimizer), self._before, self._in_a_row
+        self._before, self._in_a_row = mine, in_a_row + 1 if mine == before else 1
         self._since += 1
-        if self._last is not None and self._since > 3 * len(self._order) + _LOST:
-            self._order, self._last = [], None
+        if self._since > 3 * len(self._order) + _LOST:
+            self._forget()
         if self._last is None:
-            if self._order and mine == self._order[0]:
-                self._last = self._order[-1]
-                self.count += 1
-            elif mine not in self._order:
-                self._order.append(mine)
+            self._learn(mine)
+        elif mine != self._last:
+            is_over = before == self._last and in_a_row >= _STAGE
+            if is_over or (self._leader is not None and self._leader() is None) or self._has_lost(mine):
+                self._last, self._leader = mine, None
         if mine != self._last:
             return False
+        self._leader = self._leader or weakref.ref(optimizer)
         self._since = 0
         self.count += 1
         return True
+
+    def _learn(self, mine: int) -> None:
+        if self._order and mine == self._order[0]:
+            last = self._order[-1]
+            self._last = mine if last in self._several else last
+            self.count += 1
+        elif mine not in self._order:
+            self._order.append(mine)
+        elif self._in_a_row >= _ALONE:
+            self._last = mine
+            self.count += _ALONE - 1
+        else:
+            self._several.add(mine)
+
+    def _has_lost(self, mine: int) -> bool:
+        """Whether it goes on without the one that leads."""
+        return self._in_a_row > 1 and mine not in self._several
 
 
 class Nobody:
@@ -112,14 +159,16 @@ class Heard:
         """
         if updates and updates == self.updates:
             self.waiting.set_aside(began, now)
+        elif self.way.is_sure:  # what follows may have no loader
+            self.due_update = self.way.due_update = 0
 
     def forget(self) -> None:
         """Begin anew; who writes here goes on doing so."""
         self.fetches = self.updates = self.backwards = 0
         self.is_updated_by_hand = False
         """Whether backward passes are counted as updates."""
-        self.due = 0
-        """The number of fetches from which each is looked at."""
+        self.due = self.due_update = 0
+        """The numbers of fetches and of updates from which each is looked at."""
         self.armed = False
         """Whether there was an update since the last fetch, of those that arm."""
         self.has_round_ended = False
@@ -142,9 +191,10 @@ class Way:
     mode: Mode | None = None
     arms = False
     """Whether the first fetch after an update is looked at."""
-    due = NEVER
-    """The number of fetches from which each is looked at."""
-    looks_at_updates = False
+    due = due_update = NEVER
+    """The numbers of fetches and of updates from which each is looked at."""
+    is_sure = False
+    """Whether so many steps have ended with a fetch that updates end none, as long as there are fetches."""
     first = 0
     """The number of the first step that is told this way."""
 
@@ -162,31 +212,47 @@ class StandingBy(Way):
     """Somebody else profiles the program, or something of ours has failed."""
 
 
-class UntilUpdate(StandingBy):
-    """Somebody else profiles it, who does not know when its start ends."""
+class BesideFace(StandingBy):
+    """A framework's face profiles it, which knows neither when its start ends, nor what is trained without it.
 
-    looks_at_updates = True
+    Args:
+        heard: What is counted.
+        is_over: Tells whether none of the face's loops goes on.
+    """
+
+    due_update = 0
+
+    def __init__(self, heard: Heard, is_over: Callable[[], bool]) -> None:
+        super().__init__(heard)
+        self._is_over = is_over
+        self._fetches: int | None = None
+        """By the last look, if no loop of the face went on then."""
 
     def at_update(self) -> Answer:
-        """The first one ends the start."""
-        self.looks_at_updates = False
-        return "step"
+        """The first one ends the start; from then on it is looked seldom whether somebody else trains."""
+        heard, before, is_first = self._heard, self._fetches, not self.due_update
+        self.due_update = heard.updates + BATCHES
+        self._fetches = heard.fetches if not is_first and self._is_over() else None
+        if is_first or before is None or self._fetches is None:
+            return "step" if is_first else None
+        heard.rounds = Round()
+        return ByLoader(heard) if heard.fetches > before else ByRounds(heard)
 
 
 class Telling(Way):
     """One whose steps are profiled."""
 
     mode: Mode
-    due = 0
-    looks_at_updates = True
+    due = due_update = 0
+    goes_on = False
+    """Whether the steps before were steps as well, told in another way: the profiler goes on."""
 
 
 class Undecided(Way):
     """Nothing was heard so far."""
 
     arms = True
-    due = 0
-    looks_at_updates = True
+    due = due_update = 0
 
     def at_fetch(self) -> Answer:
         """The loader comes first."""
@@ -203,27 +269,41 @@ class ByLoader(Telling):
     mode = "loader"
     arms = True
 
-    def __init__(self, heard: Heard) -> None:
+    def __init__(self, heard: Heard, first: int = 0) -> None:
         super().__init__(heard)
         self.due = heard.fetches + BATCHES
+        self.first = first
         self._steps = 0
+        self._updates, self._rounds = heard.updates, heard.rounds.count
+        """By the end of the last step."""
+        self._most = 1
+        """Updates of a step."""
 
     def at_fetch(self) -> Answer:
         """A step, or one of many fetches without any update."""
-        if self._heard.armed:
-            self._steps += 1
-            return "step"
-        return None if self._heard.updates or self._heard.backwards else ByBatches(self._heard)
-
-    def at_update(self) -> Answer:
-        """No step once fetches have ended some; else the updates may turn out to be the steps."""
-        if self._steps >= _SURE:
+        heard = self._heard
+        if not heard.armed:
+            return None if heard.updates or heard.backwards else ByBatches(heard)
+        if heard.is_updated_by_hand and not self._steps and not self.first:
+            return ByLoader(heard, heard.backwards)  # so many steps nobody knew of
+        self._steps += 1
+        self.is_sure = self._steps >= _SURE
+        if self.is_sure:
+            self._most = max(self._most, heard.updates - self._updates)
             self.due = NEVER
             # after passes that were accumulated an optimizer may step yet
-            self.looks_at_updates = self._heard.is_updated_by_hand
-            return None
-        has_come_round = self._heard.has_round_ended and self._heard.rounds.count >= _EARLY
-        return ByRounds(self._heard) if has_come_round else None
+            self.due_update = 0 if heard.is_updated_by_hand else heard.updates + 3 * self._most + _MISSED
+        self._updates, self._rounds = heard.updates, heard.rounds.count
+        return "step"
+
+    def at_update(self) -> Answer:
+        """Updates may turn out to be the steps; once fetches have ended some, only if there are no more of these."""
+        heard = self._heard
+        if self.is_sure:
+            is_one = heard.has_round_ended and heard.updates - self._updates > self._most
+        else:
+            is_one = heard.has_round_ended and heard.rounds.count - self._rounds >= _EARLY
+        return ByRounds(heard, goes_on=self.is_sure) if is_one else None
 
 
 class ByRounds(Telling):
@@ -231,15 +311,16 @@ class ByRounds(Telling):
 
     mode: Mode = "optimizer"
 
-    def __init__(self, heard: Heard) -> None:
+    def __init__(self, heard: Heard, *, goes_on: bool = False) -> None:
         super().__init__(heard)
         if heard.is_updated_by_hand:
             self.mode = "backward"
         self.first = heard.rounds.count
+        self.goes_on = goes_on
 
     def at_fetch(self) -> Answer:
         """The first batch, after optimizers were warmed up; later it may be one of a validation."""
-        if self._heard.rounds.count <= _EARLY:
+        if self._heard.rounds.count <= _EARLY and not self.goes_on:
             return ByLoader(self._heard)
         self.due = NEVER
         return None
@@ -260,7 +341,6 @@ class ByBatches(Telling):
 
     def at_update(self) -> Answer:
         """A training begins, in which fetches have as long to show that they end steps as at the start."""
-        self._heard.rounds = Round()
         return ByLoader(self._heard)
 
 

@@ -25,7 +25,7 @@ STEPS: Final[Mapping[str, pl.DataType]] = {
     "rank": pl.Int64(),
     "step": pl.Int64(),
     **dict.fromkeys(("wall_ms", "data_ms"), pl.Float64()),
-    **dict.fromkeys(("busy_ms", "idle_ms", "compute_ms", "comm_ms", "exposed_comm_ms"), pl.Float64()),
+    **dict.fromkeys(("busy_ms", "device_idle_ms", "compute_ms", "comm_ms", "exposed_comm_ms"), pl.Float64()),
 }
 """The columns of a step table that are compared."""
 

@@ -128,7 +128,8 @@ def is_ours(folder: Path) -> bool:
 def _window(target: Path) -> Path:
     if not (target / MANIFEST).exists():
         return target
-    windows = [window.folder for window in FinishedRun(target).recorded if _traces(window.folder)]
+    found = [window for window in FinishedRun(target).recorded if not window.capture.explains]
+    windows = [window.folder for window in found if _traces(window.folder)]
     if not windows:
         raise PerfhooksError(f"{target} has no window with traces")
     return windows[-1]

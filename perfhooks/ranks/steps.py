@@ -37,7 +37,7 @@ def parts(steps: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
     known = steps.join(waits, on=["rank", "step"], how="left", nulls_equal=True)
     on_device = pl.col("busy_ms").is_not_null()
     communication = pl.when(on_device).then("exposed_comm_ms").otherwise("host_comm_ms").fill_null(0.0)
-    data = pl.when(on_device).then(pl.min_horizontal("data_ms", "idle_ms")).otherwise("data_ms")
+    data = pl.when(on_device).then(pl.min_horizontal("data_ms", "device_idle_ms")).otherwise("data_ms")
     whole = known.with_columns(
         wait_ms=pl.min_horizontal(pl.col("wait_ms").fill_null(0.0), communication, "wall_ms"),
         busy_comm_ms=pl.when(on_device).then("comm_ms").otherwise("host_comm_ms"),

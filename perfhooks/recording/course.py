@@ -30,7 +30,7 @@ from perfhooks.recording.window import action_of, also_counting, is_spare_record
 from perfhooks.recording.windows import STOPPED, Windows
 from perfhooks.run import remote
 from perfhooks.run.timeline import Timeline
-from perfhooks.schedule import FromStartToStop, OnRequest, Phase
+from perfhooks.schedule import FromStartToStop, OnRequest, Phase, WhenSettled
 from perfhooks.watching import watcher
 from perfhooks.watching.loops import WatchedLoop
 
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 _POLL_STEPS: Final = 16
 """While windows wait for their files, the worker is heard every so many steps."""
+_OF_FEW: Final = "wait=2 warmup=1 active=3 repeat=1"
 _MOST_FAILURES: Final = 3
 """Turns that fail in a row before profiling ends: that many are no accident, and a line in every step would hide the
 training's own."""
@@ -149,6 +150,7 @@ class Course:
             logger.warning("the window cannot end here: %s", window.where)
             return
         self.state = State.PAUSED
+        self.windows.second.rest()
         self.loop.is_running = False
         self.pulse.rest()
         with lifetime.busy(), guard("ending the profile", self.options["on_error"]):
@@ -198,6 +200,7 @@ class Course:
 
     def _mark(self, window: Window, step: int) -> None:
         """One more step in an open window: done at every recorded step, so nothing else is."""
+        self.loop.timeline.is_kept = True
         try:
             window.step()
             if self.pulse.is_recording:
@@ -212,17 +215,20 @@ class Course:
     def _turn(self, step: int) -> None:
         """Begin or end a window or a phase, or hear what became of windows."""
         pulse, windows, timeline = self.pulse, self.windows, self.loop.timeline
-        pulse.due = NEVER
+        pulse.due, timeline.is_kept = NEVER, True
         is_done = False
         try:
             with lifetime.busy(), guard(f"profiling step {step}", self.options["on_error"]):
                 if windows.current is not None:
                     self._go_on(windows.current, step)
+                if windows.current is None and windows.second.is_due:
+                    windows.second.turn()
                 self.requests.take_in(step)
                 if windows.current is None and self.requests.opens(step):
                     self._open(step)
                 phase = self.requests.phase(step) if windows.current is not None else _phase_between()
-                timeline.enter(step, phase)
+                # what explains another window is compared with nothing, as a warm-up is
+                timeline.enter(step, Phase.WARMUP if windows.is_explaining else phase)
                 pulse.is_recording = windows.current is not None and phase is Phase.ACTIVE
                 if pulse.is_recording:
                     windows.label()
@@ -256,6 +262,8 @@ class Course:
         """The next step that changes something, in a window or outside."""
         if self.state is State.LEFT_OUT:
             return NEVER
+        if self.windows.current is None and self.windows.second.is_due:
+            return step + 1
         change = self.requests.next_change(step)
         heard = step + _POLL_STEPS if self.windows.handover.tasks.windows_left else NEVER
         return min(NEVER if change is None else change, self.loop.timeline.full_at, heard)
@@ -301,7 +309,10 @@ class Course:
         if windows.skipped:
             return f"no window has been recorded: {windows.skipped} had to be skipped, as was said before"
         planned = self.requests.next_window(0)
-        first = "; no window was planned" if isinstance(self.requests.base, OnRequest) else ""
+        base = self.requests.base
+        first = "; no window was planned" if isinstance(base, OnRequest) else ""
+        if isinstance(base, WhenSettled):
+            first = f' before their pace had settled; schedule="{_OF_FEW}" records some of so few'
         if planned is not None:
             first = f"; the first window is {words.steps(planned.active, planned.last)}"
         return f"no window has been recorded: {words.count(self.pulse.step, 'step')} ended{first}"

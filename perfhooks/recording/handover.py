@@ -28,6 +28,7 @@ from perfhooks.run.installation import Installation
 from perfhooks.run.liveness import began_s, boot
 from perfhooks.run.manifest import versions
 from perfhooks.run.publishing import publish, shown
+from perfhooks.trace.reading.packing import plain_size
 from perfhooks.watching.counters import Queueing
 from perfhooks.watching.loops import LONG_WAIT_S
 
@@ -84,6 +85,8 @@ class Handover:
         on_error: OnError = "warn",
     ) -> None:
         self._wanted, self._recorded = DEFAULT if wanted is None else wanted, recorded
+        self.makes_everything = wanted in (None, DEFAULT, [DEFAULT])
+        """Whether nobody said what to make of a window."""
         self.recipes, self.calls = _sorted(_listed(self._wanted, recorded))
         self.places: list[Place] = []
         """The windows that were saved, in the order of their end."""
@@ -104,7 +107,9 @@ class Handover:
         self.is_loud = True
         """Whether finished windows are worth an INFO line: of several ranks that record, one says it."""
         self.is_summed_up = False
-        """Whether somebody says at the end what came of it: until then it is only said that there is a page."""
+        """Whether `perfhooks run` says at the end what came of it: until then it is only said that there is a page."""
+        self.framework = ""
+        """Whose face profiles the loop, as its messages call it; advice is given in its words."""
 
     def open(self, run: Run | None) -> None:
         """Be ready for windows.
@@ -200,7 +205,7 @@ class Handover:
                 )
             elsewhere = None if saved.path.parent == place.folder else str(saved.path)
             place.save(replace(facts, cost=cost, spool=elsewhere))
-            self._hand_over(place)
+            self._hand_over(place, explains=facts.explains)
 
     def _save(self, window: Recorded, place: Place, token: str) -> _Saved | None:
         if window.stop_s >= LONG_WAIT_S:  # writing takes as long as stopping, or longer
@@ -211,7 +216,7 @@ class Handover:
             spool.make()
             with spool.lent() as lent:
                 seconds = _timed(lambda: window.save(lent / name))
-                return _Saved(spool.path / name, seconds, (lent / name).stat().st_size)
+                return _Saved(spool.path / name, seconds, plain_size(lent / name))
         return None
 
     def _note(self, window: Recorded, place: Place) -> None:
@@ -243,13 +248,19 @@ class Handover:
             options={**self.recorded, **more},
             versions=versions(),
             installation=Installation.current(),
-            circumstances=Circumstances.current(self._queueing.since_last()),
+            circumstances=Circumstances.current(
+                queued=self._queueing.since_last(),
+                loader=window.loader,
+                framework=self.framework,
+                is_launched=self.is_summed_up,
+            ),
             began=began_s(),
             time=window.ended or time.time(),
         )
 
-    def _hand_over(self, place: Place) -> None:
-        self.places.append(place)
+    def _hand_over(self, place: Place, *, explains: bool) -> None:
+        if not explains:
+            self.places.append(place)
         self._is_page_old = False
         if self._background:
             self.tasks.tell(FinishWindow(str(place.folder), place.rank, self._permit))
@@ -305,12 +316,14 @@ class Handover:
     def _finished(self, place: Place, capture: Capture) -> None:
         for note in capture.notes:
             logger.warning("%s: %s", place.folder.name, note)
+        if capture.explains:  # nobody is told of steps that were recorded only to tell lines of
+            return
         page = place.folder.parent / layout.PAGE
         level = logging.INFO if self.is_loud else logging.DEBUG
         logger.log(
             level,
             "%s -> %s",
-            (not self.is_summed_up and capture.headline) or f"{words.steps(capture.first, capture.end)} recorded",
+            (not self.is_summed_up and capture.line) or f"{words.steps(capture.first, capture.end)} recorded",
             shown(page if page.exists() else place.folder),
         )
         for listen in self.listeners:

@@ -25,15 +25,19 @@ from torch.nn import Module
 
 from perfhooks import labels
 from perfhooks.guard import logger
+from perfhooks.recording import next_recorder
 from perfhooks.recording.like_torch.accepted import metadata_json
+from perfhooks.recording.loaders_read import LoadersRead
 from perfhooks.recording.module_order import ModuleOrder
 from perfhooks.recording.window import region
+from perfhooks.run.circumstances import processor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from perfhooks.recording.window import Window
+    from perfhooks.run.circumstances import Loader
 
 _MOST_CHANGES: Final = 900 if sys.version_info >= (3, 13) else sys.maxsize
 """How often ``torch.nn.Module`` may be changed, twice a window or more. From Python 3.13 on a class that was changed a
@@ -65,6 +69,10 @@ class _Here:
     """How often ``torch.nn.Module`` was changed."""
     order: ModuleOrder = field(default_factory=ModuleOrder)
     """The modules that were called since the labels were put."""
+    loaders: LoadersRead = field(default_factory=LoadersRead)
+    """What was read since the labels were put."""
+    has_gradients: bool = True
+    """Whether the steps are a training's: what is read without gradients is then a validation."""
     placed: list[_StandIn] = field(default_factory=list)
     heard: Callable[[Module], object] | None = None
     """Is told of outermost calls, before they are labelled."""
@@ -102,16 +110,21 @@ def put(stage: str, heard: Callable[[Module], object] | None = None) -> None:
     """
     global _call_module  # noqa: PLW0603 -- see there
     _here.thread, _here.inside, _here.heard = get_ident(), False, heard  # whatever was left open by a fault
+    _here.loaders.begin_step()
     if _here.placed:
         return
-    _here.last, _here.order = labels.FORWARD, ModuleOrder()
-    _here.without_gradients = labels.VALIDATION if stage == "train" else labels.FORWARD
+    _here.last, _here.order, _here.loaders = labels.FORWARD, ModuleOrder(), LoadersRead()
+    _here.has_gradients = stage == "train"
+    _here.without_gradients = labels.VALIDATION if _here.has_gradients else labels.FORWARD
     if _here.changes < _MOST_CHANGES:
         _call_module = Module.__call__
         _here.placed.append(_StandIn(Module, "__call__", _call_module, _labelled_call))
     _here.placed += [
         _StandIn(owner, name, vars(owner)[name], _inside(part, vars(owner)[name])) for owner, name, part in _functions()
     ]
+    reader = getattr(sys.modules.get("torch.utils.data.dataloader"), "_BaseDataLoaderIter", None)
+    if reader is not None:
+        _here.placed.append(_StandIn(reader, "__next__", reader.__next__, _noting(reader.__next__)))
     for stand_in in _here.placed:
         stand_in.put()
 
@@ -123,29 +136,54 @@ def take_back() -> None:
     _here.thread, _here.inside, _here.aside, _here.heard = 0, False, False, None
 
 
-def name_modules(window: Window) -> None:
-    """Write into a trace, while its recorder takes that, what the model calls the modules that were called in it.
+def loader() -> Loader | None:
+    """The settings of the DataLoader that fed the steps, since labels were put last."""
+    return _here.loaders.most
+
+
+def describe(window: Window) -> None:
+    """Write into a trace, while its recorder takes that, its processor, and what the model calls its modules.
+
+    And what whoever recorded CUDA graphs calls parts of them; torch writes that only where it is given to an export,
+    and then event by event in Python. Its next recorder writes it itself.
 
     Args:
-        window: What records; names are of use only with stacks.
+        window: What records; names of modules are of use only with stacks.
     """
     order, _here.order = _here.order, ModuleOrder()
-    try:
-        text = _unrecorded(lambda: _names(order)) if window.with_stack else ""
-        if text:
-            window.add_metadata_json(labels.MODULE_NAMES, text)
-    except Exception:  # noqa: BLE001 -- whatever a model answers, the training goes on
-        logger.debug("the modules could not be named", exc_info=True)
+    ways: dict[str, Callable[[], Any]] = {labels.PROCESSOR: _processor}
+    ways |= {labels.MODULE_NAMES: order.names} if window.with_stack else {}
+    if not next_recorder.is_used(window):
+        ways |= {labels.GRAPH_REGIONS: _graph_regions} if _annotations() else {}
+    for key, names in ways.items():
+        try:
+            if given := _unrecorded(names):
+                window.add_metadata_json(key, metadata_json(json.dumps(given)))
+        except Exception:  # noqa: BLE001 -- whatever a model answers, the training goes on
+            logger.debug("%s could not be told", key, exc_info=True)
 
 
-def _names(order: ModuleOrder) -> str:
-    names = order.names()
-    return metadata_json(json.dumps(names)) if names else ""
+def _processor() -> str:
+    return processor(torch.get_num_threads())
 
 
-def _unrecorded(function: Callable[[], str]) -> str:
+def _annotations() -> Any:
+    """What torch knows of the nodes of CUDA graphs that live, by their numbers; older ones know nothing."""
+    return getattr(sys.modules.get("torch.cuda.graph_annotations"), "get_kernel_annotations", dict)()
+
+
+def _graph_regions() -> list[tuple[str, str, list[int]]]:
+    nodes: dict[tuple[str, str], list[int]] = {}
+    for number, said in _annotations().copy().items():  # its own copy is fast
+        for each in said if isinstance(said, list) else [said]:
+            if isinstance(each, dict) and each.get("name"):
+                nodes.setdefault((str(each["name"]), str(each.get("autograd_phase", ""))), []).append(number)
+    return [(*called, numbers) for called, numbers in nodes.items()]
+
+
+def _unrecorded(function: Callable[[], Any]) -> Any:
     """What a function gives, called where the recorder, which is on, does not write down all that it calls."""
-    given: list[str] = []
+    given: list[Any] = []
     failed: list[BaseException] = []
     done = _thread.allocate_lock()
     done.acquire()
@@ -193,6 +231,19 @@ def _inside(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
             end(label)
 
     return _uncompiled(labelled, recursive=False)
+
+
+def _noting(fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The stand-in of a loader's ``__next__``: torch labels the wait itself, but no settings are in the trace."""
+
+    @functools.wraps(fetch)
+    def noted(self: Any) -> Any:
+        is_known = id(self) in _here.loaders.of_step or get_ident() != _here.thread
+        if not is_known and (torch.is_grad_enabled() or not _here.has_gradients):
+            _here.loaders.add(self)
+        return fetch(self)
+
+    return noted
 
 
 def _uncompiled(function: Callable[..., Any], *, recursive: bool = True) -> Callable[..., Any]:

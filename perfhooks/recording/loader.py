@@ -59,12 +59,13 @@ class SteppingLoader(Generic[T]):
         arrived, step = pulse.arrive, profiler.step
         pulse.ask(clock())
         with profiler.region(labels.DATA):
-            fetch = iter(self._loader).__next__
+            iterator = iter(self._loader)
+        fetch = iterator.__next__
         while True:
             # in no variable: a batch lives as long as the loop keeps it, and not until the next one is there
             try:
                 if pulse.is_recording:
-                    yield _labelled(fetch, arrived)
+                    yield _labelled(iterator, arrived)
                 else:
                     yield (fetch(), arrived(clock()))[0]
             except StopIteration:
@@ -75,8 +76,8 @@ class SteppingLoader(Generic[T]):
             step()
 
 
-def _labelled(fetch: Callable[[], T], arrived: Callable[[int], object]) -> T:
+def _labelled(iterator: Iterator[T], arrived: Callable[[int], object]) -> T:
     with region(labels.DATA):
-        item = fetch()
+        item = next(iterator)  # as it is now: its class has a stand-in while a window records
     arrived(clock())
     return item

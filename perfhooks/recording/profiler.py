@@ -20,7 +20,7 @@ from perfhooks.recording.window import region
 from perfhooks.run.folder import check_out
 from perfhooks.run.layout import LABELS, STEPS
 from perfhooks.run.timeline import clock
-from perfhooks.schedule import Schedule
+from perfhooks.schedule import Schedule, WhenSettled
 from perfhooks.watching.loops import Asked
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Profiler(TorchFace):
         whole, steps = checked(options), Schedule.of(schedule)
         if whole["out"] is not None:
             check_out(whole["out"])
-        if whole["max_trace_mb"] is not None and not isinstance(steps, Schedule):
+        if whole["max_trace_mb"] is not None and not isinstance(steps, Schedule | WhenSettled):
             raise OptionError("max_trace_mb needs a schedule whose windows are known, so that they can be shortened")
         course = Course(whole, steps, on_trace_ready, check_recording(recording(options)))
         super().__init__(course, on_trace_ready)
@@ -227,6 +227,11 @@ class Profiler(TorchFace):
         return None if run is None else run.folder
 
     @property
+    def is_running(self) -> bool:
+        """Whether its loop goes on: it was started, and neither paused nor stopped."""
+        return self._course.state is State.RUNNING
+
+    @property
     def in_window(self) -> bool:
         """Whether the current step belongs to a window that is open, warm-up included."""
         return self._course.windows.current is not None
@@ -261,8 +266,16 @@ class Profiler(TorchFace):
         self._course.windows.handover.listeners.append(listener)
 
     def say_less(self) -> None:
-        """Somebody sums up at the end: until then the log says only that there is a window, and where its page is."""
+        """`perfhooks run` sums up: until then the log says only that there is a window, and where its page is."""
         self._course.windows.handover.is_summed_up = True
+
+    def speak_as(self, framework: str) -> None:
+        """Have advice given in the words of a framework.
+
+        Args:
+            framework: As `perfhooks.findings.faces` calls it; of any other, advice is in torch's own words.
+        """
+        self._course.windows.handover.framework = framework
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until every recorded window has its files.

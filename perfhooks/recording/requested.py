@@ -8,8 +8,19 @@ from typing import TYPE_CHECKING, Final
 from perfhooks.guard import logger
 from perfhooks.options import MOST_WAITING
 from perfhooks.run import layout
+from perfhooks.run.job import current_job
 from perfhooks.run.publishing import file_name
-from perfhooks.schedule import CallableSchedule, FromStartToStop, OnRequest, Phase, Planned, Schedule
+from perfhooks.run.timeline import clock
+from perfhooks.schedule import (
+    MOST_LOOKED_AT,
+    CallableSchedule,
+    FromStartToStop,
+    OnRequest,
+    Phase,
+    Planned,
+    Schedule,
+    WhenSettled,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,9 +51,14 @@ class RequestedWindow:
     @classmethod
     def at(cls, asked: Asked, first: int, warmup: int, note: str = "") -> RequestedWindow:
         """One whose warm-up begins at ``first``."""
-        phases = Schedule(wait=0, warmup=warmup, active=asked.steps, repeat=1, skip_first=first)
         planned = Planned(first, first + warmup, first + warmup + asked.steps - 1)
-        return cls(asked, phases, planned, note)
+        return cls(asked, _alone(planned), planned, note)
+
+
+def _alone(window: Planned) -> Schedule:
+    """A window as a schedule that has no other."""
+    first, active, last = window
+    return Schedule(skip_first=first, wait=0, warmup=active - first, active=last - active + 1, repeat=1)
 
 
 class Requests:
@@ -62,6 +78,8 @@ class Requests:
         """The step that was current when the loop began, or went on."""
         self.shortened = 0
         """How many steps less than the schedule asked for its windows have."""
+        self.is_unplanned = isinstance(base, WhenSettled)
+        """Whether nobody said which steps to record."""
         self._windows: list[RequestedWindow] = []
         self._is_full = False
         """Whether there was no place for the last one."""
@@ -81,12 +99,28 @@ class Requests:
         self.began = step
         if self.is_until_stop:
             self.base = FromStartToStop(step)
+        if isinstance(self.base, WhenSettled):
+            self.base.begin(step, clock())
 
     def take_in(self, step: int) -> None:
         """Give what was asked for a place, from ``step`` on, which begins now; forget windows that are over."""
         while self.loop.inbox:
             self._place(self.loop.inbox.popleft(), step)
         self._windows = [window for window in self._windows if window.planned.last >= step]
+        if isinstance(self.base, WhenSettled) and not self._windows:
+            self._settle(self.base, step)
+
+    def _settle(self, base: WhenSettled, step: int) -> None:
+        """Take the window of who planned none, if it begins now."""
+        timeline = self.loop.timeline
+        if not timeline.taking.acquire(blocking=False):
+            return  # it is being written, and the next step will do
+        try:
+            walls = timeline.walls_since(max(step - MOST_LOOKED_AT, 0))[1].tolist()
+        finally:
+            timeline.taking.release()
+        planned = base.decided(step, clock(), walls, together=current_job().world_size > 1)
+        self.base = base if planned is None else _alone(planned)
 
     def shorten(self, size: float, budget_mb: float, *, is_expected: bool = False) -> None:
         """Shorten the windows of the schedule that are to come, if one's trace was too large.

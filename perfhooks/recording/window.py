@@ -26,7 +26,8 @@ from torch.profiler import ProfilerAction, ProfilerActivity, record_function
 from perfhooks import process
 from perfhooks.errors import NothingRecordedError, OptionError, PerfhooksError
 from perfhooks.labels import DEVICE_STOPPED
-from perfhooks.recording.like_torch import averages
+from perfhooks.recording import next_recorder, wall_clock
+from perfhooks.recording.like_torch import averages, deprecated
 from perfhooks.run.publishing import is_whole_json, publish
 from perfhooks.schedule import Phase
 from perfhooks.trace import read
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from perfhooks.recording.requested import RequestedWindow
+    from perfhooks.run.circumstances import Loader
     from perfhooks.schedule import Phases, Planned
 
 __all__ = ["ProfilerActivity", "TorchProfile", "Window", "action_of", "recorder_busy", "region"]
@@ -225,6 +227,11 @@ def _microseconds(folded: Mapping[str, int]) -> dict[str, int]:
     return {stack: value for stack, value in values if value}
 
 
+def _check_whole(path: Path) -> None:
+    if not is_whole_json(path):
+        raise PerfhooksError(f"the recorder wrote no whole {path.name}: is the disk full?")
+
+
 class LostStacksError(PerfhooksError):
     """Old versions of torch lose a window with stacks that begins inside of a call from C (pytorch issue 101632)."""
 
@@ -248,6 +255,8 @@ class Recorded:
     """Seconds the recorder took to stop."""
     request: RequestedWindow | None = None
     """What it was asked for by; None for a window of the schedule."""
+    loader: Loader | None = None
+    """The DataLoader that fed its steps, if one was seen."""
     notes: list[str]
     """What is doubtful about it."""
     ready: bool = False
@@ -297,7 +306,7 @@ class Window(Recorded, TorchProfile):
         """Ends it, as somebody else is about to record; None for a window that gives way to nobody."""
         self._device = -1
         """That of the thread that began; -1 for none."""
-        self._began = self._recorded_s = 0.0
+        self._began = self._recorded_s = self._ahead_s = 0.0
         self._is_of_all_threads = all_threads is not None
         if all_threads is not None:
             recording = {**recording, "experimental_config": all_threads}
@@ -387,9 +396,21 @@ class Window(Recorded, TorchProfile):
         hidden = {"_inductor"} & lazy if "torch._inductor" not in sys.modules else set()
         lazy -= hidden
         try:
-            super().prepare_trace()
+            with deprecated.once(self):
+                next_recorder.prepare(self, super().prepare_trace)
         finally:
             lazy |= hidden
+
+    @property
+    def _cuspy_profiler_observer(self) -> Any:
+        """What looks at the device for torch's next recorder; torch gives it before Kineto prepares."""
+        return self._observer
+
+    @_cuspy_profiler_observer.setter
+    def _cuspy_profiler_observer(self, observer: Any) -> None:
+        if observer is not None:
+            next_recorder.check(observer)
+        self._observer = observer
 
     def start_trace(self) -> None:
         """Begin to record this thread, or all."""
@@ -397,7 +418,7 @@ class Window(Recorded, TorchProfile):
         self._thread = None if self._is_of_all_threads else threading.current_thread()
         if torch.cuda.is_initialized():
             self._device = torch.cuda.current_device()
-        self._began = time.perf_counter()
+        self._began, self._ahead_s = time.perf_counter(), wall_clock.ahead_s()
         super().start_trace()
 
     def stop_trace(self) -> None:
@@ -422,6 +443,7 @@ class Window(Recorded, TorchProfile):
         self._recorded_s = began - self._began
         try:
             with torch.cuda.device(self._device):  # which is waited for; another thread may have another one
+                next_recorder.drain(self)
                 super().stop_trace()
         except RuntimeError as error:
             if _NO_STACK not in str(error):
@@ -433,24 +455,30 @@ class Window(Recorded, TorchProfile):
         self._thread = None
         self.stop_s = time.perf_counter() - began
         self.ended = time.time()
-        self.ready = True
+        doubt = wall_clock.was_set(self._ahead_s, time.perf_counter() - self._began)
+        self.ready = not doubt
+        self.notes += [doubt] if doubt else []
         if self.current_action.name == "DEVICE_STOPPED":
             self.notes.append(DEVICE_STOPPED)
 
     def save(self, path: Path) -> IO[bytes]:
-        """Have Kineto write its JSON, once; every export is a copy of it.
+        """Have the recorder write its JSON, once, plain or packed; every export is a copy of it.
 
         Returns:
             The file, which stays readable when its name is gone.
 
         Raises:
-            PerfhooksError: Kineto left no file; it reports no error of its own.
+            PerfhooksError: The recorder left no file; Kineto reports no error of its own.
         """
-        super().export_chrome_trace(os.fspath(path))
-        if not is_whole_json(path):
-            for left in (path, Path(f"{path}.tmp")):
+        try:
+            super().export_chrome_trace(os.fspath(path))
+            if (found := next_recorder.written(self, path)) != path:
+                found.replace(path)
+            _check_whole(path)
+        except BaseException:
+            for left in (path, Path(f"{path}.tmp"), Path(f"{path}.gz")):
                 left.unlink(missing_ok=True)
-            raise PerfhooksError(f"Kineto wrote no whole {path.name}: is the disk full?")
+            raise
         self._forget_file()
         self._saved = saved = path.open("rb")
         self._close_file = weakref.finalize(self, saved.close)
@@ -497,6 +525,7 @@ class Window(Recorded, TorchProfile):
         """Free what torch holds, now: its objects refer to each other, so the garbage collector would come late."""
         self.ready = False
         self._forget_file()
+        next_recorder.let_go(self)
         recorder, self.profiler = self.profiler, None
         # not by getattr: torch's property would parse all events to have something to free
         held = {} if recorder is None else vars(recorder)

@@ -10,8 +10,10 @@ from perfhooks import words
 from perfhooks.guard import guard, logger
 from perfhooks.recording import labelling
 from perfhooks.recording.ending import lifetime
+from perfhooks.recording.explaining import SecondWindow
 from perfhooks.recording.window import LostStacksError, Window, make_room, recorder_busy, spares
-from perfhooks.schedule import Phase, Schedule
+from perfhooks.run.capture import EXPLAINS
+from perfhooks.schedule import FEWEST_STEPS, MOST_BYTES, Phase, Schedule
 from perfhooks.watching.loops import LONG_WAIT_S, OpenWindow
 
 if TYPE_CHECKING:
@@ -60,10 +62,19 @@ class Windows:
         """The one that is open."""
         self.last: Window | None = None
         """The last one that was recorded, as long as it can be asked."""
+        self.second = SecondWindow(
+            requests.loop,
+            is_wanted=options["explain"] and requests.is_unplanned and not recording and handover.makes_everything,
+        )
         self._waited_for_step_s = 0.0
         """What each step of the last one took of the loop at its end, in seconds."""
         self.begun = self.skipped = 0
         """How many windows were begun, and how many that were due were not."""
+
+    @property
+    def is_explaining(self) -> bool:
+        """Whether the one that is open is there for its stacks and shapes alone."""
+        return self.current is not None and _explains(self.current)
 
     def open(self, step: int) -> None:
         """Begin the window that is due at a step, or say why that cannot be."""
@@ -104,9 +115,12 @@ class Windows:
 
     def _scheduled(self, step: int) -> Window:
         """The window of the schedule that begins at a step."""
-        schedule, budget_mb = self._requests.base, self._options["max_trace_mb"]
+        budget_mb, size = self._options["max_trace_mb"], self._expected_of_step()
+        if self._requests.is_unplanned and size:
+            self._requests.record_at_most(max(FEWEST_STEPS, int(MOST_BYTES / size)))
+        schedule = self._requests.base
         if budget_mb is not None and isinstance(schedule, Schedule):
-            self._requests.shorten(self._expected_of_step() * schedule.active, budget_mb, is_expected=True)
+            self._requests.shorten(size * schedule.active, budget_mb, is_expected=True)
         phases = self._requests.base
         if self._options["acc_events"] and self.last is not None:
             window = self.last
@@ -152,7 +166,9 @@ class Windows:
         first, last = window.first, None if planned is None else planned.last
         what = f"step {first} and those after it" if last is None else words.steps(first, last)
         self._requests.loop.is_too_large = False
-        self._requests.loop.window = OpenWindow(what, first, last, most_bytes)
+        is_unplanned = self._requests.is_unplanned and window.request is None
+        enough_from = first + FEWEST_STEPS if is_unplanned else None
+        self._requests.loop.window = OpenWindow(what, first, last, most_bytes, enough_from, MOST_BYTES)
         waited_s = 0.0 if last is None else self._waited_for_step_s * (last - first + 1)
         if waited_s >= LONG_WAIT_S:
             logger.info("%s: the loop is going to wait about %s at its end", what, words.ms(1e3 * waited_s))
@@ -160,11 +176,13 @@ class Windows:
     def cut(self, window: Window, step: int) -> None:
         """End the window that is open with the step before, as it is as large as it may be."""
         self._requests.loop.is_too_large = False
-        planned = window.planned
+        planned, announced = window.planned, self._requests.loop.window
         if planned is not None and planned.active < step <= planned.last:
             self._requests.record_at_most(step - planned.active)
             window.shortened = self._requests.shortened
             window.planned = planned._replace(last=step - 1)
+            if announced is None or announced.is_enough(step):
+                return
             logger.warning(
                 "%s have a trace as large as max_trace_mb=%g: the window ends",
                 words.steps(planned.active, step - 1), self._options["max_trace_mb"],
@@ -201,7 +219,8 @@ class Windows:
         if window is None:
             return
         labelling.take_back()
-        labelling.name_modules(window)
+        labelling.describe(window)
+        window.loader = labelling.loader()
         is_warming_up = self._requests.phase(window.step_num) is Phase.WARMUP
         try:
             window.close(reached, partial)
@@ -216,6 +235,8 @@ class Windows:
             if is_warming_up:
                 what = "a window is left out: it ended during its warm-up,"
             level = logging.INFO if partial == STOPPED and not is_warming_up else logging.WARNING
+            if _explains(window):  # nobody waits for it
+                level = logging.DEBUG
             logger.log(level, "%s at step %d (%s)", what, reached, partial)
 
     def _ready(self, window: Window) -> None:
@@ -224,7 +245,8 @@ class Windows:
         # a loop that ends with the step before a window leaves one that never saw a step
         is_empty = window.partial == STOPPED and window.reached == window.first != requests.began
         is_dull = self._options["keep"] == "slow" and window.request is None and requests.loop.was_dull(window.first)
-        keep = self._options["keep_results"] and not (is_empty and self.last is not None)
+        is_aside = (is_empty or _explains(window)) and self.last is not None
+        keep = self._options["keep_results"] and not is_aside
         if not is_empty and window.give_way is None:
             for spare in spares():
                 spare.release()
@@ -238,8 +260,11 @@ class Windows:
             requests.recorded(window.request, folder, window.first, window.reached - 1, window.notes)
         elif size is None or window.partial is not None or window.give_way is not None:
             pass  # it says nothing of a window of the schedule
-        elif self._options["max_trace_mb"] is not None:
-            requests.shorten(size, self._options["max_trace_mb"])
+        else:
+            if self._options["max_trace_mb"] is not None:
+                requests.shorten(size, self._options["max_trace_mb"])
+            if self.handover.is_loud:
+                self.second.follow(window.reached - window.first, size, self.handover.waited_s)
         if keep:
             if self.last is not None and self.last is not window:
                 self.last.release()
@@ -253,3 +278,7 @@ class Windows:
                 self.current.leave_to_parent()
         self.current = self.last = None
         self.handover.abandon()
+
+
+def _explains(window: Window) -> bool:
+    return window.request is not None and window.request.asked.by == EXPLAINS

@@ -16,9 +16,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
-from perfhooks.finishing.messages import ANSWER
+from perfhooks.finishing.messages import answer_of, told
 from perfhooks.guard import logger
 from perfhooks.process import working_directory
 from perfhooks.run.publishing import OwnFolder
@@ -140,7 +138,7 @@ class Worker:
 
     def send(self, message: Message) -> None:
         """Tell the child something; what it does not take at once, it gets later, and a child that is gone never."""
-        self._unsent += msgspec.json.encode(message) + b"\n"
+        self._unsent += told(message)
         self._flush()
 
     def _flush(self) -> None:
@@ -219,8 +217,8 @@ class Worker:
 
 def _decoded(line: bytes) -> TaskResult | None:
     try:
-        return ANSWER.decode(line)
-    except msgspec.MsgspecError:  # somebody else writes into the channel
+        return answer_of(line)
+    except (ValueError, RecursionError):  # somebody else writes into the channel
         logger.debug("the worker said %r", line[:200])
         return None
 

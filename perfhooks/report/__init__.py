@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from perfhooks.report.data import WindowPart
     from perfhooks.run.capture import Place
 
-_LINE: Final = re.compile(r"\S+\.py\(\d+\)")
 _LOCK_TIMEOUT_S: Final = 120
 _FIRST: Final = 3
 """Findings of a window that a terminal is told: as many as the first screen of the page shows."""
@@ -74,14 +72,17 @@ def _of_window(window: WindowPart) -> list[str]:
     from perfhooks.report.terminal_tables import gain
 
     shown = window.details[min(window.details, key=int)].findings if window.details else None
-    # the headline says that the machine was busy
-    rows = [] if shown is None else [row for row in shown.rows if row.rule != "busy-machine"][:_FIRST]
+    # the headline, which a trace has none of, says that the machine was busy
+    is_said = any(rank.headline for rank in window.ranks)
+    rows = [] if shown is None else [row for row in shown.rows if not (row.doubts_others and is_said)][:_FIRST]
     return [f"{number}. {row.title}{gain(msgspec.to_builtins(row))}{_where(row)}" for number, row in enumerate(rows, 1)]
 
 
 def _where(finding: Finding) -> str:
     """The first line of source that its evidence names."""
-    found = _LINE.search("\n".join(finding.evidence))
+    from perfhooks.findings.explained import LINE
+
+    found = LINE.search("\n".join(finding.evidence))
     return f" at {found[0]}" if found else ""
 
 

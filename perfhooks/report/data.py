@@ -34,6 +34,8 @@ class Subject(_Part):
     device_traced: bool | None = None
     world_size: int | None = None
     python_frames: bool | None = None
+    stacks_by: str | None = None
+    """What records stacks, where they were not."""
 
 
 class StepKind(_Part):
@@ -78,12 +80,45 @@ class MemoryPart(_Part):
     alive: Columns
 
 
+class CounterLane(_Part):
+    """One counter of one device: power, a clock, whatever the trace has."""
+
+    counter: str
+    device: int | None
+    mean: list[float | None]
+    """Over each of the parts."""
+
+
+class CountersPart(_Part):
+    """Counters over time."""
+
+    parts: Columns
+    """Into which the steps are cut: ``step``, ``begin_ms``, ``end_ms``."""
+    lanes: list[CounterLane]
+    """The first of them."""
+    count: int
+    """How many there are."""
+
+
 class Findings(_Part):
     """What to do about the window, what gains most first."""
 
     rows: list[Finding]
     accounted: float | None = None
     """The part of the steps that the tables account for, from 0 to 1."""
+
+
+class DevicePart(_Part):
+    """Where the time of the devices went; see `perfhooks.report.device_rows`."""
+
+    steps: Columns
+    """That of each step."""
+    parts: Columns
+    """That of a usual step: work by class, work of other steps, idle time by cause; they sum to its wall."""
+    idle: Columns
+    """Why it was idle: what the host did, with lines."""
+    queue: dict[str, float | None]
+    """Shares of its time by how much was launched and had not begun."""
 
 
 class Share(_Part):
@@ -102,6 +137,8 @@ class Share(_Part):
     """By what they are told apart by."""
     behind_operators: Columns | None = None
     """Where the time of the costliest operators goes: see `perfhooks.report.operator_rows`."""
+    limits: list[str] = []
+    """How far from the limit it was, in sentences: see `perfhooks.report.limits_said`."""
     kernels: FirstRows | None = None
     categories: Columns | None = None
     """What kind of work was done."""
@@ -110,14 +147,39 @@ class Share(_Part):
     functions: FirstRows | None = None
     modules: FirstRows | None = None
     memory: MemoryPart | None = None
+    counters: CountersPart | None = None
     collectives: Columns | None = None
     copies: Columns | None = None
     synchronisations: Columns | None = None
+    device: DevicePart | None = None
     gaps: Columns | None = None
     """The longest pauses of the devices."""
     checks: FirstRows | None = None
     problems: list[str] = []
     """Parts that failed, and why."""
+    explained: bool = False
+    """Whether lines, modules and shapes are in `RunData.explanations`, as this window was recorded without them."""
+
+
+EXPLAINED: Final = ("flames", "functions", "modules", "behind_operators", "limits")
+"""The parts of a share that tell of lines and modules."""
+
+
+class ExplanationPart(_Part):
+    """What was recorded with stacks and shapes, beside windows without them. Its times are longer than theirs."""
+
+    name: str
+    """Of its window."""
+    steps: str
+    """Which it has, for people."""
+    rank: int
+    """Which one recorded it."""
+    parts: dict[str, Any]
+    """Those of `Share` that are in `EXPLAINED`, and ``shapes``, the operators by them."""
+    findings: list[Finding]
+    model: str | None = None
+    least_ms: float | None = None
+    """What the device needs at least for what a step computes, by its peaks."""
 
 
 class Rank(_Part):
@@ -126,6 +188,8 @@ class Rank(_Part):
     rank: int
     mean: dict[str, float | None]
     headline: str | None = None
+    is_far: bool = False
+    """Whether its recorded steps are far from what a step takes when nobody records."""
     partial: str | None = None
     notes: list[str] = []
     cost: dict[str, float | None] = {}
@@ -218,6 +282,8 @@ class RunData(_Part):
     ranks_together: dict[str, Any] | None = None
     findings: list[RankFinding] = []
     """About the run, and not about one window of one rank."""
+    explanations: dict[str, ExplanationPart] = {}
+    """By loop."""
     tried: list[TriedAdvice] = []
     """What the advice of findings was measured to give."""
 

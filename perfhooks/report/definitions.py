@@ -42,20 +42,23 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
             "step, on any thread, over all devices of the process. It may end after the step. What was launched before "
             "the window belongs to no step; it is in the table of kernels."
         ),
-        "busy": (
-            "The time in which at least one kernel, copy or set of the step ran: the length of the union of their "
-            "intervals. Its share is of the step's wall time, or of the device span where that is longer, as it is "
-            "while the host launches ahead."
+        "device busy, idle": (
+            "The time of the step's wall in which a device worked, for whatever step, over all devices of the process; "
+            "idle is the rest of the wall. Why it was idle is told under Device time."
+        ),
+        "own work": (
+            "The time in which at least one kernel, copy or memset of the step ran: the length of the union of their "
+            "intervals, wherever they lie."
         ),
         "compute": "The time in which at least one kernel ran that does not communicate.",
         "communication": "The time in which at least one kernel ran that communicates.",
         "exposed communication": "The time in which a communicating kernel ran and no computing one.",
-        "exposed copies": "The time in which a copy or set ran and no kernel at all.",
+        "exposed copies": "The time in which a copy or memset ran and no kernel at all.",
         "other steps' work": (
             "The time within the device span in which the device worked for other steps, or for work of no step, and "
             "not for this one."
         ),
-        "idle": (
+        "idle in the span": (
             "The time within the device span in which the device had nothing of anybody's. Compute, exposed "
             "communication, exposed copies, other steps' work and idle sum to the span."
         ),
@@ -66,6 +69,19 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         "peak memory": (
             "The most memory that was allocated at one time during the step, in MiB: of all devices together, or "
             "of the host where no device was seen."
+        ),
+        "TFLOP": (
+            "10^12 floating point operations of products of matrices, convolutions and attention, as under Limits; "
+            "causal attention counts in full."
+        ),
+        "MFU, HFU": (
+            "The time that these operations need at the dense peaks of their types, each at its own, of the step's "
+            "wall (times the devices that worked). HFU counts what is computed again for gradients, as activation "
+            "checkpoints have it; MFU does not. Not cut at 100."
+        ),
+        "of which known": (
+            "Of the time of GEMM, convolution, attention, expert and state-space kernels, the share whose operations "
+            "are known: of the rest MFU and HFU know nothing, and below 80% they are not told."
         ),
     },
     "Labels": {
@@ -117,6 +133,29 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         ),
         "equal to torch": "Rows are those of torch.profiler's key_averages() for the same trace.",
     },
+    "Limits": {
+        "TFLOP/s": (
+            "10^12 floating point operations a second, of products of matrices, convolutions and attention, by the "
+            "formulas of torch's FlopCounterMode from the recorded shapes; causal attention counts in full. Time is "
+            "that of the device work of the calls of which they are known; without a device, of the calls. A kernel "
+            "has those of the operator that launched it, if that launched no other of the kind; else nothing."
+        ),
+        "GB/s": (
+            "10^9 bytes a second: each tensor that is read counts once, and each that is written, by its recorded "
+            "shape and type. Caches are not looked at, and neither is what an expanded tensor really holds."
+        ),
+        "FLOP/byte": "Operations for each of these bytes, of calls of which both are known.",
+        "of its limit": (
+            "The time that the device needs at least, of the time that it took: operations by the peak of their type, "
+            "or bytes by that of memory, whichever takes longer. It may be more than 100, as bytes may come from "
+            "caches. Peaks are those that perfhooks doctor --peaks measured, else the dense figures of the maker's "
+            "datasheet; a device of which neither is known has no limit here, and neither has a part of one (MIG)."
+        ),
+        "limit": (
+            "Compute or memory, whichever takes longer by these peaks; latency where kernels take less than 10 us and "
+            "not half of that is needed. That of most of the time."
+        ),
+    },
     "Kernels": {
         "total": (
             "The sum of the durations; kernels that ran side by side count each. What holds other work of its own "
@@ -125,7 +164,7 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         "class": (
             "Communication by the arguments of a collective, or by the name of a kernel of a library that does it: "
             "NCCL, RCCL and their kind, DeepEP, custom, quick and fused all-reduces, NVSHMEM, symmetric memory, "
-            "userbuffers, and what the option communication names; copy; set; compute for all others."
+            "userbuffers, and what the option communication names; copy; set for memsets; compute for all others."
         ),
         "occupancy": (
             "Kineto's estimate of the achieved occupancy, weighted by time. Kineto writes whole percents, and 0 "
@@ -136,10 +175,14 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
     },
     "Categories": {
         "category": (
-            "What kind of work it was: matrix products (GEMMs), convolution, attention, normalisation, elementwise, "
-            "reduction, communication, copies, the optimizer's step, other. Softmax, losses over classes, sorting and "
-            "pooling are reductions; filling and dropout are elementwise; concatenating is copying; embeddings, "
-            "indexing and random numbers are other."
+            "What kind of work it was. GEMMs are matrix products, quantised and grouped ones too. Softmax, losses over "
+            "classes, sorting, sampling and pooling are reductions; filling, dropout, random numbers and rotary "
+            "embeddings are elementwise; concatenating is copying. Indexing is embeddings, gathers, scatters, "
+            "interpolation and writing to a cache of keys and values; quantisation turns numbers to fewer bits, or "
+            "back; moe is what is named for a mixture of experts: routing, sorting and summing tokens, GEMMs of "
+            "experts; ssm is state-space models and linear attention (Mamba, gated delta rule). A kernel that "
+            "torch.compile fused is normalisation if it has a part of one, copies or indexing if it has nothing else, "
+            "else a reduction or elementwise. Other is what no name tells."
         ),
         "device": (
             "The plain sum of the durations of kernels, copies and memsets. Communication and copies are told by their "
@@ -153,13 +196,31 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         ),
         "most of it in": "The operators, or kernels that no operator launched, that cost most: three at most.",
     },
-    "Longest gaps": {
-        "gap": "A time in which no device of the process worked, between the first and the last of their work.",
-        "from": "When it began, from the first slice of the trace; step is that in which it began.",
-        "line, label, operator, call": (
-            "What the thread of the steps was in for half of the gap or more; of several the innermost. Empty where it "
-            "was in none for so long."
+    "Device time": {
+        "part": (
+            "Each moment of the steps' walls is one: work that the step launched itself, by class, each without the "
+            "moments of those before it; work of other steps; or idle, by cause. They sum to the wall, to the "
+            "nanosecond."
         ),
+        "idle for": (
+            "Idle time is cut at the launch of the work that ends it. Before it, the cause is what the thread that "
+            "then launched did, by the innermost call: waiting for the device, for data, for other ranks, asking for "
+            "memory, compiling, operators, code between operators, and so on. Launching is the call itself; start "
+            "latency the first 10 us after it; beyond them the work waited for other work, where that was recorded, "
+            "else it was asked for and not begun. What lies between the nodes of a graph is inside a graph."
+        ),
+        "where in the step": "Before the first work that the step launched, after the last, or between.",
+        "in, line": (
+            "The operator, call, label or work; and the innermost line of the user there, where stacks were recorded."
+        ),
+        "idle": "Milliseconds of a usual step in which no device worked; with a number, that device.",
+        "queue": "Launches made whose work had not begun; a replay of a graph is one.",
+    },
+    "Longest gaps": {
+        "gap": "A time of the steps in which no device of the process worked.",
+        "from": "When it began, from the first slice of the trace; step is that in which it began.",
+        "most of it for": "The cause that took most of it, as under Device time, and for how long.",
+        "in, line": "What was called then, and the line.",
     },
     "Flame graph": {
         "width": (
@@ -180,7 +241,11 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         ),
         "forward": "Host time of the module's calls, with the modules that it called; self is without them.",
         "backward": "Host time of the autograd nodes that its forward operators made, on whatever thread they ran.",
-        "device forward, backward": "Durations of the device work that was launched in them.",
+        "device forward, backward": (
+            "Durations of the device work that was launched in them. A row that has only these is a part of a CUDA "
+            "graph, below the module that replayed it, by the name that it was recorded under "
+            "(torch.cuda.graph_annotations)."
+        ),
     },
     "Memory": {
         "allocated": (

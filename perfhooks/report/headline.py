@@ -9,13 +9,15 @@ import polars as pl
 
 from perfhooks import labels, words
 from perfhooks.trace.names import step_kinds
-from perfhooks.trace.tables import step_columns
+from perfhooks.trace.nesting.grouping import summed
+from perfhooks.trace.tables import device_time, idle, step_columns
 
 if TYPE_CHECKING:
     from typing import Any
 
     from perfhooks.run.capture import Capture
     from perfhooks.trace import Trace
+    from perfhooks.trace.window import Tables
 
 _PHRASES: Final = {
     "data_ms": "waiting for data",
@@ -34,6 +36,16 @@ _NEARLY_ALL: Final = 0.8
 _DULL: Final = ("forward", "validation")
 _TORCHS_OWN: Final = labels.STEP_MARK.rstrip("#")
 _WITHOUT_NAME: Final = {*labels.AUTOMATIC.values(), *labels.PARTS}
+_WHILE: Final = (
+    *("while the host waits for it", "while the step waits for data", "while memory is asked for", "while compiling"),
+    *("while graphs are captured", "while kernels are loaded", "while convolutions are tried out"),
+    *("while garbage is collected", "while the host waits for other ranks", "while the step validates"),
+    *("while a checkpoint is saved", "while operators run on the host", "while code between operators runs"),
+    *("in calls of the runtime", "while nothing was recorded", "in calls that launch", "behind a full queue"),
+    *("before launched work starts", "while launched work waits for other work", "though work was launched"),
+    *("inside graphs", "before work whose launch was not recorded"),
+)
+"""What is said of each of `device_time.CAUSES`."""
 _HOST_KINDS: Final = ("op", "annotation")
 _WORTH_NAMING: Final = 0.05
 _EVEN: Final = 1.25
@@ -41,25 +53,32 @@ _EVEN: Final = 1.25
 
 
 def of_window(capture: Capture, trace: Trace) -> str:
-    """The line of a window: see `headline`.
-
-    What makes all its times doubtful comes first. Where recording made a step more than half as long again, what it
-    takes when nobody records is said before what the recorded ones took.
+    """The line of a window: see `headline`; what is said beside it adds `perfhooks.run.capture.Capture.line`.
 
     Args:
         capture: The facts of the window.
         trace: What was recorded in it.
     """
-    tables, circumstances = capture.tables(trace), capture.circumstances
-    line = headline(tables.steps, tables.operators(("step",)), without_steps=capture.is_without_steps)
-    if line and capture.cost.is_large:
-        line = f"{words.ms(capture.cost.idle_step_ms or 0.0)} a step when nobody records; recorded {line}"
-    if line and circumstances.is_busy:
-        line = f"{words.share(circumstances.queued or 0.0)} of the time no processor was free; {line}"
-    return line
+    tables = capture.tables(trace)
+    return headline(tables.steps, tables.operators(("step",)), _idle(tables), without_steps=capture.is_without_steps)
 
 
-def headline(table: pl.DataFrame, operators: pl.DataFrame | None = None, *, without_steps: bool = False) -> str:
+def _idle(tables: Tables) -> str:
+    """Why the device idled for most of its idle time, from 5% of the steps on."""
+    found, marks = idle.of_steps(tables.trace, tables.usual), tables.marks
+    if not len(found.start):
+        return ""
+    spent = summed(found.cause, found.length, len(device_time.CAUSES))
+    whole, cause = int((marks.end - marks.start)[tables.usual].sum()), int(spent.argmax())
+    most, phrase = int(spent[cause]), _WHILE[cause]
+    if cause in idle.DONE and (holder := idle.holder(tables.trace, found, tables.owners)):
+        phrase, most = f"in {holder[0]}", holder[1]
+    return f"idle {words.share(most / whole)} {phrase}" if most >= _WORTH_NAMING * whole else ""
+
+
+def headline(
+    table: pl.DataFrame, operators: pl.DataFrame | None = None, why_idle: str = "", *, without_steps: bool = False
+) -> str:
     """Say what a step takes and what it takes it for: the largest named parts, from 5% of the time on.
 
     Where one part is nearly all of it, as the forward pass of an inference is, the operators and labels that take most
@@ -71,10 +90,12 @@ def headline(table: pl.DataFrame, operators: pl.DataFrame | None = None, *, with
     Args:
         table: A step table.
         operators: The operators and labels by step.
+        why_idle: What to say of the device's idle time.
         without_steps: Whether its one row is no step, as nobody has said what one is.
 
     Returns:
-        For instance ``steps 12-14: 412 ms each, 61% waiting for data, device busy 22%``, or ``steps 12-14: 150 ms each,
+        For instance ``steps 12-14: 412 ms each, 61% waiting for data, device busy 22%,
+        idle 60% while the step waits for data``, or ``steps 12-14: 150 ms each,
         44% backward; 1.5 s where it validates (1 of 3)``. Empty if the table has no numbered steps.
     """
     steps = table["step"].drop_nulls()
@@ -89,7 +110,7 @@ def headline(table: pl.DataFrame, operators: pl.DataFrame | None = None, *, with
         for each in other_kinds(table)
     ]
     largest = [] if operators is None else _largest(usual, operators)
-    return "; ".join([", ".join([f"{span}: {_each(usual)}", *_shares(usual, largest)]), *others])
+    return "; ".join([", ".join([f"{span}: {_each(usual)}", *_shares(usual, largest, why_idle)]), *others])
 
 
 def other_kinds(table: pl.DataFrame) -> list[dict[str, Any]]:
@@ -118,18 +139,12 @@ def summary(table: pl.DataFrame) -> dict[str, float]:
 
 
 def busy_share(table: pl.DataFrame) -> float | None:
-    """The share of the time in which a device was busy; None where none was seen.
-
-    Of the steps' time, or of their device spans where these are longer, which busy time never exceeds: work may go on
-    after its step has ended.
-    """
-    if "busy_ms" not in table.columns or table["busy_ms"].null_count() == table.height:
+    """The share of the steps' time in which a device worked, for whomever; None where none was seen."""
+    if "device_busy_ms" not in table.columns or table["device_busy_ms"].null_count() == table.height:
         return None
-    known = table.filter(table["busy_ms"].is_not_null())
-    whole = known["wall_ms"].to_numpy()
-    for name in ("device_span_ms", "busy_ms"):
-        whole = np.maximum(whole, known[name].to_numpy()) if name in known.columns else whole
-    return float(known["busy_ms"].sum() / whole.sum()) if whole.sum() else None
+    known = table.filter(table["device_busy_ms"].is_not_null())
+    whole = float(known["wall_ms"].sum())
+    return float(known["device_busy_ms"].sum()) / whole if whole else None
 
 
 def _each(table: pl.DataFrame) -> str:
@@ -155,8 +170,8 @@ def _largest(table: pl.DataFrame, operators: pl.DataFrame) -> list[str]:
     return [f"{words.share(part)} {name}{where.get(kind, '')}" for name, kind, part in rows if part >= _WORTH_NAMING]
 
 
-def _shares(table: pl.DataFrame, largest: list[str]) -> list[str]:
-    """The largest parts, what is largest where one is nearly all, and how busy the device was."""
+def _shares(table: pl.DataFrame, largest: list[str], why_idle: str) -> list[str]:
+    """The largest parts, what is largest where one is nearly all, how busy the device was, and why not."""
     wall = float(table["wall_ms"].sum())
     sums = {phrase: float(table[column].sum() or 0) / wall for column, phrase in _PHRASES.items()} if wall else {}
     named = sorted((share, phrase) for phrase, share in sums.items() if share >= _WORTH_NAMING)[: -_NAMED - 1 : -1]
@@ -164,4 +179,5 @@ def _shares(table: pl.DataFrame, largest: list[str]) -> list[str]:
     parts = [f"{words.share(part)} {phrase}" for part, phrase in named]
     if largest and named and named[0][0] >= _NEARLY_ALL and named[0][1] in _DULL:
         parts[0] += f" ({', '.join(largest)})"
-    return [*(parts or largest), *([] if busy is None else [f"device busy {words.share(busy)}"])]
+    of_device = [] if busy is None else [f"device busy {words.share(busy)}", why_idle]
+    return [*(parts or largest), *filter(None, of_device)]

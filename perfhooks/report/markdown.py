@@ -11,6 +11,7 @@ import msgspec
 from perfhooks import labels, words
 from perfhooks.report.run_data import from_trace, gather
 from perfhooks.run.layout import PAGE, artifact, timeline
+from perfhooks.trace.names import work_kinds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -20,14 +21,27 @@ MOST: Final = 4500
 """Characters: tables have about three a token, and paths less than two and a half, so it stays below 2,000 tokens."""
 
 _PARTS: Final = ("data", "transfer", "forward", "backward", "optimizer", "validation", "checkpoint", "other")
-_DEVICE: Final = ("busy", "compute", "exposed_comm", "exposed_copy", "idle")
+_DEVICE: Final = {
+    "device_busy": "busy",
+    "compute": "compute",
+    "exposed_comm": "exposed communication",
+    "exposed_copy": "exposed copies",
+    "device_idle": "idle",
+}
 _FINDINGS: Final = 5
+_WORTH_NAMING: Final = 0.05
+"""Of the step: a cause of idle time that takes so much."""
 _OPERATORS: Final = 8
 _LABELS: Final = 8
 _BAR: Final = "\\|"
 """What stands for a bar within a row of a table."""
 _DOUBTS: Final = 6
 _LINE: Final = 260
+_KERNELS: Final = 8
+_KERNEL: Final = 90
+"""Letters of the name of a kernel."""
+_MOST_OF_IT: Final = 0.5
+"""Of the device's time: operators that launched less say little of it, as where graphs are replayed."""
 _NOT_OPERATORS: Final = ("kernel", "copy", "set", "device_annotation", "runtime", "overhead")
 
 
@@ -104,6 +118,7 @@ def _written(data: Mapping[str, Any], files: list[str]) -> str:
         _steps(details, rank),
         _slow(data.get("slow")),
         _findings([*data.get("findings", ()), *details.get("findings", {}).get("rows", ())]),
+        _kernels(details),
         _operators(details),
         _doubts(details, rank),
         _titled("Files", (f"- {path}" for path in files)),
@@ -132,6 +147,7 @@ def _head(data: Mapping[str, Any], window: Mapping[str, Any], details: Mapping[s
     versions = {**run.get("versions", {}), **rank.get("versions", {})}
     told = {
         "model": subject.get("model"),
+        "stage": details.get("stage"),
         "device": subject.get("device"),
         "ranks": run.get("world_size") or subject.get("world_size"),
         "torch": versions.get("torch"),
@@ -142,6 +158,8 @@ def _head(data: Mapping[str, Any], window: Mapping[str, Any], details: Mapping[s
         "recorded": ", ".join(name for name, value in rank.get("options", {}).items() if value is True),
     }
     yield from (f"- {name}: {value}" for name, value in told.items() if value)
+    doubts = [row["title"] for row in details.get("findings", {}).get("rows", ()) if row.get("doubts_others")]
+    yield from (f"- {title}" for title in doubts)
     if rank.get("partial"):
         yield f"- partial: {rank['partial']}"
     if not details:
@@ -174,13 +192,18 @@ def _steps(details: Mapping[str, Any], rank: Mapping[str, Any]) -> Iterator[str]
     what = f"Mean of {count} recorded steps: {words.ms(wall)}."
     if steps.get("without_steps"):
         what = f"From start to stop, without steps: {words.ms(wall)}."
-    yield from _titled("Where the step goes", [what, *_idle(rank)])
+    said = [*_idle(rank), what] if rank.get("is_far") else [what, *_idle(rank)]
+    yield from _titled("Where the step goes", said)
     yield from ("", "| part | ms | share |", "|---|---:|---:|")
     for name in (*_PARTS, *_DEVICE):
         value = mean.get(f"{name}_ms")
         if value:
-            where = f"device {name}" if name in _DEVICE else name
-            yield f"| {where.replace('_', ' ')} | {value:.4g} | {words.share(value / wall)} |"
+            where = f"device {_DEVICE[name]}" if name in _DEVICE else name
+            yield f"| {where} | {value:.4g} | {words.share(value / wall)} |"
+    causes = [] if steps.get("others") else _rows(details.get("device", {}).get("parts", {}))
+    for row in causes:
+        if row["kind"] == "idle" and row["ms"] >= _WORTH_NAMING * wall:
+            yield f"| device idle: {row['part']} | {row['ms']:.4g} | {words.share(row['ms'] / wall)} |"
 
 
 def _idle(rank: Mapping[str, Any]) -> Iterator[str]:
@@ -214,20 +237,56 @@ def _findings(rows: list[Mapping[str, Any]]) -> Iterator[str]:
     yield from _titled("What to do", lines())
 
 
-def _operators(details: Mapping[str, Any]) -> Iterator[str]:
-    table = details.get("operators", {}).get("name", {})
-    count = details.get("steps", {}).get("count") or 1
-    rows = [
+def _kernels(details: Mapping[str, Any]) -> Iterator[str]:
+    """What took most of the device's time, where operators did not launch most of it."""
+    kernels = details.get("kernels", {})
+    spent = sum(kernels.get("classes", {}).get("total_ms", ()))
+    launched = sum(row.get("self_device_ms") or 0 for row in _of_operators(details))
+    if not spent or launched >= _MOST_OF_IT * spent:
+        return
+    said = f"Operators launched {words.share(launched / spent)} of the device's {words.ms(spent / _count(details))}."
+    header = ["| kernel | kind | calls | device ms |", "|---|---|---:|---:|"]
+    lines = [
+        f"| {_cut(row['name'])} | {_kind(row)} | {row['count'] / _count(details):.4g} "
+        f"| {row['total_ms'] / _count(details):.3g} |"
+        for row in _rows(kernels["rows"])[:_KERNELS]
+    ]
+    yield from _titled("Largest kernels, of one step", [said, "", *header, *lines])
+
+
+def _kind(row: Mapping[str, Any]) -> str:
+    """What kind of work it is, told of what computes by its name."""
+    kind = {"compute": work_kinds.of_kernel(row["name"]), "copy": "copies", "set": "copies"}
+    return str(kind.get(row["class"], row["class"]))
+
+
+def _cut(name: str) -> str:
+    return (name if len(name) <= _KERNEL else f"{name[:_KERNEL]} …").replace("|", _BAR)
+
+
+def _count(details: Mapping[str, Any]) -> int:
+    return details.get("steps", {}).get("count") or 1
+
+
+def _of_operators(details: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [
         row
-        for row in _rows(table)
+        for row in _rows(details.get("operators", {}).get("name", {}))
         if row.get("kind") not in _NOT_OPERATORS and labels.STEP_MARK[:-1] not in row["name"]
     ]
+
+
+def _operators(details: Mapping[str, Any]) -> Iterator[str]:
+    count, rows = _count(details), _of_operators(details)
     has_device = any(row.get("self_device_ms") for row in rows)
     key = "self_device_ms" if has_device else "self_cpu_ms"
     rows.sort(key=lambda row: -(row.get(key) or 0))
     if not rows:
         return
-    yield from _titled("Largest operators, of one step", ["| operator | calls | self host ms | self device ms |"])
+    said = [line for sentence in details.get("limits", ()) for line in (sentence, "")]
+    yield from _titled(
+        "Largest operators, of one step", [*said, "| operator | calls | self host ms | self device ms |"]
+    )
     yield "|---|---:|---:|---:|"
     for row in islice(rows, _OPERATORS):
         host, device = ((row.get(name) or 0) / count for name in ("self_cpu_ms", "self_device_ms"))

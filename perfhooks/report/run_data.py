@@ -11,14 +11,17 @@ import polars as pl
 
 import perfhooks.ranks
 import perfhooks.trace
+from perfhooks import words
 from perfhooks.errors import PerfhooksError
+from perfhooks.findings.explained import explained
 from perfhooks.ranks.known import Known
 from perfhooks.report import json_values, slow_rows, startup_rows, window_data
-from perfhooks.report.data import FORMAT, read_share, read_tried
+from perfhooks.report.data import EXPLAINED, FORMAT, read_share, read_tried
 from perfhooks.run import layout
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.finished import FinishedRun, FinishedWindow
 from perfhooks.run.layout import SHARE
+from perfhooks.trace.names import stages
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,19 +64,20 @@ def gather(folder: Path) -> dict[str, Any]:
         PerfhooksError: It is no run folder.
     """
     run = FinishedRun(folder, brief=True)
-    of_ranks = _of_ranks(run)
-    shown = _chosen(run.windows, _BUDGET - len(msgspec.json.encode(of_ranks)))
+    of_ranks, explanations = _of_ranks(run), _explanations(run)
+    shown = _chosen(run.windows, _BUDGET - len(msgspec.json.encode([of_ranks, explanations])))
     steps, count = _steps(run), len(run.listing.windows)
     return {
         "format": FORMAT,
         "title": folder.resolve().name,
         "run": _run_facts(run.manifest),
-        "windows": [_window(window, shown) for window in run.windows],
+        "windows": [_window(window, shown, explanations) for window in run.windows],
         "lost": [f"{place.folder.name} of rank {place.rank}" for place in run.run.died_recording(run.listing)],
         "timeline": {stage: thinned for stage, each in steps.items() if (thinned := _thinned(each))},
         **({} if count == len(run.places) else {"windows_count": count}),
         **json_values.facts({"slow": slow_rows.gather(folder, _count(steps), run.listing)}),
         **json_values.facts({"tried": _tried(folder / layout.TRIED)}),
+        **json_values.facts({"explanations": explanations}),
         **json_values.facts({"startup": _startup(folder, run.rank)}),
         **of_ranks,
     }
@@ -94,10 +98,11 @@ def from_trace(path: Path, *, communication: str | None = None) -> dict[str, Any
     """
     trace = perfhooks.trace.read(path, communication=communication)
     # last, whatever it is, says that no step was cut short
-    details = window_data.reduce(Capture(rank=trace.rank or 0, stage="trace", last=0), trace)
+    stage = stages.shown(trace)
+    details = window_data.reduce(Capture(rank=trace.rank or 0, stage=stage, last=0), trace)
     numbers = [step for step in details.get("steps", {}).get("rows", {}).get("step", []) if step is not None]
     first, last = min(numbers, default=0), max(numbers, default=0)
-    capture = Capture(rank=trace.rank or 0, stage="trace", first=first, last=last, reached=last)
+    capture = Capture(rank=trace.rank or 0, stage=stage, first=first, last=last, reached=last)
     mean = details.get("steps", {}).get("mean", {})
     window = FinishedWindow(path, {Place(path, capture.rank): capture})
     shown = {"ranks": [_rank(capture, mean)], "details": {str(capture.rank): details}}
@@ -137,10 +142,67 @@ def _by_interest(window: FinishedWindow) -> list[Place]:
     return list(dict.fromkeys([window.place, slowest, *window.captures]))
 
 
-def _window(window: FinishedWindow, shown: dict[Place, dict[str, Any]]) -> dict[str, Any]:
+def _explanations(run: FinishedRun) -> dict[str, Any]:
+    """What was recorded to explain the windows of each loop."""
+    found = {stage: window for stage in run.stages if (window := run.explanation(stage)) is not None}
+    told = {stage: (window, _chosen([window], _BUDGET).get(window.place)) for stage, window in found.items()}
+    return {stage: _explanation(window, share) for stage, (window, share) in told.items() if share is not None}
+
+
+def _explanation(window: FinishedWindow, share: dict[str, Any]) -> dict[str, Any]:
+    shapes = share.get("operators", {}).get("shapes")
+    parts = {name: share[name] for name in EXPLAINED if name in share} | ({"shapes": shapes} if shapes else {})
+    return {
+        "name": window.name,
+        "steps": words.steps(window.capture.first, window.last),
+        "rank": window.capture.rank,
+        **json_values.facts({"model": share.get("subject", {}).get("model"), "least_ms": _least_ms(share)}),
+        "parts": parts,
+        "findings": share.get("findings", {}).get("rows", []),
+    }
+
+
+def _least_ms(share: dict[str, Any]) -> float | None:
+    """What the device needs at least for what a step of a window computes; that does not depend on how long it took."""
+    rows = share.get("steps", {}).get("rows", {})
+    least = [
+        mfu * wall / 100 for mfu, wall in zip(rows.get("mfu_percent", ()), rows.get("wall_ms", ()), strict=False) if mfu
+    ]
+    return json_values.number(sum(least) / len(least)) if least else None
+
+
+def _window(window: FinishedWindow, shown: dict[Place, dict[str, Any]], explanations: dict[str, Any]) -> dict[str, Any]:
     details = {str(place.rank): shown[place] for place in window.captures if place in shown}
+    explanation = explanations.get(window.capture.stage)
+    if explanation is not None:
+        idle = {str(each.rank): each.cost.idle_step_ms for each in window.captures.values()}
+        details = {
+            rank: _used(_explained(share, explanation), explanation, idle.get(rank)) for rank, share in details.items()
+        }
     ranks = [_rank(each, each.summary, brief=place not in shown) for place, each in window.captures.items()]
     return _facts(window) | {"ranks": ranks, "details": details}
+
+
+def _explained(share: dict[str, Any], explanation: dict[str, Any]) -> dict[str, Any]:
+    """A window's share, with what another one names for it; one that has stacks needs none."""
+    subject, findings = share.get("subject", {}), share.get("findings")
+    if findings is None or subject.get("python_frames"):
+        return share
+    rows = explained(findings["rows"], explanation["findings"], explanation["steps"])
+    subject = {"model": explanation.get("model")} | subject
+    return share | {"findings": findings | {"rows": rows}, "explained": True, "subject": subject}
+
+
+def _used(share: dict[str, Any], explanation: dict[str, Any], idle_ms: float | None) -> dict[str, Any]:
+    """With the MFU of what a step takes when nobody records, by the operations of a window that has shapes."""
+    wall = idle_ms or share.get("steps", {}).get("usual", {}).get("wall_ms")
+    if not share.get("explained") or not wall or not explanation.get("least_ms"):
+        return share
+    mfu = f"MFU {100 * explanation['least_ms'] / wall:.3g}%"
+    said = (
+        f"{mfu}: the operations of {explanation['steps']} at the dense peaks of the device, in {words.ms(wall)} a step."
+    )
+    return share | {"limits": [*share.get("limits", ()), said]}
 
 
 def _facts(window: FinishedWindow) -> dict[str, Any]:
@@ -158,7 +220,8 @@ def _rank(capture: Capture, mean: dict[str, float], *, brief: bool = False) -> d
         "mean": {name: json_values.number(value) for name, value in mean.items()},
         **json_values.facts(
             {
-                "headline": capture.headline,
+                "headline": capture.line,
+                "is_far": capture.is_far or None,
                 "partial": capture.partial,
                 "notes": [json_values.text(note, 1000) for note in capture.notes],
                 "cost": json_values.facts(cost),
@@ -178,8 +241,8 @@ def _of_ranks(run: FinishedRun) -> dict[str, Any]:
     """What several ranks say together, and what to do about it; nothing of one rank of which nothing is missing."""
     try:
         known = Known.read(run.folder)
-        told = perfhooks.ranks.gather(run.folder, list(run.places), known, run.listing)
-        known.keep(run.folder, [folder.name for folder in run.places])
+        told = perfhooks.ranks.gather(run.folder, run.folders, known, run.listing)
+        known.keep(run.folder, [folder.name for folder in run.folders])
         named = {rank for entry in told["missing"] for rank in entry["ranks"]}
         if len(named.union(told["ranks"])) <= 1:
             return {}
@@ -247,7 +310,7 @@ def _count(steps: dict[str, Steps]) -> int | None:
 
 
 def _thinned(steps: Steps) -> json_values.Columns:
-    """The median wall time of stretches of all steps but the first ones; recorded steps apart from others."""
+    """The median wall time of stretches of all steps but those at a start; recorded steps apart from others."""
     width = max(-(-(int(np.ptp(steps.numbers)) + 1) // _SAMPLES), 1)
     columns = {
         "step": steps.numbers // width * width,
@@ -255,5 +318,5 @@ def _thinned(steps: Steps) -> json_values.Columns:
         "wall_ms": steps.wall_ms,
         "data_ms": pl.Series(steps.data_ms, nan_to_null=True),
     }
-    table = pl.DataFrame(columns).filter(~steps.is_first)
+    table = pl.DataFrame(columns).filter(~steps.is_first & (steps.is_idle | steps.is_recorded))
     return json_values.columns(table.group_by("step", "recorded").median().sort("step", "recorded"))

@@ -35,13 +35,29 @@ _INNER: Final = ("stack", "path", "module")
 _COLORS: Final = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 
-def draw(tables: Mapping[str, pl.DataFrame], limit: int | None = None, console: Console | None = None) -> None:
+NOTHING: Final = {
+    "checks": "no doubts about the trace itself",
+    "findings": "no rule has anything to say",
+    "slow": "no step took far longer than the others",
+    "startup": "not recorded: perfhooks run looks at it",
+}
+"""What an empty table means."""
+
+
+def draw(
+    tables: Mapping[str, pl.DataFrame],
+    limit: int | None = None,
+    console: Console | None = None,
+    *,
+    nothing: Mapping[str, str] = NOTHING,
+) -> None:
     """Draw some tables, one below the other.
 
     Args:
         tables: by name.
         limit: how many rows of each; None is what fits a screen, 0 is all.
         console: where to draw; standard output if None.
+        nothing: what an empty table means, by name.
     """
     if console is None:
         if hasattr(sys.stdout, "reconfigure"):  # a name may hold what the terminal cannot show
@@ -51,7 +67,7 @@ def draw(tables: Mapping[str, pl.DataFrame], limit: int | None = None, console: 
     for place, (name, table) in enumerate(tables.items()):
         if place:
             console.print()
-        _draw(console, name, table, usual if limit is None else limit)
+        _draw(console, name, table, usual if limit is None else limit, nothing)
 
 
 def step_table(files: Sequence[Path]) -> str:
@@ -103,9 +119,9 @@ def text(table: pl.DataFrame) -> str:
     return "\n".join(line.rstrip() for line in page.getvalue().rstrip("\n").split("\n"))
 
 
-def _draw(console: Console, name: str, table: pl.DataFrame, limit: int) -> None:
+def _draw(console: Console, name: str, table: pl.DataFrame, limit: int, nothing: Mapping[str, str]) -> None:
     if not table.height:
-        console.print(f"[bold]{name}[/bold]: {_NOTHING.get(name, 'none in this trace')}")
+        console.print(f"[bold]{name}[/bold]: {nothing.get(name, 'none in this trace')}")
         return
     if name in _SENTENCES:
         _SENTENCES[name](console, table)
@@ -150,14 +166,6 @@ def gain(finding: Mapping[str, Any]) -> str:
 
 _SENTENCES: Final = {"checks": _draw_checks, "findings": _draw_findings}
 """Tables that are drawn as sentences."""
-_NOTHING: Final = {
-    "functions": "none: no stacks were recorded, with_stack=True does",
-    "checks": "no doubts about the trace itself",
-    "findings": "no rule has anything to say",
-    "slow": "no step took far longer than the others",
-    "startup": "not recorded: perfhooks run looks at it",
-}
-"""What an empty table means."""
 
 
 def _draw_turned(console: Console, cells: dict[str, list[str]]) -> None:

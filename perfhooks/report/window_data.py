@@ -9,12 +9,14 @@ import msgspec
 import polars as pl
 
 from perfhooks import findings
-from perfhooks.report import json_values, operator_rows, tree
+from perfhooks.findings import faces
+from perfhooks.report import device_rows, json_values, limits_said, operator_rows, tree
 from perfhooks.report.data import SHARE_FORMAT
 from perfhooks.report.headline import of_window, other_kinds, summary
 from perfhooks.trace.kinds import Kind, classify
+from perfhooks.trace.limits import rates
 from perfhooks.trace.names import step_kinds
-from perfhooks.trace.tables import memory
+from perfhooks.trace.tables import counters, memory, modules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +28,12 @@ _ROWS: Final = 80
 _STEPS: Final = 240
 _SAMPLES: Final = 360
 """Points of memory over time, for each device."""
+_POINTS: Final = 200
+"""The same of each counter."""
+_LANES: Final = 12
+"""Counters that are drawn."""
+_RATES: Final = tuple(rates.COLUMNS)
+"""Each is some kilobytes of the page in a long table: only operators and kernels have them there."""
 _ON_DEVICE: Final = ("kernel", "copy", "set", "device_annotation")
 
 _log = logging.getLogger("perfhooks")
@@ -58,16 +66,16 @@ def reduce(capture: Capture, trace: Trace) -> dict[str, Any]:
 def _subject(capture: Capture, trace: Trace) -> dict[str, Any]:
     """What was profiled, as far as the trace knows."""
     devices = trace.metadata.get("deviceProperties")
+    has_frames = any(classify(category) == Kind.PYTHON for category in trace.categories)
     names = [each.get("name") for each in devices if isinstance(each, dict)] if isinstance(devices, list) else []
-    tops = capture.tables(trace).modules.filter(pl.col("depth") == 0)
-    calls = tops.sort("forward_ms", descending=True)["name"].to_list()
     return json_values.facts(
         {
-            "model": calls[0].rpartition("_")[0] or calls[0] if calls else None,
+            "model": modules.model(trace, capture.tables(trace).modules),
             "device": next((json_values.text(str(name)) for name in names if name), None),
             "device_traced": trace.is_device_traced,
             "world_size": _world_size(trace.metadata.get("distributedInfo")),
-            "python_frames": any(classify(category) == Kind.PYTHON for category in trace.categories),
+            "python_frames": has_frames,
+            "stacks_by": None if has_frames else faces.stacks(capture.circumstances),
         }
     )
 
@@ -97,13 +105,23 @@ def _operators(capture: Capture, trace: Trace) -> dict[str, json_values.Columns]
     groups: dict[str, tuple[str, ...]] = {"name": ()}
     groups |= {"shapes": ("shapes",)} if "dims" in trace.arguments else {}
     groups |= {"step": ("step",)}
-    return {name: _costliest(capture.tables(trace).operators(by)) for name, by in groups.items()}
+    tables = {name: _costliest(capture.tables(trace).operators(by)) for name, by in groups.items()}
+    return {
+        name: json_values.columns(table.drop(*_RATES) if name == "step" else _rated(table))
+        for name, table in tables.items()
+    }
 
 
-def _costliest(table: pl.DataFrame) -> json_values.Columns:
+def _rated(table: pl.DataFrame) -> pl.DataFrame:
+    """How fast rows were, in three digits; what of it the page shows."""
+    numbers = pl.col("tflops_per_s", "gb_per_s", "limit_percent").round_sig_figs(3)
+    return table.with_columns(numbers).drop("flops_per_byte")
+
+
+def _costliest(table: pl.DataFrame) -> pl.DataFrame:
     """The rows that cost most, on the host or on devices; work of devices by itself has a table of its own."""
     ours = table.filter(~pl.col("kind").is_in(_ON_DEVICE))
-    return json_values.columns(pl.concat([ours.head(_ROWS), _by_device(ours)]).unique(maintain_order=True))
+    return pl.concat([ours.head(_ROWS), _by_device(ours)]).unique(maintain_order=True)
 
 
 def _by_device(table: pl.DataFrame) -> pl.DataFrame:
@@ -138,7 +156,8 @@ def _kernels(capture: Capture, trace: Trace) -> dict[str, Any]:
     if not table.height:
         return {}
     shares = table.group_by("class").agg(pl.col("total_ms", "count").sum()).sort("total_ms", descending=True)
-    return {"rows": json_values.columns(table, _ROWS), "count": table.height, "classes": json_values.columns(shares)}
+    rows = json_values.columns(_rated(table.head(_ROWS)))
+    return {"rows": rows, "count": table.height, "classes": json_values.columns(shares)}
 
 
 def flames(capture: Capture, trace: Trace) -> dict[str, Any]:
@@ -153,10 +172,13 @@ def _modules(capture: Capture, trace: Trace) -> dict[str, Any]:
     table = capture.tables(trace).modules
     if not table.height:
         return {}
-    cost = pl.sum_horizontal(pl.col("^(forward|backward)_ms$"))
+    cost = pl.sum_horizontal(pl.col("^(forward|backward)(_device)?_ms$"))
     # the tree, cut where it becomes small: what is above a costly module is costlier
     least = table.select(cost.top_k(min(3 * _ROWS, table.height)).min()).item()
-    return {"rows": json_values.columns(table.filter(cost >= least).drop("path"), 4 * _ROWS), "count": table.height}
+    return {
+        "rows": json_values.columns(table.filter(cost >= least).drop("path", *_RATES), 4 * _ROWS),
+        "count": table.height,
+    }
 
 
 def _memory(capture: Capture, trace: Trace) -> dict[str, Any]:
@@ -171,6 +193,22 @@ def _memory(capture: Capture, trace: Trace) -> dict[str, Any]:
         "peak": json_values.columns(capture.tables(trace).memory_peak),
         "alive": json_values.columns(capture.tables(trace).alive_at_peak, _ROWS),
     }
+
+
+def _counters(capture: Capture, trace: Trace) -> dict[str, Any]:
+    found = counters.over_time(trace, capture.tables(trace).counting, _POINTS)
+    if not found.lanes:
+        return {}
+    lanes = [
+        {
+            "counter": json_values.text(lane.counter),
+            "device": lane.device,
+            "mean": [*map(json_values.number, lane.mean)],
+        }
+        for lane in found.lanes[:_LANES]
+    ]
+    times = {name: [*map(json_values.number, getattr(found, name))] for name in ("begin_ms", "end_ms")}
+    return {"parts": {"step": found.step, **times}, "lanes": lanes, "count": len(found.lanes)}
 
 
 def _collectives(capture: Capture, trace: Trace) -> json_values.Columns:
@@ -236,15 +274,18 @@ _PARTS: Final[dict[str, Callable[[Capture, Trace], Any]]] = {
     "labels": _labels,
     "operators": _operators,
     "behind_operators": _behind_operators,
+    "limits": limits_said.sentences,
     "kernels": _kernels,
     "categories": lambda capture, trace: json_values.columns(capture.tables(trace).categories),
     "flames": flames,
     "functions": _functions,
     "modules": _modules,
     "memory": _memory,
+    "counters": _counters,
     "collectives": _collectives,
     "copies": _copies,
     "synchronisations": _synchronisations,
+    "device": lambda capture, trace: device_rows.of_window(capture.tables(trace)),
     "gaps": lambda capture, trace: json_values.columns(capture.tables(trace).gaps),
     "checks": lambda capture, trace: {"rows": json_values.columns(capture.tables(trace).checks, _ROWS)},
 }

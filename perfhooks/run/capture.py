@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 
+from perfhooks import words
 from perfhooks.errors import PerfhooksError
+from perfhooks.labels import CLOCKS_LOCKED, FOREIGN
 from perfhooks.run import layout, remote
 from perfhooks.run.circumstances import Circumstances
 from perfhooks.run.installation import Installation  # noqa: TC001 -- msgspec reads the annotation of a dataclass, too
@@ -26,6 +28,9 @@ FORMAT: Final = 1
 LARGE: Final = 1.5
 """Times the unrecorded step. Recording a step that waits for the host costs 25 to 45%; beyond half as much again,
 shares of a step are no longer those of the training."""
+
+EXPLAINS: Final = "explanation"
+"""Why a window was recorded that explains another one, see `Capture.explains`."""
 
 Step = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 """The number of a step: so that a table can hold one more."""
@@ -75,7 +80,7 @@ class Capture:
     boot: str = ""
     """Which of its starts that was, see `perfhooks.run.liveness.boot`; empty where it does not say."""
     stage: str = "train"
-    """Which loop was profiled: train, validate, test or predict."""
+    """Which loop was profiled: train, validate, test or predict; of a trace that others recorded what it shows."""
     first: Step = 0
     """First active step, as planned."""
     last: Step | None = None
@@ -95,7 +100,7 @@ class Capture:
     artifacts: tuple[str, ...] = ()
     """The files that were made."""
     headline: str = ""
-    """Where the step time went, in one line."""
+    """Where the time of the recorded steps went, in one line; see `line`."""
     summary: dict[str, float] = field(default_factory=dict)
     """The step table as one number a column, for loggers."""
     keep_windows: int | None = None
@@ -113,12 +118,45 @@ class Capture:
     owners: dict[str, str] = field(default_factory=dict)
     """Whose the files in the trace are, by the first part of their names; see `perfhooks.trace.names.whose`."""
     request: str = ""
-    """Why it was recorded outside of the schedule: the name of a request, ``code``, ``signal`` or ``slow``."""
+    """Why it was recorded outside of the schedule: the name of a request, ``code``, ``signal``, ``slow``, or
+    ``explanation``, see `explains`."""
     began: float = 0.0
     """When its process began, in seconds since 1970; 0 where that is not known."""
     time: float = 0.0
     """When recording ended, in seconds since 1970."""
     format: int = FORMAT
+
+    @property
+    def explains(self) -> bool:
+        """Whether it is there for its stacks and shapes alone: of what its steps took, nothing is said anywhere."""
+        return self.request == EXPLAINS
+
+    @property
+    def is_far(self) -> bool:
+        """Whether recorded steps took so much more or less than others that they are none to go by."""
+        idle, recorded = self.cost.idle_step_ms, self.cost.recorded_step_ms or self.summary.get("wall_ms")
+        return bool(idle and recorded) and not 1 / LARGE < (recorded or 1.0) / (idle or 1.0) < LARGE
+
+    @property
+    def line(self) -> str:
+        """The headline beside what a step takes when nobody records, as far as that is known.
+
+        What is to be believed more comes first: that no processor was free, that clocks were held, and steps that
+        nobody recorded where recorded ones are far from them.
+        """
+        if self.explains:
+            return f"{words.steps(self.first, self.end)}: recorded with stacks and shapes, to name lines and modules"
+        cost, line, is_far = self.cost, self.headline, self.is_far
+        if line and cost.idle_step_ms and not self.is_without_steps:
+            idle = f"{words.ms(cost.idle_step_ms)} a step when nobody records"
+            if is_far and cost.idle_data_ms is not None:
+                idle += f", {words.share(cost.idle_data_ms / cost.idle_step_ms)} waiting for data"
+            line = f"{idle}; recorded {line}" if is_far else f"{line}; {idle}"
+        if line and CLOCKS_LOCKED in self.notes:
+            line = f"the clocks of the device were held to sample counters; {line}"
+        if line and self.circumstances.is_busy:
+            line = f"{words.share(self.circumstances.queued or 0.0)} of the time no processor was free; {line}"
+        return line
 
     @property
     def end(self) -> int:
@@ -146,7 +184,8 @@ class Capture:
 
         owners = tuple(sorted(self.owners.items()))
         first = self.first if self.last is None else 0
-        return Tables(trace, self.rank, self.stage, first=first, unfinished=self.unfinished_step, owners=owners)
+        stage = None if self.stage == FOREIGN else self.stage
+        return Tables(trace, self.rank, stage, first=first, unfinished=self.unfinished_step, owners=owners)
 
 
 @dataclass(frozen=True)

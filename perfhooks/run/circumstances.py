@@ -3,14 +3,58 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import os
+import platform
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
+
+from perfhooks import words
 
 BUSY: Final = 0.05
 """From this share of its time on, that the thread which steps waited for a processor is said: on a machine with nothing
 else to do it is below 1%, with one other busy program for two processors below 4%."""
+
+
+_CGROUPS: Final = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loader:
+    """The settings of a DataLoader, as they are while it is read; None is what could not be told."""
+
+    num_workers: int | None = None
+    batch_size: int | None = None
+    """None as well where a batch sampler of the user's own, or nobody, makes batches."""
+    pin_memory: bool | None = None
+    """False as well where there is no device to pin memory for."""
+    persistent_workers: bool | None = None
+    prefetch_factor: int | None = None
+    """Batches that each worker makes ahead; None without workers."""
+    batch_sampler: str = ""
+    """The class that makes batches, if it is not torch's own."""
+
+    @classmethod
+    def of(cls, iterator: Any) -> Loader:
+        """Of what a loader gives when it is iterated, which keeps its settings: the loader itself is not at hand."""
+        sampler = getattr(iterator, "_index_sampler", None)
+        own = type(sampler).__module__.startswith("torch.")
+        return cls(
+            num_workers=_if_is(int, getattr(iterator, "_num_workers", None)),
+            batch_size=_if_is(int, getattr(sampler, "batch_size", None)),
+            pin_memory=_if_is(bool, getattr(iterator, "_pin_memory", None)),
+            persistent_workers=_if_is(bool, getattr(iterator, "_persistent_workers", None)),
+            prefetch_factor=_if_is(int, getattr(iterator, "_prefetch_factor", None)),
+            batch_sampler="" if sampler is None or own else type(sampler).__name__,
+        )
+
+
+def _if_is(kind: type, value: Any) -> Any:
+    """A value of others, where it is of the kind that it should be."""
+    return value if isinstance(value, kind) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +62,7 @@ class Circumstances:
     """Of one process, when a window was recorded; None is what could not be told."""
 
     cores: int | None = None
-    """Processors that it may run on."""
+    """Processors that it may run on, and that its container lets it use."""
     ranks: int = 1
     """Processes of its job that share them, as the launcher says."""
     threads: int | None = None
@@ -30,13 +74,19 @@ class Circumstances:
     queued: float | None = None
     """What share of its time the thread that steps waited for a processor, since the window before this one,
     or since the process began."""
+    loader: Loader | None = None
+    """The DataLoader that most of the steps were fed by."""
+    framework: str = ""
+    """Whose face recorded it, as its messages call it: ``the Trainer``; empty for a loop of the user's own."""
+    is_launched: bool = False
+    """Whether ``perfhooks run`` began the recording."""
 
     @classmethod
-    def current(cls, queued: float | None = None) -> Circumstances:
+    def current(cls, **known: Any) -> Circumstances:
         """Of this process; torch is asked only where it is there already.
 
         Args:
-            queued: See there.
+            **known: What is known of the window besides.
         """
         torch: Any = sys.modules.get("torch")
         settings: dict[str, Any] = {}
@@ -45,7 +95,7 @@ class Circumstances:
                 settings["threads"] = torch.get_num_threads()
                 for name, backend in (("onednn", torch.backends.mkldnn), ("cudnn", torch.backends.cudnn)):
                     settings[name] = bool(backend.is_available() and backend.enabled)
-        return cls(cores=_cores(), ranks=_ranks(), queued=queued, **settings)
+        return cls(cores=_cores(), ranks=_ranks(), **settings, **known)
 
     @property
     def is_busy(self) -> bool:
@@ -62,10 +112,57 @@ class Circumstances:
         return max(self.cores // self.ranks - self.threads, 0)
 
 
+def processor(threads: int) -> str:
+    """What this machine's processor is called where its peaks are kept: with the threads of one operator of torch."""
+    return f"{_processor()}, {words.count(threads, 'thread')}"
+
+
+@functools.cache
+def _processor() -> str:
+    with contextlib.suppress(OSError), Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as listed:
+        # the first one speaks for all; of hundreds of them the list takes milliseconds
+        for line in itertools.islice(listed, 30):
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine() or "processor"
+
+
 def _cores() -> int | None:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    quota = _quota()
+    return cores if cores is None or quota is None else max(min(cores, int(quota)), 1)
+
+
+@functools.cache
+def _quota() -> float | None:
+    """The processors' time that the container of this process gets, in processors; None where nothing limits it.
+
+    Source: ``cpu.max`` of the kernel's cgroups of the second version, of its own group and those around it;
+    ``cpu.cfs_quota_us`` of the first.
+    """
+    limits = []
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+        own = _CGROUPS / next(line.removeprefix("0::/") for line in lines if line.startswith("0::/"))
+        for group in (own, *own.parents):
+            with contextlib.suppress(OSError, ValueError):
+                limits.append(_ratio((group / "cpu.max").read_text(encoding="utf-8")))
+            if group == _CGROUPS:
+                break
+    with contextlib.suppress(OSError, ValueError):
+        first = _CGROUPS / "cpu"
+        limits.append(
+            _ratio(" ".join((first / f"cpu.cfs_{each}_us").read_text("utf-8") for each in ("quota", "period")))
+        )
+    return min(limits, default=None)
+
+
+def _ratio(text: str) -> float:
+    """Of two numbers the first by the second; where the first is none (``max``, ``-1``) a ValueError."""
+    quota, period = map(float, text.split())
+    if quota <= 0 or period <= 0:
+        raise ValueError(text)
+    return quota / period
 
 
 def _ranks() -> int:

@@ -117,13 +117,29 @@ class FinishedRun:
         return in_order(FinishedWindow(folder, captures) for folder, captures in found.items() if captures)
 
     @cached_property
-    def windows(self) -> list[FinishedWindow]:
+    def _done(self) -> list[FinishedWindow]:
         """The same of those windows and ranks of which the files were made."""
         done = (
             FinishedWindow(window.folder, {p: each for p, each in window.captures.items() if each.state == "done"})
             for window in self.recorded
         )
         return in_order(window for window in done if window.captures)
+
+    @cached_property
+    def windows(self) -> list[FinishedWindow]:
+        """Those that are finished, less those that explain others: what is said of steps is said of these."""
+        return [window for window in self._done if not window.capture.explains]
+
+    @property
+    def folders(self) -> list[Path]:
+        """Where windows are that are finished or not, less those that explain others."""
+        explaining = {window.folder for window in self.recorded if window.capture.explains}
+        return [folder for folder in self.places if folder not in explaining]
+
+    def explanation(self, stage: str) -> FinishedWindow | None:
+        """The window that explains those of a loop, where they have no stacks themselves."""
+        found = (window for window in reversed(self._done) if window.capture.explains)
+        return next((window for window in found if window.capture.stage == stage), None)
 
     def last(self, stage: str | None = None) -> FinishedWindow | None:
         """The window that ended last, of a loop or of all; None where none was finished."""

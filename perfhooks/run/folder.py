@@ -277,13 +277,14 @@ class Run:
             capture: The facts of the window that was finished last.
             remote_run: Where copies of them are.
         """
-        if capture.keep_windows is None:
+        if capture.keep_windows is None or capture.explains:
             return
         ours = [place for place in self.places() if place.rank == self.rank and is_plain(place.capture_file)]
         if len(ours) <= capture.keep_windows:
             return
         loaded = [(place.load(), place) for place in ours]
         old = [(each, place) for each, place in loaded if (each.stage, each.state) == (capture.stage, "done")]
+        old = [(each, place) for each, place in old if not each.explains]
         old.sort(key=lambda entry: entry[0].time)
         for each, place in old[: -capture.keep_windows]:
             names = place.files(each)
@@ -375,13 +376,8 @@ def _check_folder(out: str) -> None:
 
 
 def _check_text(path: Path) -> None:
-    whole = str(path)
-    if any(ord(mark) < ord(" ") for mark in whole):
+    if any(ord(mark) < ord(" ") for mark in str(path)):
         raise ValueError("the recorder cannot save under a name with a line break or another control character")
-    try:
-        whole.encode()
-    except UnicodeEncodeError:
-        raise ValueError("the recorder cannot save under a name that is not UTF-8") from None
 
 
 def _unique(parent: Path) -> Path:

@@ -33,10 +33,10 @@ def locked(path: Path, timeout: float) -> Iterator[None]:
 
     Raises:
         TimeoutError: Another process held it for so long.
-        OSError: The file cannot be made, or is a link: that may lead to a file of somebody else.
+        OSError: The file cannot be made, or is a link, a hard one included: that may lead to a file of somebody else.
     """
     with suppress(FileNotFoundError):
-        check_plain(path)
+        check_plain(path, writes=True)
     lock = FileLock(path, timeout=timeout)
     try:
         lock.acquire()

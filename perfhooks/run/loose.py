@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from perfhooks.run.layout import MERGED
 from perfhooks.trace.reading.events import decode_object
-from perfhooks.trace.reading.source import TornArchiveError, blocks, opened
+from perfhooks.trace.reading.source import OF_PERFETTO, TornArchiveError, blocks, opened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,6 +47,13 @@ def traces(folder: Path) -> list[Loose]:
             if head is not None:
                 found.append(Loose(path, _rank(head, path.name)))
     return found
+
+
+def lacking(folder: Path) -> str:
+    """What a folder without traces has none of, and what it has instead."""
+    other = next(folder.glob("*.pftrace*"), None)
+    instead = f"; as for {other.name}, {OF_PERFETTO}" if other else ""
+    return f"no *.json or *.json.gz with a list of traceEvents{instead}"
 
 
 def windows(found: Sequence[Loose]) -> list[list[Loose]]:

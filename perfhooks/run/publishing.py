@@ -209,9 +209,14 @@ def _writable(data: Any) -> Any:
 
 
 def is_whole_json(path: Path) -> bool:
-    """Whether a file that should be a JSON object ends like one: Kineto says nothing of a disk that is full."""
+    """Whether a file that should be a JSON object ends like one: Kineto says nothing of a disk that is full.
+
+    One that is packed is whole: who packs has it said when the disk is full, and it got its name when it was written.
+    """
     try:
         with path.open("rb") as file:
+            if file.read(2) == b"\x1f\x8b":  # gzip
+                return True
             file.seek(max(path.stat().st_size - 100, 0))
             return file.read().rstrip().endswith(b"}")
     except OSError:

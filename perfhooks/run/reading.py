@@ -22,7 +22,7 @@ LARGEST: Final = 64 << 20
 
 
 class NotPlainError(OSError):
-    """A link, a folder or a FIFO where a file should be."""
+    """A link, a folder or a FIFO where a file should be, or a file to be changed that has another name."""
 
 
 def is_plain(path: Path) -> bool:
@@ -33,14 +33,18 @@ def is_plain(path: Path) -> bool:
         return False
 
 
-def check_plain(path: Path) -> None:
+def check_plain(path: Path, *, writes: bool = False) -> None:
     """Refuse to read or to write what is no file of its own.
+
+    Args:
+        path: Where it is.
+        writes: Whether it is to be changed: then it may have no other name, as that may be one of somebody else.
 
     Raises:
         FileNotFoundError: There is nothing.
         NotPlainError: It is a link, a folder or a FIFO.
     """
-    _check(path, path.lstat())
+    _check(path, path.lstat(), writes=writes)
 
 
 def open_plain(path: Path, flags: int = os.O_RDONLY, folder: int | None = None) -> int:
@@ -59,12 +63,13 @@ def open_plain(path: Path, flags: int = os.O_RDONLY, folder: int | None = None) 
         NotPlainError: It is a link, a folder or a FIFO.
     """
     name = path if folder is None else path.name
+    writes = bool(flags & (os.O_WRONLY | os.O_RDWR))
     with contextlib.suppress(FileNotFoundError):  # whether that is an error, the flags tell
-        _check(path, os.stat(name, dir_fd=folder, follow_symlinks=False))
+        _check(path, os.stat(name, dir_fd=folder, follow_symlinks=False), writes=writes)
     safely = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
     found = os.open(name, flags | safely | getattr(os, "O_BINARY", 0), 0o666, dir_fd=folder)
     try:
-        _check(path, os.fstat(found))
+        _check(path, os.fstat(found), writes=writes)
     except BaseException:
         os.close(found)
         raise
@@ -152,9 +157,11 @@ def kind_of(found: os.stat_result) -> str:
     return next((name for test, name in _KINDS if test(found.st_mode)), "no file")
 
 
-def _check(path: Path, found: os.stat_result) -> None:
+def _check(path: Path, found: os.stat_result, *, writes: bool) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise NotPlainError(f"{path} is {kind_of(found)}, and no file of its own")
+    if writes and found.st_nlink > 1:
+        raise NotPlainError(f"{path} has another name elsewhere (a hard link), and is no file of its own")
 
 
 _KINDS: Final = (

@@ -90,6 +90,8 @@ class Timeline:
         self._asked = array("q")
         self._aside: deque[tuple[int, int]] = deque(maxlen=_ASIDE)
         self._begins: dict[int, int] = {}
+        self.is_kept = False
+        """Whether we keep the loop waiting, between two steps, until the next one is said to begin."""
         self._tail = Ended(*(np.empty(0, np.int64) for _ in Ended._fields))
         """The last steps that were taken."""
         self.taking = threading.Lock()
@@ -139,6 +141,7 @@ class Timeline:
         if not self._ends and not self._begins:
             self._first = step
         self._begins[step] = clock()
+        self.is_kept = False
 
     def enter(self, step: int, phase: Phase) -> None:
         """Say that ``phase`` begins with ``step``."""
@@ -199,7 +202,10 @@ class Timeline:
         """
         steps, arrived, asked = self._read()
         if len(steps.numbers):
-            self._tail = Ended(*(column[-_TAIL:] for column in steps))
+            # the watcher takes them every few seconds, and a slow loop has made few of them meanwhile
+            before = self._tail.numbers < steps.numbers[0]  # not where a loop began again with an earlier step
+            pairs = zip(self._tail, steps, strict=True)
+            self._tail = Ended(*(np.concatenate([old[before], new])[-_TAIL:] for old, new in pairs))
             self._forget(len(steps.numbers), arrived, asked, int(steps.ends[-1]))
         return steps.numbers, steps.ends - steps.begins, steps.waits
 

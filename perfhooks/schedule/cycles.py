@@ -18,7 +18,8 @@ from typing import Any, Final
 from perfhooks.errors import ScheduleError
 from perfhooks.schedule.drawing import drawing
 from perfhooks.schedule.phases import Phase, Planned, check_step
-from perfhooks.schedule.unplanned import ON_REQUEST, CallableSchedule, OnRequest
+from perfhooks.schedule.settled import WhenSettled
+from perfhooks.schedule.unplanned import ON_REQUEST, WHEN_SETTLED, CallableSchedule, OnRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,17 +67,17 @@ class Schedule:
         """Takes a schedule in any of the forms that a user may give it.
 
         Args:
-            value: None, a schedule, a mapping of its fields, a string for ``parse``, ``"on request"`` or a callable
-                ``step -> ProfilerAction``. What ``torch.profiler.schedule`` returned is read back into a ``Schedule``,
-                as an idle step then costs a comparison and no call.
+            value: None, a schedule, a mapping of its fields, a string for ``parse``, ``"on request"``,
+                ``"when settled"`` or a callable ``step -> ProfilerAction``. What ``torch.profiler.schedule`` returned
+                is read back into a ``Schedule``, as an idle step then costs a comparison and no call.
 
         Raises:
             ScheduleError: It is none of these, or describes a schedule that cannot be.
         """
         if value is None or isinstance(value, Schedule | OnRequest | CallableSchedule):
             return value
-        if isinstance(value, str) and value.strip() == ON_REQUEST:
-            return OnRequest()
+        if isinstance(value, str) and value.strip() in _WORDS:
+            return _WORDS[value.strip()]()
         if isinstance(value, str):
             return cls.parse(value)
         if isinstance(value, Mapping):
@@ -238,6 +239,7 @@ class Schedule:
 
 
 _FIELDS: Final = tuple(field.name for field in fields(Schedule))
+_WORDS: Final = {ON_REQUEST: OnRequest, WHEN_SETTLED: WhenSettled}
 
 
 def _keep(schedule: Schedule, name: str, value: int) -> None:

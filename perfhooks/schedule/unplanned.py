@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 ON_REQUEST: Final = "on request"
 """In place of a schedule: no windows but those that somebody asks for while the training runs."""
+WHEN_SETTLED: Final = "when settled"
+"""Likewise: one window, see `perfhooks.schedule.settled`."""
 
 _ACTIONS: Final[dict[Any, tuple[Phase, bool]]] = {
     "NONE": (Phase.WAIT, False),

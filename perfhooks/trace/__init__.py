@@ -4,13 +4,13 @@ import importlib
 from typing import Any, Final
 
 from perfhooks.trace.kinds import DEVICE_WORK, Kind, Lane
-from perfhooks.trace.model import Doubt, Flows, Instants, Thread, Trace
+from perfhooks.trace.model import Doubt, Flows, Instants, Samples, Thread, Trace
 from perfhooks.trace.reading.reader import read
 
-__all__ = ["DEVICE_WORK", "Doubt", "Flows", "Instants", "Kind", "Lane", "Thread", "Trace", "read"]
+__all__ = ["DEVICE_WORK", "Doubt", "Flows", "Instants", "Kind", "Lane", "Samples", "Thread", "Trace", "read"]
 
 _TABLES: Final = (
-    *("categories", "checks", "collectives", "copies", "functions", "gaps", "kernels", "labels"),
+    *("categories", "checks", "collectives", "copies", "counters", "functions", "gaps", "kernels", "labels"),
     *("memory", "modules", "operators", "stacks", "steps", "synchronisations"),
 )
 

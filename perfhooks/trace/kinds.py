@@ -60,6 +60,9 @@ _EXACT: Final = {
     "overhead": Kind.OVERHEAD,
     "trace": Kind.SPAN,
     "mtia_ccp_events": Kind.KERNEL,
+    # in a CUDA graph: a function of the host that a stream waits for, and a moment; neither keeps the device busy
+    "graph_host_node": Kind.OTHER,
+    "graph_event_node": Kind.OTHER,
 }
 _ENDINGS: Final = (("runtime", Kind.RUNTIME), ("driver", Kind.RUNTIME), ("annotation", Kind.DEVICE_ANNOTATION))
 _PARTS: Final = (("memcpy", Kind.COPY), ("memset", Kind.SET), ("sync", Kind.SYNC), ("kernel", Kind.KERNEL))

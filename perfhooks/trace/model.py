@@ -72,6 +72,20 @@ class Flows(NamedTuple):
     backward_time: Ints
 
 
+class Samples(NamedTuple):
+    """Numbers that somebody read from time to time, as a device's power, by series and time."""
+
+    names: list[str]
+    """Of each series."""
+    device: Ints
+    """Of each series, or -1."""
+    series: Ints
+    """Of each sample."""
+    time: Ints
+    """Nanoseconds."""
+    value: Floats
+
+
 @dataclass(eq=False, repr=False, kw_only=True)
 class Trace:
     """A Kineto trace as columns; times are integer nanoseconds on the trace's own clock.
@@ -104,6 +118,7 @@ class Trace:
     """The arguments of slices by name, see `sparse`."""
     instants: Instants
     flows: Flows
+    counters: Samples
     doubts: list[Doubt]
     communication: str | None = field(default=None, init=False)
     """Parts of names of kernels that communicate, beside those of `perfhooks.trace.names.communication`."""

@@ -9,14 +9,17 @@ import numpy as np
 import polars as pl
 
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.names import step_kinds
 from perfhooks.trace.once import once
 from perfhooks.trace.tables import (
     categories,
     checks,
     collectives,
     copies,
+    counters,
     functions,
     gaps,
+    idle,
     kernels,
     labels,
     memory,
@@ -55,8 +58,9 @@ class Tables:
     trace: Trace
     rank: int | None = None
     """The rank of the process, for traces that do not know it."""
-    stage: str = "train"
-    """train, validate, test or predict."""
+    stage: str | None = None
+    """train, validate, test or predict, as recorded; None where nobody said it, for what the trace shows
+    (`perfhooks.trace.names.stages.shown`)."""
     first: int = 0
     """The first step that counts; those before it warmed up."""
     unfinished: int | None = None
@@ -121,14 +125,35 @@ class Tables:
         return _plain(self.trace, copies.table)
 
     @property
+    def counters(self) -> pl.DataFrame:
+        """The table of counters by step: `perfhooks.trace.tables.counters.table`."""
+        return _plain(self.trace, counters.table)
+
+    @property
+    def counters_by_kernel(self) -> pl.DataFrame:
+        """The same by kernel: `perfhooks.trace.tables.counters.by_kernel`."""
+        return _plain(self.trace, counters.by_kernel)
+
+    @property
     def synchronisations(self) -> pl.DataFrame:
         """The table of synchronisations: `perfhooks.trace.tables.synchronisations.table`."""
         return _sourced(self.trace, synchronisations.table, self.owners)
 
     @property
+    def usual(self) -> Flags:
+        """Which of `marks` count and are of no other kind, such as one that validates."""
+        found: Flags = self.counting.copy()
+        found[found] = step_kinds.usual(self.steps)
+        return found
+
+    def idle(self, by: Iterable[str] = ()) -> pl.DataFrame:
+        """Why devices idled in the steps that count: `perfhooks.trace.tables.idle.table`."""
+        return idle.table(self.trace, self.counting, by_step="step" in by, owners=self.owners)
+
+    @property
     def gaps(self) -> pl.DataFrame:
-        """The longest gaps of the devices: `perfhooks.trace.tables.gaps.table`."""
-        return _sourced(self.trace, gaps.table, self.owners)
+        """When they did for longest: `perfhooks.trace.tables.gaps.table`."""
+        return gaps.table(self.trace, self.counting, owners=self.owners)
 
     def stacks(self, by: Literal["host", "device", "bytes"] = "host") -> dict[str, int]:
         """The folded stacks: `perfhooks.trace.tables.stacks.folded`."""
@@ -197,7 +222,7 @@ def _counting(trace: Trace, first: int, unfinished: int | None) -> Flags:
 
 
 @once
-def _steps(trace: Trace, rank: int | None, stage: str, first: int, unfinished: int | None) -> pl.DataFrame:
+def _steps(trace: Trace, rank: int | None, stage: str | None, first: int, unfinished: int | None) -> pl.DataFrame:
     every = steps.table(trace, rank=rank, stage=stage)
     return every.filter(pl.Series(_counting(trace, first, unfinished), dtype=pl.Boolean))
 

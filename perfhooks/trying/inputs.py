@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import math
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,6 +39,16 @@ _POSITIVE_NAMES: Final = frozenset(
 """Arguments that are variances, their roots, or divisors."""
 _FEW: Final = 2
 """Integers below this are good for any argument."""
+
+
+def learn_sizes() -> None:
+    """Import what computes sizes without memory: two seconds, here once instead of in each copy of this process."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # torch tells of devices and compilers that nobody asks for here
+    try:
+        torch.empty(1, device="meta").add(1)
+    finally:
+        logging.disable(before)
 
 
 def check_memory(again: Signature | Update, allowed: float) -> None:

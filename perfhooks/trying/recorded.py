@@ -173,7 +173,20 @@ def _sizes(types: list[Any], given: object) -> list[tuple[Any, ...] | None] | No
         return None
 
 
-def find(tables: Tables, unrecorded_ms: float | None = None) -> CountedCalls:
+class _Costs(NamedTuple):
+    """What the calls of a window cost; a column is in the order of ``row``."""
+
+    row: Ints
+    parent: Ints
+    own: Ints
+    total: Ints
+    counts: Flags
+    """Those in steps that count."""
+    steps: int
+    step_ms: float
+
+
+def find(tables: Tables, unrecorded_ms: float | None = None, timed: Tables | None = None) -> CountedCalls:
     """The calls of a window.
 
     Where it is known what a step takes that nobody records, times of the host are without what the recorder added: it
@@ -183,6 +196,8 @@ def find(tables: Tables, unrecorded_ms: float | None = None) -> CountedCalls:
     Args:
         tables: Those of the window.
         unrecorded_ms: What a step takes when nobody records; None where that is not known.
+        timed: Those of the window that it explains, from which times are taken then: each operator's are divided
+            among its calls as they are here.
 
     Raises:
         PerfhooksError: Its trace has no operators, or not their shapes.
@@ -192,6 +207,19 @@ def find(tables: Tables, unrecorded_ms: float | None = None) -> CountedCalls:
         raise PerfhooksError(
             f"{trace.path} does not say what its operators were called with: record it with record_shapes=True"
         )
+    costs = _costs(tables, unrecorded_ms)
+    if timed is not None:
+        costs = _as_timed(costs, trace, _costs(timed, unrecorded_ms), timed.trace)
+    counts = costs.counts
+    place = np.append(np.where(counts, np.cumsum(counts) - 1, -1), -1)
+    parent = place[costs.parent[counts]]
+    return CountedCalls(
+        trace, costs.row[counts], parent, costs.own[counts], costs.total[counts], costs.steps, costs.step_ms
+    )
+
+
+def _costs(tables: Tables, unrecorded_ms: float | None) -> _Costs:
+    trace = tables.trace
     tree = calls(trace)
     if trace.is_device_traced:
         own = device_time(trace, tree)
@@ -207,10 +235,23 @@ def find(tables: Tables, unrecorded_ms: float | None = None) -> CountedCalls:
             added, to_one = _added(tables, tree.row, step_ms - unrecorded_ms)
             own, total = np.maximum(own - to_one, 0), np.maximum(total - added, 0)
         step_ms = unrecorded_ms
-    counts = _in_counted_steps(tables, tree.row)
-    place = np.append(np.where(counts, np.cumsum(counts) - 1, -1), -1)
     steps = max(int(tables.counting.sum()), 1)
-    return CountedCalls(trace, tree.row[counts], place[tree.parent[counts]], own[counts], total[counts], steps, step_ms)
+    return _Costs(tree.row, tree.parent, own, total, _in_counted_steps(tables, tree.row), steps, step_ms)
+
+
+def _as_timed(costs: _Costs, trace: Trace, timed: _Costs, of: Trace) -> _Costs:
+    """Costs of calls by what each name takes in a step of another window; a name that it lacks costs nothing."""
+    theirs, mine = _by_name(timed, of), _by_name(costs, trace)
+    factor = {name: theirs.get(name, 0.0) / spent if spent else 0.0 for name, spent in mine.items()}
+    names = [trace.names[number] for number in trace.name[costs.row].tolist()]
+    own = (costs.own * [factor.get(name, 0.0) for name in names]).astype(np.int64)
+    return costs._replace(own=own, total=_totals(costs.parent, own), step_ms=timed.step_ms)
+
+
+def _by_name(costs: _Costs, trace: Trace) -> dict[str, float]:
+    """Nanoseconds of a step in the calls of each name that count, less what these called."""
+    spent = np.bincount(trace.name[costs.row[costs.counts]], costs.own[costs.counts], len(trace.names)) / costs.steps
+    return {name: time for name, time in zip(trace.names, spent.tolist(), strict=True) if time > 0}
 
 
 def _added(tables: Tables, row: Ints, step_added_ms: float) -> tuple[Ints, int]:

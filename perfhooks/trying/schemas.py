@@ -60,9 +60,9 @@ def overload(signature: Signature) -> tuple[Any, dict[str, Any]]:
             raise UnmatchedError(reason.format(**refused.groupdict()))
     if arguments is None:
         raise UnmatchedError("its arguments were not recorded")
-    if not (candidates := _overloads(name)):
+    if not (candidates := overloads(name)):
         raise UnmatchedError("this torch has no such operator")
-    if not (pure := [each for each in candidates if _is_pure(*each)]):
+    if not (pure := [each for each in candidates if is_pure(*each)]):
         raise UnmatchedError("its schema does not say that all it does is to compute tensors")
     for operator, wanted in pure:
         if len(wanted) == len(arguments):
@@ -75,7 +75,7 @@ def overload(signature: Signature) -> tuple[Any, dict[str, Any]]:
 
 
 @functools.cache
-def _overloads(name: str) -> tuple[tuple[Any, tuple[Any, ...]], ...]:
+def overloads(name: str) -> tuple[tuple[Any, tuple[Any, ...]], ...]:
     """The overloads of an operator, each with the arguments of its schema."""
     packet = getattr(torch.ops.aten, name.removeprefix(operators.NAMESPACE), None)
     if packet is None or not hasattr(packet, "overloads"):
@@ -84,7 +84,7 @@ def _overloads(name: str) -> tuple[tuple[Any, tuple[Any, ...]], ...]:
     return tuple((operator, formal(operator)) for operator in overloads)
 
 
-def _is_pure(operator: Any, wanted: tuple[Any, ...]) -> bool:
+def is_pure(operator: Any, wanted: tuple[Any, ...]) -> bool:
     """Whether torch says that all it does is to compute tensors, of tensors, numbers and modes: a trace is data.
 
     Its schema has every tensor that it writes into, and returns nothing else. What it does to its process, as to draw

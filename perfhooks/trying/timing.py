@@ -13,6 +13,7 @@ from torch.utils.benchmark import timer
 
 from perfhooks.comparing import verdict
 from perfhooks.comparing.verdict import Outcome  # noqa: TC001 -- msgspec reads the annotation
+from perfhooks.errors import OptionError
 from perfhooks.statistics import LEAST_STEPS
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ LONGEST_S: Final = 20.0
 less is allowed."""
 _TICK: Final = 1e-9
 """Seconds; no block takes less, whatever a clock says that has not moved on."""
+_MOST: Final = 1 << 30
+"""Calls in a block: no call takes less than a picosecond."""
 UNBOUNDED: Final = 1e9
 """An end of an interval of which nothing is known."""
 PIECE: Final = 256
@@ -100,6 +103,8 @@ class Blocks:
         self._seconds(1)  # the first one is slow for reasons of its own
         while (taken := self._seconds(self.number)) < BLOCK_S:
             self.number = max(self.number * 2, math.ceil(self.number * BLOCK_S * 1.2 / taken) // 2)
+            if self.number > _MOST:
+                raise OptionError("clock must move on while calls run: by this one, a billion of them take no time")
 
     def seconds(self) -> float:
         """What one call takes, by one block."""

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from perfhooks.trying import bench
+from perfhooks.trying import bench, inputs
 from perfhooks.trying.bench import SHORTEST_S, Alone, Tried
 from perfhooks.trying.child import ChildProcess, DeadError
 
@@ -129,9 +129,10 @@ def run(
     trial = Trial(cut=cut, step_ms=step_ms, device=str(options.device))
     signatures = tuple(group.signature for group in cut.groups)
     answering = functools.partial(bench.answering, signatures, options, circumstances)
-    with contextlib.closing(
-        ChildProcess(answering, forks=options.device.type == "cpu" and sys.platform == "linux")
-    ) as child:
+    forks = options.device.type == "cpu" and sys.platform == "linux"
+    if forks:
+        inputs.learn_sizes()
+    with contextlib.closing(ChildProcess(answering, forks=forks)) as child:
         asking = _Asking(child, time.monotonic() + options.seconds, options.limit, tell)
         try:
             for place in range(len(signatures)):

@@ -16,7 +16,7 @@ from perfhooks.watching.sampling import common
 from perfhooks.watching.usual import UsualSteps, beyond
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from perfhooks.run.installation import Installation
     from perfhooks.watching.counters import Counters
@@ -71,6 +71,10 @@ SEEN_BY: Final = {
 
 _ENOUGH: Final = 0.5
 """What explains less than this share of the excess is not the cause: two may add up, but one of them is larger."""
+_ALMOST_ALL: Final = 0.8
+"""Of what was seen, so much must be one cause for it to count as that of the time before the first look."""
+_LEAST_SEEN: Final = 0.25
+"""And so much of the excess must have been seen."""
 _WAITING: Final = 0.25
 """A thread that computes less than this share of the time waits for somebody."""
 _THROTTLED: Final = 0.8
@@ -107,6 +111,10 @@ class StepFacts(NamedTuple):
     """For a processor, in the whole step."""
     has_device: bool = False
     """Whether the program uses one."""
+    before_ns: float = 0.0
+    """How long it had been longer than usual when it was first looked at, if the system counted then what looks saw."""
+    after: Stack = ()
+    """Where the training was when the step had ended."""
 
     @property
     def excess_ns(self) -> float:
@@ -152,7 +160,8 @@ class Explainer:
         looks[RANKS] += [] if looks[RANKS] else self._waiting_in_backward(seen)
         looks[DEVICE] = looks[DEVICE] if seen.has_device else []
         explained = {cause: self._explained(seen, cause, some) for cause, some in looks.items()}
-        looks[OWN] = self._own_code(seen)
+        enough = _ENOUGH * seen.excess_ns
+        looks[OWN] = self._own_code(seen, enough)
         counted = {
             GARBAGE: seen.garbage_ns,
             EVALUATION: max(explained[EVALUATION], seen.aside_ns),
@@ -161,11 +170,17 @@ class Explainer:
             OWN: spent(looks[OWN]),
             PROCESSOR: self._queued(seen),
         }
-        explained |= counted
-        for cause in SEEN_BY:
-            if explained.get(cause, 0.0) >= _ENOUGH * seen.excess_ns:
-                frame = self._frame(seen, cause, looks.get(cause) or seen.looks)
-                return Explanation(cause, min(float(explained[cause]), seen.excess_ns), frame)
+        told = _largest(explained | counted, enough)
+        if told is not None:
+            frame = self._frame(seen, told, looks.get(told) or seen.looks)
+            return Explanation(told, min(float((explained | counted)[told]), seen.excess_ns), frame)
+        if seen.before_ns and seen.looked_ns >= _LEAST_SEEN * seen.excess_ns:
+            # the first look came late, and all that was seen then is one thing
+            enough = max(_ALMOST_ALL, enough / (seen.looked_ns + seen.before_ns)) * seen.looked_ns
+            explained |= {MEMORY: counted[MEMORY], OWN: spent(self._own_code(seen, enough))}
+            told = _largest(explained, enough)
+            if told is not None:
+                return Explanation(told, min(float(explained[told]), seen.looked_ns), None)
         cause = UNKNOWN
         if seen.counters.retries:
             cause = ALLOCATOR
@@ -189,15 +204,15 @@ class Explainer:
         usual = self.usual.share(lambda look: self._is(look, cause))
         return beyond(spent(looks) / seen.looked_ns, usual) * seen.looked_ns
 
-    def _own_code(self, seen: StepFacts) -> list[Look]:
+    def _own_code(self, seen: StepFacts, enough: float) -> list[Look]:
         """Where it computed what usual steps do not compute, or else Python ran for longer than in those."""
         computing = [look for look in seen.looks if look.doing in (Doing.COMPUTING, Doing.QUEUEING)]
-        new = self.usual.unseen(computing)
-        if spent(new) >= _ENOUGH * seen.excess_ns:
+        new = self.usual.unseen(computing, seen.after)
+        if spent(new) >= enough:
             return new
         held = [look for look in computing if self._holds(look)]
         explained = beyond(spent(held) / (seen.looked_ns or 1), self.usual.share(self._holds)) * seen.looked_ns
-        return held if explained >= _ENOUGH * seen.excess_ns else []
+        return held if explained >= enough else []
 
     def _holds(self, look: Look) -> bool:
         """Whether the interpreter was held by code that is not torch's."""
@@ -213,7 +228,7 @@ class Explainer:
 
     def _queued(self, seen: StepFacts) -> float:
         """How much longer it took than it would have, had it done the same and waited for a processor as usual."""
-        usual, new = self.usual.waiting, self.usual.unseen(seen.looks)
+        usual, new = self.usual.waiting, self.usual.unseen(seen.looks, seen.after)
         if seen.waited_ns is None or usual is None or spent(new) >= _ENOUGH * seen.looked_ns:
             return 0.0
         return beyond(min(seen.waited_ns / seen.wall_ns, 1.0), usual) * seen.wall_ns
@@ -270,6 +285,12 @@ class Explainer:
 
     def _origin(self, frame: Frame) -> Origin:
         return self._installation.origin_of(frame.file)
+
+
+def _largest(explained: Mapping[str, float], enough: float) -> str | None:
+    """The first cause that explains enough; memory is one of its own where it is most of what a line computes."""
+    told = next((cause for cause in SEEN_BY if explained.get(cause, 0.0) >= enough), None)
+    return MEMORY if told == OWN and explained[MEMORY] >= _ENOUGH * explained[OWN] else told
 
 
 def _compiles(file: str, name: str) -> bool:

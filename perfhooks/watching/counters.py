@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from perfhooks.watching.sampling import Frame
 
 
+RUNS: Final = -2
+"""No call of the system: see `CountedThread.call`."""
 _STATM: Final = Path("/proc/self/statm")
 
 
@@ -92,13 +94,15 @@ class CountedThread:
                 os.close(self._schedstat)
 
     def call(self) -> tuple[int, int] | None:
-        """The call of the system that it waits in, and the call's first argument; None where it runs, or nobody tells.
+        """The call of the system that it waits in, and the call's first argument; None where nobody tells.
 
-        A thread that waits for a page of its memory is in call -1, see proc(5), ``/proc/pid/syscall``.
+        A thread that waits for a page of its memory is in call -1, see proc(5), ``/proc/pid/syscall``. `RUNS` stands
+        for one that runs, or could.
         """
         with contextlib.suppress(OSError, ValueError, IndexError):
             words = self._read("syscall").split()
-            return int(words[0]), int(words[1], 16) if int(words[0]) >= 0 else 0
+            number = RUNS if words[0] == "running" else int(words[0])
+            return number, int(words[1], 16) if number >= 0 else 0
         return None
 
     def switches(self) -> int | None:

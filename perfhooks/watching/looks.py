@@ -24,7 +24,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from perfhooks import frames
-from perfhooks.watching.counters import CountedThread
+from perfhooks.watching.counters import RUNS, CountedThread
 from perfhooks.watching.sampling import innermost_of, outwards, stack_of
 
 if TYPE_CHECKING:
@@ -188,6 +188,8 @@ _LOCKS, _FLUSHES, _TRANSFERS = _CALLS.get(platform.machine(), (set(), set(), set
 def _waits_for(call: tuple[int, int] | None) -> Doing:
     """What a thread waits for, by the call that it is in."""
     number, descriptor = call or (None, 0)
+    if number == RUNS:  # how long it waits for a processor is counted once it has one
+        return Doing.QUEUEING
     if number == -1:
         return Doing.PAGE
     if number in _LOCKS:

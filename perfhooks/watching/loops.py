@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from perfhooks import words
 from perfhooks.guard import logger
+from perfhooks.run.capture import EXPLAINS
 from perfhooks.watching import counters
 from perfhooks.watching.requests import Answer, Loop, State
 
@@ -25,8 +27,8 @@ LONG_WAIT_S: Final = 2.0
 _LOOKS: Final = 3
 """In a row, of which the least memory counts: it goes up and down within a step."""
 
-Asker = Literal["request", "code", "signal", "slow"]
-"""Who wants a window: a file, the training's own code, a signal, or the watcher itself."""
+Asker = Literal["request", "code", "signal", "slow", "explanation"]
+"""Who wants a window: a file, the training's own code, a signal, the watcher itself, or the window before it."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,18 @@ class OpenWindow(NamedTuple):
     """Its last one; None where that is not known."""
     most_bytes: float | None
     """How large its trace may become; None sets no limit."""
+    enough_from: int | None = None
+    """The step from which on `enough_bytes` are enough; None where it lasts as long as it is planned."""
+    enough_bytes: float = 0.0
+
+    def is_enough(self, step: int) -> bool:
+        """Whether it goes on at a step only to be long enough."""
+        return self.enough_from is not None and step >= self.enough_from
+
+    def limit(self, step: int) -> float:
+        """How large its trace may be at a step."""
+        most = math.inf if self.most_bytes is None else self.most_bytes
+        return min(most, self.enough_bytes) if self.is_enough(step) else most
 
 
 class WatchedLoop:
@@ -124,7 +138,7 @@ class WatchedLoop:
         if asked.name and self.run is not None:
             said = Answer(rank=self.run.rank, state=state, window=window, first=first, last=last, why=why)
             self.answers.append((asked.name, said))
-        elif state in ("refused", "ended"):
+        elif state in ("refused", "ended") and asked.by != EXPLAINS:
             logger.warning("no window is recorded on request: %s", why)
 
     def was_dull(self, first: int) -> bool:
@@ -174,7 +188,7 @@ class Growth:
         self._seen.append(_Seen(step, self._resident()))
         first, last = self._least(self._seen[:_LOOKS]), self._least(self._seen[-_LOOKS:])
         size = last.resident - first.resident
-        if window.most_bytes is not None and size > window.most_bytes:
+        if size > window.limit(step):
             loop.is_too_large = True
         if len(self._seen) >= 2 * _LOOKS and not self._is_said:
             steps = last.step - first.step

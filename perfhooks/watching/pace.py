@@ -42,6 +42,8 @@ class Pace:
         """None until `MOST_FIRST` steps have ended: of fewer, all may be first ones."""
         self.limit_ns: float | None = None
         """A step that takes longer is slow."""
+        self.doubt_ns: float | None = None
+        """A step that takes longer may become slow: from here on it is looked at, for what it does before it is."""
 
     def add(self, walls: Sequence[int]) -> None:
         """Take the wall times of steps that have ended, in nanoseconds."""
@@ -51,18 +53,10 @@ class Pace:
         if self._passed >= MOST_FIRST:
             self.median_ns = median(self._walls)
             self.limit_ns = min(FAR * self.median_ns, self._far_from_others(self.median_ns)) + MORE_NS
+            self.doubt_ns = self.median_ns + _DOUBT * (self.limit_ns - self.median_ns)
 
     def _far_from_others(self, median_ns: float) -> float:
         if len(self._walls) < _ENOUGH:
             return math.inf
         one_in_ten = sorted(self._walls)[len(self._walls) * 9 // 10]
         return max(_LEAST_MORE * median_ns, median_ns + _VARIES * (one_in_ten - median_ns))
-
-    @property
-    def doubt_ns(self) -> float | None:
-        """A step that takes longer may become slow: from here on it is looked at, for what it does before it is."""
-        return (
-            None
-            if self.limit_ns is None or self.median_ns is None
-            else self.median_ns + _DOUBT * (self.limit_ns - self.median_ns)
-        )

@@ -12,8 +12,9 @@ from perfhooks.run.installation import Installation
 from perfhooks.run.timeline import clock
 from perfhooks.watching.causes import Explainer, StepFacts, spent
 from perfhooks.watching.counters import Collections, Counters, clock_mhz
-from perfhooks.watching.looks import Folded, Looker
+from perfhooks.watching.looks import Doing, Folded, Looker
 from perfhooks.watching.loops import Asked
+from perfhooks.watching.sampling import stack_of
 from perfhooks.watching.slow_steps import Log, SlowStep
 from perfhooks.watching.usual import MANY
 
@@ -33,6 +34,10 @@ _OF_PAST: Final = 100
 """In between, it is looked at every hundredth of the time that it was looked at for."""
 _RECENT_NS: Final = 2_000_000_000
 """What was counted from longer before a step on says little of it."""
+_BEFORE_NS: Final = 200_000_000
+"""Between two readings of what the thread has computed and waited: one costs as much as the rest of a look."""
+_AGREES: Final = 0.25
+"""What was counted before the first look and what was seen then are the same thing if their shares differ by less."""
 _LEARNS_S: Final = 5.0
 """Seconds between two looks at steps that are not slow that are kept, once there are many."""
 _COUNTS_S: Final = 2.0
@@ -62,7 +67,8 @@ class _Times(NamedTuple):
 class _Watched:
     """A step that has become slow, and goes on."""
 
-    step: int
+    begin: int
+    """By which it is known: one that we, or a pause, kept waiting begins anew, and what was seen before is not its."""
     before: Counters
     looked: int
     unseen_ns: float
@@ -94,8 +100,8 @@ class SlowSteps:
         self._looker = Looker()
         self._learned: tuple[int, int, Look | None] = (0, 0, None)
         """When what is usual was looked at last, in which step, and what was seen: it counts if that was not slow."""
-        self._queue: tuple[int, int | None] = (0, None)
-        """When it was looked at last in a step that was not slow, and what it had waited for a processor by then."""
+        self._before: _Reading = _Reading(0, Counters())
+        """The last one, in the step that goes on or one before, of what takes little time to read."""
         self._quiet: _Reading | None = None
         """The last of the readings that no slow step has come after."""
         self._watched: _Watched | None = None
@@ -157,11 +163,11 @@ class SlowSteps:
         if now - begin < doubt:
             self._look_at_quiet(step, now, late_ns)
             return (begin + doubt - now) / 1e9
-        if self._watched is None or self._watched.step != step:
+        if self._watched is None or self._watched.begin != begin:
             # the first look stands for the next stretch of time, as nobody looked before
             first, unseen_ns = now - int(SHORTEST_S * 1e9), now - begin - (self._pace.limit_ns or 0.0)
             thread = self._looker.thread(self._loop.thread, self._loop.native)
-            self._watched = _Watched(step, Counters.read(thread), first, unseen_ns)
+            self._watched = _Watched(begin, Counters.read(thread), first, unseen_ns)
         watched = self._watched
         watched.unseen_ns = max(watched.unseen_ns, now - watched.looked)
         watched.looks.append(self._look(now, now - watched.looked, late_ns))
@@ -178,7 +184,13 @@ class SlowSteps:
             if look is not None:
                 usual.add(look)
             self._learned = now, step, self._look(now, int(SHORTEST_S * 1e9), late_ns)
-        self._queue = now, self._looker.thread(self._loop.thread, self._loop.native).waited_ns()
+        if now - self._before.at > _BEFORE_NS:
+            thread = self._looker.thread(self._loop.thread, self._loop.native)
+            self._before = _Reading(now, Counters(cpu_ns=thread.cpu_ns(), waited_ns=thread.waited_ns()))
+
+    def forget_before(self) -> None:
+        """What was counted until now is not the business of the step that comes."""
+        self._before = _Reading(0, Counters())
 
     def concerns(self, walls: np.ndarray) -> bool:
         """Whether one of the steps that took so long was slow, or may have been watched."""
@@ -188,13 +200,13 @@ class SlowSteps:
     def ended(self, ended: Ended, median_ns: float | None, limit_ns: float | None) -> None:
         """Some steps have ended: explain those that were slow by what was known when they began."""
         watched = self._watched
-        if watched is not None and len(ended.numbers) and ended.numbers[-1] >= watched.step:
+        if watched is not None and len(ended.numbers) and ended.ends[-1] > watched.begin:
             self._watched = None
         if median_ns is None or limit_ns is None:
             return
         for place in (ended.ends - ended.begins > limit_ns).nonzero()[0].tolist():
             times = _Times(*(int(column[place]) for column in ended))
-            known = watched if watched is not None and watched.step == times.step else None
+            known = watched if watched is not None and watched.begin == times.begin else None
             if _unseen_ns(times, known, limit_ns) <= _ASLEEP_NS:
                 self._explain(times, known, median_ns)
 
@@ -223,7 +235,11 @@ class SlowSteps:
             aside_ns=sum(last - first for first, last in aside),
             waited_ns=self._waited_ns(begin, end),
             has_device=_has_device(),
+            before_ns=self._before_ns(times, known, median_ns),
+            after=stack_of(self._loop.thread) if looks else (),
         )
+        if self._before.at < end:  # it says nothing of the next one
+            self.forget_before()
         row = SlowStep.of(self._loop.stage, step, seen, self._explainer.explain(seen))
         self.rows.append(row)
         self.folded.add(looks)
@@ -241,12 +257,35 @@ class SlowSteps:
             looks            ▲                           ▲
                              the last of a quiet step, from where on it is counted: less the usual until the begin
         """
-        at, before = self._queue
-        waited = self._looker.thread(self._loop.thread, self._loop.native).waited_ns()
-        usual = self._explainer.usual.waiting
+        (at, counters), usual = self._before, self._explainer.usual.waiting
+        before, waited = counters.waited_ns, self._looker.thread(self._loop.thread, self._loop.native).waited_ns()
         if before is None or waited is None or usual is None or not begin - _RECENT_NS < at < end:
             return None
         return max(0, int(waited - before - usual * (begin - at)))
+
+    def _before_ns(self, times: _Times, known: _Watched | None, median_ns: float) -> float:
+        """How long a step had been longer than usual when it was first looked at; 0 where it did something else then.
+
+        ::
+
+            step      | usual work | longer ............................ |
+            readings     ▲                       ▲ first look ▲ ▲ ▲ ▲ ▲
+                         └─ less usual work: ────┘ did the thread run, or want to, for as much of it as was seen later?
+        """
+        at, before = self._before
+        if known is None or not times.begin - _RECENT_NS < at < known.looks[0].at:
+            return 0.0
+        counted, first = known.before.since(before), known.looks[0].at
+        if counted.cpu_ns is None or counted.waited_ns is None:
+            return 0.0
+        usual_ns = max(0.0, times.begin + median_ns - at)
+        longer_ns = first - at - usual_ns
+        if longer_ns <= 0:
+            return 0.0
+        ran = (counted.cpu_ns + counted.waited_ns - self._explainer.usual.runnable * usual_ns) / longer_ns
+        runs = (look for look in known.looks if look.doing in (Doing.COMPUTING, Doing.QUEUEING))
+        seen = spent(list(runs)) / spent(known.looks)
+        return longer_ns if abs(min(max(ran, 0.0), 1.0) - seen) < _AGREES else 0.0
 
     def _trigger(self) -> None:
         """Ask for a window: over the next slow step if they have a rhythm, else after this one."""

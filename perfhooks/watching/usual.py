@@ -63,6 +63,11 @@ class UsualSteps:
         return min(self._waited / self._spent, 1.0) if self._spent else None
 
     @property
+    def runnable(self) -> float:
+        """The share of its time in which the thread computes or waits for a processor."""
+        return min((self._waited + self._computed) / self._spent, 1.0) if self._spent else 1.0
+
+    @property
     def system(self) -> float:
         """The share of its computing that is the system's."""
         return min(self._system / self._computed, 1.0) if self._computed else 0.0
@@ -75,11 +80,16 @@ class UsualSteps:
         """Of how many of the looks something is so."""
         return sum(map(is_so, self.looks)) / len(self.looks) if self.looks else 0.0
 
-    def unseen(self, looks: Iterable[Look]) -> list[Look]:
-        """Those of some looks in which the loop was at a line, or in a function below, that usual steps are not at."""
+    def unseen(self, looks: Iterable[Look], after: Stack = ()) -> list[Look]:
+        """Those of some looks in which the loop was at a line, or in a function below, that usual steps are not at.
+
+        Args:
+            looks: At a slow step.
+            after: Where the training was after it: if it is still there, it has gone on to another loop.
+        """
         if len(self.looks) < MANY:
             return []
-        known = {self._place(look.stack) for look in self.looks}
+        known = {self._place(stack) for stack in (after, *(look.stack for look in self.looks))}
         return [look for look in looks if self._place(look.stack) not in known]
 
     def _place(self, stack: Stack) -> tuple[object, ...]:

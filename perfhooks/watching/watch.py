@@ -30,6 +30,8 @@ WRITE_S: Final = 8.0
 _MOST_ROWS: Final = 20_000
 """Steps that the watcher writes itself; a loop with more of them has its worker write them."""
 _LONG_S: Final = 1.0
+_GROWTH_S: Final = 0.05
+"""Between two looks at a window that need not go on: at ten looks it has come as far as it may last at least."""
 STATUS_S: Final = 5.0
 """Seconds after which a rank says again where it is, if it has gone on."""
 
@@ -78,12 +80,23 @@ class Watch:
         if not timeline.taking.acquire(blocking=False):
             return SHORTEST_S  # it is being written
         try:
-            step = timeline.reached
+            step, is_kept = timeline.reached, timeline.is_kept
             begin = timeline.begin_of(step)
         finally:
             timeline.taking.release()
         if self._slow.is_watching and step > self._watched:
             self._follow()
+        if is_kept:  # what the thread does now is our work, and belongs to no step
+            self._slow.forget_before()
+            return SHORTEST_S
+        window = self._loop.window
+        if window is not None and window.enough_from is not None:
+            self._growth.look(self._loop)
+            return min(self._look_at(step, begin, late_ns), _GROWTH_S)
+        return self._look_at(step, begin, late_ns)
+
+    def _look_at(self, step: int, begin: int | None, late_ns: int) -> float:
+        """See `look`."""
         if begin is None or not self._loop.is_running:
             return _LONG_S
         self._watched = step

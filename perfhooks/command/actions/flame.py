@@ -31,7 +31,7 @@ def flame(target: str | None, out: Path | None, *, by: Measure, form: Form | Non
     """Write the flame graph of the last window's lowest rank; without a form, in that of the file's name."""
     named: Form | None = next((each for each in _NAMED if out and out.name.endswith(_NAMED[each])), None)
     chosen: Form = form or named or "svg"
-    source = last_window(find(target))[0]
+    source = last_window(find(target), need="with_stack")[0]
     trace = Path(source.path)
     with working(f"reading {trace}"):
         content = drawn(trace, by=by, form=chosen)

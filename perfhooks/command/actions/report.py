@@ -98,7 +98,7 @@ def _lines(window: Sequence[WindowOutcome]) -> Iterator[tuple[str, bool]]:
         alike.setdefault((_became(outcome), outcome.place.rank if few else None), []).append(outcome)
     for (became, _), outcomes in alike.items():
         ranks = [outcome.place.rank for outcome in outcomes]
-        headline = outcomes[0].capture.headline if outcomes[0].capture else ""
+        headline = outcomes[0].capture.line if outcomes[0].capture else ""
         of_one = f"rank {ranks[0]}: " if headline and len(ranks) > 1 else ""
         line = f"{window[0].place.folder.name} {named(ranks)}: {became}{': ' if headline else ''}{of_one}{headline}"
         yield line, bool(outcomes[0].problem)

@@ -5,31 +5,35 @@ from __future__ import annotations
 import difflib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import polars as pl
 
-from perfhooks import findings, trace
+from perfhooks import findings, trace, words
 from perfhooks.command.actions import table_text
 from perfhooks.command.actions.sources import Source, find, last_window, run_of
 from perfhooks.command.targets import last_run, run_in
 from perfhooks.errors import OptionError
+from perfhooks.findings import faces
+from perfhooks.findings.explained import explained
 from perfhooks.progress import working
 from perfhooks.report import markdown as summary
 from perfhooks.report import slow_rows, startup_rows
-from perfhooks.report.terminal_tables import draw
+from perfhooks.report.terminal_tables import NOTHING, draw
 from perfhooks.run.capture import Capture
-from perfhooks.trace.names import sort_keys
+from perfhooks.trace.kinds import DEVICE_WORK, Kind
+from perfhooks.trace.names import sort_keys, stages
 from perfhooks.trace.window import Tables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from perfhooks.trace import Trace
 
 TABLES: Final = (
     *("labels", "steps", "operators", "kernels", "categories", "collectives", "copies", "syncs"),
-    *("gaps", "functions", "modules", "memory", "stacks", "findings", "checks", "startup", "slow"),
+    *("counters", "idle", "gaps", "functions", "modules", "memory", "stacks"),
+    *("findings", "checks", "startup", "slow"),
 )
 """What can be shown."""
 
@@ -41,6 +45,8 @@ _SORTED: Final = ("operators",)
 GROUPS: Final = {
     "operators": ("shapes", "stack", "line", "module", "step"),
     "kernels": ("operator",),
+    "idle": ("step",),
+    "counters": ("kernel",),
     "stacks": ("host", "device", "bytes"),
 }
 """What a table can be split by; a table of stacks has just one measure."""
@@ -54,7 +60,13 @@ _FINDINGS: Final = {
 }
 _ATTRIBUTES: Final = {"syncs": "synchronisations", "memory": "alive_at_peak"}
 """Tables that `perfhooks.trace.window.Tables` calls otherwise."""
+_SPLIT: Final = {"kernels": "kernels_by_launch", "counters": "counters_by_kernel"}
+"""What it calls these where they are split."""
 _OF_ALL_WINDOWS: Final = ("steps", "checks")
+_OF_STACKS: Final = ("functions", "modules", "stacks")
+"""Tables of what a window has that explains others, where the last one was recorded without stacks."""
+_BEHIND: Final = {"shapes": "record_shapes", **dict.fromkeys(("stack", "line", "module"), "with_stack")}
+"""What the table of operators takes from there."""
 _OF_RUN: Final = ("startup", "slow")
 """Tables of a run, and of no window of it."""
 
@@ -77,23 +89,36 @@ def compute(trace: Trace, name: str, by: Sequence[str] = (), capture: Capture | 
     found = Tables(trace) if capture is None else capture.tables(trace)
     if name == "operators":
         return found.operators(by)
+    if name == "idle":
+        return found.idle(by)
     if name == "findings":
-        return _findings(trace, capture)
+        return _told(_findings(trace, capture))
     if name in _OF_RUN:  # of a process, and not in its traces
         return _of_run(name, None)
     if name == "stacks":
         return _stacks(found, by[0] if by else "host")
-    attribute = "kernels_by_launch" if name == "kernels" and by else _ATTRIBUTES.get(name, name)
+    attribute = _SPLIT[name] if name in _SPLIT and by else _ATTRIBUTES.get(name, name)
     table: pl.DataFrame = getattr(found, attribute)
     return table
 
 
-def _findings(trace: Trace, capture: Capture | None) -> pl.DataFrame:
+def _findings(trace: Trace, capture: Capture | None) -> list[dict[str, Any]]:
     # with a last step, whatever it is, no step was cut short
-    found = findings.find(capture or Capture(stage="trace", last=0), trace)
-    rows = [{name: getattr(each, name) for name in _FINDINGS} for each in found]
-    texts = [row | {"evidence": "; ".join(row["evidence"])} for row in rows]
-    return pl.DataFrame(texts, schema=_FINDINGS)
+    found = findings.find(capture or Capture(stage=stages.shown(trace), last=0), trace)
+    return [{name: getattr(each, name) for name in _FINDINGS} for each in found]
+
+
+def _explained(rows: list[dict[str, Any]], source: Source, sources: Sequence[Source]) -> list[dict[str, Any]]:
+    """Findings of a window without stacks, with the lines that one which explains it has for them."""
+    other = last_window(sources, need="with_stack")[0]
+    if not other.explains or other.capture is None or source.has("with_stack"):
+        return rows
+    lines = _findings(trace.read(other.path, communication=other.communication), other.capture)
+    return explained(rows, lines, words.steps(other.capture.first, other.capture.end))
+
+
+def _told(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
+    return pl.DataFrame([{**row, "evidence": "; ".join(row["evidence"])} for row in rows], schema=_FINDINGS)
 
 
 def _of_run(name: str, run: Path | None) -> pl.DataFrame:
@@ -133,8 +158,9 @@ def tables(
     """The tables that a user asks for, over everything that is meant.
 
     Steps and checks are those of all windows, what came before the first step and the slow steps those of the run, and
-    the other tables those of the last window; all ranks are in all of them. A
-    column ``window`` tells windows apart, and ``rank`` ranks, where there are several.
+    the other tables those of the last window; all ranks are in all of them. Lines, modules and shapes are of the window
+    that explains the others, where the last one was recorded without; nothing else is. A column ``window`` says so, and
+    tells windows apart where there are several, and ``rank`` ranks.
 
     Args:
         target: see `find`.
@@ -152,16 +178,32 @@ def tables(
     # a run without a window may have a table of its own; what is no run is an error, or a trace that has none
     sources = find(target) if of_windows or run is None else []
     found: dict[str, list[pl.DataFrame]] = {name: [] for name in of_windows}
-    last = last_window(sources)[0].window if of_windows else None
-    for source in sources if of_windows else ():
-        here = [name for name in of_windows if source.window == last or name in _OF_ALL_WINDOWS]
+    of_last = {name: last_window(sources, need=_need(name, by))[0].window for name in of_windows}
+    others = [source for source in sources if not source.explains] or sources
+    for source in sources:
+        here = [
+            name
+            for name in of_windows
+            if source.window == of_last[name] or (name in _OF_ALL_WINDOWS and source in others)
+        ]
         if not here:
             continue
         with working(f"reading {source.path}"):
             read = trace.read(source.path, communication=communication or source.communication)
             for name in here:
-                found[name].append(_told_apart(compute(read, name, by, source.capture), source, sources))
+                if name == "findings":
+                    table = _told(_explained(_findings(read, source.capture), source, sources))
+                else:
+                    table = compute(read, name, by, source.capture)
+                found[name].append(_told_apart(table, source, others))
     return {name: _joined(found[name]) if name in found else _of_run(name, run) for name in names}
+
+
+def _need(name: str, by: Sequence[str]) -> str | None:
+    """What has to be recorded for a table, that a second window may have."""
+    if name in _OF_STACKS and "device" not in by:
+        return "with_stack"
+    return next((_BEHIND[each] for each in by if each in _BEHIND), None)
 
 
 def _joined(frames: list[pl.DataFrame]) -> pl.DataFrame:
@@ -170,7 +212,7 @@ def _joined(frames: list[pl.DataFrame]) -> pl.DataFrame:
 
 def _told_apart(table: pl.DataFrame, source: Source, others: Sequence[Source]) -> pl.DataFrame:
     first = []
-    if len({each.window for each in others}) > 1:
+    if source.explains or len({each.window for each in others}) > 1:
         first.append(pl.lit(source.window).alias("window"))
     if len({each.rank for each in others}) > 1 and "rank" not in table.columns:
         first.append(pl.lit(source.rank, pl.Int64).alias("rank"))
@@ -236,16 +278,35 @@ def show(
     found = tables(target, chosen, by, communication=communication)
     if form == "table" and "labels" in found and not names and not found["labels"]["own"].any():
         del found["labels"]
+    if form == "table" and not sort and "operators" in found:
+        found["operators"] = _by_device(found["operators"])
     if sort:
         found = {name: _sorted(name, table, sort) for name, table in found.items()}
     if form == "table":
-        draw(found, limit)
+        draw(found, limit, nothing=NOTHING | _no_stacks(target, found))
         return
     shown = {name: table.head(limit) if limit else table for name, table in found.items()}
     sys.stdout.flush()
     for text in _written(shown, form, alone=bool(names)):
         sys.stdout.buffer.write(text.encode("utf-8", "replace"))
     sys.stdout.flush()
+
+
+def _no_stacks(target: str | None, found: Mapping[str, pl.DataFrame]) -> dict[str, str]:
+    """What it means that tables of stacks are empty: how whoever recorded would have recorded them."""
+    empty = [name for name in _OF_STACKS if name in found and not found[name].height]
+    if not empty:
+        return {}
+    last = last_window(find(target))[0].capture or Capture()
+    return dict.fromkeys(empty, f"none: no stacks were recorded; {faces.stacks(last.circumstances)} does that")
+
+
+def _by_device(table: pl.DataFrame) -> pl.DataFrame:
+    """Operators and labels by the work that they gave a device, where there was one; its kernels have a table."""
+    if not (table["self_device_ms"].fill_null(0) > 0).any():
+        return table
+    shown = table.filter(~pl.col("kind").is_in([kind.name.lower() for kind in (*DEVICE_WORK, Kind.DEVICE_ANNOTATION)]))
+    return _sorted("operators", shown, "self_device_ms") if shown.height else table
 
 
 def _sorted(name: str, table: pl.DataFrame, sort: str) -> pl.DataFrame:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from perfhooks.command.targets import last_run, run_in
 from perfhooks.errors import PerfhooksError, TraceError
+from perfhooks.labels import FOREIGN
 from perfhooks.run import loose
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.finished import FinishedWindow, in_order
@@ -34,6 +35,15 @@ class Source:
     def communication(self) -> str | None:
         """The kernels that its training said communicate; see `perfhooks.trace.read`."""
         return None if self.capture is None else self.capture.options.get("communication")
+
+    @property
+    def explains(self) -> bool:
+        """Whether it was recorded only to explain other windows."""
+        return self.capture is not None and self.capture.explains
+
+    def has(self, option: str) -> bool:
+        """Whether something was recorded, as ``with_stack``."""
+        return self.capture is not None and self.capture.options.get(option) is True
 
     @property
     def rank(self) -> int:
@@ -63,7 +73,7 @@ def find(target: str | None) -> list[Source]:
     if not places:
         found = _loose(path)
     if not found:
-        missing = "its windows kept no trace" if places else "no run, no window, and no *.json with traceEvents"
+        missing = "its windows kept no trace" if places else f"no run, no window, and {loose.lacking(path)}"
         raise TraceError(f"{path} has no trace to show: {missing}")
     return found
 
@@ -84,8 +94,23 @@ def run_of(target: str | None) -> Path | None:
     return None if run is None else Run.existing(run).folder
 
 
-def last_window(sources: Sequence[Source]) -> list[Source]:
-    """Those of some traces that are of the window that ended last, the lowest rank first."""
+def last_window(sources: Sequence[Source], *, need: str | None = None) -> list[Source]:
+    """Those of some traces that are of the window that ended last, the lowest rank first.
+
+    Args:
+        sources: The traces.
+        need: What has to be recorded, ``"with_stack"`` or ``"record_shapes"``: a window that explains others is taken
+            only for that, where the last one was recorded without.
+    """
+    explaining = [source for source in sources if source.explains]
+    last = _ended_last([source for source in sources if not source.explains] or sources)
+    if need is None or not explaining or any(source.has(need) for source in last):
+        return last
+    stage = last[0].capture and last[0].capture.stage
+    return _ended_last([each for each in explaining if each.capture and each.capture.stage == stage] or last)
+
+
+def _ended_last(sources: Sequence[Source]) -> list[Source]:
     windows: dict[str, dict[Place, Capture]] = {}
     for source in sources:
         place = Place(Path(source.window), source.rank)
@@ -101,7 +126,7 @@ def _loose(folder: Path) -> list[Source]:
     for turn, together in enumerate(windows):
         name = together[0].path.name if together[0].rank is None else f"{turn + 1} of {len(windows)}"
         # with a last step, whatever it is, no step was cut short
-        found += [Source(each.path, name, Capture(rank=each.rank or 0, last=0)) for each in together]
+        found += [Source(each.path, name, Capture(rank=each.rank or 0, stage=FOREIGN, last=0)) for each in together]
     return found
 
 
@@ -117,4 +142,4 @@ def _source(place: Place) -> Source | None:
     path = place.trace()
     if path is None and capture is not None and is_plain(place.saved(capture)):
         path = place.saved(capture)
-    return None if path is None else Source(path, place.folder.name, capture or Capture(rank=place.rank))
+    return None if path is None else Source(path, place.folder.name, capture or Capture(rank=place.rank, stage=FOREIGN))

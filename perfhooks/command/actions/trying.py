@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 def tried(
     source: Source,
+    timed: Source,
     op: Sequence[str],
     variant: Sequence[str],
     finding: str | None,
@@ -43,6 +44,17 @@ def tried(
 ) -> Trial:
     """Try what was asked for with the operators of a window; see the options of ``perfhooks try``.
 
+    Args:
+        source: The window that has the shapes.
+        timed: The one that has the times.
+        op: Names of operators.
+        variant: Names of variants.
+        finding: The rule of one.
+        device: Where to run.
+        limit: How many operators.
+        memory: GiB that may be taken.
+        seconds: How long it may take.
+
     Raises:
         OptionError: There is no such variant, or finding.
         PerfhooksError: Nothing of it can be run again.
@@ -50,7 +62,7 @@ def tried(
     advice = None if finding is None else variants.advised(finding)
     variants.chosen(variant)
     with working(f"reading {source.path}"):
-        calls = recorded.find(*_read(source))
+        calls = recorded.find(*_read(source, timed))
         offered = cut(calls, wanted(op, advice and advice.operators))
     if not offered.groups:
         raise PerfhooksError(_nothing(offered, op or ([finding] if finding else [])))
@@ -67,12 +79,18 @@ def tried(
         return trial.run(offered, calls.step_ms, options, said, tell)
 
 
-def _read(source: Source) -> tuple[Any, float | None]:
-    """The tables of a window, and what its steps take that nobody records where its run knows."""
+def _read(source: Source, timed: Source) -> tuple[Any, float | None, Any]:
+    """The tables of a window, what its steps take that nobody records where its run knows, and the tables of its times.
+
+    Args:
+        source: Has the shapes.
+        timed: Has the times; the same window, unless that explains another one.
+    """
     read = trace.read(source.path, strides=True)
-    if source.capture is None:
-        return Tables(read), None
-    return source.capture.tables(read), source.capture.cost.idle_step_ms
+    if source.capture is None or timed.capture is None:
+        return Tables(read), None, None
+    times = None if timed is source else timed.capture.tables(trace.read(timed.path))
+    return source.capture.tables(read), timed.capture.cost.idle_step_ms, times
 
 
 def wanted(op: Sequence[str] | None, pattern: str | None) -> Callable[[str], object] | None:

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 BEGAN = time.monotonic_ns()
 """When this Python came here, by the clock that `perfhooks.launching.startup` goes by."""
 
+STARTER = "subprocess"
 WATCHED = (
-    *("torch", "torch.optim.optimizer", "torch.utils.data.dataloader"),
+    *(STARTER, "torch", "torch.optim.optimizer", "torch.utils.data.dataloader"),
     *("torch._dynamo", "mmengine.runner.runner", "transformers.trainer"),
 )
 """The modules whose import means something: the first one that a training of torch may follow."""
@@ -73,6 +74,7 @@ class ImportWatcher:
             ImportError: That cannot be.
         """
         before = set(sys.modules)
+        OWN[:] = [entry for entry in sys.path if entry in OWN or (entry in GIVEN and is_installed_into(entry))]
         self.importing = get_ident()
         try:
             from perfhooks.launching import arming
@@ -83,10 +85,18 @@ class ImportWatcher:
             for name in [name for name, top in new.items() if top in taken]:
                 del sys.modules[name]
         if taken:
-            raise ImportError(
-                f"beside the script lies what has the name of a module of ours: {', '.join(sorted(taken))}"
-            )
+            names = ", ".join(sorted(taken))
+            raise ImportError(f"beside the script or in PYTHONPATH lies what has the name of a module of ours: {names}")
         return arming
+
+
+def is_installed_into(folder: str) -> bool:
+    """Whether libraries were installed into a folder, as what the installer leaves there says."""
+    try:
+        with os.scandir(folder) as entries:
+            return any(entry.name.endswith(".dist-info") for entry in entries)
+    except OSError:
+        return False
 
 
 def is_taken(name: str) -> bool:
@@ -103,9 +113,44 @@ def listen(loader: Any, name: str) -> None:
     def exec_module(module: Any) -> None:
         del loader.exec_module
         loader.exec_module(module)
-        tried(tell, name, module)
+        tried(*((stay_in, module) if name == STARTER else (tell, name, module)))
 
     loader.exec_module = exec_module
+
+
+def with_us(path: str) -> str:
+    """A PYTHONPATH with our folder, also where the program has set its own."""
+    return path if here in path.split(os.pathsep) else os.pathsep.join(filter(None, (here, path)))
+
+
+def stay_in(module: Any) -> None:
+    """Have the Pythons that the program starts find us, also where it gives them a PYTHONPATH of its own."""
+    plain = module.Popen.__init__
+
+    def begin(self: Any, *given: Any, **named: Any) -> None:
+        env = named.get("env")
+        if env is not None and "PERFHOOKS_RUN" in env:
+            named["env"] = {**env, "PYTHONPATH": with_us(env.get("PYTHONPATH", ""))}
+        plain(self, *given, **named)
+
+    begin.__wrapped__ = plain  # type: ignore[attr-defined]  # its signature is found there
+    module.Popen.__init__ = begin
+
+
+def stay_in_environ() -> None:
+    """The same where it changes its own environment: it reads what it has written, and its children find us as well."""
+    put, unset = os.putenv, os.unsetenv
+
+    def putenv(name: Any, value: Any, /) -> None:
+        put(name, with_us(os.fsdecode(value)) if os.fsdecode(name) == "PYTHONPATH" else value)
+
+    def unsetenv(name: Any, /) -> None:
+        if os.fsdecode(name) == "PYTHONPATH":
+            put(name, here)
+        else:
+            unset(name)
+
+    os.putenv, os.unsetenv = putenv, unsetenv
 
 
 def tell(name: str, module: Any) -> bool:
@@ -153,8 +198,14 @@ here = folder_of(absolute(__file__))
 sys.path[:] = [entry for entry in sys.path if entry != here]
 GIVEN = [absolute(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
 OWN = [entry for entry in sys.path if entry not in GIVEN]
-"""Where our code imports from: the environment, without what the program adds and before the script's folder."""
+"""Where our code imports from: the environment, without what the program adds and before the script's folder.
+
+With the folders of `GIVEN` that libraries were installed into, once our code is imported.
+"""
 watcher = ImportWatcher()
 if os.environ.get("PERFHOOKS_RUN"):
     sys.meta_path.insert(0, watcher)
+    stay_in_environ()
+    if STARTER in sys.modules:
+        stay_in(sys.modules[STARTER])
 run_the_users()

@@ -12,10 +12,11 @@ import torch
 
 from perfhooks.errors import OptionError
 from perfhooks.guard import logger
+from perfhooks.recording import next_recorder
 from perfhooks.recording.window import ProfilerActivity, TorchProfile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 
 def check_recording(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -36,7 +37,9 @@ def check_recording(options: Mapping[str, Any]) -> dict[str, Any]:
         logger.warning("torch %s has no %s: left out", torch.__version__, ", ".join(f"{name}=" for name in unknown))
     checked = {name: value for name, value in options.items() if name in known}
     if checked.get("activities") is not None:
-        activities = checked["activities"] = [_activity(activity) for activity in _listed(checked["activities"])]
+        activities = checked["activities"] = [
+            next_recorder.checked(each) for given in _listed(checked["activities"]) for each in _activities(given)
+        ]
         named = [name for entry in activities for name in (entry if isinstance(entry, Mapping) else [entry])]
         if len({*named}) < len(named):
             raise OptionError(f"activities must name each activity once, got {activities!r}")
@@ -76,10 +79,21 @@ def _listed(activities: Any) -> Iterable[Any]:
     return listed
 
 
-def _activity(activity: Any) -> Any:
-    """A torch activity, from its name if need be; since torch 2.12 also a mapping of activities to what they record."""
-    if isinstance(activity, Mapping):
-        return {_activity(key): value for key, value in activity.items()}
+def _activities(given: Any) -> Iterator[Any]:
+    """torch's activities, from names if need be; since torch 2.12 also as mappings to what of each is recorded."""
+    if isinstance(given, Mapping):
+        for key, value in given.items():
+            config = next_recorder.of_mapping(value) if isinstance(value, Mapping) else value
+            yield _named(key) if config is None else {_named(key): config}
+    elif isinstance(given, str) and ":" in given:
+        name, _, recorder = given.partition(":")
+        config = next_recorder.of_words(recorder)
+        yield _named(name) if config is None else {_named(name): config}
+    else:
+        yield _named(given)
+
+
+def _named(activity: Any) -> ProfilerActivity:
     if isinstance(activity, ProfilerActivity):
         return activity
     names = {name.lower(): value for name, value in ProfilerActivity.__members__.items()}

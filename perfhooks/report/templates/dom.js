@@ -88,7 +88,15 @@ function plural(count, word, many) {
   return `${grouped(count, 0)} ${count === 1 ? word : many || word + "s"}`;
 }
 
-const STAGES = { train: "Training", validate: "Validation", test: "Test", predict: "Prediction", trace: "Trace" };
+const STAGES = {
+  train: "Training",
+  validate: "Validation",
+  test: "Test",
+  predict: "Prediction",
+  inference: "Inference",
+  unknown: "Trace",
+  trace: "Trace",
+};
 const stageName = (stage) => STAGES[stage] || stage;
 
 function stepRange(first, last) {

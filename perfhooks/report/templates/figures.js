@@ -176,9 +176,9 @@ function ranksFigure(rows) {
   );
 }
 
-function stepsFigure(rows, baseline) {
+function stepsFigure(rows, onDevice, baseline) {
   const host = presentParts(rows, PARTS).length > 0;
-  const device = presentParts(rows, ON_DEVICE.slice(0, 3)).length > 0;
+  const device = onDevice.length > 0;
   const across = rows.length <= HORIZONTAL;
   const idle = known(baseline) ? 1 : 0;
   const bars = (host ? rows.length + idle : 0) + (device ? rows.length : 0);
@@ -186,7 +186,7 @@ function stepsFigure(rows, baseline) {
   const cut = host && device ? (across ? rows.length / bars : 0.45) : host ? 0 : 1;
   const gap = host && device ? (across ? 10 / size : 0.05) : 0;
   const make = () => ({
-    traces: stepTraces(rows, across, baseline, host, device),
+    traces: stepTraces(rows, onDevice, across, baseline, host),
     layout: stepLayout(rows, across, baseline, host, device, cut, gap),
   });
   return figure(
@@ -196,7 +196,7 @@ function stepsFigure(rows, baseline) {
   );
 }
 
-function stepTraces(rows, across, baseline, host, device) {
+function stepTraces(rows, onDevice, across, baseline, host) {
   const traces = [];
   if (host) traces.push(...stacked(rows, PARTS, across, "y"));
   if (host && across && known(baseline)) {
@@ -215,7 +215,7 @@ function stepTraces(rows, across, baseline, host, device) {
       hovertemplate: `median step while the recorder was off<br><b>${ms(baseline)}</b><extra></extra>`,
     });
   }
-  if (device) traces.push(...stacked(rows, ON_DEVICE, across, "y2"));
+  if (onDevice.length) traces.push(...stacked(onDevice, ON_DEVICE, across, "y2"));
   return traces;
 }
 
@@ -366,4 +366,65 @@ function memoryFigure(device, levels, peak) {
     };
   };
   return figure(`Memory of ${device} over time`, 280, make);
+}
+
+/* One lane for each counter, over the time of the steps; a line between two steps. */
+function countersFigure({ parts, lanes, count }) {
+  const place = (i) => 1 - (i + 1) / lanes.length;
+  const times = parts.begin_ms.flatMap((begin, i) => [begin, parts.end_ms[i]]);
+  const twice = (values) => values.flatMap((value) => [value, value]);
+  const begins = parts.step.map((step, i) => (i && step === parts.step[i - 1] ? null : i)).filter(known);
+  const name = (lane) => lane.counter + (known(lane.device) ? `, device ${lane.device}` : "");
+  const height = 0.62 / lanes.length;
+  const make = () => {
+    const layout = {
+      xaxis: axis({ ticksuffix: " ms", showgrid: false, anchor: lanes.length > 1 ? `y${lanes.length}` : "y" }),
+      margin: { l: 8, r: 16, t: 4, b: 30 },
+      shapes: begins.slice(1).map((i) => ({
+        type: "line",
+        x0: parts.begin_ms[i],
+        x1: parts.begin_ms[i],
+        yref: "paper",
+        y0: 0,
+        y1: 1,
+        line: { color: colour("line"), width: 1 },
+      })),
+      annotations: lanes.map((lane, i) => ({
+        text: name(lane).replace(/</g, "&lt;"),
+        x: 0,
+        xref: "paper",
+        xanchor: "left",
+        y: place(i) + height,
+        yref: "paper",
+        yanchor: "bottom",
+        showarrow: false,
+        font: { size: 11, color: colour("ink") },
+      })),
+    };
+    const traces = lanes.map((lane, i) => {
+      const number = i ? i + 1 : "";
+      layout[`yaxis${number}`] = axis({ domain: [place(i), place(i) + height], nticks: 3, rangemode: "tozero" });
+      return {
+        type: "scatter",
+        mode: "lines",
+        x: times,
+        y: twice(lane.mean),
+        yaxis: `y${number}`,
+        line: { color: colour("accent"), width: 1.25 },
+        hovertemplate: twice(parts.step).map(
+          (step) => `%{x:.4~g} ms<br><b>%{y:.4~g}</b><extra>${stepLabel(step)}</extra>`,
+        ),
+      };
+    });
+    return { traces, layout };
+  };
+  return el(
+    "div",
+    { class: "counters" },
+    el("h3", null, "Counters during the steps"),
+    figure("What each counter was during the steps, in lanes", 34 + 62 * lanes.length, make),
+    count > lanes.length
+      ? el("p", { class: "muted" }, `${lanes.length} of ${count}: perfhooks show --table counters has all.`)
+      : null,
+  );
 }

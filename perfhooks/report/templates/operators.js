@@ -14,6 +14,7 @@ function operatorColumns(extra) {
     { key: "self_cpu_bytes", label: "Host memory", kind: "bytes", title: of("host memory") },
     { key: "self_device_bytes", label: "Device memory", kind: "bytes", title: of("device memory") },
     { key: "flops", label: "Flops", kind: "flops", title: of("flops") },
+    ...rateColumns(),
   ];
 }
 
@@ -25,19 +26,21 @@ function frameLink(by, what, frames) {
   return frames.has(name) ? el("a", { href: address("flame", { at: name }), title: what }, shown) : shown;
 }
 
-function behindTable(title, by, rows, frames) {
+function behindTable(title, by, rows, frames, explanation) {
   const onDevice = rows.some((row) => row.self_device_ms > 0);
   const time = (row) => (onDevice ? row.self_device_ms : row.self_cpu_ms);
+  const whole = rows.reduce((sum, row) => sum + (time(row) || 0), 0);
   const lines = rows.map((row) =>
     el(
       "tr",
       null,
       el("td", { class: "name" }, frameLink(by, row.what, frames)),
       el("td", { class: "num" }, `${grouped(row.count, 0)} ×`),
-      el("td", { class: "num" }, ms(time(row))),
+      el("td", { class: "num" }, explanation ? percent(whole ? time(row) / whole : 0) : ms(time(row))),
     ),
   );
-  const head = `${title}, ${onDevice ? "self device" : "self host"}`;
+  const of = explanation ? ` in ${explanation.steps}, share of these` : "";
+  const head = `${title}, ${onDevice ? "self device" : "self host"}${of}`;
   return el("table", { class: "behind" }, el("caption", null, head), el("tbody", null, lines));
 }
 
@@ -53,7 +56,9 @@ function behindOperators(details) {
     return el(
       "div",
       { class: "pair" },
-      tables.filter(([, , some]) => some.length).map(([title, by, some]) => behindTable(title, by, some, frames)),
+      tables
+        .filter(([, , some]) => some.length)
+        .map(([title, by, some]) => behindTable(title, by, some, frames, details.explanation)),
     );
   };
 }
@@ -61,9 +66,11 @@ function behindOperators(details) {
 function operatorsSection(details) {
   const tables = details.operators;
   if (!tables || !height(tables.name)) return null;
+  const onDevice = rowsOf(tables.name).some((row) => row.self_device_ms > 0);
+  const byShape = details.explanation ? `By shape, ${details.explanation.steps}` : "By shape";
   const extra = {
     name: ["By name", []],
-    shapes: ["By shape", [{ key: "input_shapes", label: "Input shapes", kind: "name" }]],
+    shapes: [byShape, [{ key: "input_shapes", label: "Input shapes", kind: "name" }]],
     step: ["By step", [{ key: "step", label: "Step", kind: "count" }]],
   };
   const groups = {};
@@ -76,12 +83,13 @@ function operatorsSection(details) {
     "Operators",
     "What torch ran, summed over all recorded steps: on the host, and the device work it launched. Click one to see " +
       "its costliest shapes, lines and modules.",
+    (details.limits || []).map((sentence) => el("p", { class: "lead" }, sentence)),
     dataTable({
       id: "operators",
       caption: "Operators",
       groups,
       group: "name",
-      sort: { key: "self_cpu_ms", descending: true },
+      sort: { key: onDevice ? "self_device_ms" : "self_cpu_ms", descending: true },
       search: "Search operators",
       limit: 14,
       open: behindOperators(details),

@@ -65,13 +65,19 @@ function stats(window_, details, rank) {
   const spread = [Math.min(...walls), Math.max(...walls)];
   const step = mean.wall_ms;
   const found = [];
+  const idle = (rank.cost || {}).idle_step_ms;
+  const isFar = rank.is_far;
+  if (isFar) found.push(stat(ms(idle), "a step when nobody records, the median"));
   if (known(step)) {
+    const what = isFar ? "a recorded step" : "a step";
     const label =
       walls.length > 1
-        ? `a step: the mean of ${walls.length}, ${ms(spread[0])} to ${ms(spread[1])}`
+        ? `${what}: the mean of ${walls.length}, ${ms(spread[0])} to ${ms(spread[1])}`
         : steps.without_steps
           ? "from start to stop: nobody said what a step is"
-          : "the step";
+          : isFar
+            ? "the recorded step"
+            : "the step";
     found.push(stat(ms(step), label + otherSteps(steps)));
   }
   const named = PARTS.filter(([key]) => key !== "other_ms" && known(mean[key])).sort(
@@ -86,15 +92,17 @@ function stats(window_, details, rank) {
     found.push(stat(percent(mean[named[0]] / mean.wall_ms), verbs[named[1]] || `of it in ${named[1]}`));
   const wait = waited(window_, rank);
   if (wait >= 0.05) found.push(stat(percent(wait), "of it waiting for other ranks", (DEFINITIONS.Ranks || {}).wait));
-  if (known(mean.busy_share)) found.push(stat(percent(mean.busy_share), "device busy", (DEFINITIONS.Steps || {}).busy));
-  const cost = rank.cost || {};
-  if (known(cost.idle_step_ms) && known(step)) {
-    const added = step / cost.idle_step_ms - 1;
+  const busy = (DEFINITIONS.Steps || {})["device busy, idle"];
+  if (known(mean.busy_share)) found.push(stat(percent(mean.busy_share), "device busy", busy));
+  const why = rowsOf((details.device || {}).parts).find((row) => row.kind === "idle");
+  if (why && why.ms >= 0.05 * step) found.push(stat(percent(why.ms / step), `device idle: ${why.part}`, busy));
+  if (known(idle) && known(step) && !isFar) {
+    const added = step / idle - 1;
     // steps that differ more among themselves than from the others prove nothing
-    const certain = spread[1] - spread[0] < Math.max(step - cost.idle_step_ms, 0.1 * step);
+    const certain = spread[1] - spread[0] < Math.max(step - idle, 0.1 * step);
     found.push(
       stat(
-        ms(cost.idle_step_ms),
+        ms(idle),
         certain && Math.abs(added) < 0.01
           ? "when not recorded: recording cost less than 1%"
           : certain && added > 0
@@ -227,12 +235,8 @@ function findingItem(finding, links) {
   );
 }
 
-function isBusy(finding) {
-  return finding.rule === "busy-machine";
-}
-
 function weight(finding) {
-  return isBusy(finding) ? Number.MAX_VALUE : finding.gain_ms || finding.concerns_ms || 0;
+  return finding.doubts_others ? Number.MAX_VALUE : finding.gain_ms || finding.concerns_ms || 0;
 }
 
 function findings(details) {
@@ -274,9 +278,9 @@ function findings(details) {
 }
 
 /* What makes every time of the window doubtful is said before them. */
-function busyLine(details) {
-  const found = ((details.findings || {}).rows || []).find(isBusy);
-  return found ? el("p", { class: "busy-line" }, `${found.title} All times below are longer than it needs.`) : null;
+function busyLines(details) {
+  const found = ((details.findings || {}).rows || []).filter((finding) => finding.doubts_others);
+  return found.map((finding) => el("p", { class: "busy-line" }, finding.title));
 }
 
 function overview(window_, details, rank) {
@@ -293,25 +297,25 @@ function overview(window_, details, rank) {
     box.append(...[none, slowLine()].filter(Boolean));
     return box;
   }
-  box.append(...[busyLine(details), stats(window_, details, rank), slowLine()].filter(Boolean));
+  const lines = [...busyLines(details), stats(window_, details, rank), explanationLine(details, rank), slowLine()];
+  box.append(...lines.filter(Boolean));
   const whole = usual.reduce((sum, row) => sum + row.wall_ms, 0) / usual.length;
-  const span = usual.reduce((sum, row) => sum + (row.device_span_ms || 0), 0) / usual.length;
   const hosted = presentParts(rows, PARTS).length > 0;
-  const traced = presentParts(rows, ON_DEVICE.slice(0, 3)).length > 0;
+  const onDevice = rowsOf((details.device || {}).steps);
+  const usualOnDevice = usualSteps({ ...steps, rows: (details.device || {}).steps });
   const cost = rank.cost || {};
   const left = el(
     "div",
     { class: "where-time" },
     el("h2", null, "Where the step goes"),
-    hosted || traced ? stepsFigure(rows, hosted ? cost.idle_step_ms : null) : null,
+    hosted || onDevice.length ? stepsFigure(rows, onDevice, hosted ? cost.idle_step_ms : null) : null,
     el(
       "div",
       { class: "pair" },
       hosted ? sharesTable("Host", usual, PARTS, whole, "ms a step") : null,
-      traced
-        ? sharesTable("Device", usual, ON_DEVICE, span, `ms a step, of ${ms(span)} from first to last work`)
-        : null,
+      onDevice.length ? sharesTable("Device", usualOnDevice, ON_DEVICE, whole, "ms a step") : null,
     ),
+    details.counters ? countersFigure(details.counters) : null,
   );
   box.append(el("div", { class: "split" }, left, findings(details)));
   const doubts =

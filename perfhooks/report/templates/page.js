@@ -11,6 +11,7 @@ const LABELS = {
   categories: "Kinds of work",
   operators: "Operators",
   kernels: "Kernels",
+  device: "Device time",
   gaps: "Gaps",
   flame: "Flame graph",
   functions: "Functions",
@@ -125,7 +126,7 @@ function show() {
   }
   const window_ = DATA.windows[chosen.window];
   const rank = currentRank(window_);
-  const details = window_.details[String(rank.rank)];
+  const details = withExplanation(window_, window_.details[String(rank.rank)]);
   const lost = (DATA.lost || []).map((each) =>
     el("p", { class: "doubt" }, `The process ended while it recorded ${each}; that window is lost.`),
   );
@@ -147,6 +148,7 @@ function show() {
     categoriesSection,
     operatorsSection,
     kernelsSection,
+    deviceSection,
     gapsSection,
     flameSection,
     functionsSection,

@@ -2,25 +2,28 @@
 
 const meaning = (group, term) => (DEFINITIONS[group] || {})[term];
 
+// the classes of the table of kernels, in the words of the field
+const className = (name) => (name === "set" ? "memset" : name);
+
 function kernelsSection(details) {
   if (!details.kernels) return null;
   const of = (term) => meaning("Kernels", term);
   const columns = [
     { key: "name", label: "Kernel", kind: "name", show: kernelName },
-    { key: "class", word: true, label: "Class", kind: "text", title: of("class") },
+    { key: "class", word: true, label: "Class", kind: "text", show: className, title: of("class") },
     { key: "count", label: "Count", kind: "count" },
     { key: "total_ms", label: "Total, ms", kind: "ms", bar: true, title: of("total") },
     { key: "mean_ms", label: "Mean, ms", kind: "ms" },
     { key: "max_ms", label: "Max, ms", kind: "ms" },
+    ...rateColumns(),
     { key: "occupancy_percent", label: "Occupancy, %", kind: "percent", title: of("occupancy") },
     { key: "gap_before_ms", label: "Gap before, ms", kind: "ms", title: of("gap before") },
     { key: "operators", label: "Launched by", kind: "text", title: of("launched by") },
   ];
   const classes = rowsOf(details.kernels.classes);
   const whole = classes.reduce((sum, each) => sum + each.total_ms, 0);
-  const lead =
-    `What the device ran: ` +
-    `${classes.map((each) => `${each.class} ${percent(each.total_ms / whole)}`).join(", ")} of ${ms(whole)}.`;
+  const shares = classes.map((each) => `${className(each.class)} ${percent(each.total_ms / whole)}`);
+  const lead = `What the device ran: ${shares.join(", ")} of ${ms(whole)}.`;
   return section(
     "kernels",
     "Kernels",
@@ -83,7 +86,10 @@ function functionsSection(details) {
   return section(
     "functions",
     "Python functions",
-    "What each Python function took, without and with the functions that it called, over all recorded steps.",
+    explanationLead(
+      details,
+      "What each Python function took, without and with the functions that it called, over all recorded steps.",
+    ),
     dataTable({
       id: "functions",
       key: "function",
@@ -100,12 +106,12 @@ function functionsSection(details) {
 function flameSection(details) {
   const flames = details.flames;
   if (!flames || !Object.keys(flames).length) return null;
-  const frames = (details.subject || {}).python_frames;
+  const frames = (details.subject || {}).python_frames || details.explanation;
   const lead = frames
     ? "Wider is longer; what is below was called by what is above. Click a frame to look closer, click it again " +
       "to go back."
-    : "Labels, operators and kernels. Record with_stack=True to see the lines of Python around them.";
-  return section("flame", "Flame graph", lead, flameGraph(flames, "flame"));
+    : "Labels, operators and kernels; lines of Python as well with " + details.subject.stacks_by + ".";
+  return section("flame", "Flame graph", explanationLead(details, lead), flameGraph(flames, "flame"));
 }
 
 function modulesSection(details) {
@@ -128,7 +134,10 @@ function modulesSection(details) {
   return section(
     "modules",
     "Modules",
-    "The tree of modules in the order of their first calls; a row includes the rows below it.",
+    explanationLead(
+      details,
+      "The tree of modules in the order of their first calls; a row includes the rows below it.",
+    ),
     dataTable({
       id: "modules",
       caption: "Modules",
@@ -262,22 +271,24 @@ function meansColumns(first) {
     ...first,
     { key: "wall_ms", label: "Step, ms", kind: "ms", bar: true, title: "mean over the recorded steps" },
     ...PARTS.map(part),
-    { key: "busy_ms", label: "Device busy, ms", kind: "ms" },
+    { key: "device_busy_ms", label: "Device busy, ms", kind: "ms" },
     { key: "exposed_comm_ms", label: "Exposed comm, ms", kind: "ms" },
-    { key: "idle_ms", label: "Idle, ms", kind: "ms" },
+    { key: "device_idle_ms", label: "Idle, ms", kind: "ms" },
   ];
 }
 
 // every column of the table of steps besides its number, kind, wall time and host parts; term: the word in DEFINITIONS
 const STEP_COLUMNS = [
+  { key: "device_busy_ms", label: "Device busy, ms", kind: "ms", term: "device busy, idle" },
+  { key: "device_idle_ms", label: "Device idle, ms", kind: "ms", term: "device busy, idle" },
   { key: "device_span_ms", label: "Device span, ms", kind: "ms", term: "device span" },
-  { key: "busy_ms", label: "Device busy, ms", kind: "ms", term: "busy" },
+  { key: "busy_ms", label: "Own work, ms", kind: "ms", term: "own work" },
   { key: "compute_ms", label: "Compute, ms", kind: "ms", term: "compute" },
   { key: "comm_ms", label: "Communication, ms", kind: "ms", term: "communication" },
   { key: "exposed_comm_ms", label: "Exposed comm, ms", kind: "ms", term: "exposed communication" },
   { key: "exposed_copy_ms", label: "Exposed copies, ms", kind: "ms", term: "exposed copies" },
   { key: "other_work_ms", label: "Other work, ms", kind: "ms", term: "other steps' work" },
-  { key: "idle_ms", label: "Idle, ms", kind: "ms", term: "idle" },
+  { key: "idle_ms", label: "Idle in the span, ms", kind: "ms", term: "idle in the span" },
   { key: "sync_ms", label: "Syncs, ms", kind: "ms", term: "syncs" },
   { key: "ops", label: "Operators", kind: "count" },
   { key: "launches", label: "Launches", kind: "count" },
@@ -285,6 +296,10 @@ const STEP_COLUMNS = [
   { key: "syncs", label: "Syncs", kind: "count", term: "syncs" },
   { key: "allocated_peak_mb", label: "Peak memory, MB", kind: "number", term: "peak memory" },
   { key: "alloc_count", label: "Allocations", kind: "count" },
+  { key: "tflop", label: "TFLOP", kind: "number", term: "TFLOP" },
+  { key: "mfu_percent", label: "MFU, %", kind: "percent", term: "MFU, HFU" },
+  { key: "hfu_percent", label: "HFU, %", kind: "percent", term: "MFU, HFU" },
+  { key: "known_percent", label: "Of which known, %", kind: "percent", term: "of which known" },
 ];
 
 function stepsSection(details) {

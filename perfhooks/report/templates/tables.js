@@ -77,6 +77,17 @@ function opener(value, isOpen, click) {
 const sortName = (sort) => (sort && sort.key ? `${sort.descending ? "-" : ""}${sort.key}` : null);
 const sortOf = (name) => ({ key: name.replace(/^-/, ""), descending: name.startsWith("-") });
 
+// how fast something was and how far from its limit; nothing of it where no shapes were recorded
+function rateColumns() {
+  const of = (term) => meaning("Limits", term);
+  return [
+    { key: "tflops_per_s", label: "TFLOP/s", kind: "number", title: of("TFLOP/s") },
+    { key: "gb_per_s", label: "GB/s", kind: "number", title: of("GB/s") },
+    { key: "limit_percent", label: "Of its limit, %", kind: "percent", title: of("of its limit") },
+    { key: "limit", word: true, label: "Limit", kind: "text", title: of("limit") },
+  ];
+}
+
 // columns: [{key, label, kind, title, bar, word, show, node}]; those without any value, or number but 0, are left out;
 // id names the table in addresses, key the column by which they name a row, open(row) makes what a click on it shows
 function dataTable({ id, key = "name", open, ...given }) {

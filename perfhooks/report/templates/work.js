@@ -49,6 +49,75 @@ function categoriesSection(details) {
   );
 }
 
+const COLOURS = {
+  compute: "compute",
+  communication: "exposed-comm",
+  copy: "exposed-copy",
+  set: "exposed-copy",
+  other: "other-work",
+  idle: "idle",
+};
+
+/* The device's time in a usual step: one bar, and its parts in words. */
+function deviceSection(details) {
+  const device = details.device;
+  if (!device) return null;
+  const of = (term) => meaning("Device time", term);
+  const parts = rowsOf(device.parts);
+  const whole = parts.reduce((sum, row) => sum + row.ms, 0);
+  const word = (row) => (row.kind === "idle" ? `idle, ${row.part}` : row.part);
+  const said = parts.map((row) => `${word(row)} ${percent(row.ms / whole)}`);
+  const bar = el(
+    "div",
+    { class: "share-bar" },
+    el("span", { class: "muted" }, `A step, ${ms(whole)}`),
+    el(
+      "div",
+      { class: "share-track parted", role: "img", "aria-label": said.join(", ") },
+      parts.map((row, place) =>
+        el("i", {
+          title: `${said[place]}, ${ms(row.ms)}`,
+          style: { "flex-grow": row.ms / whole, background: `var(--part-${COLOURS[row.kind]})` },
+        }),
+      ),
+    ),
+  );
+  const queue = device.queue || {};
+  const line =
+    `Launched and not begun: nothing for ${percent(queue.empty)} of the time, up to 10 launches for ` +
+    `${percent(queue["up to 10"])}, more for ${percent(queue.more)}, a full queue for ${percent(queue.full)}.`;
+  const idle = rowsOf(device.idle);
+  const columns = [
+    ...(idle.some((row) => known(row.device)) ? [{ key: "device", label: "Device", kind: "count" }] : []),
+    { key: "cause", label: "Idle for", kind: "text", title: of("idle for") },
+    { key: "place", label: "Where in the step", kind: "text", word: true, title: of("where in the step") },
+    { key: "name", label: "In", kind: "name", title: of("in, line") },
+    { key: "line", label: "Line", kind: "name", show: frameName, title: of("in, line") },
+    { key: "idle_ms", label: "Idle, ms", kind: "ms", bar: true, title: of("idle") },
+    { key: "percent", label: "Of the step, %", kind: "percent" },
+  ];
+  const chip = (_, row) =>
+    el(
+      "span",
+      null,
+      el("i", { class: "chip", style: { background: `var(--part-${COLOURS[row.kind]})` } }),
+      word(row),
+    );
+  const partColumns = [
+    { key: "part", label: "Part", kind: "text", node: chip, title: of("part") },
+    { key: "ms", label: "A step, ms", kind: "ms", bar: true },
+  ];
+  return section(
+    "device",
+    "Device time",
+    "What the devices did in a usual step, and why they idled; the parts sum to the step.",
+    bar,
+    el("p", { class: "muted", title: of("queue") }, line),
+    dataTable({ id: "device-parts", caption: "Parts", columns: partColumns, rows: parts }),
+    idle.length ? dataTable({ id: "idle", caption: "Idle time", columns, rows: idle }) : null,
+  );
+}
+
 function gapsSection(details) {
   const rows = rowsOf(details.gaps);
   if (!rows.length) return null;
@@ -57,15 +126,15 @@ function gapsSection(details) {
     { key: "step", label: "Step", kind: "count" },
     { key: "start_ms", label: "From, ms", kind: "ms", title: of("from") },
     { key: "gap_ms", label: "Gap, ms", kind: "ms", bar: true, title: of("gap") },
-    { key: "line", label: "Line", kind: "name", show: frameName, title: of("line, label, operator, call") },
-    { key: "label", label: "Label", kind: "name", title: of("line, label, operator, call") },
-    { key: "operator", label: "Operator", kind: "name", title: of("line, label, operator, call") },
-    { key: "call", label: "Call", kind: "name", title: of("line, label, operator, call") },
+    { key: "cause", label: "Most of it for", kind: "text", title: of("most of it for") },
+    { key: "cause_ms", label: "Of it, ms", kind: "ms", title: of("most of it for") },
+    { key: "name", label: "In", kind: "name", title: of("in, line") },
+    { key: "line", label: "Line", kind: "name", show: frameName, title: of("in, line") },
   ];
   return section(
     "gaps",
     "Longest gaps",
-    `When no device worked for longest, ${ms(rows[0].gap_ms)} at once, and what the host did for most of that time.`,
+    `When no device worked for longest, ${ms(rows[0].gap_ms)} at once, and why.`,
     dataTable({ id: "gaps", caption: "Longest gaps", columns, rows, sort: { key: "gap_ms", descending: true } }),
   );
 }

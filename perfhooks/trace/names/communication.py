@@ -45,8 +45,16 @@ LIBRARIES: Final = (
     Library("msccl", r"(?<![a-z])msccl", "https://github.com/microsoft/mscclpp, https://github.com/Azure/msccl"),
     Library(
         "deep_ep",
-        r"^(?:\w+ )*(?:deep_ep|ep)::(?!layout)",
-        "https://github.com/deepseek-ai/DeepEP: csrc/kernels; its traces in https://github.com/deepseek-ai/profile-data",
+        r"^[^<(]*(?<!\w)(?:(?:deep_)?ep::(?!.*layout)|hybrid_ep::\w*(?:dispatch|combine|sync))|^_ZN(?:\d+\w+?)?7deep_ep(?!6layout)",
+        "https://github.com/deepseek-ai/DeepEP: csrc/kernels; its traces, where it is ``dpsk::ep``, in "
+        "https://github.com/deepseek-ai/profile-data",
+        "all_to_all",
+    ),
+    Library(
+        "moe_all_to_all",
+        r"moe(?:A2A(?:Dispatch|Combine)|AllToAll)Kernel",
+        "https://github.com/NVIDIA/TensorRT-LLM: cpp/tensorrt_llm/kernels/communicationKernels/moeAlltoAllKernels.cu, "
+        "fusedMoeCommKernels.cu; the same in https://github.com/flashinfer-ai/flashinfer",
         "all_to_all",
     ),
     Library(

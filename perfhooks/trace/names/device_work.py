@@ -10,42 +10,22 @@ _PLAIN_CORES: Final = r"sgemm|scudnn|simt_s|_f32f32_f32f32_f32|(?:dgrad|wgrad)\w
 _TENSOR_CORES: Final = r"tf32|tensorop|wmma|tensor\d|[sh](?:884|1688|16816|161616)|[hsi]mma|bf16|_f16|half|fp16|16f"
 FLOAT32_GEMM: Final = rf"^(?!.*(?:{_TENSOR_CORES})).*(?:{_PLAIN_CORES})"
 """A product or a convolution of float32 on plain cores."""
+OF_TORCH: Final = r"\bat::native\b"
+"""torch's own kernels."""
+TF32: Final = r"tf32|tensorop_s1688|xf32|_S_MX_"
+"""One of float32 on tensor cores, or on AMD's matrix cores, which round it."""
 HALF: Final = r"b?f16|fp16|half|[sh](?:16816|161616)|h(?:884|1688)"
 """A GEMM on tensor cores of numbers of two bytes."""
 UNALIGNED: Final = rf"^(?!.*(?:simt|d884)).*(?:(?:{HALF}).*align[124]\b|(?:s1688|tf32).*align[12]\b)"
 """A GEMM on tensor cores that loads fewer numbers at once than are 16 bytes; double precision has no other kernels."""
 LAYOUT: Final = r"nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|^batched_transpose_\d+x\d+"
 """Turns images between channels first and channels last, in cuDNN and MIOpen."""
-TRITON: Final = r"^triton_"
-"""What torch.compile made."""
-
-CATEGORIES: Final = (
-    ("optimizer", r"(?:fused|multi_tensor)\w*(?:adam|sgd|adagrad|lamb|lion)|adam_?functor"),
-    ("attention", r"flash|fmha|attn|attention|sdpa|\bmha_"),
-    ("normalisation", r"(?:batch|layer|group|instance|rms)_?norm|\bbn_(?:fw|bw)|welford"),
-    ("copies", rf"catarray|direct_copy|batched_transpose_|{TRITON}\w*copy"),
-    (
-        "convolution",
-        r"conv(?!ert)|[wd]grad|fprop|winograd|igemm_|implicit_?gemm|[sh]cudnn|nchwtonhwc|nhwctonchw|subtensorop|im2col",
-    ),
-    (
-        "gemms",
-        rf"(?<!fb)gemm|gemv|cutlass|cijk_|nvjet|matmul|cublas|\bbmm_|dot_kernel|splitkreduce|{TRITON}tem_",
-    ),
-    (
-        "reduction",
-        r"reduce_?(?:kernel|segments)|softmax|arg(?:max|min)|cum(?:sum|prod)|scan_|sort|topk|_pool(?!ed)|nll_loss|norm_ker",
-    ),
-    ("reduction", rf"{TRITON}(?:red|per)_|cross_entropy"),
-    (
-        "elementwise",
-        rf"elementwise|pointwise|{TRITON}poi_|multi_tensor_apply|dropout|[gr]elu|silu|fillfunctor|rotary|act_and_mul",
-    ),
-)
-"""What kind of work a kernel is, searched for in small letters; the first that is found decides."""
-
 COPY: Final = re.compile(r"\b([HDAP]to[HDAP])\b(?:.*\((\w+) -> (\w+)\))?")
 """``Memcpy HtoD (Pageable -> Device)``; the kinds are those of CUPTI's and ROCm's activity records."""
+WITHIN_DEVICE: Final = "DtoD"
+"""A kind of copy that crosses no link."""
+BETWEEN_HOSTS: Final = "HtoH"
+"""A kind that torch's next recorder writes as CUPTI's number, 9: it has words for the others alone."""
 TO_DEVICE: Final = re.compile(r"HtoD|HostToDevice")
 PAGEABLE: Final = r"\bHtoD\b.*\(Pageable -> "
 UNPINNED: Final = r"\bHtoD\b.*\((?:Pageable|Host) -> "

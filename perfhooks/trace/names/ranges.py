@@ -27,8 +27,32 @@ LEAF: Final = "torch::autograd::AccumulateGrad"
 BACKWARD_CLASS: Final = r"([A-Z]\w*?)Backward\d*$"
 """What a node is called after: ``AddmmBackward0`` is that of ``addmm``."""
 
+CHECKPOINT: Final = "CheckpointFunctionBackward"
+"""The node of torch's own checkpoint of activations, which computes the forward pass again (``use_reentrant=True``)."""
+
 MODULE: Final = "nn.Module: "
 """The call of a module, where stacks were recorded; its class and a number follow."""
+
+AROUND_MODELS: Final = frozenset(
+    (
+        *("OptimizedModule", "GraphModule", "DataParallel", "DistributedDataParallel", "FullyShardedDataParallel"),
+        *("DeepSpeedEngine", "DistributedModelParallel", "ShardedDataParallel", "FlattenParamsWrapper"),
+        *("CheckpointWrapper", "AveragedModel", "Float16Module", "_FabricModule", "_LightningModuleWrapperBase"),
+        *("LightningDistributedModule", "MMDistributedDataParallel", "MMFullyShardedDataParallel", "MMDataParallel"),
+    )
+)
+"""Modules that torch, torch.compile and frameworks put around a model: the model is what they call."""
+SHARDED: Final = "FSDP"
+"""What ``fully_shard`` puts before the name of a class."""
+
+
+def class_of_module(name: str) -> str:
+    """The class of a module as the recorder numbers it: ``Linear_3`` is a ``Linear``."""
+    return name.rpartition("_")[0] or name
+
+
+GARBAGE: Final = "Python GC"
+"""A collection of garbage, which torch writes as if it were a frame where ``record_python_gc_info`` asks for it."""
 
 COMPILED_REGION: Final = "Torch-Compiled Region"
 """A call of what torch.compile made, from the outside: it holds all that follows in `COMPILED`, forward only."""
@@ -46,6 +70,9 @@ LIGHTNING: Final = "[pl][profile]"
 _BEGINNINGS: Final = (STEP_MARK, "Optimizer.", "enumerate(DataLoader)", COMPILED_REGION, "##", "[pl]")
 AROUND_OPERATORS: Final = f"^(?:{'|'.join(map(re.escape, _BEGINNINGS))})"
 """Ranges around operators, which old traces write as if they were operators."""
+
+NOT_OPERATORS: Final = rf"(?:{'|'.join(map(re.escape, (STEP_MARK, 'Optimizer.', LOADER, '## ', LIGHTNING)))})"
+"""Ranges that torch 1.8 and 1.9 wrote as operators, and that are labels since."""
 
 MEMORY: Final = "[memory]"
 """Memory that was allocated or released: the instant in a trace, and the row of torch's table for what happened while

@@ -9,6 +9,8 @@ RUNTIME: Final = r"(?:cuda|hip|cu|hsa_|ze|musa|mu|cnrt|acl|rt)[A-Z_]\w*$"
 """Any call, as a whole name: ``cudaLaunchKernel``, ``hsa_amd_memory_async_copy``."""
 LAUNCH: Final = re.compile(r"launch(?!hostfunc)", re.IGNORECASE)
 """Asks for a kernel or a graph; a function of the host that is launched is neither."""
+GRAPH: Final = re.compile(r"GraphLaunch", re.IGNORECASE)
+"""Asks for a graph: one launch for all of its nodes."""
 CAPTURE: Final = re.compile(r"Stream(Begin|End)Capture", re.IGNORECASE)
 """Begins or ends the recording of a graph: ``cudaStreamBeginCapture_v10000``, ``cuStreamBeginCaptureToGraph``, ..."""
 

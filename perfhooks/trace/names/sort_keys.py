@@ -41,16 +41,20 @@ _MEANING: Final[dict[str, dict[str, str]]] = {
 """By table, what each of torch's keys is among its columns; a mean is a column by a number of calls."""
 
 
+_RATES: Final = ("tflops_per_s", "gb_per_s", "flops_per_byte", "limit_percent", "limit")
+
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "operators": (
         *("name", "kind", "count", "self_cpu_ms", "cpu_ms", "exclusive_cpu_ms", "self_device_ms", "device_ms"),
         *("self_cpu_bytes", "cpu_bytes", "self_device_bytes", "device_bytes", "flops"),
+        *_RATES,
     ),
     "labels": ("name", "own", "calls", "total_ms", "mean_ms", "self_ms", "percent", "device_ms"),
     "functions": ("function", "calls", "self_ms", "total_ms", "mean_ms", "file", "line"),
     "kernels": (
         *("device", "name", "class", "count", "total_ms", "mean_ms", "min_ms", "max_ms", "occupancy_percent"),
         *("gap_before_ms", "gap_after_ms", "operators"),
+        *_RATES,
     ),
 }
 """By table, the columns that its file has; the tables themselves take polars, which a handler must not import."""

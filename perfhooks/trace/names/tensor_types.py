@@ -25,6 +25,8 @@ _TYPES: Final = {
 }
 """By torch's name: the bytes of one element, and how it is spelled, less ``c10::``."""
 
+SIZES: Final = {name: size for name, (size, _) in _TYPES.items()}
+"""The bytes of one element, by torch's name."""
 SPELLINGS: Final = {
     f"{namespace}{spelling}": name
     for name, (_, spellings) in _TYPES.items()
@@ -32,7 +34,7 @@ SPELLINGS: Final = {
     for namespace in ("", "c10::")
 }
 """Every spelling and what torch calls the type."""
-_SIZES: Final = {spelling.lower(): _TYPES[name][0] for spelling, name in SPELLINGS.items()}
+_SPELLED: Final = {spelling.lower(): _TYPES[name][0] for spelling, name in SPELLINGS.items()}
 
 TENSORS: Final = "TensorList"
 GENERIC: Final = "GenericList"
@@ -49,4 +51,4 @@ def short(spelled: str) -> str:
 
 def size(spelled: str | None) -> int | None:
     """The bytes of one element, in whatever letters its type is spelled; None for what is no type of a tensor."""
-    return _SIZES.get(spelled.lower()) if spelled else None
+    return _SPELLED.get(spelled.lower()) if spelled else None

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.nesting import device
+from perfhooks.trace.nesting import device, host
+from perfhooks.trace.nesting.slices import nearest
 from perfhooks.trace.once import once
 
 if TYPE_CHECKING:
@@ -165,13 +166,33 @@ def lines(trace: Trace, rows: Ints, owners: Owners = (), *, otherwise: bool = Fa
 
 def of_rows(trace: Trace, rows: Ints, owners: Owners = ()) -> tuple[list[str], Ints]:
     """The same for many slices: the distinct lines, and for each slice the place of its line among them, or -1."""
-    user, library = (_around(trace, rows, each, owners) for each in PREFERENCE[:2])
+    return _numbered(trace, *(_around(trace, rows, each, owners) for each in PREFERENCE[:2]))
+
+
+def at_rows(trace: Trace, rows: Ints, owners: Owners = ()) -> tuple[list[str], Ints]:
+    """The same of what runs itself: a frame is its own line, and where neither user nor library has one, anybody's is.
+
+    Args:
+        trace: any trace; without Python frames there are no lines.
+        rows: slices of the host, in any order, or -1.
+        owners: what the machine that recorded knew.
+    """
+    tree = host.tree(trace)
+    names, parent = trace.name[tree.row], tree.nesting.parent
+    found = [nearest(parent, tree.entry[rows], names_of(trace, each, owners)[names]) for each in PREFERENCE]
+    return _numbered(trace, *(np.append(tree.row, -1)[each] for each in found))
+
+
+def _numbered(trace: Trace, user: Ints, library: Ints, other: Ints | None = None) -> tuple[list[str], Ints]:
+    """What is spoken of the frames of some slices, each text once, and for each slice the place of its text, or -1."""
     names = np.append(trace.name, -1).astype(np.int64) + 1
-    # what is said of a pair of frames depends on their names, and on which of them is the inner one: one number for it
+    other = np.full(len(user), -1) if other is None else np.where((user < 0) & (library < 0), other, -1)
+    # what is said of some frames depends on their names, and on which of them is the inner one: one number for it
     said = 2 * (names[user] * (len(trace.names) + 1) + names[library]) + (library > user)
+    said = np.where(other >= 0, -names[other], said)
     _, first, place = np.unique(said, return_index=True, return_inverse=True)
-    pairs = zip(user[first].tolist(), library[first].tolist(), strict=True)
-    texts = [spoken(trace, *pair) for pair in pairs]
+    frames = zip(user[first].tolist(), library[first].tolist(), other[first].tolist(), strict=True)
+    texts = [spoken(trace, *each) for each in frames]
     known = {text: number for number, text in enumerate(dict.fromkeys(text for text in texts if text))}
     numbers = np.array([known.get(text or "", -1) for text in texts] or [-1], np.int64)
     return list(known), numbers[place]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
 import numpy as np
 
+from perfhooks.labels import GRAPH_REGIONS
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import communication, runtime_calls, torch_rules
 from perfhooks.trace.nesting import captures, host, intervals
@@ -20,6 +22,8 @@ CLASSES: Final = ("compute", "communication", "copy", "set")
 """What work of a device can be."""
 
 _LIMIT: Final = 2**31  # what counts devices fits; a process's number may be anything
+_LONGEST: Final = 200
+"""Letters of what somebody called a part of a graph."""
 _FEW: Final = 0.1
 """Of all slices. Below this share, `holders` nests the slices it is asked about; above it, it asks the tree of all
 slices, which exists already and costs less than nesting that many again."""
@@ -110,6 +114,49 @@ def owners(trace: Trace) -> Ints:
     return owner
 
 
+class Regions(NamedTuple):
+    """What those who recorded CUDA graphs called parts of them."""
+
+    names: list[str]
+    place: Ints
+    """For each of `Trace.device_rows` the place of its name; nearly always -1."""
+    backward: Flags
+    """And whether it has one and is work of the backward pass."""
+
+
+@once
+def regions(trace: Trace) -> Regions:
+    """What parts of CUDA graphs are called, as by ``torch.cuda.graph_annotations.mark_kernels``.
+
+    A graph's kernels share the one call that replays it, so that nothing else tells them apart. torch's next recorder
+    writes the names beside the work; for Kineto's traces perfhooks keeps those of each node in the metadata.
+    """
+    rows = trace.device_rows
+    node = trace.argument("graph_node")[rows]
+    called = np.where(node > 0, trace.argument("region")[rows], -1)
+    texts = intervals.distinct(called[called >= 0])
+    entry = np.where(called >= 0, np.searchsorted(texts, called), -1)
+    backward = (called >= 0) & (trace.argument("autograd_phase")[rows] >= 0)
+    kept = _kept_regions(trace)
+    known = {number: at for at, (_, _, nodes) in enumerate(kept) for number in nodes if number > 0}
+    if known:
+        numbers, place = np.unique(node, return_inverse=True)
+        at = np.array([known.get(number, -1) for number in numbers.tolist()], np.int64)[place.ravel()]
+        entry = np.where(at >= 0, at + len(texts), entry)
+        backward = np.where(at >= 0, np.array([bool(phase) for _, phase, _ in kept])[at], backward)
+    names: dict[str, int] = {}
+    every = [*(str(trace.text(text)) for text in texts.tolist()), *(name for name, _, _ in kept)]
+    numbered = [names.setdefault(name[:_LONGEST], len(names)) for name in every]
+    return Regions(list(names), np.array([*numbered, -1], np.int64)[entry], backward)
+
+
+def _kept_regions(trace: Trace) -> list[tuple[str, str, list[int]]]:
+    try:
+        return msgspec.convert(trace.metadata.get(GRAPH_REGIONS, []), list[tuple[str, str, list[int]]])
+    except msgspec.ValidationError:
+        return []
+
+
 def holders(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
     """For each of some slices of the host, the innermost of the candidates that holds it on its thread, or -1.
 
@@ -178,6 +225,13 @@ def has_launches(trace: Trace) -> bool:
 def wait_calls(trace: Trace) -> Ints:
     """The calls in which the host waits for the device."""
     return trace.chosen(runtime_calls.WAIT.search, Kind.RUNTIME)
+
+
+@once
+def whole_waits(trace: Trace) -> Ints:
+    """Those of them that no other one holds: runtimes report a call and the one that it is made of."""
+    rows = wait_calls(trace)
+    return rows[holders(trace, rows, rows) < 0] if len(rows) else rows
 
 
 @once

@@ -58,6 +58,18 @@ def tree(trace: Trace) -> Tree:
     return Tree(rows, thread, nest(thread, trace.start[rows], trace.end[rows]), entry)
 
 
+@once
+def after(trace: Trace) -> Ints:
+    """For each entry the first one of its thread that begins when it is over, or where those of its thread end."""
+    calls = tree(trace)
+    start, found = trace.start[calls.row], np.arange(1, len(calls.row) + 1)
+    edges = [*np.flatnonzero(np.diff(calls.thread, prepend=-1)).tolist(), len(calls.row)]
+    for first, last in pairwise(edges):
+        begun = first + np.searchsorted(start[first:last], calls.nesting.end[first:last], "left")
+        found[first:last] = np.maximum(found[first:last], begun)  # one without length is not after itself
+    return found
+
+
 def paths(nesting: Nesting, frame: Ints, skipped: Flags) -> Paths:
     """Number the distinct paths, those around a path before it; skipped entries have the path of their parent."""
     deepest = int(nesting.depth.max(initial=0))

@@ -24,13 +24,18 @@ class Arguments(msgspec.Struct, gc=False):
     """Some arguments of an event, in the order of the files; what a struct does not name costs next to nothing."""
 
 
-class Operator(Arguments, gc=False):
-    """Of operators and labels."""
+class Owned(Arguments, gc=False):
+    """Of whatever belongs to an operator or label, as the shadows that labels throw on a stream."""
 
     external: int = msgspec.field(default=-1, name="External id")
+    old_external: int = msgspec.field(default=-1, name="external id")
+
+
+class Operator(Owned, gc=False):
+    """Of operators and labels."""
+
     sequence: int = msgspec.field(default=-1, name="Sequence number")
     forward_thread: int = msgspec.field(default=-1, name="Fwd thread id")
-    old_external: int = msgspec.field(default=-1, name="external id")
 
 
 class ShapedOperator(Operator, gc=False):
@@ -47,32 +52,39 @@ class StridedOperator(ShapedOperator, gc=False):
     strides: msgspec.Raw = msgspec.field(default=NOTHING, name="Input Strides")
 
 
-class Shadow(Arguments, gc=False):
-    """Of the shadows that labels throw on a stream."""
-
-    external: int = msgspec.field(default=-1, name="External id")
-    old_external: int = msgspec.field(default=-1, name="external id")
-
-
-class Launch(Arguments, gc=False):
+class Launch(Owned, gc=False):
     """Of runtime calls."""
 
-    external: int = msgspec.field(default=-1, name="External id")
     correlation: int = msgspec.field(default=-1, name="correlation")
-    old_external: int = msgspec.field(default=-1, name="external id")
 
 
-class Work(Arguments, gc=False):
+class Work(Owned, gc=False):
     """Of kernels, copies and memsets."""
 
-    external: int = msgspec.field(default=-1, name="External id")
     device: int = msgspec.field(default=-1, name="device")
     # a handle in hexadecimal on ROCm's runtime events
     stream: int | str = msgspec.field(default=-1, name="stream")
     correlation: int = msgspec.field(default=-1, name="correlation")
     nbytes: int | str = msgspec.field(default=-1, name="bytes")
     occupancy: float = msgspec.field(default=math.nan, name="est. achieved occupancy %")
-    old_external: int = msgspec.field(default=-1, name="external id")
+    graph_node: int = msgspec.field(default=-1, name="graph node id")
+    region: msgspec.Raw = msgspec.field(default=NOTHING, name="name")
+    original_stream: int = msgspec.field(default=-1, name="original_stream")
+    autograd_phase: msgspec.Raw = msgspec.field(default=NOTHING, name="autograd_phase")  # there is only "backward"
+
+
+class Copy(Work, gc=False):
+    """Of copies; torch's next recorder calls them all ``Memcpy`` and says here which they are."""
+
+    copy_kind: msgspec.Raw = msgspec.field(default=NOTHING, name="copy kind")
+    source_kind: msgspec.Raw = msgspec.field(default=NOTHING, name="src kind")
+    target_kind: msgspec.Raw = msgspec.field(default=NOTHING, name="dst kind")
+
+
+class Set(Work, gc=False):
+    """Of memsets; the same."""
+
+    memory_kind: msgspec.Raw = msgspec.field(default=NOTHING, name="memory kind")
 
 
 class Wait(Arguments, gc=False):
@@ -124,13 +136,17 @@ _OPERATOR: Final = (
     MarkedStruct(b"Input", ShapedOperator),
     MarkedStruct(b"", Operator),
 )
+_WORK: Final[tuple[type[Work], ...]] = (Work, Copy, Set)
 VARIANTS: Final[dict[Kind, tuple[MarkedStruct, ...]]] = {
     Kind.OP: _OPERATOR,
     Kind.ANNOTATION: _OPERATOR,
     Kind.RUNTIME: (MarkedStruct(b"", Launch),),
-    Kind.DEVICE_ANNOTATION: (MarkedStruct(b"", Shadow),),
+    Kind.DEVICE_ANNOTATION: (MarkedStruct(b"", Owned),),
     Kind.SYNC: (MarkedStruct(b"", Wait),),
-    **dict.fromkeys(DEVICE_WORK, (MarkedStruct(_COLLECTIVE, _collective(Work)), MarkedStruct(b"", Work))),
+    **{
+        kind: (MarkedStruct(_COLLECTIVE, _collective(fields)), MarkedStruct(b"", fields))
+        for kind, fields in zip(DEVICE_WORK, _WORK, strict=True)
+    },
 }
 """By kind, the richest first. A struct costs by the number of its fields, used or not: hence the small ones."""
 STRIDED: Final[dict[Kind, tuple[MarkedStruct, ...]]] = VARIANTS | {

@@ -14,6 +14,7 @@ from perfhooks.trace.kinds import NAMED, Kind, Lane, classify, lane
 from perfhooks.trace.model import Column, Doubt, Flows, Instants, Ints, Thread, Trace
 from perfhooks.trace.names.ranges import FORWARD_BACKWARD
 from perfhooks.trace.names.ranges import MEMORY as ALLOCATION
+from perfhooks.trace.reading import next_recorder, old_operators
 from perfhooks.trace.reading.arguments import (
     FIRST_OF_COLLECTIVES,
     MEMORY,
@@ -24,6 +25,7 @@ from perfhooks.trace.reading.arguments import (
     fields,
     parsed,
 )
+from perfhooks.trace.reading.counters import CounterRows
 from perfhooks.trace.reading.events import Event, decode_object
 from perfhooks.trace.reading.recorder_defects import forget_aliased_external_ids
 from perfhooks.trace.reading.typed import Category
@@ -64,9 +66,10 @@ class _Role(enum.IntEnum):
     FLOW = 3
     LABEL = 4
     DAMAGED = 5
+    COUNTER = 6
 
 
-_ROLES: Final = {"X": _Role.SLICE, "i": _Role.INSTANT, "M": _Role.LABEL, "": _Role.DAMAGED}
+_ROLES: Final = {"X": _Role.SLICE, "i": _Role.INSTANT, "M": _Role.LABEL, "C": _Role.COUNTER, "": _Role.DAMAGED}
 
 
 class _Origin(NamedTuple):
@@ -99,6 +102,7 @@ class Columns:
         self._slices = 0
         self._labels: dict[tuple[int | str, int | str], str] = {}
         self._instants: list[Column] = []
+        self._counters = CounterRows()
         self._flows: dict[str, dict[int | str, tuple[int, int]]] = {"s": {}, "f": {}}
 
     def add(self, events: Sequence[Event], start: Ints, good: Flags) -> None:
@@ -133,7 +137,7 @@ class Columns:
 
     def _origin(self, first: Event) -> _Origin:
         origin = self._origin_of(first)
-        if first.cat and origin.role not in (_Role.LABEL, _Role.DAMAGED):
+        if first.cat and origin.role not in (_Role.LABEL, _Role.DAMAGED, _Role.COUNTER):
             kind = Kind(origin.kind) if origin.role == _Role.SLICE else None
             new = Category(frozenset([first.ph]), kind, origin.role == _Role.INSTANT)
             old = self.seen.setdefault(first.cat, new)
@@ -176,6 +180,8 @@ class Columns:
         self._add_flows(events, time, np.flatnonzero((role == _Role.FLOW) & good).tolist())
         for row in np.flatnonzero(role == _Role.LABEL).tolist():
             self._add_label(events[row])
+        for row in np.flatnonzero((role == _Role.COUNTER) & good).tolist():
+            self._counters.add(events[row], int(time[row]))
 
     def _add_arguments(self, slices: Sequence[Event], kind: Column) -> None:
         for each in np.flatnonzero(np.bincount(kind)).tolist():
@@ -234,10 +240,21 @@ class Columns:
         columns = _joined(self._chunks)
         arguments = {name: _joined_argument(parts) for name, parts in self._arguments.items()}
         self._tell_by_name(columns)
+        is_old = old_operators.CATEGORY in self._categories
+        if is_old:
+            old_operators.tell(columns, self._categories[old_operators.CATEGORY], self._names)
+        next_recorder.name_by_arguments(columns, arguments, self._names, list(self._texts)[1:])
+        next_recorder.to_streams(columns, arguments, self._threads)
         forget_aliased_external_ids(columns["kind"], arguments)
         order = np.lexsort((-columns["end"], columns["start"], columns["thread"]))
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
+        columns = {name: column[order] for name, column in columns.items()}
+        given = {name: _moved(place, *pair) for name, pair in arguments.items()}
+        if next_recorder.CALLS & self._categories.keys():
+            next_recorder.number_launches(columns, given)
+        if is_old:
+            old_operators.number(columns, list(self._names), given)
         return Trace(
             path=path,
             metadata=metadata,
@@ -245,10 +262,11 @@ class Columns:
             categories=list(self._categories),
             threads=[Thread(where, pid, tid, self._labels.get((pid, tid), "")) for where, pid, tid in self._threads],
             texts=list(self._texts)[1:],
-            **{name: column[order] for name, column in columns.items()},
-            given={name: _moved(place, *pair) for name, pair in arguments.items()},
+            **columns,
+            given=given,
             instants=self._sorted_instants(),
             flows=self._paired_flows(),
+            counters=self._counters.all(),
             doubts=list(doubts),
         )
 

@@ -16,7 +16,7 @@ from perfhooks.trace.names.communication import texts
 from perfhooks.trace.reading.arguments import STRIDED, VARIANTS
 from perfhooks.trace.reading.columns import Columns, exact_nanoseconds, nanoseconds
 from perfhooks.trace.reading.events import EXACT, MALFORMED, PLAIN, Event, decode_object, salvage
-from perfhooks.trace.reading.source import BLOCK, TornArchiveError, blocks, opened
+from perfhooks.trace.reading.source import BLOCK, OF_PERFETTO, TornArchiveError, blocks, opened
 from perfhooks.trace.reading.typed import OddEventError, TypedEvents
 
 if TYPE_CHECKING:
@@ -45,6 +45,9 @@ _FIRST_EVENT: Final = re.compile(rb"\s*\{")
 _COMPACT_BOUNDARY: Final = re.compile(rb'\}\s*,(?=\s*\{\s*"(?:ph|name|cat|ts|pid|tid|dur|args|id|s)"\s*:)')
 _FIRST_KEY: Final = re.compile(rb'\s*\{\s*("(?:ph|name|cat|ts|pid|tid|dur|args|id|s)")\s*:')
 _EVENT_AHEAD: Final = re.compile(rb'\}\s*,\s*\{[^{}\[\]]*"ph"\s*:')
+_PERFETTO: Final = b"\n"
+"""How a trace in Perfetto's protobuf begins, as torch's next recorder writes it to such names: with a packet (field 1,
+of some length). Text that begins so goes on with a letter or a bracket, and holds no zero."""
 _FRACTION: Final = re.compile(rb'"ts"\s*:\s*\d{13,}\.\d')
 # Above this many microseconds a double no longer tells one nanosecond from the next.
 _DOUBLE_LIMIT: Final = 2.0**43
@@ -175,6 +178,8 @@ class _Reader:
     def _why_not(self, head: bytes) -> str:
         if not head.strip():
             return "it is empty"
+        if head.startswith(_PERFETTO) and b"\0" in head[:_GLANCE]:
+            return OF_PERFETTO
         try:
             msgspec.json.decode(head, type=msgspec.Raw)
         except MALFORMED as error:

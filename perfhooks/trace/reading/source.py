@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from perfhooks.errors import OptionError, TraceError
+from perfhooks.trace.reading.packing import GZIP_MAGIC
 from perfhooks.variables import MAX_UNPACKED_MB
 
 if TYPE_CHECKING:
@@ -29,9 +30,14 @@ the least event that there can be, again and again, would be ten: each costs mem
 OBJECTS_FLOOR: Final = 1 << 20
 """Objects that any archive may hold, however small it is."""
 
-_GZIP_MAGIC: Final = b"\x1f\x8b"
 _PACKED_BLOCK: Final = 1 << 16
 """Bytes to read of an archive at once. What follows a member is copied for each member that begins in them."""
+
+
+OF_PERFETTO: Final = (
+    "it is Perfetto's (.pftrace); export it to a name that ends in .json or .json.gz, and torch writes JSON"
+)
+"""What is said of a trace in a form that is not read."""
 
 
 class TornArchiveError(Exception):
@@ -76,7 +82,7 @@ def blocks(file: IO[bytes], max_unpacked_mb: float | None = None) -> Iterator[by
     """
     limit = _limit(max_unpacked_mb)
     start = file.read(_PACKED_BLOCK)
-    if start.startswith(_GZIP_MAGIC):
+    if start.startswith(GZIP_MAGIC):
         yield from _unpacked(start, file, limit)
         return
     while start:
@@ -117,7 +123,7 @@ def _unpacked(data: bytes, file: IO[bytes], limit: float | None) -> Iterator[byt
             data = file.read(_PACKED_BLOCK)
             packed += len(data)
         if inflater.eof and data:
-            if not data.startswith(_GZIP_MAGIC[: len(data)]):
+            if not data.startswith(GZIP_MAGIC[: len(data)]):
                 raise TornArchiveError("something that is no gzip follows the archive")
             inflater = zlib.decompressobj(wbits=31)
     if not inflater.eof:

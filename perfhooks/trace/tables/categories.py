@@ -10,33 +10,29 @@ import polars as pl
 
 from perfhooks import labels
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.names import device_work, operators, part_names, ranges
+from perfhooks.trace.names import part_names, ranges, work_kinds
 from perfhooks.trace.nesting import device, intervals, parts
 from perfhooks.trace.nesting.grouping import groups, summed
 from perfhooks.trace.nesting.slices import inherited, nest
 from perfhooks.trace.once import once
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from perfhooks.trace.model import Column, Ints, Trace
     from perfhooks.trace.nesting.intervals import Flags
 
-CATEGORIES: Final = (
-    *("gemms", "convolution", "attention", "normalisation", "elementwise", "reduction"),
-    *("communication", "copies", "optimizer", "other"),
-)
-"""What work can be; ``other`` is what nothing tells, as embeddings, indexing, random numbers and quantisation."""
-GEMMS, CONVOLUTION, ATTENTION, NORMALISATION, ELEMENTWISE, REDUCTION, COMMUNICATION, COPIES, OPTIMIZER, OTHER = range(
-    len(CATEGORIES)
+CATEGORIES: Final = work_kinds.KINDS
+_PLACES: Final = {kind: place for place, kind in enumerate(CATEGORIES)}
+ATTENTION, ELEMENTWISE, REDUCTION, INDEXING, QUANTISATION, COMMUNICATION, COPIES, OPTIMIZER, OTHER = map(
+    _PLACES.__getitem__,
+    (
+        *("attention", "elementwise", "reduction", "indexing", "quantisation", "communication", "copies", "optimizer"),
+        "other",
+    ),
 )
 
 _NAMED: Final = 3
 """Names of what cost most in a category."""
 
-_BY_STEM: Final = {
-    stem: CATEGORIES.index(category) for category, stems in operators.STEMS.items() for stem in stems.split()
-}
 _NODE: Final = re.compile(rf"^(?:.*[: ])?{ranges.BACKWARD_CLASS}")
 
 _SCHEMA: Final = {
@@ -129,7 +125,7 @@ def of_work(trace: Trace) -> Column:
     unknown = (category == OTHER) | (category == COMMUNICATION)
     kernels = intervals.distinct(trace.name[work[unknown]])
     by_name = np.full(len(trace.names) + 1, OTHER, np.int8)
-    by_name[kernels] = _by_name([trace.names[each].lower() for each in kernels.tolist()], device_work.CATEGORIES)
+    by_name[kernels] = [_PLACES[work_kinds.of_kernel(trace.names[each])] for each in kernels.tolist()]
     category = np.where(unknown, by_name[trace.name[work]], category)
     launch = np.where(trace.launches >= 0, trace.launches, owner)
     updates = (launch >= 0) & (category != ATTENTION) & _updating(trace, launch)
@@ -184,19 +180,8 @@ def _of_operators(trace: Trace) -> Column:
     """The category that each name tells if it is an operator's, else `OTHER`."""
     numbers = trace.names_of(Kind.OP)
     category = np.full(len(trace.names), OTHER, np.int8)
-    category[numbers] = _by_name(
-        [_plain(trace.names[each]).lower() for each in numbers], operators.CATEGORIES, _BY_STEM
-    )
+    category[numbers] = [_PLACES[work_kinds.of_operator(_plain(trace.names[each]))] for each in numbers]
     return category
-
-
-def _by_name(names: Sequence[str], rules: Sequence[tuple[str, str]], stems: Mapping[str, int] | None = None) -> Column:
-    searches = [(CATEGORIES.index(category), re.compile(pattern).search) for category, pattern in rules]
-    found = np.full(len(names), OTHER, np.int8)
-    for place, name in enumerate(names):
-        told = next((category for category, search in searches if search(name)), OTHER)
-        found[place] = (stems or {}).get(operators.stem(name), OTHER) if told == OTHER and stems else told
-    return found
 
 
 def _plain(name: str) -> str:

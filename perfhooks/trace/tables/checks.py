@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from perfhooks import words
+from perfhooks import labels, words
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names.messages import word
 from perfhooks.trace.nesting import device, intervals, starts
@@ -67,6 +67,8 @@ def table(trace: Trace) -> pl.DataFrame:
     * ``cut-off``, ``dropped-events``, ``unread-metadata``: the file is damaged (`Trace.doubts`).
     * ``device-stopped``: the recorder says so in its log; or launches, at least 8 to the end, have no kernel.
     * ``counters-only``: the trace is one of CUPTI's range profiler, which counts and does not time.
+    * ``clocks-locked``: hardware counters were sampled (torch's `PerformanceMetricsConfig`), for which CUPTI holds the
+      clocks: the device is as fast as that clock, and not as fast as in a training.
     * ``no-device-work``: kernels were launched, but no work of a device is there.
     * ``launches-without-kernel``: a launch whose correlation no work of a device has.
     * ``recorded-a-start``: half of the steps' time or more went into what a program does once (`starts.spent`), as
@@ -308,8 +310,18 @@ def _share(trace: Trace, rows: Ints, window: intervals.Intervals) -> tuple[int, 
     return taken, taken / max(intervals.total(window), 1)
 
 
+_SAMPLED: Final = re.compile(r"^(?:SM Active|DRAM BW|HBM |NVLink |PCIe)|\w__\w")
+"""Counters that CUPTI samples inside the device, in torch's words or CUPTI's own: ``sm__cycles_active.avg``."""
+
+
+def _locked(trace: Trace) -> Iterator[Check]:
+    sampled = [name for name in trace.counters.names if _SAMPLED.search(name)]
+    if sampled:
+        yield Check("warning", labels.CLOCKS_CHECK, len(sampled), labels.CLOCKS_LOCKED, sampled[0])
+
+
 _EXAMINATIONS: Final[tuple[Callable[[Trace], Iterator[Check]], ...]] = (
-    *(_damage, _log, _launches, _counters, _orphans, _early, _nested, _few_kernels, _marks, _overhead, _start),
+    *(_damage, _log, _locked, _launches, _counters, _orphans, _early, _nested, _few_kernels, _marks, _overhead, _start),
 )
 
 

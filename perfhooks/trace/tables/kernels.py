@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
+from perfhooks.trace.limits import rates
 from perfhooks.trace.nesting import device
 from perfhooks.trace.nesting.intervals import MS
 
@@ -26,8 +27,9 @@ _MEASURES: Final = {
     "occupancy_percent": pl.Float64,
     **dict.fromkeys(("gap_before_ms", "gap_after_ms"), pl.Float64),
 }
-_SCHEMA: Final = {"device": pl.Int64, "name": pl.String, "class": pl.String, **_MEASURES, "operators": pl.String}
-_BY_LAUNCH: Final = {"operator": pl.String, "device": pl.Int64, "name": pl.String, "class": pl.String, **_MEASURES}
+_KEYS: Final = {"device": pl.Int64, "name": pl.String, "class": pl.String}
+_SCHEMA: Final = {**_KEYS, **_MEASURES, "operators": pl.String, **rates.COLUMNS}
+_BY_LAUNCH: Final = {"operator": pl.String, **_KEYS, **_MEASURES, **rates.COLUMNS}
 
 
 def table(trace: Trace) -> pl.DataFrame:
@@ -45,7 +47,11 @@ def table(trace: Trace) -> pl.DataFrame:
     ``gap_before_ms`` and ``gap_after_ms`` are means of how long the stream had been idle when the work began, and was
     idle when it ended; null for what is alone on its stream.
 
-    ``operators`` names those that launched it, up to three, most time first: see `device.owners`. Work of before the
+    How fast it was, and how far from the limit, is told through the operator that launched it: `rates.of_work`,
+    `rates.columns`.
+
+    ``operators`` names those that launched it, up to three, most time first: see `device.owners`; work that somebody
+    named as it was recorded into a CUDA graph has that name instead (`device.regions`). Work of before the
     window, which is in no step (`device.before_window`), is counted here, with ``(launched before the window)`` among
     its operators.
 
@@ -93,14 +99,26 @@ def _work(trace: Trace) -> pl.DataFrame:
             "device": device.devices(trace, rows),
             "name": names.gather(trace.name[rows].astype(np.int64)),
             "class": pl.Series(device.CLASSES, dtype=pl.String).gather(device.classes(trace)),
-            "operator": names.gather(np.where(owner >= 0, np.append(trace.name, nobody)[owner], unknown)),
+            "operator": _named(
+                trace, names.gather(np.where(owner >= 0, np.append(trace.name, nobody)[owner], unknown))
+            ),
             "stream": trace.thread[rows],
             "start": trace.start[rows],
             "end": trace.end[rows],
             "span": device.own_times(trace),
             "occupancy": _occupancy(trace, rows),
+            **rates.of_work(trace),
         }
     ).with_columns(_gap().alias("before"), _gap().shift(-1).over("stream").alias("after"))
+
+
+def _named(trace: Trace, operators: pl.Series) -> pl.Series:
+    regions = device.regions(trace)
+    if not regions.names:
+        return operators
+    called = pl.Series([*regions.names, None], dtype=pl.String).gather(regions.place % (len(regions.names) + 1))
+    named: pl.Series = called.zip_with(called.is_not_null(), operators)
+    return named
 
 
 def _occupancy(trace: Trace, rows: Ints) -> pl.Series:
@@ -118,7 +136,7 @@ def _gap() -> pl.Expr:
 def _measured(work: pl.DataFrame, keys: tuple[str, ...]) -> pl.DataFrame:
     span, occupancy = pl.col("span"), pl.col("occupancy")
     time = span.filter(occupancy.is_not_null()).sum()
-    return work.group_by(*keys, maintain_order=True).agg(
+    found = work.group_by(*keys, maintain_order=True).agg(
         pl.len().cast(pl.Int64).alias("count"),
         (span.sum() * MS).alias("total_ms"),
         (span.mean() * MS).alias("mean_ms"),
@@ -128,7 +146,9 @@ def _measured(work: pl.DataFrame, keys: tuple[str, ...]) -> pl.DataFrame:
         pl.when(time > 0).then((occupancy * span).sum() / time).alias("occupancy_percent"),
         (pl.col("before").mean() * MS).alias("gap_before_ms"),
         (pl.col("after").mean() * MS).alias("gap_after_ms"),
+        pl.col(rates.SUMS).sum(),
     )
+    return found.with_columns(**rates.columns({name: found[name].to_numpy() for name in rates.SUMS}))
 
 
 def _finished(table: pl.DataFrame, schema: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:

@@ -10,13 +10,15 @@ import polars as pl
 
 from perfhooks.errors import OptionError
 from perfhooks.trace.kinds import DEVICE_WORK, Kind
+from perfhooks.trace.limits import flops, rates
+from perfhooks.trace.limits.recorded_calls import per_call
 from perfhooks.trace.names import ranges, torch_rules, whose
 from perfhooks.trace.nesting import device
 from perfhooks.trace.nesting.grouping import distinct, groups, summed
 from perfhooks.trace.nesting.intervals import MS
 from perfhooks.trace.nesting.slices import Nesting, nest
 from perfhooks.trace.once import once
-from perfhooks.trace.tables import flops, modules, stacks, steps
+from perfhooks.trace.tables import modules, stacks, steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -34,6 +36,8 @@ _GROUP_OF: Final = np.array(
 GROUPS: Final = ("shapes", "stack", "line", "module", "step")
 """What rows can be told apart by, besides the name."""
 _TIMES: Final = ("self_cpu_ms", "cpu_ms", "exclusive_cpu_ms", "self_device_ms", "device_ms")
+_RATE: Final = "rate "
+"""Before the names of sums of which rates are made."""
 _SIZES: Final = ("self_cpu_bytes", "cpu_bytes", "self_device_bytes", "device_bytes")
 
 
@@ -81,7 +85,8 @@ def table(
     One row for each name (kernels, copies and device-side labels have theirs), ``kind``, and whatever else is asked
     for: ``count``; ``self_cpu_ms``, ``cpu_ms`` without and with what it called; ``self_device_ms``, ``device_ms``, the
     work that it, or it and what it called, put on a device; ``self_cpu_bytes`` ... ``device_bytes``, memory allocated
-    less memory released meanwhile; ``flops``, floating point operations. Device columns are null if the trace shows no
+    less memory released meanwhile; ``flops``, floating point operations; and the columns of `rates.columns`, which say
+    how fast it was and how far from the limit. Device columns are null if the trace shows no
     device, memory if it has none, and ``flops`` for operators of which no formula is known or no shapes were recorded.
 
     By torch's rule ``self_cpu_ms`` is not additive: a runtime call that bears no operator's number, as while a graph is
@@ -96,8 +101,8 @@ def table(
     * torch books the extent of a label on a stream as device time of the label, besides the kernels in it. Here device
       time is work of the device.
     * Work that lies within other work of the same stream counts once (`device.own_times`); torch adds both.
-    * Work that bears no external id (or, in traces of torch before 2.1, a wrong one) belongs to the operator in which
-      it was launched; torch loses it.
+    * Work that bears no external id (or, in traces of torch before 2.1, a wrong one) belongs to the operator or label
+      in which it was launched; torch loses it, and all that a label launches without an operator.
 
     Calls that end on another thread than they began on have no children in torch's table; a trace does not tell them.
 
@@ -128,8 +133,17 @@ def table(
     for column, values in work.sums.items():
         sums[column] += grouped.summed(values, slice(len(host.row), None))
     sums["flops"] = _known_sum(grouped, _flops(trace, everything=all_flops))
+    sums |= _rates(trace, host, grouped)
     shown = {column: key._replace(number=key.number[grouped.first]) for column, key in keys.items()}
     return _finished(trace, name[grouped.first], kind[grouped.first], sums, shown)
+
+
+def _rates(trace: Trace, host: _Rows, grouped: Groups) -> dict[str, Ints]:
+    """What `rates.columns` needs of each group."""
+    group = np.full(len(trace), -1, np.int64)
+    group[host.row] = grouped.of[: len(host.row)]
+    place, count = group[rates.calls(trace).row], len(grouped.first)
+    return {f"{_RATE}{name}": summed(place, values, count) for name, values in rates.of_calls(trace).items()}
 
 
 @once
@@ -153,12 +167,7 @@ def device_time(trace: Trace, tree: Calls) -> Ints:
     """The nanoseconds of device work that each call launched itself."""
     call_of = np.full(len(trace) + 1, -1, np.int64)
     call_of[tree.row] = tree.into
-    work = trace.device_rows
-    owner = call_of[torch_rules.named_operator(trace, work)]
-    launch = call_of[trace.launches]
-    # the runtime call is a call itself; what counts is the operator it was made by
-    maker = np.where(launch >= 0, tree.parent[launch], -1) if len(tree.row) else launch
-    return summed(np.where(owner >= 0, owner, maker), device.own_times(trace), len(tree.row))
+    return summed(call_of[device.owners(trace)], device.own_times(trace), len(tree.row))
 
 
 @once
@@ -190,7 +199,7 @@ def _counted(tree: Calls) -> Ints:
 def _flops(trace: Trace, *, everything: bool) -> Ints:
     """The floating point operations of each call that counts, or -1."""
     tree = calls(trace)
-    operations = flops.per_call(trace, tree.row, flops.BY_TORCH)
+    operations = per_call(trace, tree.row, flops.BY_TORCH)
     if everything:
         operations = np.where(
             operations > 0, operations, np.maximum(operations, flops.missed_per_call(trace, tree.row, tree.parent))
@@ -335,6 +344,7 @@ def _finished(trace: Trace, name: Ints, kind: Column, sums: dict[str, Ints], key
         keys = {column: key._replace(number=np.append(key.number, key.absent)) for column, key in keys.items()}
     times = {column: sums[column] * MS for column in _TIMES if column in sums}
     order = np.lexsort((letters[name], -times["self_cpu_ms"]))
+    rated = {column.removeprefix(_RATE): values[order] for column, values in sums.items() if column.startswith(_RATE)}
     columns = {column: pl.Series(values[order]) for column, values in (sums | times).items()}
     absent = pl.Series([None]).new_from_index(0, len(order))
     return pl.DataFrame(
@@ -346,5 +356,6 @@ def _finished(trace: Trace, name: Ints, kind: Column, sums: dict[str, Ints], key
             **{column: columns.get(column, absent.cast(pl.Float64)) for column in _TIMES},
             **{column: columns.get(column, absent.cast(pl.Int64)) for column in _SIZES},
             "flops": columns["flops"].set(pl.Series(sums["flops"][order] < 0), None),
+            **rates.columns(rated),
         }
     )

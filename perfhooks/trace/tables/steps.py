@@ -11,6 +11,8 @@ import polars as pl
 
 from perfhooks import labels
 from perfhooks.trace.kinds import DEVICE_WORK, HOST, Kind
+from perfhooks.trace.limits import utilisation
+from perfhooks.trace.names import stages
 from perfhooks.trace.nesting import device, intervals, parts, waits
 from perfhooks.trace.once import once
 
@@ -27,7 +29,7 @@ _GROUPS: Final = 3
 _HOST_PARTS: Final = tuple(f"{part}_ms" for part in labels.PARTS)
 _DEVICE_TIMES: Final = (
     *("device_span_ms", "busy_ms", "idle_ms", "compute_ms", "comm_ms", "exposed_comm_ms", "exposed_copy_ms"),
-    "other_work_ms",
+    *("other_work_ms", "device_busy_ms", "device_idle_ms"),
 )
 _SCHEMA: Final = {
     "rank": pl.Int64,
@@ -39,6 +41,7 @@ _SCHEMA: Final = {
     "sync_ms": pl.Float64,
     "allocated_peak_mb": pl.Float64,
     "alloc_count": pl.Int64,
+    **dict.fromkeys(("tflop", "mfu_percent", "hfu_percent", "known_percent"), pl.Float64),
 }
 
 
@@ -51,7 +54,7 @@ class MarkedSteps(NamedTuple):
     end: Ints
 
 
-def table(trace: Trace, *, rank: int | None = None, stage: str = "train") -> pl.DataFrame:
+def table(trace: Trace, *, rank: int | None = None, stage: str | None = None) -> pl.DataFrame:
     """Say for every step where its time went.
 
     A step is a ``ProfilerStep#N`` mark on the host; without any, the whole trace is one step whose number is null. All
@@ -80,27 +83,32 @@ def table(trace: Trace, *, rank: int | None = None, stage: str = "train") -> pl.
         idle                               |...|  |..|
         device_span       |.....................................|
 
+    Over the step's own wall, ``device_busy_ms`` = |work of anybody| and ``device_idle_ms`` = the rest; why it was idle
+    is in the table of idle time (`perfhooks.trace.tables.idle`).
+
     Counts, for what begins inside the step on any thread: ``ops``, ``launches`` (calls that launch kernels or graphs,
     less what was captured into a graph; null for a backend that has none), ``kernels`` (launched by them), ``syncs``
     (calls that synchronise with the device). ``sync_ms`` is how long the host waited for the device, on any thread:
     |those calls, and copies that block, beyond the cost of their call (`waits.held`)|. Memory, of the devices if any
-    was traced, else of the host: ``allocated_peak_mb`` (MiB) over the step, ``alloc_count``.
+    was traced, else of the host: ``allocated_peak_mb`` (MiB) over the step, ``alloc_count``. What it computed, where
+    shapes were recorded: ``tflop``, ``mfu_percent``, ``hfu_percent``, ``known_percent``, see `utilisation.of_steps`.
 
     Args:
         trace: any trace.
         rank: the rank of the process, for traces that do not know it.
-        stage: train, validate, test or predict.
+        stage: train, validate, test or predict, as recorded; None for what the trace shows, see `stages.shown`.
     """
     steps = find(trace)
     count = len(steps.number)
     columns: dict[str, Any] = {
         "rank": [rank if trace.rank is None else trace.rank] * count,
-        "stage": [stage] * count,
+        "stage": [stages.shown(trace) if stage is None else stage] * count,
         "step": steps.number,
         **_milliseconds(_host(trace, steps)),
         **_device(trace, steps),
         **_counts(trace, steps),
         **_memory(trace, steps),
+        **_computed(trace, steps),
     }
     unknown = [None] * count
     known = {name: unknown if values is None else values for name, values in columns.items()}
@@ -188,10 +196,12 @@ def _device(trace: Trace, steps: MarkedSteps) -> dict[str, object]:
     edges = np.searchsorted(place[order], np.arange(_GROUPS * count + 1))
     moments = [intervals.of_slices(trace, rows[order[first:last]]) for first, last in pairwise(edges.tolist())]
     each = zip(moments[_COMPUTE::_GROUPS], moments[_COMM::_GROUPS], moments[_COPY::_GROUPS], strict=True)
-    exposed = np.array([_exposed(*sets) for sets in each], np.int64).reshape(count, len(_DEVICE_TIMES) - 1)
+    exposed = np.array([_exposed(*sets) for sets in each], np.int64).reshape(count, len(_DEVICE_TIMES) - 3)
     first, last, used = exposed[:, :3].T
     worked = intervals.within(device.busy(trace), first, last)  # by anybody
-    nanos = np.stack([last - first, used, last - first - worked, *exposed[:, 3:].T, worked - used], axis=1)
+    wall = intervals.within(device.busy(trace), steps.start, steps.end)
+    over_span = (last - first, used, last - first - worked, *exposed[:, 3:].T, worked - used)
+    nanos = np.stack([*over_span, wall, steps.end - steps.start - wall], axis=1)
     times = {name: nanos[:, place] * intervals.MS for place, name in enumerate(_DEVICE_TIMES)}
     return times | {"kernels": np.bincount(step[kernel & (step >= 0)], minlength=count)}
 
@@ -211,12 +221,19 @@ def _counts(trace: Trace, steps: MarkedSteps) -> dict[str, object]:
     if len(ops):
         counts["ops"] = per_step(steps, trace.start[ops])
     if len(trace.rows(Kind.RUNTIME)):
-        calls, held, launches = device.wait_calls(trace), waits.held(trace), device.launch_calls(trace)
+        calls, held, launches = device.whole_waits(trace), waits.held(trace), device.launch_calls(trace)
         counts["launches"] = per_step(steps, trace.start[launches]) if device.has_launches(trace) else None
         counts["syncs"] = per_step(steps, trace.start[calls])
         waited = intervals.joined(intervals.of_slices(trace, calls), intervals.union(held.start, held.end))
         counts["sync_ms"] = intervals.within(waited, steps.start, steps.end) * intervals.MS
     return counts
+
+
+def _computed(trace: Trace, steps: MarkedSteps) -> dict[str, object]:
+    begun = trace.start[utilisation.computed(trace).row]
+    work = step_of(steps, device.launch_times(trace))
+    found = utilisation.of_steps(trace, step_of(steps, begun), work, steps.end - steps.start)
+    return {name: pl.Series(values, nan_to_null=True) for name, values in found.items()}
 
 
 def _memory(trace: Trace, steps: MarkedSteps) -> dict[str, object]:

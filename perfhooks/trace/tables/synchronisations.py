@@ -83,7 +83,7 @@ def table(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
 
 def _calls(trace: Trace) -> Ints:
     if len(trace.rows(Kind.RUNTIME)) or not trace.is_device_traced:
-        return device.wait_calls(trace)
+        return device.whole_waits(trace)
     readers = trace.named(Kind.OP, names=operators.READERS)
     outer = device.holders(trace, readers, readers) if len(readers) else readers
     return readers[outer < 0]

@@ -1,0 +1,28 @@
+"""What torch warns of with each recorder that is made, though a user asked for it once."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SAID: Final[set[str]] = set()
+
+
+@contextlib.contextmanager
+def once(recorder: Any) -> Iterator[None]:
+    """Let torch say in the first window, and not in those after it, that ``with_modules`` is going to be removed.
+
+    Args:
+        recorder: A ``torch.profiler.profile`` that is being prepared.
+    """
+    if not recorder.with_modules or "with_modules" not in _SAID:
+        _SAID.update(["with_modules"] if recorder.with_modules else ())
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "with_modules is deprecated", FutureWarning)
+        yield

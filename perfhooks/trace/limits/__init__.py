@@ -1,0 +1,1 @@
+"""How far operators, kernels and steps are from what the device can do."""

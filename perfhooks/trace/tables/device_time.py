@@ -1,0 +1,465 @@
+"""Where the time of the devices went, to the nanosecond: work of a step by class, work of others, and idle by cause.
+
+Whoever says that a device was busy, or idle, and why, says it from here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from perfhooks import labels
+from perfhooks.trace.kinds import Kind
+from perfhooks.trace.model import by_number
+from perfhooks.trace.names import ranges, runtime_calls
+from perfhooks.trace.nesting import device, host, idle_threads, innermost, intervals, parts, starts, waits
+from perfhooks.trace.nesting.slices import nearest
+from perfhooks.trace.once import once
+from perfhooks.trace.tables import steps
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from perfhooks.trace.model import Column, Flags, Ints, Trace
+    from perfhooks.trace.nesting.intervals import Intervals
+
+CAUSES: Final = (
+    *("waiting for the device", "waiting for data", "asking for memory", starts.COMPILING, starts.CAPTURING),
+    *(starts.LOADING, starts.CHOOSING, "collecting garbage", "waiting for other ranks", "validating", "checkpointing"),
+    *("operators on the host", "code between operators", "calls of the runtime", "nothing recorded"),
+    *("launching", "full queue", "start latency", "waiting for other work", "asked for, not begun", "inside a graph"),
+    "launch not recorded",
+)
+"""Why a device was idle."""
+SYNC, DATA, MEMORY, COMPILING, CAPTURING, LOADING, CHOOSING, GARBAGE, RANKS, VALIDATION, CHECKPOINT = range(11)
+OPERATORS, CODE, CALLS, NOTHING, LAUNCHING, FULL, LATENCY, DEPENDENCY, PENDING, GRAPH, UNKNOWN = range(11, len(CAUSES))
+NOT_ASKED: Final = tuple(range(LAUNCHING))
+"""Causes of the time before the next work had been asked for: what the thread did that then asked."""
+UNEXPLAINED: Final = (NOTHING, PENDING, UNKNOWN)
+
+PLACES: Final = ("before the first work", "between", "after the last work")
+"""Where in a step, by its own work."""
+
+QUEUE: Final = ("empty", "up to 10", "more", "full")
+"""How much had been asked for and not begun."""
+FEW: Final = 10
+LATENCY_NS: Final = 10_000
+"""What had been asked for and does not begin within 10 us of a free device waits for something else: of 36,000 starts
+on idle devices (V100, A100, H100) half took 2 us and 99% less than 5; on an MI300 half took 4.5 us, and one in 40 more
+than 10."""
+FULL_QUEUE: Final = 1000
+"""CUDA's queue has room for 1,024 launches; then the next call waits."""
+_BLOCKED_NS: Final = 50_000
+"""A launch takes 5 to 10 us; HolisticTraceAnalysis calls one above 50 us an outlier."""
+
+_PARTS: Final = (
+    *((labels.DATA, DATA), (labels.VALIDATION, VALIDATION), (labels.CHECKPOINT, CHECKPOINT)),
+    (labels.COMMUNICATION, RANKS),
+)
+_OF_THREADS: Final = (OPERATORS, CODE, CALLS, NOTHING, LAUNCHING)
+"""What the innermost slice of a thread says, where the part of the step around it says more."""
+_STREAM_WAITS: Final = "Stream Wait Event"
+_FAR: Final = 2**62
+ALL: Final = -1
+"""For the number of a device: all of them together."""
+
+
+class Idle(NamedTuple):
+    """Stretches of the steps in which no work ran, each for one cause: disjoint, by time, and all there are."""
+
+    start: Ints
+    end: Ints
+    step: Ints
+    """The place of the step among the marks of the trace."""
+    place: Column
+    """An index into `PLACES`; -1 in a step without work of its own."""
+    cause: Column
+    """An index into `CAUSES`."""
+    row: Column
+    """The slice of the host that says what it did, or asked; -1 where none does."""
+    work: Ints
+    """The next work, as a place in `Trace.device_rows`; -1 after the last one."""
+
+    @property
+    def length(self) -> Ints:
+        """Nanoseconds."""
+        return self.end - self.start
+
+
+class _Stretches(NamedTuple):
+    """Stretches of time with what the host did in them."""
+
+    of: Column
+    """Which of the stretches that were asked about."""
+    start: Ints
+    end: Ints
+    cause: Column
+    row: Column
+
+    def taken(self, chosen: Flags | Ints) -> _Stretches:
+        return _Stretches(*(each[chosen] for each in self))
+
+
+class _Gaps(NamedTuple):
+    """Idle times, cut where steps begin and end."""
+
+    begin: Ints
+    end: Ints
+    step: Ints
+    since: Ints
+    """Since when the device was idle."""
+    following: Ints
+    """The work that ends it, as a place in `Trace.device_rows`, or -1."""
+
+
+def numbers(trace: Trace) -> list[int]:
+    """The devices that worked."""
+    found: list[int] = intervals.distinct(device.devices(trace, trace.device_rows)).tolist()
+    return found
+
+
+@once
+def work(trace: Trace, number: int = ALL) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    """The nanoseconds of each step's wall in which a device worked: one row for each mark.
+
+    Columns are `device.CLASSES`, what the step launched itself, each without the moments of those before it; then the
+    work of other steps and of none, in what remains. With `idle` they sum to the wall.
+
+    Args:
+        trace: any trace.
+        number: of the device; all together if not given.
+    """
+    marks, mine = steps.find(trace), _work(trace, number)
+    rows = trace.device_rows[mine]
+    step = steps.step_of(marks, device.launch_times(trace)[mine])
+    start, end = np.maximum(trace.start[rows], marks.start[step]), np.minimum(trace.end[rows], marks.end[step])
+    kind, own = device.classes(trace)[mine], step >= 0
+    found, taken = [], intervals.nothing()
+    for place in range(len(device.CLASSES)):
+        chosen = own & (kind == place)
+        both = intervals.joined(taken, intervals.union(start[chosen], end[chosen]))
+        found.append(_within(both, marks) - _within(taken, marks))
+        taken = both
+    return np.stack([*found, _within(_busy(trace, number), marks) - _within(taken, marks)], axis=1)
+
+
+@once
+def idle(trace: Trace, number: int = ALL) -> Idle:
+    """Say for each moment of the steps in which no device worked why that was.
+
+    What ends an idle time is the next work. Until its launch began it was not asked for, and what counts is what the
+    thread did that launched it, by the innermost slice; then it was being asked for; then asked for, which takes some
+    microseconds (`LATENCY_NS`), and beyond them it was ``waiting for other work`` if ``enable_cuda_sync_events``
+    recorded that its stream waits for an event, else nothing says why::
+
+        host      --|-- what the thread did --|launch|
+        device  work|                                                       |next work
+                    |      not asked yet      |asking| latency |   waiting   |
+
+    ``waiting for the device`` are calls that wait (`device.wait_calls`, `waits.held`); ``asking for memory`` calls that
+    take or give it back; ``collecting garbage`` what ``record_python_gc_info`` records. What is done once is told by
+    `perfhooks.trace.nesting.starts`; data, validation, checkpoint and other ranks by the part of the step
+    (`perfhooks.trace.nesting.parts`). Everything else is an operator, a call of the runtime, or code between operators:
+    a Python frame, or where stacks were not recorded, a label. If the thread did nothing, as that of autograd until the
+    backward pass begins, the thread of the steps is looked at; and while that is between operators, the thread of
+    autograd.
+
+    Nodes of a graph are asked for by its launch: what is idle between them is ``inside a graph``. For work whose launch
+    is not in the trace nothing can be told. A moment of two steps that overlap counts to the later.
+
+    Args:
+        trace: any trace.
+        number: of the device; if not given, when none of them worked.
+    """
+    marks, mine = steps.find(trace), _work(trace, number)
+    if not len(marks.start) or not len(trace.device_rows):
+        none = np.empty(0, np.int64)
+        return Idle(none, none, none, none, none, none, none)
+    gaps = _gaps(trace, _busy(trace, number), marks, mine)
+    open_, late = _asked(trace, gaps, mine)
+    launch = np.append(trace.launches, -1)[gaps.following[open_.of]]
+    main = marks.thread[gaps.step[open_.of]]
+    found = _joined(late, _host(trace, open_, np.where(launch >= 0, trace.thread[launch], main), main))
+    found = found.taken(np.argsort(found.start, kind="stable"))
+    begun = [(CAUSES.index(name), moments) for name, moments in starts.spent(trace).items()]
+    found = _told(found, begun, of=(*_OF_THREADS, SYNC, MEMORY, FULL))
+    return Idle(
+        *(found.start, found.end, gaps.step[found.of], _places(trace, gaps, marks, mine)[found.of]),
+        *(found.cause, found.row, gaps.following[found.of]),
+    )
+
+
+@once
+def queue(trace: Trace) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    """The nanoseconds of each step's wall by how many launches had been made whose work had not begun: `QUEUE`.
+
+    A replay of a graph is one launch, which begins with its first node. What was launched before recording began is
+    not known, so the queue may be longer than that at first.
+    """
+    marks = steps.find(trace)
+    launched, begun = _launched(trace)
+    time = np.concatenate([launched, begun])
+    change = np.concatenate([np.ones(len(launched), np.int64), np.full(len(begun), -1)])
+    order = np.argsort(time, kind="stable")
+    time, depth = np.append(time[order], _FAR), np.cumsum(change[order])
+    columns = []
+    for least, most in ((1, FEW), (FEW + 1, FULL_QUEUE - 1), (FULL_QUEUE, _FAR)):
+        chosen = (depth >= least) & (depth <= most)
+        columns.append(_within(intervals.union(time[:-1][chosen], time[1:][chosen]), marks))
+    return np.stack([marks.end - marks.start - sum(columns), *columns], axis=1)
+
+
+def _within(moments: Intervals, marks: steps.MarkedSteps) -> Ints:
+    return intervals.within(moments, marks.start, marks.end)
+
+
+def _work(trace: Trace, number: int) -> Ints:
+    """The work of a device: places in `Trace.device_rows`."""
+    if number == ALL:
+        return np.arange(len(trace.device_rows))
+    return np.flatnonzero(device.devices(trace, trace.device_rows) == number)
+
+
+def _busy(trace: Trace, number: int) -> Intervals:
+    return device.busy(trace) if number == ALL else intervals.of_slices(trace, trace.device_rows[_work(trace, number)])
+
+
+def _gaps(trace: Trace, busy: Intervals, marks: steps.MarkedSteps, mine: Ints) -> _Gaps:
+    """The idle times from the first to the last step."""
+    edges = intervals.distinct(marks.start, marks.end)
+    free = intervals.subtract(np.array([[edges[0], edges[-1]]]), busy)
+    cuts = intervals.distinct(free.ravel(), edges)
+    held = np.flatnonzero(intervals.covers(free, cuts[:-1]))
+    held = held[steps.step_of(marks, cuts[held]) >= 0]
+    begin = cuts[held]
+    whole = np.searchsorted(free[:, 0], begin, "right") - 1
+    following = _following(trace, mine, free[:, 1])
+    return _Gaps(begin, cuts[held + 1], steps.step_of(marks, begin), free[whole, 0], following[whole])
+
+
+def _following(trace: Trace, mine: Ints, time: Ints) -> Ints:
+    """The work that begins first from each time on, and of several the one that was launched first; -1 where none."""
+    rows = trace.device_rows[mine]
+    mine = mine[trace.end[rows] > trace.start[rows]]
+    start = trace.start[trace.device_rows[mine]]
+    order = np.lexsort((device.launch_times(trace)[mine], start))
+    return np.append(mine[order], -1)[np.searchsorted(start[order], time, "left")]
+
+
+def _asked(trace: Trace, gaps: _Gaps, mine: Ints) -> tuple[_Stretches, _Stretches]:
+    """Cut idle times where the launch of what follows begins and ends: what lies before it, and the rest."""
+    begin, end, following = gaps.begin, gaps.end, gaps.following
+    launch = np.append(trace.launches, -1)[following]
+    known = launch >= 0
+    call = np.clip(np.where(known, trace.start[launch], end), begin, end)
+    done = np.where(known, trace.end[launch], end)
+    returned = np.clip(done, call, end)
+    late = np.clip(np.maximum(done, gaps.since) + LATENCY_NS, returned, end)
+    is_node = known & np.isin(following, _later_nodes(trace, mine))
+    is_lost = (following >= 0) & ~known
+    asking = np.where(np.isin(launch, _blocked(trace)), FULL, LAUNCHING)
+    event = _awaited(trace, following)
+    whole = is_node | is_lost
+    found = [
+        _pieces(begin, np.where(whole, begin, call), np.full(len(begin), NOTHING), launch),
+        _pieces(call, np.where(whole, call, returned), asking, launch),
+        _pieces(returned, np.where(whole, returned, late), np.full(len(begin), LATENCY), launch),
+        _pieces(late, np.where(whole | (event < 0), late, end), np.full(len(begin), DEPENDENCY), event),
+        _pieces(late, np.where(whole | (event >= 0), late, end), np.full(len(begin), PENDING), launch),
+        _pieces(begin, np.where(whole, end, begin), np.where(is_node, GRAPH, UNKNOWN), launch),
+    ]
+    return found[0], _joined(*found[1:])
+
+
+def _pieces(start: Ints, end: Ints, cause: Ints, row: Ints) -> _Stretches:
+    """Those of some stretches that have a length; in few bytes each, as there may be millions."""
+    of = np.flatnonzero(end > start)
+    return _Stretches(of.astype(np.int32), start[of], end[of], cause[of].astype(np.int8), row[of].astype(np.int32))
+
+
+def _awaited(trace: Trace, work: Ints) -> Ints:
+    """The call that made the stream of each work wait for an event, after what was launched there before it, or -1."""
+    reported = trace.named(Kind.SYNC, names=(_STREAM_WAITS,))
+    if not len(reported):
+        return np.full(len(work), -1)
+    streams: dict[tuple[object, object], int] = {}
+    number = np.array([streams.setdefault((pid, tid), len(streams)) for _, pid, tid, _ in trace.threads])
+    # one number for a stream and a time: the larger, the later, stream by stream
+    origin, whole = trace.start.min() - 1, trace.end.max() - trace.start.min() + 2
+    launched = number[trace.thread[trace.device_rows]] * whole + device.launch_times(trace) - origin
+    waits_from = number[trace.thread[reported]] * whole + trace.start[reported] - origin
+    reported = reported[np.argsort(waits_from, kind="stable")]
+    before = np.searchsorted(np.sort(waits_from), launched[work]) - 1
+    previous = np.append(0, np.sort(launched))[np.searchsorted(np.sort(launched), launched[work])]
+    waited = np.append(np.sort(waits_from), -1)[before]
+    row = by_number(trace.correlation, trace.rows(Kind.RUNTIME)).of(trace.correlation[reported])
+    return np.where((work >= 0) & (waited > previous) & (waited // whole == launched[work] // whole), row[before], -1)
+
+
+@once
+def _launched(trace: Trace) -> tuple[Ints, Ints]:
+    """When each call was made that launched work, and when the first of its work began, not before."""
+    known = trace.launches >= 0
+    call, begun = trace.launches[known], trace.start[trace.device_rows[known]]
+    order = np.lexsort((begun, call))
+    call, begun = call[order], begun[order]
+    first = np.diff(call, prepend=-1) > 0
+    launched = trace.start[call[first]]
+    return launched, np.maximum(begun[first], launched)
+
+
+@once
+def _blocked(trace: Trace) -> Ints:
+    """The launches that a full queue held."""
+    launched, begun = (np.sort(each) for each in _launched(trace))
+    calls = device.launch_calls(trace)
+    calls = calls[(trace.end - trace.start)[calls] > _BLOCKED_NS]
+    time = trace.start[calls]
+    return calls[np.searchsorted(launched, time) - np.searchsorted(begun, time) >= FULL_QUEUE]
+
+
+def _later_nodes(trace: Trace, mine: Ints) -> Ints:
+    """The work of graphs but for that of each replay which began first."""
+    graphs = trace.chosen(runtime_calls.GRAPH.search, Kind.RUNTIME)
+    nodes = mine[np.isin(trace.launches[mine], graphs)]
+    order = np.lexsort((trace.start[trace.device_rows[nodes]], trace.launches[nodes]))
+    launch = trace.launches[nodes[order]]
+    return nodes[order][1:][launch[1:] == launch[:-1]] if len(nodes) else nodes
+
+
+def _places(trace: Trace, gaps: _Gaps, marks: steps.MarkedSteps, mine: Ints) -> Ints:
+    """Where each idle time lies in its step."""
+    rows, own = trace.device_rows[mine], steps.step_of(marks, device.launch_times(trace)[mine])
+    first, last = np.full(len(marks.start) + 1, _FAR), np.full(len(marks.start) + 1, -_FAR)
+    np.minimum.at(first, own, trace.start[rows])  # the last place is that of the work of no step
+    np.maximum.at(last, own, trace.end[rows])
+    first, last = first[gaps.step], last[gaps.step]
+    return np.where(first < _FAR, np.select([gaps.end <= first, gaps.begin >= last], [0, 2], 1), -1)
+
+
+def _host(trace: Trace, asked: _Stretches, thread: Ints, main: Ints) -> _Stretches:
+    """Cut stretches by what threads did in them.
+
+    Args:
+        trace: any trace.
+        asked: the stretches.
+        thread: the thread that is looked at first, for each.
+        main: the thread of the steps.
+    """
+    first = _by_thread(trace, asked, thread)
+    of_step = main == thread
+    other = np.where(of_step, _other_thread(trace), main)
+    silent = first.cause == NOTHING
+    again = (other >= 0)[first.of] & (silent | ((first.cause == CODE) & of_step[first.of]))
+    if not again.any():
+        return first._replace(of=asked.of[first.of])
+    second = _by_thread(trace, first.taken(again), other[first.of[again]])
+    of = np.flatnonzero(again)[second.of]
+    worked = np.isin(second.cause, (SYNC, MEMORY, OPERATORS, CALLS, LAUNCHING, FULL))
+    better = np.where(silent[of], second.cause != NOTHING, worked)
+    cause, row = np.where(better, second.cause, first.cause[of]), np.where(better, second.row, first.row[of])
+    both = _joined(first.taken(~again), _Stretches(first.of[of], second.start, second.end, cause, row))
+    return both._replace(of=asked.of[both.of])
+
+
+def _other_thread(trace: Trace) -> int:
+    """The thread that launched most of those that have no steps, as that of autograd; -1 where there is none."""
+    launches = trace.launches[trace.launches >= 0]
+    count = np.bincount(trace.thread[launches], minlength=len(trace.threads) + 1)
+    count[steps.find(trace).thread] = 0
+    return int(count.argmax()) if count.any() else -1
+
+
+def _joined(*several: _Stretches) -> _Stretches:
+    return _Stretches(*(np.concatenate(each) for each in zip(*several, strict=True)))
+
+
+def _by_thread(trace: Trace, asked: _Stretches, thread: Ints) -> _Stretches:
+    """Cut stretches by what one thread did in each; ``of`` counts what was asked about."""
+    found = []
+    for number in intervals.distinct(thread).tolist():
+        mine = np.flatnonzero(thread == number)
+        mine = mine[np.argsort(asked.start[mine], kind="stable")]
+        flat = innermost.of_thread(trace, number)
+        of, start, end, place = innermost.overlaps(asked.start[mine], asked.end[mine], flat.start, flat.end)
+        entry = flat.entry[place]
+        row = _rows(trace)[entry]
+        cause = _causes(trace, number)[entry]
+        garbage = trace.named(Kind.PYTHON, names=(ranges.GARBAGE,))
+        collecting = intervals.of_slices(trace, garbage[trace.thread[garbage] == number])
+        moments = parts.of_thread(trace, number)
+        layers = [(GARBAGE, collecting), *((code, moments[part]) for part, code in _PARTS)]
+        found.append(_told(_Stretches(mine.astype(np.int32)[of], start, end, cause, row), layers, of=_OF_THREADS))
+    return _joined(*found) if found else asked
+
+
+@once
+def _shown(trace: Trace) -> Ints:
+    """For each entry of `host.tree` itself, but for the mark of a step what that lies in, or -1; the last is -1."""
+    tree = host.tree(trace)
+    marks = tree.entry[trace.named(Kind.ANNOTATION, Kind.OP, prefix=labels.STEP_MARK)]
+    shown, is_other = np.append(np.arange(len(tree.row)), -1), np.ones(len(tree.row), np.bool_)
+    is_other[marks] = False
+    shown[marks] = nearest(tree.nesting.parent, marks, is_other)
+    return shown
+
+
+@once
+def _rows(trace: Trace) -> Column:
+    """The slice of each entry of `host.tree`, and -1 for what is none."""
+    return np.append(host.tree(trace).row, -1).astype(np.int32)[_shown(trace)]
+
+
+@once
+def _causes(trace: Trace, thread: int) -> Column:
+    """What each entry of `host.tree` means as a cause where it is the innermost; the last is that of none."""
+    tree = host.tree(trace)
+    kind = trace.kind[tree.row]
+    cause = np.append(np.select([kind == Kind.OP, kind == Kind.RUNTIME], [OPERATORS, CALLS], CODE), NOTHING)
+    told = (
+        (np.append(device.launch_calls(trace), trace.launches[trace.launches >= 0]), LAUNCHING),
+        (_blocked(trace), FULL),
+        (trace.chosen(runtime_calls.MEMORY.search, Kind.RUNTIME), MEMORY),
+        (waits.held(trace).call, SYNC),
+        (device.wait_calls(trace), SYNC),
+    )
+    for rows, code in told:
+        cause[tree.entry[rows]] = code
+    if thread not in steps.find(trace).thread:
+        cause[:-1][idle_threads.waiting(trace)] = NOTHING
+    return cause.astype(np.int8)[_shown(trace)]
+
+
+def _told(found: _Stretches, layers: Sequence[tuple[int, Intervals]], *, of: tuple[int, ...]) -> _Stretches:
+    """Give disjoint stretches that have one of some causes another one where moments say so; the first that do.
+
+    Args:
+        found: the stretches, by time.
+        layers: causes and their moments.
+        of: the causes that may change.
+    """
+    layers = [(cause, moments) for cause, moments in layers if len(moments)]
+    if not layers or not len(found.of):
+        return found
+    found = _split(found, intervals.distinct(*(moments.ravel() for _, moments in layers)))
+    may_change = np.isin(np.arange(len(CAUSES)), of)[found.cause]
+    for cause, moments in layers:
+        change = np.zeros(len(found.of) + 1, np.int32)
+        for edge, step in ((0, 1), (1, -1)):
+            np.add.at(change, np.searchsorted(found.start, moments[:, edge], "left"), step)
+        inside = (np.cumsum(change[:-1]) > 0) & may_change
+        found.cause[inside] = cause
+        may_change &= ~inside
+    return found
+
+
+def _split(found: _Stretches, time: Ints) -> _Stretches:
+    """Cut disjoint stretches at some times, both ascending."""
+    place = np.searchsorted(found.start, time, "right") - 1
+    inner = (place >= 0) & (time > found.start[place]) & (time < found.end[place])
+    place, time = place[inner], time[inner]
+    copied = _Stretches(*(np.insert(each, place + 1, each[place]) for each in found))
+    new = place + 1 + np.arange(len(place))
+    copied.start[new] = copied.end[new - 1] = time
+    return copied

@@ -1,0 +1,235 @@
+"""The second window, which explains the first: when there is one, what it costs, and that nobody takes its times."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+
+import msgspec
+import pytest
+import torch
+
+import perfhooks
+from perfhooks import findings, trace
+from perfhooks.command.actions import show, sources
+from perfhooks.findings.finding import Finding
+from perfhooks.recording import explaining
+from perfhooks.report.markdown import of_run
+from perfhooks.run.capture import Place
+from perfhooks.run.circumstances import processor
+from perfhooks.run.finished import FinishedRun
+from perfhooks.schedule import settled
+from perfhooks.trace.limits.datasheets import Peaks
+from perfhooks.trying import recorded
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def train(folder, steps=30, **options):
+    """A training whose window nobody planned; its profiler."""
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    given = {"schedule": "when settled", "background": False, "keep_results": False} | options
+    with perfhooks.Profiler(out=folder, run="it", **given) as profiler:
+        for _ in profiler.steps(range(steps)):
+            loss = net(torch.ones(8, 16)).sum()
+            loss.backward()
+            optimizer.step()
+            assert loss.item() is not None
+    return profiler
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The folder of a run with both windows."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"_EVEN": 1.0, "SHORTEST_S": 0.0, "_WARMUP_S": 1e9}.items():
+            patch.setattr(settled, name, value)
+        patch.setattr(explaining, "BUDGET_S", 1e3)
+        measured = Peaks(tflops={"float32": 1e-6}, gb_per_s=1e3, source="made up")
+        peaks = tmp_path_factory.mktemp("settings") / "peaks.json"
+        peaks.write_bytes(msgspec.json.encode({processor(torch.get_num_threads()): measured}))
+        patch.setenv("PERFHOOKS_PEAKS", str(peaks))
+        return train(tmp_path_factory.mktemp("perf")).folder
+
+
+def captures(folder):
+    return [Place(path.parent, 0).load() for path in sorted(folder.glob("*/rank0.capture.json"))]
+
+
+def test_after_the_first_window_two_steps_are_recorded_with_stacks_and_shapes(folder):
+    first, second = captures(folder)
+    assert (first.first, first.last, first.explains, first.options) == (12, 14, False, {})
+    # the calls of step 15 are counted, step 16 warms up
+    assert (second.first, second.last, second.explains) == (17, 18, True)
+    assert second.options == {"with_stack": True, "record_shapes": True}
+
+
+def test_times_are_those_of_the_first(folder):
+    run = FinishedRun(folder)
+    assert [window.name for window in run.windows] == ["train-000012-000014"]
+    assert run.last().name == "train-000012-000014"
+    assert run.explanation("train").name == "train-000017-000018"
+    assert run.steps["train"].is_recorded.sum() == 3
+    assert set(show.tables(str(folder), ["steps"])["steps"]["step"]) == {12, 13, 14}
+    assert "| 17 |" not in of_run(folder)
+    assert "12-14" in first_line(folder)
+
+
+def test_the_unrecorded_step_beside_the_headline_is_that_of_the_whole_run(folder):
+    idle = FinishedRun(folder).steps["train"].unrecorded().wall_ms
+    assert captures(folder)[0].cost.idle_step_ms == pytest.approx(statistics.median(idle))
+    assert "when nobody records" in first_line(folder)
+
+
+def first_line(folder):
+    return json.loads((folder / "report.json").read_text())["windows"][-1]["ranks"][0]["headline"]
+
+
+def test_lines_modules_and_shapes_are_those_of_the_second(folder):
+    found = show.tables(str(folder), ["functions", "modules", "stacks"])
+    assert all(set(table["window"]) == {"train-000017-000018"} for table in found.values())
+    assert "Net_0" in found["modules"]["name"].to_list()
+    by_line = show.tables(str(folder), ["operators"], ["line"])["operators"]
+    assert any("test_explaining.py" in (line or "") for line in by_line["line"])
+    assert "window" not in show.tables(str(folder), ["operators"])["operators"].columns
+
+
+def test_the_page_has_one_window_and_what_explains_it(folder):
+    page = json.loads((folder / "report.json").read_text())
+    (window,) = page["windows"]
+    details, told = window["details"]["0"], page["explanations"]["train"]
+    assert (details["explained"], details["subject"]["model"]) == (True, "Net")
+    assert (told["name"], told["steps"], told["rank"]) == ("train-000017-000018", "steps 17-18", 0)
+    assert set(told["parts"]) == {"flames", "functions", "modules", "behind_operators", "shapes"}
+    assert set(details["steps"]["rows"]["step"]) == {12, 13, 14}
+
+
+def test_the_mfu_is_of_the_operations_of_the_second_and_of_the_time_that_a_step_takes(folder):
+    """A step multiplies twice forward and three times backward, 11,264 operations, at a million a second."""
+    page = json.loads((folder / "report.json").read_text())
+    (window,) = page["windows"]
+    idle = window["ranks"][0]["cost"]["idle_step_ms"]
+    assert page["explanations"]["train"]["least_ms"] == pytest.approx(11.264, rel=1e-3)
+    said = f"MFU {100 * 11.264 / idle:.3g}%: the operations of steps 17-18 at the dense peaks of the device, in "
+    assert window["details"]["0"]["limits"][0].startswith(said)
+
+
+def test_findings_take_lines_from_the_second_and_times_from_the_first():
+    evidence = ["3 ms of 4", "record with x"]
+    row = {"rule": "host", "evidence": evidence, "advice": "a. Record with x: y.", "code": "b\n# and: x"}
+    other = {"rule": "host", "evidence": ["9 ms of 12", "a.py(3): f: 8.1 ms"], "advice": "new", "code": ""}
+    alone = {"rule": "other", "evidence": ["b.py(1): g: 1 ms"], "advice": "", "code": ""}
+    told = findings.explained([row, alone], [other, alone | {"evidence": ["c.py(1): h: 1 ms"]}], "step 17")
+    assert told[0] == row | {"evidence": ["3 ms of 4", "a.py(3): f (seen in step 17)"], "advice": "a.", "code": "b"}
+    assert told[1] == alone
+    assert findings.explained([row], [], "step 17") == [row | {"evidence": ["3 ms of 4"], "advice": "a.", "code": "b"}]
+
+
+def test_what_only_shapes_tell_is_told_by_the_second_alone():
+    row = {"rule": "kernels-below-limit", "evidence": ["2 kernels"], "advice": "", "code": ""}
+    assert findings.explained([], [row], "step 17") == [row | {"evidence": ["2 kernels", "seen in step 17"]}]
+    assert findings.explained([row], [row], "step 17") == [row]
+
+
+def test_the_table_of_findings_has_lines_of_the_second_as_well(folder, monkeypatch):
+    def found(capture, trace):
+        evidence = ("9 ms", "a.py(3): f: 8 ms") if capture.explains else ("3 ms",)
+        texts = dict.fromkeys(("rule", "title", "estimate", "advice", "code"), "x")
+        return [Finding(**texts, gain_ms=None, gain_percent=None, evidence=evidence)]
+
+    monkeypatch.setattr(findings, "find", found)
+    table = show.tables(str(folder), ["findings"])["findings"]
+    assert table["evidence"].to_list() == ["3 ms; a.py(3): f (seen in steps 17-18)"]
+
+
+def test_operators_are_tried_with_shapes_of_the_second_and_times_of_the_first(folder):
+    found = sources.find(str(folder))
+    last, shapes = sources.last_window(found)[0], sources.last_window(found, need="record_shapes")[0]
+    assert (last.window, shapes.window) == ("train-000012-000014", "train-000017-000018")
+    timed, own = (source.capture.tables(trace.read(source.path)) for source in (last, shapes))
+    calls = recorded.find(own, None, timed)
+    spent = dict.fromkeys(calls.names(), 0.0)
+    for name, time in zip(calls.names(), calls.own.tolist(), strict=True):
+        spent[name] += time / calls.steps / 1e6
+    table = timed.operators()
+    expected = dict(zip(table["name"], (table["exclusive_cpu_ms"] / 3).to_list(), strict=True))
+    assert spent["aten::addmm"] == pytest.approx(expected["aten::addmm"], rel=0.01)
+    assert calls.step_ms == pytest.approx(timed.steps["wall_ms"].mean())
+
+
+@pytest.mark.usefixtures("even_pace")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"explain": False},
+        {"record_shapes": True},
+        {"on_trace_ready": "steps"},
+        {"schedule": "wait=9 warmup=1 active=2 repeat=1"},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_there_is_none_where_somebody_said_otherwise(tmp_path, options, monkeypatch):
+    monkeypatch.setattr(explaining, "BUDGET_S", 1e3)
+    assert [each.explains for each in captures(train(tmp_path, **options).folder)] == [False]
+
+
+@pytest.mark.usefixtures("even_pace")
+def test_where_it_would_cost_too_much_one_sentence_stands_for_it(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(explaining, "BUDGET_S", 1e-6)
+    caplog.set_level("INFO", "perfhooks")
+    assert len(captures(train(tmp_path).folder)) == 1
+    assert caplog.text.count("no second window with stacks and shapes: it would take about") == 1
+
+
+@pytest.mark.usefixtures("even_pace")
+@pytest.mark.parametrize("steps", [15, 16, 17, 18])
+def test_a_loop_that_ends_meanwhile_leaves_nobody_listening(tmp_path, steps, monkeypatch):
+    monkeypatch.setattr(explaining, "BUDGET_S", 1e3)
+    train(tmp_path, steps=steps)
+    assert sys.getprofile() is None
+
+
+@pytest.mark.usefixtures("even_pace")
+def test_the_window_that_it_explains_is_not_deleted_for_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(explaining, "BUDGET_S", 1e3)
+    assert [each.explains for each in captures(train(tmp_path, keep_windows=1).folder)] == [False, True]
+
+
+def test_calls_are_counted_and_not_for_ever():
+    def called():
+        return None
+
+    counts = []
+    for most in (1e6, 10):
+        calls = explaining._CallCount(most)
+        assert calls.begin()
+        for _ in range(100):
+            called()
+        calls.end()
+        counts.append(calls.count)
+    assert counts[0] == pytest.approx(100, abs=5)
+    assert counts[1] <= 11
+    assert sys.getprofile() is None
+
+
+def test_whoever_listens_already_goes_on():
+    def theirs(*_):
+        return None
+
+    sys.setprofile(theirs)
+    try:
+        calls = explaining._CallCount(10)
+        assert not calls.begin()
+        calls.end()
+        assert sys.getprofile() is theirs
+    finally:
+        sys.setprofile(None)

@@ -1,0 +1,340 @@
+"""How far from the limit: operations beside torch's counter, and rates, limits and peaks in traces made for it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from perfhooks import testing
+from perfhooks.command.actions import show
+from perfhooks.report import limits_said, window_data
+from perfhooks.run.capture import Capture
+from perfhooks.testing import kernel, launch, op
+from perfhooks.trace import read
+from perfhooks.trace.limits import peaks, rates, utilisation
+from perfhooks.trace.limits.datasheets import DATASHEETS, TYPES
+from perfhooks.trace.window import Tables
+
+US = 1000
+H100 = {"name": "NVIDIA H100 80GB HBM3", "numSms": 132}
+HALF = ["c10::BFloat16"] * 3
+
+
+@pytest.fixture(autouse=True)
+def _no_measured_peaks(monkeypatch, tmp_path):
+    monkeypatch.setenv("PERFHOOKS_PEAKS", str(tmp_path / "none.json"))
+
+
+def resnet():
+    """Residual blocks, one of which changes the size, with a stride, groups and no bias."""
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self, size, out, stride):
+            super().__init__()
+            self.path = nn.Sequential(
+                *(nn.Conv2d(size, out, 3, stride, 1, bias=False), nn.BatchNorm2d(out), nn.ReLU()),
+                *(nn.Conv2d(out, out, 3, 1, 1, bias=False), nn.BatchNorm2d(out)),
+            )
+            self.shortcut = nn.Conv2d(size, out, 1, stride)
+
+        def forward(self, image):
+            return torch.relu(self.path(image) + self.shortcut(image))
+
+    blocks = Block(8, 8, 1), Block(8, 16, 2)
+    model = nn.Sequential(nn.Conv2d(3, 8, 7, 2, 3), nn.MaxPool2d(3, 2, 1), *blocks, nn.AdaptiveAvgPool2d(1))
+    return nn.Sequential(model, nn.Flatten(), nn.Linear(16, 10)), torch.randn(2, 3, 32, 32)
+
+
+def vit():
+    """Patches by a convolution, then blocks of torch's own."""
+    import torch
+    from torch import nn
+
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    patches = nn.Sequential(nn.Conv2d(3, 16, 8, 8), nn.Flatten(2), nn.Unflatten(1, (16,)))
+
+    class Vit(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.patches, self.blocks = patches, nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+            self.head = nn.Linear(16, 10)
+
+        def forward(self, image):
+            return self.head(self.blocks(self.patches(image).transpose(1, 2)).mean(1))
+
+    return Vit(), torch.randn(2, 3, 32, 32)
+
+
+def gpt():
+    """Causal attention, and the embedding as the last layer."""
+    import torch
+    from torch import nn
+    from torch.nn import functional
+
+    class Gpt(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.joint = nn.Embedding(50, 16), nn.Linear(16, 48)
+            self.out, self.wide, self.narrow = nn.Linear(16, 16), nn.Linear(16, 64), nn.Linear(64, 16)
+
+        def forward(self, tokens):
+            x = self.table(tokens)
+            parts = self.joint(x).view(*tokens.shape, 3, 2, 8).permute(2, 0, 3, 1, 4)
+            attended = functional.scaled_dot_product_attention(*parts, is_causal=True)
+            x = x + self.out(attended.transpose(1, 2).flatten(2))
+            x = x + self.narrow(functional.gelu(self.wide(x)))
+            return x @ self.table.weight.T
+
+    return Gpt(), torch.randint(0, 50, (2, 12))
+
+
+@pytest.mark.parametrize("made", [resnet, vit, gpt])
+def test_operations_of_models_forward_and_backward_are_those_of_torchs_counter(tmp_path, made):
+    from torch.profiler import ProfilerActivity, profile
+    from torch.utils.flop_counter import FlopCounterMode
+
+    model, given = made()
+
+    def train():
+        model(given).sum().backward()
+
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as prof:
+        train()
+    prof.export_chrome_trace(str(tmp_path / "t.json"))
+    with FlopCounterMode(display=False) as counter:
+        train()
+    found = rates.calls(read(tmp_path / "t.json"))
+    assert found.flops[(found.outer < 0) & (found.flops > 0)].sum() == counter.get_total_flops()
+
+
+def traced(folder, *events, device=H100):
+    metadata = {"deviceProperties": [device]} if device else {}
+    return Tables(read(testing.write_trace(folder / "t.json", events, **metadata)))
+
+
+def called(number, name, shapes, types, *kernels, inputs=(), start=0):
+    """An operator and the kernels that it launches, each with its name and how long it runs."""
+    given = {"Input_Dims": shapes, "Input_type": types, "Concrete_Inputs": list(inputs)}
+    events = [op(name, start, start + 50 * US, **given)]
+    for place, (each, length) in enumerate(kernels):
+        begin = start + (10 + place) * US
+        events.append(launch(number + place, begin, begin + US))
+        events.append(
+            kernel(number + place, start + 100 * US * (place + 1), start + 100 * US * (place + 1) + length, name=each)
+        )
+    return events
+
+
+def row(table, name):
+    return next(each for each in table.iter_rows(named=True) if each["name"] == name)
+
+
+PRODUCT = [[4096, 4096], [4096, 4096]]
+FLOPS, BYTES = 2 * 4096**3, 3 * 2 * 4096**2
+
+
+def test_a_product_is_told_by_its_operations_its_bytes_and_the_peak_of_its_type(tmp_path):
+    found = traced(tmp_path, *called(1, "aten::mm", PRODUCT, HALF[:2], ("nvjet_hsh", 200 * US)))
+    for each in (row(found.operators(), "aten::mm"), row(found.kernels, "nvjet_hsh")):
+        assert each["tflops_per_s"] == pytest.approx(FLOPS / 200e-6 / 1e12)
+        assert each["gb_per_s"] == pytest.approx(BYTES / 200e-6 / 1e9)
+        assert each["flops_per_byte"] == pytest.approx(FLOPS / BYTES)
+        assert each["limit_percent"] == pytest.approx(100 * FLOPS / 989.5e12 / 200e-6, rel=1e-5)
+        assert each["limit"] == "compute"
+
+
+@pytest.mark.parametrize(
+    ("length", "size", "limit"),
+    [(100 * US, 1 << 26, "memory"), (5 * US, 1 << 10, "latency"), (5 * US, 3 << 20, "memory")],
+)
+def test_what_only_moves_is_limited_by_memory_or_by_latency(tmp_path, length, size, limit):
+    shapes = [[size], [size], []]
+    found = traced(tmp_path, *called(1, "aten::add", shapes, [*HALF[:2], "Scalar"], ("add_kernel", length)))
+    each = row(found.kernels, "add_kernel")
+    assert (each["tflops_per_s"], each["limit"]) == (None, limit)
+    assert each["limit_percent"] == pytest.approx(100 * 3 * 2 * size / 3350e9 / (length / 1e9), rel=1e-3)
+
+
+def test_of_several_kernels_that_multiply_none_is_told_its_part(tmp_path):
+    kernels = [("nvjet_hsh", 100 * US), ("splitKreduce_kernel", 10 * US)]
+    found = traced(tmp_path, *called(1, "aten::mm", PRODUCT, HALF[:2], *kernels))
+    assert row(found.operators(), "aten::mm")["tflops_per_s"] == pytest.approx(FLOPS / 110e-6 / 1e12)
+    assert row(found.kernels, "nvjet_hsh")["tflops_per_s"] is None
+    kernels = [("nvjet_hsh", 90 * US), ("vectorized_elementwise_kernel", 10 * US)]
+    found = traced(tmp_path, *called(1, "aten::mm", PRODUCT, HALF[:2], *kernels))
+    assert row(found.kernels, "nvjet_hsh")["tflops_per_s"] == pytest.approx(FLOPS / 90e-6 / 1e12)
+    assert row(found.kernels, "vectorized_elementwise_kernel")["gb_per_s"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "peak"),
+    [
+        ("sm80_xmma_gemm_tf32f32_tf32f32_f32", H100, 494.5),
+        ("sm80_sgemm_128x64", H100, 67),
+        ("some_gemm", H100, None),
+        ("some_gemm", {"name": "Tesla V100-SXM2-32GB", "numSms": 80}, 15.7),
+    ],
+)
+def test_the_peak_of_float32_is_that_of_the_kernel(tmp_path, name, device, peak):
+    found = traced(tmp_path, *called(1, "aten::mm", PRODUCT, ["float", "float"], (name, 9000 * US)), device=device)
+    each = row(found.operators(), "aten::mm")
+    wanted = None if peak is None else pytest.approx(100 * FLOPS / (peak * 1e12) / 9e-3, rel=1e-5)
+    assert (each["limit_percent"], each["limit"]) == (wanted, peak and "compute")
+
+
+def test_a_convolution_under_autocast_has_the_type_of_what_computes(tmp_path):
+    shapes = [[8, 64, 56, 56], [256, 64, 3, 3], [], [], [], [], []]
+    outer = ["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "1"]
+    inner = ["", "", "[1, 1]", "[1, 1]", "[1, 1]", "1"]
+    events = called(1, "aten::conv2d", shapes, ["float", "float", "", *["ScalarList"] * 3, "Scalar"], inputs=outer)
+    types = [*HALF[:2], *["ScalarList"] * 3, "Scalar"]
+    events += called(2, "aten::cudnn_convolution", shapes[:6], types, ("fprop", 100 * US), inputs=inner, start=0)
+    events[1]["dur"] = events[0]["dur"] - 1  # inside
+    found = traced(tmp_path, *events).operators()
+    both = [row(found, name)["limit_percent"] for name in ("aten::conv2d", "aten::cudnn_convolution")]
+    assert both == [pytest.approx(100 * 2 * 8 * 256 * 64 * 9 * 56 * 56 / 989.5e12 / 100e-6, rel=1e-4)] * 2
+
+
+def test_what_crosses_a_link_is_not_limited_by_memory(tmp_path):
+    shapes, types = [[1 << 20], [1 << 20], []], ["float", "float", "Scalar"]
+    events = called(1, "aten::copy_", shapes, types, ("Memcpy HtoD (Pageable -> Device)", 100 * US))
+    events[-1]["cat"] = "gpu_memcpy"
+    assert row(traced(tmp_path, *events).operators(), "aten::copy_")["gb_per_s"] is None
+    events[-1]["name"] = "Memcpy DtoD (Device -> Device)"
+    assert row(traced(tmp_path, *events).operators(), "aten::copy_")["limit"] == "memory"
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        None,
+        {"name": "NVIDIA H100", "numSms": 132},
+        {"name": "NVIDIA H100 80GB HBM3 MIG 1g.10gb"},
+        {**H100, "numSms": 16},
+    ],
+)
+def test_an_unknown_device_or_a_part_of_one_has_rates_and_no_limit(tmp_path, device):
+    found = traced(tmp_path, *called(1, "aten::mm", PRODUCT, HALF[:2], ("nvjet_hsh", 200 * US)), device=device)
+    each = row(found.kernels, "nvjet_hsh")
+    assert each["tflops_per_s"] is not None
+    assert (each["limit_percent"], each["limit"]) == (None, None)
+    is_part = bool(device and device.get("numSms") != 132)
+    assert peaks.is_partial(found.trace) == is_part
+    assert ("a part of one (MIG)" in limits_said.sentences(Capture(last=0), found.trace)[-1]) == is_part
+
+
+def test_every_datasheet_has_known_types_and_halves_that_are_half_as_fast():
+    """Dense figures only: float8 is twice half precision where both are known, and half precision twice TF32."""
+    for name, known in DATASHEETS.items():
+        assert set(known.tflops) <= set(TYPES), name
+        for fast, slow in (("float8", "float16"), ("float16", "tf32")):
+            if {fast, slow} <= set(known.tflops):
+                assert known.tflops[fast] == pytest.approx(2 * known.tflops[slow], rel=0.04), name
+
+
+@pytest.mark.parametrize("reentrant", [None, True, False])
+def test_what_a_checkpoint_computes_again_counts_apart(tmp_path, monkeypatch, reentrant):
+    """Without it, it is what torch's counter counts without checkpoints; in a function of one's own, backward is called
+    what forward is."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+    from torch.utils.checkpoint import checkpoint
+    from torch.utils.flop_counter import FlopCounterMode
+
+    class Own(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, value, weight):
+            ctx.save_for_backward(value, weight)
+            return torch.nn.functional.linear(value, weight)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            value, weight = ctx.saved_tensors
+            return torch.nn.functional.linear(gradient, weight.T), gradient.T.matmul(value)
+
+    first, second = torch.nn.Linear(8, 16), torch.nn.Linear(16, 8)
+    given, weight = torch.randn(4, 8, requires_grad=True), torch.randn(8, 8, requires_grad=True)
+
+    def block(value):
+        return second(torch.tanh(first(value)))
+
+    def train(reentrant=reentrant):
+        made = block(given) if reentrant is None else checkpoint(block, given, use_reentrant=reentrant)
+        Own.apply(made, weight).sum().backward()
+
+    train()  # what is made once is made
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as prof:
+        train()
+    prof.export_chrome_trace(str(tmp_path / "t.json"))
+    with FlopCounterMode(display=False) as counter:
+        train(None)
+    found = utilisation.computed(read(tmp_path / "t.json"))
+    assert found.flops[~found.again].sum() == counter.get_total_flops()
+    assert found.flops[found.again].sum() == (0 if reentrant is None else 2 * 2 * 4 * 8 * 16)
+
+
+def test_each_type_is_held_against_its_own_peak(tmp_path):
+    """Two devices have twice as much to give; what is not known, as a kernel without an operator, lowers its share."""
+    float32 = called(10, "aten::mm", PRODUCT, ["float"] * 2, ("sm80_sgemm", 3000 * US), start=200 * US)
+    half = called(1, "aten::mm", PRODUCT, HALF[:2], ("nvjet_hsh", 200 * US))
+    mark = testing.step_mark(3, 0, 5000 * US)
+    (step,) = traced(tmp_path, mark, *half, *float32).steps.to_dicts()
+    least_ms = FLOPS / 989.5e12 * 1e3 + FLOPS / 67e12 * 1e3
+    assert step["tflop"] == pytest.approx(2 * FLOPS / 1e12)
+    assert step["mfu_percent"] == step["hfu_percent"] == pytest.approx(100 * least_ms / 5, rel=1e-4)
+    assert step["known_percent"] == 100
+    others = [launch(20, 400 * US, 401 * US), kernel(20, 4000 * US, 4800 * US, name="ampere_sgemm", device=1)]
+    (step,) = traced(tmp_path, mark, *half, *float32, *others).steps.to_dicts()
+    assert step["mfu_percent"] == pytest.approx(100 * least_ms / 5 / 2, rel=1e-4)
+    assert step["known_percent"] == pytest.approx(100 * 3.2 / 4)
+    others[1] = kernel(20, 4000 * US, 5600 * US, name="ampere_sgemm", device=1)
+    (step,) = traced(tmp_path, mark, *half, *float32, *others).steps.to_dicts()
+    assert (step["mfu_percent"], step["known_percent"]) == (None, pytest.approx(100 * 3.2 / 4.8))
+    (step,) = traced(tmp_path, mark, *half, device=None).steps.to_dicts()
+    assert (step["mfu_percent"], step["tflop"]) == (None, pytest.approx(FLOPS / 1e12))
+
+
+def test_kernels_sum_to_their_operators_where_each_launches_one(traces):
+    """On every dialect; and no rate of a kernel needs more operations than its operator has."""
+    for path in sorted(traces.glob("*.json*")):
+        trace = read(path)
+        found, work = rates.of_calls(trace), rates.of_work(trace)
+        for name in ("flops", "bytes", "least_ps"):
+            assert work[name].sum() <= found[name][rates.calls(trace).outer < 0].sum() + len(work[name]), path
+        assert np.all(work["flops_ns"] >= 0)
+
+
+def test_sentences_name_the_largest_operators_between_their_shapes_and_the_share_of_the_device(tmp_path):
+    half = called(1, "aten::mm", PRODUCT, HALF[:2], ("nvjet_hsh", 200 * US))
+    small = called(3, "aten::mm", [[2048, 4096], [4096, 4096]], HALF[:2], ("nvjet_hsh", 200 * US), start=600 * US)
+    moved = called(5, "aten::add", [[1 << 26]] * 2 + [[]], [*HALF[:2], "Scalar"], ("add", 150 * US), start=1200 * US)
+    tables = traced(tmp_path, testing.step_mark(3, 0, 2000 * US), *half, *small, *moved)
+    speed, used = limits_said.sentences(Capture(last=0), tables.trace)
+    assert speed == (
+        "mm at 344 to 687 TFLOP/s (35 to 69% of their limit), add at 2,684 GB/s (80% of its limit)."
+    )  # fmt: skip
+    assert used == (
+        "MFU 10.4%: products, convolutions and attention (in full where causal, known of 100% of the time of such "
+        "kernels) at the dense peaks of NVIDIA H100 80GB HBM3 (NVIDIA H100 Tensor Core GPU datasheet)."
+    )
+    assert limits_said.sentences(Capture(last=0, request="explanation"), tables.trace) == [speed]
+    alone = read(testing.write_trace(tmp_path / "host.json", half[:1], perfhooksProcessor="one, 2 threads"))
+    assert len(limits_said.sentences(Capture(last=0), alone)) == 1
+    assert limits_said.sentences(Capture(last=0, request="explanation"), alone) == []
+    share = window_data.reduce(Capture(last=0), tables.trace)
+    assert share["limits"] == [speed, used]
+
+
+def test_on_a_terminal_operators_come_by_what_they_had_a_device_do(tmp_path, capsys):
+    """Kernels have a table of their own; CSV and JSON have all rows in torch's order."""
+    host = op("aten::roll", 1000 * US, 9000 * US)
+    events = [*called(1, "aten::mm", PRODUCT, HALF[:2], ("nvjet_hsh", 200 * US)), host]
+    path = testing.write_trace(tmp_path / "t.json", events)
+    show.show(str(path), ["operators"], form="table")
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert [line.split()[0] for line in lines[:2]] == ["aten::mm", "aten::roll"]
+    assert not any("nvjet" in line for line in lines)
+    show.show(str(path), ["operators"], form="csv")
+    assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()[1:3]] == ["aten::roll", "aten::mm"]

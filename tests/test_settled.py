@@ -1,0 +1,79 @@
+"""The schedule of who gave none: when its window begins, and how long it lasts."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from perfhooks import Schedule
+from perfhooks.schedule import WhenSettled
+
+S = 1_000_000_000
+
+
+def window(walls, *, together=False, first=0, looks=None, known=50):
+    """The window of a loop whose steps take so many seconds, asked at each step at which it wants to be."""
+    schedule, ends = WhenSettled(), [0, *itertools.accumulate(int(wall * S) for wall in walls)]
+    schedule.begin(first, 0)
+    step = first
+    while (step := schedule.next_change(step)) - first < len(ends):
+        if looks is not None:
+            looks.append(step)
+        told = [after - before for before, after in itertools.pairwise(ends[: step - first + 1])]
+        found = schedule.decided(step, ends[step - first], told[-known:], together=together)
+        if found is not None:
+            return found
+    return None
+
+
+def test_a_window_begins_after_ten_steps_of_an_even_pace_and_lasts_three():
+    assert window([5.0] + [0.2] * 30) == (10, 12, 14)
+    assert window([5.0] + [0.2] * 30, first=700) == (710, 712, 714)
+
+
+def test_it_waits_while_steps_become_faster():
+    assert window([0.2 * 0.8**step for step in range(20)] + [0.002] * 60).first == 50
+    assert window([0.1] * 8 + [0.05] * 60).first == 22
+
+
+def test_of_uneven_steps_it_waits_for_no_more_than_fifty():
+    assert window([0.01 * (1 + step % 50) for step in range(90)]).first == 50
+
+
+@pytest.mark.parametrize(
+    ("walls", "first", "active"), [([40.0] * 9, 2, 2), ([8.0] * 9, 3, 4), ([8.0, *[0.7] * 40], 10, 12)]
+)
+def test_it_begins_after_twenty_seconds_and_long_steps_need_no_warm_up(walls, first, active):
+    found = window(walls)
+    assert found == (first, active, active + 2)
+
+
+@pytest.mark.parametrize("known", [2, 3, 13])
+def test_it_begins_in_time_also_where_few_of_the_steps_are_still_known(known):
+    assert window([0.6 * (1 + step % 7) for step in range(60)], known=known).first in range(10, 14)
+
+
+@pytest.mark.parametrize(("wall", "steps"), [(0.2, 3), (0.1, 3), (0.05, 6), (0.01, 30), (0.003, 100), (0.0001, 100)])
+def test_it_lasts_long_enough(wall, steps):
+    found = window([wall] * 60)
+    assert found.last - found.active + 1 == steps
+
+
+def test_a_training_pays_for_few_looks():
+    looks = []
+    window([0.01 * (1 + step % 50) for step in range(90)], looks=looks)
+    assert looks == [1, 2, 10, 15, 22, 33, 50]
+
+
+@pytest.mark.parametrize("wall", [0.001, 0.02, 0.05, 0.2, 3.0, 7.0, 45.0])
+@pytest.mark.parametrize("late", [0.0, 1.5, 11.0])
+def test_ranks_that_begin_at_different_times_record_the_same_steps(wall, late):
+    noise = [1 + 0.001 * (step % 3) for step in range(40)]
+    early = window([wall, *(wall * each for each in noise)], together=True)
+    assert window([wall + late, *(wall * each for each in noise[::-1])], together=True) == early
+
+
+def test_it_is_said_in_words():
+    assert isinstance(Schedule.of("when settled"), WhenSettled)
+    assert str(Schedule.of("when settled")).startswith("when settled\none window")
