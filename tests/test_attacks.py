@@ -151,11 +151,14 @@ def test_what_is_open_is_found_however_deep_it_nests(tmp_path, late):
 
 
 def test_a_wait_deep_in_others_finds_its_operator(tmp_path):
+    """And waits in waits are one: runtimes report a call and the one that it is made of."""
     events = [testing.op("aten::item", 0, 10_000, external=5)]
+    names = ["cudaMemcpyAsync"] * 299 + ["cudaStreamSynchronize"]
+    events += nested(300, lambda number, start, end: testing.launch(number + 1, start + 1, end + 1, name=names[number]))
     events += nested(300, lambda number, start, end: testing.launch(
-        number + 1, start + 1, end + 1, name="cudaStreamSynchronize"))  # fmt: skip
+        number + 301, start + 5001, end + 5001, name="cudaStreamSynchronize"))  # fmt: skip
     table = synchronisations.table(read(testing.write_trace(tmp_path / "t.json", [*events, testing.kernel(999, 0, 1)])))
-    assert table["operator"].to_list() == ["aten::item"] * 300
+    assert table["operator"].to_list() == ["aten::item"] * 2
 
 
 def test_memory_of_more_devices_than_there_are_is_that_of_the_busiest(tmp_path):
