@@ -285,6 +285,22 @@ def test_the_command_exits_with_1_and_says_why_where_no_rank_has_recorded(tmp_pa
     assert windows(tmp_path / "r") == []
 
 
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can ask in a folder of somebody else"
+)
+def test_what_root_asks_of_somebodys_run_the_run_can_answer_and_take_away(tmp_path):
+    begun, new = tmp_path / "begun", tmp_path / "new"
+    for run in (begun, new):
+        run.mkdir()
+        os.chown(run, 12345, 23456)
+    (begun / "requests").mkdir()
+    for run in (begun, new):
+        requests.call(run, requests.new_id())
+    owner = [((run / "requests").stat().st_uid, (run / "requests").stat().st_gid) for run in (begun, new)]
+    # what was there before stays whose it is
+    assert owner == [(0, 0), (12345, 23456)]
+
+
 def test_a_folder_that_is_a_link_is_not_written_through(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "run").mkdir()

@@ -82,6 +82,14 @@ class OwnFolder:
         with self.opened(make=True):
             pass
 
+    def make_for_owner(self) -> None:
+        """See to it that it is there; what root makes is given to the owner of the run, who is to write there too."""
+        with contextlib.suppress(FileNotFoundError), self.opened():
+            return
+        self.make()
+        with self.opened() as here:
+            _give(here, self._run.stat())
+
     @contextmanager
     def publish(self, name: str) -> Iterator[IO[bytes]]:
         """Open a file that gets its name when it is whole, and vanishes when writing it fails."""
@@ -158,6 +166,21 @@ def _opened_below(here: _Opened, name: str) -> int | None:
     if is_junction or not stat.S_ISDIR(found.st_mode):
         raise NotPlainError(f"{here.path / name} is {kind_of(found)}, and no folder of its own")
     return None if here.descriptor is None else os.open(here(name), _FOLDER | _NO_LINK, dir_fd=here.descriptor)
+
+
+def _give(here: _Opened, owner: os.stat_result) -> None:
+    """Give a folder of root's in which there is nothing to somebody.
+
+    One that has something in it may be another one of root's, put into the place of ours by who may write there.
+    """
+    if here.descriptor is None or os.geteuid() != 0 or owner.st_uid == 0:
+        return
+    folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=here.descriptor)
+    try:
+        if next(os.scandir(folder), None) is None:
+            os.fchown(folder, owner.st_uid, owner.st_gid)
+    finally:
+        os.close(folder)
 
 
 def _close(here: _Opened) -> None:

@@ -143,7 +143,7 @@ def call(run: Path, name: str) -> None:
         OSError: The folder cannot be written to.
     """
     folder = OwnFolder(run, layout.REQUESTS)
-    folder.make()
+    folder.make_for_owner()
     folder.publish_json(f"{name}.call.json", {})
 
 
