@@ -14,7 +14,7 @@ from many_ranks import ManyRanks
 from perfhooks import report, words
 from perfhooks.report import page, run_data, svg, tree
 from perfhooks.run.timeline import HEADER
-from perfhooks.testing import annotation, memory, op, python_frame, step_mark, write_trace
+from perfhooks.testing import annotation, kernel, launch, memory, op, python_frame, step_mark, write_trace
 from perfhooks.trace import read
 from perfhooks.trace.tables import stacks
 from perfhooks.watching import slow_steps
@@ -138,6 +138,23 @@ def test_counters_have_lanes_beside_the_steps_and_a_trace_without_them_has_none(
     assert_quiet(chromium)
     chromium.open(of_trace(write_trace(tmp_path / "none.json", marks), tmp_path))
     assert texts(chromium, ".counters") == []
+
+
+def test_operators_lie_under_the_roofs_of_their_device_and_a_trace_without_shapes_has_none(chromium, tmp_path):
+    device = [{"id": 0, "name": "NVIDIA H100 80GB HBM3", "numSms": 132}]
+    call = op("aten::mm", 0, 100_000, Input_Dims=[[4096, 4096]] * 2, Input_type=["float"] * 2)
+    rest = [launch(1, 0, 1000), kernel(1, 2_000, 4_002_000, name="ampere_sgemm"), step_mark(0, 0, 5_000_000)]
+    chromium.open(of_trace(write_trace(tmp_path / "t.json", [call, *rest], deviceProperties=device), tmp_path))
+    chromium.wait("document.querySelector('.roofline .main-svg')")
+    roof, point = chromium.run("document.querySelector('.roofline .figure').data.map(each => [each.x, each.y])")
+    assert roof[1][-2:] == [67, 67]
+    assert roof[0][-2] == pytest.approx(67e3 / 3350)
+    assert point == [[pytest.approx(2 * 4096 / 12, rel=1e-3)], [pytest.approx(2 * 4.096**3 / 4, rel=1e-3)]]
+    assert_quiet(chromium)
+    call = op("aten::mm", 0, 100_000)
+    chromium.open(of_trace(write_trace(tmp_path / "n.json", [call, *rest], deviceProperties=device), tmp_path))
+    assert texts(chromium, "#operators h2") == ["Operators"]
+    assert texts(chromium, ".roofline") == []
 
 
 def test_the_page_writes_numbers_as_everything_else_does(chromium, recorded):

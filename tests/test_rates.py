@@ -7,7 +7,7 @@ import pytest
 
 from perfhooks import testing
 from perfhooks.command.actions import show
-from perfhooks.report import limits_said, window_data
+from perfhooks.report import limits_said, roofline, window_data
 from perfhooks.run.capture import Capture
 from perfhooks.testing import kernel, launch, op
 from perfhooks.trace import read
@@ -325,6 +325,29 @@ def test_sentences_name_the_largest_operators_between_their_shapes_and_the_share
     assert limits_said.sentences(Capture(last=0, request="explanation"), alone) == []
     share = window_data.reduce(Capture(last=0), tables.trace)
     assert share["limits"] == [speed, used]
+
+
+def test_the_roofline_has_what_computes_and_moves_below_the_peaks_of_its_types(tmp_path):
+    """An operator at its limit lies on the roof; what has no peaks, no shapes or no device's times has no roof."""
+    half = called(1, "aten::mm", PRODUCT, HALF[:2], ("nvjet_hsh", 200 * US))
+    single = called(3, "aten::mm", [[64, 64]] * 2, ["float"] * 2, ("ampere_sgemm", 900 * US), start=600 * US)
+    moved = called(5, "aten::add", [[1 << 26]] * 2 + [[]], [*HALF[:2], "Scalar"], ("add", 150 * US), start=2400 * US)
+    trace = traced(tmp_path, testing.step_mark(3, 0, 4000 * US), *half, *single, *moved).trace
+    found = roofline.of_window(Capture(last=0), trace)
+    sheet = DATASHEETS["NVIDIA H100 80GB HBM3"]
+    assert found["roofs"] == {name: sheet.tflops[name] for name in ("float32", "bfloat16")}
+    assert (found["gb_per_s"], found["device"]) == (sheet.gb_per_s, "NVIDIA H100 80GB HBM3")
+    points = found["points"]
+    assert points["name"] == ["aten::mm", "aten::mm"]
+    for speed, moves, share, peak in zip(
+        points["tflops_per_s"], points["flops_per_byte"], points["limit_percent"], (67, 989.5), strict=True
+    ):
+        assert 100 * speed / min(peak, moves * sheet.gb_per_s / 1000) == pytest.approx(share, rel=2e-3)
+    assert window_data.reduce(Capture(last=0), trace)["roofline"] == found
+    host = read(testing.write_trace(tmp_path / "host.json", half[:1], perfhooksProcessor="one, 2 threads"))
+    shapeless = traced(tmp_path, op("aten::mm", 0, 50 * US), *half[1:]).trace
+    for nothing in (host, shapeless):
+        assert roofline.of_window(Capture(last=0), nothing) == {}
 
 
 def test_on_a_terminal_operators_come_by_what_they_had_a_device_do(tmp_path, capsys):

@@ -100,6 +100,18 @@ class CountersPart(_Part):
     """How many there are."""
 
 
+class Roofline(_Part):
+    """How fast operators were, and what their device can do at most; see `perfhooks.report.roofline`."""
+
+    points: Columns
+    roofs: dict[str, float]
+    """10^12 operations a second, by type."""
+    gb_per_s: float
+    device: str
+    source: str
+    """Where the peaks are from."""
+
+
 class Findings(_Part):
     """What to do about the window, what gains most first."""
 
@@ -139,6 +151,7 @@ class Share(_Part):
     """Where the time of the costliest operators goes: see `perfhooks.report.operator_rows`."""
     limits: list[str] = []
     """How far from the limit it was, in sentences: see `perfhooks.report.limits_said`."""
+    roofline: Roofline | None = None
     kernels: FirstRows | None = None
     categories: Columns | None = None
     """What kind of work was done."""
@@ -161,7 +174,7 @@ class Share(_Part):
     """Whether lines, modules and shapes are in `RunData.explanations`, as this window was recorded without them."""
 
 
-EXPLAINED: Final = ("flames", "functions", "modules", "behind_operators", "limits")
+EXPLAINED: Final = ("flames", "functions", "modules", "behind_operators", "limits", "roofline")
 """The parts of a share that tell of lines and modules."""
 
 

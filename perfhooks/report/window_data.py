@@ -10,7 +10,7 @@ import polars as pl
 
 from perfhooks import findings
 from perfhooks.findings import faces
-from perfhooks.report import device_rows, json_values, limits_said, operator_rows, tree
+from perfhooks.report import device_rows, json_values, limits_said, operator_rows, roofline, tree
 from perfhooks.report.data import SHARE_FORMAT
 from perfhooks.report.headline import of_window, other_kinds, summary
 from perfhooks.trace.kinds import Kind, classify
@@ -275,6 +275,7 @@ _PARTS: Final[dict[str, Callable[[Capture, Trace], Any]]] = {
     "operators": _operators,
     "behind_operators": _behind_operators,
     "limits": limits_said.sentences,
+    "roofline": roofline.of_window,
     "kernels": _kernels,
     "categories": lambda capture, trace: json_values.columns(capture.tables(trace).categories),
     "flames": flames,

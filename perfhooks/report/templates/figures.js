@@ -368,6 +368,69 @@ function memoryFigure(device, levels, peak) {
   return figure(`Memory of ${device} over time`, 280, make);
 }
 
+/* Operators by what they compute for each byte, and how fast, under the most that the device can do. */
+function rooflineFigure({ points, roofs, gb_per_s: speed }) {
+  const rows = rowsOf(points);
+  const slope = speed / 1000; // TFLOP/s for each FLOP/byte
+  const tops = Object.entries(roofs).sort(([, a], [, b]) => b - a);
+  const across = [...rows.map((row) => row.flops_per_byte), ...tops.map(([, top]) => top / slope)];
+  const [left, right] = [Math.min(...across) / 3, Math.max(...across) * 6];
+  const least = Math.min(...rows.map((row) => row.tflops_per_s), left * slope);
+  const longest = Math.max(...rows.map((row) => row.ms));
+  const shortened = (text) => (text.length > 60 ? `${text.slice(0, 57)}...` : text).replace(/</g, "&lt;");
+  const make = () => ({
+    traces: [
+      ...tops.map(([name, top], i) => ({
+        type: "scatter",
+        mode: "lines+text",
+        x: [left, Math.sqrt((left * top) / slope), top / slope, right],
+        y: [left * slope, Math.sqrt(left * slope * top), top, top],
+        text: ["", i ? "" : `${grouped(speed, 0)} GB/s`, "", `${name} ${grouped(top, top < 10 ? 1 : 0)}`],
+        textposition: "top left",
+        textfont: { size: 11, color: colour("muted") },
+        line: { color: colour("faint"), width: 1.25 },
+        hoverinfo: "skip",
+        cliponaxis: false,
+      })),
+      {
+        type: "scatter",
+        mode: "markers",
+        x: rows.map((row) => row.flops_per_byte),
+        y: rows.map((row) => row.tflops_per_s),
+        marker: {
+          color: colour("accent"),
+          opacity: 0.6,
+          size: rows.map((row) => 5 + 23 * Math.sqrt(row.ms / longest)),
+          line: { width: 0 },
+        },
+        hovertemplate: rows.map(
+          (row) =>
+            `<b>${shortened(row.name)}</b> ${shortened(row.input_shapes)}<br>${ms(row.ms)}, %{y:.3~g} TFLOP/s, ` +
+            `${percent(row.limit_percent / 100)} of its limit<extra></extra>`,
+        ),
+      },
+    ],
+    layout: {
+      hovermode: "closest",
+      xaxis: axis({
+        type: "log",
+        range: [Math.log10(left), Math.log10(right)],
+        dtick: 1,
+        showgrid: false,
+        title: { text: "FLOP/byte", standoff: 4 },
+      }),
+      yaxis: axis({
+        type: "log",
+        range: [Math.log10(least / 2), Math.log10(tops[0][1] * 2)],
+        dtick: 1,
+        title: { text: "TFLOP/s", standoff: 4 },
+      }),
+      margin: { l: 8, r: 16, t: 16, b: 40 },
+    },
+  });
+  return figure("How fast each operator was, beside what the device can do at most; the table below has it", 320, make);
+}
+
 /* One lane for each counter, over the time of the steps; a line between two steps. */
 function countersFigure({ parts, lanes, count }) {
   const place = (i) => 1 - (i + 1) / lanes.length;

@@ -63,6 +63,24 @@ function behindOperators(details) {
   };
 }
 
+function rooflinePart(details) {
+  const found = details.roofline;
+  if (!found) return null;
+  const of = details.explanation ? `, in ${details.explanation.steps}` : "";
+  return el(
+    "details",
+    { class: "roofline", open: true },
+    el("summary", null, `Roofline${of}`),
+    el(
+      "p",
+      { class: "muted" },
+      `Each circle is an operator with one shape, as large as its time. Lines are the most that ${found.device} can do ` +
+        `(${found.source}): to the left memory limits, under a level line the arithmetic of that type.`,
+    ),
+    rooflineFigure(found),
+  );
+}
+
 function operatorsSection(details) {
   const tables = details.operators;
   if (!tables || !height(tables.name)) return null;
@@ -84,6 +102,7 @@ function operatorsSection(details) {
     "What torch ran, summed over all recorded steps: on the host, and the device work it launched. Click one to see " +
       "its costliest shapes, lines and modules.",
     (details.limits || []).map((sentence) => el("p", { class: "lead" }, sentence)),
+    rooflinePart(details),
     dataTable({
       id: "operators",
       caption: "Operators",
