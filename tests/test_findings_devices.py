@@ -115,6 +115,12 @@ def slow_product(training, at, *, size=1024):
     training.work(at + 210 * US, at + 7 * MS, at + 9 * MS, name=f"{HALF}8", stream=9)
 
 
+def own_product(training, at, name, *, operator=None, call="cudaLaunchKernel", length=2 * MS):
+    """A product of matrices that nobody's library made, or that an operator or a graph launched."""
+    training.events.append(op(operator or "aten::detach", at + 200 * US, at + (230 if operator else 205) * US))
+    training.work(at + 210 * US, at + 7 * MS, at + 7 * MS + length, name=name, stream=9, call=call)
+
+
 def unfolding(training, at, *, name="aten::_slow_conv2d_forward"):
     """A convolution without cuDNN, with all of the step's kernels."""
     inputs = {"Input_type": ["float"], "Input_Dims": [[8, 3, 32, 32]]}
@@ -219,6 +225,7 @@ PLANTED = {
     "unaligned-products": (lambda: steps(name=f"{HALF}2"), A100),
     "fusable-chains": (lambda: steps(name=SUM), A100),
     "kernels-below-limit": (lambda: steps(slow_product), WHOLE_A100),
+    "own-products": (lambda: steps(lambda made, at: own_product(made, at, "matmul_k(float*, float*, int)")), A100),
     "recorded-start": (lambda: made_of(starting), A100),
     "blocking-copies": (lambda: steps(pageable_copies, begin=2100 * US), A100),
     "host-bound": (lambda: made_of(many_launches), A100),
@@ -291,6 +298,32 @@ def test_a_lowered_clock_is_said_with_the_times_and_the_clocks_and_not_where_the
 @pytest.mark.parametrize("metadata", [A100, V100, MI300, {}], ids=["A100", "V100", "MI300", "unknown"])
 def test_nothing_is_found_where_nothing_is_wrong(metadata, tmp_path):
     assert found_in(tmp_path, steps(), metadata) == []
+
+
+@pytest.mark.parametrize(
+    ("is_own", "name", "how"),
+    [
+        (True, "matmul_k(float*, float*, float*, int, int, int)", {}),
+        (True, "_my_gemm_kernel", {}),
+        (True, "matmul_kernel", {"operator": "MatMulBackward"}),
+        (False, "matmul_kernel", {"operator": "mine::matmul"}),
+        (False, "matmul_kernel", {"call": "cudaGraphLaunch"}),
+        (False, "matmul_kernel", {"length": 900 * US}),
+        (False, "scale_rows(float*, int)", {}),
+        *(
+            (False, name, {})
+            for name in (
+                *("nvjet_hsh_256x128_64x4_1x2_h_bz_coopA_TNT", "ampere_sgemm_128x64_nn", "sgemm_32x32x32_NN_vec"),
+                *("sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n", "Cijk_Alik_Bljk_HHS_BH_MT128x96x32"),
+                *("void gemmk1_kernel<int, float, 256, 5>", "triton_tem_fused_mm_3", "magma_sgemmEx_kernel"),
+                *("void ours::matmul<float>(float*)", "cutlass_80_tensorop_f16_s16816gemm_f16_256x128_32x3_nn_align8"),
+            )
+        ),
+    ],
+)
+def test_products_by_kernels_that_somebody_wrote_are_told_from_those_of_libraries(tmp_path, is_own, name, how):
+    found = found_in(tmp_path, steps(lambda made, at: own_product(made, at, name, **how)))
+    assert ("own-products" in rules(found)) == is_own
 
 
 def test_kernels_far_below_their_limit_are_told_by_shape_and_not_where_the_limit_is_unknown(tmp_path):

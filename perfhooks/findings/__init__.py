@@ -53,6 +53,7 @@ RULES: Final[tuple[Callable[[Evidence], Iterator[Finding]], ...]] = (
     kernels.unaligned_products,
     attention.written_out_attention,
     kernels.kernels_below_limit,
+    kernels.own_products,
     kernels.fusable_chains,
     optimizer.optimizer_loop,
     optimizer.zeroed_gradients,

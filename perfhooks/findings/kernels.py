@@ -12,7 +12,7 @@ from perfhooks.findings import attention
 from perfhooks.findings.evidence import most
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.limits import peaks, rates
-from perfhooks.trace.names import device_work, operators, ranges, work_kinds
+from perfhooks.trace.names import device_work, operators, ranges, runtime_calls, work_kinds
 from perfhooks.trace.nesting import device, intervals
 from perfhooks.trace.nesting.grouping import groups
 from perfhooks.trace.tables import categories
@@ -56,7 +56,15 @@ FAR: Final = 0.3
 """Of its limit. GEMMs and copies of usual sizes reach 60 to 85% on an H100, and 40 to 60% on an MI300X, whose datasheet
 counts a clock that it does not hold (TraceLens takes 708 of 1307 TFLOP/s for it)."""
 FAR_HEAVY: Final = 0.1
-"""Of the step, for kernels that far from it."""
+"""Of the step, for kernels that far from it, and for those that somebody wrote."""
+_PLAIN: Final = re.compile(r"\w+(?:\([\w\s*,&]*\))?")
+"""A function in no namespace and from no template, with its arguments where it is C."""
+_OF_LIBRARY: Final = re.compile(
+    rf"{work_kinds.TRITON}|nvjet|cutlass|cublas|cudnn|cask|xmma|magma|cijk|rocblas|hipblas|miopen|mkldnn|"
+    r"volta|turing|ampere|maxwell|hopper|blackwell|sm\d\d|gem[mv]\w*\d+x\d+|split_?k|marlin|machete",
+    re.IGNORECASE,
+)
+"""Libraries have plain names, too: generated kernels have the architecture and their tiles in theirs."""
 
 
 def float32_products(seen: Evidence) -> Iterator[Finding]:
@@ -365,6 +373,46 @@ def _by_shape(seen: Evidence, places: Ints, took: Ints, least: Column) -> list[t
             (f"{shown}: {count / max(seen.count, 1):.3g} times, {words.ms(time)}, {reached} of the limit", time)
         )
     return found
+
+
+def own_products(seen: Evidence) -> Iterator[Finding]:
+    """Products of matrices by kernels that somebody wrote take 10% of the step or more.
+
+    Source: `FAR_HEAVY`; kernels that no operator of a library launched, by their names: plain ones, as of C and
+    Triton, that no library has, see `_OF_LIBRARY`. What a graph replays is not looked at, as nobody knows whose it is.
+
+    Measured: never; what a library needs for the same product is quickly found out.
+    """
+    trace = seen.trace
+    rows, launch = trace.device_rows[seen.work], trace.launches[seen.work]
+    replays = trace.chosen(lambda name: runtime_calls.GRAPH.search(name) is not None, Kind.RUNTIME)
+    # a function of autograd is an operator as well, with a name of no library
+    of_libraries = trace.chosen(lambda name: "::" in name, Kind.OP)
+    is_alone = ~np.isin(device.owners(trace)[seen.work], of_libraries) & (launch >= 0) & ~np.isin(launch, replays)
+    rows = rows[is_alone & (trace.kind[rows] == Kind.KERNEL)]
+    own = {number for number in np.unique(trace.name[rows]).tolist() if _is_own_product(trace.names[number])}
+    rows = rows[np.isin(trace.name[rows], list(own))]
+    spent = seen.device_ms(rows)
+    if not len(trace.rows(Kind.OP)) or seen.share(spent) < FAR_HEAVY:
+        return
+    yield from seen.finding(
+        "own-products",
+        min(spent, seen.device_limit_ms),
+        title=f"Products of matrices by kernels of no library take {words.ms(spent)} of a {seen.unit}.",
+        estimate="Worth trying: what these kernels take; a library's take some of it.",
+        evidence=[f"{seen.often(rows)} kernels in a {seen.unit}", *seen.by_name(rows)],
+        advice=(
+            "No operator of a library launched these kernels, and no library that is known has such names: somebody "
+            "wrote them. A library's products of matrices are hard to reach; simple kernels of one's own often have a "
+            "tenth of their speed. Time torch.matmul on the same matrices beside them, and keep what is faster."
+        ),
+        code="c = torch.matmul(a, b)",
+    )
+
+
+def _is_own_product(name: str) -> bool:
+    is_plain = _PLAIN.fullmatch(name) is not None and _OF_LIBRARY.search(name) is None
+    return is_plain and work_kinds.of_kernel(name) == "gemms"
 
 
 def fusable_chains(seen: Evidence) -> Iterator[Finding]:

@@ -74,8 +74,9 @@ function rooflinePart(details) {
     el(
       "p",
       { class: "muted" },
-      `Each circle is an operator with one shape, as large as its time. Lines are the most that ${found.device} can do ` +
-        `(${found.source}): to the left memory limits, under a level line the arithmetic of that type.`,
+      "Each circle is an operator with one shape, as large as its time. Lines are the most that " +
+        `${found.device} can do (${found.source}): to the left memory limits, under a level line the arithmetic of ` +
+        "that type.",
     ),
     rooflineFigure(found),
   );
