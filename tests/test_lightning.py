@@ -3,6 +3,7 @@
 import copy
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from slow_parts import NAP_S, too_short
 import perfhooks
 from perfhooks.options import DEFAULTS
 from perfhooks.watching import slow_steps, watcher
-from perfhooks_lightning import ProfilerCallback
+from perfhooks_lightning import ProfilerCallback, framework
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::lightning.fabric.utilities.warnings.PossibleUserWarning", "ignore:.*LeafSpec.*:FutureWarning"
@@ -26,6 +27,15 @@ TWO_WINDOWS = "skip_first=1 wait=1 warmup=1 active=2 repeat=2"
 
 
 # --- arguments ---
+
+
+def test_where_none_has_been_imported_the_first_lightning_that_is_installed_is_taken(monkeypatch):
+    for name in framework.PACKAGES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(framework.importlib, "import_module", lambda name: name)
+    assert framework.modules() == ["lightning.pytorch"]
+    monkeypatch.setitem(sys.modules, "pytorch_lightning", pytest)
+    assert framework.modules() == ["pytorch_lightning"]
 
 
 def test_wrong_options_raise_before_training():

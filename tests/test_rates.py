@@ -306,6 +306,15 @@ def test_kernels_sum_to_their_operators_where_each_launches_one(traces):
         assert np.all(work["flops_ns"] >= 0)
 
 
+def test_every_kernel_counts_for_what_is_too_short_to_be_fast(tmp_path):
+    """Also those of the first operator: 16 us are two kernels of 8 us, and not one that is long enough."""
+    for kernels, limit in ((2, "latency"), (1, "memory")):
+        pieces = [("nvjet_hsh", 16 * US // kernels)] * kernels
+        call = called(1, "aten::mm", [[512, 512]] * 2, HALF[:2], *pieces)
+        table = traced(tmp_path, testing.step_mark(3, 0, 5000 * US), *call).operators(("shapes",))
+        assert row(table, "aten::mm")["limit"] == limit
+
+
 def test_sentences_name_the_largest_operators_between_their_shapes_and_the_share_of_the_device(tmp_path):
     half = called(1, "aten::mm", PRODUCT, HALF[:2], ("nvjet_hsh", 200 * US))
     small = called(3, "aten::mm", [[2048, 4096], [4096, 4096]], HALF[:2], ("nvjet_hsh", 200 * US), start=600 * US)

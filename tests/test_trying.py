@@ -174,6 +174,12 @@ def test_the_overload_is_the_one_whose_schema_takes_all_arguments(name, argument
     built(name, *arguments)()
 
 
+@pytest.mark.parametrize("written", ["True", "true", "1", "False", "false", "0"])
+def test_a_flag_is_read_as_any_recorder_writes_it(written):
+    _, values = schemas.overload(signature("sum", tensor(2), plain("[0]", "ScalarList"), plain(written), nothing()))
+    assert values["keepdim"] is (written in ("True", "true", "1"))
+
+
 @pytest.mark.parametrize(
     ("name", "arguments", "reason"),
     [
