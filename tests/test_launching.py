@@ -417,9 +417,10 @@ def test_ranks_are_numbers_and_spans_of_them_each_once_in_order():
 def test_activities_that_words_do_not_say_are_a_json_list():
     """As in a configuration file."""
     config = {"cuda": {"profiler_configs": [{"type": "CuspyConfig"}]}}
-    assert run.written_out(json.dumps(["cpu", config])) == ["cpu", config]
+    assert run._read("activities", f" {json.dumps(['cpu', config])}") == ["cpu", config]
+    assert run._read("activities", "cpu,cuda") == ["cpu", "cuda"]
     with pytest.raises(OptionError, match="activities must be words such as cpu,cuda or a JSON list, got"):
-        run.written_out("[cpu]")
+        run._read("activities", "[cpu]")
 
 
 @pytest.mark.parametrize(

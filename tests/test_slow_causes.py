@@ -440,3 +440,8 @@ def test_a_framework_that_says_it_validates_has_that_set_aside(tmp_path):
     with (tmp_path / "r/rank0.timeline.csv").open() as file:
         for row in csv.DictReader(file):
             assert float(row["data_ms"]) < 0.5 * float(row["wall_ms"])
+
+
+def test_what_stood_still_or_was_not_read_has_not_grown():
+    before, now = Counters(cpu_ns=5, switches=None, faults=9), Counters(cpu_ns=5, switches=3, faults=7)
+    assert (now.since(before).cpu_ns, now.since(before).switches, now.since(before).faults) == (0, None, 0)

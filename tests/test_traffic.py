@@ -138,19 +138,16 @@ def test_the_bytes_are_those_of_every_tensor_that_comes_in_or_out(tmp_path, job)
 
 
 @pytest.mark.parametrize(
-    ("kernel", "stride", "padding", "ceil", "moved"),
+    ("options", "moved"),
     [
-        ("[2, 2]", "[2, 2]", "[0, 0]", "False", 4 * 81 + (4 + 8) * 16),
-        ("[2, 2]", "[2, 2]", "[0, 0]", "True", None),
-        ("[2, 2]", "[2, 2]", "[0]", "False", None),
-        ("[2, 2]", "[]", "[0, 0]", "False", None),
+        (("[2, 2]", "[2, 2]", "[0, 0]", "[1, 1]", "False"), 4 * 81 + (4 + 8) * 16),
+        (("[2, 2]", "[2, 2]", "[0, 0]", "[1, 1]", "True"), None),
+        (("[2, 2]", "[2, 2]", "[0]", "[1, 1]", "False"), None),
+        (("[2, 2]", "[]", "[0, 0]", "[1, 1]", "False"), None),
     ],
 )
-def test_what_pooling_writes_is_unknown_where_it_is_rounded_up_or_an_option_is_short(
-    tmp_path, kernel, stride, padding, ceil, moved
-):
+def test_what_pooling_writes_is_unknown_where_it_is_rounded_up_or_an_option_is_short(tmp_path, options, moved):
     given = {"Input_Dims": [[1, 1, 9, 9], *[[]] * 5], "Input_type": ["float", *["ScalarList"] * 4, "Scalar"]}
-    concrete = ["", kernel, stride, padding, "[1, 1]", ceil]
-    call = testing.op("aten::max_pool2d_with_indices", 0, 9, Concrete_Inputs=concrete, **given)
+    call = testing.op("aten::max_pool2d_with_indices", 0, 9, Concrete_Inputs=["", *options], **given)
     found = traffic.per_call(read(testing.write_trace(tmp_path / "t.json", [call])), np.array([0]))
     assert found.tolist() == [-1 if moved is None else moved]

@@ -174,6 +174,14 @@ def test_the_overload_is_the_one_whose_schema_takes_all_arguments(name, argument
     built(name, *arguments)()
 
 
+def test_results_count_for_the_memory_that_is_needed():
+    """Two vectors of 40 kB make a matrix of 400 MB."""
+    product = signature("outer", tensor(10_000), tensor(10_000))
+    with pytest.raises(schemas.UnmatchedError, match="needs"):
+        inputs.check_memory(product, 300e6)
+    inputs.check_memory(product, 2e9)
+
+
 @pytest.mark.parametrize("written", ["True", "true", "1", "False", "false", "0"])
 def test_a_flag_is_read_as_any_recorder_writes_it(written):
     _, values = schemas.overload(signature("sum", tensor(2), plain("[0]", "ScalarList"), plain(written), nothing()))

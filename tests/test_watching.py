@@ -134,6 +134,17 @@ def test_no_step_of_ten_thousand_is_slow_because_of_noise():
     assert [row.step for row in slow.rows] == [5000]
 
 
+def test_nothing_is_dull_before_anybody_knows_what_slow_is():
+    line = Timeline("train")
+    loop = WatchedLoop(line, "train", 1.0, step=int, wake=lambda: None)
+    line.begin(0)
+    line.end_step(line._begins[0] + 10**9)
+    known = []
+    for loop.limit_ns in (None, 2e9, 0.5e9):
+        known.append(loop.was_dull(0))
+    assert known == [False, True, False]
+
+
 class ByHand:
     """A loop in which time passes as a test says, and what watches it; its steps take 0.1 s, so 0.35 s is slow."""
 
