@@ -804,7 +804,8 @@ def test_a_certain_reason_comes_first_only_from_a_hundredth_of_the_step_on():
 
 def test_a_baseline_is_small_has_no_paths_and_takes_the_place_of_its_run(folder, base, slower, tmp_path):
     made = tmp_path / "base.json"
-    assert run("--save", made, base).exit_code == 0
+    saved = run("--save", made, base)
+    assert (saved.exit_code, saved.stdout) == (0, f"{made}\n")
     content = made.read_text()
     assert len(content) < 60_000
     assert str(folder) not in content

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import textwrap
@@ -101,9 +102,10 @@ def test_exit_codes_of_what_cannot_be_run_are_a_shells(tmp_path):
     (tmp_path / "strange").chmod(0o755)
     assert [run(tmp_path, word).returncode for word in ("nosuchcommand", "./plain", "./strange")] == [127, 126, 127]
     for word, code in {"./nothere": 127, f"{tmp_path}/": 126}.items():
-        with pytest.raises(CommandError) as refused:
+        with pytest.raises(CommandError, match=re.escape(word)) as refused:
             command([word])
         assert refused.value.exit_code == code
+        assert refused.value.args == (str(refused.value),)  # what a terminal shows is the sentence
 
 
 # --- who waits for the end ---

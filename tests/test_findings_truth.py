@@ -414,3 +414,13 @@ def test_only_what_was_recorded_is_advised_to_be_left_out(options, code, tmp_pat
     finding = found(slow, trace_of(tmp_path, half_named(95)))["profiler-overhead"]
     assert finding.code == code
     assert ("Record less" in finding.advice) == bool(options)
+
+
+def test_what_a_step_takes_when_nobody_records_is_not_said_of_steps_of_several_kinds(tmp_path):
+    """The run's own clock has one median for all."""
+    label = annotation("validation", 100 * MS, 199 * MS)
+    marks = [step_mark(number, 100 * number * MS, 100 * (number + 1) * MS) for number in range(3)]
+    capture = replace(WHOLE, cost=Cost(idle_step_ms=60.0, recorded_step_ms=100.0))
+    for events, of_all in (([*marks, label], 100.0), (marks, 60.0)):
+        seen = findings.Evidence(capture, trace_of(tmp_path, events))
+        assert (seen.unrecorded_ms, seen.of_every_kind.unrecorded_ms) == (60.0, of_all)

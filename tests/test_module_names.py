@@ -9,6 +9,7 @@ import torch
 
 import perfhooks
 from perfhooks import labels, testing
+from perfhooks.recording import module_order
 from perfhooks.trace import Kind, read
 from perfhooks.trace.tables import modules
 
@@ -193,3 +194,17 @@ def test_parts_of_cuda_graphs_bear_the_names_that_torch_keeps_of_their_nodes(tmp
 
 def test_without_cuda_graphs_that_somebody_annotated_nothing_is_written_about_them(tmp_path):
     assert labels.GRAPH_REGIONS not in recorded(tmp_path, lambda: torch.ones(2) + 1).metadata
+
+
+def test_of_more_modules_than_are_noted_none_is_named(monkeypatch):
+    """The recorder goes on numbering them, so that later names would be those of others."""
+    monkeypatch.setattr(module_order, "_MOST", 3)
+    model = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(4)))
+    named = []
+    for count in (2, 4):
+        order = module_order.ModuleOrder()
+        order.add(model, is_outermost=True)
+        for layer in model[:count]:
+            order.add(layer, is_outermost=False)
+        named.append(sum(map(len, order.names().values())))
+    assert named == [2, 0]

@@ -137,3 +137,9 @@ def test_what_is_not_a_number_is_no_number_of_seconds_or_megabytes(name):
     """A comparison with NaN is false, whichever way it asks."""
     with pytest.raises(perfhooks.OptionError, match=f"{name} must be a number >=? 0, got nan"):
         Profiler(**{name: float("nan")})
+
+
+@pytest.mark.parametrize("out", ["", 3, b"runs"])
+def test_a_folder_that_is_no_path_is_refused(out):
+    with pytest.raises(perfhooks.OptionError, match="out must be a path"):
+        perfhooks.Profiler(out=out)

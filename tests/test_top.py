@@ -431,6 +431,11 @@ def test_processes_elsewhere_are_neither_alive_nor_gone(run):
     assert View(run.path).look().is_alive is True
 
 
+def test_a_run_that_has_written_no_step_yet_says_so(run):
+    run.owner(0, ALIVE)
+    assert "no step has been written yet" in screen(View(run.path).look(), "", 80, 24).plain
+
+
 # --- what strangers may have put there ---
 
 

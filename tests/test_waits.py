@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfhooks import testing
+from perfhooks.report import window_data
+from perfhooks.run.capture import Capture
 from perfhooks.testing import kernel, launch, op, python_frame, step_mark
 from perfhooks.trace import read
 from perfhooks.trace.nesting import waits
@@ -61,6 +63,13 @@ def test_copies_say_how_long_their_call_took(tmp_path):
     table = copies.table(trace_of(tmp_path, events))
     assert [each and round(each / MS) for each in table["host_ms"]] == [10, 400, None, None]
     assert table["blocking"].to_list() == [False, True, False, None]
+
+
+def test_on_the_page_what_no_row_knows_is_unknown_and_no_nought(tmp_path):
+    events = [*item(), *copy(7, (700, 710), (720, 730), "Memcpy DtoD (Device -> Device)", call="cudaGraphLaunch")]
+    found = window_data.reduce(Capture(last=0), trace_of(tmp_path, events))["copies"]
+    known = sorted(each for each in found["host_ms"] if each is not None)
+    assert ([round(each / MS) for each in known], found["host_ms"].count(None)) == ([10, 400], 1)
 
 
 def test_without_a_call_that_returns_early_all_of_the_call_is_waiting(tmp_path):

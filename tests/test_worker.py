@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import textwrap
 import time
@@ -280,3 +281,18 @@ def test_windows_that_nobody_finishes_wait_for_report_and_the_next_one_is_record
             time.sleep(0.01)
     outcomes = [outcome.finished_now for outcome in finish_all(tmp_path / "runs/r")]
     assert outcomes == [True] * 12
+
+
+def test_a_worker_whose_training_has_ended_ends_too_however_long_a_handler_takes():
+    """It waits for as long as the training lives, then for a while; what it writes after that nobody hears."""
+    alone = (
+        "import os; from perfhooks.finishing import serving; serving.ORPHAN_TIMEOUT_S = 0; "
+        "print('waits', flush=True); serving._mind(os.getppid()); print('goes on')"
+    )
+    parent = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {alone!r}]); sys.stdin.read(1)"
+    with subprocess.Popen(
+        [sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as training:
+        assert training.stdout.readline() == "waits\n"
+        training.stdin.close()
+        assert training.stdout.read() == ""
