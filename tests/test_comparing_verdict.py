@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from perfhooks import statistics
 from perfhooks.comparing import sentences
-from perfhooks.comparing.verdict import verdict
+from perfhooks.comparing.verdict import _Process, verdict
 from perfhooks.errors import OptionError
 from perfhooks.statistics import Level, level
 
@@ -289,3 +289,9 @@ def test_a_long_run_takes_a_moment():
     began = time.process_time()
     level(np.exp(random.normal(0, 0.05, 1 << 16)))
     assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize(("more", "is_measured"), [(0, False), (1, False), (2, True)])
+def test_advice_on_more_runs_trusts_what_runs_differ_by_from_three_a_side_on(more, is_measured):
+    now = _Process.of([np.zeros(1), np.zeros(1)], 0.02)
+    assert now.with_more(more).is_measured == is_measured

@@ -26,6 +26,7 @@ from perfhooks.guard import logger, speak_up
 from perfhooks.recording import handover
 from perfhooks.recording.window import Window
 from perfhooks.recording.windows import Windows
+from perfhooks.run import remote
 from perfhooks.run.capture import Capture
 from perfhooks.run.timeline import HEADER
 from perfhooks.watching import counters
@@ -364,6 +365,16 @@ def test_out_may_be_a_url_into_memory():
     assert "/bucket/runs/r/train-000001-000001/rank0.pt.trace.json.gz" in files
     assert "/bucket/runs/r/run.json" in files
     assert "train" in prof.summary()
+
+
+def test_a_remote_folder_that_is_not_there_is_made(tmp_path):
+    """Object stores have none; another file system has."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "run.json").write_text("{}")
+    remote.check(f"file://{tmp_path}/there/runs")
+    assert list((tmp_path / "there" / "runs").iterdir()) == []
+    remote.copy(tmp_path / "here", ["run.json", "missing.csv"], f"file://{tmp_path}/there/again/r")
+    assert [path.name for path in (tmp_path / "there" / "again" / "r").iterdir()] == ["run.json"]
 
 
 @pytest.fixture
