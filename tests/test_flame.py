@@ -42,6 +42,11 @@ def trace(tmp_path):
 
 def test_frames_are_as_wide_as_their_time(trace):
     root = drawn(Flame(), trace)["flame.svg"]
+    boxes = list(root.iter(f"{SVG}rect"))
+    lowest = max(
+        float(box.get("y", 0)) + float(box.get("height", 0)) for box in boxes if "%" not in box.get("height", "")
+    )
+    assert lowest <= float(root.get("viewBox").split()[3])
     found = frames(root)
     assert float(found["aten::mm"].get("data-w")) == pytest.approx(0.25)
     assert "0.25 us, 25%" in found["aten::mm"].find(f"{SVG}title").text

@@ -134,6 +134,19 @@ def test_no_step_of_ten_thousand_is_slow_because_of_noise():
     assert [row.step for row in slow.rows] == [5000]
 
 
+def test_the_folder_of_requests_is_looked_into_in_time_however_long_steps_may_rest(monkeypatch):
+    polled = threading.Semaphore(0)
+    monkeypatch.setattr(watcher.Watcher, "_look", lambda *_: (1000.0, True))
+    monkeypatch.setattr(watcher.Watcher, "_poll", lambda _: polled.release())
+    ours, loop = watcher.Watcher(), WatchedLoop(Timeline("train"), "train", 0.05, step=int, wake=int)
+    ours.attach(loop)
+    try:
+        assert all(polled.acquire(timeout=30) for _ in range(4))
+    finally:
+        ours.detach(loop)
+        ours.end()
+
+
 def test_nothing_is_dull_before_anybody_knows_what_slow_is():
     line = Timeline("train")
     loop = WatchedLoop(line, "train", 1.0, step=int, wake=lambda: None)
