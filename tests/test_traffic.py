@@ -151,3 +151,11 @@ def test_what_pooling_writes_is_unknown_where_it_is_rounded_up_or_an_option_is_s
     call = testing.op("aten::max_pool2d_with_indices", 0, 9, Concrete_Inputs=["", *options], **given)
     found = traffic.per_call(read(testing.write_trace(tmp_path / "t.json", [call])), np.array([0]))
     assert found.tolist() == [-1 if moved is None else moved]
+
+
+def test_the_backward_pass_of_cudnns_batch_norm_reads_all_and_writes_three_gradients(tmp_path):
+    image, channels = [2, 4, 3, 3], [4]
+    given = {"Input_Dims": [image, image, *[channels] * 5, []], "Input_type": [*["float"] * 7, "Scalar"]}
+    call = testing.op("aten::cudnn_batch_norm_backward", 0, 9, Concrete_Inputs=[*[""] * 7, "1e-05"], **given)
+    found = traffic.per_call(read(testing.write_trace(tmp_path / "t.json", [call])), np.array([0]))
+    assert found.tolist() == [4 * (72 + 72 + 5 * 4) + 4 * (72 + 4 + 4)]
