@@ -336,6 +336,14 @@ def test_sentences_name_the_largest_operators_between_their_shapes_and_the_share
     assert share["limits"] == [speed, used]
 
 
+def test_what_takes_less_than_a_twentieth_of_all_work_is_in_no_sentence(tmp_path):
+    large, given = called(1, "aten::mm", PRODUCT, HALF[:2]), {"Input_Dims": [[64, 64]] * 2, "Input_type": HALF[:2]}
+    for small, is_named in ((2, False), (4, True)):
+        events = [*large, op("aten::bmm", 90 * US, (90 + small) * US, **given)]
+        (said,) = limits_said.sentences(Capture(last=0), read(testing.write_trace(tmp_path / "t.json", events)))
+        assert ("bmm at" in said) == is_named
+
+
 def test_the_roofline_has_what_computes_and_moves_below_the_peaks_of_its_types(tmp_path):
     """An operator at its limit lies on the roof; what has no peaks, no shapes or no device's times has no roof."""
     half = called(1, "aten::mm", PRODUCT, HALF[:2], ("nvjet_hsh", 200 * US))
