@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -247,6 +248,20 @@ def test_a_window_is_shortened_or_left_out_before_it_begins_where_its_size_can_b
     said = "6 steps would make a trace of 6 MB, more than max_trace_mb=2.5: windows have 2 active steps from now on"
     assert said in caplog.messages
     assert any(said.endswith("the window at step 9 is left out") for said in caplog.messages)
+
+
+def test_one_long_step_does_not_make_the_next_window_too_large_before_it_begins(monkeypatch):
+    """As an evaluation after the first update: with 1 MB a second, both together are 100 kB and more."""
+    monkeypatch.setattr("perfhooks.recording.windows.spares", lambda: [SimpleNamespace(density=1e6)])
+    with Profiler(schedule="wait=9 warmup=0 active=1 repeat=1", out="runs", run="r") as prof:
+        loop(prof, 1)
+        time.sleep(0.2)
+        loop(prof, 1)
+        expected = prof._course.windows._expected_of_step()
+    with Path("runs/r/rank0.timeline.csv").open() as file:
+        walls = [float(row["wall_ms"]) for row in csv.DictReader(file)]
+    assert max(walls) > 200
+    assert expected == pytest.approx(1e3 * min(walls), rel=1e-3)
 
 
 def test_a_loop_that_waited_long_is_told_so_before_the_next_window(monkeypatch, caplog):

@@ -77,3 +77,9 @@ def test_ranks_that_begin_at_different_times_record_the_same_steps(wall, late):
 def test_it_is_said_in_words():
     assert isinstance(Schedule.of("when settled"), WhenSettled)
     assert str(Schedule.of("when settled")).startswith("when settled\none window")
+
+
+def test_a_long_evaluation_after_the_first_update_does_not_stand_for_a_step():
+    """Warm-up of two steps and three that last, as steps of 0.3 s have it; two such evaluations do."""
+    assert window([0.3, 25.0, *[0.3] * 9]) == (2, 4, 6)
+    assert window([30.0, 25.0, *[0.3] * 9]) == (2, 2, 4)

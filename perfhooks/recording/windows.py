@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from statistics import median
+from statistics import median_low
 from typing import TYPE_CHECKING, Any, Final
 
 from perfhooks import words
@@ -111,7 +111,8 @@ class Windows:
             return 0.0
         with loop.timeline.taking:
             _, walls = loop.timeline.walls_since(max(loop.step() - _USUAL, 0))
-        return before[0].density * median(walls.tolist()) * 1e-9 if len(walls) else 0.0
+        # of two steps the shorter, as the other may be an evaluation; a window that becomes too large is ended
+        return before[0].density * median_low(walls.tolist()) * 1e-9 if len(walls) else 0.0
 
     def _scheduled(self, step: int) -> Window:
         """The window of the schedule that begins at a step."""

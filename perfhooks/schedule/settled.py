@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from statistics import median
+from statistics import median, median_low
 from typing import TYPE_CHECKING, Final
 
 from perfhooks.schedule.phases import Planned
@@ -99,7 +99,9 @@ class WhenSettled(OnRequest):
         pace, left_s = max(median(last), 1), LONGEST_WAIT_S - (now - self._since) / _S
         is_settled = ended >= _LOOKS[0] and (together or _is_even(median(before), pace))
         if is_settled or ended >= _LOOKS[-1] or left_s <= 0:
-            return _window(step, pace, together=together)
+            # of two steps the shorter one is usual: an evaluation before the first update is common
+            usual = pace if is_settled else max(median_low([*before, *last]), 1)
+            return _window(step, usual, together=together)
         ahead = 1 if together else next(look for look in _LOOKS if look > ended) - ended
         self._look_at = step + min(ahead, max(1, math.ceil(left_s * _S / pace)))
         return None
