@@ -131,6 +131,17 @@ def test_a_finished_window_knows_what_other_steps_waited_for_data(tmp_path):
     assert _cost(Capture(stage="validate"), 7, tmp_path / "t.csv").idle_data_ms is None
 
 
+def test_what_a_step_takes_when_nobody_records_is_told_by_all_steps_at_the_end():
+    """At the end of the window there were too few."""
+    with Profiler(schedule="wait=1 warmup=1 active=2 repeat=1", out="runs", run="r", background=False) as prof:
+        loop(prof, 4)
+        assert facts("train-000002-000003")["cost"]["idle_step_ms"] is None
+        loop(prof, 20)
+    with Path("runs/r/rank0.timeline.csv").open() as file:
+        walls = [float(row["wall_ms"]) for row in csv.DictReader(file) if row["phase"] == "wait"]
+    assert min(walls) <= facts("train-000002-000003")["cost"]["idle_step_ms"] <= max(walls)
+
+
 def test_what_recording_cost_is_kept_and_shown():
     with Profiler(schedule="wait=5 warmup=1 active=3 repeat=2", out="runs", run="r", background=False) as prof:
         loop(prof, 20)

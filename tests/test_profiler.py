@@ -596,6 +596,16 @@ def test_a_subclass_hears_of_a_start_and_a_pause_however_they_come_about(begin):
     assert heard == ["start", "pause"]
 
 
+def test_who_asks_where_loops_are_hears_which_of_them_pauses():
+    prof = Profiler(schedule=SCHEDULE, on_trace_ready=ignore)
+    where = []
+    prof.start()
+    for change in (lambda: None, prof.pause, prof.start, prof.stop):
+        change()
+        where.append(prof._course.loop.where(None).is_running)
+    assert where == [True, False, True, False]
+
+
 def test_a_copy_keeps_its_own_time():
     prof = Profiler(schedule=SCHEDULE, on_trace_ready=ignore)
     twin = deepcopy(prof)

@@ -229,6 +229,7 @@ def test_every_datasheet_has_known_types_and_halves_that_are_half_as_fast():
     """Dense figures only: float8 is twice half precision where both are known, and half precision twice TF32."""
     for name, known in DATASHEETS.items():
         assert set(known.tflops) <= set(TYPES), name
+        assert min(known.tflops.values()) > 0 < known.gb_per_s, name
         for fast, slow in (("float8", "float16"), ("float16", "tf32")):
             if {fast, slow} <= set(known.tflops):
                 assert known.tflops[fast] == pytest.approx(2 * known.tflops[slow], rel=0.04), name

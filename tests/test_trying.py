@@ -13,7 +13,7 @@ import torch
 import trying_models
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from perfhooks import Profiler
+from perfhooks import Profiler, testing
 from perfhooks.errors import OptionError
 from perfhooks.run.circumstances import Circumstances
 from perfhooks.trace import read
@@ -180,6 +180,14 @@ def test_results_count_for_the_memory_that_is_needed():
     with pytest.raises(schemas.UnmatchedError, match="needs"):
         inputs.check_memory(product, 300e6)
     inputs.check_memory(product, 2e9)
+
+
+def test_what_the_first_call_of_all_calls_is_a_part_of_it(tmp_path):
+    given = {"Input_Dims": [[4, 4]] * 2, "Input_type": ["float"] * 2, "Concrete_Inputs": ["", ""]}
+    outer, inner = testing.op("aten::matmul", 0, 90, **given), testing.op("aten::mm", 10, 80, **given)
+    events = [testing.step_mark(0, 0, 100), outer, inner]
+    found = cut(recorded.find(Tables(read(testing.write_trace(tmp_path / "t.json", events)))))
+    assert [group.signature.name for group in found.groups] == ["aten::matmul"]
 
 
 @pytest.mark.parametrize("written", ["True", "true", "1", "False", "false", "0"])
