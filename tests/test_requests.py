@@ -29,7 +29,7 @@ from perfhooks.run import layout
 from perfhooks.run.folder import Run
 from perfhooks.run.liveness import Process
 from perfhooks.run.manifest import Manifest
-from perfhooks.run.publishing import publish_json
+from perfhooks.run.publishing import OwnFolder, publish_json
 from perfhooks.run.timeline import Timeline
 from perfhooks.schedule import OnRequest, Phase
 from perfhooks.watching import asking, requests, slow_steps
@@ -299,6 +299,21 @@ def test_what_root_asks_of_somebodys_run_the_run_can_answer_and_take_away(tmp_pa
     owner = [((run / "requests").stat().st_uid, (run / "requests").stat().st_gid) for run in (begun, new)]
     # what was there before stays whose it is
     assert owner == [(0, 0), (12345, 23456)]
+
+
+def test_an_answer_to_what_is_taken_back_meanwhile_stays_nowhere(tmp_path, monkeypatch):
+    name = requests.new_id()
+    requests.call(tmp_path, name)
+    publish = OwnFolder.publish_json
+
+    def slowly(folder, file, said):
+        requests.take_back(tmp_path, name)
+        folder.make()
+        publish(folder, file, said)
+
+    monkeypatch.setattr(OwnFolder, "publish_json", slowly)
+    requests.say(tmp_path, name, requests.Answer(rank=0, state="recorded"))
+    assert list((tmp_path / "requests").iterdir()) == []
 
 
 def test_a_folder_that_is_a_link_is_not_written_through(tmp_path):

@@ -185,8 +185,7 @@ def test_results_count_for_the_memory_that_is_needed():
 def test_what_the_first_call_of_all_calls_is_a_part_of_it(tmp_path):
     given = {"Input_Dims": [[4, 4]] * 2, "Input_type": ["float"] * 2, "Concrete_Inputs": ["", ""]}
     outer, inner = testing.op("aten::matmul", 0, 90, **given), testing.op("aten::mm", 10, 80, **given)
-    events = [testing.step_mark(0, 0, 100), outer, inner]
-    found = cut(recorded.find(Tables(read(testing.write_trace(tmp_path / "t.json", events)))))
+    found = cut(recorded.find(Tables(read(testing.write_trace(tmp_path / "t.json", [outer, inner])))))
     assert [group.signature.name for group in found.groups] == ["aten::matmul"]
 
 

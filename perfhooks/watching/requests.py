@@ -194,6 +194,8 @@ def _say(run: Path, name: str, file: str, said: object) -> None:
         folder = OwnFolder(run, layout.REQUESTS, name)
         folder.make()
         folder.publish_json(file, said)
+        if not is_asked(run, name):  # meanwhile it was taken back, with the answers that there were
+            take_back(run, name)
 
 
 def heard_here(run: Path, name: str) -> dict[int, Here]:
