@@ -89,7 +89,7 @@ def test_exactly_the_planted_problem_is_found(name, tmp_path):
     assert all(isinstance(line, str) and line for line in finding.evidence)
     assert finding.title.endswith(".")
     if name in WITH_STACKS:
-        assert any(f"{name}.py(" in line for line in finding.evidence), "stacks tell the line"
+        assert any(f"{name}.py" in line for line in finding.evidence), "stacks tell the function"
 
 
 @pytest.mark.usefixtures("one_thread")

@@ -182,3 +182,43 @@ def test_what_is_alive_at_the_peak_is_the_users(tmp_path):
     table = memory.alive_at_peak(trace, owners=(("framework", "installed"),))
     assert table["source"].to_list() == [f"{USER}, in {LIBRARY}"]
     assert CAPTURE.tables(trace).alive_at_peak.equals(table)
+
+
+def test_frames_in_which_recording_began_have_no_line_as_theirs_is_the_one_that_ran_then(tmp_path):
+    """``optimizer.step()`` of line 94 would be blamed for all that the script does at its top level."""
+    begun = [("train.py(94): <module>", 900), ("torch/optim/optimizer.py(5): wrapper", 300)]
+    begun += [
+        ("torch/profiler/profiler.py(577): start_trace", 250),
+        ("torch/autograd/profiler.py(423): _start_trace", 200),
+    ]
+    frames = [python_frame(name, place, end) for place, (name, end) in enumerate(begun)]
+    later = [python_frame("train.py(12): forward", 400, 500), python_frame("train.py(94): <module>", 1000, 1100)]
+    events = [*frames, *later, op("a", 310, 320), op("b", 410, 420), op("c", 1010, 1020)]
+    trace = trace_of(tmp_path, events)
+    rows = trace.rows(Kind.OP)
+    assert whose.lines(trace, rows) == ["train.py: <module>", "train.py(12): forward", "train.py(94): <module>"]
+    texts, place = whose.of_rows(trace, rows)
+    assert [texts[each] for each in place.tolist()] == whose.lines(trace, rows)
+
+
+def test_where_a_real_script_spends_its_time_at_the_top_level_no_line_is_blamed(run_script, tmp_path):
+    script = """
+    import torch, perfhooks
+    def add():
+        torch.ones(2).add(1)
+    options = dict(schedule="wait=1 warmup=1 active=2", out=".", run="r", with_stack=True, background=False)
+    with perfhooks.Profiler(**options) as prof:
+        for _ in range(4):
+            torch.ones(2).mul(2)
+            add()
+            prof.step()
+    """
+    done = run_script(script)
+    assert done.returncode == 0, done.stderr
+    (path,) = tmp_path.glob("r/train-*/*.pt.trace.json.gz")
+    trace = read(path)
+    said = [set(whose.lines(trace, trace.named(Kind.OP, names=(name,)))) for name in ("aten::mul", "aten::add")]
+    assert [{line.rpartition("/")[2] for line in lines} for lines in said] == [
+        {"script.py: <module>"},
+        {"script.py(3): add"},
+    ]

@@ -10,8 +10,8 @@ from perfhooks.findings.unnamed import AND, RECORD
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-LINE: Final = re.compile(r"\S+\.py\(\d+\)")
-"""A line of source, as evidence names it."""
+LINE: Final = re.compile(r"\S+\.py(?:\(\d+\)|(?=: ))")
+"""A line of source, as evidence names it; the file alone where its line is not known."""
 _TIME: Final = re.compile(r": -?[\d.,e+]+ (us|ms|s|min|h)( .*)?$")
 _ASKED: Final = ("advice", RECORD), ("code", AND)
 """What asks for stacks, and where that begins."""

@@ -79,11 +79,11 @@ def _of_window(window: WindowPart) -> list[str]:
 
 
 def _where(finding: Finding) -> str:
-    """The first line of source that its evidence names."""
+    """The first line of source that its evidence names, or else file."""
     from perfhooks.findings.explained import LINE
 
-    found = LINE.search("\n".join(finding.evidence))
-    return f" at {found[0]}" if found else ""
+    found = LINE.findall("\n".join(finding.evidence))
+    return f" at {next((line for line in found if line.endswith(')')), found[0])}" if found else ""
 
 
 def is_due(place: Place) -> bool:

@@ -67,6 +67,10 @@ KNOWN: Final = frozenset(
 
 _TORCH: Final = frozenset(("torch", "functorch", "torchgen", "triton"))
 _PLACE: Final = re.compile(r"(?P<file><[^>]*>[.\d]*|.+\.py\w?)\(\d+\): ")
+_STARTS: Final = re.compile(r"torch/(?:autograd/profiler|profiler/profiler)\.py\(\d+\): _?start_trace$")
+"""What begins a recording."""
+_DEEPEST: Final = 1000
+"""Frames between the outermost one and that."""
 _INSTALLED: Final = re.compile(r"/(?:site-packages|dist-packages)/(?P<rest>.+)")
 _STANDARD: Final = re.compile(r"/(?:lib/)?python3(?:\.\d+)?/(?!(?:site|dist)-packages/)|\.zip/")
 # what torch.compile writes may lie below a folder of sys.path, which the recorder cuts off, or in a cache of any name
@@ -153,6 +157,8 @@ def lines(trace: Trace, rows: Ints, owners: Owners = (), *, otherwise: bool = Fa
 
     Where that line runs inside of an installed package, the line of the package in which it does is named as well
     (``train.py(5): main, in lightning/pytorch/x.py(7): fit``), and alone where no line of the user is on the stack.
+    The line is the first one of the function; of those in which recording began it is not known
+    (``train.py: main``).
 
     Args:
         trace: any trace; without Python frames there are no lines.
@@ -186,9 +192,11 @@ def at_rows(trace: Trace, rows: Ints, owners: Owners = ()) -> tuple[list[str], I
 def _numbered(trace: Trace, user: Ints, library: Ints, other: Ints | None = None) -> tuple[list[str], Ints]:
     """What is spoken of the frames of some slices, each text once, and for each slice the place of its text, or -1."""
     names = np.append(trace.name, -1).astype(np.int64) + 1
+    begun = np.fromiter(_begun_in(trace), np.int64)
+    names[begun] += len(trace.names)  # of the same name another may have a line of its own
     other = np.full(len(user), -1) if other is None else np.where((user < 0) & (library < 0), other, -1)
     # what is said of some frames depends on their names, and on which of them is the inner one: one number for it
-    said = 2 * (names[user] * (len(trace.names) + 1) + names[library]) + (library > user)
+    said = 2 * (names[user] * (2 * len(trace.names) + 1) + names[library]) + (library > user)
     said = np.where(other >= 0, -names[other], said)
     _, first, place = np.unique(said, return_index=True, return_inverse=True)
     frames = zip(user[first].tolist(), library[first].tolist(), other[first].tolist(), strict=True)
@@ -200,11 +208,42 @@ def _numbered(trace: Trace, user: Ints, library: Ints, other: Ints | None = None
 
 def spoken(trace: Trace, user: int, library: int, other: int = -1) -> str | None:
     """What `lines` says of the innermost frames of the user, of a library and of anybody else; slices, or -1."""
-    line, inner = trace.name_of(user), trace.name_of(library)
+    line, inner = _place(trace, user), _place(trace, library)
     if line is None and inner is None:
-        return trace.name_of(other)
+        return _place(trace, other)
     # of two slices around the same one, the inner is the later
     return f"{line}, in {inner}" if line and inner and library > user else line or inner
+
+
+def _place(trace: Trace, frame: int) -> str | None:
+    """The name of a frame, without the number of its line where that is none of its own."""
+    name = trace.name_of(frame)
+    place = _PLACE.match(name) if name is not None and frame in _begun_in(trace) else None
+    return name if place is None else f"{place['file']}: {place.string[place.end() :]}"
+
+
+@once
+def _begun_in(trace: Trace) -> frozenset[int]:
+    """The frames in which recording began.
+
+    The recorder writes those that are open then one after the other, from the outermost to its own, and each with the
+    line that runs: as a place to look at, the line in which a step ends is innocent. Any other has its first line.
+    """
+    tree = host.tree(trace)
+    frames = np.flatnonzero(trace.kind[tree.row] == Kind.PYTHON)
+    _, first = np.unique(tree.thread[frames], return_index=True)
+    found: set[int] = set()
+    for begin in first.tolist():
+        chain: list[int] = []
+        for entry in frames[begin : begin + _DEEPEST].tolist():
+            row = int(tree.row[entry])
+            if chain and trace.start[row] >= trace.end[chain[-1]]:
+                break
+            if _STARTS.search(trace.names[trace.name[row]]):
+                found.update(chain)
+                break
+            chain.append(row)
+    return frozenset(found)
 
 
 def _around(trace: Trace, rows: Ints, origins: tuple[Origin, ...], owners: Owners) -> Ints:
