@@ -271,3 +271,10 @@ def test_memory_does_not_grow_with_the_traces(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", script, run], capture_output=True, text=True, check=True, timeout=300)
     assert int(done.stdout) < 250
+
+
+@pytest.mark.parametrize(("name", "what"), [("t.json", "is a file"), ("nothing", "there is no folder")])
+def test_what_is_no_folder_is_named_with_what_merge_takes(tmp_path, name, what):
+    (tmp_path / "t.json").write_text('{"traceEvents": []}')
+    with pytest.raises(PerfhooksError, match=rf"{what}.*: merge takes a run, a window of one, or a folder of traces"):
+        merge(tmp_path / name)

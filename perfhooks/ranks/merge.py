@@ -137,7 +137,8 @@ def _window(target: Path) -> Path:
 
 def _traces(window: Path) -> dict[int, Path]:
     if not window.is_dir():
-        raise PerfhooksError(f"there is no folder {window}")
+        what = f"{window} is a file" if window.exists() else f"there is no folder {window}"
+        raise PerfhooksError(f"{what}: merge takes a run, a window of one, or a folder of traces")
     names = [path.name for path in window.iterdir()]
     return {rank: window / name for kind in layout.traces for rank, name in kind.ranks(names).items()}
 
