@@ -15,7 +15,7 @@ from perfhooks.testing import annotation, op, python_frame, step_mark
 from perfhooks.trace import Kind, read
 from perfhooks.trace.names import whose
 from perfhooks.trace.names.whose import Origin, origin
-from perfhooks.trace.tables import memory
+from perfhooks.trace.tables import functions, memory
 
 MS = 1_000_000
 LIBRARY = "framework/loops/fetch.py(341): __next__"
@@ -199,6 +199,9 @@ def test_frames_in_which_recording_began_have_no_line_as_theirs_is_the_one_that_
     assert whose.lines(trace, rows) == ["train.py: <module>", "train.py(12): forward", "train.py(94): <module>"]
     texts, place = whose.of_rows(trace, rows)
     assert [texts[each] for each in place.tolist()] == whose.lines(trace, rows)
+    known = {row["function"]: row["line"] for row in functions.table(trace).to_dicts()}
+    assert (known["wrapper"], known["forward"], known["_start_trace"]) == (None, 12, 423)
+    assert known["<module>"] == 94, "the other call has it as its first line"
 
 
 def test_where_a_real_script_spends_its_time_at_the_top_level_no_line_is_blamed(run_script, tmp_path):

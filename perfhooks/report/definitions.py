@@ -105,7 +105,8 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         ),
         "total": "Time with what it called; a call within one of the same function counts once.",
         "line": (
-            "Where the function begins: a trace has no other lines. What is written in C has none, nor do modules."
+            "Where the function begins: a trace has no other lines. What is written in C has none, nor do modules, nor "
+            "functions in which recording began: of those a trace has the line that ran then."
         ),
     },
     "Operators": {

@@ -192,7 +192,7 @@ def at_rows(trace: Trace, rows: Ints, owners: Owners = ()) -> tuple[list[str], I
 def _numbered(trace: Trace, user: Ints, library: Ints, other: Ints | None = None) -> tuple[list[str], Ints]:
     """What is spoken of the frames of some slices, each text once, and for each slice the place of its text, or -1."""
     names = np.append(trace.name, -1).astype(np.int64) + 1
-    begun = np.fromiter(_begun_in(trace), np.int64)
+    begun = np.fromiter(begun_in(trace), np.int64)
     names[begun] += len(trace.names)  # of the same name another may have a line of its own
     other = np.full(len(user), -1) if other is None else np.where((user < 0) & (library < 0), other, -1)
     # what is said of some frames depends on their names, and on which of them is the inner one: one number for it
@@ -218,12 +218,12 @@ def spoken(trace: Trace, user: int, library: int, other: int = -1) -> str | None
 def _place(trace: Trace, frame: int) -> str | None:
     """The name of a frame, without the number of its line where that is none of its own."""
     name = trace.name_of(frame)
-    place = _PLACE.match(name) if name is not None and frame in _begun_in(trace) else None
+    place = _PLACE.match(name) if name is not None and frame in begun_in(trace) else None
     return name if place is None else f"{place['file']}: {place.string[place.end() :]}"
 
 
 @once
-def _begun_in(trace: Trace) -> frozenset[int]:
+def begun_in(trace: Trace) -> frozenset[int]:
     """The frames in which recording began.
 
     The recorder writes those that are open then one after the other, from the outermost to its own, and each with the

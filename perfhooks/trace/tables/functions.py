@@ -8,11 +8,12 @@ import numpy as np
 import polars as pl
 
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.names import whose
 from perfhooks.trace.nesting import host, idle_threads
 from perfhooks.trace.nesting.slices import nest
 
 if TYPE_CHECKING:
-    from perfhooks.trace.model import Trace
+    from perfhooks.trace.model import Ints, Trace
 
 _MS: Final = 1e-6  # milliseconds in a nanosecond
 _SCHEMA: Final = {
@@ -33,7 +34,8 @@ def table(trace: Trace) -> pl.DataFrame:
     without the functions that it called (cProfile's ``tottime``), with the operators that ran in it; ``total_ms`` is
     with them (``cumtime``), a call that lies in one of the same function counted once; ``mean_ms`` is the total by the
     number of calls. ``file`` and ``line`` say where the function begins, null for what is written in C and for modules
-    (``nn.Module: Linear_0``): a trace has no other lines.
+    (``nn.Module: Linear_0``): a trace has no other lines. ``line`` is null as well where recording began in the only
+    call of the function, see `perfhooks.trace.names.whose.begun_in`.
 
     Self times sum to the time in which any function ran, of each thread, to the nanosecond; what threads other than
     those of the steps wait for locks, queues, files or time is in no self time, as in the folded stacks::
@@ -73,7 +75,16 @@ def table(trace: Trace) -> pl.DataFrame:
         "total_ms": found["span"] * _MS,
         "mean_ms": found["span"] * _MS / found["calls"],
         "file": parts[0],
-        "line": parts[1],
+        "line": parts[1].set(found["place"].is_in(_begun(trace).tolist()), None),
     }
     made = pl.DataFrame({column: columns[column].cast(kind) for column, kind in _SCHEMA.items()})
     return made.sort("self_ms", "file", "line", descending=[True, False, False], maintain_order=True)
+
+
+def _begun(trace: Trace) -> Ints:
+    """The names that only frames have in which recording began."""
+    begun, every = (
+        np.bincount(trace.name[frames], minlength=len(trace.names))
+        for frames in (sorted(whose.begun_in(trace)), trace.rows(Kind.PYTHON))
+    )
+    return np.flatnonzero((begun > 0) & (begun == every))
