@@ -114,10 +114,10 @@ const moduleNames = new Map(); // what the model of the window that is shown cal
 // a Python frame, file.py(12): function, or a module, with what one looks for first
 function frameName(name) {
   if (moduleNames.has(name)) return `${moduleNames.get(name)}  ${name.replace("nn.Module: ", "")}`;
-  const match = /^(.+)\((\d+)\): (.+)$/.exec(name);
+  const match = /^(.+)\((\d+)\): (.+)$/.exec(name) || /^(.+\.py)(): (.+)$/.exec(name);
   if (!match) return name;
   const parts = match[1].split("/");
-  return `${match[3]}  ${parts[parts.length - 1]}:${match[2]}`;
+  return `${match[3]}  ${parts[parts.length - 1]}${match[2] && `:${match[2]}`}`;
 }
 
 // C++ names say much that every kernel has

@@ -18,12 +18,13 @@ function operatorColumns(extra) {
   ];
 }
 
-// what of the flame graph a line of source or a module is
+// what of the flame graph a line of source or a module is; there the functions in which recording began have a number
 function frameLink(by, what, frames) {
-  const name = by === "module" ? `nn.Module: ${what.split("/").pop()}` : what.split(", in ")[0];
-  const model = by === "module" && moduleNames.has(name) ? frameName(name) : what;
+  const said = by === "module" ? `nn.Module: ${what.split("/").pop()}` : what.split(", in ")[0];
+  const name = frames.has(said) ? said : [...frames].find((each) => each.replace(/\(\d+\): /, ": ") === said);
+  const model = by === "module" && moduleNames.has(said) ? frameName(said) : what;
   const shown = by === "line" ? what.split(", in ").map(frameName).join(", in ") : model;
-  return frames.has(name) ? el("a", { href: address("flame", { at: name }), title: what }, shown) : shown;
+  return name ? el("a", { href: address("flame", { at: name }), title: what }, shown) : shown;
 }
 
 function behindTable(title, by, rows, frames, explanation) {
