@@ -556,3 +556,14 @@ def test_without_an_end_of_the_loader_seven_updates_without_a_fetch_are_steps(he
     train(30, optimizer)
     assert [each.mode for each in begun] == ["loader"]
     assert 5 + 30 - 8 <= begun[0].step_num <= 5 + 30
+
+
+def test_no_operators_are_recorded_of_a_program_that_ends(heard, monkeypatch):
+    signal, _ = heard
+    asked = []
+    monkeypatch.setattr(type(signal.early), "begin", lambda _, *, has_steps: asked.append(has_steps))
+    signal._look_for_operators()
+    assert asked == [False]
+    signal._is_ending = True
+    signal._look_for_operators()
+    assert asked == [False]
