@@ -6,6 +6,7 @@ import csv
 import json
 import signal
 import textwrap
+import threading
 
 import pytest
 import torch
@@ -15,8 +16,10 @@ from perfhooks.finishing.leftovers import finish_all
 from perfhooks.launching import calls
 from perfhooks.launching.early import STEPS, Early
 from perfhooks.launching.ways import Heard
+from perfhooks.recording import window
 from perfhooks.recording.ending import lifetime
 from perfhooks.recording.window import TorchProfile
+from perfhooks.schedule.unplanned import FromStartToStop
 
 RUN = ["--run", "it"]
 FAST = [*RUN, "--handler", "steps"]
@@ -385,3 +388,20 @@ def test_who_profiles_finds_the_recorder_free(program):
         torch.ones(3) + 1
     assert "aten::add" in {event.key for event in own.key_averages()}
     assert program.early.take() is None
+
+
+def test_who_begins_to_record_waits_for_what_another_thread_is_ending(monkeypatch):
+    """torch says by then that nobody records: two of twelve trainings crashed that evaluate after the first update."""
+    stopping, may_stop, waited = threading.Event(), threading.Event(), []
+    monkeypatch.setattr(torch.profiler.profile, "stop", lambda _: stopping.set() or may_stop.wait(60))
+    phases = FromStartToStop(0)
+    spare = window.Window(first=0, phases=phases, on_trace_ready=lambda _: None, recording={}, marks_steps=False)
+    spare.give_way = lambda: waited.append(may_stop.is_set())
+    thread = threading.Thread(target=spare.stop)
+    thread.start()
+    assert stopping.wait(60)
+    window.make_room()
+    may_stop.set()
+    thread.join(60)
+    window.make_room()
+    assert waited == [False]

@@ -71,6 +71,8 @@ _METRICS: Final[dict[str, Literal["host", "device", "bytes"]]] = {
 
 _open: weakref.WeakSet[Window] = weakref.WeakSet()
 """Our windows that have begun: during a warm-up torch does not count as enabled, but a second profiler crashes it."""
+_ending: weakref.WeakKeyDictionary[Window, threading.Thread] = weakref.WeakKeyDictionary()
+"""Those that are being ended, which takes seconds where much was recorded, and in which thread."""
 _spare: weakref.WeakSet[Window] = weakref.WeakSet()
 """Those that are kept for the case that no other is recorded."""
 _left: Final[set[Window]] = set()
@@ -83,8 +85,13 @@ def recorder_busy() -> bool:
 
 
 def make_room() -> None:
-    """End what gives way to other windows, as one is about to begin."""
-    for window in list(_open):
+    """End what gives way to other windows, as one is about to begin; also wait for what another thread is ending.
+
+    torch says that nobody records as soon as that has begun, and crashes if somebody begins before it is done.
+    """
+    # of a forked child's threads only the one that forked lives
+    ending = (window for window, thread in list(_ending.items()) if thread.is_alive())
+    for window in (*list(_open), *ending):
         if window.give_way is not None:
             window.give_way()
 
@@ -353,8 +360,12 @@ class Window(Recorded, TorchProfile):
 
     def stop(self) -> None:
         """End, in whatever phase."""
+        _ending[self] = threading.current_thread()
         _open.discard(self)
-        super().stop()
+        try:
+            super().stop()
+        finally:
+            _ending.pop(self, None)
 
     def leave_to_parent(self) -> None:
         """Record nothing here: this process is a forked child, and what it recorded would fill its memory for nobody.
