@@ -1,6 +1,5 @@
 """Where the devices' time of recorded traces went, beside HolisticTraceAnalysis (HTA) and TraceLens.
 
-    python -m venv peers && peers/bin/pip install HolisticTraceAnalysis git+https://github.com/AMD-AGI/TraceLens
     python benchmarks/peers.py --python peers/bin/python TRACE.json.gz ...
 
 All three are asked of the same files for the same thing: the span from the first to the last work of any device, and

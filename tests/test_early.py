@@ -401,6 +401,10 @@ def test_who_begins_to_record_waits_for_what_another_thread_is_ending(monkeypatc
     thread.start()
     assert stopping.wait(60)
     window.make_room()
+    assert not window.recorder_busy(), "it gives way"
+    spare.give_way, gives_way = None, spare.give_way
+    assert window.recorder_busy(), "somebody's own window does not"
+    spare.give_way = gives_way
     may_stop.set()
     thread.join(60)
     window.make_room()

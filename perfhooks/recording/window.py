@@ -80,20 +80,26 @@ _left: Final[set[Window]] = set()
 
 
 def recorder_busy() -> bool:
-    """Whether somebody's profiler is recording in this process; a second one would empty the first."""
-    return any(window.give_way is None for window in list(_open)) or (_recording() and not _left)
+    """Whether somebody's profiler is recording in this process; a second one would empty the first.
+
+    So is one that another thread is ending: torch says that nobody records as soon as that has begun, and crashes if
+    somebody begins before it is done.
+    """
+    is_ours = any(window.give_way is None for window in (*list(_open), *_ending_elsewhere()))
+    return is_ours or (_recording() and not _left)
 
 
 def make_room() -> None:
-    """End what gives way to other windows, as one is about to begin; also wait for what another thread is ending.
-
-    torch says that nobody records as soon as that has begun, and crashes if somebody begins before it is done.
-    """
-    # of a forked child's threads only the one that forked lives
-    ending = (window for window, thread in list(_ending.items()) if thread.is_alive())
-    for window in (*list(_open), *ending):
+    """End what gives way to other windows, as one is about to begin, and wait for what another thread ends of it."""
+    for window in (*list(_open), *_ending_elsewhere()):
         if window.give_way is not None:
             window.give_way()
+
+
+def _ending_elsewhere() -> list[Window]:
+    """Our windows that other threads are ending; of a forked child's threads only the one that forked lives."""
+    here = threading.current_thread()
+    return [window for window, thread in list(_ending.items()) if thread is not here and thread.is_alive()]
 
 
 def spares() -> list[Window]:

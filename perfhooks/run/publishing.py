@@ -177,8 +177,9 @@ def _give(here: _Opened, owner: os.stat_result) -> None:
         return
     folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=here.descriptor)
     try:
-        if next(os.scandir(folder), None) is None:
-            os.fchown(folder, owner.st_uid, owner.st_gid)
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:  # a disk far away may let nobody give
+            if next(entries, None) is None:
+                os.fchown(folder, owner.st_uid, owner.st_gid)
     finally:
         os.close(folder)
 
