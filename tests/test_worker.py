@@ -286,8 +286,8 @@ def test_windows_that_nobody_finishes_wait_for_report_and_the_next_one_is_record
 def test_a_worker_whose_training_has_ended_ends_too_however_long_a_handler_takes():
     """It waits for as long as the training lives, then for a while; what it writes after that nobody hears."""
     alone = (
-        "import os; from perfhooks.finishing import serving; serving.ORPHAN_TIMEOUT_S = 0; "
-        "print('waits', flush=True); serving._mind(os.getppid()); print('goes on')"
+        "import os; from perfhooks.finishing import serving; serving.ORPHAN_TIMEOUT_S = 0; parent = os.getppid(); "
+        "print('waits', flush=True); serving._mind(parent); print('goes on')"
     )
     parent = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {alone!r}]); sys.stdin.read(1)"
     with subprocess.Popen(
