@@ -15,7 +15,7 @@ import torch
 
 from perfhooks import Profiler
 from perfhooks.finishing.leftovers import finish_all
-from perfhooks.finishing.messages import FinishWindow, WakeUp, WriteSteps
+from perfhooks.finishing.messages import FinishWindow, WakeUp, WriteSteps, told
 from perfhooks.recording.tasks import Tasks
 from perfhooks.recording.worker import Worker
 from perfhooks.run.capture import Place
@@ -284,15 +284,15 @@ def test_windows_that_nobody_finishes_wait_for_report_and_the_next_one_is_record
 
 
 def test_a_worker_whose_training_has_ended_ends_too_however_long_a_handler_takes():
-    """It waits for as long as the training lives, then for a while; what it writes after that nobody hears."""
-    alone = (
-        "import os; from perfhooks.finishing import serving; serving.ORPHAN_TIMEOUT_S = 0; parent = os.getppid(); "
-        "print('waits', flush=True); serving._mind(parent); print('goes on')"
+    """Also where the training had ended before the worker asked; what it writes after that nobody hears."""
+    hanging = (
+        "import sys, threading; from perfhooks.finishing import serving; serving.ORPHAN_TIMEOUT_S = 0; "
+        "serving._problem = lambda message: threading.Event().wait(); "
+        "serving.serve(sys.stdin.readline(), int(sys.argv[1]))"
     )
-    parent = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {alone!r}]); sys.stdin.read(1)"
-    with subprocess.Popen(
-        [sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as training:
-        assert training.stdout.readline() == "waits\n"
-        training.stdin.close()
-        assert training.stdout.read() == ""
+    training = subprocess.Popen([sys.executable, "-c", "pass"])
+    training.wait(TIMEOUT)
+    with subprocess.Popen([sys.executable, "-c", hanging, str(training.pid)], stdin=subprocess.PIPE) as worker:
+        worker.stdin.write(told(WriteSteps(steps="a", timeline="b")))
+        worker.stdin.flush()
+        assert worker.wait(TIMEOUT) == 1

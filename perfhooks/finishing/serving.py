@@ -24,16 +24,17 @@ ORPHAN_TIMEOUT_S: Final = 900
 _logger: Final = logging.getLogger("perfhooks")
 
 
-def serve(first: str) -> None:
+def serve(first: str, training: int) -> None:
     """Do what each line of standard input says, answer each on standard output, and end with the input.
 
     Args:
         first: The first line, which has been read already.
+        training: The process that began this one; it may have ended since.
     """
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # what a handler prints belongs in the log
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    threading.Thread(target=_mind, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_mind, args=(training,), daemon=True).start()
     line = first
     while line:
         message = message_of(line)

@@ -41,7 +41,7 @@ os.close(channel)
 first = sys.stdin.readline()
 sys.path[:] = json.loads(sys.argv[1])
 from perfhooks.finishing.serving import serve
-serve(first)
+serve(first, int(sys.argv[3]))
 """
 """Nothing is imported before the first message: a worker that waits is a bare interpreter.
 
@@ -117,8 +117,9 @@ class Worker:
         self._channel, theirs = socket.socketpair()
         try:
             with theirs, run.append(log.name) as printed:
+                numbers = [str(theirs.fileno()), str(os.getpid())]
                 self._process = subprocess.Popen(  # noqa: S603 -- our own interpreter
-                    [sys.executable, "-c", _BOOTSTRAP, json.dumps(_search_path()), str(theirs.fileno())],
+                    [sys.executable, "-c", _BOOTSTRAP, json.dumps(_search_path()), *numbers],
                     stdin=subprocess.DEVNULL,
                     stdout=printed,
                     stderr=printed,
