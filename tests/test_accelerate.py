@@ -147,6 +147,27 @@ def test_each_part_of_a_step_has_its_time_and_validation_is_one(tmp_path):
     assert set(windows(tmp_path)) == {"train-000002-000004"}
 
 
+def test_the_first_step_has_its_parts_where_nothing_is_waited_for(tmp_path):
+    """A window that opens at the start is labelled from there on."""
+    accelerator = Accelerator(cpu=True)
+    with accelerator.profile(kwargs(tmp_path, "wait=0 warmup=0 active=1 repeat=1")) as prof:
+        train(accelerator, prof, *prepared(accelerator, 3))
+    (row,) = tables(tmp_path)["train-000000-000000"]
+    assert parts(row) == {"data", "forward", "backward", "optimizer"}
+
+
+@pytest.mark.parametrize("clip", ["clip_grad_norm_", "clip_grad_value_"])
+def test_clipping_gradients_is_part_of_the_update(tmp_path, clip):
+    accelerator = Accelerator(cpu=True)
+    loader, model, _ = prepared(accelerator, 3)
+    with accelerator.profile(kwargs(tmp_path, "wait=1 warmup=0 active=1 repeat=1")) as prof:
+        for (batch,) in prof.steps(loader):
+            accelerator.backward(model(batch).square().mean())
+            getattr(accelerator, clip)(model.parameters(), 1.0)
+    (row,) = tables(tmp_path)["train-000001-000001"]
+    assert parts(row) == {"data", "forward", "backward", "optimizer"}
+
+
 def test_other_loops_have_windows_of_their_own(tmp_path):
     accelerator = Accelerator(cpu=True)
     loader, model, _ = prepared(accelerator, 4)
@@ -157,6 +178,18 @@ def test_other_loops_have_windows_of_their_own(tmp_path):
                 for (batch,) in loop.steps(loader):
                     model(batch)
     assert windows(tmp_path) == {"predict-000001-000002": [1, 2], "validate-000001-000002": [1, 2]}
+
+
+def test_a_loop_that_never_came_to_its_window_says_so_at_the_end_and_not_after_each_pass(tmp_path, caplog):
+    accelerator = Accelerator(cpu=True)
+    loader, model, _ = prepared(accelerator, 3)
+    with accelerator.profile(kwargs(tmp_path, {"validate": "wait=50 warmup=0 active=1 repeat=1"})) as prof:
+        for _ in range(2):
+            with prof.stage("validate") as loop:
+                for (batch,) in loop.steps(loader):
+                    model(batch)
+            assert "no window has been recorded" not in caplog.text
+    assert "6 steps ended; the first window is step 50" in caplog.text
 
 
 def test_several_models_and_optimizers_make_one_step_of_a_batch(tmp_path):
@@ -173,31 +206,88 @@ def test_several_models_and_optimizers_make_one_step_of_a_batch(tmp_path):
     assert windows(tmp_path) == {"train-000001-000002": [1, 2]}
 
 
-def test_results_are_with_the_trackers(tmp_path):
-    class Tracker(GeneralTracker):
-        name = "list"
-        requires_logging_directory = False
+class Tracker(GeneralTracker):
+    """One that keeps what it is told."""
 
-        def __init__(self):
-            super().__init__()
-            self.seen = []
+    name = "list"
+    requires_logging_directory = False
 
-        @property
-        def tracker(self):
-            return self.seen
+    def __init__(self):
+        super().__init__()
+        self.seen = []
 
-        def store_init_configuration(self, values):
-            pass
+    @property
+    def tracker(self):
+        return self.seen
 
-        def log(self, values, step=None, **kwargs):
-            self.seen.append((step, values))
+    def store_init_configuration(self, values):
+        pass
 
+    def log(self, values, step=None, **kwargs):
+        self.seen.append((step, values))
+
+
+def tracked():
+    """An accelerator and its tracker."""
     tracker = Tracker()
     accelerator = Accelerator(cpu=True, log_with=tracker)
     accelerator.init_trackers("test")
+    return accelerator, tracker
+
+
+def test_results_are_with_the_trackers(tmp_path):
+    accelerator, tracker = tracked()
     with accelerator.profile(kwargs(tmp_path, TWO_WINDOWS)) as prof:
         train(accelerator, prof, *prepared(accelerator))
     assert [(step, values["perf/train/wall_ms"] > 0) for step, values in tracker.seen] == [(4, True), (8, True)]
+
+
+def test_results_of_other_loops_are_with_the_trackers(tmp_path):
+    accelerator, tracker = tracked()
+    loader, model, _ = prepared(accelerator, 4)
+    handler = kwargs(tmp_path, {"validate": "wait=1 warmup=0 active=2 repeat=1"})
+    with accelerator.profile(handler) as prof, prof.stage("validate") as loop:
+        for (batch,) in loop.steps(loader):
+            model(batch)
+    assert [(step, values["perf/validate/wall_ms"] > 0) for step, values in tracker.seen] == [(2, True)]
+
+
+def test_the_trackers_hear_nothing_where_results_are_not_to_be_logged(tmp_path):
+    accelerator, tracker = tracked()
+    with accelerator.profile(kwargs(tmp_path, TWO_WINDOWS, log_results=False)) as prof:
+        train(accelerator, prof, *prepared(accelerator))
+    assert len(windows(tmp_path)) == 2
+    assert tracker.seen == []
+
+
+# --- made by hand ---
+
+
+class Handing(Accelerator):
+    """One that hands out a profiler which has not begun."""
+
+    def made(self, handler):
+        return handler.build()
+
+
+def test_a_folder_and_a_run_that_it_is_started_with_come_before_the_logging_folder(tmp_path):
+    accelerator = Handing(cpu=True, project_dir=tmp_path / "project")
+    prof = accelerator.made(ProfileKwargs(TWO_WINDOWS, ["steps"], background=False))
+    prof.start(out=tmp_path / "perf", run="run")
+    train(accelerator, prof, *prepared(accelerator))
+    prof.stop()
+    assert set(windows(tmp_path)) == {"train-000003-000004", "train-000007-000008"}
+    assert not (tmp_path / "project").exists()
+
+
+def test_without_an_accelerator_a_step_is_a_batch_and_has_no_parts_of_its_own(tmp_path, caplog):
+    prof = kwargs(tmp_path, "wait=1 warmup=0 active=1 repeat=1", step_unit="optimizer").build()
+    with prof:
+        for _ in prof.steps(range(3)):
+            torch.ones(2).sum()
+    assert "no Accelerator" in caplog.text
+    (row,) = tables(tmp_path)["train-000001-000001"]
+    assert parts(row) == {"data"}
 
 
 # --- checkpoints, ends, cost ---
@@ -216,6 +306,33 @@ def test_a_resumed_training_goes_on_in_its_schedule(tmp_path):
             assert prof.step_num == {"first": 6, "again": 10}[run]
     assert windows(tmp_path, "first") == {"train-000003-000004": [3, 4]}
     assert windows(tmp_path, "again") == {"train-000007-000008": [7, 8]}
+
+
+def test_a_resumed_validation_goes_on_in_its_schedule(tmp_path):
+    schedule = {"validate": "wait=5 warmup=0 active=1 repeat=1"}
+    state = {}
+    for run in ("first", "again"):
+        accelerator = Accelerator(cpu=True)
+        loader, model, _ = prepared(accelerator, 3)
+        with accelerator.profile(kwargs(tmp_path, schedule, run=run)) as prof:
+            if run == "again":
+                prof.load_state_dict(state)
+            with prof.stage("validate") as loop:
+                for (batch,) in loop.steps(loader):
+                    model(batch)
+            state = prof.state_dict()
+    assert state == {"steps": {"train": 0, "validate": 6}}
+    assert windows(tmp_path, "again") == {"validate-000005-000005": [5]}
+
+
+def test_a_window_that_a_checkpoint_cuts_short_says_so(tmp_path):
+    accelerator = Accelerator(cpu=True)
+    with accelerator.profile(kwargs(tmp_path, "wait=1 warmup=0 active=9 repeat=1")) as prof:
+        for index, _ in enumerate(prof.steps(range(4))):
+            if index == 2:
+                prof.load_state_dict({"steps": {"train": 20}})
+        assert prof.step_num == 22
+    assert "resumed" in capture(tmp_path, "train-000001-000009")["partial"]
 
 
 @pytest.mark.parametrize("state", [{}, {"steps": "nonsense"}, {"steps": {"train": "three"}}], ids=str)
