@@ -130,9 +130,11 @@ def test_a_listener_hears_of_a_window_and_learns_the_frameworks_own_step(tmp_pat
         assert adapting.scalars(capture)["perf/train/wall_ms"] > 0
         assert [step for step, row in adapting.step_rows(place) if row["wall_ms"] > 0] == [2]
         assert "| wall_ms |" in adapting.markdown(capture, place)
+        assert capture.circumstances.framework == "Frame"
 
     options = {"out": tmp_path, "background": False, "on_error": "raise"}
-    stage = Stage("train", "wait=2 warmup=0 active=1 repeat=1", "steps", options=options, listener=listen)
+    schedule = "wait=2 warmup=0 active=1 repeat=1"
+    stage = Stage("train", schedule, "steps", options=options, listener=listen, framework="Frame")
     run(stage, 4, global_step=lambda: 10 * stage.profiler.step_num)
     assert heard == [("train-000002-000002", 20, 2)]
 

@@ -48,15 +48,15 @@ class Profiler(perfhooks.Profiler):
         self, accelerator: Accelerator | None, stages: Stages, *, step_unit: str, log_results: bool, **options: Any
     ) -> None:
         super().__init__(**options)
-        self.speak_as("accelerate")
         self._accelerator = accelerator
         self._stages = stages
         self._by_update = step_unit == "optimizer"
         self._parts = Parts(self, {} if accelerator is None else _METHODS)
         folder = None if accelerator is None else accelerator.logging_dir
         self._folder = None if folder is None else adapting.folder_in(folder)
-        if log_results and accelerator is not None:
-            for profiler in (self, *stages.profilers.values()):
+        for profiler in (self, *stages.profilers.values()):
+            profiler.speak_as("accelerate")
+            if log_results and accelerator is not None:
                 profiler.when_finished(partial(_log, accelerator))
 
     def start(
