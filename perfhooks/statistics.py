@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -106,6 +106,10 @@ class Level:
     def median(self) -> float:
         """The median itself, in the unit of the steps."""
         return math.exp(self.log)
+
+    def divided(self, count: float) -> Level:
+        """That of a part of a step, of which there are so many in each."""
+        return replace(self, log=self.log - math.log(count))
 
 
 def level(steps: ArrayLike) -> Level:

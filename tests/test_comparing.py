@@ -15,12 +15,14 @@ from typer.testing import CliRunner
 
 import perfhooks.trace
 from perfhooks import labels, testing
+from perfhooks import words as said_in_words
 from perfhooks.command.app import app
 from perfhooks.comparing import (
     around,
     baseline,
     comparison,
     costs,
+    facts,
     matching,
     saved,
     sentences,
@@ -32,8 +34,10 @@ from perfhooks.comparing.matching import Aligned
 from perfhooks.comparing.reason import Contribution, Usual, largest, usual
 from perfhooks.comparing.side import Side, joined
 from perfhooks.errors import PerfhooksError
-from perfhooks.run.capture import Place
+from perfhooks.run.capture import Capture, Place
+from perfhooks.run.circumstances import Circumstances, Loader
 from perfhooks.run.liveness import Process
+from perfhooks.run.manifest import Manifest
 from perfhooks.run.publishing import publish_json
 from perfhooks.statistics import level
 from perfhooks.trace.window import Tables
@@ -286,8 +290,10 @@ def test_a_share_is_one_of_the_step_of_its_own_side(tmp_path):
     assert sum(row.difference for row in made.reasons) == pytest.approx(0)
     # neither of these says anything of shares
     about_time = ("milliseconds hardly compare", "times as long")
-    assert [note for note in made.notes if any(words in note for words in about_time)] == []
-    assert len(comparison.compare(a, b).notes) == len(about_time)
+    said = [*made.doubts, *made.notes]
+    assert [note for note in said if any(words in note for words in about_time)] == []
+    made = comparison.compare(a, b)
+    assert len([*made.doubts, *made.notes]) == len(about_time)
 
 
 @pytest.mark.parametrize(
@@ -451,7 +457,7 @@ def test_a_kernel_is_known_without_what_a_compiler_writes_into_its_name(name, pl
 def test_a_slower_run_is_slower_and_says_where(base, slower):
     done = run(base, slower)
     assert done.exit_code == 0, done.output
-    assert "\nSlower: the median step went 5" in done.output
+    assert re.match(r"Slower: a step takes 8\.?\d* ms instead of 5\.?\d* ms, \+60%\.\n", done.output), done.output
     assert "  1. +3 ms a step: waiting for data takes 4 ms instead of 1 ms" in done.output
 
 
@@ -497,18 +503,131 @@ def test_json_and_markdown_say_the_same(base, slower):
 
 
 def test_what_differs_besides_is_said_first(folder, base):
-    set_here = {"OMP_NUM_THREADS": "4", "TORCHINDUCTOR_CACHE_DIR": "/scratch"}  # where files are kept is no difference
-    other = make_run(
-        folder / "other", training(), steps(), versions={"torch": "2.16"}, machine="2 x z80", environment=set_here
+    set_here = {"OMP_NUM_THREADS": "4", "TORCHINDUCTOR_CACHE_DIR": "/scratch", "TRITON_CACHE_DIR": "/scratch"}
+    facts = {"command": ["/home/me/train.py", "--lr=1", "--out", "b"], "environment": set_here}
+    other = make_run(folder / "other", training(), steps(), versions={"torch": "2.16"}, machine="2 x z80", **facts)
+    own = make_run(folder / "own", training(), steps(), machine="8 x z80", command=["train.py", "--lr", "2"])
+    output = run(own, other).output
+    first, second, empty, verdict, *_ = output.splitlines()
+    assert first == "The commands differ: --lr 2 / 1."
+    # where files are kept is no difference
+    told = "What differs besides: OMP_NUM_THREADS none / 4; version of torch 2.15 / 2.16; machine 8 x z80 / 2 x z80."
+    assert (second, empty) == (told, "")
+    assert verdict.startswith("Not decided: ")
+    assert "CACHE_DIR" not in output
+    assert "different machines" in output.partition("Where it comes from")[0]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "said"),
+    [
+        ("main.py --batch-size 32", "main.py --batch-size=64", "--batch-size 32 / 64"),
+        ("main.py", "/tmp/x/main.py --amp", "B has --amp"),
+        ("main.py --lr -1 --amp", "main.py --lr 1e-3", "--lr -1 / 1e-3; A has --amp"),
+        ("a.py", "b.py", "a.py / b.py"),
+        ("main.py a.yaml", "main.py b.yaml", "a.yaml / b.yaml"),
+        ("main.py --b 1 --a 1", "main.py --a 1 --b 1", None),
+        ("main.py --out a --log-dir=a", "main.py --out b", None),
+        ("main.py --data /here/imagenet", "main.py --data /there/imagenet", None),
+        (
+            "main.py --model_name_or_path tiny",
+            "main.py --model_name_or_path large",
+            "--model_name_or_path tiny / large",
+        ),
+    ],
+)
+def test_commands_differ_in_what_they_ask_for_and_not_in_where_results_go(tmp_path, a, b, said):
+    sides = [make_run(tmp_path / name, None, steps(), command=told.split()) for name, told in (("a", a), ("b", b))]
+    first = run(*sides).output.splitlines()[0]
+    assert first == f"The commands differ: {said}." if said else first.startswith("Not decided")
+
+
+def test_a_baseline_holds_the_command_without_folders_and_without_secrets(tmp_path):
+    command = ["/home/me/main.py", "--data", "/home/me/data", "--api-key", "abc123", "--hub_token=abc123", "--lr", "1"]
+    run("--save", tmp_path / "base.json", make_run(tmp_path / "a", None, steps(), command=command))
+    assert baseline.decode(tmp_path / "base.json").facts["command"] == (
+        "main.py --data data --api-key ... --hub_token ... --lr 1"
     )
-    make_run(folder / "own", training(), steps(), machine="8 x z80")
-    lines = run(folder / "own", other).output.splitlines()
-    assert "  differs: version of torch: 2.15 -> 2.16" in lines
-    assert [line for line in lines if "environment" in line] == ["  differs: environment OMP_NUM_THREADS: none -> 4"]
-    assert any("different machines" in line for line in lines)
-    assert lines.index("  differs: version of torch: 2.15 -> 2.16") < next(
-        place for place, line in enumerate(lines) if line.startswith("Where it comes from")
-    )
+
+
+def with_batches(folder, name, samples, median):
+    """A run whose loader makes batches of so many samples, one a step."""
+    taken = [
+        testing.annotation(
+            "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", mark * 10_000, mark * 10_000 + 9
+        )
+        for mark in range(3)
+    ]
+    events = [*taken, *(testing.step_mark(10 + mark, mark * 10_000, mark * 10_000 + 9000) for mark in range(3))]
+    found = make_run(folder / name, events, [median] * 60)
+    place = Place(found / "train-000010-000012", 0)
+    capture = place.load()
+    loader = Loader(batch_size=samples)
+    place.save(dataclasses.replace(capture, circumstances=dataclasses.replace(capture.circumstances, loader=loader)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("samples", "median", "outcome"),
+    [(64, 9.0, "faster"), (64, 11.0, "slower"), (64, 10.0, "same"), (32, 6.0, "slower")],
+)
+def test_batches_of_another_size_are_judged_by_the_sample(tmp_path, samples, median, outcome):
+    """A step of twice the samples may take twice as long: 32 samples in 5 ms are 6,400 a second."""
+    a = [with_batches(tmp_path, f"a{number}", 32, 5.0) for number in range(3)]
+    b = [with_batches(tmp_path, f"b{number}", samples, median) for number in range(3)]
+    made = comparison.compare(*sources.read([a, b]))
+    assert made.verdict.outcome == outcome
+    assert made.step_ms == (pytest.approx(5), pytest.approx(median))
+    text = written.text(made)
+    assert f"  B  {median:.3g} ms" in text
+    if samples == 64:
+        assert f"by the sample: {64e3 / median:,.0f} instead of 6,400 samples a second" in text
+        assert "samples a step 32 / 64" in text.splitlines()[0]
+    else:
+        assert "sample" not in text
+
+
+def test_a_fetch_less_in_a_window_that_was_cut_is_no_other_batch(tmp_path):
+    run_ = with_batches(tmp_path, "a", 32, 5.0)
+    (side,) = sources.read([[run_]])
+    assert facts.samples(side.facts) == 32
+    capture = Capture(circumstances=Circumstances(loader=Loader(batch_size=32)))
+    for fetches, told in ((2, None), (3, "32"), (6, "64")):
+        found = facts.facts(Manifest(), capture, costs.Costs(steps=3, fetches=fetches))
+        assert found.get("samples a step") == told
+    assert facts.facts(Manifest(world_size=4), capture, costs.Costs(steps=3, fetches=3))["samples a step"] == "128"
+
+
+def test_an_interval_that_says_nothing_is_not_shown(folder):
+    """Of steps that differ by a factor of ten; and two doubts are said, the others are notes."""
+    draws = [np.random.default_rng(seed).uniform(size=40) for seed in (1, 2)]
+    uneven = [make_run(folder / f"uneven {place}", training(), 5 * 10**each) for place, each in enumerate(draws)]
+    lines = run(*uneven).output.splitlines()
+    assert re.fullmatch(r"  steps are too uneven to tell changes below a factor of \d.*", lines[3]), lines
+    assert not any("interval" in line for line in lines)
+    assert re.match(r"Not decided: .* ms, [+-]\d+(\.\d)?%, which may be chance\.", lines[0])
+
+
+def test_what_must_be_read_is_short_and_all_else_comes_after_the_reasons(folder):
+    sides = [
+        [
+            make_run(folder / f"{name} short {number}", training(), [*steps(median), 90.0], machine=name, host=name)
+            for number in range(3)
+        ]
+        for name, median in (("a", 5.0), ("b", 6.0))
+    ]
+    for form, mark in (("text", "Notes:"), ("markdown", "<details>")):
+        output = run(*sides[0], "--", *sides[1], "--format", form).output
+        before = [line for line in output.partition("Where it comes from")[0].splitlines() if line]
+        assert len(before) <= (1 if form == "text" else 2) + 1 + 2 + 2, before
+        notes = output.partition(mark)[2]
+        assert notes.count("more than three times the median") == 1, "one note says it of all six runs"
+        assert all(f"{name} short {number}" in notes for name in "ab" for number in range(3))
+
+
+def test_a_change_is_said_in_percent_up_to_twice_as_long():
+    told = {1.051: "+5.1%", 1.6: "+60%", 0.7: "-30%", 1.0991: "+9.9%", 2.5: "2.5 times that", 0.25: "0.25 times that"}
+    assert {ratio: sentences.changed(ratio) for ratio in told} == told
 
 
 def test_shares_of_the_step_are_compared_where_milliseconds_say_nothing(base, slower):
@@ -532,8 +651,8 @@ def test_a_thread_that_waited_for_a_processor_is_said_to_have(folder, base, tmp_
     loop = Loop(stage="train", step=300)
     publish_json(other / "rank0.status.json", Status(process=Process.current(), time=0, loop=loop, waited=waited))
     output = " ".join(run(base, other).output.split())
-    said = f"{100 * (waited or 0):.0f}% of its time in B"
-    assert (f"waited for a processor for 0% of its time in A and {said}" in output) == is_said
+    said = f"and {said_in_words.share(waited or 0)} in B of their time"
+    assert (f"waited for a processor for 0% in A {said}" in output) == is_said
     assert run("--save", tmp_path / "busy.json", other).exit_code == 0
     assert (said in " ".join(run(base, tmp_path / "busy.json").output.split())) == is_said
 
@@ -543,7 +662,7 @@ def test_recorded_steps_that_differ_the_other_way_give_no_reason_for_the_verdict
     output = run(base, other).output
     assert "Slower" in output
     assert "the recorded steps differ the other way" in output
-    assert "cannot say why the step became slower" in " ".join(output.split())
+    assert "so the reasons cannot say why the step became slower" in " ".join(output.split())
 
 
 def side_of(name, step_costs, median, runs=3):
@@ -570,7 +689,7 @@ def test_recorded_steps_contradict_a_verdict_only_where_both_differ_and_in_oppos
     a = side_of("a", measured(tmp_path, training()), 5.0)
     made = comparison.compare(a, side_of("b", measured(tmp_path, training(data=data)), median))
     assert made.verdict.outcome == outcome
-    assert any("differ the other way" in note for note in made.notes) == is_said
+    assert any("differ the other way" in doubt for doubt in made.doubts) == is_said
 
 
 @pytest.mark.parametrize("factor", [1.03, 1 / 1.03])
@@ -683,26 +802,27 @@ def markdown_of(facts_count, notes_count, operators):
 
 
 def test_what_goes_into_a_pull_request_is_short_whatever_differs():
-    """60 lines: eight facts and how many more there are, six notes, five reasons, three findings that came or went."""
+    """60 lines: two doubts, five reasons, twelve notes, three findings that came or went, tables as there is room."""
     lines = markdown_of(facts_count=30, notes_count=20, operators=40)
     assert len(lines) <= 60
-    starts = [line.partition(":")[0].rstrip("0123456789 ") for line in lines]
-    assert starts.count("- differs") == 9
-    assert "- differs: 22 facts more, see --format json" in lines
-    assert starts.count("- note") == 6
+    folded = lines[lines.index("<details><summary>Notes and tables</summary>") :]
+    assert folded[-1] == "</details>"
+    starts = [line.partition(":")[0].rstrip("0123456789 ") for line in folded]
+    assert sum(start in ("- differs", "- a", "- b") for start in starts) == 11
+    assert any(re.fullmatch(r"- \d\d notes more, see --format text", line) for line in folded)
     assert (starts.count("- new finding"), starts.count("- finding gone")) == (3, 3)
     assert sum(line[:1].isdecimal() for line in lines) == 5
-    assert all(len(line) < 200 for line in lines)
-    assert sum(line.startswith("- peak memory") for line in lines) == 8
+    assert all(len(line) < 250 for line in lines)
+    assert sum(line.startswith("- peak memory") for line in folded) == 8
     # a table is there as a whole, or not at all: for that of modules there is no room
-    rows = [line for line in lines if line.startswith("| ")]
-    assert [row.split(" | ")[0] for row in rows if "difference" in row] == ["| parts", "| operators"]
-    assert len(rows) == 2 + 1 + 8
+    rows = [line for line in folded if line.startswith("| ")]
+    assert [row.split(" | ")[0] for row in rows if "difference" in row] == ["| parts"]
 
 
 def test_few_facts_are_all_said():
-    assert sum(line.startswith("- differs: ") for line in markdown_of(8, 0, 1)) == 8
-    assert "- differs: 1 fact more, see --format json" in markdown_of(9, 0, 1)
+    """Options touch no step that nobody recorded, so they are among the notes."""
+    lines = markdown_of(8, 0, 1)
+    assert sum(line.startswith("- differs: option") for line in lines) == 8
 
 
 @pytest.mark.parametrize(
@@ -718,7 +838,7 @@ def test_few_facts_are_all_said():
 def test_machines_are_different_where_their_hardware_is_or_their_names_if_no_more_is_known(tmp_path, a, b, is_said):
     found = measured(tmp_path, training())
     made = comparison.compare(*(Side(label="x", stage="train", costs=found, facts=facts) for facts in (a, b)))
-    assert any("different machines" in note for note in made.notes) == is_said
+    assert any("different machines" in doubt for doubt in made.doubts) == is_said
 
 
 def working(busy_us, communicated_us=0):
@@ -870,7 +990,7 @@ def test_a_test_tolerates_as_much_as_it_says_and_two_percent_unless_it_says(fold
     ]
     assert testing.assert_not_slower(*sides, by=0.06).verdict.outcome == "same"
     for stricter in ({}, {"by": 0.04}):
-        with pytest.raises(AssertionError, match=r"Slower: the median step went 5 ms -> 5.25 ms, \+5.0%"):
+        with pytest.raises(AssertionError, match=r"Slower: a step takes 5.25 ms instead of 5 ms, \+5.0%"):
             testing.assert_not_slower(*sides, **stricter)
 
 

@@ -15,8 +15,9 @@ from perfhooks.comparing import comparison, page, sources
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
-    base = make_run(folder / "base", training(), steps())
-    new = make_run(folder / "new", training(data=4000, doubled=True), steps(9.0, seed=1), machine="</script>")
+    base = make_run(folder / "base", training(), steps(), schedule={"wait": 1})
+    facts = {"machine": "</script>", "schedule": {"wait": 2}}
+    new = make_run(folder / "new", training(data=4000, doubled=True), steps(9.0, seed=1), **facts)
     return comparison.compare(*sources.read([[base], [new]]))
 
 
@@ -85,9 +86,31 @@ def test_the_page_draws_itself_without_the_network_and_can_be_searched(made, tmp
             "overview,waterfall,rows,flame,besides,footnotes"
         )
         assert opened.run("document.querySelectorAll('.waterfall .more').length") > 1
+        overview = opened.run("document.getElementById('overview').innerText")
+        assert overview.index("Slower: a step takes") < overview.index("A: base: 1 run") < overview.index("Reasons")
+        assert opened.run("document.querySelectorAll('.stat').length") == 2
+        assert opened.run("document.querySelectorAll('.overview > .doubts > li').length") <= 2
+        assert opened.run("document.getElementById('notes').open") is False
         assert opened.run("document.querySelectorAll('.frame[class*=d-more]').length") > 0
         opened.run(
             "const box = document.querySelector('#rows input'); box.value = 'linear_2';"
             "box.dispatchEvent(new Event('input')); 0"
         )
         assert opened.run("document.querySelectorAll('#rows tbody tr').length") == 1
+
+
+@pytest.mark.skipif(browser.find() is None, reason="no browser")
+@pytest.mark.parametrize(("data", "is_cut"), [(4000, False), (1200, True)])
+def test_bars_begin_at_zero_or_show_that_they_do_not(tmp_path, data, is_cut):
+    """A step of 6.15 ms instead of 3.15 needs no cut; one of 3.35 would show nothing without."""
+    sides = [make_run(tmp_path / f"{each}", training(data=each), steps()) for each in (1000, data)]
+    path = tmp_path / "page.html"
+    path.write_text(page.render(comparison.compare(*sources.read([[side] for side in sides]))), encoding="utf-8")
+    with browser.Browser() as opened:
+        opened.open(path)
+        assert opened.run("document.querySelectorAll('.waterfall .cut').length") == (2 if is_cut else 0)
+        assert ("the picture begins at" in opened.run("document.getElementById('waterfall').innerText")) == is_cut
+        widths = opened.run(
+            "[...document.querySelectorAll('.waterfall .step')].map((each) => parseFloat(each.style.width))"
+        )
+        assert (widths[0] / widths[1] == pytest.approx(3.15 / 6.15)) == (not is_cut)

@@ -226,16 +226,16 @@ def test_an_interval_that_is_some_times_too_wide_needs_the_square_of_that_in_ste
 def test_nobody_is_told_to_record_a_hundred_runs_or_a_thousand_times_the_steps(times, is_step_advice, is_run_advice):
     found = open_question(1.02 * math.exp(0.01), times * 0.01)
     assert (found.more_steps is not None, found.more_runs is not None) == (is_step_advice, is_run_advice)
-    assert ("hardly any number of runs will decide" in sentences.verdict(found)) == (not is_step_advice)
+    assert ("no number of runs that one makes will decide" in sentences.certainty(found)[0]) == (not is_step_advice)
 
 
 def test_a_verdict_says_what_would_decide_and_what_it_assumes_of_processes():
-    said = sentences.verdict(open_question(1.02 * math.exp(0.03), 0.06))
-    assert said.startswith("Not decided: the median step went 1 ms -> 1.05 ms, +5.1%")
-    assert said.endswith(" 300 more steps in each run or 12 more runs a side would decide.")
-    for spread, assumed in ((0.01, "2% from process to process)"), (0.2, "6% from process to process, as their own")):
+    found = open_question(1.02 * math.exp(0.03), 0.06)
+    assert sentences.verdict(found) == "Not decided: a step takes 1.05 ms instead of 1 ms, +5.1%, which may be chance."
+    assert sentences.certainty(found)[0].endswith("; 300 more steps in each run or 12 more runs a side would decide")
+    for spread, assumed in ((0.01, "2% from process to process)"), (0.2, "6% from process to process, as steps")):
         run = Level(0.0, 0.0, 0.0, 100, spread=spread)
-        assert f"so the interval allows for {assumed}" in sentences.verdict(verdict([run], [run]))
+        assert f"so it allows for {assumed}" in sentences.certainty(verdict([run], [run]))[0]
 
 
 def test_what_few_steps_leave_open_is_open_whatever_several_runs_agree_on():

@@ -9,7 +9,7 @@ import msgspec
 
 from perfhooks import words
 from perfhooks.comparing import reason, sentences
-from perfhooks.comparing.facts import RECORDED, Difference, differences, is_elsewhere
+from perfhooks.comparing.facts import RECORDED, Difference, differences, is_elsewhere, samples
 from perfhooks.comparing.matching import Aligned
 from perfhooks.comparing.reason import Contribution
 from perfhooks.comparing.side import Side
@@ -39,6 +39,10 @@ class Comparison(msgspec.Struct, kw_only=True):
     """None where a side has no steps to judge by."""
     differs: list[Difference]
     notes: list[str]
+    doubts: list[str] = []
+    """Why the verdict is not to be believed without more ado, the gravest first."""
+    samples: tuple[int, int] | None = None
+    """How many a step of each side takes, where that is known and not the same: the verdict is then of one sample."""
     by_device: bool = False
     """Whether the reasons are times of devices rather than of the host."""
     shares: bool = False
@@ -55,7 +59,15 @@ class Comparison(msgspec.Struct, kw_only=True):
             return "Shares of the step are compared, not milliseconds: the two ran on different machines."
         if self.verdict is None and self.a.costs.steps and self.b.costs.steps:
             return sentences.windows_alone(self.a, self.b)
-        return sentences.verdict(self.verdict)
+        return sentences.verdict(self.verdict, self.samples)
+
+    @property
+    def step_ms(self) -> tuple[float | None, float | None]:
+        """What a step takes that nobody recorded; None where there are too few."""
+        if self.verdict is None:
+            return None, None
+        a, b = self.samples or (1, 1)
+        return self.verdict.median_a * a, self.verdict.median_b * b
 
     @property
     def told(self) -> list[str]:
@@ -68,10 +80,11 @@ class Comparison(msgspec.Struct, kw_only=True):
         """What the recorded steps differ by, in words."""
         if not (self.a.costs.steps and self.b.costs.steps):
             return ""
-        change = f"{words.ms(self.a.step_ms)} -> {words.ms(self.b.step_ms)}"
         whose = "by the device's time" if self.by_device else "by the host's time"
-        counts = f"{self.a.costs.steps} and {self.b.costs.steps} steps"
-        return f"Where it comes from, {whose} in the recorded steps ({counts}, mean {change}):"
+        steps = f"{words.count(self.a.costs.steps, 'recorded step')} of {words.ms(self.a.step_ms)}"
+        return (
+            f"Where it comes from, {whose} in {steps} and {self.b.costs.steps} of {words.ms(self.b.step_ms)}, recorded:"
+        )
 
 
 def compare(a: Side, b: Side, *, tolerance: float = TOLERANCE, shares: bool = False) -> Comparison:
@@ -88,13 +101,25 @@ def compare(a: Side, b: Side, *, tolerance: float = TOLERANCE, shares: bool = Fa
     """
     if not (a.levels and b.levels) and not (a.costs.steps and b.costs.steps):
         raise PerfhooksError(f"{a.label} and {b.label} have nothing in common: neither timed steps nor windows")
-    judged = verdict(a.levels, b.levels, tolerance=tolerance) if a.levels and b.levels else None
+    taken = _samples(a, b)
+    levels = [
+        [each.divided(count) for each in side.levels] for side, count in zip((a, b), taken or (1, 1), strict=True)
+    ]
+    judged = verdict(*levels, tolerance=tolerance) if all(levels) else None
     differs = differences(a.facts, b.facts)
-    made = Comparison(a=a, b=b, verdict=judged, differs=differs, notes=[*a.notes, *b.notes], shares=shares)
-    made.notes += _doubts(made)
+    made = Comparison(
+        a=a, b=b, verdict=judged, differs=differs, notes=[*a.notes, *b.notes], shares=shares, samples=taken
+    )
+    made.doubts = _doubts(made)
     if a.costs.steps and b.costs.steps:
         _explain(made)
     return made
+
+
+def _samples(a: Side, b: Side) -> tuple[int, int] | None:
+    """How many a step takes, where both sides know and it is not the same."""
+    of_a, of_b = samples(a.facts), samples(b.facts)
+    return (of_a, of_b) if of_a and of_b and of_a != of_b else None
 
 
 def _doubts(made: Comparison) -> list[str]:
@@ -103,27 +128,24 @@ def _doubts(made: Comparison) -> list[str]:
         found.append(
             "the two ran on different machines, so milliseconds hardly compare; --shares compares shares of the step"
         )
+    queued = [max(side.waited, default=0.0) for side in (made.a, made.b)]
+    if max(queued) >= BUSY:
+        told = " and ".join(f"{words.share(share)} in {side}" for share, side in zip(queued, "AB", strict=True))
+        found.append(
+            f"steps waited for a processor for {told} of their time, as the machine was busy: "
+            "record several runs of each, in turns"
+        )
+    if not made.shares and _is_contrary(made):
+        found.append(
+            f"the recorded steps differ the other way ({words.ms(made.a.step_ms)} -> {words.ms(made.b.step_ms)}), "
+            f"so the reasons cannot say why the step became {made.verdict.outcome if made.verdict else ''}"
+        )
     recorded = [each.name.removeprefix("option ") for each in made.differs if each.name.startswith("option ")]
     other = [name for name in recorded if name in RECORDED]
     if other:
         found.append(
             f"the windows were recorded with different options ({', '.join(other)}): what only one of them recorded "
             "is not compared, and recording itself is part of the difference of the recorded steps"
-        )
-    queued = [max(side.waited, default=0.0) for side in (made.a, made.b)]
-    if max(queued) >= BUSY:
-        told = " and ".join(
-            f"{100 * share:.0f}% of its time in {side}" for share, side in zip(queued, "AB", strict=True)
-        )
-        found.append(
-            f"the thread that steps waited for a processor for {told}, as other programs or threads of its own wanted "
-            "more of them than there are: record several runs of each, in turns, before you believe the verdict"
-        )
-    if not made.shares and _is_contrary(made):
-        found.append(
-            f"the recorded steps differ the other way ({words.ms(made.a.step_ms)} -> "
-            f"{words.ms(made.b.step_ms)}): the reasons say what changed while they were recorded, and cannot say "
-            f"why the step became {made.verdict.outcome if made.verdict else ''}"
         )
     return found
 
@@ -191,7 +213,7 @@ def data(made: Comparison) -> dict[str, Any]:
         "verdict": None if made.verdict is None else asdict(made.verdict),
         "sentence": made.sentence,
         "differs": [each._asdict() for each in made.differs],
-        "notes": made.notes,
+        "notes": [*made.doubts, *made.notes],
         "by_device": made.by_device,
         "unit": "share" if made.shares else "ns",
         "recorded": made.recorded,

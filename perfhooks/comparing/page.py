@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from perfhooks.comparing.comparison import data
+from perfhooks.comparing.opening import data
 from perfhooks.report.page import inert
 from perfhooks.report.template import filled
 
@@ -71,7 +71,7 @@ def render(made: Comparison) -> str:
 
 
 def page_data(made: Comparison) -> dict[str, Any]:
-    """What the page shows: what `comparison.data` tells, with both flame graphs in one."""
+    """What the page shows: what `opening.data` tells, with both flame graphs in one."""
     told = data(made)
     drawn = told.pop("flames")
     merged = both_ways(drawn["a"], drawn["b"], made.a.flame_steps, made.b.flame_steps)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 from perfhooks import words
+from perfhooks.comparing.facts import GIVEN
 from perfhooks.comparing.reason import ELSEWHERE
 from perfhooks.comparing.verdict import PROCESS_SD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from perfhooks.comparing.facts import Difference
     from perfhooks.comparing.reason import Contribution
     from perfhooks.comparing.side import Side
     from perfhooks.comparing.verdict import Verdict
@@ -38,17 +41,75 @@ _CAUSE: Final = 0.6
 """A difference is put down to the number of calls alone, or to their price alone, if that makes this share of it."""
 
 
-def verdict(found: Verdict | None) -> str:
-    """What the unrecorded steps tell, in one or two sentences."""
+def verdict(found: Verdict | None, samples: tuple[int, int] | None = None) -> str:
+    """What the unrecorded steps tell, in one sentence.
+
+    Args:
+        found: The verdict; of one sample instead of one step, where ``samples`` are given.
+        samples: How many a step of each side takes, where they differ.
+    """
     if found is None:
         return "Not decided: no side has enough steps that nobody recorded, so there is nothing to judge by."
-    change = f"{words.ms(found.median_a)} -> {words.ms(found.median_b)}, {percent(found.ratio)}"
-    interval = f"99% interval {percent(found.low)} to {percent(found.high)}"
-    told = f"{change} ({interval}; {_of(found)})"
+    if samples:
+        return _by_sample(found, samples)
+    change = f"{words.ms(found.median_b)} instead of {words.ms(found.median_a)}, {changed(found.ratio)}"
+    if found.outcome == "same":
+        return f"The same, within {100 * found.tolerance:.3g}%: a step takes {change}."
+    if found.outcome == "undecided":
+        return f"Not decided: a step takes {change}, which may be chance."
+    return f"{found.outcome.capitalize()}: a step takes {change}."
+
+
+def _by_sample(found: Verdict, samples: tuple[int, int]) -> str:
+    a, b = (1e3 / median for median in (found.median_a, found.median_b))
+    rates = f"{_rate(b)} instead of {_rate(a)} samples a second, {changed(1 / found.ratio)}"
     word = {"slower": "Slower", "faster": "Faster", "same": "The same", "undecided": "Not decided"}[found.outcome]
-    within = f", within {100 * found.tolerance:.3g}%" if found.outcome == "same" else ""
-    text = f"{word}{within}: the median step went {told}."
-    return f"{text} {_needed(found)}" if found.outcome == "undecided" else text
+    chance = ", which may be chance" if found.outcome == "undecided" else ""
+    return f"{word} by the sample: {rates}{chance}; a step takes {samples[1]:,} samples instead of {samples[0]:,}."
+
+
+def _rate(samples: float) -> str:
+    return f"{samples:,.0f}" if samples >= _LARGE else f"{samples:.3g}"
+
+
+_LARGE: Final = 100
+"""Samples a second that are written without a digit behind the point."""
+
+
+def certainty(found: Verdict) -> list[str]:
+    """How sure that is, and what would decide."""
+    if found.high / found.low > _WIDE:
+        factor = math.sqrt(found.high / found.low)
+        told = f"steps are too uneven to tell changes below a factor of {factor:.2g} ({_runs(found)})"
+    else:
+        told = f"99% interval {percent(found.low)} to {percent(found.high)} ({_of(found)})"
+    return [f"{told}; {_needed(found)}" if found.outcome == "undecided" else told]
+
+
+_WIDE: Final = 2.0
+"""From an interval on whose ends are so many times apart, it tells of noise alone: -30% to +40% is no result."""
+
+
+def commands(differing: Sequence[Difference]) -> str:
+    """In what two commands differ: ``--batch-size 32 / 64``."""
+    return f"The commands differ: {'; '.join(_argument(each) for each in differing)}."
+
+
+def _argument(found: Difference) -> str:
+    for side, value in (("A", found.a), ("B", found.b)):
+        if value and not (found.a and found.b):
+            return f"{side} has {f'{found.name} {_value(value)}'.strip()}"
+    return f"{found.name} {_value(found.a)} / {_value(found.b)}".strip()
+
+
+def _value(text: str) -> str:
+    return "" if text == GIVEN else _cut(text)
+
+
+def fact(found: Difference) -> str:
+    """A fact that differs: ``version of torch 2.15 / 2.16``."""
+    values = " / ".join(_cut(each) or "none" for each in (found.a, found.b))
+    return f"{found.name.removeprefix('environment ')} {values}"
 
 
 def windows_alone(a: Side, b: Side) -> str:
@@ -60,12 +121,14 @@ def windows_alone(a: Side, b: Side) -> str:
 
 
 def _of(found: Verdict) -> str:
-    runs = "one run a side" if found.runs_a == found.runs_b == 1 else f"{found.runs_a} and {found.runs_b} runs"
-    steps = f"{runs}, {found.steps_a} and {found.steps_b} steps"
     if found.is_process_known:
-        return steps
-    why = ", as their own steps are uneven" if found.process_sd > PROCESS_SD else ""
-    return f"{steps}, so the interval allows for {100 * found.process_sd:.2g}% from process to process{why}"
+        return _runs(found)
+    why = ", as steps are uneven" if found.process_sd > PROCESS_SD else ""
+    return f"{_runs(found)}, so it allows for {100 * found.process_sd:.2g}% from process to process{why}"
+
+
+def _runs(found: Verdict) -> str:
+    return "one run a side" if found.runs_a == found.runs_b == 1 else f"{found.runs_a} and {found.runs_b} runs"
 
 
 def _needed(found: Verdict) -> str:
@@ -75,8 +138,8 @@ def _needed(found: Verdict) -> str:
     if found.more_runs is not None:
         options.append(f"{words.count(found.more_runs, 'more run')} a side")
     if not options:
-        return "The difference is as large as what is tolerated: hardly any number of runs will decide."
-    return f"{' or '.join(options)} would decide."
+        return "no number of runs that one makes will decide so small a difference"
+    return f"{' or '.join(options)} would decide"
 
 
 def contribution(found: Contribution, amount: Callable[[float], str] | None = None) -> str:
@@ -160,5 +223,18 @@ def _cut(name: str) -> str:
 
 
 def percent(ratio: float) -> str:
-    """A ratio as a change: ``+5.1%``."""
-    return f"{100 * (ratio - 1):+.1f}%"
+    """A ratio as a change: ``+5.1%``, ``+62%``."""
+    change = 100 * (ratio - 1)
+    return f"{change:+.1f}%" if abs(change) < _WHOLE else f"{change:+,.0f}%"
+
+
+_WHOLE: Final = 9.95
+"""Percent from which on no digit behind the point is believed."""
+
+
+def changed(ratio: float) -> str:
+    """A ratio as a change, where it is one that people think of in percent: else ``3.3 times that``."""
+    return percent(ratio) if 1 / _TIMES < ratio < _TIMES else f"{ratio:.2g} times that"
+
+
+_TIMES: Final = 2.0

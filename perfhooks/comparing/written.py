@@ -6,63 +6,71 @@ from typing import TYPE_CHECKING, Final
 
 from perfhooks import words
 from perfhooks.comparing import comparison, sentences
+from perfhooks.comparing.opening import opening
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from perfhooks.comparing.comparison import Comparison
     from perfhooks.comparing.reason import Contribution
-    from perfhooks.comparing.side import Side
 
 MOST_LINES: Final = 60
 """Lines of markdown: nobody reads more in a pull request."""
 
-_DIFFERS: Final = 8
-_NOTES: Final = 6
+_NOTES: Final = 12
+_FOLD: Final = ("", "<details><summary>Notes and tables</summary>", "", "", "</details>")
 _NAME: Final = 60
 _TABLES: Final = (("parts", 8), ("operators", 8), ("modules", 6), ("kernels", 6))
 _MIB: Final = 1 << 20
 
 
 def text(made: Comparison) -> str:
-    """A comparison as lines for a terminal: the verdict, what differs besides, and the largest reasons."""
-    lines = [f"A: {_side(made.a)}", f"B: {_side(made.b)}", "", made.sentence]
-    lines += [f"  differs: {each}" for each in _differs(made)]
-    lines += [f"  note: {each}" for each in made.notes]
+    """A comparison as lines for a terminal: what must be read, the largest reasons, then the notes."""
+    first = opening(made)
+    lines = [*first.differing, ""] if first.differing else []
+    lines += [first.sentence]
+    wide = max((len(each.value) for each in first.figures), default=0)
+    lines += [f"  {each.side}  {each.value:>{wide}}  {each.what}" for each in first.figures]
+    lines += [f"  {each}" for each in first.doubts]
     if made.recorded:
         lines += ["", made.recorded]
         lines += [f"  {place}. {each}" for place, each in enumerate(made.told, 1)] or ["  no difference"]
         lines += [f"  {each}" for each in _besides(made)]
+    if first.notes:
+        lines += ["", "Notes:", *(f"  {each}" for each in first.notes)]
     return "\n".join(map(words.line, lines))
 
 
 def markdown(made: Comparison) -> str:
-    """A comparison for a pull request, in at most `MOST_LINES` lines."""
-    say = words.markdown
-    lines = [f"### {say(_cut(made.a.label))} → {say(_cut(made.b.label))}", "", f"**{say(made.sentence)}**", ""]
-    lines += [f"- differs: {say(each)}" for each in _differs(made)]
-    lines += [f"- note: {say(each)}" for each in made.notes[:_NOTES]]
+    """A comparison for a pull request, in at most `MOST_LINES` lines: what may be read later is folded."""
+    say, first = words.markdown, opening(made)
+    lines = [f"### {say(_cut(made.a.label))} → {say(_cut(made.b.label))}", ""]
+    lines += [line for each in first.differing for line in (say(each), "")]
+    lines += [f"**{say(first.sentence)}**", ""]
+    lines += [f"- {each.side}: {say(each.value)}, {say(_cut(each.what))}" for each in first.figures]
+    lines += [f"- {say(each)}" for each in first.doubts]
     if made.recorded:
         lines += ["", say(made.recorded), ""]
         lines += [f"{place}. {say(each)}" for place, each in enumerate(made.told, 1)] or ["No difference."]
-        lines += [f"- {say(each)}" for each in _besides(made)]
-        for name, most in _TABLES:
-            table = list(_table(name, made.views.get(name, ()), most, shares=made.shares))
-            lines += table if len(lines) + len(table) <= MOST_LINES else []
-    return "\n".join(lines[:MOST_LINES])
+    folded = list(_folded(made, first.notes, MOST_LINES - len(lines) - len(_FOLD) - 1))
+    opened, closed = _FOLD[:-2], _FOLD[-2:]
+    return "\n".join([*lines, *opened, *folded, *closed] if folded else lines)
 
 
-def _side(side: Side) -> str:
-    runs = len(side.levels)
-    told = f"{side.label}, {side.stage}"
-    told += f", {runs} runs" if runs > 1 else ""
-    return f"{told}, {words.count(side.windows, 'window')}"
-
-
-def _differs(made: Comparison) -> list[str]:
-    told = [f"{each.name}: {_cut(each.a) or 'none'} -> {_cut(each.b) or 'none'}" for each in made.differs]
-    rest = len(told) - _DIFFERS
-    return told[:_DIFFERS] + ([f"{words.count(rest, 'fact')} more, see --format json"] if rest > 0 else [])
+def _folded(made: Comparison, notes: Sequence[str], most: int) -> Iterator[str]:
+    """Notes and tables, in no more lines than there is room for; a table is there as a whole, or not at all."""
+    besides = [f"- {words.markdown(each)}" for each in _besides(made)]
+    told = [f"- {words.markdown(each)}" for each in notes]
+    if len(told) > _NOTES:
+        told = [*told[: _NOTES - 1], f"- {words.count(len(told) - _NOTES + 1, 'note')} more, see --format text"]
+    lines = [*besides, *told][: max(most, 0)]
+    yield from lines
+    left = most - len(lines)
+    for name, rows in _TABLES:
+        table = list(_table(name, made.views.get(name, ()), rows, shares=made.shares))
+        if len(table) <= left:
+            left -= len(table)
+            yield from table
 
 
 def _besides(made: Comparison) -> Iterator[str]:

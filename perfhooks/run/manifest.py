@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
+from perfhooks.run import revision
 from perfhooks.run.layout import MANIFEST
 from perfhooks.run.publishing import publish_json
 from perfhooks.run.reading import check_format, read_json
@@ -62,6 +63,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Number of processes in the job."""
     command: tuple[str, ...] = ()
     """How the training was started."""
+    revision: str = ""
+    """The commit that was checked out where the program is; empty where that is no repository."""
     versions: dict[str, str] = {}
     """Of what a reader of the files may need to know."""
     machine: str = ""
@@ -94,6 +97,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             pid=os.getpid(),
             world_size=job.world_size,
             command=tuple(sys.argv),
+            revision=revision.of_program(),
             versions=versions(),
             machine=machine(),
             environment=environment(),

@@ -11,7 +11,8 @@ import typer
 
 from perfhooks.command.actions.output import write
 from perfhooks.comparing import baseline, written
-from perfhooks.comparing.comparison import compare, data
+from perfhooks.comparing.comparison import compare
+from perfhooks.comparing.opening import data
 from perfhooks.comparing.page import render
 from perfhooks.comparing.sources import read
 from perfhooks.comparing.verdict import TOLERANCE

@@ -28,21 +28,17 @@ function stat(number, text) {
   return el("div", { class: "stat" }, el("strong", null, number), el("span", null, text));
 }
 
-function sideStats(side, letter, median) {
-  const runs = side.runs > 1 ? `${side.runs} runs, ` : "";
-  return [
-    known(median) ? stat(ms(median), `${letter}: median step that nobody recorded, ${runs}${side.label}`) : null,
-    known(side.recorded_ns)
-      ? stat(
-          ms(side.recorded_ns / 1e6),
-          `${letter}: mean of ${plural(side.recorded_steps, "recorded step")}, ${side.label}`,
-        )
-      : null,
-  ];
+function list(kind, texts) {
+  if (!texts.length) return null;
+  return el(
+    "ul",
+    { class: `plain-list ${kind}` },
+    texts.map((each) => el("li", null, each)),
+  );
 }
 
 function overview() {
-  const verdict = DATA.verdict;
+  const opening = DATA.opening;
   const differs = DATA.differs.map((each) => ({ name: each.name, a: each.a || "none", b: each.b || "none" }));
   return el(
     "section",
@@ -53,36 +49,35 @@ function overview() {
       el("h1", null, `${DATA.a.label} → ${DATA.b.label}`),
       el("p", { class: "meta" }, el("span", null, stageName(DATA.a.stage))),
     ),
-    el("p", { class: "lead verdict" }, DATA.sentence),
+    opening.differing.map((each) => el("p", { class: "lead" }, each)),
+    el("p", { class: "lead verdict" }, opening.sentence),
     el(
       "div",
       { class: "stats" },
-      sideStats(DATA.a, "A", verdict && verdict.median_a),
-      sideStats(DATA.b, "B", verdict && verdict.median_b),
+      opening.figures.map((each) => stat(each.value, `${each.side}: ${each.what}`)),
     ),
-    DATA.notes.length
+    list("doubts", opening.doubts),
+    opening.notes.length || differs.length
       ? el(
-          "ul",
-          { class: "plain-list doubts" },
-          DATA.notes.map((note) => el("li", null, note)),
+          "details",
+          { id: "notes" },
+          el("summary", null, "Notes, and all that differs"),
+          list("doubts", opening.notes),
+          differs.length
+            ? dataTable({
+                id: "differs",
+                caption: "What differs besides",
+                rows: differs,
+                limit: 20,
+                search: "Search facts",
+                columns: [
+                  { key: "name", label: "Fact", kind: "text" },
+                  { key: "a", label: "A", kind: "name" },
+                  { key: "b", label: "B", kind: "name" },
+                ],
+              })
+            : null,
         )
-      : null,
-    differs.length
-      ? [
-          el("h2", null, "What differs besides"),
-          dataTable({
-            id: "differs",
-            caption: "What differs besides",
-            rows: differs,
-            limit: 20,
-            search: "Search facts",
-            columns: [
-              { key: "name", label: "Fact", kind: "text" },
-              { key: "a", label: "A", kind: "name" },
-              { key: "b", label: "B", kind: "name" },
-            ],
-          }),
-        ]
       : null,
     DATA.told.length
       ? [
@@ -116,7 +111,8 @@ function waterfall() {
     low = Math.min(low, level);
     high = Math.max(high, level);
   }
-  const from = low - (high - low) * 0.25 < low * 0.5 ? 0 : low - (high - low) * 0.25;
+  // from zero, unless the difference is then too narrow to see
+  const from = high - low < high / 4 ? Math.max(low - (high - low) / 4, 0) : 0;
   const place = (value) => ((value - from) / (high - from || 1)) * 100;
   const line = (what, first, last, kind, text) => [
     el("span", { class: "what", title: what }, what),
@@ -130,6 +126,7 @@ function waterfall() {
     ),
     el("span", { class: "by" }, text),
   ];
+  const whole = from ? "step cut" : "step";
   level = begin;
   const bars = steps.map(([title, change]) => {
     const before = level;
@@ -143,10 +140,11 @@ function waterfall() {
     el(
       "div",
       { class: "waterfall" },
-      line(`A: ${DATA.a.label}`, from, begin, "step", amount(begin)),
+      line(`A: ${DATA.a.label}`, from, begin, whole, amount(begin)),
       bars,
-      line(`B: ${DATA.b.label}`, from, end, "step", amount(end)),
+      line(`B: ${DATA.b.label}`, from, end, whole, amount(end)),
     ),
+    from ? el("p", { class: "muted" }, `The bars of A and B are cut: the picture begins at ${amount(from)}.`) : null,
   );
 }
 

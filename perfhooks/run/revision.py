@@ -1,0 +1,60 @@
+"""Which commit of a repository was checked out, read from its files: no program is started for it in a training."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Final
+
+from perfhooks.run.reading import read_bytes
+
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+
+
+def of_program() -> str:
+    """The commit of the repository in which the program is, else of the one in which it runs; empty where neither is.
+
+    Changes that were not committed are not seen: that would take a look at every file.
+    """
+    program = Path(sys.argv[0] if sys.argv else "")
+    try:
+        places = [program.resolve().parent, Path.cwd()] if program.is_file() else [Path.cwd()]
+        return next(filter(None, map(checked_out, places)), "")
+    except (OSError, ValueError, RuntimeError):  # a folder that is gone, a link to itself, a name with a zero in it
+        return ""
+
+
+def checked_out(folder: Path) -> str:
+    """The commit that is checked out in a folder, or in the one around it that is a repository; empty without one.
+
+    Source: gitrepository-layout(5).
+    """
+    place = next((each / ".git" for each in (folder, *folder.parents) if (each / ".git").exists()), None)
+    if place is None:
+        return ""
+    if place.is_file():  # of a worktree, or a submodule: where the rest is
+        place = (place.parent / _text(place).removeprefix("gitdir:").strip()).resolve()
+    head = _text(place / "HEAD").strip()
+    if not head.startswith("ref:"):
+        return _commit(head)
+    name = head.removeprefix("ref:").strip()
+    shared = place / (_text(place / "commondir").strip() or ".")
+    return _commit(_text(place / name)) or _commit(_text(shared / name)) or _packed(shared, name)
+
+
+def _packed(folder: Path, name: str) -> str:
+    lines = (line.split(" ") for line in _text(folder / "packed-refs").splitlines())
+    return next((_commit(line[0]) for line in lines if line[1:] == [name]), "")
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_bytes(path).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _commit(text: str) -> str:
+    found = _COMMIT.fullmatch(text.strip())
+    return found[0] if found else ""
