@@ -17,8 +17,8 @@ from perfhooks.report.headline import of_window
 from perfhooks.run.capture import Capture
 from perfhooks.testing import annotation, kernel, launch, op, python_frame, slice_event, step_mark
 from perfhooks.trace import read
-from perfhooks.trace.nesting import device
-from perfhooks.trace.tables import device_time, idle, steps
+from perfhooks.trace.nesting import device, step_marks
+from perfhooks.trace.tables import device_time, gaps, idle, steps
 from perfhooks.trace.tables.device_time import CAUSES, PLACES
 
 US = 1000
@@ -348,7 +348,7 @@ def slow_queue(step, pieces):
 @pytest.mark.parametrize("name", TRACES)
 def test_all_parts_sum_to_the_wall(traces, name):
     trace = read(traces / f"{name}.json.gz")
-    marks = steps.find(trace)
+    marks = step_marks.find(trace)
     for number in (-1, *device_time.numbers(trace)) if trace.is_device_traced else ():
         found = device_time.idle(trace, number)
         spent = np.zeros(len(marks.start), np.int64)
@@ -359,3 +359,21 @@ def test_all_parts_sum_to_the_wall(traces, name):
         if number == -1:
             assert device_time.work(trace).shape[1] == len(device.CLASSES) + 1
             assert (device_time.queue(trace).sum(axis=1) == marks.end - marks.start).all()
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_the_table_of_steps_is_busy_and_idle_as_the_partition_says(traces, name):
+    """Busy is any work within the wall, whoever launched it; idle is what all causes take of it, and all gaps."""
+    trace = read(traces / f"{name}.json.gz")
+    marks, table = step_marks.find(trace), steps.table(trace)
+    if not trace.is_device_traced:
+        assert table["device_busy_ms"].null_count() == table["busy_ms"].null_count() == table.height
+        return
+    found = device_time.idle(trace)
+    spent = np.zeros(len(marks.start), np.int64)
+    np.add.at(spent, found.step, found.length)
+    wall = marks.end - marks.start
+    assert table["device_busy_ms"].to_list() == ((wall - spent) * 1e-6).tolist()
+    assert table["device_idle_ms"].to_list() == (spent * 1e-6).tolist()
+    listed = gaps.table(trace, np.ones(len(wall), np.bool_))
+    assert listed.height == gaps.MOST or listed["gap_ms"].sum() == pytest.approx(spent.sum() * 1e-6)

@@ -13,9 +13,8 @@ from perfhooks.report import json_values
 from perfhooks.run.steps import is_near
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import operators, ranges
-from perfhooks.trace.nesting import device, intervals, parts
+from perfhooks.trace.nesting import device, intervals, parts, step_marks
 from perfhooks.trace.nesting.slices import Nesting, still_open
-from perfhooks.trace.tables import steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from perfhooks.trace import Trace
     from perfhooks.trace.model import Flags, Ints
     from perfhooks.trace.nesting.intervals import Intervals
-    from perfhooks.trace.tables.steps import MarkedSteps
+    from perfhooks.trace.nesting.step_marks import MarkedSteps
     from perfhooks.trace.window import Tables
 
     Moments = dict[str, Intervals]
@@ -123,7 +122,7 @@ def measure(tables: Tables) -> Costs:
     """
     trace = tables.trace
     marks, counting = tables.marks, _near(tables.marks, tables.counting)
-    chosen = steps.MarkedSteps(
+    chosen = step_marks.MarkedSteps(
         [number for number, counts in zip(marks.number, counting.tolist(), strict=True) if counts],
         *(column[counting] for column in marks[1:]),
     )
@@ -320,7 +319,7 @@ def _counts(trace: Trace, chosen: MarkedSteps) -> dict[str, int]:
     found: dict[str, int] = {}
     operators, work = trace.rows(Kind.OP, Kind.ANNOTATION, Kind.RUNTIME), trace.device_rows
     for rows, time in ((operators, trace.start[operators]), (work, device.launch_times(trace))):
-        inside = rows[steps.step_of(chosen, time) >= 0]
+        inside = rows[step_marks.step_of(chosen, time) >= 0]
         numbers = np.bincount(trace.name[inside], minlength=len(trace.names)).tolist()
         for name, number in zip(trace.names, numbers, strict=False):
             if number and not name.startswith(labels.STEP_MARK):
@@ -348,7 +347,7 @@ def _fetches(trace: Trace, chosen: MarkedSteps) -> int:
     rows = trace.named(Kind.ANNOTATION, Kind.OP, prefix=ranges.LOADER)
     labelled = trace.named(Kind.ANNOTATION, names=(labels.DATA,))
     rows = rows if len(rows) else labelled
-    return int((steps.step_of(chosen, trace.start[rows]) >= 0).sum())
+    return int((step_marks.step_of(chosen, trace.start[rows]) >= 0).sum())
 
 
 def _device_name(trace: Trace) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import operators
 from perfhooks.trace.nesting import autograd, device, host, intervals
-from perfhooks.trace.tables.steps import step_of
+from perfhooks.trace.nesting.step_marks import step_of
 from perfhooks.words import ms
 
 if TYPE_CHECKING:

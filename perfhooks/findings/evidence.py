@@ -16,10 +16,10 @@ from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.names import step_kinds, whose
 from perfhooks.trace.names.whose import Origin
 from perfhooks.trace.nesting import device, intervals, parts
-from perfhooks.trace.nesting.grouping import Groups, groups
-from perfhooks.trace.tables import device_time, idle, step_columns
-from perfhooks.trace.tables.device_time import Idle
-from perfhooks.trace.tables.steps import MarkedSteps, step_of
+from perfhooks.trace.nesting.grouping import groups
+from perfhooks.trace.nesting.step_marks import MarkedSteps, step_of
+from perfhooks.trace.tables import device_time, gaps, idle, step_columns
+from perfhooks.trace.tables.device_time import CAUSES, Idle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence, Sized
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from perfhooks.run.capture import Capture
     from perfhooks.trace import Trace
     from perfhooks.trace.model import Ints
+    from perfhooks.trace.nesting.grouping import Groups
     from perfhooks.trace.nesting.intervals import Flags, Intervals
 
 NOTABLE: Final = 0.01
@@ -173,8 +174,7 @@ class Evidence:
     @cached_property
     def gaps(self) -> Groups:
         """Which of these stretches lie in one gap between works of devices."""
-        follows = np.append(True, self.idle.start[1:] > self.idle.end[:-1])[: len(self.idle.start)]
-        return Groups(np.cumsum(follows) - 1, np.flatnonzero(follows))
+        return gaps.together(self.idle)
 
     def idle_for(self, *causes: int, among: Flags | None = None) -> Intervals:
         """The idle time that has one of some causes.
@@ -202,7 +202,7 @@ class Evidence:
     @cached_property
     def host_limit_ms(self) -> float:
         """How much shorter a step can become by sparing the host: the time in which the device idles."""
-        return self.mean("device_idle_ms") if self.trace.is_device_traced else self.step_ms
+        return self.per_step(self.idle_for(*range(len(CAUSES)))) if self.trace.is_device_traced else self.step_ms
 
     @cached_property
     def device_limit_ms(self) -> float:

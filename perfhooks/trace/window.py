@@ -10,6 +10,7 @@ import polars as pl
 
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import step_kinds
+from perfhooks.trace.nesting import step_marks
 from perfhooks.trace.once import once
 from perfhooks.trace.tables import (
     categories,
@@ -69,9 +70,9 @@ class Tables:
     """Whose code is whose; see `perfhooks.trace.names.whose`."""
 
     @property
-    def marks(self) -> steps.MarkedSteps:
+    def marks(self) -> step_marks.MarkedSteps:
         """All marks of steps, those that do not count among them."""
-        return steps.find(self.trace)
+        return step_marks.find(self.trace)
 
     @property
     def counting(self) -> Flags:
@@ -206,7 +207,7 @@ def _labels(trace: Trace) -> pl.DataFrame:
 
 @once
 def _counting(trace: Trace, first: int, unfinished: int | None) -> Flags:
-    marks = steps.find(trace)
+    marks = step_marks.find(trace)
     wall: Ints = marks.end - marks.start
     is_finished = [number != unfinished and (number is None or number >= first) for number in marks.number]
     finished: Flags = np.array(is_finished, np.bool_)

@@ -12,8 +12,8 @@ from msgspec import Meta
 from perfhooks.errors import PerfhooksError
 from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.names import ranges, tensor_types
+from perfhooks.trace.nesting.step_marks import step_of
 from perfhooks.trace.tables.operators import calls, device_time
-from perfhooks.trace.tables.steps import step_of
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Flags, Ints, Trace

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 CLASSES: Final = ("compute", "communication", "copy", "set")
 """What work of a device can be."""
+COMPUTE, COMMUNICATION, COPY, SET = range(len(CLASSES))
 
 _LIMIT: Final = 2**31  # what counts devices fits; a process's number may be anything
 _LONGEST: Final = 200
@@ -84,8 +85,8 @@ def classes(trace: Trace) -> Column:
     kind = trace.kind[trace.device_rows]
     return np.select(
         [kind == Kind.COPY, kind == Kind.SET, communicates(trace)],
-        [CLASSES.index("copy"), CLASSES.index("set"), CLASSES.index("communication")],
-        CLASSES.index("compute"),
+        [COPY, SET, COMMUNICATION],
+        COMPUTE,
     )
 
 

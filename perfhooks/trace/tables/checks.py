@@ -11,9 +11,8 @@ import polars as pl
 from perfhooks import labels, words
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names.messages import word
-from perfhooks.trace.nesting import device, intervals, starts
+from perfhooks.trace.nesting import device, intervals, starts, step_marks
 from perfhooks.trace.nesting.intervals import MS
-from perfhooks.trace.tables import steps
 from perfhooks.trace.tables.step_columns import since_start
 
 if TYPE_CHECKING:
@@ -223,15 +222,15 @@ def _early(trace: Trace) -> Iterator[Check]:
 
 
 def _few_kernels(trace: Trace) -> Iterator[Check]:
-    found = steps.find(trace)
+    found = step_marks.find(trace)
     is_alone = len(found.number) < _NEIGHBOURS or len(intervals.distinct(found.thread)) > 1
     if is_alone or not trace.is_device_traced:
         return
     times = device.launch_times(trace)[trace.kind[trace.device_rows] == Kind.KERNEL]
-    kernels = steps.per_step(found, times)
+    kernels = step_marks.per_step(found, times)
     usual = _neighbours(kernels)
     few = kernels < _FEW * usual
-    launches = steps.per_step(found, trace.start[device.launch_calls(trace)])
+    launches = step_marks.per_step(found, trace.start[device.launch_calls(trace)])
     idle = launches < _FEW * _neighbours(launches)
     for severity, chosen, why in (
         ("warning", few & ~idle, "though it launched as many: kernels were lost"),
@@ -251,7 +250,7 @@ def _neighbours(counts: Ints) -> Ints:
 
 
 def _marks(trace: Trace) -> Iterator[Check]:
-    found = steps.find(trace)
+    found = step_marks.find(trace)
     if found.number == [None]:
         text = "no ProfilerStep marks: the tables have one row for the whole trace"
         yield Check("info", "no-steps", 1, text)
@@ -271,7 +270,7 @@ def _marks(trace: Trace) -> Iterator[Check]:
 
 
 def _overhead(trace: Trace) -> Iterator[Check]:
-    found = steps.find(trace)
+    found = step_marks.find(trace)
     window = intervals.union(found.start, found.end)
     every = trace.rows(Kind.OVERHEAD)
     inside = every[intervals.within(window, trace.start[every], trace.end[every]) > 0]
@@ -291,7 +290,7 @@ def _overhead(trace: Trace) -> Iterator[Check]:
 
 
 def _start(trace: Trace) -> Iterator[Check]:
-    found = steps.find(trace)
+    found = step_marks.find(trace)
     window = intervals.union(found.start, found.end)
     spent = {name: intervals.intersect(moments, window) for name, moments in starts.spent(trace).items()}
     taken, whole = intervals.total(intervals.joined(*spent.values())), intervals.total(window)
@@ -331,5 +330,5 @@ def _where(trace: Trace, rows: Ints) -> str:
     return f"{since_start(trace, trace.start[row]):.6g} ms: {trace.names[trace.name[row]]}"
 
 
-def _step(trace: Trace, found: steps.MarkedSteps, place: int) -> str:
+def _step(trace: Trace, found: step_marks.MarkedSteps, place: int) -> str:
     return f"{since_start(trace, found.start[place]):.6g} ms: step {found.number[place]}"

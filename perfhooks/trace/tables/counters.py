@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from perfhooks.trace.nesting import device
+from perfhooks.trace.nesting import device, step_marks
 from perfhooks.trace.nesting.intervals import MS
 from perfhooks.trace.once import once
-from perfhooks.trace.tables import steps
 from perfhooks.trace.tables.step_columns import since_start
 
 if TYPE_CHECKING:
@@ -96,7 +95,7 @@ def table(trace: Trace) -> pl.DataFrame:
     Args:
         trace: any trace.
     """
-    found = steps.find(trace)
+    found = step_marks.find(trace)
     rows = [
         row | {"step": number}
         for series in _series(trace)
@@ -149,7 +148,7 @@ def over_time(trace: Trace, counting: Flags, points: int) -> OverTime:
         counting: which of the marks of steps count.
         points: how many parts at most; of more steps than that, the first ones are shown, one part each.
     """
-    found, shown = steps.find(trace), np.flatnonzero(counting)[:points]
+    found, shown = step_marks.find(trace), np.flatnonzero(counting)[:points]
     each = max(points // max(len(shown), 1), 1)
     start, wall = found.start[shown, None], (found.end - found.start)[shown, None]
     edges = start + wall * np.arange(each + 1) // each

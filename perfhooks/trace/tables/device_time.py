@@ -13,15 +13,25 @@ from perfhooks import labels
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.model import by_number
 from perfhooks.trace.names import ranges, runtime_calls
-from perfhooks.trace.nesting import device, host, idle_threads, innermost, intervals, parts, starts, waits
+from perfhooks.trace.nesting import (
+    device,
+    host,
+    idle_threads,
+    innermost,
+    intervals,
+    parts,
+    starts,
+    step_marks,
+    stretches,
+    waits,
+)
+from perfhooks.trace.nesting.grouping import summed
 from perfhooks.trace.nesting.slices import nearest
+from perfhooks.trace.nesting.stretches import Stretches
 from perfhooks.trace.once import once
-from perfhooks.trace.tables import steps
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from perfhooks.trace.model import Column, Flags, Ints, Trace
+    from perfhooks.trace.model import Column, Ints, Trace
     from perfhooks.trace.nesting.intervals import Intervals
 
 CAUSES: Final = (
@@ -87,18 +97,21 @@ class Idle(NamedTuple):
         return self.end - self.start
 
 
-class _Stretches(NamedTuple):
-    """Stretches of time with what the host did in them."""
+class Span(NamedTuple):
+    """Nanoseconds from the first to the last moment of the work that each step launched: one entry for each mark.
 
-    of: Column
-    """Which of the stretches that were asked about."""
-    start: Ints
-    end: Ints
-    cause: Column
-    row: Column
+    Exposed is communication beside which nothing computes, and copies and memsets beside which nothing else runs. So
+    compute + exposed_comm + exposed_copy = busy, and busy + other_work + idle = device_span.
+    """
 
-    def taken(self, chosen: Flags | Ints) -> _Stretches:
-        return _Stretches(*(each[chosen] for each in self))
+    device_span: Ints
+    busy: Ints
+    idle: Ints
+    compute: Ints
+    comm: Ints
+    exposed_comm: Ints
+    exposed_copy: Ints
+    other_work: Ints
 
 
 class _Gaps(NamedTuple):
@@ -130,9 +143,9 @@ def work(trace: Trace, number: int = ALL) -> np.ndarray[tuple[int, int], np.dtyp
         trace: any trace.
         number: of the device; all together if not given.
     """
-    marks, mine = steps.find(trace), _work(trace, number)
+    marks, mine = step_marks.find(trace), _work(trace, number)
     rows = trace.device_rows[mine]
-    step = steps.step_of(marks, device.launch_times(trace)[mine])
+    step = step_marks.step_of(marks, device.launch_times(trace)[mine])
     start, end = np.maximum(trace.start[rows], marks.start[step]), np.minimum(trace.end[rows], marks.end[step])
     kind, own = device.classes(trace)[mine], step >= 0
     found, taken = [], intervals.nothing()
@@ -142,6 +155,31 @@ def work(trace: Trace, number: int = ALL) -> np.ndarray[tuple[int, int], np.dtyp
         found.append(_within(both, marks) - _within(taken, marks))
         taken = both
     return np.stack([*found, _within(_busy(trace, number), marks) - _within(taken, marks)], axis=1)
+
+
+@once
+def span(trace: Trace) -> Span:
+    """Split the span of each step's own work, of all devices together, wherever that lies; for the wall see `work`."""
+    marks, rows = step_marks.find(trace), trace.device_rows
+    step = step_marks.step_of(marks, device.launch_times(trace))
+    mine = np.flatnonzero((step >= 0) & (trace.end > trace.start)[rows])
+    if not len(mine):
+        return Span(*[np.zeros(len(marks.start), np.int64)] * len(Span._fields))
+    step, kind, start, end = step[mine], device.classes(trace)[mine], trace.start[rows[mine]], trace.end[rows[mine]]
+    # steps' work may run at the same time: numbered by step and moment, each step's is apart
+    time = intervals.distinct(start, end)
+    begin, finish = (step * len(time) + np.searchsorted(time, each) for each in (start, end))
+    kinds = (kind == device.COMPUTE, kind == device.COMMUNICATION, kind > device.COMMUNICATION)
+    compute, comm, copied = (intervals.union(begin[chosen], finish[chosen]) for chosen in kinds)
+    kernels = intervals.joined(compute, comm)
+    sets = (compute, comm, kernels, intervals.joined(kernels, copied))
+    computed, communicated, in_kernels, busy = (_spent(moments, time, len(marks.start)) for moments in sets)
+    first, last = _extents(step, start, end, len(marks.start))
+    worked = intervals.within(device.busy(trace), first, last)
+    return Span(
+        *(last - first, busy, last - first - worked, computed, communicated),
+        *(in_kernels - computed, busy - in_kernels, worked - busy),
+    )
 
 
 @once
@@ -172,7 +210,7 @@ def idle(trace: Trace, number: int = ALL) -> Idle:
         trace: any trace.
         number: of the device; if not given, when none of them worked.
     """
-    marks, mine = steps.find(trace), _work(trace, number)
+    marks, mine = step_marks.find(trace), _work(trace, number)
     if not len(marks.start) or not len(trace.device_rows):
         none = np.empty(0, np.int64)
         return Idle(none, none, none, none, none, none, none)
@@ -180,10 +218,10 @@ def idle(trace: Trace, number: int = ALL) -> Idle:
     open_, late = _asked(trace, gaps, mine)
     launch = np.append(trace.launches, -1)[gaps.following[open_.of]]
     main = marks.thread[gaps.step[open_.of]]
-    found = _joined(late, _host(trace, open_, np.where(launch >= 0, trace.thread[launch], main), main))
+    found = stretches.joined(late, _host(trace, open_, np.where(launch >= 0, trace.thread[launch], main), main))
     found = found.taken(np.argsort(found.start, kind="stable"))
     begun = [(CAUSES.index(name), moments) for name, moments in starts.spent(trace).items()]
-    found = _told(found, begun, of=(*_OF_THREADS, SYNC, MEMORY, FULL))
+    found = stretches.told(found, begun, of=(*_OF_THREADS, SYNC, MEMORY, FULL))
     return Idle(
         *(found.start, found.end, gaps.step[found.of], _places(trace, gaps, marks, mine)[found.of]),
         *(found.cause, found.row, gaps.following[found.of]),
@@ -197,7 +235,7 @@ def queue(trace: Trace) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
     A replay of a graph is one launch, which begins with its first node. What was launched before recording began is
     not known, so the queue may be longer than that at first.
     """
-    marks = steps.find(trace)
+    marks = step_marks.find(trace)
     launched, begun = _launched(trace)
     time = np.concatenate([launched, begun])
     change = np.concatenate([np.ones(len(launched), np.int64), np.full(len(begun), -1)])
@@ -210,7 +248,21 @@ def queue(trace: Trace) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
     return np.stack([marks.end - marks.start - sum(columns), *columns], axis=1)
 
 
-def _within(moments: Intervals, marks: steps.MarkedSteps) -> Ints:
+def _spent(moments: Intervals, time: Ints, count: int) -> Ints:
+    """The nanoseconds of each step in a set of moments that are numbered by step and place in ``time``."""
+    step, place = np.divmod(moments, len(time))
+    return summed(step[:, 0], time[place[:, 1]] - time[place[:, 0]], count)
+
+
+def _extents(step: Ints, start: Ints, end: Ints, count: int) -> tuple[Ints, Ints]:
+    """The first and the last moment of each step's work; 0 for steps without any."""
+    first, last = np.full(count, _FAR), np.full(count, -_FAR)
+    np.minimum.at(first, step, start)
+    np.maximum.at(last, step, end)
+    return np.where(first < _FAR, first, 0), np.where(last > -_FAR, last, 0)
+
+
+def _within(moments: Intervals, marks: step_marks.MarkedSteps) -> Ints:
     return intervals.within(moments, marks.start, marks.end)
 
 
@@ -225,17 +277,17 @@ def _busy(trace: Trace, number: int) -> Intervals:
     return device.busy(trace) if number == ALL else intervals.of_slices(trace, trace.device_rows[_work(trace, number)])
 
 
-def _gaps(trace: Trace, busy: Intervals, marks: steps.MarkedSteps, mine: Ints) -> _Gaps:
+def _gaps(trace: Trace, busy: Intervals, marks: step_marks.MarkedSteps, mine: Ints) -> _Gaps:
     """The idle times from the first to the last step."""
     edges = intervals.distinct(marks.start, marks.end)
     free = intervals.subtract(np.array([[edges[0], edges[-1]]]), busy)
     cuts = intervals.distinct(free.ravel(), edges)
     held = np.flatnonzero(intervals.covers(free, cuts[:-1]))
-    held = held[steps.step_of(marks, cuts[held]) >= 0]
+    held = held[step_marks.step_of(marks, cuts[held]) >= 0]
     begin = cuts[held]
     whole = np.searchsorted(free[:, 0], begin, "right") - 1
     following = _following(trace, mine, free[:, 1])
-    return _Gaps(begin, cuts[held + 1], steps.step_of(marks, begin), free[whole, 0], following[whole])
+    return _Gaps(begin, cuts[held + 1], step_marks.step_of(marks, begin), free[whole, 0], following[whole])
 
 
 def _following(trace: Trace, mine: Ints, time: Ints) -> Ints:
@@ -247,7 +299,7 @@ def _following(trace: Trace, mine: Ints, time: Ints) -> Ints:
     return np.append(mine[order], -1)[np.searchsorted(start[order], time, "left")]
 
 
-def _asked(trace: Trace, gaps: _Gaps, mine: Ints) -> tuple[_Stretches, _Stretches]:
+def _asked(trace: Trace, gaps: _Gaps, mine: Ints) -> tuple[Stretches, Stretches]:
     """Cut idle times where the launch of what follows begins and ends: what lies before it, and the rest."""
     begin, end, following = gaps.begin, gaps.end, gaps.following
     launch = np.append(trace.launches, -1)[following]
@@ -262,20 +314,14 @@ def _asked(trace: Trace, gaps: _Gaps, mine: Ints) -> tuple[_Stretches, _Stretche
     event = _awaited(trace, following)
     whole = is_node | is_lost
     found = [
-        _pieces(begin, np.where(whole, begin, call), np.full(len(begin), NOTHING), launch),
-        _pieces(call, np.where(whole, call, returned), asking, launch),
-        _pieces(returned, np.where(whole, returned, late), np.full(len(begin), LATENCY), launch),
-        _pieces(late, np.where(whole | (event < 0), late, end), np.full(len(begin), DEPENDENCY), event),
-        _pieces(late, np.where(whole | (event >= 0), late, end), np.full(len(begin), PENDING), launch),
-        _pieces(begin, np.where(whole, end, begin), np.where(is_node, GRAPH, UNKNOWN), launch),
+        stretches.pieces(begin, np.where(whole, begin, call), np.full(len(begin), NOTHING), launch),
+        stretches.pieces(call, np.where(whole, call, returned), asking, launch),
+        stretches.pieces(returned, np.where(whole, returned, late), np.full(len(begin), LATENCY), launch),
+        stretches.pieces(late, np.where(whole | (event < 0), late, end), np.full(len(begin), DEPENDENCY), event),
+        stretches.pieces(late, np.where(whole | (event >= 0), late, end), np.full(len(begin), PENDING), launch),
+        stretches.pieces(begin, np.where(whole, end, begin), np.where(is_node, GRAPH, UNKNOWN), launch),
     ]
-    return found[0], _joined(*found[1:])
-
-
-def _pieces(start: Ints, end: Ints, cause: Ints, row: Ints) -> _Stretches:
-    """Those of some stretches that have a length; in few bytes each, as there may be millions."""
-    of = np.flatnonzero(end > start)
-    return _Stretches(of.astype(np.int32), start[of], end[of], cause[of].astype(np.int8), row[of].astype(np.int32))
+    return found[0], stretches.joined(*found[1:])
 
 
 def _awaited(trace: Trace, work: Ints) -> Ints:
@@ -328,9 +374,9 @@ def _later_nodes(trace: Trace, mine: Ints) -> Ints:
     return nodes[order][1:][launch[1:] == launch[:-1]] if len(nodes) else nodes
 
 
-def _places(trace: Trace, gaps: _Gaps, marks: steps.MarkedSteps, mine: Ints) -> Ints:
+def _places(trace: Trace, gaps: _Gaps, marks: step_marks.MarkedSteps, mine: Ints) -> Ints:
     """Where each idle time lies in its step."""
-    rows, own = trace.device_rows[mine], steps.step_of(marks, device.launch_times(trace)[mine])
+    rows, own = trace.device_rows[mine], step_marks.step_of(marks, device.launch_times(trace)[mine])
     first, last = np.full(len(marks.start) + 1, _FAR), np.full(len(marks.start) + 1, -_FAR)
     np.minimum.at(first, own, trace.start[rows])  # the last place is that of the work of no step
     np.maximum.at(last, own, trace.end[rows])
@@ -338,7 +384,7 @@ def _places(trace: Trace, gaps: _Gaps, marks: steps.MarkedSteps, mine: Ints) -> 
     return np.where(first < _FAR, np.select([gaps.end <= first, gaps.begin >= last], [0, 2], 1), -1)
 
 
-def _host(trace: Trace, asked: _Stretches, thread: Ints, main: Ints) -> _Stretches:
+def _host(trace: Trace, asked: Stretches, thread: Ints, main: Ints) -> Stretches:
     """Cut stretches by what threads did in them.
 
     Args:
@@ -359,7 +405,7 @@ def _host(trace: Trace, asked: _Stretches, thread: Ints, main: Ints) -> _Stretch
     worked = np.isin(second.cause, (SYNC, MEMORY, OPERATORS, CALLS, LAUNCHING, FULL))
     better = np.where(silent[of], second.cause != NOTHING, worked)
     cause, row = np.where(better, second.cause, first.cause[of]), np.where(better, second.row, first.row[of])
-    both = _joined(first.taken(~again), _Stretches(first.of[of], second.start, second.end, cause, row))
+    both = stretches.joined(first.taken(~again), Stretches(first.of[of], second.start, second.end, cause, row))
     return both._replace(of=asked.of[both.of])
 
 
@@ -367,15 +413,11 @@ def _other_thread(trace: Trace) -> int:
     """The thread that launched most of those that have no steps, as that of autograd; -1 where there is none."""
     launches = trace.launches[trace.launches >= 0]
     count = np.bincount(trace.thread[launches], minlength=len(trace.threads) + 1)
-    count[steps.find(trace).thread] = 0
+    count[step_marks.find(trace).thread] = 0
     return int(count.argmax()) if count.any() else -1
 
 
-def _joined(*several: _Stretches) -> _Stretches:
-    return _Stretches(*(np.concatenate(each) for each in zip(*several, strict=True)))
-
-
-def _by_thread(trace: Trace, asked: _Stretches, thread: Ints) -> _Stretches:
+def _by_thread(trace: Trace, asked: Stretches, thread: Ints) -> Stretches:
     """Cut stretches by what one thread did in each; ``of`` counts what was asked about."""
     found = []
     for number in intervals.distinct(thread).tolist():
@@ -390,8 +432,10 @@ def _by_thread(trace: Trace, asked: _Stretches, thread: Ints) -> _Stretches:
         collecting = intervals.of_slices(trace, garbage[trace.thread[garbage] == number])
         moments = parts.of_thread(trace, number)
         layers = [(GARBAGE, collecting), *((code, moments[part]) for part, code in _PARTS)]
-        found.append(_told(_Stretches(mine.astype(np.int32)[of], start, end, cause, row), layers, of=_OF_THREADS))
-    return _joined(*found) if found else asked
+        found.append(
+            stretches.told(Stretches(mine.astype(np.int32)[of], start, end, cause, row), layers, of=_OF_THREADS)
+        )
+    return stretches.joined(*found) if found else asked
 
 
 @once
@@ -426,40 +470,6 @@ def _causes(trace: Trace, thread: int) -> Column:
     )
     for rows, code in told:
         cause[tree.entry[rows]] = code
-    if thread not in steps.find(trace).thread:
+    if thread not in step_marks.find(trace).thread:
         cause[:-1][idle_threads.waiting(trace)] = NOTHING
     return cause.astype(np.int8)[_shown(trace)]
-
-
-def _told(found: _Stretches, layers: Sequence[tuple[int, Intervals]], *, of: tuple[int, ...]) -> _Stretches:
-    """Give disjoint stretches that have one of some causes another one where moments say so; the first that do.
-
-    Args:
-        found: the stretches, by time.
-        layers: causes and their moments.
-        of: the causes that may change.
-    """
-    layers = [(cause, moments) for cause, moments in layers if len(moments)]
-    if not layers or not len(found.of):
-        return found
-    found = _split(found, intervals.distinct(*(moments.ravel() for _, moments in layers)))
-    may_change = np.isin(np.arange(len(CAUSES)), of)[found.cause]
-    for cause, moments in layers:
-        change = np.zeros(len(found.of) + 1, np.int32)
-        for edge, step in ((0, 1), (1, -1)):
-            np.add.at(change, np.searchsorted(found.start, moments[:, edge], "left"), step)
-        inside = (np.cumsum(change[:-1]) > 0) & may_change
-        found.cause[inside] = cause
-        may_change &= ~inside
-    return found
-
-
-def _split(found: _Stretches, time: Ints) -> _Stretches:
-    """Cut disjoint stretches at some times, both ascending."""
-    place = np.searchsorted(found.start, time, "right") - 1
-    inner = (place >= 0) & (time > found.start[place]) & (time < found.end[place])
-    place, time = place[inner], time[inner]
-    copied = _Stretches(*(np.insert(each, place + 1, each[place]) for each in found))
-    new = place + 1 + np.arange(len(place))
-    copied.start[new] = copied.end[new - 1] = time
-    return copied

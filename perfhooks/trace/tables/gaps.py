@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from perfhooks.trace.nesting.grouping import groups
+from perfhooks.trace.nesting.grouping import Groups, groups
 from perfhooks.trace.nesting.intervals import MS
 from perfhooks.trace.tables import idle
 from perfhooks.trace.tables.device_time import Idle
@@ -44,8 +44,7 @@ def table(trace: Trace, chosen: Flags, *, owners: Owners = ()) -> pl.DataFrame:
     found = idle.of_steps(trace, chosen)
     if not len(found.start):
         return pl.DataFrame(schema=_SCHEMA)
-    first = np.flatnonzero(np.append(True, found.start[1:] > found.end[:-1]))
-    gap = np.cumsum(np.append(False, found.start[1:] > found.end[:-1]))
+    gap, first = together(found)
     length = np.add.reduceat(found.length, first)
     longest = np.argsort(-length, kind="stable")[:MOST]
     inside = np.isin(gap, longest)
@@ -63,3 +62,9 @@ def table(trace: Trace, chosen: Flags, *, owners: Owners = ()) -> pl.DataFrame:
         **known.words(trace, each.first[order]),
     }
     return pl.DataFrame(columns, schema_overrides=_SCHEMA, strict=False).select(*_SCHEMA)
+
+
+def together(found: Idle) -> Groups:
+    """Which of some idle stretches, disjoint and by time, lie in one gap between works of devices."""
+    begins = np.append(True, found.start[1:] > found.end[:-1])[: len(found.start)]
+    return Groups(np.cumsum(begins) - 1, np.flatnonzero(begins))

@@ -9,10 +9,10 @@ import polars as pl
 
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import whose
-from perfhooks.trace.nesting import host, intervals
+from perfhooks.trace.nesting import host, intervals, step_marks
 from perfhooks.trace.nesting.grouping import groups
 from perfhooks.trace.nesting.intervals import MS
-from perfhooks.trace.tables import device_time, steps
+from perfhooks.trace.tables import device_time
 from perfhooks.trace.tables.step_columns import where
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _of_device(trace: Trace, number: int, chosen: Flags, by_step: bool, owners: 
     found = of_steps(trace, chosen, number)
     if not len(found.start):
         return pl.DataFrame(schema=_SCHEMA)
-    known, marks = told(trace, found, owners), steps.find(trace)
+    known, marks = told(trace, found, owners), step_marks.find(trace)
     step = found.step if by_step else np.zeros(len(found.start), np.int64)
     each = groups(step, found.cause, found.place + 1, known.name + 1, known.line + 1)
     first, nanos = each.first, each.summed(found.length)
@@ -147,12 +147,12 @@ def holder(trace: Trace, found: device_time.Idle, owners: Owners = ()) -> tuple[
     Returns:
         The line of the user's, or of an installed package, and the nanoseconds of idle time in it.
     """
-    tree, marks = host.tree(trace), steps.find(trace)
+    tree, marks = host.tree(trace), step_marks.find(trace)
     mine = np.isin(found.cause, DONE) & (found.row >= 0)
     frames = trace.rows(Kind.PYTHON)
     lines = whose.names_of(trace, (*whose.PREFERENCE[0], *whose.PREFERENCE[1]), owners)
     frames = frames[lines[trace.name[frames]]]
-    step = steps.step_of(marks, trace.start[frames])
+    step = step_marks.step_of(marks, trace.start[frames])
     frames = frames[(step >= 0) & (marks.end[step] >= trace.end[frames]) & (trace.thread[frames] == marks.thread[step])]
     if not mine.any() or not len(frames):
         return None

@@ -9,10 +9,9 @@ import polars as pl
 
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import operators, whose
-from perfhooks.trace.nesting import host, intervals
+from perfhooks.trace.nesting import host, intervals, step_marks
 from perfhooks.trace.nesting.slices import nearest
 from perfhooks.trace.once import once
-from perfhooks.trace.tables import steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -114,11 +113,11 @@ def peak(trace: Trace) -> pl.DataFrame:
     most (null for the host); as in `over_time`.
     """
     rows = []
-    every = steps.find(trace)
+    every = step_marks.find(trace)
     for usage in _usages(trace):
         top = int(usage.allocated.argmax())
         time = trace.instants.time[usage.event[top : top + 1]]
-        step = int(steps.step_of(every, time)[0])
+        step = int(step_marks.step_of(every, time)[0])
         reserved = None if usage.is_host else int(trace.instants.reserved[usage.event].max())
         number = every.number[step] if step >= 0 else None
         rows.append((usage.device, _since_start(trace, time)[0], number, int(usage.allocated[top]), reserved))

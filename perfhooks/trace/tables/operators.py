@@ -13,12 +13,12 @@ from perfhooks.trace.kinds import DEVICE_WORK, Kind
 from perfhooks.trace.limits import flops, rates
 from perfhooks.trace.limits.recorded_calls import per_call
 from perfhooks.trace.names import ranges, torch_rules, whose
-from perfhooks.trace.nesting import device
+from perfhooks.trace.nesting import device, step_marks
 from perfhooks.trace.nesting.grouping import distinct, groups, summed
 from perfhooks.trace.nesting.intervals import MS
 from perfhooks.trace.nesting.slices import Nesting, nest
 from perfhooks.trace.once import once
-from perfhooks.trace.tables import modules, stacks, steps
+from perfhooks.trace.tables import modules, stacks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -289,8 +289,8 @@ def _keys(trace: Trace, by: tuple[str, ...], row: Ints, stack_depth: int, owners
         texts, place = modules.of_slices(trace)
         keys["module"] = _key(texts, place[row])
     if "step" in by:
-        every = steps.find(trace)
-        keys["step"] = _key(every.number, steps.step_of(every, trace.start[row]), pl.Int64())
+        every = step_marks.find(trace)
+        keys["step"] = _key(every.number, step_marks.step_of(every, trace.start[row]), pl.Int64())
     return keys
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from perfhooks.trace.nesting import step_marks
 from perfhooks.trace.nesting.intervals import MS
-from perfhooks.trace.tables import steps
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Flags, Ints, Trace
@@ -32,7 +32,7 @@ def where(known: Flags, values: Column | list[str]) -> pl.Series:
 
 def step_numbers(trace: Trace, time: Ints) -> pl.Series:
     """The number of the step in which each moment lies; null outside of steps, and where steps have no numbers."""
-    found = steps.find(trace)
-    place = steps.step_of(found, time)
+    found = step_marks.find(trace)
+    place = step_marks.step_of(found, time)
     numbers = pl.Series([*found.number, None], dtype=pl.Int64)
     return numbers.gather(np.where(place >= 0, place, len(found.number)))
