@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from perfhooks.trace.nesting import host
+from perfhooks.trace.nesting import host, intervals
 from perfhooks.trace.once import once
 
 if TYPE_CHECKING:
@@ -33,8 +33,9 @@ def of_thread(trace: Trace, thread: int) -> Flat:
     tree = host.tree(trace)
     first, last = np.searchsorted(tree.thread, [thread, thread + 1]).tolist()
     start, end = trace.start[tree.row[first:last]], tree.nesting.end[first:last]
-    parent, following = tree.nesting.parent[first:last].astype(np.int32), np.append(start, _FAR)
-    after = np.minimum(following[host.after(trace)[first:last] - first], np.append(tree.nesting.end, _FAR)[parent])
+    parent = tree.nesting.parent[first:last].astype(np.int32)
+    around, following = np.maximum(parent - np.int32(first), -1), np.append(start, _FAR)
+    after = np.minimum(following[host.after(trace)[first:last] - first], np.append(end, _FAR)[around])
     finish = np.minimum(following[1:], end)
     by_itself, again = np.flatnonzero(finish > start), np.flatnonzero(after > end)
     begin = np.concatenate([[-_FAR], start[by_itself], end[again]])
@@ -47,7 +48,12 @@ def of_thread(trace: Trace, thread: int) -> Flat:
 def overlaps(start: Ints, end: Ints, others: Ints, ends: Ints) -> tuple[Ints, Ints, Ints, Ints]:
     """Where each stretch of one disjoint set overlaps one of another: both, and from when to when; all by time."""
     first, last = np.searchsorted(ends, start, "right"), np.searchsorted(others, end, "left")
-    count = last - first
-    of = np.repeat(np.arange(len(start)), count)
-    place = np.arange(len(of)) - np.repeat(np.cumsum(count) - count - first, count)
-    return of, np.maximum(start[of], others[place]), np.minimum(end[of], ends[place]), place
+    found = np.flatnonzero(last > first)
+    count = (last - first)[found]
+    edge = np.cumsum(count)
+    of, place = np.repeat(found, count), intervals.places(first[found], last[found])
+    begin, finish = others[place], ends[place]
+    # only the outermost ones reach beyond their stretch
+    begin[edge - count] = np.maximum(begin[edge - count], start[found])
+    finish[edge - 1] = np.minimum(finish[edge - 1], end[found])
+    return of, begin, finish, place

@@ -133,6 +133,12 @@ def _where(a: Intervals, b: Intervals, rule: Callable[[Flags, Flags], Flags]) ->
     return union(cuts[:-1][held], cuts[1:][held])
 
 
+def places(first: Ints, last: Ints) -> Ints:
+    """The numbers from each first one to before each last one, one range after the other."""
+    count = last - first
+    return np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count - first, count)
+
+
 def covers(a: Intervals, time: Ints) -> Flags:
     """Which times lie in a disjoint set: as many have begun as have ended, or one more."""
     return np.searchsorted(a[:, 0], time, "right") > np.searchsorted(a[:, 1], time, "right")

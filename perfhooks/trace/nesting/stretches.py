@@ -38,6 +38,8 @@ def pieces(start: Ints, end: Ints, cause: Ints, row: Ints) -> Stretches:
 
 def joined(*several: Stretches) -> Stretches:
     """All of them, one set after the other."""
+    if len(several) == 1:
+        return several[0]
     return Stretches(*(np.concatenate(each) for each in zip(*several, strict=True)))
 
 
@@ -57,12 +59,10 @@ def told(found: Stretches, layers: Sequence[tuple[int, Intervals]], *, of: tuple
     changes[list(of)] = True
     may_change = changes[found.cause]
     for cause, moments in layers:
-        change = np.zeros(len(found.of) + 1, np.int32)
-        for edge, step in ((0, 1), (1, -1)):
-            np.add.at(change, np.searchsorted(found.start, moments[:, edge], "left"), step)
-        inside = (np.cumsum(change[:-1]) > 0) & may_change
+        inside = intervals.places(*(np.searchsorted(found.start, edge, "left") for edge in moments.T))
+        inside = inside[may_change[inside]]
         found.cause[inside] = cause
-        may_change &= ~inside
+        may_change[inside] = False
     return found
 
 
@@ -70,6 +70,8 @@ def _split(found: Stretches, time: Ints) -> Stretches:
     """Cut disjoint stretches at some times, both ascending."""
     place = np.searchsorted(found.start, time, "right") - 1
     inner = (place >= 0) & (time > found.start[place]) & (time < found.end[place])
+    if not inner.any():
+        return found
     place, time = place[inner], time[inner]
     copied = Stretches(*(np.insert(each, place + 1, each[place]) for each in found))
     new = place + 1 + np.arange(len(place))

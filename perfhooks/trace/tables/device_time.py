@@ -280,7 +280,9 @@ def _busy(trace: Trace, number: int) -> Intervals:
 def _gaps(trace: Trace, busy: Intervals, marks: step_marks.MarkedSteps, mine: Ints) -> _Gaps:
     """The idle times from the first to the last step."""
     edges = intervals.distinct(marks.start, marks.end)
-    free = intervals.subtract(np.array([[edges[0], edges[-1]]]), busy)
+    worked = intervals.clip(busy, int(edges[0]), int(edges[-1]))
+    free = np.append(np.insert(worked.ravel(), 0, edges[0]), edges[-1]).reshape(-1, 2)
+    free = free[free[:, 1] > free[:, 0]]
     cuts = intervals.distinct(free.ravel(), edges)
     held = np.flatnonzero(intervals.covers(free, cuts[:-1]))
     held = held[step_marks.step_of(marks, cuts[held]) >= 0]
@@ -439,30 +441,34 @@ def _by_thread(trace: Trace, asked: Stretches, thread: Ints) -> Stretches:
 
 
 @once
-def _shown(trace: Trace) -> Ints:
-    """For each entry of `host.tree` itself, but for the mark of a step what that lies in, or -1; the last is -1."""
+def _marks(trace: Trace) -> tuple[Ints, Ints]:
+    """The entries of `host.tree` that are marks of steps, and what each lies in that is none, or -1."""
     tree = host.tree(trace)
     marks = tree.entry[trace.named(Kind.ANNOTATION, Kind.OP, prefix=labels.STEP_MARK)]
-    shown, is_other = np.append(np.arange(len(tree.row)), -1), np.ones(len(tree.row), np.bool_)
+    is_other = np.ones(len(tree.row), np.bool_)
     is_other[marks] = False
-    shown[marks] = nearest(tree.nesting.parent, marks, is_other)
-    return shown
+    return marks, nearest(tree.nesting.parent, marks, is_other)
 
 
 @once
 def _rows(trace: Trace) -> Column:
-    """The slice of each entry of `host.tree`, and -1 for what is none."""
-    return np.append(host.tree(trace).row, -1).astype(np.int32)[_shown(trace)]
+    """The slice of each entry of `host.tree`, for a mark of a step what that lies in; -1 for what is none."""
+    rows = np.append(host.tree(trace).row, -1).astype(np.int32)
+    marks, around = _marks(trace)
+    rows[marks] = rows[around]
+    return rows
 
 
 @once
-def _causes(trace: Trace, thread: int) -> Column:
+def _meanings(trace: Trace) -> Column:
     """What each entry of `host.tree` means as a cause where it is the innermost; the last is that of none."""
     tree = host.tree(trace)
-    kind = trace.kind[tree.row]
-    cause = np.append(np.select([kind == Kind.OP, kind == Kind.RUNTIME], [OPERATORS, CALLS], CODE), NOTHING)
+    of_kind = np.full(len(Kind), CODE, np.int8)
+    of_kind[[Kind.OP, Kind.RUNTIME]] = OPERATORS, CALLS
+    cause = np.append(of_kind[trace.kind[tree.row]], np.int8(NOTHING))
     told = (
-        (np.append(device.launch_calls(trace), trace.launches[trace.launches >= 0]), LAUNCHING),
+        (device.launch_calls(trace), LAUNCHING),
+        (trace.launches[trace.launches >= 0], LAUNCHING),
         (_blocked(trace), FULL),
         (trace.chosen(runtime_calls.MEMORY.search, Kind.RUNTIME), MEMORY),
         (waits.held(trace).call, SYNC),
@@ -470,6 +476,15 @@ def _causes(trace: Trace, thread: int) -> Column:
     )
     for rows, code in told:
         cause[tree.entry[rows]] = code
+    return cause
+
+
+@once
+def _causes(trace: Trace, thread: int) -> Column:
+    """The same for a thread: one without steps may be waiting for something to do. Marks mean what they lie in."""
+    cause = _meanings(trace).copy()
     if thread not in step_marks.find(trace).thread:
         cause[:-1][idle_threads.waiting(trace)] = NOTHING
-    return cause.astype(np.int8)[_shown(trace)]
+    marks, around = _marks(trace)
+    cause[marks] = cause[around]
+    return cause
