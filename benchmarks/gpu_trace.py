@@ -51,12 +51,18 @@ import numpy, polars
 from perfhooks import trace as traces
 from perfhooks.report import window_data
 from perfhooks.run.capture import Capture
+from perfhooks.trace.nesting import device, host
+from perfhooks.trace.tables import device_time
 kilobytes = lambda: int(re.search(r"VmHWM:\s*(\d+)", open("/proc/self/status").read())[1])
 before, began = kilobytes(), time.perf_counter()
 trace = traces.read(sys.argv[1])
 read = time.perf_counter() - began
 capture = Capture(last=0)
 tables = capture.tables(trace)
+trace.launches, device.busy(trace), host.tree(trace)
+began_idle = time.process_time()
+device_time.work(trace), device_time.idle(trace)
+idle = time.process_time() - began_idle
 own = ("steps", "kernels", "categories", "collectives", "copies", "synchronisations", "gaps", "modules", "checks")
 for name in own:
     getattr(tables, name)
@@ -65,7 +71,7 @@ for by in ("host", "device", "bytes"):
     tables.stacks(by)
 made = window_data.reduce(capture, trace)
 whole = time.perf_counter() - began
-print(json.dumps([whole, read, (kilobytes() - before) / 1024, made.get("problems", [])]))
+print(json.dumps([whole, read, (kilobytes() - before) / 1024, idle, made.get("problems", [])]))
 """
 
 
@@ -219,31 +225,35 @@ def write(path: Path, count: int) -> int:
     return recording.written
 
 
-def probe(path: Path) -> tuple[float, float, float]:
-    """Wall seconds of everything and of reading, and MiB above the interpreter and its libraries."""
+def probe(path: Path) -> tuple[float, float, float, float]:
+    """Wall seconds of everything and of reading, MiB above the interpreter, seconds for the device's time by cause."""
     done = subprocess.run([sys.executable, "-c", PROBE, path], capture_output=True, text=True, check=True)
-    whole, read, memory, problems = json.loads(done.stdout)
+    whole, read, memory, idle, problems = json.loads(done.stdout)
     if problems:
         raise RuntimeError(f"the page lacks a part: {problems}")
-    return whole, read, memory
+    return whole, read, memory, idle
 
 
 def measure() -> Iterator[Comparison]:
     """Wall time and memory, and what an event costs as traces grow; each in a process of its own."""
-    seconds, megabytes, each = [], [], []
+    seconds, megabytes, each, partition = [], [], [], []
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "gpu.json"
         for count in EVENTS:
             say(f"a GPU recording of {count} events")
             events = write(path, count)
-            whole, read, memory = min(probe(path) for _ in range(ROUNDS.get(count, 1)))
+            whole, read, memory, idle = min(probe(path) for _ in range(ROUNDS.get(count, 1)))
             size = f"{path.stat().st_size / 1e6:.0f} MB, {events} events"
             seconds += [(f"{size}: read", read), (f"{size}: with all tables and the page's data", whole)]
             megabytes += [(size, memory)]
             each += [(size, whole / events * 1e6)]
+            partition += [(size, idle / events * 1e6)]
     title = "A generated GPU recording with shapes, stacks and flows"
     yield Comparison(title=f"{title}, wall time", unit="s", rows=tuple(seconds))
     yield Comparison(
         title="Memory for all of it, above the interpreter and its libraries", unit="MB", rows=tuple(megabytes)
     )
     yield Comparison(title="All of it, for an event, as traces grow", unit="us", rows=tuple(each))
+    yield Comparison(
+        title="The device's time by cause, for an event, in processor time", unit="us", rows=tuple(partition)
+    )

@@ -19,7 +19,7 @@ class Flat(NamedTuple):
     """All of time, cut where the innermost slice of a thread changes."""
 
     start: Ints
-    end: Ints
+    """Each ends where the next one begins; the first began before everything, and the last does not end."""
     entry: Column
     """Of `host.tree`; -1 where nothing is open."""
 
@@ -39,21 +39,23 @@ def of_thread(trace: Trace, thread: int) -> Flat:
     finish = np.minimum(following[1:], end)
     by_itself, again = np.flatnonzero(finish > start), np.flatnonzero(after > end)
     begin = np.concatenate([[-_FAR], start[by_itself], end[again]])
-    finish = np.concatenate([following[:1], finish[by_itself], after[again]])
     owner = np.concatenate([np.full(1, -1, np.int32), (by_itself + first).astype(np.int32), parent[again]])
     order = np.argsort(begin, kind="stable")
-    return Flat(begin[order], finish[order], owner[order])
+    return Flat(begin[order], owner[order])
 
 
-def overlaps(start: Ints, end: Ints, others: Ints, ends: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-    """Where each stretch of one disjoint set overlaps one of another: both, and from when to when; all by time."""
-    first, last = np.searchsorted(ends, start, "right"), np.searchsorted(others, end, "left")
-    found = np.flatnonzero(last > first)
-    count = (last - first)[found]
+def cut(start: Ints, end: Ints, flat: Flat) -> tuple[Column, Ints, Ints, Column]:
+    """Cut stretches of time, by time and disjoint, where the innermost slice changes.
+
+    Returns:
+        For each piece its stretch, when it begins and ends, and the entry of the slice.
+    """
+    first, last = np.searchsorted(flat.start, start, "right") - 1, np.searchsorted(flat.start, end, "left")
+    count = last - first
     edge = np.cumsum(count)
-    of, place = np.repeat(found, count), intervals.places(first[found], last[found])
-    begin, finish = others[place], ends[place]
-    # only the outermost ones reach beyond their stretch
-    begin[edge - count] = np.maximum(begin[edge - count], start[found])
-    finish[edge - 1] = np.minimum(finish[edge - 1], end[found])
-    return of, begin, finish, place
+    place = intervals.places(first, last)
+    begin = flat.start[place]
+    begin[edge - count] = start
+    finish = np.append(begin[1:], 0)
+    finish[edge - 1] = end
+    return np.repeat(np.arange(len(start), dtype=np.int32), count), begin, finish, flat.entry[place]

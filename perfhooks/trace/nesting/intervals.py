@@ -136,7 +136,8 @@ def _where(a: Intervals, b: Intervals, rule: Callable[[Flags, Flags], Flags]) ->
 def places(first: Ints, last: Ints) -> Ints:
     """The numbers from each first one to before each last one, one range after the other."""
     count = last - first
-    return np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count - first, count)
+    numbers: Ints = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count - first, count)
+    return numbers
 
 
 def covers(a: Intervals, time: Ints) -> Flags:

@@ -80,7 +80,7 @@ class Idle(NamedTuple):
 
     start: Ints
     end: Ints
-    step: Ints
+    step: Column
     """The place of the step among the marks of the trace."""
     place: Column
     """An index into `PLACES`; -1 in a step without work of its own."""
@@ -88,7 +88,7 @@ class Idle(NamedTuple):
     """An index into `CAUSES`."""
     row: Column
     """The slice of the host that says what it did, or asked; -1 where none does."""
-    work: Ints
+    work: Column
     """The next work, as a place in `Trace.device_rows`; -1 after the last one."""
 
     @property
@@ -119,10 +119,10 @@ class _Gaps(NamedTuple):
 
     begin: Ints
     end: Ints
-    step: Ints
+    step: Column
     since: Ints
     """Since when the device was idle."""
-    following: Ints
+    following: Column
     """The work that ends it, as a place in `Trace.device_rows`, or -1."""
 
 
@@ -218,7 +218,7 @@ def idle(trace: Trace, number: int = ALL) -> Idle:
     open_, late = _asked(trace, gaps, mine)
     launch = np.append(trace.launches, -1)[gaps.following[open_.of]]
     main = marks.thread[gaps.step[open_.of]]
-    found = stretches.joined(late, _host(trace, open_, np.where(launch >= 0, trace.thread[launch], main), main))
+    found = stretches.joined(late, *_host(trace, open_, np.where(launch >= 0, trace.thread[launch], main), main))
     found = found.taken(np.argsort(found.start, kind="stable"))
     begun = [(CAUSES.index(name), moments) for name, moments in starts.spent(trace).items()]
     found = stretches.told(found, begun, of=(*_OF_THREADS, SYNC, MEMORY, FULL))
@@ -289,7 +289,8 @@ def _gaps(trace: Trace, busy: Intervals, marks: step_marks.MarkedSteps, mine: In
     begin = cuts[held]
     whole = np.searchsorted(free[:, 0], begin, "right") - 1
     following = _following(trace, mine, free[:, 1])
-    return _Gaps(begin, cuts[held + 1], step_marks.step_of(marks, begin), free[whole, 0], following[whole])
+    step = step_marks.step_of(marks, begin).astype(np.int32)
+    return _Gaps(begin, cuts[held + 1], step, free[whole, 0], following[whole].astype(np.int32))
 
 
 def _following(trace: Trace, mine: Ints, time: Ints) -> Ints:
@@ -376,17 +377,17 @@ def _later_nodes(trace: Trace, mine: Ints) -> Ints:
     return nodes[order][1:][launch[1:] == launch[:-1]] if len(nodes) else nodes
 
 
-def _places(trace: Trace, gaps: _Gaps, marks: step_marks.MarkedSteps, mine: Ints) -> Ints:
+def _places(trace: Trace, gaps: _Gaps, marks: step_marks.MarkedSteps, mine: Ints) -> Column:
     """Where each idle time lies in its step."""
     rows, own = trace.device_rows[mine], step_marks.step_of(marks, device.launch_times(trace)[mine])
     first, last = np.full(len(marks.start) + 1, _FAR), np.full(len(marks.start) + 1, -_FAR)
     np.minimum.at(first, own, trace.start[rows])  # the last place is that of the work of no step
     np.maximum.at(last, own, trace.end[rows])
     first, last = first[gaps.step], last[gaps.step]
-    return np.where(first < _FAR, np.select([gaps.end <= first, gaps.begin >= last], [0, 2], 1), -1)
+    return np.where(first < _FAR, np.select([gaps.end <= first, gaps.begin >= last], [0, 2], 1), -1).astype(np.int8)
 
 
-def _host(trace: Trace, asked: Stretches, thread: Ints, main: Ints) -> Stretches:
+def _host(trace: Trace, asked: Stretches, thread: Ints, main: Ints) -> list[Stretches]:
     """Cut stretches by what threads did in them.
 
     Args:
@@ -401,14 +402,14 @@ def _host(trace: Trace, asked: Stretches, thread: Ints, main: Ints) -> Stretches
     silent = first.cause == NOTHING
     again = (other >= 0)[first.of] & (silent | ((first.cause == CODE) & of_step[first.of]))
     if not again.any():
-        return first._replace(of=asked.of[first.of])
+        return [first._replace(of=asked.of[first.of])]
     second = _by_thread(trace, first.taken(again), other[first.of[again]])
     of = np.flatnonzero(again)[second.of]
     worked = np.isin(second.cause, (SYNC, MEMORY, OPERATORS, CALLS, LAUNCHING, FULL))
     better = np.where(silent[of], second.cause != NOTHING, worked)
     cause, row = np.where(better, second.cause, first.cause[of]), np.where(better, second.row, first.row[of])
-    both = stretches.joined(first.taken(~again), Stretches(first.of[of], second.start, second.end, cause, row))
-    return both._replace(of=asked.of[both.of])
+    kept, second = first.taken(~again), second._replace(of=first.of[of], cause=cause, row=row)
+    return [each._replace(of=asked.of[each.of]) for each in (kept, second)]
 
 
 def _other_thread(trace: Trace) -> int:
@@ -425,11 +426,8 @@ def _by_thread(trace: Trace, asked: Stretches, thread: Ints) -> Stretches:
     for number in intervals.distinct(thread).tolist():
         mine = np.flatnonzero(thread == number)
         mine = mine[np.argsort(asked.start[mine], kind="stable")]
-        flat = innermost.of_thread(trace, number)
-        of, start, end, place = innermost.overlaps(asked.start[mine], asked.end[mine], flat.start, flat.end)
-        entry = flat.entry[place]
-        row = _rows(trace)[entry]
-        cause = _causes(trace, number)[entry]
+        of, start, end, entry = innermost.cut(asked.start[mine], asked.end[mine], innermost.of_thread(trace, number))
+        row, cause = _rows(trace)[entry], _causes(trace, number)[entry]
         garbage = trace.named(Kind.PYTHON, names=(ranges.GARBAGE,))
         collecting = intervals.of_slices(trace, garbage[trace.thread[garbage] == number])
         moments = parts.of_thread(trace, number)
@@ -482,7 +480,7 @@ def _meanings(trace: Trace) -> Column:
 @once
 def _causes(trace: Trace, thread: int) -> Column:
     """The same for a thread: one without steps may be waiting for something to do. Marks mean what they lie in."""
-    cause = _meanings(trace).copy()
+    cause: Column = _meanings(trace).copy()
     if thread not in step_marks.find(trace).thread:
         cause[:-1][idle_threads.waiting(trace)] = NOTHING
     marks, around = _marks(trace)
