@@ -47,7 +47,7 @@ class Cases:
     def __init__(self, folder: Path) -> None:
         self.path, self._good = folder / "case.json", folder / "good.json"
         (side,) = sources.read([[run_folders.template(folder / "run")]])
-        side.costs.host = {place: costs.Spent(3, 10**6 * number) for number, place in enumerate(_places(), 1)}
+        side.costs.host = {place: costs.Spent(3, *[10**6 * number] * 2) for number, place in enumerate(_places(), 1)}
         side.costs.counts = {place.operator: 3 for place in side.costs.host}
         self._good.write_bytes(baseline.encode(side))
         self._told = json.loads(self._good.read_bytes())

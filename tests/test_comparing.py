@@ -49,6 +49,11 @@ def measured(folder, events):
     return costs.measure(Tables(perfhooks.trace.read(testing.write_trace(folder / "t.json", events))))
 
 
+def spent(calls, nanoseconds):
+    """In steps of which one is like the next."""
+    return costs.Spent(calls, nanoseconds, nanoseconds)
+
+
 def steps(median=5.0, count=300, seed=0):
     return median * np.exp(np.random.default_rng(seed).normal(0, 0.005, count))
 
@@ -231,10 +236,10 @@ def test_what_an_operator_calls_belongs_to_it_with_what_python_spends_to_call_it
         testing.op("aten::mul", 1200, 1300),
     ]
     found = measured(tmp_path, events)
-    spent = {}
+    by_call = {}
     for where, cost in found.host.items():
-        spent[where.call] = spent.get(where.call, 0) + cost.nanoseconds
-    assert spent == {"aten::item": 700, "aten::mul": 100, "": 1200}
+        by_call[where.call] = by_call.get(where.call, 0) + cost.nanoseconds
+    assert by_call == {"aten::item": 700, "aten::mul": 100, "": 1200}
 
 
 def test_more_calls_and_dearer_calls_are_told_apart(tmp_path):
@@ -339,7 +344,9 @@ def test_of_many_reasons_the_largest_five_are_said_and_of_a_large_table_nothing_
     sides = []
     for name, price in (("a", 1000), ("b", 3000)):
         host = {
-            Where("other", operator=f"aten::op{place}", call=f"aten::op{place}"): costs.Spent(1, price + place * 10)
+            Where("other", operator=f"aten::op{place}", call=f"aten::op{place}"): costs.Spent(
+                1, *[price + place * 10] * 2
+            )
             for place in range(260)
         }
         wall = sum(cost.nanoseconds for cost in host.values())
@@ -789,7 +796,7 @@ def markdown_of(facts_count, notes_count, operators):
     sides = []
     for letter, price in (("a", 1000), ("b", 3000)):
         host = {
-            Where("other", module=f"Net_{place}", operator=f"aten::op{place}"): costs.Spent(1, price * place)
+            Where("other", module=f"Net_{place}", operator=f"aten::op{place}"): spent(1, price * place)
             for place in range(1, operators + 1)
         }
         found = costs.Costs(steps=1, wall=sum(cost.nanoseconds for cost in host.values()), host=host, frames=True)
@@ -862,8 +869,8 @@ def test_devices_tell_the_reasons_where_both_are_busy_for_half_of_the_step(tmp_p
 
 def test_communication_costs_what_no_computation_hides(tmp_path):
     """600 us of computing, beside which a collective takes 800."""
-    spent = {where.kind: cost.nanoseconds for where, cost in measured(tmp_path, working(601, 801)).device.items()}
-    assert spent == {"compute": 2 * 600_000, "communication": 2 * 200_000, "idle": 2 * 200_000}
+    told = {where.kind: cost.nanoseconds for where, cost in measured(tmp_path, working(601, 801)).device.items()}
+    assert told == {"compute": 2 * 600_000, "communication": 2 * 200_000, "idle": 2 * 200_000}
 
 
 def test_a_batch_is_what_the_first_layer_of_the_last_step_takes_and_fetches_are_those_of_a_loader(tmp_path):
@@ -887,7 +894,7 @@ def test_a_batch_is_what_the_first_layer_of_the_last_step_takes_and_fetches_are_
 
 def rows_of(times):
     """A side of one step with one operator for each time, in microseconds."""
-    host = {Where("other", operator=f"aten::op{place}"): costs.Spent(1, 1000 * us) for place, us in enumerate(times)}
+    host = {Where("other", operator=f"aten::op{place}"): spent(1, 1000 * us) for place, us in enumerate(times)}
     return costs.Costs(steps=1, wall=sum(cost.nanoseconds for cost in host.values()), host=host)
 
 
@@ -904,6 +911,103 @@ def test_rows_tell_how_rows_vary_from_a_two_thousandth_of_the_step_on(shortest, 
     times = [shortest] * 10 + [2000 - 10 * shortest]
     sides = rows_of(times), rows_of([1.5 * time for time in times])
     assert usual(Aligned(*sides)).factor == pytest.approx(factor)
+
+
+def stopped(stop_us=0, stops=(), steps=10, names=12, more=()):
+    """Steps of operators of 35 us each; in some of them the process stops in the first one, outside of all others."""
+    events, at = [], 1000
+    for number in range(steps):
+        begin = at
+        for place in range(names):
+            length = 35_000 + (1000 * stop_us if place == 0 and number in stops else 0)
+            events.append(testing.op(f"aten::op{place}", at, at + length))
+            at += length
+        for name, us in more:
+            events.append(testing.op(name, at, at + 1000 * us))
+            at += 1000 * us
+        events.append(testing.step_mark(number, begin, at))
+    return events
+
+
+@pytest.mark.parametrize(("stops", "is_sure"), [((3,), False), ((3, 4, 5), False), (range(10), True)])
+def test_a_stop_of_the_process_in_some_steps_makes_no_operator_dearer(tmp_path, stops, is_sure):
+    """One of 0.8 ms in an operator of 35 us is a difference of the mean, and not of the middle step."""
+    plain, disturbed = measured(tmp_path, stopped()), measured(tmp_path, stopped(800, stops))
+    (row,) = (row for row in largest(Aligned(plain, disturbed)) if row.name == "aten::op0")
+    assert row.difference == pytest.approx(800_000 * len(stops) / 10)
+    assert (row.typical, row.sure > 0) == (pytest.approx(800_000 * is_sure), is_sure)
+    assert sentences.contribution(row).endswith("; single steps make it.") != is_sure
+
+
+def test_a_new_call_costs_what_it_takes_in_most_steps_though_one_was_stopped(tmp_path):
+    """And comes before what single steps make larger."""
+    a = measured(tmp_path, stopped())
+    b = measured(tmp_path, stopped(900, (2, 7), more=[("aten::item", 60)]))
+    first, second, *_ = largest(Aligned(a, b))
+    assert (first.name, first.difference, first.sure) == ("aten::item", 60_000, 60_000)
+    assert (second.name, second.difference, second.sure) == ("aten::op0", 180_000, 0)
+
+
+def test_the_middle_of_the_steps_in_which_something_ran_counts_with_their_number(tmp_path):
+    """Of ten steps: a call in every second one takes 10 us there, and is not nothing because the median of all is."""
+    events = []
+    for number in range(10):
+        begin = 100_000 * number
+        events.append(testing.step_mark(number, begin, begin + 100_000))
+        if number % 2:
+            events.append(testing.op("aten::mm", begin + 10, begin + 10_010 + 50_000 * (number == 5)))
+    (cost,) = (cost for where, cost in measured(tmp_path, events).host.items() if where.operator == "aten::mm")
+    assert cost == costs.Spent(5, 100_000, 50_000)
+
+
+def test_devices_have_middle_steps_too(tmp_path):
+    """A kernel of 100 us that takes 700 in one of five steps; meanwhile the device is idle for the rest of each."""
+    events = []
+    for number in range(5):
+        begin, us = 1_000_000 * number, 700 if number == 3 else 100
+        events += [
+            testing.step_mark(number, begin, begin + 1_000_000),
+            testing.launch(number + 1, begin + 10, begin + 20),
+        ]
+        events += [testing.kernel(number + 1, begin + 1000, begin + 1000 + 1000 * us)]
+    told = {where.kind: cost for where, cost in measured(tmp_path, events).device.items()}
+    assert told == {"compute": costs.Spent(5, 1_100_000, 500_000), "idle": costs.Spent(0, 3_900_000, 4_500_000)}
+
+
+def test_an_operator_that_runs_more_often_in_several_shapes_is_one_reason(tmp_path):
+    """An item() of each of eight gradients has one cause; one of two shapes that became dearer is a row of its own."""
+
+    def side(count, us):
+        events = []
+        for number in range(3):
+            begin = at = 100_000 * number
+            for rows in range(count):
+                events.append(testing.op("aten::norm", at, at + 500, Input_Dims=[[rows, 3]], Input_type=["float"]))
+                at += 500
+            for rows, length in ((1, 10), (2, us)):
+                shape = {"Input_Dims": [[rows, rows]], "Input_type": ["float"]}
+                events.append(testing.op("aten::mm", at, at + 1000 * length, **shape))
+                at += 1000 * length
+            events.append(testing.step_mark(number, begin, begin + 100_000))
+        return measured(tmp_path, events)
+
+    rows = {row.name: row for row in largest(Aligned(side(0, 10), side(8, 30)))}
+    assert (rows["aten::norm"].count_b, rows["aten::norm"].difference) == (8, 4000)
+    assert rows["aten::mm [2, 2]"].difference == 20_000
+    assert rows["aten::mm [1, 1]"].difference == 0
+    changed = {row.name: row for row in largest(Aligned(side(2, 10), side(8, 10)))}
+    assert (changed["aten::norm"].count_a, changed["aten::norm"].count_b) == (2, 8)
+
+
+def test_a_node_of_autograd_is_one_reason_with_what_it_calls_by_its_name(tmp_path):
+    def side(us):
+        events = [testing.step_mark(3, 0, 200_000)]
+        events += [testing.op("autograd::engine::evaluate_function: MulBackward0", 0, 10_000 + 2000 * us)]
+        events += [testing.op("MulBackward0", 5000, 5000 + 1000 * us)]
+        return measured(tmp_path, events)
+
+    (row,) = (row for row in largest(Aligned(side(10), side(40))) if row.kind == "operator")
+    assert (row.name, row.difference) == ("MulBackward0", 60_000)
 
 
 def test_of_fewer_than_ten_rows_nothing_is_known_of_how_rows_vary():

@@ -81,10 +81,8 @@ class Comparison(msgspec.Struct, kw_only=True):
         if not (self.a.costs.steps and self.b.costs.steps):
             return ""
         whose = "by the device's time" if self.by_device else "by the host's time"
-        steps = f"{words.count(self.a.costs.steps, 'recorded step')} of {words.ms(self.a.step_ms)}"
-        return (
-            f"Where it comes from, {whose} in {steps} and {self.b.costs.steps} of {words.ms(self.b.step_ms)}, recorded:"
-        )
+        of_a, of_b = (f"{side.costs.steps:,} steps of {words.ms(side.step_ms)}" for side in (self.a, self.b))
+        return f"Where it comes from, {whose}, recorded in {of_a} and {of_b}:"
 
 
 def compare(a: Side, b: Side, *, tolerance: float = TOLERANCE, shares: bool = False) -> Comparison:

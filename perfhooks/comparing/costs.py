@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import msgspec
@@ -29,8 +31,8 @@ if TYPE_CHECKING:
     Moments = dict[str, Intervals]
     """The moments of each part of a step on one thread."""
 
-FORMAT: Final = 2
-"""Of ``costs.json``. 1: the first; 2: rows tell what the program called."""
+FORMAT: Final = 3
+"""Of ``costs.json``. 1: the first; 2: rows tell what the program called; 3: and what they take in the middle step."""
 
 IDLE: Final = "idle"
 """The class of moments in which no device worked."""
@@ -48,13 +50,18 @@ class Spent(NamedTuple):
 
     calls: int
     nanoseconds: int
+    typical: int
+    """Nanoseconds, had each step been as the middle one of those in which it ran: a stop of the process changes it
+    not."""
 
     def __add__(self, other: object) -> Spent:
         """Of both together."""
         if not isinstance(other, Spent):
             return NotImplemented
-        return Spent(self.calls + other.calls, self.nanoseconds + other.nanoseconds)
+        return Spent(*map(operator.add, self, other))
 
+
+NOTHING: Final = Spent(0, 0, 0)
 
 Amount = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 """Of calls, bytes or nanoseconds, which are 104 days; so that a sum of all rows is one, too."""
@@ -157,6 +164,7 @@ def _host(trace: Trace, chosen: MarkedSteps, by_thread: dict[int, Moments], fram
     keys: list[Keys] = []
     lengths: list[Ints] = []
     calls: list[Ints] = []
+    numbers: list[Ints] = []
     for thread, moments in by_thread.items():
         mine = chosen.thread == thread
         within = intervals.union(chosen.start[mine], chosen.end[mine])
@@ -174,12 +182,14 @@ def _host(trace: Trace, chosen: MarkedSteps, by_thread: dict[int, Moments], fram
         keys.append(_with_part(moments, begin, frames.keys(np.where(owner >= 0, owner + first, -1))))
         lengths.append(length)
         calls.append(np.zeros(len(length), np.int64))
+        numbers.append(steps.step_of(chosen, begin))
         operators = np.flatnonzero((frames.operator[first:last] == np.arange(first, last)) & _covered(within, start))
         keys.append(_with_part(moments, start[operators], frames.keys(operators + first)))
         lengths.append(np.zeros(len(operators), np.int64))
         calls.append(np.ones(len(operators), np.int64))
-    distinct, count, total = _summed(keys, calls, lengths)
-    return _cells((frames.where(part, rest) for part, *rest in distinct.tolist()), count, total)
+        numbers.append(steps.step_of(chosen, start[operators]))
+    distinct, sums = _summed(keys, numbers, calls, lengths)
+    return _cells((frames.where(part, rest) for part, *rest in distinct.tolist()), sums)
 
 
 def _owners(time: Ints, start: Ints, nesting: Nesting, first: int) -> Ints:
@@ -209,18 +219,41 @@ def _covered(moments: Intervals, time: Ints) -> Flags:
     return covered
 
 
-def _summed(keys: list[Keys], calls: list[Ints], lengths: list[Ints]) -> tuple[Keys, Ints, Ints]:
-    """The distinct keys, and the sums of each."""
+def _summed(keys: list[Keys], numbers: list[Ints], calls: list[Ints], lengths: list[Ints]) -> tuple[Keys, list[Ints]]:
+    """The distinct keys, and of each the columns of `Spent`.
+
+    Args:
+        keys: Of moments and of calls.
+        numbers: The step of each.
+        calls: How many calls each is.
+        lengths: And how many nanoseconds.
+    """
     if not keys:
-        return np.empty((0, 8), np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
+        return np.empty((0, 8), np.int64), [np.empty(0, np.int64)] * len(Spent._fields)
     every = np.concatenate(keys)
     _, first, place = np.unique(_packed(every), return_index=True, return_inverse=True)
-    sums = []
-    for values in (calls, lengths):
-        total = np.zeros(len(first), np.int64)
-        np.add.at(total, place.ravel(), np.concatenate(values))
-        sums.append(total)
-    return every[first], sums[0], sums[1]
+    place = place.ravel()
+    columns = [_added(place, np.concatenate(values), len(first)) for values in (calls, lengths)]
+    return every[first], [*columns, _typical(place, np.concatenate(numbers), np.concatenate(lengths), len(first))]
+
+
+def _added(place: Ints, values: Ints, count: int) -> Ints:
+    total = np.zeros(count, np.int64)
+    np.add.at(total, place, values)
+    return total
+
+
+def _typical(place: Ints, number: Ints, lengths: Ints, count: int) -> Ints:
+    """The median over the steps in which something ran, times their number, for each key."""
+    both, step_of_key = np.unique(np.stack([place, number], axis=1), axis=0, return_inverse=True)
+    spent = _added(step_of_key.ravel(), lengths, len(both))
+    key = both[:, 0]
+    ordered = spent[np.lexsort((spent, key))]
+    steps_of_key = np.bincount(key, minlength=count)
+    first = np.cumsum(steps_of_key) - steps_of_key
+    middle = (ordered[first + (steps_of_key - 1) // 2] + ordered[first + steps_of_key // 2]) / 2
+    typical: Ints = np.rint(middle * steps_of_key).astype(np.int64)
+    return typical
 
 
 def _packed(keys: Keys) -> Ints:
@@ -237,9 +270,9 @@ def _packed(keys: Keys) -> Ints:
 _LARGEST: Final = 2**62
 
 
-def _cells(wheres: Iterable[Where], count: Ints, total: Ints) -> dict[Where, Spent]:
+def _cells(wheres: Iterable[Where], sums: list[Ints]) -> dict[Where, Spent]:
     """Texts that are cut may be equal where numbers were not."""
-    costs = map(Spent, count.tolist(), total.tolist())
+    costs = itertools.starmap(Spent, np.stack(sums, axis=1).tolist())
     return together((where, cost) for where, cost in zip(wheres, costs, strict=True) if any(cost))
 
 
@@ -281,19 +314,26 @@ def _device(trace: Trace, chosen: MarkedSteps, by_thread: dict[int, Moments], fr
     keys = _with_part(moments, times, frames.keys(entry))
     begins = _covered(intervals.union(chosen.start, chosen.end), trace.start[rows])
     table = np.concatenate([keys, kind[:, None], trace.name[rows][:, None]], axis=1).astype(np.int64)
-    distinct, count, total = _summed([table], [begins.astype(np.int64)], [spent])
+    # what began before the first step ran in it as well
+    number = steps.step_of(chosen, np.maximum(trace.start[rows], chosen.start.min(initial=np.iinfo(np.int64).max)))
+    distinct, sums = _summed([table], [number], [begins.astype(np.int64)], [spent])
     wheres = [
         frames.where(part, rest, device.CLASSES[what], json_values.text(trace.names[name], _NAME))
         for part, *rest, what, name in distinct.tolist()
     ]
-    return _cells(wheres, count, total) | _idle(free, moments)
+    return _cells(wheres, sums) | _idle(free, moments, chosen)
 
 
-def _idle(free: Intervals, moments: Moments) -> dict[Where, Spent]:
+def _idle(free: Intervals, moments: Moments, chosen: MarkedSteps) -> dict[Where, Spent]:
     """What is left of the steps, by what the host did meanwhile."""
-    found = {part: intervals.total(intervals.intersect(free, moments[part])) for part in labels.PARTS}
-    found["other"] = intervals.total(free) - sum(found.values())
-    return {Where(part, kind=IDLE): Spent(0, spent) for part, spent in found.items() if spent}
+    left = {part: intervals.intersect(free, moments[part]) for part in labels.PARTS}
+    spent = {part: intervals.within(each, chosen.start, chosen.end) for part, each in left.items()}
+    spent["other"] = intervals.within(free, chosen.start, chosen.end) - sum(spent.values())
+    return {
+        Where(part, kind=IDLE): Spent(0, int(each.sum()), round(float(np.median(each)) * len(each)))
+        for part, each in spent.items()
+        if each.any()
+    }
 
 
 def _collectives(tables: Tables) -> list[Collective]:

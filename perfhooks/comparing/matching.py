@@ -8,7 +8,7 @@ from difflib import SequenceMatcher
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from perfhooks.comparing.costs import IDLE, Costs, Spent
+from perfhooks.comparing.costs import IDLE, NOTHING, Costs, Spent
 from perfhooks.trace.names import ranges
 
 if TYPE_CHECKING:
@@ -234,6 +234,11 @@ class Pair(NamedTuple):
             return self.b.nanoseconds / steps_b - self.a.nanoseconds / steps_a
         return 0.0
 
+    @property
+    def typical(self) -> Pair:
+        """The same, had all steps been as the middle ones."""
+        return Pair(*(each._replace(nanoseconds=each.typical) for each in self))
+
 
 class Aligned:
     """The rows of both sides under the same names.
@@ -290,7 +295,7 @@ class Aligned:
         for side, rows in enumerate((a, b)):
             for where, cost in rows.items():
                 key = self._named(where, side)
-                both = found.setdefault(key, [Spent(0, 0), Spent(0, 0)])
+                both = found.setdefault(key, [NOTHING, NOTHING])
                 both[side] += cost
         return {where: Pair(*both) for where, both in found.items()}
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
 from perfhooks.comparing.around import Where
-from perfhooks.comparing.costs import IDLE, SMALL, Costs, Spent
+from perfhooks.comparing.costs import IDLE, NOTHING, SMALL, Costs, Spent
 from perfhooks.comparing.matching import Aligned, Pair
 from perfhooks.statistics import OF_NORMAL
+from perfhooks.trace.names import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 ELSEWHERE: Final = "elsewhere"
 """The row of what belongs to no other."""
@@ -30,7 +32,7 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """What it is: a module, an operator with its shapes, ..."""
     kind: str
-    """part, module, operator, line, types, kernel, class, idle, or elsewhere."""
+    """part, module, operator, line, function, types, kernel, class, idle, or elsewhere."""
     a: float
     b: float
     count_a: float
@@ -41,6 +43,8 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
     """What dearer calls add. Both sum to ``difference``."""
     renamed: str = ""
     """What it is called in B, if otherwise."""
+    typical: float = 0.0
+    """The difference of the middle steps: far smaller than ``difference`` where single steps make that."""
     sure: float | None = None
     """Of a reason: how much of the difference is beyond what unchanged rows vary by (`Usual`)."""
     inside: list[tuple[str, float, float, float]] = []
@@ -88,7 +92,7 @@ class Usual(NamedTuple):
         if not (a.wall and b.wall):  # a step may have no length
             return cls()
         times = [
-            (pair.a.nanoseconds / a.wall, pair.b.nanoseconds / b.wall)
+            (pair.a.typical / a.wall, pair.b.typical / b.wall)
             for where, pair in rows.items()
             if where.kind != IDLE and pair.a.calls * b.steps == pair.b.calls * a.steps
         ]
@@ -104,10 +108,10 @@ class Usual(NamedTuple):
         """How much of the difference of some rows is beyond what unchanged rows vary by.
 
         New, missing and more calls count in full. Of dearer calls only that counts which exceeds the usual factor by
-        more than `_WIDE` spreads.
+        more than `_WIDE` spreads. All of it by the middle steps: one stop of the process makes nothing sure.
         """
         counted = expected = seen = 0.0
-        for pair in pairs:
+        for pair in (each.typical for each in pairs):
             by_count = pair.by_count(steps_a, steps_b)
             counted += by_count
             if pair.a.nanoseconds and pair.b.nanoseconds:
@@ -128,9 +132,9 @@ def largest(aligned: Aligned) -> list[Contribution]:
     """The reasons: every row of the steps is in exactly one, so that they sum to the difference of the steps.
 
     Data, transfer, optimizer, validation and checkpoint are a reason each. What ran in a module, forward or backward,
-    is the module's; what ran in none is that of the operator that the program called, with all that this one calls,
-    else its line's. Operators that were given other types are one reason together. On devices communication, copies and
-    idle time are told apart first.
+    is the module's; all that ran in a function that only one side has is that function's. What ran in none is that of
+    the operator that the program called, with all that this one calls, else its line's. Operators that were given
+    other types are one reason together. On devices communication, copies and idle time are told apart first.
 
     First comes what surely is a difference: a new call of some microseconds is certain, a loader that took 3 ms more
     while everything took more is not.
@@ -138,10 +142,11 @@ def largest(aligned: Aligned) -> list[Contribution]:
     Args:
         aligned: Both sides.
     """
-    changed = _changed_types(aligned)
+    causes = _Causes(_changed_types(aligned), _repeated(aligned), _alone(aligned, "line"), _alone(aligned, "module"))
     order = _LINES_FIRST if aligned.is_compiled_once else _OPERATORS_FIRST
-    found = _grouped(aligned, aligned.rows, lambda where: _reason(where, changed, order), usual(aligned))
-    least = _WORTH * max(side.wall / side.steps for side in (aligned.a, aligned.b))
+    found = _grouped(aligned, aligned.rows, lambda where: _reason(where, causes, order), usual(aligned))
+    typical = [[pair.typical[side].nanoseconds for pair in aligned.rows.values()] for side in (0, 1)]
+    least = _WORTH * max(sum(typical[0]) / aligned.a.steps, sum(typical[1]) / aligned.b.steps)
     return sorted(found, key=lambda each: -abs(each.sure) if each.sure and abs(each.sure) >= least else 0.0)
 
 
@@ -187,21 +192,63 @@ _OPERATORS_FIRST: Final = ("module", "operator", "line")
 _LINES_FIRST: Final = ("module", "line", "operator")
 
 
-def _reason(where: Where, changed: Mapping[Key, str], order: Sequence[str]) -> Key:
+class _Causes(NamedTuple):
+    """What several rows have in common that one change of the program made."""
+
+    types: Mapping[Key, str]
+    repeated: Container[str]
+    functions: Container[str]
+    modules: Container[str]
+
+    def of(self, where: Where) -> Key | None:
+        """The cause of a row, if it is one of types, or of a function that only one side has."""
+        types = self.types.get(_without_types(where))
+        if types:
+            return ("types", types)
+        is_alone = where.line in self.functions and where.module not in self.modules
+        return ("function", where.line) if is_alone else None
+
+
+def _reason(where: Where, causes: _Causes, order: Sequence[str]) -> Key:
     if where.kind and where.kind != "compute":
         return _class(where)
     if where.part in _WHOLE:
         return ("part", where.part)
-    types = changed.get(_without_types(where))
-    if types:
-        return ("types", types)
+    return causes.of(where) or _by_name(where, causes, order)
+
+
+def _by_name(where: Where, causes: _Causes, order: Sequence[str]) -> Key:
     for kind in order:
         if kind == "operator" and where.call:
-            return (kind, where.call, where.given)
-        name = getattr(where, kind)
+            return (kind, where.call) if where.call in causes.repeated else (kind, where.call, where.given)
+        # a node of autograd and what it calls by the same name are one cause
+        name = getattr(where, kind).removeprefix(ranges.NODE)
         if name and name != SMALL:
-            return (kind, name, where.shapes) if kind == "operator" else (kind, name)
+            return (kind, name)
     return (ELSEWHERE, where.part)
+
+
+def _repeated(aligned: Aligned) -> set[str]:
+    """The operators that run more often, or less, in several shapes: an ``.item()`` of each gradient has one cause."""
+    counts: dict[tuple[str, str], list[float]] = {}
+    for where, pair in aligned.rows.items():
+        if where.call and where.call == where.operator:
+            both = counts.setdefault((where.call, where.given), [0.0, 0.0])
+            for side, steps in enumerate((aligned.a.steps, aligned.b.steps)):
+                both[side] += pair[side].calls / steps
+    grown = Counter((name, b > a) for (name, _), (a, b) in counts.items() if a != b)
+    return {name for (name, _), shapes in grown.items() if shapes > 1}
+
+
+def _alone(aligned: Aligned, column: str) -> set[str]:
+    """The functions, or modules, that only one side has: nothing where torch.compile made others of them."""
+    if aligned.is_compiled_once:
+        return set()
+    ran: tuple[set[str], set[str]] = (set(), set())
+    for where, pair in aligned.host.items():
+        for known, cost in zip(ran, pair, strict=True):
+            known.update({getattr(where, column)} if any(cost) else ())
+    return (ran[0] ^ ran[1]) - {""}
 
 
 def _without_types(where: Where) -> Key:
@@ -252,6 +299,7 @@ def _contribution(aligned: Aligned, key: Key, group: Mapping[Where, Pair], usual
         count_b=count_b / steps_b,
         by_count=by_count,
         by_price=difference - by_count,
+        typical=sum(pair.b.typical / steps_b - pair.a.typical / steps_a for pair in calls.values()),
         renamed=aligned.renamed.get(name, ""),
         sure=None if usual is None else _sure(usual, kind, calls, difference, aligned),
         inside=[] if kind == "idle" else _inside(calls, steps_a, steps_b),
@@ -278,7 +326,7 @@ def _calls(group: Mapping[Where, Pair]) -> dict[str, Pair]:
             or " ".join(filter(None, (where.operator, where.shapes)))
             or (f"Python in {where.line}" if where.line else "Python")
         )
-        before = found.get(name, Pair(Spent(0, 0), Spent(0, 0)))
+        before = found.get(name, Pair(NOTHING, NOTHING))
         found[name] = Pair(before.a + pair.a, before.b + pair.b)
     return found
 
@@ -309,4 +357,5 @@ def by_collective(aligned: Aligned) -> list[Contribution]:
 
 def _of(side: Costs, operation: str) -> Spent:
     mine = [each for each in side.collectives if each.operation == operation]
-    return Spent(sum(each.count for each in mine), sum(each.nanoseconds for each in mine))
+    spent = sum(each.nanoseconds for each in mine)
+    return Spent(sum(each.count for each in mine), spent, spent)

@@ -65,7 +65,7 @@ def encode(costs: Costs, *, most: int = MOST_ROWS) -> bytes:
 
 def is_old(content: bytes) -> bool:
     """Whether an older perfhooks wrote it, so that it tells too little."""
-    return content.startswith(b'{"format":1,')
+    return content.startswith((b'{"format":1,', b'{"format":2,'))
 
 
 def decode(content: bytes, source: Path) -> Costs:

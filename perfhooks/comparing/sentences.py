@@ -150,8 +150,15 @@ def contribution(found: Contribution, amount: Callable[[float], str] | None = No
         amount: How to write its numbers; None takes them for nanoseconds.
     """
     say = amount or nanoseconds
-    text = _told(found, say)
-    return f"{text}; what did not change varies by as much." if found.sure == 0 else f"{text}."
+    return f"{_told(found, say)}{_sureness(found, say)}."
+
+
+def _sureness(found: Contribution, say: Callable[[float], str]) -> str:
+    """Whether it is so in most steps, where single ones make it look like more."""
+    is_in_few = found.sure is not None and abs(found.typical) < (1 - _CAUSE) * abs(found.difference)
+    if found.sure == 0:
+        return "; single steps make it" if is_in_few else "; what did not change varies by as much"
+    return f"; {_signed(found.typical, say)} of it in most steps" if is_in_few else ""
 
 
 def _told(found: Contribution, say: Callable[[float], str]) -> str:

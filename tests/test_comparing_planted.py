@@ -1,0 +1,122 @@
+"""Real trainings with one thing planted: it is the first reason, and costs what a clock around it says."""
+
+import statistics
+import time
+
+import pytest
+import torch
+from torch import nn
+
+import perfhooks
+from perfhooks.comparing import comparison, sources
+
+FIRST, STEPS = 81, 12
+"""The recorded ones; those before are the verdict's."""
+ITEMS = 300
+LOOP = 60_000
+WAIT_S = 0.02
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 512), nn.Linear(512, 64)
+
+    def forward(self, x):
+        return self.second(torch.relu(self.first(x)))
+
+
+def nothing(model):
+    pass
+
+
+def items(model):
+    for _ in range(ITEMS):
+        model.first.bias[0].item()
+
+
+def sorting(model):
+    torch.sort(torch.linspace(1, 0, 200_000))
+
+
+def counting(model):
+    total = 0
+    for number in range(LOOP):
+        total += number & 7
+    return total
+
+
+def batches(size, wait, clock):
+    for _ in range(FIRST + STEPS + 3):
+        began = time.perf_counter()
+        while time.perf_counter() < began + wait:
+            pass
+        clock["data"].append(time.perf_counter() - began)
+        yield torch.ones(size, 64)
+
+
+def train(out, name, *, planted=nothing, size=16, wait=0.0):
+    """What a clock says of each part, in seconds of a recorded step; as in perfhooks, without far longer steps."""
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    clock = {"data": [], "planted": [], "passes": [], "step": []}
+    schedule = f"skip_first={FIRST - 1} wait=0 warmup=1 active={STEPS} repeat=1"
+    with perfhooks.Profiler(
+        schedule=schedule, out=out, run=name, with_stack=True, record_shapes=True, background=False
+    ) as prof:
+        for x in prof.steps(batches(size, wait, clock)):
+            began = time.perf_counter()
+            model(x).square().mean().backward()
+            passed = time.perf_counter()
+            planted(model)
+            clock["planted"].append(time.perf_counter() - passed)
+            clock["passes"].append(passed - began)
+            optimizer.step()
+            optimizer.zero_grad()
+            clock["step"].append(time.perf_counter() - began + clock["data"][-1])
+    recorded = {part: seconds[FIRST : FIRST + STEPS] for part, seconds in clock.items()}
+    far = 3 * statistics.median(recorded["step"])
+    near = [place for place, seconds in enumerate(recorded["step"]) if seconds <= far]
+    return {part: statistics.mean(seconds[place] for place in near) for part, seconds in recorded.items()}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    out = tmp_path_factory.mktemp("perf")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # several wait for each other where others use the machine
+    yield out, train(out, "base")
+    torch.set_num_threads(threads)
+
+
+CASES = {
+    "items": ({"planted": items}, "planted", "test_comparing_planted.py: items", "aten::item"),
+    "sort": ({"planted": sorting}, "planted", "test_comparing_planted.py: sorting", "aten::sort"),
+    "python": ({"planted": counting}, "planted", "test_comparing_planted.py: counting", "Python"),
+    "loader": ({"wait": WAIT_S}, "data", "data", "Python"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_was_planted_comes_first_and_costs_what_a_clock_around_it_says(base, case):
+    out, before = base
+    planted, part, name, inside = CASES[case]
+    clock = train(out, case, **planted)
+    made = comparison.compare(*sources.read([[out / "base"], [out / case]]))
+    first = made.reasons[0]
+    assert first.name == name, [(row.name, row.difference, row.typical, row.sure) for row in made.reasons[:5]]
+    assert any(each[0].startswith(inside) for each in first.inside), first.inside
+    assert first.difference / 1e9 == pytest.approx(clock[part] - before[part], rel=0.2)
+    assert made.verdict.ratio > 1
+    assert made.verdict.outcome in ("slower", "undecided")  # others may use the machine more than this does
+
+
+def test_a_larger_batch_costs_in_both_layers_what_a_clock_around_the_passes_says(base):
+    out, before = base
+    clock = train(out, "larger", size=2048)
+    made = comparison.compare(*sources.read([[out / "base"], [out / "larger"]]))
+    assert "batch" in {each.name for each in made.differs}
+    passes = [row for row in made.reasons if row.kind in ("module", "operator", "line")]
+    assert {row.name for row in passes[:3]} >= {"Net_0/Linear_0", "Net_0/Linear_1"}
+    spent = sum(row.difference for row in made.reasons if row.name not in ("data", "optimizer"))
+    assert spent / 1e9 == pytest.approx(clock["passes"] - before["passes"], rel=0.2)
