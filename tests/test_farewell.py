@@ -276,13 +276,14 @@ def test_a_loader_that_is_read_in_a_thread_leaves_the_steps_to_updates(launch, t
 
 
 def test_report_clears_drafts_of_the_dead_and_no_others(tmp_path):
+    """A disk far away that does not answer may keep whoever writes waiting for minutes; for ten it keeps nobody."""
     (tmp_path / "run.json").write_text("{}")
     window = tmp_path / "train-000001-000002"
     window.mkdir()
-    dead, own, fresh = draft_of(window / "rank0.steps.csv"), window / ".mine.tmp", draft_of(tmp_path / "report.html")
-    for file in (dead, own, fresh):
+    dead, slow, fresh = (draft_of(path) for path in (*[window / "rank0.steps.csv"] * 2, tmp_path / "report.html"))
+    own, now = window / ".mine.tmp", time.time()
+    for file, minutes in ((dead, 15), (slow, 5), (fresh, 0), (own, 10**6)):
         file.write_text("half")
-    for file in (dead, own):
-        os.utime(file, (1, 1))
+        os.utime(file, 2 * (now - 60 * minutes,))
     list(finish_all(tmp_path))
-    assert [file.exists() for file in (dead, own, fresh)] == [False, True, True]
+    assert [file.exists() for file in (dead, slow, fresh, own)] == [False, True, True, True]

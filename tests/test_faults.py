@@ -17,6 +17,7 @@ import pytest
 from warm import Process
 
 from perfhooks.finishing.leftovers import finish_all
+from perfhooks.recording import wall_clock
 
 HEAD = """
 import os, signal, sys, time
@@ -444,6 +445,17 @@ def test_a_clock_that_is_set_while_a_window_records_costs_that_window(train):
     assert "train-000002-000003 has no trace: the clock of this machine was set by +3600.000 s" in line
     assert done.facts(Path("runs/r/train-000002-000003"))["artifacts"] == []
     assert done.steps(Path("runs/r/train-000006-000007")) == [6, 7]
+
+
+@pytest.mark.parametrize(
+    ("moved_s", "recorded_s", "is_doubtful"),
+    [(0.0008, 0.001, False), (0.002, 0.001, True), (0.9, 100.0, False), (-1.5, 100.0, True), (1.5, 100.0, True)],
+)
+def test_a_clock_that_is_merely_slow_or_fast_costs_no_window(monkeypatch, moved_s, recorded_s, is_doubtful):
+    """Up to 1% of what was recorded, and a millisecond for the readings; beyond that it was set, forward or back."""
+    monkeypatch.setattr(wall_clock, "ahead_s", lambda: 7.0 + moved_s)
+    assert (f"{moved_s:+.3f} s" in wall_clock.was_set(7.0, recorded_s)) == is_doubtful
+    assert bool(wall_clock.was_set(7.0, recorded_s)) == is_doubtful
 
 
 def test_data_loader_workers_forked_while_recording(train):

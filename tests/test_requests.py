@@ -517,6 +517,8 @@ def test_a_request_for_more_than_a_request_may_ask_is_not_heard(job):
         {"steps": 10**6},
         {"steps": 0},
         {"first": -1},
+        {"ranks": [-1]},
+        {"stage": 401 * "x"},
         {"options": {"with_stack": 1}},
     ):
         name = f"{requests.new_id()}.window.json"
@@ -525,6 +527,14 @@ def test_a_request_for_more_than_a_request_may_ask_is_not_heard(job):
             requests.read_window(job.folder, name)
     (folder / name).write_text(json.dumps(plain | {"options": {"with_stack": True}}))
     assert requests.read_window(job.folder, name).options == {"with_stack": True}
+
+
+def test_a_request_may_name_each_of_a_hundred_thousand_ranks(job):
+    """And its ask is one file, below what a look reads."""
+    (job.folder / "requests").mkdir()
+    name, ranks = requests.new_id(), tuple(range(10**5))
+    requests.ask(job.folder, name, requests.WindowRequest(stage="train", first=9, steps=1, ranks=ranks))
+    assert requests.read_window(job.folder, f"{name}.window.json").ranks == ranks
 
 
 @pytest.fixture
