@@ -108,11 +108,18 @@ def double_products(training, at, *, dtype="double", shape=(64, 64)):
     training.events.append(op("aten::mm", at + 30 * US, at + STEP - 20 * US, **inputs))
 
 
-def slow_product(training, at, *, size=1024):
+def slow_product(training, at, *, size=1024, length=2 * MS, start=200 * US):
     """Half precision, in kernels that take a hundred times what its operations need."""
     inputs = {"Input_type": ["c10::Half"] * 2, "Input_Dims": [[size, size]] * 2}
-    training.events.append(op("aten::mm", at + 200 * US, at + 230 * US, **inputs))
-    training.work(at + 210 * US, at + 7 * MS, at + 9 * MS, name=f"{HALF}8", stream=9)
+    training.events.append(op("aten::mm", at + start, at + start + 30 * US, **inputs))
+    began = at + 7 * MS - 200 * US + start
+    training.work(at + start + 10 * US, began, began + length, name=f"{HALF}8", stream=9)
+
+
+def slow_products(training, at, *, count, length):
+    """Several of one size, one after the other, each in a kernel of its own."""
+    for place in range(count):
+        slow_product(training, at, size=16, length=length, start=(200 + 31 * place) * US)
 
 
 def own_product(training, at, name, *, operator=None, call="cudaLaunchKernel", length=2 * MS):
@@ -205,6 +212,8 @@ def starting(training, at, *, steps=(0,), how="launch", ahead=False):
 
 HALF = "cutlass_80_tensorop_f16_s16816gemm_f16_256x128_32x3_nn_align"
 SUM = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>"
+
+REDUCE = "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>"
 
 
 def slowed(clock, **options):
@@ -336,6 +345,44 @@ def test_kernels_far_below_their_limit_are_told_by_shape_and_not_where_the_limit
         made = steps(lambda training, at: slow_product(training, at, size=size))  # noqa: B023 -- called at once
         assert bool(found_in(tmp_path, made, WHOLE_A100)) == is_far
     assert found_in(tmp_path, steps(slow_product), A100) == []
+
+
+@pytest.mark.parametrize(
+    ("below", "above"),
+    [
+        ({"count": 1, "length": 900 * US}, {"count": 1, "length": 1100 * US}),
+        ({"count": 120, "length": 9 * US}, {"count": 120, "length": 11 * US}),
+    ],
+    ids=["a tenth of the step", "short"],
+)
+def test_kernels_far_below_their_limit_are_told_where_they_are_long_and_take_a_tenth_of_the_step(
+    tmp_path, below, above
+):
+    """One below 10 us takes what any kernel takes, however many there are."""
+    made = [steps(lambda training, at: slow_products(training, at, **how)) for how in (below, above)]  # noqa: B023
+    assert [rules(found_in(tmp_path, events, WHOLE_A100)) for events in made] == [[], ["kernels-below-limit"]]
+
+
+def test_a_chain_is_told_by_the_kinds_of_its_kernels(tmp_path):
+    def chain(training, at):
+        for place, name in enumerate((SUM, REDUCE, SUM)):
+            start = at + (200 + 1000 * place) * US
+            training.work(at + 20 * US + place * 500, start, start + MS, name=name)
+
+    (found,) = found_in(tmp_path, steps(chain, begin=3200 * US))
+    assert found.title.endswith("take 3 ms of a step.")
+    assert found.evidence[0] == "3 such kernels in a step: elementwise 2 ms, reduction 1 ms"
+
+
+@pytest.mark.parametrize(("idle_us", "is_said"), [(2500, False), (1500, True)])
+def test_a_chain_is_no_finding_where_the_device_idles_a_fifth_of_the_step(tmp_path, idle_us, is_said):
+    def chain(training, at):
+        for place in range(2):
+            start = at + (200 + 1500 * place) * US
+            training.work(at + 20 * US + place * 500, start, start + 1500 * US, name=SUM)
+
+    found = found_in(tmp_path, steps(chain, begin=(3200 + idle_us) * US))
+    assert ("fusable-chains" in rules(found)) == is_said
 
 
 def test_what_the_device_did_not_wait_for_is_no_finding(tmp_path):
