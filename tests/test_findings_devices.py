@@ -515,6 +515,18 @@ def test_float64_on_a_device_costs_its_kernels_not_their_launches(tmp_path):
     assert finding.concerns_ms == pytest.approx(0.5 * 9.94, rel=0.01)
 
 
+@pytest.mark.parametrize("is_unfolded", [False, True])
+def test_of_float64_it_is_said_that_convolutions_have_no_fast_path_where_there_are_some(tmp_path, is_unfolded):
+    def plant(training, at):
+        double_products(training, at)
+        if is_unfolded:
+            inputs = {"Input_type": ["double"], "Input_Dims": [[8, 3, 32, 32]]}
+            training.events.append(op("aten::_slow_conv2d_forward", at + 5 * US, at + 15 * US, **inputs))
+
+    (finding,) = found_in(tmp_path, steps(plant, name="cutlass_80_tensorop_d884gemm_64x64_16x3_nn_align1"))
+    assert any("no fast path" in line for line in finding.evidence) == is_unfolded
+
+
 @pytest.mark.parametrize(("count", "cost"), [(2, "2.21 ms"), (5, "5.52 ms")])
 def test_a_product_costs_the_kernels_that_it_launched_and_no_others(tmp_path, count, cost):
     """Of nine that share 9.94 ms."""
@@ -783,6 +795,16 @@ def test_sizes_that_do_not_fit_are_named_with_what_fits(tmp_path):
     (finding,) = found_in(tmp_path, events)
     assert finding.rule == "unaligned-products"
     assert any("aten::mm 64 x 768 and 768 x 30522, pad 30522 to 30528: " in line for line in finding.evidence)
+
+
+def test_a_bias_and_numbers_are_no_sizes_of_a_product(tmp_path):
+    inputs = {"Input_Dims": [[999], [64, 768], [768, 30522], [], []], "Input_type": ["c10::Half"] * 3 + ["Scalar"] * 2}
+    events = steps(
+        lambda made, at: made.events.append(op("aten::addmm", at + 30 * US, at + STEP - 20 * US, **inputs)),
+        name=f"{HALF}2",
+    )
+    (finding,) = found_in(tmp_path, events)
+    assert any("aten::addmm 64 x 768 and 768 x 30522, pad 30522 to 30528: " in line for line in finding.evidence)
 
 
 def test_products_of_written_out_attention_need_no_padding(tmp_path):
