@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -225,6 +227,57 @@ def test_an_unknown_device_or_a_part_of_one_has_rates_and_no_limit(tmp_path, dev
     assert ("a part of one (MIG)" in limits_said.sentences(Capture(last=0), found.trace)[-1]) == is_part
 
 
+def measured(tmp_path, **devices):
+    """Writes peaks into the file of those that were measured: of each device those of types, and of its memory."""
+    found = {
+        name: {"tflops": tflops, "gb_per_s": speed, "source": "measured"} for name, (tflops, speed) in devices.items()
+    }
+    (tmp_path / "none.json").write_text(json.dumps(found))
+
+
+def limit(tmp_path, types, kernel, device):
+    """The percent of its limit that a product reaches on a device."""
+    found = traced(tmp_path, *called(1, "aten::mm", PRODUCT, types, (kernel, 9000 * US)), device=device)
+    return row(found.kernels, kernel)["limit_percent"]
+
+
+def test_what_was_measured_comes_before_the_datasheet_and_what_was_not_stays(tmp_path):
+    products = (HALF[:2], "nvjet_hsh"), (["float"] * 2, "ampere_sgemm")
+    half, single = (limit(tmp_path, *product, H100) for product in products)
+    sheet = DATASHEETS[H100["name"]]
+    measured(tmp_path, **{H100["name"]: ({"bfloat16": sheet.tflops["bfloat16"] / 4}, sheet.gb_per_s)})
+    assert [limit(tmp_path, *product, H100) for product in products] == pytest.approx([4 * half, single])
+    found = traced(tmp_path, *called(1, "aten::mm", PRODUCT, HALF[:2], ("nvjet_hsh", 200 * US)))
+    assert peaks.of_trace(found.trace).source == "measured"
+
+
+def test_the_part_of_a_device_has_only_what_was_measured_on_such_a_part(tmp_path):
+    part, product = {**H100, "numSms": 16}, (HALF[:2], "nvjet_hsh")
+    measured(tmp_path, **{H100["name"]: ({"bfloat16": 500.0}, 2000.0)})
+    assert limit(tmp_path, *product, part) is None
+    measured(tmp_path, **{f"{H100['name']}, 16 multiprocessors": ({"bfloat16": 50.0}, 400.0)})
+    assert limit(tmp_path, *product, part) > 0
+    assert limit(tmp_path, ["float"] * 2, "ampere_sgemm", part) is None
+    assert limit(tmp_path, *product, H100) == pytest.approx(limit(tmp_path, *product, part) * 50 / 989.5, rel=1e-2)
+
+
+def test_of_measured_peaks_those_that_cannot_be_are_left_out(tmp_path):
+    sound = ({"float32": 1.0}, 10.0)
+    odd = {"slow": ({"float32": 0.0}, 10.0), "still": ({"float32": 1.0}, 0.0), "strange": ({"float5": 1.0}, 10.0)}
+    measured(tmp_path, **odd, sound=sound)
+    assert list(peaks.read(peaks.file())) == ["sound"]
+    assert peaks.read(tmp_path / "nowhere.json") == {}
+
+
+def test_measured_peaks_are_among_the_settings_of_the_user(tmp_path, monkeypatch):
+    monkeypatch.delenv("PERFHOOKS_PEAKS")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert peaks.file() == tmp_path / "perfhooks/peaks.json"
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "ann"))
+    assert peaks.file() == tmp_path / "ann/.config/perfhooks/peaks.json"
+
+
 def test_every_datasheet_has_known_types_and_halves_that_are_half_as_fast():
     """Dense figures only: float8 is twice half precision where both are known, and half precision twice TF32."""
     for name, known in DATASHEETS.items():
@@ -366,6 +419,17 @@ def test_the_roofline_has_what_computes_and_moves_below_the_peaks_of_its_types(t
     shapeless = traced(tmp_path, op("aten::mm", 0, 50 * US), *half[1:]).trace
     for nothing in (host, shapeless):
         assert roofline.of_window(Capture(last=0), nothing) == {}
+
+
+def test_a_roofline_has_the_sixty_points_that_took_most_time(tmp_path):
+    """More would cover each other."""
+    products = [
+        called(2 * each + 1, "aten::mm", [[64, 64], [64, 64 + each]], HALF[:2], ("nvjet", (20 + each) * US), start=at)
+        for each, at in enumerate(range(0, 70 * 100 * US, 100 * US))
+    ]
+    trace = traced(tmp_path, testing.step_mark(3, 0, 7000 * US), *(event for made in products for event in made)).trace
+    points = roofline.of_window(Capture(last=0), trace)["points"]
+    assert points["ms"] == pytest.approx([(89 - place) / 1000 for place in range(60)])
 
 
 def test_on_a_terminal_operators_come_by_what_they_had_a_device_do(tmp_path, capsys):
