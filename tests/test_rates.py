@@ -245,10 +245,11 @@ def test_what_was_measured_comes_before_the_datasheet_and_what_was_not_stays(tmp
     products = (HALF[:2], "nvjet_hsh"), (["float"] * 2, "ampere_sgemm")
     half, single = (limit(tmp_path, *product, H100) for product in products)
     sheet = DATASHEETS[H100["name"]]
-    measured(tmp_path, **{H100["name"]: ({"bfloat16": sheet.tflops["bfloat16"] / 4}, sheet.gb_per_s)})
+    measured(tmp_path, **{H100["name"]: ({"bfloat16": sheet.tflops["bfloat16"] / 4}, 2000.0)})
     assert [limit(tmp_path, *product, H100) for product in products] == pytest.approx([4 * half, single])
     found = traced(tmp_path, *called(1, "aten::mm", PRODUCT, HALF[:2], ("nvjet_hsh", 200 * US)))
-    assert peaks.of_trace(found.trace).source == "measured"
+    known = peaks.of_trace(found.trace)
+    assert (known.gb_per_s, known.source) == (2000.0, "measured")
 
 
 def test_the_part_of_a_device_has_only_what_was_measured_on_such_a_part(tmp_path):
@@ -256,6 +257,7 @@ def test_the_part_of_a_device_has_only_what_was_measured_on_such_a_part(tmp_path
     measured(tmp_path, **{H100["name"]: ({"bfloat16": 500.0}, 2000.0)})
     assert limit(tmp_path, *product, part) is None
     measured(tmp_path, **{f"{H100['name']}, 16 multiprocessors": ({"bfloat16": 50.0}, 400.0)})
+    assert not peaks.is_partial(traced(tmp_path, kernel(1, 0, 5), device=part).trace)
     assert limit(tmp_path, *product, part) > 0
     assert limit(tmp_path, ["float"] * 2, "ampere_sgemm", part) is None
     assert limit(tmp_path, *product, H100) == pytest.approx(limit(tmp_path, *product, part) * 50 / 989.5, rel=1e-2)
@@ -399,11 +401,15 @@ def test_what_takes_less_than_a_twentieth_of_all_work_is_in_no_sentence(tmp_path
 
 
 def test_the_roofline_has_what_computes_and_moves_below_the_peaks_of_its_types(tmp_path):
-    """An operator at its limit lies on the roof; what has no peaks, no shapes or no device's times has no roof."""
+    """An operator at its limit lies on the roof; what has no peaks, no shapes or no device's times has no roof.
+
+    Nor has a type in which nothing ran, as what is captured into a graph.
+    """
     half = called(1, "aten::mm", PRODUCT, HALF[:2], ("nvjet_hsh", 200 * US))
     single = called(3, "aten::mm", [[64, 64]] * 2, ["float"] * 2, ("ampere_sgemm", 900 * US), start=600 * US)
     moved = called(5, "aten::add", [[1 << 26]] * 2 + [[]], [*HALF[:2], "Scalar"], ("add", 150 * US), start=2400 * US)
-    trace = traced(tmp_path, testing.step_mark(3, 0, 4000 * US), *half, *single, *moved).trace
+    captured = called(7, "aten::mm", PRODUCT, ["double"] * 2, start=3000 * US)
+    trace = traced(tmp_path, testing.step_mark(3, 0, 4000 * US), *half, *single, *moved, *captured).trace
     found = roofline.of_window(Capture(last=0), trace)
     sheet = DATASHEETS["NVIDIA H100 80GB HBM3"]
     assert found["roofs"] == {name: sheet.tflops[name] for name in ("float32", "bfloat16")}
