@@ -182,12 +182,12 @@ def _host(trace: Trace, chosen: MarkedSteps, by_thread: dict[int, Moments], fram
         keys.append(_with_part(moments, begin, frames.keys(np.where(owner >= 0, owner + first, -1))))
         lengths.append(length)
         calls.append(np.zeros(len(length), np.int64))
-        numbers.append(steps.step_of(chosen, begin))
+        numbers.append(step_marks.step_of(chosen, begin))
         operators = np.flatnonzero((frames.operator[first:last] == np.arange(first, last)) & _covered(within, start))
         keys.append(_with_part(moments, start[operators], frames.keys(operators + first)))
         lengths.append(np.zeros(len(operators), np.int64))
         calls.append(np.ones(len(operators), np.int64))
-        numbers.append(steps.step_of(chosen, start[operators]))
+        numbers.append(step_marks.step_of(chosen, start[operators]))
     distinct, sums = _summed(keys, numbers, calls, lengths)
     return _cells((frames.where(part, rest) for part, *rest in distinct.tolist()), sums)
 
@@ -315,7 +315,7 @@ def _device(trace: Trace, chosen: MarkedSteps, by_thread: dict[int, Moments], fr
     begins = _covered(intervals.union(chosen.start, chosen.end), trace.start[rows])
     table = np.concatenate([keys, kind[:, None], trace.name[rows][:, None]], axis=1).astype(np.int64)
     # what began before the first step ran in it as well
-    number = steps.step_of(chosen, np.maximum(trace.start[rows], chosen.start.min(initial=np.iinfo(np.int64).max)))
+    number = step_marks.step_of(chosen, np.maximum(trace.start[rows], chosen.start.min(initial=np.iinfo(np.int64).max)))
     distinct, sums = _summed([table], [number], [begins.astype(np.int64)], [spent])
     wheres = [
         frames.where(part, rest, device.CLASSES[what], json_values.text(trace.names[name], _NAME))
