@@ -135,6 +135,8 @@ def _recorder() -> tuple[State, str]:
 
 
 def _devices() -> tuple[State, str]:
+    from perfhooks.run.power import limit_of
+
     torch = _imported()
     names = sorted(activity.name for activity in torch.profiler.supported_activities())
     accelerator = getattr(torch, "accelerator", None)
@@ -145,6 +147,9 @@ def _devices() -> tuple[State, str]:
     text = f"torch can record {', '.join(names)}; " + (
         f"{working} works here" if working else "no accelerator works here"
     )
+    limit = limit_of(torch.cuda.get_device_name(0)) if torch.cuda.is_available() else None
+    if limit is not None and limit.is_lowered:
+        return "note", f"{text}; its power is limited to {limit}: it cannot hold the peaks of its datasheet"
     return ("ok" if working else "note"), text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -11,12 +12,14 @@ import perfhooks.trace
 from perfhooks import handlers, report
 from perfhooks.guard import logger
 from perfhooks.handlers.permit import Permit
-from perfhooks.run import steps
+from perfhooks.run import power, steps
 from perfhooks.run.folder import Run
 from perfhooks.run.layout import PAGE, lock
+from perfhooks.run.liveness import boot
 from perfhooks.run.locking import locked
 from perfhooks.run.reading import check_plain
 from perfhooks.run.timeline import in_timeline
+from perfhooks.trace.limits import peaks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,6 +107,9 @@ def _finish(place: Place, capture: Capture, run: Run, permit: Permit) -> Capture
     if capture.installation is not None:
         capture = replace(capture, owners=capture.installation.owners(trace))
     capture = replace(capture, cost=_cost(capture, len(trace), run.timeline(place.rank)))
+    if trace.is_device_traced and (capture.node, capture.boot) == (platform.node(), boot()):
+        limit = power.limit_of(peaks.device(trace)[0])
+        capture = replace(capture, circumstances=replace(capture.circumstances, power=limit))
     artifacts: list[str] = []
     notes = [*capture.notes, *_doubts(capture.tables(trace).checks)]
     unwritten: OSError | None = None

@@ -39,7 +39,15 @@ def sentences(capture: Capture, trace: Trace) -> list[str]:
     tables = capture.tables(trace)
     if capture.explains and not trace.is_device_traced:
         return []  # stacks make calls long
-    return [*_fastest(tables.operators(("shapes",)), trace), *([] if capture.explains else _used(tables.steps, trace))]
+    said = [*_fastest(tables.operators(("shapes",)), trace), *([] if capture.explains else _used(tables.steps, trace))]
+    return [*said, *(_capped(capture, trace) if said else ())]
+
+
+def _capped(capture: Capture, trace: Trace) -> Iterator[str]:
+    """What was measured was measured under some limit, which the file of peaks says."""
+    limit = capture.circumstances.power
+    if limit is not None and limit.is_lowered and peaks.is_of_datasheet(trace):
+        yield f"The power of the device is limited to {limit}: it cannot hold the peaks of its datasheet."
 
 
 def _fastest(table: pl.DataFrame, trace: Trace) -> Iterator[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from perfhooks import words
+from perfhooks.run.power import PowerLimit  # noqa: TC001 -- msgspec reads the annotation of a dataclass, too
 
 BUSY: Final = 0.05
 """From this share of its time on, that the thread which steps waited for a processor is said: on a machine with nothing
@@ -78,6 +79,8 @@ class Circumstances:
     """The DataLoader that most of the steps were fed by."""
     framework: str = ""
     """Whose face recorded it, as its messages call it: ``the Trainer``; empty for a loop of the user's own."""
+    power: PowerLimit | None = None
+    """How much power its device may take, asked when the files of the window were made."""
     is_launched: bool = False
     """Whether ``perfhooks run`` began the recording."""
 

@@ -12,6 +12,7 @@ import msgspec
 from perfhooks.command.actions import output
 from perfhooks.errors import PerfhooksError
 from perfhooks.run.circumstances import processor
+from perfhooks.run.power import limit_of
 from perfhooks.trace.limits import peaks
 from perfhooks.trace.limits.datasheets import Peaks
 
@@ -56,7 +57,7 @@ def measure() -> Iterator[str]:
         yield f"{kind}: {speed:.4g} TFLOP/s"
     copied = _copy(torch, device)
     yield f"copy: {copied:.4g} GB/s"
-    source = f"measured {dt.datetime.now(dt.timezone.utc):%Y-%m-%d}"
+    source = f"measured {dt.datetime.now(dt.timezone.utc):%Y-%m-%d}{_capped(torch, device)}"
     path = peaks.file()
     kept = peaks.read(path) | {name: Peaks(tflops=found, gb_per_s=copied, source=source)}
     with contextlib.suppress(OSError):  # writing says why
@@ -70,6 +71,11 @@ def _name(torch: Any, device: str) -> str:
         return processor(torch.get_num_threads())
     units = torch.cuda.get_device_properties(0).multi_processor_count
     return peaks.measured_as(torch.cuda.get_device_name(0), units)
+
+
+def _capped(torch: Any, device: str) -> str:
+    limit = None if device == "cpu" else limit_of(torch.cuda.get_device_name(0))
+    return "" if limit is None or not limit.is_lowered else f", power limited to {limit}"
 
 
 def _product(torch: Any, device: str, kind: str) -> float | None:

@@ -36,6 +36,12 @@ def of_trace(trace: Trace) -> Peaks | None:
     return replace(sheet, tflops=sheet.tflops | measured.tflops, gb_per_s=measured.gb_per_s, source=measured.source)
 
 
+def is_of_datasheet(trace: Trace) -> bool:
+    """Whether the peaks of a trace are those of a datasheet, and were not measured."""
+    known = of_trace(trace)
+    return known is not None and known is DATASHEETS.get(device(trace)[0])
+
+
 def device(trace: Trace) -> tuple[str, int | None]:
     """The name of what a trace was recorded on, and its multiprocessors; empty where the trace does not say.
 
