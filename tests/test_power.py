@@ -13,9 +13,9 @@ from perfhooks import testing
 from perfhooks.finishing.finish import finish
 from perfhooks.report import limits_said
 from perfhooks.run.capture import Capture, Place
-from perfhooks.run.circumstances import Circumstances
+from perfhooks.run.circumstances import Circumstances, PowerLimit
 from perfhooks.run.liveness import boot
-from perfhooks.run.power import PowerLimit, limit_of
+from perfhooks.run.power import limit_of
 from perfhooks.run.publishing import publish_json
 from perfhooks.trace import read
 
@@ -95,8 +95,8 @@ def test_a_power_cap_is_noted_where_the_window_was_recorded_and_said_beside_the_
     publish_json(tmp_path / "run.json", {"format": 1, "world_size": 1})
     place = Place(tmp_path / "train-000000-000000", 0)
     where = {"node": platform.node(), "boot": "another" if elsewhere else boot()}
-    steps = {"first": 0, "last": 0, "reached": 1}
-    place.save(Capture(rank=0, stage="train", state="spooled", token="a1", **where, **steps))
+    made = {"first": 0, "last": 0, "reached": 1, "token": "a1"}
+    place.save(Capture(rank=0, stage="train", state="spooled", **where, **made))
     product(place.saved_trace("a1"))
     finish(place)
     found = place.load()

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from perfhooks import words
-from perfhooks.run.power import PowerLimit  # noqa: TC001 -- msgspec reads the annotation of a dataclass, too
 
 BUSY: Final = 0.05
 """From this share of its time on, that the thread which steps waited for a processor is said: on a machine with nothing
@@ -51,6 +50,25 @@ class Loader:
             prefetch_factor=_if_is(int, getattr(iterator, "_prefetch_factor", None)),
             batch_sampler="" if sampler is None or own else type(sampler).__name__,
         )
+
+
+@dataclass(frozen=True)
+class PowerLimit:
+    """How much power a device may take at most."""
+
+    watts: float
+    """As it is set, or as the machine can supply: the least of its limits."""
+    default_watts: float
+    """As it was delivered."""
+
+    @property
+    def is_lowered(self) -> bool:
+        """Whether it may take less than it was made for."""
+        return self.watts < self.default_watts
+
+    def __str__(self) -> str:
+        """For people: ``500 W, 700 W by default``."""
+        return f"{self.watts:g} W, {self.default_watts:g} W by default"
 
 
 def _if_is(kind: type, value: Any) -> Any:

@@ -5,27 +5,9 @@ from __future__ import annotations
 import contextlib
 import importlib
 import warnings
-from dataclasses import dataclass
 from typing import Any
 
-
-@dataclass(frozen=True)
-class PowerLimit:
-    """What a device may take at most."""
-
-    watts: float
-    """As it is set, or as the machine can supply: the least of its limits."""
-    default_watts: float
-    """As it was delivered."""
-
-    @property
-    def is_lowered(self) -> bool:
-        """Whether it may take less than it was made for."""
-        return self.watts < self.default_watts
-
-    def __str__(self) -> str:
-        """For people: ``500 W, 700 W by default``."""
-        return f"{self.watts:g} W, {self.default_watts:g} W by default"
+from perfhooks.run.circumstances import PowerLimit
 
 
 def limit_of(name: str) -> PowerLimit | None:
