@@ -9,7 +9,7 @@ import pytest
 
 from perfhooks import findings, labels, report, testing
 from perfhooks.command.actions import show
-from perfhooks.report import markdown, run_data, window_data
+from perfhooks.report import limits_said, markdown, run_data, window_data
 from perfhooks.report.data import Share
 from perfhooks.run.capture import Capture
 from perfhooks.trace import counters, read
@@ -121,3 +121,27 @@ def test_that_clocks_were_held_is_said_where_the_numbers_of_the_window_begin(tmp
     assert report.headlines(tmp_path / "report.html")[0].startswith(f"1. {found.title}")
     line = Capture(headline="steps 1-2: 10 ms each", last=2, notes=(labels.CLOCKS_LOCKED,)).line
     assert line == "the clocks of the device were held to sample counters; steps 1-2: 10 ms each"
+
+
+def active(*values, name, gpu=0, every=5):
+    """A sample every so many milliseconds of both steps."""
+    return [
+        sample((10 + every * at) * MS, value, name=name, pid=f"GPU {gpu} Counters") for at, value in enumerate(values)
+    ]
+
+
+def test_what_was_sampled_of_the_device_stands_beside_what_was_computed_of_it(tmp_path):
+    """Over all steps, of both devices; what misses a part of a step, or is no share of the device, is not said."""
+    events = [
+        *active(80, 60, 20, 40, name="SM Active (%)"),
+        *active(40, 40, 40, 40, name="SM Active (%)", gpu=1),
+        *active(30, 30, 10, 10, name="DRAM BW (%)"),
+        *active(300, 300, 300, 300, name="Power (W)"),
+        testing.launch(1, 10 * MS, 11 * MS),
+        testing.kernel(1, 11 * MS, 12 * MS),
+    ]
+    said = ["Sampled by the device in the same steps, of their whole time: SM active 45%, DRAM 20%."]
+    assert limits_said.sentences(WHOLE, written(tmp_path, *events)) == said
+    assert limits_said.sentences(Capture(last=2, request="explanation"), written(tmp_path, *events)) == []
+    short = active(80, 60, name="SM Active (%)")
+    assert limits_said.sentences(WHOLE, written(tmp_path, *short)) == []

@@ -11,12 +11,14 @@ from perfhooks.trace.limits import peaks
 from perfhooks.trace.names import operators, step_kinds
 from perfhooks.trace.nesting import device
 from perfhooks.trace.nesting.intervals import MS
+from perfhooks.trace.tables import counters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from perfhooks.run.capture import Capture
     from perfhooks.trace import Trace
+    from perfhooks.trace.window import Tables
 
 _NAMED: Final = 4
 _WORTH: Final = 0.05
@@ -27,7 +29,7 @@ _LARGE: Final = 1000
 
 
 def sentences(capture: Capture, trace: Trace) -> list[str]:
-    """Say how fast the operators were that took most time, and what that is of the device; nothing without shapes.
+    """Say how fast the operators were that took most time, and what that is of the device; little without shapes.
 
     For instance ``_softmax at 787 GB/s (23% of its limit), bmm at 50.8 to 66.5 TFLOP/s (24 to 32%), addmm at 498 to 746
     TFLOP/s (50 to 75%).``
@@ -39,7 +41,7 @@ def sentences(capture: Capture, trace: Trace) -> list[str]:
     tables = capture.tables(trace)
     if capture.explains and not trace.is_device_traced:
         return []  # stacks make calls long
-    said = [*_fastest(tables.operators(("shapes",)), trace), *([] if capture.explains else _used(tables.steps, trace))]
+    said = [*_fastest(tables.operators(("shapes",)), trace), *([] if capture.explains else _used(tables, trace))]
     return [*said, *(_capped(capture, trace) if said else ())]
 
 
@@ -82,8 +84,16 @@ def _range(values: list[float], written: Callable[[float], str]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _used(steps: pl.DataFrame, trace: Trace) -> Iterator[str]:
-    usual = steps.filter(pl.Series(step_kinds.usual(steps), dtype=pl.Boolean))
+def _used(tables: Tables, trace: Trace) -> Iterator[str]:
+    usual = tables.steps.filter(pl.Series(step_kinds.usual(tables.steps), dtype=pl.Boolean))
+    yield from _computed(usual, trace)
+    sampled = counters.activity(tables.counters, usual["step"])
+    if sampled:
+        shares = ", ".join(f"{name} {words.share(share / 100)}" for name, share in sampled.items())
+        yield f"Sampled by the device in the same steps, of their whole time: {shares}."
+
+
+def _computed(usual: pl.DataFrame, trace: Trace) -> Iterator[str]:
     mfu, hfu, known = (usual[name].mean() for name in ("mfu_percent", "hfu_percent", "known_percent"))
     limits = peaks.of_trace(trace)
     if peaks.is_partial(trace):

@@ -25,6 +25,9 @@ _UNIT: Final = re.compile(r"\s*\(([^()]{1,12})\)$")
 _ENOUGH: Final = 0.999
 """Of a step that samples cover: what is left may be a sample that came a little late."""
 
+ACTIVITY: Final = {"SM Active (%)": "SM active", "DRAM BW (%)": "DRAM", "HBM BW (%)": "DRAM"}
+"""What torch's next recorder calls its samples of how much of a device worked, in percent of what it can."""
+
 _SCHEMA: Final = {
     **dict.fromkeys(("counter", "unit"), pl.String),
     **dict.fromkeys(("device", "step"), pl.Int64),
@@ -138,6 +141,28 @@ def by_kernel(trace: Trace) -> pl.DataFrame:
     if not rows:
         return pl.DataFrame(schema=_SCHEMA)
     return pl.concat(rows).sort("counter", "device", "integral", descending=[False, False, True], nulls_last=True)
+
+
+def activity(found: pl.DataFrame, steps: pl.Series) -> dict[str, float]:
+    """How much of the devices worked in some steps, as sampled: percent of the time and of all of them, by `ACTIVITY`.
+
+    Args:
+        found: what `table` says.
+        steps: their numbers; null for a recording without steps.
+
+    Returns:
+        What was sampled throughout all of these steps, on each device that was sampled at all.
+    """
+    is_wanted = pl.col("step").fill_null(-1).is_in(steps.fill_null(-1).implode())
+    wanted = found.filter(pl.col("counter").is_in([*ACTIVITY]), is_wanted)
+    told = {}
+    for (counter,), rows in wanted.group_by("counter", maintain_order=True):
+        samples = rows.drop_nulls("integral")
+        if samples.height == rows["device"].n_unique() * len(steps):
+            told[ACTIVITY[str(counter)]] = float((samples["mean"] * samples["covered_ms"]).sum()) / float(
+                samples["covered_ms"].sum()
+            )
+    return told
 
 
 def over_time(trace: Trace, counting: Flags, points: int) -> OverTime:
