@@ -42,7 +42,7 @@ def test_a_device_that_works_for_a_part_of_the_step_is_busy_for_that_part():
 def test_a_row_that_is_no_step_is_not_called_one():
     table = pl.DataFrame({"step": [0], "wall_ms": [5000.0]})
     table = table.with_columns(pl.lit(0.0).alias(f"{part}_ms") for part in labels.PARTS)
-    assert headline(table, without_steps=True) == "from start to stop, without steps: 5 s"
+    assert headline(table, unmarked="the whole recording") == "the whole recording: 5 s"
     assert Capture(first=4, last=None, reached=4).is_without_steps
     assert not Capture(first=4, last=None, reached=5).is_without_steps
     assert not Capture(first=4, last=4, reached=4).is_without_steps

@@ -11,6 +11,7 @@ from perfhooks.findings.evidence import most
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import device_work, runtime_calls
 from perfhooks.trace.nesting import device, intervals
+from perfhooks.trace.tables import device_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,8 +36,8 @@ _WAITS_FOR_ITSELF: Final = (
     "touches memory first: keep the buffer from step to step."
 )
 _WAITS_FOR_OTHERS: Final = (
-    "The call waits for what was launched before it, and the device paused meanwhile: it waited for something that "
-    "this recording does not show, as work launched before the window, another process on the device, or another rank. "
+    "The call waits for what was launched before it, of which nothing ran: the device was at something that this "
+    "recording does not show, as work launched before the window, another process on the device, or another rank. "
     "A copy into pinned memory that does not wait lets the host go on; the pause stays. Record a few steps more, and "
     "all processes of the device, to see what it is."
 )
@@ -86,9 +87,10 @@ def held_by_copies(seen: Evidence) -> Iterator[Finding]:
     """Calls that copy hold the host for 1% of the step or more, while no kernel runs.
 
     Source: `evidence.NOTABLE`; calls longer than `SLOW_NS` on threads that launch kernels, less the moments in which a
-    kernel ran and those of `blocking_copies`. Three things do that: a copy from or to memory that is not pinned, for
+    kernel or what others asked for ran, the gaps between these (`device_time.LATENCY_NS`) and those of
+    `blocking_copies`. Three things do that: a copy from or to memory that is not pinned, for
     which the call waits; a call behind which no device works at all, as it makes room or takes pages first; and a
-    device that pauses though work was launched before the call, for which the call waits first.
+    device that does no recorded work though some was launched before the call, for which the call waits first.
 
     Measured: never; it is worth trying.
     """
@@ -96,20 +98,26 @@ def held_by_copies(seen: Evidence) -> Iterator[Finding]:
     if not trace.is_device_traced:
         return
     calls = _slow_calls(seen)
-    working = intervals.of_slices(trace, trace.rows(Kind.KERNEL))
+    others = trace.device_rows[(trace.kind[trace.device_rows] == Kind.KERNEL) | ~np.isin(trace.launches, calls)]
+    working = intervals.union(trace.start[others], trace.end[others] + device_time.LATENCY_NS)
     held = intervals.subtract(seen.spans(calls), intervals.joined(working, seen.spans(_unpinned(seen))))
     spent, queued = seen.per_step(held), seen.per_step(intervals.intersect(held, _queued(seen, calls)))
     if not seen.is_worth(spent):
         return
     idle = seen.per_step(intervals.subtract(held, seen.busy))
+    is_for_others = queued > spent / 2
     yield from seen.finding(
         "held-by-copies",
         spent,
-        title=f"Calls that copy hold the host for {words.ms(spent)} of a {seen.unit} while no kernel runs.",
+        title=(
+            f"Calls that copy wait {words.ms(spent)} of a {seen.unit} for something that was not recorded."
+            if is_for_others
+            else f"Calls that copy hold the host for {words.ms(spent)} of a {seen.unit} while no kernel runs."
+        ),
         estimate="Worth trying: the time for which these calls took and no kernel ran.",
         evidence=[
             f"{seen.often(calls)} such calls in a {seen.unit}, {words.ms(seen.per_step(seen.spans(calls)))} together",
-            f"for {words.ms(idle)} of it no device worked at all, not even at the copy",
+            f"for {words.ms(idle)} of it no work of a device was recorded, not even the copy",
             *(
                 [f"for {words.ms(queued)} of it work that was launched before the call was still to be done"]
                 if queued
@@ -118,7 +126,7 @@ def held_by_copies(seen: Evidence) -> Iterator[Finding]:
             *_what_was_copied(seen, calls),
             *(seen.by_line(calls) or seen.by_name(calls)),
         ],
-        advice=_WAITS_FOR_OTHERS if queued > spent / 2 else _WAITS_FOR_ITSELF,
+        advice=_WAITS_FOR_OTHERS if is_for_others else _WAITS_FOR_ITSELF,
         code="buffer = torch.empty(shape, pin_memory=True)   # once\nbuffer.copy_(result, non_blocking=True)",
         of=held,
     )

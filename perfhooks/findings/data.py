@@ -77,7 +77,7 @@ def waiting_for_data(seen: Evidence) -> Iterator[Finding]:
         *([_of_timeline(seen)] if is_unrecorded else []),
         f"data_ms is {words.ms(seen.mean('data_ms'))} of {words.ms(seen.mean('wall_ms'))}, the mean of {seen.numbers}",
         *([f"the longest wait is {words.ms(slowest['data_ms'][0])}, in step {number}"] if number is not None else []),
-        *(["the batches are made in the training process"] if single else []),
+        *(["the batches are made in the process that waits for them"] if single else []),
         *(["the batches come from worker processes, which are too slow or too few"] if workers else []),
         *_loader(seen),
     ]

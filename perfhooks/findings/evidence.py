@@ -15,7 +15,7 @@ from perfhooks.findings.finding import Finding
 from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.names import step_kinds, whose
 from perfhooks.trace.names.whose import Origin
-from perfhooks.trace.nesting import device, intervals, parts
+from perfhooks.trace.nesting import device, intervals, parts, starts
 from perfhooks.trace.nesting.grouping import groups
 from perfhooks.trace.nesting.step_marks import MarkedSteps, step_of
 from perfhooks.trace.tables import device_time, gaps, idle, step_columns
@@ -283,13 +283,14 @@ class Evidence:
 
     @cached_property
     def unnamed(self) -> Intervals:
-        """The moments of the steps in which nothing that has a name ran: no part of the step, no operator, no device.
+        """The moments of the steps in which nothing that has a name ran: no part, start, operator or device.
 
         That is the column ``other_ms``, less operators and what a device did then: they say what the step is spent on.
         """
         ops = self.trace.rows(Kind.OP)
         operators = self.spans(ops[self.trace.thread[ops] == self.thread])
-        named = intervals.joined(*parts.of_thread(self.trace, self.thread).values(), operators)
+        parts_of_it = (*parts.of_thread(self.trace, self.thread).values(), *starts.spent(self.trace).values())
+        named = intervals.joined(*parts_of_it, operators)
         return intervals.subtract(intervals.subtract(self.windows, named), self.busy)
 
     @property
@@ -297,6 +298,11 @@ class Evidence:
         """The share of the steps' time of which is known what it was spent on."""
         whole = intervals.total(self.windows)
         return 1 - intervals.total(self.unnamed) / whole if whole else 1.0
+
+    @cached_property
+    def learns(self) -> bool:
+        """Whether gradients are computed or an optimizer steps: else advice about these is none."""
+        return self.mean("backward_ms") > 0 or self.mean("optimizer_ms") > 0
 
     # --- slices and tables ---
 

@@ -89,6 +89,7 @@ SAID: Final[Mapping[str, Mapping[str, str]]] = {
         LIGHTNING: "trainer.fit(torch.compile(model), ...)",
         MMENGINE: "compile = True   # in the configuration, or Runner(..., cfg=dict(compile=True))",
     },
+    "one graph": {TORCH: 'model = torch.compile(model, mode="reduce-overhead")'},
     "fewer launches": {
         TORCH: (
             'model = torch.compile(model, mode="reduce-overhead")\noptimizer = torch.optim.AdamW(params, fused=True)'

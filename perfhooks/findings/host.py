@@ -53,15 +53,28 @@ _BY_ITSELF: Final = tuple(cause for cause in SLOW if cause != device_time.NOTHIN
 
 _LAUNCHES: Final = (
     "Make fewer and larger launches. torch.compile fuses small kernels, and in mode reduce-overhead replays "
-    "them as one CUDA graph; a fused optimizer updates all parameters in a few kernels; a larger batch gives "
-    "each launch more to do. If Python itself is slow, the flame graph shows where."
+    "them as one CUDA graph; {}a larger batch gives each launch more to do. If Python itself is slow, the flame graph "
+    "shows where."
 )
+_FUSED: Final = "a fused optimizer updates all parameters in a few kernels; "
 _REPLAYS: Final = (
     "Graphs are replayed already; what is slow is what the host does between replays. Prepare the next inputs while "
     "the device works on this replay, in buffers that stay, and read results one step later; take into the graph what "
     "is launched around it."
 )
 _AHEAD: Final = "inputs.copy_(following, non_blocking=True)   # pinned; while the replay before it runs\ngraph.replay()"
+_OF_THE_HOST: Final = (
+    "Between two works of the device the host does something long that gives it none: preprocessing, logging, "
+    "reading or writing files. Move it to a loader's worker or a thread, do it less often, or do it while the "
+    "device works on what was launched before."
+)
+_ASIDE: Final = "executor.submit(log, values)   # concurrent.futures.ThreadPoolExecutor(1), made before the loop"
+_OF_OPERATORS: Final = (
+    "Between two works of the device the host runs operators of torch that give it none: hundreds of views, slices and "
+    "checks, where lists of tensors are flattened, cut up or updated, or operators on the CPU. Do it once and keep the "
+    "result, or do it less often: DistributedDataParallel, for one, sends all buffers before each forward pass unless "
+    "broadcast_buffers=False. Where one operator takes long, it computes on the CPU, or prepares itself the first time."
+)
 _STACKS: Final = (
     "stacks were recorded, for which the recorder works at every call of Python: without them less of this remains"
 )
@@ -102,11 +115,11 @@ def host_bound(seen: Evidence) -> Iterator[Finding]:
             f"{launches:.0f} launches in {words.ms(wall)}, one every {words.ms(wall / max(launches, 1))}",
             f"the device works for {words.ms(busy)}; it idles for",
             *_by_cause(seen, SLOW, short),
-            *most(seen.idle_sources(*SLOW, among=short)),
+            *most([each for each in seen.idle_sources(*SLOW, among=short) if each[0] not in device_time.CAUSES]),
             *([_STACKS] if seen.trace.rows(Kind.PYTHON).size and not seen.recording_ms else []),
         ],
-        advice=_REPLAYS if replays else _LAUNCHES,
-        code=_AHEAD if replays else seen.said("fewer launches"),
+        advice=_REPLAYS if replays else _LAUNCHES.format(_FUSED if seen.learns else ""),
+        code=_AHEAD if replays else seen.said("fewer launches" if seen.learns else "one graph"),
     )
 
 
@@ -147,7 +160,8 @@ def synchronisation(seen: Evidence) -> Iterator[Finding]:
         ],
         advice=(
             "Reading a value on the host (item(), cpu(), nonzero(), a condition on a tensor, printing a loss) makes it "
-            "wait until the device has done everything before. Keep such values on the device, add them up there, and "
+            "wait until the device has done everything before, and so does torch.cuda.synchronize(), which only "
+            "measuring needs. Keep such values on the device, add them up there, and "
             "read them once every many steps; make masks with torch.where instead of indices. To find the rest, "
             'torch.cuda.set_sync_debug_mode("warn").'
         ),
@@ -171,6 +185,7 @@ def device_pauses(seen: Evidence) -> Iterator[Finding]:
     spent = seen.per_step(pauses)
     if seen.share(spent) < PAUSES:
         return
+    is_in_operators = 2 * seen.per_step(seen.idle_for(device_time.OPERATORS, among=long)) > spent
     holder = idle.holder(seen.trace, seen.idle_stretches(*_BY_ITSELF, among=long), seen.tables.owners)
     inside = [f"{holder[0]}: {words.ms(holder[1] * intervals.MS / seen.count)} of it"] if holder else []
     yield from seen.finding(
@@ -185,12 +200,8 @@ def device_pauses(seen: Evidence) -> Iterator[Finding]:
             *_by_cause(seen, _BY_ITSELF, long),
             *most(seen.idle_sources(*_BY_ITSELF, among=long), 4),
         ],
-        advice=(
-            "Between two works of the device the host does something long that gives it none: preprocessing, logging, "
-            "reading or writing files. Move it to a loader's worker or a thread, do it less often, or do it while the "
-            "device works on what was launched before."
-        ),
-        code="executor.submit(log, values)   # concurrent.futures.ThreadPoolExecutor(1), made before the loop",
+        advice=_OF_OPERATORS if is_in_operators else _OF_THE_HOST,
+        code="" if is_in_operators else _ASIDE,
         of=pauses,
         is_wait=True,
     )

@@ -48,6 +48,8 @@ TENSOR_CORES: Final = 7
 TF32: Final = 8
 """The compute capability from which tensor cores take float32 as TF32 (Ampere)."""
 
+_SOME: Final = 0.1
+"""Of the time of products: a kind of them that takes less is not named."""
 _COMPILED: Final = rf"{work_kinds.TRITON}|{ranges.COMPILED}"
 _FUSABLE_KINDS: Final = (categories.ELEMENTWISE, categories.REDUCTION, categories.COPIES)
 _FUSABLE_OF_TORCH: Final = (categories.INDEXING, categories.QUANTISATION)
@@ -87,7 +89,9 @@ def float32_products(seen: Evidence) -> Iterator[Finding]:
     yield from seen.finding(
         "float32-products",
         gain,
-        title=f"GEMMs in float32 take {words.ms(spent)} in a {seen.unit} while the tensor cores idle.",
+        title=(
+            f"{_products(seen, rows)} in float32 take {words.ms(spent)} in a {seen.unit} while the tensor cores idle."
+        ),
         estimate=(
             f"Half of the time of these kernels (a careful figure for {'TF32' if has_tf32 else 'float16'}), and no "
             "more "
@@ -99,7 +103,7 @@ def float32_products(seen: Evidence) -> Iterator[Finding]:
             *seen.by_name(rows),
         ],
         advice=(
-            "Let float32 GEMMs run as TF32: the tensor cores take them with the range of float32 and 10 bits of "
+            "Let float32 products run as TF32: the tensor cores take them with the range of float32 and 10 bits of "
             "mantissa, which training hardly ever notices. Mixed precision goes further, and halves memory."
             if has_tf32
             else "Train with automatic mixed precision: GEMMs run in float16 on the tensor cores, and a gradient "
@@ -107,6 +111,14 @@ def float32_products(seen: Evidence) -> Iterator[Finding]:
         ),
         code=seen.said("tf32") if has_tf32 else seen.said("float16"),
     )
+
+
+def _products(seen: Evidence, rows: Ints) -> str:
+    """What some kernels multiply for: convolutions are GEMMs as well."""
+    trace = seen.trace
+    convolve = categories.of_work(trace)[np.searchsorted(trace.device_rows, rows)] == categories.CONVOLUTION
+    share = seen.device_ms(rows[convolve]) / seen.device_ms(rows)
+    return "GEMMs" if share < _SOME else "Convolutions" if share > 1 - _SOME else "Convolutions and GEMMs"
 
 
 def float64_products(seen: Evidence) -> Iterator[Finding]:
@@ -419,16 +431,19 @@ def fusable_chains(seen: Evidence) -> Iterator[Finding]:
     """Elementwise kernels, reductions and copies in a row take 20% of a step that the device decides, or more.
 
     Source: `FUSABLE`, `BOUND`, `CHAIN`; the categories of `perfhooks.trace.tables.categories`, in the order of each
-    stream. What the optimizer launches does not count. Silent where compiled code runs.
+    stream. What the optimizer launches does not count. Silent where compiled code runs. One kernel for a chain reads
+    and writes no less than the longest of it did, so that one stays.
 
     Measured: never on a device; it is worth trying.
     """
     if seen.share(seen.mean("device_busy_ms")) < BOUND or _is_compiled(seen):
         return
-    rows = _chains(seen)
+    rows, chain = _chains(seen)
     spent = seen.device_ms(rows)
     if seen.share(spent) < FUSABLE:
         return
+    stays = np.zeros(int(chain.max()) + 1)
+    np.maximum.at(stays, chain, seen.lengths(rows))
     kinds = categories.of_work(seen.trace)[np.searchsorted(seen.trace.device_rows, rows)]
     shares = [
         f"{categories.CATEGORIES[kind]} {words.ms(seen.device_ms(rows[kinds == kind]))}"
@@ -437,9 +452,9 @@ def fusable_chains(seen: Evidence) -> Iterator[Finding]:
     ]
     yield from seen.finding(
         "fusable-chains",
-        spent,
+        spent - float(stays.sum()),
         title=f"Chains of small kernels that a compiler would fuse take {words.ms(spent)} of a {seen.unit}.",
-        estimate="Worth trying: of each chain, the time of reading and writing what lies between its kernels is saved.",
+        estimate="Worth trying: all of each chain but its longest kernel, as one kernel has to read and write as well.",
         evidence=[
             f"{seen.often(rows)} such kernels in a {seen.unit}: {', '.join(shares)}",
             f"the device works for {words.share(seen.share(seen.mean('device_busy_ms')))} of the {seen.unit}",
@@ -458,8 +473,8 @@ def _is_compiled(seen: Evidence) -> bool:
     return len(seen.named(_COMPILED, Kind.OP, Kind.ANNOTATION)) > 0 or len(seen.work_named(_COMPILED, Kind.KERNEL)) > 0
 
 
-def _chains(seen: Evidence) -> Ints:
-    """The kernels of the steps that stand next to others of the kind on their stream; slices."""
+def _chains(seen: Evidence) -> tuple[Ints, Ints]:
+    """The kernels of the steps that stand next to others of the kind on their stream, slices; and the chain of each."""
     trace = seen.trace
     work = trace.device_rows  # by stream and start
     kinds = categories.of_work(trace)
@@ -471,5 +486,4 @@ def _chains(seen: Evidence) -> Ints:
     length = np.diff(np.append(edges, len(work)))
     is_chain = fusable & np.repeat(length >= CHAIN, length)
     places = seen.work[is_chain[seen.work]]
-    chained: Ints = work[places]
-    return chained
+    return work[places], np.repeat(np.arange(len(length)), length)[places]

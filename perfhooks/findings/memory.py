@@ -50,7 +50,7 @@ def allocator_churn(seen: Evidence) -> Iterator[Finding]:
     yield from seen.finding(
         "allocator-churn",
         gain,
-        title=f"Every {seen.unit} asks the device for memory anew, for {ms(spent)}.",
+        title=f"The device is asked for memory anew for {ms(spent)} of a {seen.unit}.",
         estimate="The time of these calls in which no device worked.",
         evidence=[
             f"{seen.often(rows)} calls in a {seen.unit}",
@@ -59,8 +59,9 @@ def allocator_churn(seen: Evidence) -> Iterator[Finding]:
         ],
         advice=(
             "Once warm, torch's allocator serves every step from what it holds. It goes back to the device if memory "
-            "is nearly full or fragmented by changing shapes, or if the loop calls torch.cuda.empty_cache(), which "
-            "only makes the next step slower. Let segments grow, keep shapes alike, or use a little less memory."
+            "is nearly full or fragmented by changing shapes, if the loop calls torch.cuda.empty_cache(), which only "
+            "makes the next step slower, or if PYTORCH_NO_CUDA_MEMORY_CACHING turns it off. Let segments grow, keep "
+            "shapes alike, or use a little less memory."
         ),
         code="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True   # in the environment; no empty_cache() in the loop",
         of=seen.spans(rows),

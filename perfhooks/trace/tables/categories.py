@@ -22,10 +22,20 @@ if TYPE_CHECKING:
 
 CATEGORIES: Final = work_kinds.KINDS
 _PLACES: Final = {kind: place for place, kind in enumerate(CATEGORIES)}
-ATTENTION, ELEMENTWISE, REDUCTION, INDEXING, QUANTISATION, COMMUNICATION, COPIES, OPTIMIZER, OTHER = map(
+CONVOLUTION, ATTENTION, ELEMENTWISE, REDUCTION, INDEXING, QUANTISATION, COMMUNICATION, COPIES, OPTIMIZER, OTHER = map(
     _PLACES.__getitem__,
     (
-        *("attention", "elementwise", "reduction", "indexing", "quantisation", "communication", "copies", "optimizer"),
+        *(
+            "convolution",
+            "attention",
+            "elementwise",
+            "reduction",
+            "indexing",
+            "quantisation",
+            "communication",
+            "copies",
+            "optimizer",
+        ),
         "other",
     ),
 )
