@@ -11,10 +11,10 @@ import pytest
 from perfhooks import labels, testing
 from perfhooks.report import window_data
 from perfhooks.report.data import Share
-from perfhooks.report.headline import headline, summary
+from perfhooks.report.headline import headline, of_window, summary
 from perfhooks.run.capture import Capture, Cost
 from perfhooks.run.circumstances import Circumstances
-from perfhooks.testing import annotation, kernel, launch, step_mark
+from perfhooks.testing import annotation, kernel, launch, op, step_mark
 from perfhooks.trace import read
 from perfhooks.trace.tables import steps
 from perfhooks.trace.window import Tables
@@ -159,3 +159,57 @@ def test_the_unrecorded_step_stands_beside_the_recorded_ones_or_before_them(cost
 def test_nothing_is_said_beside_a_recording_without_steps():
     capture = Capture(headline="from start to stop", last=None, cost=Cost(idle_step_ms=1, recorded_step_ms=100))
     assert capture.line == "from start to stop"
+
+
+# --- what a device does ---
+
+
+def headline_of(tmp_path, *events):
+    trace = read(testing.write_trace(tmp_path / "t.json", events))
+    return of_window(Capture(last=0), trace)
+
+
+def test_a_device_that_steps_leave_behind_is_said_to_be(tmp_path):
+    """The host has launched all when the device has hardly begun: these steps are none of the training's."""
+    work = [launch(1, 0, 1 * MS), kernel(1, 1 * MS, 21 * MS), launch(2, 2 * MS, 3 * MS), kernel(2, 21 * MS, 41 * MS)]
+    line = headline_of(tmp_path, step_mark(0, 0, 2 * MS), step_mark(1, 2 * MS, 4 * MS), *work)
+    assert line.startswith("steps 0-1: 2 ms each on the host, 20 ms of work for the device, device busy 75%")
+
+
+def test_a_device_that_only_communicates_is_said_to(tmp_path):
+    """Busy it is all the while, most of it with waiting for other ranks."""
+    reduces = kernel(2, 3 * MS, 10 * MS, name="ncclDevKernel_AllReduce_Sum_f32_RING_LL", stream=20)
+    work = [launch(1, 0, 5_000), kernel(1, 10_000, 3 * MS), launch(2, 10_000, 20_000), reduces]
+    line = headline_of(tmp_path, step_mark(0, 0, 10 * MS), *work)
+    assert line.endswith("device busy 100%, only communicating 70%")
+
+
+def test_a_recording_without_steps_has_a_line_of_its_own(tmp_path):
+    """With what its device did not do before its first work: it was asked at once, and did something else."""
+    work = [launch(1, 0, 1 * MS), kernel(1, 6 * MS, 9 * MS), annotation("execute", 0, 10 * MS)]
+    line = headline_of(tmp_path, *work)
+    assert line.startswith("the whole recording: 10 ms, ")
+    assert line.endswith("device busy 30%, idle 50% though work was launched")
+
+
+def test_work_of_a_device_that_was_not_recorded_is_missed(tmp_path):
+    line = headline_of(tmp_path, step_mark(0, 0, 10 * MS), launch(1, 0, MS), op("aten::mm", 2 * MS, 10 * MS))
+    assert line.endswith("the work of the device was not recorded")
+
+
+def test_labels_of_threads_that_run_beside_the_step_are_no_part_of_it(tmp_path):
+    """Two threads of gloo wait for other ranks, for longer than the step takes together."""
+    waits = [annotation("gloo:all_reduce", 1 * MS, 9 * MS, tid=tid) for tid in (11, 12)]
+    line = headline_of(tmp_path, step_mark(0, 0, 10 * MS), op("aten::mm", 0, 3 * MS), *waits)
+    assert line == "step 0: 10 ms, 70% outside of operators, 30% aten::mm"
+
+
+def test_operators_of_several_threads_are_no_parts_of_one_time(tmp_path):
+    work = [op("aten::mm", 0, 9 * MS, tid=tid) for tid in (11, 12)]
+    assert headline_of(tmp_path, step_mark(0, 0, 10 * MS), *work) == "step 0: 10 ms"
+
+
+def test_compiled_code_has_no_name_that_says_anything(tmp_path):
+    graphs = [annotation(f"## Call CompiledFxGraph f{n} ##", n * 4 * MS, (n * 4 + 3) * MS) for n in (0, 1)]
+    line = headline_of(tmp_path, step_mark(0, 0, 10 * MS), op("aten::mm", 9 * MS, 10 * MS), *graphs)
+    assert line == "step 0: 10 ms, 60% compiled code outside of its operators, 30% outside of operators"

@@ -49,7 +49,7 @@ _FUSIONS: Final = (
     ("elementwise", _FUSED),
 )
 _ROUTES: Final = (
-    r"moe|expert|rout(?:er|ing)|top_?k_?(?:softmax|gating)|(?:grouped|biased)_?top_?k|token_?permut|unpermute"
+    r"moe|expert|rout(?:er|ing)|expand_to_fused|fused_mapping|aux_fi|top_?k_?(?:softmax|gating)|(?:grouped|biased)_?top_?k|token_?permut|unpermute"
 )
 _RECURS: Final = (
     r"mamba|selective_?(?:scan|state)|state_passing|delta_?rule|gated_?delta|(?<![a-z])r?wkv\d?|lightning_attn|linear_attn|"
@@ -102,11 +102,12 @@ KERNELS: Final = (
     Clue("copies", r"(?<![a-z])(?<!index_)copy(?![a-z])", "own"),
     Clue("elementwise", r"rotary|(?<![a-z])rope(?![a-z])|tri[ul]_|arange|_range(?![a-z])|position", "own"),
     Clue("indexing", r"(?<!with_)index(?!ed)|gather|scatter|embedding|_embs?(?![a-z])|_eb_|indices|token_ids", "own"),
+    Clue("indexing", r"alloc_(?:decode|extend)", "own"),  # places for tokens, in SGLang
     Clue("indexing", rf"sparse|dense_representation|permute_\w*(?:data|lengths)|{_INTERPOLATES}", "own"),
     Clue("indexing", r"(?<![a-z_])compute_cuda_kernel", "own"),  # of repeat_interleave
     Clue("copies", r"catarray|\w_copy_kernel|^dma_"),
     Clue("copies", r"copy|mem(?:cpy|set)|(?<!cast_)(?<!and_)transpose|roll_|flip|chunk_cat", "own"),
-    Clue("copies", r"concat|transdata|tensormove", "own"),
+    Clue("copies", r"concat|transdata|tensormove|fill_?buffer", "own"),
     Clue("gemms", r"(?<!fb)gemm|gemv|cijk_|nvjet|xmma|matmul|cublas|rocblas|(?<![a-z])bmm_|dot_kernel|splitkreduce"),
     Clue("gemms", r"(?<!kernel_)cutlass(?!::(?:t?b?float|half|u?int))|marlin|machete|^fc\b"),
     Clue("reduction", r"(?<![a-z])reduce(?:sum|mean|max|min|prod|all|any)?d?(?![a-z])|reduce_?kernel|_kernel_agent"),
