@@ -665,6 +665,67 @@ def test_kernels_that_multiply_float32_on_plain_cores_are_known_by_their_names(n
     assert rules(found_in(tmp_path, steps(name=name), V100)) == ["float32-products"]
 
 
+@pytest.mark.parametrize(
+    ("operator", "said"),
+    [("aten::mm", "GEMMs"), ("aten::cudnn_convolution", "Convolutions")],
+    ids=["mm", "convolution"],
+)
+def test_products_in_float32_are_called_what_they_are(operator, said, tmp_path):
+    """A convolution computes as a GEMM, by kernels that are called so."""
+
+    def plant(made, at):
+        made.events.append(op(operator, at + 30 * US, at + STEP - 20 * US))
+
+    (finding,) = found_in(tmp_path, steps(plant, name="volta_sgemm_64x64_nt"), V100)
+    assert finding.title.startswith(f"{said} in float32 take ")
+
+
+def test_of_a_chain_the_longest_kernel_stays(tmp_path):
+    """Fused, it reads and writes no less; so two kernels of the same length become one of them at best."""
+    (finding,) = found_in(tmp_path, taking(SUM, 3000, pieces=2))
+    assert finding.rule == "fusable-chains"
+    assert (finding.title.split(" take ")[1], finding.concerns_ms) == ("3 ms of a step.", pytest.approx(1.5, rel=0.02))
+
+
+def test_an_inference_is_not_told_to_change_its_optimizer(tmp_path):
+    def updating(made, at):
+        many_launches(made, at)
+        made.events.append(annotation("Optimizer.step#AdamW.step", at + 9 * MS, at + 9500 * US))
+
+    for make, is_training in ((many_launches, False), (updating, True)):
+        (finding,) = (each for each in found_in(tmp_path, made_of(make)) if each.rule == "host-bound")
+        assert ("optimizer" in finding.advice) == ("AdamW" in finding.code) == is_training
+        assert "reduce-overhead" in finding.code
+
+
+def test_pauses_in_operators_are_no_preprocessing(tmp_path):
+    """As where DistributedDataParallel flattens and cuts up all buffers of a model before each forward pass."""
+
+    def plant(made, at):
+        for place in range(60):
+            begin = at + 100 * US + place * 100 * US
+            made.events.append(op("aten::view", begin, begin + 100 * US))
+
+    (finding,) = found_in(tmp_path, steps(plant, begin=6500 * US, waits=False))
+    assert finding.rule == "device-pauses"
+    assert "broadcast_buffers=False" in finding.advice
+    assert "preprocessing" in found_in(tmp_path, steps(preprocessing, begin=6500 * US, waits=False))[0].advice
+
+
+def test_time_of_a_start_has_a_name(tmp_path):
+    """A context is made outside of any operator: that is why the device waits, and no time that nobody can name."""
+
+    def rules_with(call):
+        made = Training()
+        made.call(call, 0, 90 * MS)
+        made.events.append(op("torch::autograd::AccumulateGrad", 90 * MS, 91 * MS))
+        made.work(90 * MS, 91 * MS, 99 * MS)
+        trace = read(testing.write_trace(tmp_path / "t.json", made.events, **A100))
+        return rules(findings.find(Capture(last=0), trace))
+
+    assert rules_with("cudaFree") == ["recorded-start"]
+
+
 def test_what_the_device_saves_is_no_gain_where_the_host_never_waits(tmp_path):
     """Half of the kernels' time could go, and the step would be as long as before."""
     found = rules(found_in(tmp_path, steps(name=PLAIN, kernels=3, begin=7 * MS, waits=False)))
@@ -719,7 +780,7 @@ def test_the_copies_that_hold_the_host_are_named_with_their_line_and_size(tmp_pa
 def test_a_copy_behind_which_no_device_works_holds_the_host_as_well(tmp_path):
     (finding,) = found_in(tmp_path, made_of(lambda made, at: reading_results(made, at, copied=False)))
     assert finding.rule == "held-by-copies"
-    assert "for 3 ms of it no device worked at all, not even at the copy" in finding.evidence
+    assert "for 2.99 ms of it no work of a device was recorded, not even the copy" in finding.evidence
     assert "keep the buffer from step to step" in finding.advice
 
 
@@ -732,8 +793,22 @@ def test_a_copy_that_waits_for_a_device_that_pauses_is_not_blamed_for_it(tmp_pat
 
     (finding,) = found_in(tmp_path, made_of(plant))
     assert finding.rule == "held-by-copies"
-    assert "for 2.99 ms of it work that was launched before the call was still to be done" in finding.evidence
+    assert finding.title == "Calls that copy wait 2.98 ms of a step for something that was not recorded."
+    assert "for 2.98 ms of it work that was launched before the call was still to be done" in finding.evidence
     assert finding.advice.startswith("The call waits for what was launched before it")
+
+
+def test_a_copy_that_waits_for_a_queue_of_small_work_is_not_blamed_for_its_gaps(tmp_path):
+    """The device works off what was launched: between two kernels lie some microseconds, or a copy of its own."""
+
+    def plant(made, at):
+        reading_results(made, at, copied=False)
+        for place in range(150):
+            begin = at + 3 * MS + place * 20 * US
+            copies = {"category": "gpu_memcpy", "name": "Memcpy DtoD (Device -> Device)"} if place % 2 else {}
+            made.work(at + 15 * US, begin, begin + 15 * US, **({"name": FAST} | copies))
+
+    assert "held-by-copies" not in rules(found_in(tmp_path, made_of(plant)))
 
 
 @pytest.mark.parametrize(("size", "is_said"), [(20_000_000, True), (-1, False)])

@@ -26,14 +26,19 @@ def call(name, begin, end, number=9):
     [
         ("cudaLaunchKernel", 10, 16),
         ("hipExtModuleLaunchKernel", 10, 16),
-        ("cuModuleLoadData", 10, 11),
-        ("cuLibraryLoadData", 10, 11),
         ("cudaDeviceGetStreamPriorityRange", 10, 90),
         ("cudaFree", 10, 90),
     ],
 )
 def test_calls_that_load_are_told_by_how_long_they_take_while_the_device_idles(tmp_path, name, begin, end):
     assert spent(tmp_path, call(name, begin, end)) == {"loading kernels": end - begin}
+
+
+@pytest.mark.parametrize("name", ["cuModuleLoadData", "cuLibraryLoadData", "hipModuleLoadData"])
+def test_what_loads_a_module_was_compiled_in_the_same_operator_just_before(tmp_path, name):
+    """As MIOpen does; what another operator did before is none of it, nor what Python did outside of operators."""
+    assert spent(tmp_path, op("view", 3 * MS, 4 * MS), call(name, 10, 11)) == {"loading kernels": 7}
+    assert spent(tmp_path, call(name, 410, 411)) == {"loading kernels": 1}
 
 
 @pytest.mark.parametrize(
