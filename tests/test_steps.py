@@ -83,6 +83,20 @@ def test_without_marks_the_whole_trace_is_one_step(tmp_path):
     assert nanos(row, "wall_ms", "busy_ms") == [590, 100]
 
 
+def test_without_marks_the_step_is_that_of_the_loop_and_not_of_the_thread_of_autograd(tmp_path):
+    """However much more there is on that one: the loop waits for data, and is seen to."""
+    loop = [
+        annotation("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 0, 60_000_000),
+        op("aten::mm", 60_000_000, 70_000_000),
+    ]
+    node = op("autograd::engine::evaluate_function: MmBackward0", 70_000_000, 90_000_000, tid=2)
+    inner = [
+        op("aten::mm", 70_000_000 + place * 1_000_000, 71_000_000 + place * 1_000_000, tid=2) for place in range(10)
+    ]
+    (row,) = rows(tmp_path, [*loop, node, *inner])
+    assert (row["data_ms"], row["wall_ms"]) == (60, 90)
+
+
 def test_work_belongs_to_the_step_that_launched_it(tmp_path):
     """Even if it ran in the next one; whoever launched it, on whatever thread."""
     events = [

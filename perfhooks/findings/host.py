@@ -119,7 +119,7 @@ def host_bound(seen: Evidence) -> Iterator[Finding]:
             *([_STACKS] if seen.trace.rows(Kind.PYTHON).size and not seen.recording_ms else []),
         ],
         advice=_REPLAYS if replays else _LAUNCHES.format(_FUSED if seen.learns else ""),
-        code=_AHEAD if replays else seen.said("fewer launches" if seen.learns else "one graph"),
+        code=_AHEAD if replays else seen.said("fewer launches") if seen.learns else seen.said("one graph"),
     )
 
 

@@ -48,7 +48,10 @@ _FUSIONS: Final = (
     ("indexing", rf"{_FUSED}(?:_?(?:{_MOVES}|{_LOOKS_UP})_)+{_NUMBER}"),
     ("elementwise", _FUSED),
 )
-_ROUTES: Final = r"moe|expert|rout(?:er|ing)|expand_to_fused|fused_mapping|aux_fi|top_?k_?(?:softmax|gating)|(?:grouped|biased)_?top_?k|token_?permut|unpermute"
+_ROUTES: Final = (
+    r"moe|expert|rout(?:er|ing)|top_?k_?(?:softmax|gating)|(?:grouped|biased)_?top_?k|token_?permut|unpermute|"
+    r"expand_to_fused|fused_mapping|aux_fi"
+)
 _RECURS: Final = (
     r"mamba|selective_?(?:scan|state)|state_passing|delta_?rule|gated_?delta|(?<![a-z])r?wkv\d?|lightning_attn|linear_attn|"
     r"chunk_(?:state|scan|cumsum|local_cumsum|scaled_dot|fwd|bwd|gla|kda|retention|simple_gla)|recurrent_\w*(?:fwd|bwd)|"

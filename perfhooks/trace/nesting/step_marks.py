@@ -9,6 +9,7 @@ import numpy as np
 
 from perfhooks import labels
 from perfhooks.trace.kinds import DEVICE_WORK, HOST, Kind
+from perfhooks.trace.nesting import autograd, host
 from perfhooks.trace.once import once
 
 if TYPE_CHECKING:
@@ -49,13 +50,19 @@ def _number(mark: str) -> int | None:
 
 
 def _whole(trace: Trace) -> MarkedSteps:
-    """One step over everything; its thread is the one that ran most operators, or labels, or calls."""
+    """One step over everything; its thread is the one that ran most operators, or labels, or calls.
+
+    What runs in nodes of autograd does not count: on a device a thread of its own runs these, and often more of them
+    than the loop runs itself.
+    """
     rows = trace.rows(*HOST, *DEVICE_WORK)
     if not len(rows):
         none = np.empty(0, np.int64)
         return MarkedSteps([], none, none, none)
     calls = trace.rows(*HOST)
-    thread = np.bincount(trace.thread[calls]).argmax() if len(calls) else -1
+    outside = host.tree(trace).row[autograd.find(trace).inside < 0]
+    counted = outside if len(outside) else calls
+    thread = np.bincount(trace.thread[counted]).argmax() if len(counted) else -1
     return MarkedSteps(
         [None], np.array([thread]), trace.start[rows].min(keepdims=True), trace.end[rows].max(keepdims=True)
     )
