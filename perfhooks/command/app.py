@@ -7,7 +7,21 @@ from typing import Annotated
 
 import typer
 
-from perfhooks.command import capture, compare, demo, doctor, flame, merge, report, run, schedule, show, top, trying
+from perfhooks.command import (
+    capture,
+    compare,
+    demo,
+    doctor,
+    flame,
+    history,
+    merge,
+    report,
+    run,
+    schedule,
+    show,
+    top,
+    trying,
+)
 from perfhooks.errors import PerfhooksError
 from perfhooks.version import __version__
 from perfhooks.words import line
@@ -39,7 +53,7 @@ def perfhooks(
 
 app.command("run", epilog=run.EXAMPLES, context_settings={"allow_interspersed_args": False})(run.command)
 app.command("try", epilog=trying.EXAMPLES)(trying.command)
-for verb in (capture, top, compare, report, flame, schedule, doctor, demo, show, merge):
+for verb in (capture, top, compare, history, report, flame, schedule, doctor, demo, show, merge):
     of_class = getattr(verb, "CLASS", None)
     app.command(verb.__name__.rpartition(".")[2], epilog=verb.EXAMPLES, cls=of_class)(verb.command)
 

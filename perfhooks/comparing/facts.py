@@ -87,8 +87,8 @@ def facts(manifest: Manifest, capture: Capture, costs: Costs) -> dict[str, str]:
         "schedule": manifest.schedule,
         **{f"option {name}": value for name, value in (manifest.options | capture.options).items()},
     }
-    command = {COMMAND: json_values.text(_command(manifest.command), _COMMAND)} if manifest.command else {}
-    return command | {name: json_values.text(str(value), _TEXT) for name, value in json_values.facts(given).items()}
+    started = {COMMAND: json_values.text(command(manifest.command), _COMMAND)} if manifest.command else {}
+    return started | {name: json_values.text(str(value), _TEXT) for name, value in json_values.facts(given).items()}
 
 
 def _of_loader(loader: Loader | None) -> dict[str, Any]:
@@ -113,11 +113,11 @@ def samples(known: Mapping[str, str]) -> int | None:
     return int(text) if text.isdecimal() and int(text) else None
 
 
-def _command(words: Sequence[str]) -> str:
+def command(words: Sequence[str]) -> str:
     """How a training was started: without folders, which differ from machine to machine, and without secrets."""
-    program, *arguments = words
+    program, *given = words or ("",)
     shown: list[str] = []
-    for each in _separate(arguments):
+    for each in _separate(given):
         is_secret = bool(shown) and shown[-1].startswith("-") and _SECRET.search(shown[-1])
         shown.append("..." if is_secret and not each.startswith("-") else _without_folder(each))
     return shlex.join([_without_folder(program, always=True), *shown])
@@ -170,13 +170,13 @@ def _is_place(each: Difference) -> bool:
     return each.name == COMMAND and not arguments(each)
 
 
-def arguments(command: Difference) -> list[Difference]:
+def arguments(found: Difference) -> list[Difference]:
     """In what two commands differ; the name of an argument is empty where it has none.
 
     Args:
-        command: Theirs, as `facts` wrote them; arguments that say where results go are passed over.
+        found: Both commands, as `facts` wrote them; arguments that say where results go are passed over.
     """
-    a, b = (_parsed(each) for each in (command.a, command.b))
+    a, b = (_parsed(each) for each in (found.a, found.b))
     return [
         Difference(name if name.startswith("-") else "", a.get(name, ""), b.get(name, ""))
         for name in dict.fromkeys([*a, *b])
@@ -184,11 +184,17 @@ def arguments(command: Difference) -> list[Difference]:
     ]
 
 
-def _parsed(command: str) -> dict[str, str]:
+def asked(text: str) -> str:
+    """A command without the arguments that say where results go: the same for runs of one training."""
+    shown = ((name if name.startswith("-") else "", value) for name, value in _parsed(text).items())
+    return " ".join(f"{name} {'' if value == GIVEN else value}".strip() for name, value in shown)
+
+
+def _parsed(text: str) -> dict[str, str]:
     """The arguments of a command by their names, those without one by their places."""
     found: dict[str, str] = {}
     name, places = "", 0
-    for each in _words(command):
+    for each in _words(text):
         if each.startswith("-") and not _is_number(each):
             name = each
             found.setdefault(name, GIVEN)
@@ -200,11 +206,11 @@ def _parsed(command: str) -> dict[str, str]:
     return {name: value for name, value in found.items() if not _RESULT.fullmatch(name)}
 
 
-def _words(command: str) -> list[str]:
+def _words(text: str) -> list[str]:
     try:
-        return shlex.split(command)
+        return shlex.split(text)
     except ValueError:  # its middle was cut out
-        return command.split()
+        return text.split()
 
 
 def _is_number(word: str) -> bool:

@@ -399,3 +399,8 @@ def _point(link: Path, target: str) -> None:
     except (OSError, NotImplementedError):
         with contextlib.suppress(OSError):
             draft.unlink()
+
+
+def opened() -> frozenset[Path]:
+    """The runs that this process began, or joined."""
+    return frozenset(_OPENED)

@@ -1,0 +1,26 @@
+"""The runs of a folder, drawn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+import typer
+
+from perfhooks.command.actions.output import write
+from perfhooks.comparing import history
+from perfhooks.report.page import inert
+from perfhooks.report.template import filled
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def tell(folder: Path, form: Literal["text", "json"], out: Path | None) -> None:
+    """Write it to standard output, and to a page if asked to."""
+    histories, left = history.read(folder)
+    told = history.data(histories, left)
+    typer.echo(msgspec.json.encode(told).decode() if form == "json" else history.text(histories, left))
+    if out is not None:
+        write(out, filled("history.html.j2", data=inert(told), definitions=inert({})).encode())
+        typer.echo(out, err=True)

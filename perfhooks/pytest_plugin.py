@@ -1,0 +1,80 @@
+"""For pytest: the fixture `assert_not_slower`, which fails a test whose training became slower than a baseline."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from perfhooks import testing, words
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from perfhooks.comparing.comparison import Comparison
+
+    Path_ = str | os.PathLike[str]
+
+_SAID: Final = pytest.StashKey[list[str]]()
+"""What comparisons said, for the end of the session."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add our option."""
+    parser.getgroup("perfhooks").addoption(
+        "--perfhooks-save",
+        action="store_true",
+        help="have assert_not_slower write its baseline anew, of the runs that it would compare with it",
+    )
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say what comparisons found, as one that could not decide passes."""
+    said = config.stash.get(_SAID, [])
+    if said:
+        terminalreporter.section("perfhooks")
+        for each in said:
+            terminalreporter.line(each)
+
+
+@pytest.fixture
+def assert_not_slower(request: pytest.FixtureRequest) -> Callable[..., Comparison | None]:
+    """Fail the test if a training became slower: ``assert_not_slower("base.json")``.
+
+    Called with a baseline, the runs to compare with it (those that this process began during the test, if not given)
+    and ``by``, how much slower is not: 0.05 is 5%. ``pytest --perfhooks-save`` writes the baseline instead.
+    """
+    from perfhooks.run.folder import opened
+
+    before = opened()
+
+    def check(
+        base: Path_ | Sequence[Path_], new: Path_ | Sequence[Path_] | None = None, *, by: float = 0.02
+    ) -> Comparison | None:
+        runs = sorted(opened() - before) if new is None else _paths(new)
+        if not runs:
+            pytest.fail("assert_not_slower: no run was recorded in this test; say which to compare: new=")
+        said = request.config.stash.setdefault(_SAID, [])
+        if request.config.getoption("--perfhooks-save"):
+            said.append(_save(_paths(base), runs))
+            return None
+        made = testing.assert_not_slower(_paths(base), runs, by=by)
+        said.append(f"{request.node.name}: {made.sentence}")
+        return made
+
+    return check
+
+
+def _paths(given: Path_ | Sequence[Path_]) -> list[Path]:
+    return [Path(each) for each in ([given] if isinstance(given, str | os.PathLike) else given)]
+
+
+def _save(base: Sequence[Path], runs: Sequence[Path]) -> str:
+    from perfhooks.command.actions import compare
+
+    if len(base) > 1 or base[0].is_dir():
+        pytest.fail("assert_not_slower: --perfhooks-save writes one file; base is a run")
+    compare.save(runs, None, base[0])
+    return f"{base[0]} was written, of {words.count(len(runs), 'run')}"

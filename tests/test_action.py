@@ -1,0 +1,144 @@
+"""The GitHub Action: its steps run as they stand in action.yml, with a gh that keeps its comments in a file."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from comparing_runs import make_run, training
+from test_comparing import steps
+
+ROOT = Path(__file__).parents[1]
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+
+GH = f"""#!{sys.executable}
+import json, os, re, sys
+path = os.environ["COMMENTS"]
+comments = json.load(open(path)) if os.path.exists(path) else {{}}
+words = sys.argv[1:]
+print(*words, file=open(path + ".log", "a"))
+if os.environ.get("GH_TOKEN") != "may-write":
+    sys.exit("HTTP 403: Resource not accessible by integration")
+body = next((open(word[6:]).read() for word in words if word.startswith("body=@")), None)
+if body is None:
+    starts = os.environ["mark"]
+    print(*[number for number, text in comments.items() if text.startswith(starts)], sep="\\n")
+elif "PATCH" in words:
+    number = next(re.fullmatch("repos/o/r/issues/comments/(.*)", word)[1] for word in words if word.startswith("repos"))
+    comments[number] = body
+else:
+    assert "repos/o/r/issues/7/comments" in words
+    comments[str(len(comments) + 1)] = body
+json.dump(comments, open(path, "w"))
+"""
+
+
+def filled(text, known):
+    """An expression of the runner with what it stands for."""
+    return re.sub(r"\$\{\{ (.+?) \}\}", lambda found: known[found[1]], text)
+
+
+class Job:
+    """One job on a runner: the steps one after the other, until one fails."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+        (self.bin / "gh").write_text(GH)
+        (self.bin / "perfhooks").write_text(f'#!/bin/sh\nexec {sys.executable} -m perfhooks "$@"\n')
+        for each in self.bin.iterdir():
+            each.chmod(0o755)
+
+    def run(self, **given):
+        """The exit code of the last step, and what was printed."""
+        values = {name: str(told.get("default", "")) for name, told in ACTION["inputs"].items()}
+        values |= {"pull-request": "7", "token": "may-write"}
+        values |= {name.replace("_", "-"): text for name, text in given.items()}
+        outputs, said, code = {}, "", 0
+        for step in ACTION["runs"]["steps"]:
+            (self.folder / "output").write_text("")
+            known = {f"inputs.{name}": value for name, value in values.items()}
+            known |= {f"steps.compare.outputs.{name}": value for name, value in outputs.items()}
+            own = {name: filled(text, known) for name, text in step["env"].items()}
+            files = {"GITHUB_STEP_SUMMARY": "summary", "GITHUB_OUTPUT": "output", "COMMENTS": "comments.json"}
+            env = {name: str(self.folder / file) for name, file in files.items()} | own
+            env |= {"GITHUB_ACTION_PATH": str(ROOT), "GITHUB_REPOSITORY": "o/r", "RUNNER_TEMP": str(self.folder)}
+            env |= {"PATH": f"{self.bin}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+            done = subprocess.run(
+                ["sh", "-e", "-c", step["run"]], cwd=self.folder, env=env, capture_output=True, text=True, check=False
+            )
+            said, code = said + done.stdout + done.stderr, done.returncode
+            outputs |= dict(line.split("=", 1) for line in (self.folder / "output").read_text().splitlines())
+            if code:
+                break
+        return code, said
+
+    @property
+    def comments(self):
+        path = self.folder / "comments.json"
+        return list(json.loads(path.read_text()).values()) if path.exists() else []
+
+
+@pytest.fixture
+def job(tmp_path):
+    make_run(tmp_path / "base", training(), steps())
+    make_run(tmp_path / "slow", training(data=4000), steps(9.0, seed=1))
+    make_run(tmp_path / "near", training(), steps(5.1, seed=2))
+    return Job(tmp_path)
+
+
+def test_a_slower_training_fails_the_job_after_it_was_said_in_one_comment(job):
+    code, said = job.run(base="base", new="slow")
+    assert code == 3, said
+    (comment,) = job.comments
+    assert comment.startswith("<!-- perfhooks compare: perfhooks -->\n### base → slow")
+    assert "**Slower: a step takes" in comment
+    assert (job.folder / "summary").read_text() in comment
+    assert 'id="data"' in (job.folder / "comparison.html").read_text()
+    # the next push brings the same comment up to date, and another title has its own
+    assert job.run(base="base", new="near")[0] == 0
+    (comment,) = job.comments
+    assert "### base → near" in comment
+    job.run(base="base", new="near", title="of the small model")
+    assert len(job.comments) == 2
+
+
+def test_what_nobody_can_decide_fails_where_it_is_asked_to(job):
+    assert job.run(base="base", new="near", by="2%", fail_if_undecided="true")[0] == 4
+    assert job.run(base="base", new="near", by="2%")[0] == 0
+
+
+def test_several_runs_are_given_by_names_or_patterns(job):
+    code, said = job.run(base="base", new="slo* near")
+    assert "slow and 1 more" in job.comments[0], said
+    assert code in (0, 3)
+
+
+def test_a_fork_whose_token_may_not_comment_and_a_push_without_a_pull_request_have_the_summary(job):
+    code, said = job.run(base="base", new="slow", token="reads")
+    assert (code, job.comments) == (3, [])
+    assert "::warning::perfhooks: the comment could not be written" in said
+    assert job.run(base="base", new="slow", pull_request="")[0] == 3
+    assert job.comments == []
+    assert (job.folder / "summary").read_text().count("### base → slow") == 2
+
+
+def test_a_run_that_is_not_there_is_an_error_and_no_comment(job):
+    code, said = job.run(base="base", new="missing")
+    assert (code, job.comments) == (2, [])
+    assert "missing does not exist" in said
+
+
+def test_every_input_is_used_and_every_one_that_is_used_is_declared():
+    text = (ROOT / "action.yml").read_text(encoding="utf-8")
+    assert set(re.findall(r"\$\{\{ inputs\.([\w-]+) \}\}", text)) == set(ACTION["inputs"])
+    for step in ACTION["runs"]["steps"]:
+        assert "${{" not in step["run"], "what others write is no part of a script"
+        (script,) = re.findall(r"action/\w+\.sh", step["run"]) or [None]
+        script_text = (ROOT / script).read_text() if script else step["run"]
+        assert set(step["env"]) - {"GH_TOKEN"} <= set(re.findall(r"\b[A-Z][A-Z_]+\b", script_text))
