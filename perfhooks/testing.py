@@ -164,12 +164,10 @@ def assert_not_slower(
         AssertionError: It is slower; with the verdict and the largest reasons.
         PerfhooksError: There is nothing to judge by: no such run, or too few steps that nobody recorded.
     """
-    from perfhooks.comparing import written
-    from perfhooks.comparing.comparison import compare
-    from perfhooks.comparing.sources import read
+    from perfhooks.comparing import comparison, sources, written
 
     sides = [[each] if isinstance(each, str | os.PathLike) else list(each) for each in (base, new)]
-    made = compare(*read([[Path(run) for run in side] for side in sides]), tolerance=by)
+    made = comparison.compare(*sources.read([[Path(run) for run in side] for side in sides]), tolerance=by)
     if made.verdict is None:
         raise PerfhooksError(made.sentence + "".join(f"; {note}" for note in made.notes))
     if made.verdict.outcome == "slower":

@@ -185,16 +185,15 @@ def _other_tools() -> tuple[State, str]:
 
 
 def _files(out: Path) -> tuple[State, str]:
-    from perfhooks.run.folder import check_out
-    from perfhooks.run.remote import is_network_disk
+    from perfhooks.run import folder, remote
 
     made = not out.exists()
-    check_out(out)
+    folder.check_out(out)
     if made:
         out.rmdir()
     network = (
         " (on a network disk: traces are saved in the temporary folder first)"
-        if is_network_disk(out.absolute())
+        if remote.is_network_disk(out.absolute())
         else ""
     )
     return "ok", f"{out} can be written{network}"
