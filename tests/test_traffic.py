@@ -159,3 +159,29 @@ def test_the_backward_pass_of_cudnns_batch_norm_reads_all_and_writes_three_gradi
     call = testing.op("aten::cudnn_batch_norm_backward", 0, 9, Concrete_Inputs=[*[""] * 7, "1e-05"], **given)
     found = traffic.per_call(read(testing.write_trace(tmp_path / "t.json", [call])), np.array([0]))
     assert found.tolist() == [4 * (72 + 72 + 5 * 4) + 4 * (72 + 4 + 4)]
+
+
+def updated():
+    import torch
+
+    weights = [torch.nn.Parameter(torch.ones(4, 5)), torch.nn.Parameter(torch.ones(5))]
+    for way in ("foreach", "fused"):
+        optimizer = torch.optim.AdamW(weights, **{way: True})
+        for each in weights:
+            each.grad = torch.ones_like(each)
+        optimizer.step()
+
+
+def test_of_lists_of_tensors_shapes_are_recorded_and_types_are_not_so_that_their_bytes_are_unknown(tmp_path):
+    """Half of what an update in float32 moves would be as good a guess."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as prof:
+        updated()
+    prof.export_chrome_trace(str(tmp_path / "t.json"))
+    trace = read(tmp_path / "t.json")
+    rows = trace.searched("_foreach_|_fused_adamw", Kind.OP)
+    assert {trace.name_of(row) for row in rows.tolist()} >= {"aten::_foreach_lerp_", "aten::_fused_adamw_"}
+    assert (traffic.per_call(trace, rows) == -1).all()
+    types = trace.argument("types")[rows]
+    assert {str(trace.text(int(each))[0]) for each in types.tolist()} == {"TensorList"}
