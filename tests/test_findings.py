@@ -14,7 +14,7 @@ from twins import TRACES
 from perfhooks import findings, testing
 from perfhooks.findings import Evidence, Finding
 from perfhooks.run.capture import Capture, Cost, Place
-from perfhooks.testing import annotation, op, step_mark
+from perfhooks.testing import annotation, kernel, launch, op, step_mark
 from perfhooks.trace import read
 
 BAD = Path(__file__).parents[1] / "examples" / "bad"
@@ -189,6 +189,14 @@ def test_a_mark_without_a_step_does_not_count(tmp_path):
     events = [*waiting(50), step_mark(2, 200 * MS, 201 * MS)]
     tables = Evidence(Capture(first=0, last=2, reached=3), trace_of(tmp_path, events))
     assert tables.steps["step"].to_list() == [0, 1]
+
+
+def test_what_the_host_can_save_is_idle_time_of_steps_and_of_a_recording_that_between_its_works(tmp_path):
+    """Nobody knows what lies before the first and after the last work of a recording without steps."""
+    events = [op("aten::mm", 0, 100), launch(1, 10, 11), kernel(1, 20, 30), launch(2, 31, 32), kernel(2, 50, 60)]
+    stepped = Evidence(Capture(first=0, last=0, reached=1), trace_of(tmp_path, [step_mark(0, 0, 100), *events]))
+    whole = Evidence(Capture(), trace_of(tmp_path, events))
+    assert [each.host_limit_ms * 1e6 for each in (stepped, whole)] == [pytest.approx(80), pytest.approx(20)]
 
 
 @pytest.mark.parametrize(("recorded_ms", "expected"), [(15.1, ["profiler-overhead"]), (14.9, []), (None, [])])
