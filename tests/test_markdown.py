@@ -38,6 +38,7 @@ def test_a_run_in_markdown_says_what_it_was_where_the_step_goes_and_what_to_do(r
 def test_a_trace_in_markdown_has_what_a_trace_tells(tmp_path):
     path = testing.write_trace(tmp_path / "t.json", training())
     text = shown(path).output
+    assert "## Where the step goes\nsteps 10-12: 3.15 ms each, " in text
     assert "| optimizer | 0.4 |" in text
     assert str(path) in text
 

@@ -188,10 +188,7 @@ def _steps(details: Mapping[str, Any], rank: Mapping[str, Any]) -> Iterator[str]
     wall = mean.get("wall_ms")
     if not wall:
         return
-    count = steps.get("count", 0)
-    what = f"Mean of {count} recorded steps: {words.ms(wall)}."
-    if steps.get("without_steps"):
-        what = f"From start to stop, without steps: {words.ms(wall)}."
+    what = f"{steps.get('headline', '')}."
     said = [*_idle(rank), what] if rank.get("is_far") else [what, *_idle(rank)]
     yield from _titled("Where the step goes", said)
     yield from ("", "| part | ms | share |", "|---|---:|---:|")
