@@ -526,6 +526,19 @@ def test_the_first_screen_says_how_long_a_rank_only_waits(chromium, tmp_path):
     assert_quiet(chromium)
 
 
+def test_the_first_screen_says_that_a_device_lags_behind(chromium, tmp_path):
+    """Steps of 2 ms on the host launch 20 ms of work each: what a step takes is not what the marks say."""
+    ms = 1_000_000
+    events = []
+    for number in (0, 1):
+        begin = 2 * number * ms
+        work = kernel(number + 1, (1 + 20 * number) * ms, (21 + 20 * number) * ms)
+        events += [step_mark(number, begin, begin + 2 * ms), launch(number + 1, begin, begin + ms), work]
+    chromium.open(of_trace(write_trace(tmp_path / "t.json", events), tmp_path))
+    assert "20 msof work for the device in each: the host runs ahead of it" in texts(chromium, ".stat")
+    assert_quiet(chromium)
+
+
 def test_ranks_that_could_not_be_compared_are_shown_one_by_one(chromium, tmp_path, monkeypatch):
     def fail(*_):
         raise ValueError(HOSTILE)

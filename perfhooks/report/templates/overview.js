@@ -90,6 +90,9 @@ function stats(window_, details, rank) {
   };
   if (named && mean[named[0]] > 0)
     found.push(stat(percent(mean[named[0]] / mean.wall_ms), verbs[named[1]] || `of it in ${named[1]}`));
+  // the host runs ahead of its device: these steps are shorter than those of the training
+  if (known(mean.busy_ms) && mean.busy_ms > 1.05 * step)
+    found.push(stat(ms(mean.busy_ms), "of work for the device in each: the host runs ahead of it"));
   const wait = waited(window_, rank);
   if (wait >= 0.05) found.push(stat(percent(wait), "of it waiting for other ranks", (DEFINITIONS.Ranks || {}).wait));
   const busy = (DEFINITIONS.Steps || {})["device busy, idle"];
