@@ -23,8 +23,7 @@ from perfhooks.handlers.permit import Permit
 from perfhooks.run import steps
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.folder import Run
-from perfhooks.run.layout import below
-from perfhooks.run.listing import Listing
+from perfhooks.run.layout import Listing, below
 from perfhooks.run.liveness import Process
 from perfhooks.run.locking import locked
 from perfhooks.run.publishing import OwnFolder, publish_json

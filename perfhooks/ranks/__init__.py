@@ -15,7 +15,7 @@ from perfhooks.ranks import collectives, files, missing, steps
 from perfhooks.ranks.findings import findings
 from perfhooks.ranks.known import Known, Told
 from perfhooks.run.folder import Run, places_of
-from perfhooks.run.listing import Listing
+from perfhooks.run.layout import Listing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from perfhooks.run.listing import Listing
+    from perfhooks.run.layout import Listing
 
 STEPS: Final[Mapping[str, pl.DataType]] = {
     "rank": pl.Int64(),

@@ -8,7 +8,7 @@ import polars as pl
 
 from perfhooks.report import json_values
 from perfhooks.run import layout
-from perfhooks.run.listing import Listing
+from perfhooks.run.layout import Listing
 from perfhooks.run.reading import is_plain
 from perfhooks.watching import slow_steps
 from perfhooks.watching.causes import RANKS, UNKNOWN

@@ -15,7 +15,7 @@ from perfhooks.errors import PerfhooksError
 from perfhooks.guard import logger
 from perfhooks.run import layout, steps
 from perfhooks.run.folder import Run, places_of
-from perfhooks.run.listing import Listing
+from perfhooks.run.layout import Listing
 from perfhooks.run.timeline import in_timeline
 
 if TYPE_CHECKING:

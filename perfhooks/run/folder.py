@@ -16,7 +16,7 @@ from perfhooks.errors import OptionError, PerfhooksError
 from perfhooks.guard import logger
 from perfhooks.run import layout, remote
 from perfhooks.run.capture import Capture, Place
-from perfhooks.run.listing import Listing
+from perfhooks.run.layout import Listing
 from perfhooks.run.liveness import Process
 from perfhooks.run.locking import locked
 from perfhooks.run.manifest import Manifest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -192,3 +193,23 @@ def saved_trace_of(name: str) -> tuple[int, str] | None:
     """The rank and the token of a saved trace."""
     found = _SPOOL.fullmatch(name)
     return found and (int(found["rank"]), found["token"])
+
+
+class Listing(NamedTuple):
+    """The names in the folder of a run, looked at once: of 10,000 windows each look costs."""
+
+    windows: tuple[str, ...]
+    """The folders, but that of requests; links are left out, as they may lead anywhere."""
+    files: tuple[str, ...]
+    """All else."""
+
+    @classmethod
+    def of(cls, run: Path) -> Listing:
+        """That of a run folder."""
+        windows: list[str] = []
+        files: list[str] = []
+        with os.scandir(run) as entries:
+            for entry in entries:
+                is_window = entry.is_dir(follow_symlinks=False) and entry.name != REQUESTS
+                (windows if is_window else files).append(entry.name)
+        return cls(tuple(windows), tuple(files))
