@@ -140,3 +140,19 @@ def recordings() -> Path:
     if not any(folder.glob("*.json.gz")):
         pytest.skip(f"{NO_RECORDINGS} at {folder}")
     return folder
+
+
+@pytest.fixture
+def nothing_compiled():
+    """What other tests of this process had compiled is not told in this one, nor the other way round."""
+    import torch
+    import torch._dynamo.utils as dynamo
+
+    def forget():
+        torch.compiler.reset()
+        dynamo.clear_compilation_metrics()
+        dynamo.graph_break_reasons.clear()
+
+    forget()
+    yield
+    forget()

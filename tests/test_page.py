@@ -1,6 +1,7 @@
 """The page in a real browser: it draws itself, answers to hands and keys, and asks nobody for anything."""
 
 import csv
+import dataclasses
 import io
 import re
 from urllib.parse import parse_qs
@@ -12,7 +13,9 @@ import warm
 from many_ranks import ManyRanks
 
 from perfhooks import report, words
-from perfhooks.report import page, run_data, svg, tree
+from perfhooks.report import page, run_data, svg, tree, window_data
+from perfhooks.run.capture import Capture
+from perfhooks.run.compilation import Break, Compilation, Graph
 from perfhooks.run.timeline import HEADER
 from perfhooks.testing import annotation, kernel, launch, memory, op, python_frame, step_mark, write_trace
 from perfhooks.trace import read
@@ -155,6 +158,25 @@ def test_operators_lie_under_the_roofs_of_their_device_and_a_trace_without_shape
     chromium.open(of_trace(write_trace(tmp_path / "n.json", [call, *rest], deviceProperties=device), tmp_path))
     assert texts(chromium, "#operators h2") == ["Operators"]
     assert texts(chromium, ".roofline") == []
+
+
+def test_what_torch_compile_made_is_shown_where_something_was_compiled(chromium, tmp_path):
+    graph = Graph(id="0/0", function="net.py(3): forward", operators=9, seconds=3.0, backend_s=2.0, inductor_s=1.5)
+    again = dataclasses.replace(graph, id="0/1", reason=HOSTILE, is_recorded=True)
+    met = Break(reason="no print", line="net.py(5): forward", functions=("net.py: forward",), count=2)
+    events = [step_mark(0, 0, 900_000), op("Torch-Compiled Region: 0/1", 0, 300_000)]
+    path = write_trace(tmp_path / "t.json", events)
+    capture = Capture(first=0, last=0, reached=1, compilation=Compilation(graphs=(graph, again), breaks=(met,)))
+    data = run_data.from_trace(path)
+    data["windows"][0]["details"]["0"] = window_data.reduce(capture, read(path))
+    (tmp_path / "report.html").write_text(page.render(data), encoding="utf-8")
+    chromium.open(tmp_path / "report.html")
+    assert_quiet(chromium)
+    (lead, *_) = texts(chromium, "#compiled .lead")
+    assert "runs for 0.3 ms (33%). 2 graphs took 6 s to compile, 1 of them in this window." in lead
+    told = texts(chromium, "#compiled td, #compiled th")
+    assert {HOSTILE, "no print"} <= set(told)
+    assert any(text.startswith("forward") and "net.py:5" in text for text in told), told
 
 
 def test_the_page_writes_numbers_as_everything_else_does(chromium, recorded):

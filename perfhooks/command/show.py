@@ -56,9 +56,10 @@ def command(
             help="steps, operators, kernels, collectives, copies, syncs, modules, memory, stacks; labels: your labels, "
             "by total time; functions: the Python functions, where stacks were recorded; categories: the time "
             "by kind of work; counters: power, clocks and what else was sampled, by step; idle: why devices idled; "
-            "gaps: when they did for longest; findings: what to do about the training; checks: what is doubtful about "
-            "the trace itself; startup: what came before the first step; slow: steps that took much longer than "
-            "others, and why. May be given several times. Without it an overview.",
+            "gaps: when they did for longest; compiled: what torch.compile made; findings: what to do about the "
+            "training; checks: what is doubtful about the trace itself; startup: what came before the first step; "
+            "slow: steps that took much longer than others, and why. May be given several times. Without it an "
+            "overview.",
             show_default=False,
             autocompletion=_tables,
         ),

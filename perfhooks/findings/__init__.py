@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from perfhooks.findings import (
     attention,
     communication,
+    compiled,
     copies,
     data,
     host,
@@ -45,7 +46,9 @@ RULES: Final[tuple[Callable[[Evidence], Iterator[Finding]], ...]] = (
     host.device_pauses,
     host.synchronisation,
     host.numpy_on_the_host,
-    host.recompilation,
+    compiled.recompilation,
+    compiled.left_uncompiled,
+    compiled.graph_breaks,
     kernels.float32_products,
     kernels.float64_products,
     kernels.slow_convolution,

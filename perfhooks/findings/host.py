@@ -11,10 +11,10 @@ import polars as pl
 from perfhooks import words
 from perfhooks.findings.data import data_ranges
 from perfhooks.findings.evidence import most
-from perfhooks.findings.start import spent_in
+from perfhooks.findings.replays import Replay, of_steps
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.names import ranges, runtime_calls
-from perfhooks.trace.nesting import captures, host, intervals, starts
+from perfhooks.trace.names import runtime_calls
+from perfhooks.trace.nesting import captures, host, intervals
 from perfhooks.trace.tables import device_time, idle
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ hundreds of them. Then the host did something else, and the advice would be wron
 job pause for 10 to 70 ms at a time)."""
 NUMPY: Final = 0.05
 """Of the step: what is spent outside of torch after a tensor became an array."""
-COMPILING: Final = 0.01
-"""Of the step; compiling takes seconds, so whatever is there is far above."""
 PAUSES: Final = 0.1
 """Of the step. What a device is idle for beyond `PAUSE_NS` at once is no slow launching; from a tenth of the step on it
 is worth a look at what the host does then."""
@@ -88,7 +86,8 @@ def host_bound(seen: Evidence) -> Iterator[Finding]:
     Source: `STARVED`, `MANY_LAUNCHES`. Idle time (`perfhooks.trace.tables.device_time`) in which the thread that
     launched the next work ran operators, code between them, the launch itself or nothing that was recorded, in gaps of
     up to `PAUSE_NS`; less what recording itself added, where that is known. Where graphs are replayed few launches are
-    many. Silent where a graph is being captured: that is what it would advise.
+    many. Silent where a graph is being captured: that is what it would advise. Whether CUDA graphs fit the steps is
+    told by their kernels and waits (`perfhooks.findings.replays`).
 
     Measured: never; on such devices the advice is worth trying.
     """
@@ -102,6 +101,7 @@ def host_bound(seen: Evidence) -> Iterator[Finding]:
     if (launches < MANY_LAUNCHES and not replays) or seen.share(gain) < STARVED:
         return
     wall, busy = seen.mean("wall_ms"), seen.mean("device_busy_ms")
+    graph = Replay(fits=None) if replays else of_steps(seen)
     yield from seen.finding(
         "host-bound",
         gain,
@@ -116,9 +116,10 @@ def host_bound(seen: Evidence) -> Iterator[Finding]:
             f"the device works for {words.ms(busy)}; it idles for",
             *_by_cause(seen, SLOW, short),
             *most([each for each in seen.idle_sources(*SLOW, among=short) if each[0] not in device_time.CAUSES]),
+            *filter(None, [graph.evidence]),
             *([_STACKS] if seen.trace.rows(Kind.PYTHON).size and not seen.recording_ms else []),
         ],
-        advice=_REPLAYS if replays else _LAUNCHES.format(_FUSED if seen.learns else ""),
+        advice=_REPLAYS if replays else f"{_LAUNCHES.format(_FUSED if seen.learns else '')} {graph.advice}".strip(),
         code=_AHEAD if replays else seen.said("fewer launches") if seen.learns else seen.said("one graph"),
     )
 
@@ -234,40 +235,6 @@ def numpy_on_the_host(seen: Evidence) -> Iterator[Finding]:
         ),
         code="values = torch.exp(x) * torch.sin(x)   # not: np.exp(x.numpy()) * np.sin(x.numpy())",
         of=moments,
-    )
-
-
-def recompilation(seen: Evidence) -> Iterator[Finding]:
-    """torch.compile compiles inside of recorded steps, for 1% of their time or more.
-
-    Source: `COMPILING`; the ranges that TorchDynamo opens around its phases (``... (dynamo_timed)``). The first
-    compilation alone is a start (`start.recorded_start`).
-
-    Measured: on a CPU, where shapes that stay the same took a step of ``examples/bad/recompilation.py`` from 366 and
-    377 ms to 64 and 66 ms; 231 ms were promised. On a device it was not measured, so there it is worth trying.
-    """
-    rows = seen.named(ranges.COMPILING, Kind.OP, Kind.ANNOTATION)
-    spent = seen.per_step(seen.spans(rows))
-    gain = min(spent, seen.host_limit_ms)
-    if seen.share(gain) < COMPILING or not len(rows) or starts.COMPILING in spent_in(seen):
-        return
-    outer = seen.outermost(rows)
-    lines = [(line, spent / len(outer)) for line in seen.where(outer) if line]
-    yield from seen.finding(
-        "recompilation",
-        gain,
-        is_measured=not seen.trace.is_device_traced,
-        title=f"torch.compile compiles again for {words.ms(spent)} in a {seen.unit}.",
-        estimate="All the time of compiling; gone once shapes no longer change, or the warm-up is longer.",
-        evidence=[f"{len(outer)} compilations in {seen.numbers}", *most(lines)],
-        advice=(
-            "Something that the compiled code depends on changes from step to step, mostly the shape of a batch: the "
-            "last one is smaller, or sequences differ in length. Drop the odd batch, pad to a few lengths, or mark "
-            "the dimension as dynamic. TORCH_LOGS=recompiles names the guard that failed. If it is only the first "
-            "compilation, start recording later."
-        ),
-        code=seen.said("equal shapes"),
-        of=seen.spans(rows),
     )
 
 

@@ -23,6 +23,7 @@ from perfhooks.recording.worker import can_start
 from perfhooks.run import layout
 from perfhooks.run.capture import Capture, Cost, Place
 from perfhooks.run.circumstances import Circumstances
+from perfhooks.run.compilation import Compilation
 from perfhooks.run.folder import Run
 from perfhooks.run.installation import Installation
 from perfhooks.run.liveness import began_s, boot
@@ -226,7 +227,7 @@ class Handover:
             place.save(replace(self._facts(window, place.rank), state="done"))
 
     def _facts(self, window: Recorded, rank: int, token: str = "") -> Capture:
-        asked = window.request.asked if window.request else None
+        asked, installation = window.request.asked if window.request else None, Installation.current()
         more = {} if asked is None else dict(asked.options)
         recipes = _sorted(_listed(self._wanted, {**self._recorded, **more}))[0] if more else self.recipes
         return Capture(
@@ -247,13 +248,14 @@ class Handover:
             cost=Cost(stop_s=window.stop_s),
             options={**self.recorded, **more},
             versions=versions(),
-            installation=Installation.current(),
+            installation=installation,
             circumstances=Circumstances.current(
                 queued=self._queueing.since_last(),
                 loader=window.loader,
                 framework=self.framework,
                 is_launched=self.is_summed_up,
             ),
+            compilation=Compilation.current(installation, window.began),
             began=began_s(),
             time=window.ended or time.time(),
         )

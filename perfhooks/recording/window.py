@@ -256,6 +256,8 @@ class Recorded:
     """Its first step that was recorded."""
     reached: int
     """The step during which, or before which, recording ended."""
+    began: float = 0.0
+    """When recording began, in seconds since 1970; 0 where that is not known."""
     ended: float = 0.0
     """When recording ended, in seconds since 1970; 0 where that is not known."""
     partial: str | None = None
@@ -435,7 +437,7 @@ class Window(Recorded, TorchProfile):
         self._thread = None if self._is_of_all_threads else threading.current_thread()
         if torch.cuda.is_initialized():
             self._device = torch.cuda.current_device()
-        self._began, self._ahead_s = time.perf_counter(), wall_clock.ahead_s()
+        self._began, self._ahead_s, self.began = time.perf_counter(), wall_clock.ahead_s(), time.time()
         super().start_trace()
 
     def stop_trace(self) -> None:

@@ -100,6 +100,17 @@ class CountersPart(_Part):
     """How many there are."""
 
 
+class CompiledPart(_Part):
+    """What torch.compile had made, and how much of a step it runs; see `perfhooks.report.compiled_rows`."""
+
+    functions: Columns
+    breaks: Columns
+    inside_ms: float
+    step_ms: float
+    device_ms: float | None
+    busy_ms: float | None
+
+
 class Roofline(_Part):
     """How fast operators were, and what their device can do at most; see `perfhooks.report.roofline`."""
 
@@ -143,6 +154,7 @@ class Share(_Part):
     subject: Subject | None = None
     steps: StepsPart | None = None
     findings: Findings | None = None
+    compiled: CompiledPart | None = None
     labels: Columns | None = None
     """Where somebody wrote some of their own."""
     operators: dict[str, Columns] | None = None

@@ -258,6 +258,18 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
             "asked for them; with recorded stacks by the innermost line of code outside of installed packages."
         ),
     },
+    "Compiled": {
+        "graphs": (
+            "How often torch.compile made code of the function, or of what follows a break in it, which begins at "
+            "that line. torch keeps the last 64."
+        ),
+        "compiling": (
+            "Forward and backward together: tracing Python into a graph; the backend, such as AOTAutograd; and "
+            "Inductor, which makes kernels."
+        ),
+        "compiled again for": "The guard that failed last: what had to be as it was. torch 2.4 does not tell.",
+        "met": "By how many compilations.",
+    },
     "Communication and waiting": {
         "message": "The larger of what one rank puts in and what it gets out, in bytes, as nccl-tests counts it.",
         "bus bandwidth": (

@@ -37,6 +37,7 @@ _COLORS: Final = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 NOTHING: Final = {
     "checks": "no doubts about the trace itself",
+    "compiled": "torch.compile was not used, or the window does not say",
     "findings": "no rule has anything to say",
     "slow": "no step took far longer than the others",
     "startup": "not recorded: perfhooks run looks at it",

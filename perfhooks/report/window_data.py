@@ -10,7 +10,7 @@ import polars as pl
 
 from perfhooks import findings
 from perfhooks.findings import faces
-from perfhooks.report import device_rows, json_values, limits_said, operator_rows, roofline, tree
+from perfhooks.report import compiled_rows, device_rows, json_values, limits_said, operator_rows, roofline, tree
 from perfhooks.report.data import SHARE_FORMAT
 from perfhooks.report.headline import of_window, other_kinds, summary
 from perfhooks.trace.kinds import Kind, classify
@@ -271,6 +271,7 @@ _PARTS: Final[dict[str, Callable[[Capture, Trace], Any]]] = {
     "subject": _subject,
     "steps": _steps,
     "findings": _findings,
+    "compiled": lambda capture, trace: compiled_rows.of_window(findings.Evidence(capture, trace)),
     "labels": _labels,
     "operators": _operators,
     "behind_operators": _behind_operators,

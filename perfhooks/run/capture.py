@@ -14,6 +14,7 @@ from perfhooks.errors import PerfhooksError
 from perfhooks.labels import CLOCKS_LOCKED, FOREIGN
 from perfhooks.run import layout, remote
 from perfhooks.run.circumstances import Circumstances
+from perfhooks.run.compilation import Compilation
 from perfhooks.run.installation import Installation  # noqa: TC001 -- msgspec reads the annotation of a dataclass, too
 from perfhooks.run.publishing import OwnFolder
 from perfhooks.run.reading import check_format, is_plain, read_json
@@ -115,6 +116,8 @@ class Capture:
     """What its Python had where; None in captures that do not say."""
     circumstances: Circumstances = field(default_factory=Circumstances)
     """What its process had to work with."""
+    compilation: Compilation = field(default_factory=Compilation)
+    """What torch.compile had made in it when the window ended."""
     owners: dict[str, str] = field(default_factory=dict)
     """Whose the files in the trace are, by the first part of their names; see `perfhooks.trace.names.whose`."""
     request: str = ""

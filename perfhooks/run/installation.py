@@ -73,6 +73,11 @@ class Installation:
             return Origin.PERFHOOKS
         return self._origin(os.path.dirname(file))
 
+    def named(self, file: str) -> str:
+        """What the recorder calls a file of this process: without the longest folder that it can cut off."""
+        tops = (top for top in (*self.path, *self.sites) if top and file.startswith(os.path.join(top, "")))
+        return file[len(os.path.join(max(tops, key=len, default=""), "")) :]
+
     def _folder_of(self, file: str) -> str | None:
         """The folder that the recorder cut off a file's name; it cuts the longest."""
         folders = sorted({*self.path, *self.sites}, reverse=True)

@@ -17,8 +17,8 @@ from perfhooks.errors import OptionError
 from perfhooks.findings import faces
 from perfhooks.findings.explained import explained
 from perfhooks.progress import working
+from perfhooks.report import compiled_rows, slow_rows, startup_rows
 from perfhooks.report import markdown as summary
-from perfhooks.report import slow_rows, startup_rows
 from perfhooks.report.terminal_tables import NOTHING, draw
 from perfhooks.run.capture import Capture
 from perfhooks.trace.kinds import DEVICE_WORK, Kind
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 TABLES: Final = (
     *("labels", "steps", "operators", "kernels", "categories", "collectives", "copies", "syncs"),
     *("counters", "idle", "gaps", "functions", "modules", "memory", "stacks"),
-    *("findings", "checks", "startup", "slow"),
+    *("compiled", "findings", "checks", "startup", "slow"),
 )
 """What can be shown."""
 
@@ -93,8 +93,8 @@ def compute(trace: Trace, name: str, by: Sequence[str] = (), capture: Capture | 
         return found.idle(by)
     if name == "findings":
         return _told(_findings(trace, capture))
-    if name in _OF_RUN:  # of a process, and not in its traces
-        return _of_run(name, None)
+    if name in (*_OF_RUN, "compiled"):  # of a process, and not in its traces
+        return _of_process(name, capture or Capture())
     if name == "stacks":
         return _stacks(found, by[0] if by else "host")
     attribute = _SPLIT[name] if name in _SPLIT and by else _ATTRIBUTES.get(name, name)
@@ -119,6 +119,10 @@ def _explained(rows: list[dict[str, Any]], source: Source, sources: Sequence[Sou
 
 def _told(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     return pl.DataFrame([{**row, "evidence": "; ".join(row["evidence"])} for row in rows], schema=_FINDINGS)
+
+
+def _of_process(name: str, capture: Capture) -> pl.DataFrame:
+    return compiled_rows.functions(capture.compilation) if name == "compiled" else _of_run(name, None)
 
 
 def _of_run(name: str, run: Path | None) -> pl.DataFrame:

@@ -23,6 +23,53 @@ function shareBar(label, rows, key) {
   );
 }
 
+function compiledSection(details) {
+  const made = details.compiled;
+  if (!made) return null;
+  const of = (term) => meaning("Compiled", term);
+  const rows = rowsOf(made.functions);
+  const sum = (key) => rows.reduce((total, row) => total + (row[key] || 0), 0);
+  const [graphs, recorded] = [sum("graphs"), sum("recorded")];
+  const inStep = `In a step compiled code runs for ${ms(made.inside_ms)} (${percent(made.inside_ms / made.step_ms)})`;
+  const onDevice = made.busy_ms
+    ? `, and launches ${percent(made.device_ms / made.busy_ms)} of the device’s work.`
+    : ".";
+  const spent = `${plural(graphs, "graph")} took ${ms(1000 * sum("seconds"))} to compile`;
+  const when = recorded ? `, ${recorded} of them in this window` : "";
+  const columns = [
+    { key: "function", label: "Function", kind: "name", show: frameName },
+    { key: "graphs", label: "Graphs", kind: "count", title: of("graphs") },
+    { key: "recorded", label: "In this window", kind: "count" },
+    { key: "operators", label: "Operators", kind: "count" },
+    { key: "seconds", label: "Compiling, s", kind: "number", bar: true, title: of("compiling") },
+    { key: "tracing_s", label: "Tracing, s", kind: "number", title: of("compiling") },
+    { key: "backend_s", label: "Backend, s", kind: "number", title: of("compiling") },
+    { key: "inductor_s", label: "Kernels, s", kind: "number", title: of("compiling") },
+    { key: "reason", label: "Compiled again for", kind: "text", title: of("compiled again for") },
+    { key: "failed", label: "Left uncompiled", kind: "text" },
+  ];
+  const lines = [
+    { key: "line", label: "Line", kind: "name", show: frameName },
+    { key: "within", label: "In your line", kind: "name", show: frameName },
+    { key: "reason", label: "Why", kind: "text" },
+    { key: "count", label: "Met", kind: "count", title: of("met") },
+  ];
+  return section(
+    "compiled",
+    "What was compiled",
+    `${inStep}${onDevice}${rows.length ? ` ${spent}${when}.` : ""}`,
+    rows.length
+      ? dataTable({ id: "compiled", key: "function", caption: "Compiled functions", columns, rows, limit: 12 })
+      : null,
+    height(made.breaks)
+      ? [
+          el("h3", null, "Where graphs break"),
+          dataTable({ id: "breaks", caption: "Broken graphs", columns: lines, rows: rowsOf(made.breaks), limit: 12 }),
+        ]
+      : null,
+  );
+}
+
 function categoriesSection(details) {
   const rows = rowsOf(details.categories);
   if (!rows.length) return null;

@@ -1,0 +1,224 @@
+"""What torch.compile made in this process, by its own account: its graphs, and where it had to break them.
+
+TorchDynamo writes down each compilation (``torch._dynamo.utils.get_compilation_metrics``, the last 64 of them) and each
+break of a graph (``graph_break_reasons``) whether anybody asks or not, so nothing is switched on here. The log that
+``TORCH_LOGS="graph_breaks,recompiles"`` asks for says the same, but only of what is compiled while it is on: most is
+compiled before a window begins. torch promises neither; what a version does not have is empty.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+import sys
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from perfhooks.trace.names.whose import Origin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from perfhooks.run.installation import Installation
+
+_BREAKS: Final = 2000
+"""That are looked at, the last ones: each takes 5 us of the training thread."""
+_DISTINCT: Final = 50
+"""That are kept: more lines nobody rewrites."""
+_LONGEST: Final = 300
+"""Characters of a reason: torch goes on with hints and links."""
+
+_TORCH: Final = {Origin.TORCH, Origin.STANDARD, Origin.PERFHOOKS}
+_RESUMED: Final = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)")
+"""The function that TorchDynamo makes of what follows a break in another one."""
+_LIMIT: Final = re.compile(r"(?:recompile|cache[ _]?size)[ _]?limit", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph:
+    """One function that was compiled once: forward and backward, together."""
+
+    id: str = ""
+    """As ranges in the trace name it: the number of the function, and how often it had been compiled before."""
+    function: str = ""
+    """Where it begins, ``train.py(11): forward``; what follows a break begins there. Empty where torch does not say."""
+    is_own: bool = False
+    """Whether its file is not torch's."""
+    operators: int | None = None
+    """How many it has; None or 0 where there was nothing to compile."""
+    seconds: float = 0.0
+    """What compiling took, the two parts that follow included."""
+    backend_s: float = 0.0
+    """Of it the backend's, which makes code of the graph that was traced."""
+    inductor_s: float = 0.0
+    """Of that Inductor's, which makes kernels; 0 where it was not asked."""
+    is_recorded: bool = False
+    """Whether it was compiled while the window was recorded."""
+    reason: str = ""
+    """Why it had to be compiled again: the guard that failed; empty the first time, and where torch does not say."""
+    failed: str = ""
+    """Why there is no compiled code; empty where there is."""
+
+    @property
+    def number(self) -> str:
+        """That of the function."""
+        return self.id.partition("/")[0]
+
+    @property
+    def is_limit(self) -> bool:
+        """Whether it is left alone because it had been compiled too often."""
+        return _LIMIT.search(self.failed) is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Break:
+    """A line at which graphs had to end."""
+
+    reason: str
+    line: str
+    """The innermost one that was traced, ``train.py(11): forward``."""
+    within: str = ""
+    """The user's own line around it, where that is another one."""
+    functions: tuple[str, ...] = ()
+    """Those that were being compiled, several where one was called by another: `Graph.function`, without its line."""
+    is_own: bool = False
+    """Whether it was met in anything that is not torch's, as the step of an optimizer is."""
+    count: int = 1
+    """Compilations that met it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compilation:
+    """All of one process so far, or what torch keeps of it."""
+
+    graphs: tuple[Graph, ...] = ()
+    breaks: tuple[Break, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether anything was compiled."""
+        return bool(self.graphs or self.breaks)
+
+    @classmethod
+    def current(cls, installation: Installation, began: float) -> Compilation:
+        """Of this process; where nothing was compiled, torch's compiler is not imported either.
+
+        Args:
+            installation: Of the same process.
+            began: When recording began, in seconds since 1970; 0 where that is not known.
+        """
+        dynamo: Any = sys.modules.get("torch._dynamo.utils")
+        with contextlib.suppress(Exception):  # of another version of torch anything may be otherwise
+            metrics = [*getattr(dynamo, "get_compilation_metrics", tuple)()]
+            reasons = [*getattr(dynamo, "graph_break_reasons", ())][-_BREAKS:]
+            return cls(graphs=_graphs(metrics, installation, began), breaks=_breaks(reasons, installation))
+        return cls()
+
+
+def _graphs(metrics: Iterable[Any], installation: Installation, began: float) -> tuple[Graph, ...]:
+    """One for each compilation; that of the backward pass, which comes later, belongs to the one with its number."""
+    found: dict[str, Graph] = {}
+    for metric in metrics:
+        if getattr(metric, "is_runtime", False):  # kernels that are tuned when they run
+            continue
+        graph = _graph(metric, installation, began)
+        same = found.get(graph.id)
+        if same is not None and graph.function:  # numbers begin again: ``torch.compiler.reset()`` forgot all before
+            found.clear()
+            same = None
+        found[graph.id] = graph if same is None else _together(same, graph)
+    return tuple(_named(graph, found) for graph in found.values())
+
+
+def _graph(metric: Any, installation: Installation, began: float) -> Graph:
+    seconds = [_number(metric, f"{part}_compile_time_s") for part in ("entire_frame", "backend", "inductor")]
+    file, line = _text(metric, "co_filename"), getattr(metric, "co_firstlineno", None)
+    start, whole = _number(metric, "start_time"), max(*seconds, _number(metric, "duration_us") / 1e6)
+    return Graph(
+        id=_text(metric, "compile_id"),
+        function=f"{installation.named(file)}({line}): {_name(_text(metric, 'co_name'))}" if file else "",
+        is_own=bool(file) and installation.origin_of(file) not in _TORCH,
+        operators=getattr(metric, "graph_op_count", None),
+        seconds=whole,
+        backend_s=max(seconds[1:]),
+        inductor_s=seconds[2],
+        is_recorded=0 < began <= start,
+        reason=_guard(_text(metric, "recompile_reason")),
+        failed="" if "Skip" in _text(metric, "fail_type") else _said(_text(metric, "fail_reason")),
+    )
+
+
+def _together(first: Graph, later: Graph) -> Graph:
+    """A graph, and what was compiled of it later."""
+    return replace(
+        first,
+        seconds=first.seconds + later.seconds,
+        # all that the backward pass takes is the backend's
+        backend_s=first.backend_s + later.seconds,
+        inductor_s=first.inductor_s + later.inductor_s,
+        is_recorded=first.is_recorded or later.is_recorded,
+    )
+
+
+def _named(graph: Graph, others: dict[str, Graph]) -> Graph:
+    """A graph, with the name that the same function had before if torch does not say it."""
+    same = next((each for each in others.values() if each.number == graph.number and each.function), graph)
+    return graph if graph.function else replace(graph, function=same.function, is_own=same.is_own)
+
+
+def _breaks(reasons: Sequence[Any], installation: Installation) -> tuple[Break, ...]:
+    found: dict[tuple[str, str], Break] = {}
+    for each in reversed(reasons):  # what was met last is kept
+        made = _break(each, installation)
+        if made is None:
+            continue
+        key = made.reason, made.line
+        same = found.get(key, replace(made, functions=(), count=0))
+        functions = dict.fromkeys(same.functions + made.functions)
+        found[key] = replace(same, functions=tuple(functions), count=same.count + 1)
+    return tuple(itertools.islice(found.values(), _DISTINCT))
+
+
+def _break(reason: Any, installation: Installation) -> Break | None:
+    frames = getattr(reason, "user_stack", None) or ()
+    if not frames:
+        return None
+    lines = [f"{installation.named(each.filename)}({each.lineno}): {_name(each.name)}" for each in frames]
+    origins = [installation.origin_of(each.filename) for each in frames]
+    within = next((line for line, origin in zip(lines[::-1], origins[::-1], strict=True) if origin is Origin.USER), "")
+    return Break(
+        reason=_said(str(getattr(reason, "reason", ""))),
+        line=lines[-1],
+        within=within if within != lines[-1] else "",
+        functions=(f"{installation.named(frames[0].filename)}: {_name(frames[0].name)}",),
+        is_own=not set(origins) <= _TORCH,
+    )
+
+
+def _name(function: str) -> str:
+    """The name of a function as its author wrote it."""
+    resumed = _RESUMED.fullmatch(function)
+    return resumed[1] if resumed else function
+
+
+def _guard(reason: str) -> str:
+    """What torch says of a guard, without the number of the graph that has it and the line that it is from."""
+    first = reason.strip().partition("\n")[0]
+    return re.sub(r"^\d+/\d+: ", "", re.split(r"\s{2,}# ", first)[0]).strip()[:_LONGEST]
+
+
+def _said(reason: str) -> str:
+    """What torch says of a break or a failure: its name and, if newer, the first sentence that explains it."""
+    first, _, rest = reason.strip("'\"\n ").partition("\n")
+    explanation = re.search(r"Explanation: (.+?(?:\.(?= )|$))", rest, re.MULTILINE)
+    return (f"{first.rstrip('.')}: {explanation[1]}" if explanation else first)[:_LONGEST]
+
+
+def _text(metric: Any, name: str) -> str:
+    value = getattr(metric, name, None)
+    return "" if value is None else str(value)
+
+
+def _number(metric: Any, name: str) -> float:
+    value = getattr(metric, name, None)
+    return float(value) if isinstance(value, int | float) else 0.0
