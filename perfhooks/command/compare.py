@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 EXAMPLES: Final = """Examples:
 
+- `perfhooks compare --run 'train.py' -- 'train.py --fused'`
+- `perfhooks compare --run-at main 'train.py' -- 'train.py' --seconds 60 --fail-if-slower 2%`
 - `perfhooks compare perf/base perf/new`
 - `perfhooks compare base1 base2 base3 -- new1 new2 new3 --fail-if-slower 2%`
 - `perfhooks compare a.pt.trace.json.gz b.pt.trace.json.gz -o difference.html`
@@ -29,8 +31,13 @@ SLOWER: Final = 3
 UNDECIDED: Final = 4
 """That of ``--fail-if-undecided``."""
 
+FAILED: Final = 1
+"""That of ``--run`` where a command ended with another exit code than 0."""
+
 _BETWEEN: Final = "\0"
 """Stands for ``--`` between the sides: click takes the first for the end of the options."""
+_AT: Final = "--run-at"
+_RUNNING: Final = "Commands that take turns"
 
 
 class CLASS(TyperCommand):
@@ -38,7 +45,20 @@ class CLASS(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the command line."""
-        return super().parse_args(ctx, [_BETWEEN if each == "--" else each for each in args])
+        return super().parse_args(ctx, [_BETWEEN if each == "--" else each for each in _with_revisions(args)])
+
+
+def _with_revisions(args: Sequence[str]) -> list[str]:
+    """Arguments in which ``--run-at REV CMD`` is a ``--run``, so that the commands of both are in their order."""
+    given, words = list(args), list[str]()
+    while given:
+        word = given.pop(0)
+        if word == _AT and len(given) > 1:
+            word, revision, text = "--run", given.pop(0), given.pop(0)
+            words += [word, f"{revision}{_BETWEEN}{text}"]
+        else:
+            words.append(word)
+    return words
 
 
 class ComparisonForm(str, Enum):
@@ -51,13 +71,42 @@ class ComparisonForm(str, Enum):
 
 def command(
     targets: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             help="Two run folders, traces or baselines; or several runs of each side with -- between the sides.",
             show_default=False,
         ),
-    ],
+    ] = None,
     *,
+    run: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--run",
+            help="Run this command beside the one after --, in turns of 0.2 s, until it is decided which is slower.",
+            metavar="'COMMAND'",
+            rich_help_panel=_RUNNING,
+        ),
+    ] = None,
+    _run_at: Annotated[
+        tuple[str, str] | None,
+        typer.Option(_AT, help="The same at a revision of git.", metavar="REV 'COMMAND'", rich_help_panel=_RUNNING),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option("--steps", help="End each command after so many steps.", rich_help_panel=_RUNNING),
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option("--seconds", help="End each command after so many seconds of steps.", rich_help_panel=_RUNNING),
+    ] = None,
+    in_turns: Annotated[
+        bool,
+        typer.Option(
+            "--in-turns",
+            help="Run one after the other, where memory or devices do not allow two.",
+            rich_help_panel=_RUNNING,
+        ),
+    ] = False,
     fail_if_slower: Annotated[
         str | None,
         typer.Option("--fail-if-slower", help="Exit with 3 if B is slower by more than this, as 2%.", metavar="SHARE"),
@@ -90,24 +139,65 @@ def command(
 ) -> None:
     """Say whether a training became slower, by how much, and through what.
 
-    The verdict is about the steps that nobody recorded; the reasons come from the recorded windows.
+    With --run both commands are run and held beside each other, which is the surest way on a machine that others use.
+    Of runs that were recorded, the verdict is about the steps that nobody recorded; the reasons come from the windows.
     """
     from perfhooks.command.actions import compare
 
     limit = compare.share(fail_if_slower or tolerance, "fail-if-slower" if fail_if_slower else "tolerance")
-    if save is not None:
-        compare.save([Path(each) for each in targets if each != _BETWEEN], stage, save)
+    if run:
+        if save or shares or stage or out or show_it:
+            raise OptionError("choose one of --run and what recorded runs have: --save, --shares, --stage, -o, --open")
+        outcome = _taking_turns(_commands(targets or (), run), limit, form, in_turns=in_turns, most=(steps, seconds))
+    elif in_turns or steps is not None or seconds is not None:
+        raise OptionError("--in-turns, --steps and --seconds are about commands: give them by --run 'A' -- 'B'")
+    elif save is not None:
+        compare.save([Path(each) for each in targets or () if each != _BETWEEN], stage, save)
         return
-    if shares and (fail_if_slower or fail_if_undecided):
-        raise OptionError("choose one of --shares and --fail-if-...: shares of a step say nothing of its length")
-    made = compare.compared(_sides(targets), stage, limit, shares=shares)
-    compare.tell(made, form.value)
-    compare.page(made, out, show_it=show_it)
-    outcome = "undecided" if made.verdict is None else made.verdict.outcome
+    else:
+        if shares and (fail_if_slower or fail_if_undecided):
+            raise OptionError("choose one of --shares and --fail-if-...: shares of a step say nothing of its length")
+        made = compare.compared(_sides(targets or ()), stage, limit, shares=shares)
+        compare.tell(made, form.value)
+        compare.page(made, out, show_it=show_it)
+        outcome = "undecided" if made.verdict is None else made.verdict.outcome
     if fail_if_slower and outcome == "slower":
         raise typer.Exit(SLOWER)
     if fail_if_undecided and outcome == "undecided":
         raise typer.Exit(UNDECIDED)
+
+
+def _taking_turns(
+    sides: Sequence[tuple[str | None, str]],
+    tolerance: float,
+    form: ComparisonForm,
+    *,
+    in_turns: bool,
+    most: tuple[int | None, float | None],
+) -> str:
+    """What is said of commands after they took turns."""
+    from perfhooks.command.actions import turns
+
+    made = turns.compared(sides, tolerance, in_turns=in_turns, steps=most[0], seconds=most[1])
+    turns.tell(made, form.value)
+    if made.is_interrupted:
+        raise typer.Exit(turns.INTERRUPTED)
+    if made.failed is not None:
+        raise typer.Exit(FAILED)
+    return "undecided" if made.judgement is None else made.judgement.outcome
+
+
+def _commands(targets: Sequence[str], runs: Sequence[str]) -> list[tuple[str | None, str]]:
+    """Of both sides the revision, or None, and the command; A's comes first, with ``--run`` or without."""
+    bare = [each for each in targets if each != _BETWEEN]
+    given = [*bare, *runs] if targets[:1] == bare[:1] and bare else [*runs, *bare]
+    if len(given) != 2 or list(targets).count(_BETWEEN) != 1:  # noqa: PLR2004 -- A and B
+        raise OptionError(
+            "--run takes one command on either side of --, each between quotes: "
+            f"perfhooks compare --run 'train.py' -- 'train.py --fused'; got {len(given)}"
+        )
+    parts = [each.rpartition(_BETWEEN) for each in given]
+    return [(revision or None, text) for revision, _, text in parts]
 
 
 def _sides(targets: Sequence[str]) -> list[list[Path]]:

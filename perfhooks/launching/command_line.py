@@ -47,6 +47,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """The working directory in which the command was given: the place for runs is in there."""
     notes: str = ""
     """The folder in which processes leave a note of the run that they recorded, for `farewell`."""
+    turns: str = ""
+    """The socket that says when it is the program's turn, under ``perfhooks compare --run``: nothing is recorded."""
 
     def named(self, number: int) -> Request:
         """The same for another training of the same program: a name that was given for the run is the first one's.
@@ -114,11 +116,12 @@ def request(
     )
 
 
-def command(words: Sequence[str]) -> list[str]:
+def command(words: Sequence[str], folder: Path = Path()) -> list[str]:
     """The command as the system takes it: a script and a module get this Python in front.
 
     Args:
         words: ``train.py --lr 0.1``, ``-m package.train`` or any command.
+        folder: Where it is going to run.
 
     Raises:
         OptionError: There is no such script, or nothing was given.
@@ -132,7 +135,7 @@ def command(words: Sequence[str]) -> list[str]:
             raise OptionError("run -m needs the name of a module, such as: perfhooks run -m package.train")
         return [sys.executable, *words]
     if first.endswith(".py"):
-        if not Path(first).is_file():
+        if not (folder / first).is_file():
             raise OptionError(f"there is no script {first!r}")
         return [sys.executable, *words]
     program = shutil.which(first)

@@ -166,10 +166,21 @@ def lines(notes: Path, words: Sequence[str], code: int | None = None) -> Iterato
     if not runs and not _takes_files(notes):
         yield f"what was recorded is not known: {notes} takes no files, is its disk full?"
     elif not runs:
-        known = [str(note["why"]) for note in said if note.get("why")]
-        guesses = [str(note["guess"]) for note in said if note.get("guess")]
-        reasons = known or (_failed(code) if code else guesses or [_why(words)])
-        yield from (f"nothing was recorded: {reason}" for reason in dict.fromkeys(reasons))
+        yield from (f"nothing was recorded: {reason}" for reason in reasons(notes, words, code))
+
+
+def reasons(notes: Path, words: Sequence[str], code: int | None = None) -> list[str]:
+    """Why nothing came of a command.
+
+    Args:
+        notes: See `announce`.
+        words: The command.
+        code: See `lines`.
+    """
+    said = [_read(path) for path in sorted(notes.glob("*.json"))]
+    known = [str(note["why"]) for note in said if note.get("why")]
+    guesses = [str(note["guess"]) for note in said if note.get("guess")]
+    return list(dict.fromkeys(known or (_failed(code) if code else guesses or [_why(words)])))
 
 
 def _failed(code: int) -> list[str]:

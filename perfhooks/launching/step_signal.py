@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from perfhooks.launching.early import Early
     from perfhooks.launching.profiling import Profilers
+    from perfhooks.launching.turns import Turns
     from perfhooks.launching.ways import Answer, Mode
 
 _BACKWARD: Final = frozenset[object]()
@@ -75,7 +76,7 @@ class StepSignal:
         self._stand_ins: Any = None
         """The module `perfhooks.launching.calls`, once torch is there."""
         self.profiler: Any = NOBODY
-        self._profilers: Profilers | None = None
+        self._profilers: Profilers | Turns | None = None
         """Those of this program; none as long as nothing was profiled."""
         self._starting: Iterable[Any] = ()
         """Whose first step the program's start ends with."""
@@ -204,12 +205,9 @@ class StepSignal:
 
     def _begin(self, way: Telling) -> None:
         """Profile from here on, steps being told in another way; a count that began otherwise is left."""
-        from perfhooks.launching.profiling import Profilers
-
         speak_up(apart=True)
         self.startup.first_step()
-        if self._profilers is None:
-            self._profilers = Profilers(self.asked)
+        self._profilers = self._profilers or self._make_profilers()
         if isinstance(self.heard.way, (Undecided, BesideFace)):
             self._profilers.asked = self.next_request()
         self.heard.way, self.heard.armed = way, False
@@ -223,6 +221,15 @@ class StepSignal:
         self.heard.waiting = self.profiler.pulse
         self._starting = (self.profiler,)
         process.at_end(process.End.COUNTS, self._say_counts)
+
+    def _make_profilers(self) -> Profilers | Turns:
+        if self.asked.turns:
+            from perfhooks.launching.turns import Turns
+
+            return Turns(self.asked)
+        from perfhooks.launching.profiling import Profilers
+
+        return Profilers(self.asked)
 
     def _make_room(self) -> None:
         """The script begins to profile with torch itself: beside a window of ours it would record nothing."""
@@ -291,8 +298,11 @@ class StepSignal:
             from perfhooks.recording.window import when_others_begin
 
             self._early = Early(self.heard, self.asked.options, self._recorded_early)
-            self._hear_no_others = when_others_begin(self._make_room)
-            lifetime.at_sigterm(self._keep_at_once)
+            if self.asked.turns:
+                self._early.drop()
+            else:
+                self._hear_no_others = when_others_begin(self._make_room)
+                lifetime.at_sigterm(self._keep_at_once)
         return self._early
 
     def listen(self) -> None:
@@ -305,7 +315,7 @@ class StepSignal:
 
         self._stand_ins = calls
         calls.listen(self.hear_call, self.hear_backward)
-        if calls.make_ready():
+        if not self.asked.turns and calls.make_ready():
             self.startup.when_computing = self._look_for_operators
 
     def make_way_for_dynamo(self) -> None:
@@ -346,9 +356,7 @@ class StepSignal:
         """Make files of what was recorded early, if there is nothing else; whether they are made."""
         with guard("keeping the first steps"), self._keeping:
             if self._early is not None:
-                from perfhooks.launching.profiling import Profilers
-
-                self._profilers = self._profilers or Profilers(self.asked)
+                self._profilers = self._profilers or self._make_profilers()
                 profiler = self._profilers.keep(self._early, why, self._faces)
                 if profiler is not None:
                     self._starting = (profiler,)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 FEWEST_FIRST: Final = 3
 MOST_FIRST: Final = 10
-_OF_FIRST: Final = 20
+OF_FIRST: Final = 20
 """One in so many steps is a first one, between those bounds."""
 FAR: Final = 3.0
 """A step that takes so many medians has something else in it."""
@@ -70,7 +70,7 @@ def firsts(numbers: Ints, seams: Flags) -> Flags:
     last = np.flatnonzero(np.append(np.diff(stretch) > 0, True))
     length = np.zeros(int(stretch[-1]) + 1, np.int64)
     length[stretch[last]] = numbers[last] - start[last] + 1
-    count = np.clip(length // _OF_FIRST, FEWEST_FIRST, MOST_FIRST)
+    count = np.clip(length // OF_FIRST, FEWEST_FIRST, MOST_FIRST)
     found: Flags = (stretch > 0) & (numbers - start < count[stretch])
     return found
 

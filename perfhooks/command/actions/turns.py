@@ -1,0 +1,86 @@
+"""Two commands, compared while they take turns."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import typer
+
+from perfhooks import words
+from perfhooks.command.turns import written
+from perfhooks.command.turns.course import Course, Plan, compare
+from perfhooks.command.turns.program import Command
+from perfhooks.command.turns.revision import checked_out
+from perfhooks.errors import OptionError
+from perfhooks.launching import command_line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Literal
+
+INTERRUPTED: Final = 130
+"""The exit code of a shell after Ctrl-C."""
+
+
+def compared(
+    sides: Sequence[tuple[str | None, str]],
+    tolerance: float,
+    *,
+    in_turns: bool,
+    steps: int | None,
+    seconds: float | None,
+) -> Course:
+    """Both sides, run until the verdict is decided.
+
+    Args:
+        sides: Of each the revision of git, or None for the working tree, and the command.
+        tolerance: What share of difference is none.
+        in_turns: See `Plan`.
+        steps: See `Plan`.
+        seconds: See `Plan`.
+
+    Raises:
+        PerfhooksError: There is no such command or revision, or a command has no steps to be seen.
+    """
+    for name, most in (("steps", steps), ("seconds", seconds)):
+        if most is not None and not 0 < most < float("inf"):
+            raise OptionError(f"{name} must be more than 0, got {most:g}")
+    with ExitStack() as stack:
+        a, b = (_command(name, *side, stack) for name, side in zip("AB", sides, strict=True))
+        return compare(Plan(a=a, b=b, tolerance=tolerance, in_turns=in_turns, steps=steps, seconds=seconds))
+
+
+def _command(name: str, revision: str | None, text: str, stack: ExitStack) -> Command:
+    folder, paths = Path.cwd(), list[Path]()
+    if revision is not None:
+        tree, folder = stack.enter_context(checked_out(revision))
+        # what is installed as the working tree itself is to come from the revision too
+        paths = [path for path in (tree, tree / "src") if path.is_dir()]
+    try:
+        given = shlex.split(text)
+    except ValueError as error:
+        raise OptionError(f"{text!r} is no command: {error}") from error
+    return Command(name=name, text=text, words=command_line.command(given, folder), folder=folder, paths=paths)
+
+
+def tell(made: Course, form: Literal["text", "markdown", "json"]) -> None:
+    """Write what came of it to standard output, and the last lines of a program that failed."""
+    if made.failed is not None:
+        written.say_last_lines([made.failed])
+    if form == "json":
+        sys.stdout.flush()
+        sys.stdout.buffer.write(msgspec.json.encode(written.data(made)) + b"\n")
+        sys.stdout.flush()
+        return
+    lines = list(written.lines(made))
+    if form == "markdown":
+        texts = (f"`{command.text}`" for command in (made.plan.a, made.plan.b))
+        typer.echo("### {} → {}\n".format(*map(words.line, texts)))
+        lines = [f"**{words.markdown(lines[0])}**\n", *(f"- {words.markdown(line)}" for line in lines[1:])]
+    for each in lines:
+        typer.echo(each if form == "markdown" else words.line(each))

@@ -1,0 +1,190 @@
+"""Pairs of programs that take turns, one pair after another, until the verdict is decided."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from perfhooks import progress, words
+from perfhooks.command.turns import written
+from perfhooks.command.turns.program import Program
+from perfhooks.comparing.turns import FEWEST_PAIRS, LEAST_BLOCKS, MOST_PAIRS, Pair, judged
+from perfhooks.errors import PerfhooksError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from perfhooks.command.turns.program import Command
+    from perfhooks.comparing.turns import Judgement
+
+BLOCK_S: Final = 0.2
+"""Of a turn: what others do on a machine comes and goes in seconds, and a program is warm again in milliseconds."""
+_GROWTH: Final = 2
+"""A turn has at most so many times the steps of the one before: the first steps say little about those that follow."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is compared, and how."""
+
+    a: Command
+    b: Command
+    tolerance: float
+    """What share of difference is none."""
+    in_turns: bool = False
+    """Whether the programs of a pair run one after the other."""
+    steps: int | None = None
+    """After how many steps each program is ended; None lets it end by itself."""
+    seconds: float | None = None
+    """And after how many seconds of steps."""
+
+
+@dataclass(kw_only=True)
+class Course:
+    """What was done so far, and what came of it."""
+
+    plan: Plan
+    folder: Path
+    """Where the output of the programs is."""
+    pairs: list[Pair] = field(default_factory=list)
+    """Those that count."""
+    programs: list[Program] = field(default_factory=list)
+    """All that were started, in their order."""
+    failed: Program | None = None
+    """One that ended with an exit code other than 0, which ends all."""
+    is_interrupted: bool = False
+    """Whether somebody pressed Ctrl-C."""
+
+    @property
+    def judgement(self) -> Judgement | None:
+        """What can be said; None before there is a pair that counts."""
+        return judged(self.pairs, tolerance=self.plan.tolerance) if self.pairs else None
+
+    @property
+    def _is_decided(self) -> bool:
+        seen = self.judgement
+        return seen is not None and seen.is_decided
+
+    def run(self) -> None:
+        """Have pairs take turns until it is decided.
+
+        Raises:
+            PerfhooksError: A program has no steps, or too few.
+        """
+        with progress.line() as tell, _sigterm_raises():
+            try:
+                while len(self.pairs) < MOST_PAIRS and not self._is_decided and self.failed is None:
+                    self._add_pair(tell)
+            except KeyboardInterrupt:
+                self.is_interrupted = True
+                self._count(self.programs[-2:])
+            finally:
+                for program in self.programs:
+                    program.end()
+                    program.forget()
+
+    def _add_pair(self, tell: Callable[[str], None]) -> None:
+        plan, number = self.plan, len(self.pairs) + 1
+        commands = (plan.a, plan.b) if number % 2 else (plan.b, plan.a)
+        groups = [[command] for command in commands] if plan.in_turns else [commands]
+        made = []
+        for group in groups:
+            programs = [self._start(command, number) for command in group]
+            made += programs
+            self._take_turns(programs, tell)
+            for program in programs:
+                self._finish(program)
+        failed = [program for program in made if program.code and not program.is_ended]
+        self.failed = next(iter(failed), None)
+        if not failed and not self._count(made):
+            few = min(made, key=lambda program: len(program.blocks))
+            raise PerfhooksError(
+                f"{few.command.name} made too few steps to compare: {words.count(len(few.blocks), 'block')} of some "
+                f"{BLOCK_S:g} s, of which {LEAST_BLOCKS} must be left after its first steps; let it train for longer"
+            )
+
+    def _start(self, command: Command, number: int) -> Program:
+        program = Program(command, self.folder, number)
+        self.programs.append(program)
+        return program
+
+    def _count(self, programs: Sequence[Program]) -> bool:
+        """Add a pair, if there are both programs and it counts."""
+        blocks = {program.command.name: program.blocks for program in programs}
+        pair = Pair(a=blocks.get("A", []), b=blocks.get("B", []), is_together=not self.plan.in_turns)
+        if pair.counts:
+            self.pairs.append(pair)
+        return pair.counts
+
+    def _take_turns(self, programs: Sequence[Program], tell: Callable[[str], None]) -> None:
+        """Let one go after another, until one of them ends, or is to end."""
+        for program, beside in zip(programs, reversed(programs), strict=True):
+            tell(self._said(f"starting {program.command.name}"))
+            if not program.until_held(beside if len(programs) > 1 else None) and not program.has_steps:
+                raise PerfhooksError(
+                    f"{program.command.name} made no steps that perfhooks can see: {program.why_no_steps()}"
+                )
+            if len(programs) > 1:
+                program.stop_children()
+        while True:
+            for program in programs:
+                program.let_go(_steps_of_turn(program))
+                if not program.until_held():
+                    return
+                if len(programs) > 1:
+                    program.stop_children()
+            tell(self._said(words.count(len(programs[-1].blocks), "block")))
+            if all(self._is_enough(program) for program in programs):
+                return
+
+    def _is_enough(self, program: Program) -> bool:
+        steps = sum(block.steps for block in program.blocks)
+        seconds = sum(block.wall_ns for block in program.blocks) * 1e-9
+        enough = (self.plan.steps, steps), (self.plan.seconds, seconds)
+        return any(most is not None and done >= most for most, done in enough)
+
+    def _finish(self, program: Program) -> None:
+        """Let it end by itself, unless it is to end now."""
+        if self.plan.steps is not None or self.plan.seconds is not None:
+            program.end()
+        program.wait()
+
+    def _said(self, now: str) -> str:
+        seen, far = self.judgement, f"pair {len(self.pairs) + 1} of {FEWEST_PAIRS} to {MOST_PAIRS}, {now}"
+        return f"{far} " if seen is None else f"{far}; so far {written.so_far(seen)} "
+
+
+def compare(plan: Plan) -> Course:
+    """Run both commands, pair after pair, and say what came of it."""
+    course = Course(plan=plan, folder=Path(tempfile.mkdtemp(prefix="perfhooks-compare-")))
+    try:
+        course.run()
+    except PerfhooksError:
+        written.say_last_lines(course.programs[-2:])
+        shutil.rmtree(course.folder, ignore_errors=True)
+        raise
+    return course
+
+
+def _steps_of_turn(program: Program) -> int:
+    """As many as take `BLOCK_S`, as far as the turn before says."""
+    if not program.blocks:
+        return 1
+    last = program.blocks[-1]
+    return max(1, min(round(BLOCK_S * 1e9 * last.steps / max(last.wall_ns, 1)), _GROWTH * last.steps))
+
+
+@contextlib.contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """Who ends us ends the programs as well."""
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,125 @@
+"""What came of programs that took turns, in words: the verdict first, in one sentence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from perfhooks import words
+from perfhooks.comparing.sentences import percent
+from perfhooks.comparing.turns import FEWEST_PAIRS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from perfhooks.command.turns.course import Course
+    from perfhooks.command.turns.program import Program
+    from perfhooks.comparing.turns import Interval, Judgement
+
+_LAST_LINES: Final = 10
+_WORDS: Final = {"slower": "Slower", "faster": "Faster", "same": "The same", "undecided": "Not decided"}
+_CLOCKS: Final = {"wall": "the wall clock", "processor": "processor time"}
+
+
+def so_far(seen: Judgement) -> str:
+    """The figure that decides, while it goes on."""
+    return f"B {_figure(seen.decided_by)}"
+
+
+def lines(made: Course) -> Iterator[str]:
+    """All that is said, the verdict first."""
+    seen = made.judgement
+    if seen is None:
+        yield "Not decided: no pair of programs came to its end."
+    else:
+        yield sentence(seen)
+        yield f"By {_clock(seen)}."
+        if len(set(seen.far)) > 1:
+            yield (
+                f"Left out: {words.count(seen.far[0], 'block')} of A and {seen.far[1]} of B that took more than three "
+                "times the median, as evaluations and checkpoints do."
+            )
+    yield from dict.fromkeys(f"note: {note}" for program in made.programs for note in program.notes)
+    yield f"{_ends(made)} Output: {made.folder}"
+
+
+def sentence(seen: Judgement) -> str:
+    """The verdict."""
+    within = f", within {100 * seen.tolerance:.3g}%" if seen.outcome == "same" else ""
+    is_mean = seen.decided_by is seen.mean and seen.mean != seen.typical
+    change = f"{words.ms(seen.step_ms[0])} -> {words.ms(seen.step_ms[1])}"
+    told = f"{_WORDS[seen.outcome]}{within}: a step takes {_figure(seen.decided_by)}, {change}"
+    if is_mean and seen.outcome in ("slower", "faster"):
+        told += f" on average; the typical step {_figure(seen.typical)}"
+    return f"{told}. {words.count(seen.pairs, 'pair')} of processes, {seen.blocks:,} blocks of each side."
+
+
+def data(made: Course) -> dict[str, Any]:
+    """The same for programs."""
+    seen = made.judgement
+    verdict: dict[str, Any] = {"outcome": "undecided", "sentence": next(lines(made))}
+    if seen is not None:
+        verdict |= {
+            "outcome": seen.outcome,
+            "clock": seen.clock,
+            "tolerance": seen.tolerance,
+            "typical": seen.typical._asdict(),
+            "mean": seen.mean._asdict(),
+            "by_other_clock": seen.other._asdict(),
+            "step_ms": seen.step_ms,
+            "pairs": seen.pairs,
+            "blocks": seen.blocks,
+            "waited": seen.waited,
+            "far": seen.far,
+        }
+    return {
+        "verdict": verdict,
+        "interrupted": made.is_interrupted,
+        "folder": str(made.folder),
+        "programs": [
+            {
+                "side": program.command.name,
+                "command": program.command.text,
+                "exit_code": program.code,
+                "ended": program.is_ended,
+                "blocks": len(program.blocks),
+                "output": str(program.log),
+            }
+            for program in made.programs
+        ],
+    }
+
+
+def say_last_lines(programs: Sequence[Program]) -> None:
+    """What programs wrote last, of which one has failed."""
+    for program in programs:
+        if program.code and not program.is_ended:
+            for text in program.last_lines(_LAST_LINES):
+                typer.echo(words.line(f"{program.command.name}: {text}"), err=True)
+
+
+def _figure(seen: Interval) -> str:
+    return f"{percent(seen.ratio)} ({percent(seen.low)} to {percent(seen.high)})"
+
+
+def _clock(seen: Judgement) -> str:
+    """Which clock tells, and what the other one says."""
+    waited = [each for each in seen.waited if each is not None]
+    shares = " and ".join("an unknown share" if each is None else words.share(each) for each in seen.waited)
+    other = "processor" if seen.clock == "wall" else "wall"
+    why = f": the steps waited for a processor {shares} of their time" if waited else ""
+    return f"{_CLOCKS[seen.clock]}{why}; by {_CLOCKS[other]} {_figure(seen.other)}"
+
+
+def _ends(made: Course) -> str:
+    ended = sum(program.is_ended for program in made.programs)
+    codes = [program.code for program in made.programs if not program.is_ended]
+    if made.failed is not None:
+        code = made.failed.code or 0
+        how = f"exit code {code}" if code > 0 else f"signal {-code}"
+        return f"{made.failed.command.name} ended with {how}, so no more pairs were started."
+    told = [f"{words.count(len(codes), 'program')} ended with exit code 0"] if codes else []
+    told += [f"{words.count(ended, 'program')} {'was' if ended == 1 else 'were'} ended here"] if ended else []
+    few = made.judgement is not None and made.judgement.pairs < FEWEST_PAIRS
+    return f"{'; '.join(told)}.{' Fewer than three pairs are no verdict.' if few else ''}"

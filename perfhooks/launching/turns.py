@@ -1,0 +1,213 @@
+"""One of two programs that take turns, for ``perfhooks compare --run``: it is held where a step ends, and let go again.
+
+    A   ███████▌         ████████▌         ███████▌            ▌ held: it waits for one line of a socket
+    B   ▌       ████████▌         ███████▌         ██...
+         ◄─────► one turn: so many steps as it was told, some 0.2 s
+
+All ranks of a program are given the same number of steps, so they are held at the same step, and none of them waits
+for another one in a collective. Between two turns nothing is done: the device has ended its work when the clocks are
+read, and child processes are stopped, as the workers of a loader, which would work ahead: the next turn would find
+batches that took no time. That is done once all ranks are held, as a rank may have started another one. The socket's
+end lets go for good.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
+
+import msgspec
+import psutil
+
+from perfhooks.guard import logger
+from perfhooks.launching.ways import NEVER, NOBODY
+from perfhooks.run.job import current_job
+from perfhooks.watching.counters import CountedThread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from perfhooks.launching.command_line import Request
+
+_LONGEST: Final = 100
+"""Bytes of an answer, which is one number."""
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank says when it is held: what its turn took."""
+
+    pid: int
+    rank: int
+    ranks: int
+    """Of the program."""
+    steps: int
+    """Of this turn."""
+    wall_ns: int
+    cpu_ns: int
+    """What all threads of the process computed."""
+    busy_ns: int
+    """What the thread of the steps computed."""
+    waited_ns: int | None
+    """How long that thread could have run and waited for a processor; None where the system does not tell."""
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """An answer; the socket's end is one as well."""
+
+    steps: int
+    """For how many it is let go; 0 where all ranks are held, and what they started is to be stopped until then."""
+
+
+class _Clocks(NamedTuple):
+    wall_ns: int
+    cpu_ns: int
+    busy_ns: int
+    waited_ns: int | None
+
+    @classmethod
+    def read(cls, thread: CountedThread) -> _Clocks:
+        return cls(time.monotonic_ns(), time.process_time_ns(), time.thread_time_ns(), thread.waited_ns())
+
+    def since(self, before: _Clocks) -> dict[str, int | None]:
+        """What has passed on each."""
+        pairs = zip(self, before, strict=True)
+        passed = (None if now is None or then is None else now - then for now, then in pairs)
+        return dict(zip(self._fields, passed, strict=True))
+
+
+class HeldSteps:
+    """Stands where a profiler does, and counts steps.
+
+    Args:
+        address: The socket of ``perfhooks compare``.
+    """
+
+    pulse = NOBODY
+    folder = None
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._done = 0
+        self._until = 0
+        """The number of steps at which the next turn ends; the first step is held, before anything is timed."""
+        self._at_begin = 0
+        self._owner = os.getpid()
+        self._thread = CountedThread(threading.get_ident(), threading.get_native_id())
+        self._clocks = _Clocks.read(self._thread)
+        self._socket: socket.socket | None = None
+        self._answers: BinaryIO | None = None
+
+    def step(self) -> None:
+        """A step has ended."""
+        self._done += 1
+        if self._done >= self._until:
+            self._hold()
+
+    def let_go(self) -> None:
+        """Take no more turns."""
+        self._until = NEVER
+        for end in (self._answers, self._socket):
+            if end is not None:
+                end.close()
+
+    def _hold(self) -> None:
+        if self._until == NEVER or os.getpid() != self._owner:  # a forked child has no part in this
+            self._until = NEVER
+            return
+        _await_devices()
+        passed = _Clocks.read(self._thread).since(self._clocks)
+        job = current_job()
+        steps = self._done - self._at_begin
+        held = Held(pid=self._owner, rank=job.rank, ranks=job.world_size, steps=steps, **passed)  # type: ignore[arg-type]  # the last may be None
+        turn = None
+        try:
+            turn = self._next(held)
+        finally:
+            if turn is None:  # also where a signal's handler raised: the answer that comes would be for another turn
+                self.let_go()
+        if turn is not None:
+            self._at_begin, self._until = self._done, self._done + turn.steps
+            self._clocks = _Clocks.read(self._thread)
+
+    def _next(self, held: Held) -> Turn | None:
+        """The next turn, once it comes; None where nobody gives any."""
+        children: list[psutil.Process] = []
+        try:
+            self._say(held)
+            turn = self._answer()
+            if turn is not None and not turn.steps:
+                children = psutil.Process().children(recursive=True)
+                _tell(child.suspend for child in children)
+                turn = self._answer()
+        except (OSError, msgspec.MsgspecError) as error:
+            logger.debug("no more turns: %s", error)
+            return None
+        else:
+            return turn
+        finally:
+            _tell(child.resume for child in children)
+
+    def _say(self, held: Held) -> None:
+        if self._socket is None:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._socket.connect(self._address)
+            self._answers = self._socket.makefile("rb")
+        self._socket.sendall(msgspec.json.encode(held) + b"\n")
+
+    def _answer(self) -> Turn | None:
+        line = b"" if self._answers is None else self._answers.readline(_LONGEST)
+        return msgspec.json.decode(line, type=Turn) if line else None
+
+
+class Turns:
+    """Has the place of `perfhooks.launching.profiling.Profilers` where nothing is recorded.
+
+    Args:
+        asked: Names the socket.
+    """
+
+    current: HeldSteps | None = None
+
+    def __init__(self, asked: Request) -> None:
+        self.asked = asked
+
+    def begin(self, *_: object) -> None:
+        """Steps are told from here on; where they were before, they are counted on."""
+        if self.current is None:
+            self.current = HeldSteps(self.asked.turns)
+
+    def end(self, _: str | None) -> None:
+        """Steps are told no more."""
+        if self.current is not None:
+            self.current.let_go()
+
+    def pause(self, _: str) -> None:
+        """No window is open."""
+
+    def keep(self, *_: object) -> None:
+        """Nothing was recorded."""
+
+    def say_counts(self, _: object) -> None:
+        """Nobody shows them."""
+
+
+def _await_devices() -> None:
+    """Let the devices that this process uses end their work, which is that of the steps before."""
+    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
+    with contextlib.suppress(Exception):  # a device that is in trouble tells the program itself
+        if cuda is not None and cuda.is_initialized():
+            for device in range(cuda.device_count()):
+                if cuda.memory_reserved(device):
+                    cuda.synchronize(device)
+
+
+def _tell(calls: Iterable[Callable[[], None]]) -> None:
+    """Stop or go on with processes, of which some may have ended."""
+    for call in calls:
+        with contextlib.suppress(psutil.Error, OSError):
+            call()
