@@ -121,7 +121,8 @@ class Judgement:
     @property
     def decided_by(self) -> Interval:
         """The interval that decides: that of the mean, where the typical block does not."""
-        is_mean = self.mean.outcome(self.tolerance) == self.outcome != self.typical.outcome(self.tolerance)
+        of_typical, of_mean = self.typical.outcome(self.tolerance), self.mean.outcome(self.tolerance)
+        is_mean = of_mean == self.outcome != of_typical
         return self.mean if is_mean else self.typical
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 BLOCK_S: Final = 0.2
 """Of a turn: what others do on a machine comes and goes in seconds, and a program is warm again in milliseconds."""
-_GROWTH: Final = 2
+_GROWTH: Final = 4
 """A turn has at most so many times the steps of the one before: the first steps say little about those that follow."""
 
 
@@ -98,11 +98,8 @@ class Course:
             programs = [self._start(command, number) for command in group]
             made += programs
             self._take_turns(programs, tell)
-            for program in programs:
-                self._finish(program)
-        failed = [program for program in made if program.code and not program.is_ended]
-        self.failed = next(iter(failed), None)
-        if not failed and not self._count(made):
+            self._finish(programs)
+        if self.failed is None and not self._count(made):
             few = min(made, key=lambda program: len(program.blocks))
             raise PerfhooksError(
                 f"{few.command.name} made too few steps to compare: {words.count(len(few.blocks), 'block')} of some "
@@ -124,15 +121,10 @@ class Course:
 
     def _take_turns(self, programs: Sequence[Program], tell: Callable[[str], None]) -> None:
         """Let one go after another, until one of them ends, or is to end."""
-        for program, beside in zip(programs, reversed(programs), strict=True):
-            tell(self._said(f"starting {program.command.name}"))
-            if not program.until_held(beside if len(programs) > 1 else None) and not program.has_steps:
-                raise PerfhooksError(
-                    f"{program.command.name} made no steps that perfhooks can see: {program.why_no_steps()}"
-                )
-            if len(programs) > 1:
-                program.stop_children()
-        while True:
+        tell(self._said("starting"))
+        if not _have_begun(programs):
+            return
+        while not all(self._is_enough(program) for program in programs):
             for program in programs:
                 program.let_go(_steps_of_turn(program))
                 if not program.until_held():
@@ -140,8 +132,6 @@ class Course:
                 if len(programs) > 1:
                     program.stop_children()
             tell(self._said(words.count(len(programs[-1].blocks), "block")))
-            if all(self._is_enough(program) for program in programs):
-                return
 
     def _is_enough(self, program: Program) -> bool:
         steps = sum(block.steps for block in program.blocks)
@@ -149,11 +139,14 @@ class Course:
         enough = (self.plan.steps, steps), (self.plan.seconds, seconds)
         return any(most is not None and done >= most for most, done in enough)
 
-    def _finish(self, program: Program) -> None:
-        """Let it end by itself, unless it is to end now."""
-        if self.plan.steps is not None or self.plan.seconds is not None:
-            program.end()
-        program.wait()
+    def _finish(self, programs: Sequence[Program]) -> None:
+        """Let them end by themselves, unless they are to end now, or one of them has failed."""
+        is_bounded = self.plan.steps is not None or self.plan.seconds is not None
+        for program in sorted(programs, key=lambda program: not program.is_over):
+            if is_bounded or self.failed is not None:
+                program.end()
+            if program.wait() and not program.is_ended:
+                self.failed = self.failed or program
 
     def _said(self, now: str) -> str:
         seen, far = self.judgement, f"pair {len(self.pairs) + 1} of {FEWEST_PAIRS} to {MOST_PAIRS}, {now}"
@@ -170,6 +163,27 @@ def compare(plan: Plan) -> Course:
         shutil.rmtree(course.folder, ignore_errors=True)
         raise
     return course
+
+
+def _have_begun(programs: Sequence[Program]) -> bool:
+    """Wait until all are held at their first steps; whether they are, or one has ended in its first one.
+
+    Raises:
+        PerfhooksError: One of them has no steps.
+    """
+    while not all(program.is_held for program in programs):
+        for program, beside in zip(programs, reversed(programs), strict=True):
+            program.listen()
+            if (program.is_over or program.has_lost_patience(beside)) and not program.has_steps:
+                why = program.why_no_steps()
+                raise PerfhooksError(f"{program.command.name} made no steps that perfhooks can see: {why}")
+            if program.is_over:
+                return False
+    for program in programs:
+        program.until_held()
+        if len(programs) > 1:
+            program.stop_children()
+    return True
 
 
 def _steps_of_turn(program: Program) -> int:

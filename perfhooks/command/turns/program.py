@@ -74,7 +74,7 @@ class Program:
         self.notes: list[str] = []
         self._said = folder / f"{number}-{command.name}"
         self._said.mkdir()
-        self._is_over = False
+        self.is_over = False
         """Whether it takes no more turns."""
         self._ranks: dict[int, _Rank] = {}
         """By their numbers."""
@@ -113,22 +113,32 @@ class Program:
         """Whether it was held at its first step."""
         return self.first_step_s is not None
 
-    def until_held(self, beside: Program | None = None) -> bool:
-        """Wait until all its ranks are held.
+    @property
+    def is_held(self) -> bool:
+        """Whether all its ranks are."""
+        return bool(self._held) and len(self._held) >= max(held.ranks for held in self._held.values())
 
-        Args:
-            beside: Another program that waits for this one's first step.
+    def until_held(self) -> bool:
+        """Wait until it is held; whether it is: otherwise it has ended, or goes on without turns."""
+        while not self.is_over and not self.is_held:
+            self.listen()
+        if self.is_over:
+            return False
+        self._take()
+        return True
 
-        Returns:
-            Whether they are: otherwise it has ended, or goes on without turns.
-        """
-        while not self._is_over:
-            if self._held and len(self._held) >= max(held.ranks for held in self._held.values()):
-                self._take()
-                return True
-            self._listen()
-            self._give_up(beside)
-        return False
+    def listen(self) -> None:
+        """Hear what its ranks say, for a moment."""
+        for key, _ in self._events.select(_LOOK_S):
+            if key.fileobj is self._listener:
+                connection, _ = self._listener.accept()
+                lines = connection.makefile("rb")
+                self._events.register(connection, selectors.EVENT_READ, _Rank(connection, lines))
+            else:
+                self._hear(key.data)
+        if not self._ranks and self._process.poll() is not None:
+            self.is_over = True
+        self._give_up()
 
     def stop_children(self) -> None:
         """What its ranks have started must not work ahead while it is held."""
@@ -141,7 +151,7 @@ class Program:
 
     def free(self) -> None:
         """It takes no more turns, and goes on by itself."""
-        self._is_over = True
+        self.is_over = True
         self._events.close()
         self._listener.close()
         for rank in self._ranks.values():
@@ -168,20 +178,7 @@ class Program:
                 waited_ns=sum(waited) // len(ranks) if len(waited) == len(ranks) else None,
             )
             self.blocks.append(block)
-        else:
-            self._has_begun = True
-            self.first_step_s = time.monotonic() - self.began
-
-    def _listen(self) -> None:
-        for key, _ in self._events.select(_LOOK_S):
-            if key.fileobj is self._listener:
-                connection, _ = self._listener.accept()
-                lines = connection.makefile("rb")
-                self._events.register(connection, selectors.EVENT_READ, _Rank(connection, lines))
-            else:
-                self._hear(key.data)
-        if not self._ranks and self._process.poll() is not None:
-            self._is_over = True
+        self._has_begun = True
 
     def _hear(self, rank: _Rank) -> None:
         """One line of a rank, or its end, which is that of the turns."""
@@ -189,27 +186,32 @@ class Program:
             held = msgspec.json.decode(rank.lines.readline(), type=Held)
         except (OSError, msgspec.MsgspecError):
             self._events.unregister(rank.connection)
-            self._is_over |= rank in self._ranks.values()
+            self.is_over |= rank in self._ranks.values()
             return
         if self._ranks.setdefault(held.rank, rank) is rank:
             self._held[held.rank] = held
+            self.first_step_s = self.first_step_s or time.monotonic() - self.began
         else:  # the connection's end lets it go
             self._events.unregister(rank.connection)
             rank.lines.close()
             rank.connection.close()
             self.notes.append(f"another process of {self.command.name} made steps as well, and was not held")
 
-    def _give_up(self, beside: Program | None) -> None:
-        """Do not wait for ever for what does not come."""
+    def _give_up(self) -> None:
+        """Do not wait for ever for a rank that does not come."""
         now = time.monotonic()
-        self._apart_since = None if not self._held else self._apart_since or now
+        self._apart_since = None if self.is_held or not self._held else self._apart_since or now
         if self._apart_since is not None and now - self._apart_since > _APART_S:
             came, ranks = len(self._held), max(held.ranks for held in self._held.values())
             self.notes.append(f"only {came} of {ranks} ranks of {self.command.name} came to the same step")
-            self._is_over = True
-        elif beside is not None and beside.first_step_s is not None and not self._held:
-            patience = max(_PATIENCE_S, _PATIENCE * beside.first_step_s)
-            self._is_over |= now - self.began > beside.first_step_s + patience
+            self.is_over = True
+
+    def has_lost_patience(self, beside: Program) -> bool:
+        """Whether another program has waited long enough for this one's first step."""
+        if self.has_steps or beside.first_step_s is None:
+            return False
+        patience = max(_PATIENCE_S, _PATIENCE * beside.first_step_s)
+        return time.monotonic() - self.began > beside.first_step_s + patience
 
     # -- its end -----------------------------------------------------------------------------------------------------
 

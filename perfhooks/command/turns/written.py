@@ -47,12 +47,11 @@ def lines(made: Course) -> Iterator[str]:
 def sentence(seen: Judgement) -> str:
     """The verdict."""
     within = f", within {100 * seen.tolerance:.3g}%" if seen.outcome == "same" else ""
-    is_mean = seen.decided_by is seen.mean and seen.mean != seen.typical
-    change = f"{words.ms(seen.step_ms[0])} -> {words.ms(seen.step_ms[1])}"
-    told = f"{_WORDS[seen.outcome]}{within}: a step takes {_figure(seen.decided_by)}, {change}"
-    if is_mean and seen.outcome in ("slower", "faster"):
-        told += f" on average; the typical step {_figure(seen.typical)}"
-    return f"{told}. {words.count(seen.pairs, 'pair')} of processes, {seen.blocks:,} blocks of each side."
+    is_mean = seen.decided_by is seen.mean and seen.is_decided
+    change = f"{words.ms(seen.step_ms[0])} -> {words.ms(seen.step_ms[1])}, {percent(seen.decided_by.ratio)}"
+    of = f"{words.count(seen.pairs, 'pair')} of processes, {seen.blocks:,} blocks of each side"
+    told = f"{_WORDS[seen.outcome]}{within}: the mean step went {change} (99% interval {_span(seen.decided_by)}; {of})"
+    return f"{told}, while the typical step went {_figure(seen.typical)}." if is_mean else f"{told}."
 
 
 def data(made: Course) -> dict[str, Any]:
@@ -100,7 +99,11 @@ def say_last_lines(programs: Sequence[Program]) -> None:
 
 
 def _figure(seen: Interval) -> str:
-    return f"{percent(seen.ratio)} ({percent(seen.low)} to {percent(seen.high)})"
+    return f"{percent(seen.ratio)} ({_span(seen)})"
+
+
+def _span(seen: Interval) -> str:
+    return f"{percent(seen.low)} to {percent(seen.high)}"
 
 
 def _clock(seen: Judgement) -> str:
