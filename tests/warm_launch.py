@@ -2,13 +2,14 @@
 
 As a script: takes the words after ``perfhooks``. What was imported long ago is told of at once, and what is not yet
 imported tells as ever. Where it matters how a Python begins and what it imports, `perfhooks run` must begin one.
+Where the environment is that of `perfhooks run` already, it takes the words of the script.
 """
 
 import os
 import sys
 
 from perfhooks.command import app
-from perfhooks.launching.command_line import SITE
+from perfhooks.launching.command_line import SITE, VARIABLE
 
 BEFORE = ("torch.optim.optimizer", "torch.utils.data.dataloader")
 """What torch imports while it is imported."""
@@ -49,7 +50,7 @@ def tell_of_imports():
             site.tried(site.tell, name, sys.modules[name])
 
 
-sys.argv = commanded()
+sys.argv = sys.argv[1:] if VARIABLE in os.environ else commanded()
 file = sys.argv[0]
 sys.path[0] = os.path.dirname(os.path.abspath(file))  # noqa: PTH100, PTH120
 tell_of_imports()

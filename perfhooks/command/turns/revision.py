@@ -28,7 +28,10 @@ def checked_out(revision: str) -> Iterator[tuple[Path, Path]]:
         OptionError: There is no such revision, or no repository, or the revision has no such folder.
     """
     top = Path(_git("rev-parse", "--show-toplevel"))
-    commit = _git("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
+    try:
+        commit = _git("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
+    except OptionError as error:
+        raise OptionError(f"git knows no revision {revision!r}") from error
     with tempfile.TemporaryDirectory(prefix="perfhooks-revision-") as folder:
         tree = Path(folder, top.name)
         _git("worktree", "add", "--detach", str(tree), commit)

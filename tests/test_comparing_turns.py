@@ -1,0 +1,141 @@
+"""The verdict on programs that took turns: right about equal and about planted ones, and about which clock tells."""
+
+import math
+
+import numpy as np
+import pytest
+
+from perfhooks.comparing import turns
+from perfhooks.comparing.turns import Block, Pair, judged
+
+EQUAL, BLOCKS = 100, 30
+
+
+def blocks(times, *, waited=0.0, busy=1.0, cpu=None, steps=100):
+    """Blocks of so many milliseconds a step."""
+    computed = times if cpu is None else cpu
+    return [
+        Block(steps, round(wall * steps * 1e6), round(own * steps * 1e6), round(wall * steps * busy * 1e6),
+              None if waited is None else round(wall * steps * waited * 1e6))
+        for wall, own in zip(times, computed, strict=True)
+    ]  # fmt: skip
+
+
+def pairs(rng, count, *, ratio=1.0, process=0.01, noise=0.05, weather=0.3):
+    """What disturbs the machine is the same in neighbouring blocks, so it is in no difference."""
+    made = []
+    for _ in range(count):
+        shared = np.exp(np.cumsum(rng.normal(0, weather / 5, BLOCKS)))
+        levels = np.exp(rng.normal(0, process, 2)) * (1.0, ratio)
+        a, b = (2 * level * shared * np.exp(rng.normal(0, noise, BLOCKS)) for level in levels)
+        made.append(Pair(a=blocks(a), b=blocks(b)))
+    return made
+
+
+def course(rng, **how):
+    """The outcome, and after how many pairs, as the command comes to it."""
+    made = pairs(rng, turns.MOST_PAIRS, **how)
+    for count in range(turns.FEWEST_PAIRS, turns.MOST_PAIRS + 1):
+        seen = judged(made[:count], tolerance=0.02)
+        if seen.is_decided:
+            break
+    return seen.outcome, count
+
+
+@pytest.mark.parametrize("process", [0.005, 0.01, 0.02, 0.05])
+def test_equal_programs_are_hardly_ever_told_apart(process):
+    """Where processes differ by as much as is expected, by less, and by five times that: one in a hundred at most."""
+    rng = np.random.default_rng(1)
+    outcomes = [course(rng, process=process)[0] for _ in range(EQUAL)]
+    assert sum(outcome in ("slower", "faster") for outcome in outcomes) <= EQUAL // 100
+
+
+@pytest.mark.parametrize(("ratio", "word"), [(1.12, "slower"), (1 / 1.12, "faster")])
+def test_twelve_percent_are_always_found_and_mostly_by_three_pairs(ratio, word):
+    rng = np.random.default_rng(2)
+    found = [course(rng, ratio=ratio) for _ in range(40)]
+    assert {outcome for outcome, _ in found} == {word}
+    assert np.median([count for _, count in found]) == turns.FEWEST_PAIRS
+
+
+def test_five_percent_are_mostly_found_by_five_pairs_where_processes_differ_little():
+    rng = np.random.default_rng(3)
+    found = [course(rng, ratio=1.05, process=0.003, noise=0.02) for _ in range(40)]
+    assert sum(outcome == "slower" and count <= 5 for outcome, count in found) >= 32
+
+
+def test_the_same_is_said_of_equal_programs_on_a_quiet_machine():
+    rng = np.random.default_rng(4)
+    outcomes = [course(rng, process=0.002, noise=0.005)[0] for _ in range(40)]
+    assert set(outcomes) == {"same"}
+
+
+def test_fewer_than_three_pairs_decide_nothing():
+    made = pairs(np.random.default_rng(5), 2, ratio=2.0)
+    assert judged(made, tolerance=0.02).outcome == "undecided"
+
+
+def test_a_change_of_every_fifth_block_is_slower_though_the_typical_one_is_not():
+    """30% of the throughput, and nothing at the median: every fifth block takes two and a half times as long."""
+    even = np.full(BLOCKS, 2.0)
+    uneven = np.where(np.arange(BLOCKS) % 5 == 0, 5.0, 2.0)
+    seen = judged([Pair(a=blocks(even), b=blocks(uneven))] * 4, tolerance=0.02)
+    assert seen.typical.ratio == pytest.approx(1.0)
+    assert seen.mean.ratio == pytest.approx(uneven[1:].mean() / 2.0)
+    assert seen.outcome == "slower"
+    assert seen.decided_by is seen.mean
+
+
+def test_b_against_a_is_the_mirror_of_a_against_b():
+    made = pairs(np.random.default_rng(6), 4, ratio=1.1)
+    one = judged(made, tolerance=0.02)
+    other = judged([Pair(a=pair.b, b=pair.a) for pair in made], tolerance=0.02)
+    assert (one.outcome, other.outcome) == ("slower", "faster")
+    assert one.typical.low == pytest.approx(1 / other.typical.high)
+    assert one.mean.ratio == pytest.approx(1 / other.mean.ratio)
+
+
+@pytest.mark.parametrize(
+    ("waited", "busy", "clock"),
+    [(0.04, 0.96, "wall"), (0.5, 0.5, "processor"), (0.5, 0.2, "wall"), (None, 1.0, "wall")],
+)
+def test_processor_time_tells_where_others_disturb_and_the_steps_do_nothing_but_compute(waited, busy, clock):
+    """B waits as long as A and computes 10% more; of one that waits for data or a device the wall clock tells."""
+    wall, cpu = np.full(BLOCKS, 4.0), np.full(BLOCKS, 2.0)
+    how = {"waited": waited, "busy": busy}
+    pair = Pair(a=blocks(wall, cpu=cpu, **how), b=blocks(wall, cpu=1.1 * cpu, **how))
+    seen = judged([pair] * 3, tolerance=0.02)
+    assert seen.clock == clock
+    assert seen.typical.ratio == pytest.approx(1.1 if clock == "processor" else 1.0)
+    assert seen.other.ratio == pytest.approx(1.0 if clock == "processor" else 1.1)
+
+
+def test_first_steps_and_blocks_of_more_than_three_medians_do_not_count():
+    """Three to ten first steps start what is started once; an evaluation is in the verdict of neither side."""
+    start, times = blocks([90.0] * 3, steps=1), np.full(BLOCKS, 2.0)
+    evaluated = times.copy()
+    evaluated[7] = 50.0
+    for steps, left in ((2, BLOCKS), (100, BLOCKS - 1)):  # of 3,003 steps the first ten do not count, nor their block
+        pair = Pair(a=start + blocks(times, steps=steps), b=start + blocks(evaluated, steps=steps))
+        seen = judged([pair] * 3, tolerance=0.02)
+        assert seen.far == (0, 3)
+        assert seen.mean.ratio == pytest.approx(1.0)
+        assert seen.blocks == 3 * (left - 1)
+
+
+def test_a_pair_with_less_than_five_blocks_does_not_count():
+    long, short = blocks(np.full(8, 2.0)), blocks(np.full(5, 2.0))
+    assert not Pair(a=long, b=short).counts
+    assert Pair(a=long, b=blocks(np.full(6, 2.0))).counts
+
+
+def test_one_after_the_other_is_judged_without_neighbours():
+    """What the machine did in the meantime is in the difference then, and in what pairs differ by."""
+    rng = np.random.default_rng(7)
+    made = [
+        Pair(a=blocks(rng.normal(2, 0.02, 20)), b=blocks(rng.normal(2.6, 0.02, 33)), is_together=False)
+        for _ in range(4)
+    ]
+    seen = judged(made, tolerance=0.02)
+    assert seen.outcome == "slower"
+    assert math.isclose(seen.typical.ratio, 1.3, rel_tol=0.02)

@@ -1,0 +1,356 @@
+"""Two commands that take turns: held and let go, and left as they were by all that may happen meanwhile."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import held_training
+import psutil
+import pytest
+import warm
+from typer.testing import CliRunner
+
+from perfhooks.command.app import app
+from perfhooks.command.turns import course, program
+from perfhooks.errors import PerfhooksError
+from perfhooks.launching.command_line import Request, environment
+
+HERE = Path(__file__).parent
+SCRIPT = HERE / "held_training.py"
+STEPS = 1500
+WORK = 2000
+"""Of a step: some 0.1 ms."""
+
+
+@pytest.fixture
+def compare(tmp_path, monkeypatch):
+    """`perfhooks compare --run` in the test's folder, with blocks of a hundredth of a second."""
+    monkeypatch.setattr(course, "BLOCK_S", 0.01)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return lambda *words: CliRunner().invoke(app, ["compare", *map(str, words)])
+
+
+def training(steps=STEPS, work=WORK, log="", kind=""):
+    return f"{SCRIPT} {steps} {work} '{log}' {kind}"
+
+
+def sides(tmp_path, **how):
+    """Both commands, each of which logs its steps."""
+    return training(log=tmp_path / "a", **how), training(log=tmp_path / "b", **how)
+
+
+def steps_of(tmp_path, name):
+    """All steps of a side that came after its first one, at which it is held."""
+    return [tuple(step) for log in tmp_path.glob(f"{name}.*") for step in json.loads(log.read_text())[1:]]
+
+
+def refused(done):
+    assert isinstance(done.exception, PerfhooksError), done.output
+    return " ".join(str(done.exception).split())
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """No more pairs than it takes to ask for a verdict."""
+    monkeypatch.setattr(course, "MOST_PAIRS", course.FEWEST_PAIRS)
+
+
+@pytest.mark.usefixtures("few")
+def test_commands_alternate_strictly_and_both_end_as_they_would_alone(compare, tmp_path):
+    """No step of one is made while the other makes one, by the programs' own clocks; A's end ends the turns."""
+    a, b = sides(tmp_path, steps=STEPS)
+    done = compare("--run", a, "--", b)
+    assert done.exit_code == 0, done.output
+    times = sorted((step, name) for name in "ab" for step in steps_of(tmp_path, name))
+    assert len(times) == 2 * course.FEWEST_PAIRS * (STEPS - 1)
+    assert [(one, other) for (one, _), (other, _) in itertools.pairwise(times) if other[0] < one[1]] == []
+    turns = [name for name, _ in itertools.groupby(name for _, name in times)]
+    assert len(turns) > 10 * course.FEWEST_PAIRS
+
+
+def test_the_slower_command_is_found_and_ends_with_its_exit_code(compare, tmp_path):
+    done = compare("--run", training(), "--", training(work=2 * WORK), "--fail-if-slower", "2%")
+    assert done.exit_code == 3, done.output
+    first, *rest = done.output.splitlines()
+    assert first.startswith("Slower: the mean step went ")
+    assert any("6 programs ended with exit code 0." in line for line in rest)
+
+
+def test_json_and_markdown_say_the_same_as_the_text(compare):
+    """B is A with half the work, so it is faster, and that is no failure."""
+    words = ("--run", training(), "--", training(work=WORK // 2), "--fail-if-slower", "2%", "--format")
+    done = compare(*words, "json")
+    assert done.exit_code == 0, done.output
+    said = json.loads(done.output)
+    assert said["verdict"]["outcome"] == "faster"
+    assert said["verdict"]["typical"]["ratio"] == pytest.approx(0.5, abs=0.2)
+    assert {each["exit_code"] for each in said["programs"]} == {0}
+    assert [each["side"] for each in said["programs"]][:6] == ["A", "B", "B", "A", "A", "B"]
+    assert "**Faster: the mean step went " in compare(*words, "markdown").output
+
+
+@pytest.mark.usefixtures("few")
+def test_one_after_the_other_where_two_cannot_be(compare, tmp_path):
+    """With --in-turns no program begins before the other one has ended."""
+    a, b = sides(tmp_path)
+    done = compare("--run", a, "--", b, "--in-turns")
+    assert done.exit_code == 0, done.output
+    spans = sorted(
+        (min(log)[0], max(log)[1]) for log in map(json.loads, (p.read_text() for p in tmp_path.glob("?.0.*")))
+    )
+    assert len(spans) == 2 * course.FEWEST_PAIRS
+    assert all(one[1] < other[0] for one, other in itertools.pairwise(spans))
+
+
+@pytest.mark.parametrize("bound", [("--steps", "400"), ("--seconds", "0.1")])
+def test_programs_without_an_end_are_ended_where_it_is_asked_for(compare, bound):
+    """They get SIGTERM, which is said, and no exit code of theirs is a failure."""
+    done = compare("--run", training(10**9), "--", training(10**9, work=3 * WORK), *bound, "-f", "json")
+    assert done.exit_code == 0, done.output
+    said = json.loads(done.output)
+    assert said["verdict"]["outcome"] == "slower"
+    assert {(each["ended"], each["exit_code"]) for each in said["programs"]} == {(True, -signal.SIGTERM)}
+
+
+def test_a_command_without_steps_is_said_in_a_line_and_the_other_one_ended(compare, tmp_path):
+    (tmp_path / "no_steps.py").write_text("")
+    done = compare("--run", training(10**9), "--", tmp_path / "no_steps.py")
+    assert "B made no steps that perfhooks can see: no Python of this command imported torch" in refused(done)
+    assert programs_below() == []
+
+
+def test_a_command_that_fails_ends_all_with_its_last_lines(compare):
+    done = compare("--run", training(10**9), "--", training(kind="fail"))
+    assert done.exit_code == 1, done.output
+    assert "B: the disk is full" in done.output
+    assert "B ended with exit code 1, so no more pairs were started" in done.output
+    assert programs_below() == []
+
+
+def programs_below():
+    return [each for each in psutil.Process().children() if str(SCRIPT) in each.cmdline()]
+
+
+def test_too_few_steps_are_no_comparison(compare):
+    done = compare("--run", training(4), "--", training(4))
+    assert "made too few steps to compare" in refused(done)
+
+
+def test_a_revision_of_git_is_one_of_the_sides(compare, tmp_path):
+    """The commit does twice the work of the working tree; its worktree is gone afterwards."""
+    git("init", "-q")
+    file = Path("train.py")
+    code = f"import sys\nsys.path.insert(0, {str(HERE)!r})\nimport held_training\nheld_training.main(1500, {{}})\n"
+    file.write_text(code.format(2 * WORK))
+    git("add", "train.py")
+    git("-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "twice")
+    file.write_text(code.format(WORK))
+    done = compare("--run-at", "HEAD", "train.py", "--", "train.py")
+    assert "Faster: " in done.output
+    assert len(git("worktree", "list").splitlines()) == 1
+    other = compare("--run", "train.py", "--", "--run-at", "HEAD", "train.py")
+    assert "Slower: " in other.output
+    assert "nowhere" in refused(compare("--run-at", "nowhere", "train.py", "--", "train.py"))
+
+
+def git(*words):
+    return subprocess.run(["git", *words], check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--run", "a"), "one command on either side of --"),
+        (("--run", "a", "--", "b", "c"), "one command on either side of --"),
+        (("--run", "'", "--", "b"), "is no command"),
+        (("--run", "nothing.py", "--", "b"), "there is no script 'nothing.py'"),
+        (("--run", "true", "--", "true", "--save", "x"), "choose one of --run"),
+        (("--run", "true", "--", "true", "--steps", "0"), "steps must be more than 0"),
+        (("a", "b", "--in-turns"), "are about commands"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(compare, words, said):
+    assert said in refused(compare(*words))
+
+
+def test_ctrl_c_ends_both_and_says_what_there_is(tmp_path):
+    words = [sys.executable, "-m", "perfhooks", "compare", "--run", training(10**9), "--", training(10**9)]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)})
+    own = psutil.Process(process.pid)
+    while len(own.children()) < 2:
+        time.sleep(0.01)
+    children = own.children()
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert out.startswith("Not decided: ")
+    assert not any(child.is_running() for child in children)
+
+
+# --- trainings of torch, whose steps nobody tells ---
+
+
+class Started(warm.Process):
+    """A script in a process that has imported torch, as `subprocess.Popen` would start it."""
+
+    def wait(self, timeout=120):
+        return super().wait(timeout)
+
+
+@pytest.fixture
+def warm_programs(channel, monkeypatch):
+    """Programs are such scripts."""
+    begun = []
+
+    def popen(words, *, cwd, env, **_):
+        assert words[0] == sys.executable
+        begun.append(Started(channel, HERE / "warm_launch.py", *words[1:], folder=cwd, environment=env, is_leader=True))
+        return begun[-1]
+
+    monkeypatch.setattr(program.subprocess, "Popen", popen)
+    yield begun
+    for process in begun:
+        process.close()
+
+
+def pair(tmp_path, *words):
+    """One pair of programs that have taken turns to their ends."""
+    commands = [
+        program.Command(name=name, text="", words=[sys.executable, *map(str, words)], folder=tmp_path) for name in "AB"
+    ]
+    made = course.Course(plan=course.Plan(a=commands[0], b=commands[1], tolerance=0.02), folder=tmp_path)
+    programs = [program.Program(command, tmp_path, 1) for command in commands]
+    made._take_turns(programs, lambda _: None)
+    return programs, [each.wait() for each in programs]
+
+
+@pytest.mark.parametrize("kind", ["raw", "fork", "gan", "no_loader", "inference"])
+def test_trainings_of_every_kind_take_turns_and_print_what_they_print_alone(
+    channel, tmp_path, kind, monkeypatch, warm_programs
+):
+    """Loaders with workers, several optimizers, none at all; and their losses are the same to the last digit."""
+    monkeypatch.setattr(course, "BLOCK_S", 0.0)
+    programs, codes = pair(tmp_path, HERE / "launched_training.py", kind)
+    assert codes == [0, 0]
+    assert min(len(each.blocks) for each in programs) > 5
+    alone = warm.run(channel, HERE / "launched_training.py", kind, timeout=120)
+    assert [process.stdout.read() for process in warm_programs] == [alone.stdout] * 2
+    assert not (tmp_path / "perf").exists()
+
+
+def test_ranks_are_held_at_the_same_step(tmp_path, monkeypatch):
+    """Two ranks of torchrun average gradients at each step: held at different ones they would wait for each other."""
+    monkeypatch.setattr(course, "BLOCK_S", 0.01)
+    programs, codes = pair(
+        tmp_path, "-m", "torch.distributed.run", "--nproc-per-node", 2, HERE / "held_ranks_training.py"
+    )
+    assert codes == [0, 0]
+    for each in programs:
+        rank_0, rank_1 = sorted(each.log.read_text().splitlines()[-2:])
+        assert (rank_0[0], rank_1[0]) == ("0", "1")
+        assert len(each.blocks) > 5
+        assert each.notes == []
+
+
+# --- the held side, and one who says when it is its turn ---
+
+
+class Master:
+    """Takes the place of `perfhooks compare`."""
+
+    def __init__(self, folder, *words):
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(f"{folder}/turns")
+        self.listener.listen()
+        asked = environment(Request(turns=f"{folder}/turns"), os.environ)
+        self.process = subprocess.Popen([sys.executable, SCRIPT, *map(str, words)], env=asked)
+        self.connection, _ = self.listener.accept()
+        self.lines = self.connection.makefile("rb")
+
+    def held(self):
+        return json.loads(self.lines.readline())
+
+    def answer(self, steps):
+        self.connection.sendall(json.dumps({"steps": steps}).encode() + b"\n")
+
+    def leave(self):
+        self.lines.close()
+        self.connection.close()
+        self.listener.close()
+
+
+@pytest.fixture
+def master(tmp_path):
+    begun = []
+
+    def begin(*words):
+        begun.append(Master(tmp_path, *words))
+        return begun[-1]
+
+    yield begin
+    for each in begun:
+        each.process.kill()
+        each.process.wait()
+        each.leave()
+
+
+def test_a_turn_is_as_many_steps_as_it_was_told_and_says_what_they_took(master):
+    side = master(12, WORK)
+    assert side.held()["steps"] == 1
+    for steps in (1, 3, 4):
+        side.answer(steps)
+        held = side.held()
+        assert held["steps"] == steps
+        assert held["wall_ns"] >= held["busy_ns"] > 0
+        assert held["cpu_ns"] >= held["busy_ns"] * 0.5
+    side.answer(100)
+    assert side.process.wait(60) == 0
+
+
+def test_what_a_held_program_started_is_stopped_until_its_turn(master):
+    """A loader's worker would have batches ready that took no time; the end of the socket lets go as well."""
+    side = master(12, WORK, "", "child")
+    side.held()
+    (child,) = psutil.Process(side.process.pid).children()
+    side.answer(0)
+    until(lambda: child.status() == psutil.STATUS_STOPPED)
+    side.answer(3)
+    side.held()
+    assert child.status() != psutil.STATUS_STOPPED
+    side.answer(0)
+    until(lambda: child.status() == psutil.STATUS_STOPPED)
+    side.leave()
+    assert side.process.wait(60) == 0
+
+
+def test_a_handler_that_raises_while_it_is_held_ends_the_program_as_ever(master):
+    side = master(12, WORK, "", "handler")
+    side.held()
+    side.process.send_signal(signal.SIGUSR1)
+    assert side.process.wait(60) == held_training.HANDLED
+    assert side.lines.readline() == b""
+
+
+def test_a_forked_child_takes_no_part(master):
+    side = master(6, WORK, "", "fork")
+    side.held()
+    side.answer(2)
+    assert side.held()["steps"] == 2
+    side.leave()
+    assert side.process.wait(60) == 0
+
+
+def until(is_so):
+    while not is_so():
+        time.sleep(0.01)
