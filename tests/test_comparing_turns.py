@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from perfhooks.comparing import turns
-from perfhooks.comparing.turns import Block, Pair, judged
+from perfhooks.comparing.turns import Block, ProcessPair, judged
 
 EQUAL, BLOCKS = 100, 30
 
@@ -28,7 +28,7 @@ def pairs(rng, count, *, ratio=1.0, process=0.01, noise=0.05, weather=0.3):
         shared = np.exp(np.cumsum(rng.normal(0, weather / 5, BLOCKS)))
         levels = np.exp(rng.normal(0, process, 2)) * (1.0, ratio)
         a, b = (2 * level * shared * np.exp(rng.normal(0, noise, BLOCKS)) for level in levels)
-        made.append(Pair(a=blocks(a), b=blocks(b)))
+        made.append(ProcessPair(a=blocks(a), b=blocks(b)))
     return made
 
 
@@ -79,7 +79,7 @@ def test_a_change_of_every_fifth_block_is_slower_though_the_typical_one_is_not()
     """30% of the throughput, and nothing at the median: every fifth block takes two and a half times as long."""
     even = np.full(BLOCKS, 2.0)
     uneven = np.where(np.arange(BLOCKS) % 5 == 0, 5.0, 2.0)
-    seen = judged([Pair(a=blocks(even), b=blocks(uneven))] * 4, tolerance=0.02)
+    seen = judged([ProcessPair(a=blocks(even), b=blocks(uneven))] * 4, tolerance=0.02)
     assert seen.typical.ratio == pytest.approx(1.0)
     assert seen.mean.ratio == pytest.approx(uneven[1:].mean() / 2.0)
     assert seen.outcome == "slower"
@@ -89,7 +89,7 @@ def test_a_change_of_every_fifth_block_is_slower_though_the_typical_one_is_not()
 def test_b_against_a_is_the_mirror_of_a_against_b():
     made = pairs(np.random.default_rng(6), 4, ratio=1.1)
     one = judged(made, tolerance=0.02)
-    other = judged([Pair(a=pair.b, b=pair.a) for pair in made], tolerance=0.02)
+    other = judged([ProcessPair(a=pair.b, b=pair.a) for pair in made], tolerance=0.02)
     assert (one.outcome, other.outcome) == ("slower", "faster")
     assert one.typical.low == pytest.approx(1 / other.typical.high)
     assert one.mean.ratio == pytest.approx(1 / other.mean.ratio)
@@ -103,7 +103,7 @@ def test_processor_time_tells_where_others_disturb_and_the_steps_do_nothing_but_
     """B waits as long as A and computes 10% more; of one that waits for data or a device the wall clock tells."""
     wall, cpu = np.full(BLOCKS, 4.0), np.full(BLOCKS, 2.0)
     how = {"waited": waited, "busy": busy}
-    pair = Pair(a=blocks(wall, cpu=cpu, **how), b=blocks(wall, cpu=1.1 * cpu, **how))
+    pair = ProcessPair(a=blocks(wall, cpu=cpu, **how), b=blocks(wall, cpu=1.1 * cpu, **how))
     seen = judged([pair] * 3, tolerance=0.02)
     assert seen.clock == clock
     assert seen.typical.ratio == pytest.approx(1.1 if clock == "processor" else 1.0)
@@ -116,7 +116,7 @@ def test_first_steps_and_blocks_of_more_than_three_medians_do_not_count():
     evaluated = times.copy()
     evaluated[7] = 50.0
     for steps, left in ((2, BLOCKS), (100, BLOCKS - 1)):  # of 3,003 steps the first ten do not count, nor their block
-        pair = Pair(a=start + blocks(times, steps=steps), b=start + blocks(evaluated, steps=steps))
+        pair = ProcessPair(a=start + blocks(times, steps=steps), b=start + blocks(evaluated, steps=steps))
         seen = judged([pair] * 3, tolerance=0.02)
         assert seen.far == (0, 3)
         assert seen.mean.ratio == pytest.approx(1.0)
@@ -125,15 +125,15 @@ def test_first_steps_and_blocks_of_more_than_three_medians_do_not_count():
 
 def test_a_pair_with_less_than_five_blocks_does_not_count():
     long, short = blocks(np.full(8, 2.0)), blocks(np.full(5, 2.0))
-    assert not Pair(a=long, b=short).counts
-    assert Pair(a=long, b=blocks(np.full(6, 2.0))).counts
+    assert not ProcessPair(a=long, b=short).counts
+    assert ProcessPair(a=long, b=blocks(np.full(6, 2.0))).counts
 
 
 def test_one_after_the_other_is_judged_without_neighbours():
     """What the machine did in the meantime is in the difference then, and in what pairs differ by."""
     rng = np.random.default_rng(7)
     made = [
-        Pair(a=blocks(rng.normal(2, 0.02, 20)), b=blocks(rng.normal(2.6, 0.02, 33)), is_together=False)
+        ProcessPair(a=blocks(rng.normal(2, 0.02, 20)), b=blocks(rng.normal(2.6, 0.02, 33)), is_together=False)
         for _ in range(4)
     ]
     seen = judged(made, tolerance=0.02)

@@ -229,6 +229,7 @@ OPENS_FILES = {
     "command/actions/report.py": "the page that was just written",
     "run/publishing.py": "a trace that was found plain",
     "recording/window.py": "what this process saved, and writing",
+    "command/turns/program.py": "the log of a command, which it makes",
     **dict.fromkeys(
         ("watching/counters.py", "run/liveness.py", "run/manifest.py", "run/circumstances.py"), "the kernel's files"
     ),
@@ -296,6 +297,7 @@ CHANGES_OTHERWISE = {
     **dict.fromkeys(("launching/farewell.py", "launching/site/sitecustomize.py"), "notes in a temporary folder"),
     "trying/child.py": "the device that forgets all",
     **dict.fromkeys(("command/run.py", "command/doctor.py"), "folders of their own, empty ones"),
+    "command/turns/program.py": "the same, and what is in them",
     "command/actions/peaks.py": "the folder of the user's own settings",
     **dict.fromkeys(("handlers/tensorboard.py", "testing.py"), "a folder that the user named"),
 }

@@ -19,7 +19,7 @@ import warm
 from typer.testing import CliRunner
 
 from perfhooks.command.app import app
-from perfhooks.command.turns import course, program
+from perfhooks.command.turns import alternation, program
 from perfhooks.errors import PerfhooksError
 from perfhooks.launching.command_line import Request, environment
 
@@ -33,7 +33,7 @@ WORK = 2000
 @pytest.fixture
 def compare(tmp_path, monkeypatch):
     """`perfhooks compare --run` in the test's folder, with blocks of a hundredth of a second."""
-    monkeypatch.setattr(course, "BLOCK_S", 0.01)
+    monkeypatch.setattr(alternation, "BLOCK_S", 0.01)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     (tmp_path / "work").mkdir()
@@ -63,7 +63,7 @@ def refused(done):
 @pytest.fixture
 def few(monkeypatch):
     """No more pairs than it takes to ask for a verdict."""
-    monkeypatch.setattr(course, "MOST_PAIRS", course.FEWEST_PAIRS)
+    monkeypatch.setattr(alternation, "MOST_PAIRS", alternation.FEWEST_PAIRS)
 
 
 @pytest.mark.usefixtures("few")
@@ -73,10 +73,10 @@ def test_commands_alternate_strictly_and_both_end_as_they_would_alone(compare, t
     done = compare("--run", a, "--", b)
     assert done.exit_code == 0, done.output
     times = sorted((step, name) for name in "ab" for step in steps_of(tmp_path, name))
-    assert len(times) == 2 * course.FEWEST_PAIRS * (STEPS - 1)
+    assert len(times) == 2 * alternation.FEWEST_PAIRS * (STEPS - 1)
     assert [(one, other) for (one, _), (other, _) in itertools.pairwise(times) if other[0] < one[1]] == []
     turns = [name for name, _ in itertools.groupby(name for _, name in times)]
-    assert len(turns) > 10 * course.FEWEST_PAIRS
+    assert len(turns) > 10 * alternation.FEWEST_PAIRS
 
 
 def test_the_slower_command_is_found_and_ends_with_its_exit_code(compare, tmp_path):
@@ -109,7 +109,7 @@ def test_one_after_the_other_where_two_cannot_be(compare, tmp_path):
     spans = sorted(
         (min(log)[0], max(log)[1]) for log in map(json.loads, (p.read_text() for p in tmp_path.glob("?.0.*")))
     )
-    assert len(spans) == 2 * course.FEWEST_PAIRS
+    assert len(spans) == 2 * alternation.FEWEST_PAIRS
     assert all(one[1] < other[0] for one, other in itertools.pairwise(spans))
 
 
@@ -229,7 +229,7 @@ def pair(tmp_path, *words):
     commands = [
         program.Command(name=name, text="", words=[sys.executable, *map(str, words)], folder=tmp_path) for name in "AB"
     ]
-    made = course.Course(plan=course.Plan(a=commands[0], b=commands[1], tolerance=0.02), folder=tmp_path)
+    made = alternation.Alternation(plan=alternation.Plan(a=commands[0], b=commands[1], tolerance=0.02), folder=tmp_path)
     programs = [program.Program(command, tmp_path, 1) for command in commands]
     made._take_turns(programs, lambda _: None)
     return programs, [each.wait() for each in programs]
@@ -240,7 +240,7 @@ def test_trainings_of_every_kind_take_turns_and_print_what_they_print_alone(
     channel, tmp_path, kind, monkeypatch, warm_programs
 ):
     """Loaders with workers, several optimizers, none at all; and their losses are the same to the last digit."""
-    monkeypatch.setattr(course, "BLOCK_S", 0.0)
+    monkeypatch.setattr(alternation, "BLOCK_S", 0.0)
     programs, codes = pair(tmp_path, HERE / "launched_training.py", kind)
     assert codes == [0, 0]
     assert min(len(each.blocks) for each in programs) > 5
@@ -251,7 +251,7 @@ def test_trainings_of_every_kind_take_turns_and_print_what_they_print_alone(
 
 def test_ranks_are_held_at_the_same_step(tmp_path, monkeypatch):
     """Two ranks of torchrun average gradients at each step: held at different ones they would wait for each other."""
-    monkeypatch.setattr(course, "BLOCK_S", 0.01)
+    monkeypatch.setattr(alternation, "BLOCK_S", 0.01)
     programs, codes = pair(
         tmp_path, "-m", "torch.distributed.run", "--nproc-per-node", 2, HERE / "held_ranks_training.py"
     )

@@ -36,6 +36,7 @@ FAILED: Final = 1
 
 _BETWEEN: Final = "\0"
 """Stands for ``--`` between the sides: click takes the first for the end of the options."""
+_SIDES: Final = 2
 _AT: Final = "--run-at"
 _RUNNING: Final = "Commands that take turns"
 
@@ -139,8 +140,8 @@ def command(
 ) -> None:
     """Say whether a training became slower, by how much, and through what.
 
-    With --run both commands are run and held beside each other, which is the surest way on a machine that others use.
-    Of runs that were recorded, the verdict is about the steps that nobody recorded; the reasons come from the windows.
+    With --run both commands are run, in turns: the surest way where others use the machine. Of two runs that were
+    recorded: The verdict is about the steps that nobody recorded; the reasons come from the recorded windows.
     """
     from perfhooks.command.actions import compare
 
@@ -191,7 +192,7 @@ def _commands(targets: Sequence[str], runs: Sequence[str]) -> list[tuple[str | N
     """Of both sides the revision, or None, and the command; A's comes first, with ``--run`` or without."""
     bare = [each for each in targets if each != _BETWEEN]
     given = [*bare, *runs] if targets[:1] == bare[:1] and bare else [*runs, *bare]
-    if len(given) != 2 or list(targets).count(_BETWEEN) != 1:  # noqa: PLR2004 -- A and B
+    if len(given) != _SIDES or list(targets).count(_BETWEEN) != 1:
         raise OptionError(
             "--run takes one command on either side of --, each between quotes: "
             f"perfhooks compare --run 'train.py' -- 'train.py --fused'; got {len(given)}"
@@ -208,7 +209,7 @@ def _sides(targets: Sequence[str]) -> list[list[Path]]:
         sides = [given[:place], given[place + 1 :]]
     else:
         sides = [[each] for each in given]
-    if len(sides) != 2 or not all(sides) or _BETWEEN in sides[1]:  # noqa: PLR2004 -- A and B
+    if len(sides) != _SIDES or not all(sides) or _BETWEEN in sides[1]:
         raise OptionError(
             f"compare takes two runs, or several of each side with -- between the sides; got {len(given)} without it"
             if _BETWEEN not in given

@@ -58,7 +58,7 @@ class Block(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
+class ProcessPair:
     """Two processes: of each the blocks, in their order."""
 
     a: Sequence[Block]
@@ -126,7 +126,7 @@ class Judgement:
         return self.mean if is_mean else self.typical
 
 
-def judged(pairs: Sequence[Pair], *, tolerance: float) -> Judgement:
+def judged(pairs: Sequence[ProcessPair], *, tolerance: float) -> Judgement:
     """Whether B is slower than A, by the typical block and by the mean one.
 
     The interval comes from Student's distribution over pairs. To what pairs differ by is added what processes are
@@ -134,7 +134,7 @@ def judged(pairs: Sequence[Pair], *, tolerance: float) -> Judgement:
     asked after every pair, the chance of a wrong answer, 1%, is split equally over all looks that there may be.
 
     Args:
-        pairs: Each with `Pair.counts`, at least one.
+        pairs: Each with `ProcessPair.counts`, at least one.
         tolerance: What share of difference is none.
 
     Returns:
@@ -143,9 +143,9 @@ def judged(pairs: Sequence[Pair], *, tolerance: float) -> Judgement:
         there are fewer than `FEWEST_PAIRS`.
     """
     clock = _clock(pairs)
-    seen = [_Seen.of(pair, clock) for pair in pairs]
+    seen = [_SeenPair.of(pair, clock) for pair in pairs]
     typical, mean = _interval([each.typical for each in seen]), _interval([each.mean for each in seen])
-    other = [_Seen.of(pair, "wall" if clock == "processor" else "processor").typical for pair in pairs]
+    other = [_SeenPair.of(pair, "wall" if clock == "processor" else "processor").typical for pair in pairs]
     return Judgement(
         outcome=_outcome(typical, mean, tolerance) if len(pairs) >= FEWEST_PAIRS else "undecided",
         tolerance=tolerance,
@@ -168,7 +168,7 @@ class _Log(NamedTuple):
     variance: float
 
 
-class _Seen(NamedTuple):
+class _SeenPair(NamedTuple):
     """What one pair says."""
 
     typical: _Log
@@ -178,7 +178,7 @@ class _Seen(NamedTuple):
     far: tuple[int, int]
 
     @classmethod
-    def of(cls, pair: Pair, clock: Clock) -> _Seen:
+    def of(cls, pair: ProcessPair, clock: Clock) -> _SeenPair:
         first = (_first(pair.a), _first(pair.b))
         if pair.is_together:  # the first ones of either side are left out of both
             first = (max(first), max(first))
@@ -246,7 +246,7 @@ def _outcome(typical: Interval, mean: Interval, tolerance: float) -> Outcome:
     return next((each for each in either if each in both), both[0] if both[0] == both[1] else "undecided")
 
 
-def _clock(pairs: Sequence[Pair]) -> Clock:
+def _clock(pairs: Sequence[ProcessPair]) -> Clock:
     """The wall clock, but where it tells of others, and the processor's time tells of the steps."""
     sides = ([pair.a for pair in pairs], [pair.b for pair in pairs])
     waited = [_waited(side) for side in sides]

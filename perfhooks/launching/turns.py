@@ -38,7 +38,7 @@ _LONGEST: Final = 100
 """Bytes of an answer, which is one number."""
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
+class TurnEnd(msgspec.Struct, frozen=True, kw_only=True):
     """What a rank says when it is held: what its turn took."""
 
     pid: int
@@ -73,11 +73,12 @@ class _Clocks(NamedTuple):
     def read(cls, thread: CountedThread) -> _Clocks:
         return cls(time.monotonic_ns(), time.process_time_ns(), time.thread_time_ns(), thread.waited_ns())
 
-    def since(self, before: _Clocks) -> dict[str, int | None]:
+    def since(self, before: _Clocks) -> _Clocks:
         """What has passed on each."""
-        pairs = zip(self, before, strict=True)
-        passed = (None if now is None or then is None else now - then for now, then in pairs)
-        return dict(zip(self._fields, passed, strict=True))
+        knows = self.waited_ns is not None and before.waited_ns is not None
+        waited = (self.waited_ns or 0) - (before.waited_ns or 0) if knows else None
+        passed = (self.wall_ns - before.wall_ns, self.cpu_ns - before.cpu_ns, self.busy_ns - before.busy_ns)
+        return _Clocks(*passed, waited)
 
 
 class HeldSteps:
@@ -122,11 +123,19 @@ class HeldSteps:
         _await_devices()
         passed = _Clocks.read(self._thread).since(self._clocks)
         job = current_job()
-        steps = self._done - self._at_begin
-        held = Held(pid=self._owner, rank=job.rank, ranks=job.world_size, steps=steps, **passed)  # type: ignore[arg-type]  # the last may be None
+        end = TurnEnd(
+            pid=self._owner,
+            rank=job.rank,
+            ranks=job.world_size,
+            steps=self._done - self._at_begin,
+            wall_ns=passed.wall_ns,
+            cpu_ns=passed.cpu_ns,
+            busy_ns=passed.busy_ns,
+            waited_ns=passed.waited_ns,
+        )
         turn = None
         try:
-            turn = self._next(held)
+            turn = self._next(end)
         finally:
             if turn is None:  # also where a signal's handler raised: the answer that comes would be for another turn
                 self.let_go()
@@ -134,11 +143,11 @@ class HeldSteps:
             self._at_begin, self._until = self._done, self._done + turn.steps
             self._clocks = _Clocks.read(self._thread)
 
-    def _next(self, held: Held) -> Turn | None:
+    def _next(self, end: TurnEnd) -> Turn | None:
         """The next turn, once it comes; None where nobody gives any."""
         children: list[psutil.Process] = []
         try:
-            self._say(held)
+            self._say(end)
             turn = self._answer()
             if turn is not None and not turn.steps:
                 children = psutil.Process().children(recursive=True)
@@ -152,12 +161,12 @@ class HeldSteps:
         finally:
             _tell(child.resume for child in children)
 
-    def _say(self, held: Held) -> None:
+    def _say(self, end: TurnEnd) -> None:
         if self._socket is None:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             self._socket.connect(self._address)
             self._answers = self._socket.makefile("rb")
-        self._socket.sendall(msgspec.json.encode(held) + b"\n")
+        self._socket.sendall(msgspec.json.encode(end) + b"\n")
 
     def _answer(self) -> Turn | None:
         line = b"" if self._answers is None else self._answers.readline(_LONGEST)

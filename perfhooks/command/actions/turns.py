@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -13,10 +14,10 @@ import typer
 
 from perfhooks import words
 from perfhooks.command.turns import written
-from perfhooks.command.turns.course import Course, Plan, compare
+from perfhooks.command.turns.alternation import Alternation, Plan
 from perfhooks.command.turns.program import Command
 from perfhooks.command.turns.revision import checked_out
-from perfhooks.errors import OptionError
+from perfhooks.errors import OptionError, PerfhooksError
 from perfhooks.launching import command_line
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def compared(
     in_turns: bool,
     steps: int | None,
     seconds: float | None,
-) -> Course:
+) -> Alternation:
     """Both sides, run until the verdict is decided.
 
     Args:
@@ -52,7 +53,14 @@ def compared(
             raise OptionError(f"{name} must be more than 0, got {most:g}")
     with ExitStack() as stack:
         a, b = (_command(name, *side, stack) for name, side in zip("AB", sides, strict=True))
-        return compare(Plan(a=a, b=b, tolerance=tolerance, in_turns=in_turns, steps=steps, seconds=seconds))
+        plan = Plan(a=a, b=b, tolerance=tolerance, in_turns=in_turns, steps=steps, seconds=seconds)
+        made = Alternation(plan=plan, folder=Path(tempfile.mkdtemp(prefix="perfhooks-compare-")))
+        try:
+            made.run()
+        except PerfhooksError:
+            written.say_last_lines(made.programs[-2:])
+            raise
+        return made
 
 
 def _command(name: str, revision: str | None, text: str, stack: ExitStack) -> Command:
@@ -68,7 +76,7 @@ def _command(name: str, revision: str | None, text: str, stack: ExitStack) -> Co
     return Command(name=name, text=text, words=command_line.command(given, folder), folder=folder, paths=paths)
 
 
-def tell(made: Course, form: Literal["text", "markdown", "json"]) -> None:
+def tell(made: Alternation, form: Literal["text", "markdown", "json"]) -> None:
     """Write what came of it to standard output, and the last lines of a program that failed."""
     if made.failed is not None:
         written.say_last_lines([made.failed])

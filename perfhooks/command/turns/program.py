@@ -20,7 +20,7 @@ import psutil
 from perfhooks.comparing.turns import Block
 from perfhooks.errors import OptionError
 from perfhooks.launching import command_line, farewell
-from perfhooks.launching.turns import Held, Turn
+from perfhooks.launching.turns import Turn, TurnEnd
 from perfhooks.run.reading import read_bytes
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Command:
     """Folders of modules that come before those that are installed."""
 
 
-class _Rank(NamedTuple):
+class _Connection(NamedTuple):
     connection: socket.socket
     lines: BinaryIO
 
@@ -76,9 +76,9 @@ class Program:
         self._said.mkdir()
         self.is_over = False
         """Whether it takes no more turns."""
-        self._ranks: dict[int, _Rank] = {}
+        self._ranks: dict[int, _Connection] = {}
         """By their numbers."""
-        self._held: dict[int, Held] = {}
+        self._held: dict[int, TurnEnd] = {}
         self._apart_since: float | None = None
         self._has_begun = False
         self.began = time.monotonic()
@@ -96,7 +96,7 @@ class Program:
         asked = command_line.Request(notes=str(self._said), turns=address)
         paths = os.pathsep.join(filter(None, (*map(str, command.paths), os.environ.get("PYTHONPATH"))))
         with self.log.open("wb") as log:
-            self._process = subprocess.Popen(  # noqa: S603 -- it is what the user asked for
+            self._process = subprocess.Popen(
                 command.words,
                 cwd=command.folder,
                 env=command_line.environment(asked, {**os.environ, "PYTHONPATH": paths}),
@@ -133,7 +133,7 @@ class Program:
             if key.fileobj is self._listener:
                 connection, _ = self._listener.accept()
                 lines = connection.makefile("rb")
-                self._events.register(connection, selectors.EVENT_READ, _Rank(connection, lines))
+                self._events.register(connection, selectors.EVENT_READ, _Connection(connection, lines))
             else:
                 self._hear(key.data)
         if not self._ranks and self._process.poll() is not None:
@@ -180,10 +180,10 @@ class Program:
             self.blocks.append(block)
         self._has_begun = True
 
-    def _hear(self, rank: _Rank) -> None:
+    def _hear(self, rank: _Connection) -> None:
         """One line of a rank, or its end, which is that of the turns."""
         try:
-            held = msgspec.json.decode(rank.lines.readline(), type=Held)
+            held = msgspec.json.decode(rank.lines.readline(), type=TurnEnd)
         except (OSError, msgspec.MsgspecError):
             self._events.unregister(rank.connection)
             self.is_over |= rank in self._ranks.values()

@@ -13,7 +13,7 @@ from perfhooks.comparing.turns import FEWEST_PAIRS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from perfhooks.command.turns.course import Course
+    from perfhooks.command.turns.alternation import Alternation
     from perfhooks.command.turns.program import Program
     from perfhooks.comparing.turns import Interval, Judgement
 
@@ -22,12 +22,7 @@ _WORDS: Final = {"slower": "Slower", "faster": "Faster", "same": "The same", "un
 _CLOCKS: Final = {"wall": "the wall clock", "processor": "processor time"}
 
 
-def so_far(seen: Judgement) -> str:
-    """The figure that decides, while it goes on."""
-    return f"B {_figure(seen.decided_by)}"
-
-
-def lines(made: Course) -> Iterator[str]:
+def lines(made: Alternation) -> Iterator[str]:
     """All that is said, the verdict first."""
     seen = made.judgement
     if seen is None:
@@ -54,7 +49,7 @@ def sentence(seen: Judgement) -> str:
     return f"{told}, while the typical step went {_figure(seen.typical)}." if is_mean else f"{told}."
 
 
-def data(made: Course) -> dict[str, Any]:
+def data(made: Alternation) -> dict[str, Any]:
     """The same for programs."""
     seen = made.judgement
     verdict: dict[str, Any] = {"outcome": "undecided", "sentence": next(lines(made))}
@@ -115,7 +110,7 @@ def _clock(seen: Judgement) -> str:
     return f"{_CLOCKS[seen.clock]}{why}; by {_CLOCKS[other]} {_figure(seen.other)}"
 
 
-def _ends(made: Course) -> str:
+def _ends(made: Alternation) -> str:
     ended = sum(program.is_ended for program in made.programs)
     codes = [program.code for program in made.programs if not program.is_ended]
     if made.failed is not None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import signal
 import sys
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from perfhooks import progress, words
-from perfhooks.command.turns import written
 from perfhooks.command.turns.program import Program
-from perfhooks.comparing.turns import FEWEST_PAIRS, LEAST_BLOCKS, MOST_PAIRS, Pair, judged
+from perfhooks.comparing.sentences import percent
+from perfhooks.comparing.turns import FEWEST_PAIRS, LEAST_BLOCKS, MOST_PAIRS, ProcessPair, judged
 from perfhooks.errors import PerfhooksError
 
 if TYPE_CHECKING:
@@ -46,13 +44,13 @@ class Plan:
 
 
 @dataclass(kw_only=True)
-class Course:
+class Alternation:
     """What was done so far, and what came of it."""
 
     plan: Plan
     folder: Path
     """Where the output of the programs is."""
-    pairs: list[Pair] = field(default_factory=list)
+    pairs: list[ProcessPair] = field(default_factory=list)
     """Those that count."""
     programs: list[Program] = field(default_factory=list)
     """All that were started, in their order."""
@@ -114,7 +112,7 @@ class Course:
     def _count(self, programs: Sequence[Program]) -> bool:
         """Add a pair, if there are both programs and it counts."""
         blocks = {program.command.name: program.blocks for program in programs}
-        pair = Pair(a=blocks.get("A", []), b=blocks.get("B", []), is_together=not self.plan.in_turns)
+        pair = ProcessPair(a=blocks.get("A", []), b=blocks.get("B", []), is_together=not self.plan.in_turns)
         if pair.counts:
             self.pairs.append(pair)
         return pair.counts
@@ -150,19 +148,7 @@ class Course:
 
     def _said(self, now: str) -> str:
         seen, far = self.judgement, f"pair {len(self.pairs) + 1} of {FEWEST_PAIRS} to {MOST_PAIRS}, {now}"
-        return f"{far} " if seen is None else f"{far}; so far {written.so_far(seen)} "
-
-
-def compare(plan: Plan) -> Course:
-    """Run both commands, pair after pair, and say what came of it."""
-    course = Course(plan=plan, folder=Path(tempfile.mkdtemp(prefix="perfhooks-compare-")))
-    try:
-        course.run()
-    except PerfhooksError:
-        written.say_last_lines(course.programs[-2:])
-        shutil.rmtree(course.folder, ignore_errors=True)
-        raise
-    return course
+        return f"{far} " if seen is None else f"{far}; so far B {percent(seen.decided_by.ratio)} "
 
 
 def _have_begun(programs: Sequence[Program]) -> bool:
