@@ -83,7 +83,7 @@ def test_the_slower_command_is_found_and_ends_with_its_exit_code(compare, tmp_pa
     done = compare("--run", training(), "--", training(work=2 * WORK), "--fail-if-slower", "2%")
     assert done.exit_code == 3, done.output
     first, *rest = done.output.splitlines()
-    assert first.startswith("Slower: the mean step went ")
+    assert first.startswith("Slower: a step takes ")
     assert any("6 programs ended with exit code 0." in line for line in rest)
 
 
@@ -97,7 +97,7 @@ def test_json_and_markdown_say_the_same_as_the_text(compare):
     assert said["verdict"]["typical"]["ratio"] == pytest.approx(0.5, abs=0.2)
     assert {each["exit_code"] for each in said["programs"]} == {0}
     assert [each["side"] for each in said["programs"]][:6] == ["A", "B", "B", "A", "A", "B"]
-    assert "**Faster: the mean step went " in compare(*words, "markdown").output
+    assert "**Faster: a step takes " in compare(*words, "markdown").output
 
 
 @pytest.mark.usefixtures("few")
@@ -227,7 +227,7 @@ def warm_programs(channel, monkeypatch):
 def pair(tmp_path, *words):
     """One pair of programs that have taken turns to their ends."""
     commands = [
-        program.Command(name=name, text="", words=[sys.executable, *map(str, words)], folder=tmp_path) for name in "AB"
+        program.Command(name=name, label="", words=[sys.executable, *map(str, words)], folder=tmp_path) for name in "AB"
     ]
     made = alternation.Alternation(plan=alternation.Plan(a=commands[0], b=commands[1], tolerance=0.02), folder=tmp_path)
     programs = [program.Program(command, tmp_path, 1) for command in commands]

@@ -73,7 +73,8 @@ def _command(name: str, revision: str | None, text: str, stack: ExitStack) -> Co
         given = shlex.split(text)
     except ValueError as error:
         raise OptionError(f"{text!r} is no command: {error}") from error
-    return Command(name=name, text=text, words=command_line.command(given, folder), folder=folder, paths=paths)
+    label = text if revision is None else f"{text}, at {revision}"
+    return Command(name=name, label=label, words=command_line.command(given, folder), folder=folder, paths=paths)
 
 
 def tell(made: Alternation, form: Literal["text", "markdown", "json"]) -> None:
@@ -87,8 +88,8 @@ def tell(made: Alternation, form: Literal["text", "markdown", "json"]) -> None:
         return
     lines = list(written.lines(made))
     if form == "markdown":
-        texts = (f"`{command.text}`" for command in (made.plan.a, made.plan.b))
+        texts = (f"`{command.label}`" for command in (made.plan.a, made.plan.b))
         typer.echo("### {} → {}\n".format(*map(words.line, texts)))
-        lines = [f"**{words.markdown(lines[0])}**\n", *(f"- {words.markdown(line)}" for line in lines[1:])]
+        lines = [f"**{words.markdown(lines[0])}**\n", *(f"- {words.markdown(line.strip())}" for line in lines[1:])]
     for each in lines:
         typer.echo(each if form == "markdown" else words.line(each))

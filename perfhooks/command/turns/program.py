@@ -43,8 +43,8 @@ class Command:
 
     name: str
     """``A`` or ``B``."""
-    text: str
-    """As it was given."""
+    label: str
+    """As it was given, and at which revision."""
     words: Sequence[str]
     folder: Path
     paths: Sequence[Path] = ()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from perfhooks import words
-from perfhooks.comparing.sentences import percent
+from perfhooks.comparing.sentences import changed, percent
 from perfhooks.comparing.turns import FEWEST_PAIRS
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from perfhooks.comparing.turns import Interval, Judgement
 
 _LAST_LINES: Final = 10
-_WORDS: Final = {"slower": "Slower", "faster": "Faster", "same": "The same", "undecided": "Not decided"}
 _CLOCKS: Final = {"wall": "the wall clock", "processor": "processor time"}
 
 
@@ -29,24 +28,38 @@ def lines(made: Alternation) -> Iterator[str]:
         yield "Not decided: no pair of programs came to its end."
     else:
         yield sentence(seen)
-        yield f"By {_clock(seen)}."
-        if len(set(seen.far)) > 1:
-            yield (
-                f"Left out: {words.count(seen.far[0], 'block')} of A and {seen.far[1]} of B that took more than three "
-                "times the median, as evaluations and checkpoints do."
-            )
-    yield from dict.fromkeys(f"note: {note}" for program in made.programs for note in program.notes)
+        yield from _doubts(made, seen)
+    yield from dict.fromkeys(f"  {note}" for program in made.programs for note in program.notes)
     yield f"{_ends(made)} Output: {made.folder}"
 
 
 def sentence(seen: Judgement) -> str:
     """The verdict."""
-    within = f", within {100 * seen.tolerance:.3g}%" if seen.outcome == "same" else ""
-    is_mean = seen.decided_by is seen.mean and seen.is_decided
-    change = f"{words.ms(seen.step_ms[0])} -> {words.ms(seen.step_ms[1])}, {percent(seen.decided_by.ratio)}"
+    a, b = seen.step_ms
+    change = f"{words.ms(b)} instead of {words.ms(a)}, {changed(seen.decided_by.ratio)}"
+    if seen.outcome == "same":
+        return f"The same, within {100 * seen.tolerance:.3g}%: a step takes {change}."
+    if seen.outcome == "undecided":
+        return f"Not decided: a step takes {change}, which may be chance."
+    is_mean = seen.decided_by is seen.mean
+    told = f"{seen.outcome.capitalize()}: a step takes {change}"
+    return f"{told} on average, and the typical one {changed(seen.typical.ratio)}." if is_mean else f"{told}."
+
+
+def _doubts(made: Alternation, seen: Judgement) -> Iterator[str]:
+    """A figure for each side, and how sure they are."""
+    figures = [words.ms(step) for step in seen.step_ms]
+    wide = max(map(len, figures))
+    for figure, command in zip(figures, (made.plan.a, made.plan.b), strict=True):
+        yield f"  {command.name}  {figure:>{wide}}  {command.label}"
     of = f"{words.count(seen.pairs, 'pair')} of processes, {seen.blocks:,} blocks of each side"
-    told = f"{_WORDS[seen.outcome]}{within}: the mean step went {change} (99% interval {_span(seen.decided_by)}; {of})"
-    return f"{told}, while the typical step went {_figure(seen.typical)}." if is_mean else f"{told}."
+    yield f"  99% interval {_span(seen.decided_by)} ({of})"
+    yield f"  by {_clock(seen)}"
+    if seen.far[0] != seen.far[1]:
+        yield (
+            f"  left out, as they took more than three times the median: {words.count(seen.far[0], 'block')} of A, "
+            f"{seen.far[1]} of B"
+        )
 
 
 def data(made: Alternation) -> dict[str, Any]:
@@ -74,7 +87,7 @@ def data(made: Alternation) -> dict[str, Any]:
         "programs": [
             {
                 "side": program.command.name,
-                "command": program.command.text,
+                "command": program.command.label,
                 "exit_code": program.code,
                 "ended": program.is_ended,
                 "blocks": len(program.blocks),
