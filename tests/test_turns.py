@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -31,11 +32,17 @@ WORK = 2000
 
 
 @pytest.fixture
-def compare(tmp_path, monkeypatch):
+def short():
+    """A folder for sockets, whose paths may have 107 bytes: pytest's own have more."""
+    with tempfile.TemporaryDirectory(prefix="turns-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def compare(tmp_path, short, monkeypatch):
     """`perfhooks compare --run` in the test's folder, with blocks of a hundredth of a second."""
     monkeypatch.setattr(alternation, "BLOCK_S", 0.01)
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("tempfile.tempdir", str(short))
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     return lambda *words: CliRunner().invoke(app, ["compare", *map(str, words)])
@@ -184,9 +191,9 @@ def test_what_cannot_be_compared_is_refused(compare, words, said):
     assert said in refused(compare(*words))
 
 
-def test_ctrl_c_ends_both_and_says_what_there_is(tmp_path):
+def test_ctrl_c_ends_both_and_says_what_there_is(short):
     words = [sys.executable, "-m", "perfhooks", "compare", "--run", training(10**9), "--", training(10**9)]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)})
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(short)})
     own = psutil.Process(process.pid)
     while len(own.children()) < 2:
         time.sleep(0.01)
@@ -224,37 +231,35 @@ def warm_programs(channel, monkeypatch):
         process.close()
 
 
-def pair(tmp_path, *words):
+def pair(folder, *words):
     """One pair of programs that have taken turns to their ends."""
     commands = [
-        program.Command(name=name, label="", words=[sys.executable, *map(str, words)], folder=tmp_path) for name in "AB"
+        program.Command(name=name, label="", words=[sys.executable, *map(str, words)], folder=folder) for name in "AB"
     ]
-    made = alternation.Alternation(plan=alternation.Plan(a=commands[0], b=commands[1], tolerance=0.02), folder=tmp_path)
-    programs = [program.Program(command, tmp_path, 1) for command in commands]
+    made = alternation.Alternation(plan=alternation.Plan(a=commands[0], b=commands[1], tolerance=0.02), folder=folder)
+    programs = [program.Program(command, folder, 1) for command in commands]
     made._take_turns(programs, lambda _: None)
     return programs, [each.wait() for each in programs]
 
 
 @pytest.mark.parametrize("kind", ["raw", "fork", "gan", "no_loader", "inference"])
 def test_trainings_of_every_kind_take_turns_and_print_what_they_print_alone(
-    channel, tmp_path, kind, monkeypatch, warm_programs
+    channel, short, kind, monkeypatch, warm_programs
 ):
     """Loaders with workers, several optimizers, none at all; and their losses are the same to the last digit."""
     monkeypatch.setattr(alternation, "BLOCK_S", 0.0)
-    programs, codes = pair(tmp_path, HERE / "launched_training.py", kind)
+    programs, codes = pair(short, HERE / "launched_training.py", kind)
     assert codes == [0, 0]
     assert min(len(each.blocks) for each in programs) > 5
     alone = warm.run(channel, HERE / "launched_training.py", kind, timeout=120)
     assert [process.stdout.read() for process in warm_programs] == [alone.stdout] * 2
-    assert not (tmp_path / "perf").exists()
+    assert not (short / "perf").exists()
 
 
-def test_ranks_are_held_at_the_same_step(tmp_path, monkeypatch):
+def test_ranks_are_held_at_the_same_step(short, monkeypatch):
     """Two ranks of torchrun average gradients at each step: held at different ones they would wait for each other."""
     monkeypatch.setattr(alternation, "BLOCK_S", 0.01)
-    programs, codes = pair(
-        tmp_path, "-m", "torch.distributed.run", "--nproc-per-node", 2, HERE / "held_ranks_training.py"
-    )
+    programs, codes = pair(short, "-m", "torch.distributed.run", "--nproc-per-node", 2, HERE / "held_ranks_training.py")
     assert codes == [0, 0]
     for each in programs:
         rank_0, rank_1 = sorted(each.log.read_text().splitlines()[-2:])
@@ -291,11 +296,11 @@ class Master:
 
 
 @pytest.fixture
-def master(tmp_path):
+def master(short):
     begun = []
 
     def begin(*words):
-        begun.append(Master(tmp_path, *words))
+        begun.append(Master(short, *words))
         return begun[-1]
 
     yield begin

@@ -90,7 +90,7 @@ class Program:
         try:
             self._listener.bind(address)
         except OSError as error:
-            raise OptionError(f"no socket can be made in {folder}: {error}") from error
+            raise OptionError(f"no socket can be made in {folder} ({error}); TMPDIR may name another folder") from error
         self._listener.listen()
         self._events.register(self._listener, selectors.EVENT_READ)
         asked = command_line.Request(notes=str(self._said), turns=address)
