@@ -31,8 +31,6 @@ SLOWER: Final = 3
 UNDECIDED: Final = 4
 """That of ``--fail-if-undecided``."""
 
-FAILED: Final = 1
-"""That of ``--run`` where a command ended with another exit code than 0."""
 
 _BETWEEN: Final = "\0"
 """Stands for ``--`` between the sides: click takes the first for the end of the options."""
@@ -143,13 +141,14 @@ def command(
     With --run both commands are run, in turns: the surest way where others use the machine. Of two runs that were
     recorded: The verdict is about the steps that nobody recorded; the reasons come from the recorded windows.
     """
-    from perfhooks.command.actions import compare
+    from perfhooks.command.actions import compare, turns
 
     limit = compare.share(fail_if_slower or tolerance, "fail-if-slower" if fail_if_slower else "tolerance")
     if run:
         if save or shares or stage or out or show_it:
             raise OptionError("choose one of --run and what recorded runs have: --save, --shares, --stage, -o, --open")
-        outcome = _taking_turns(_commands(targets or (), run), limit, form, in_turns=in_turns, most=(steps, seconds))
+        sides = _commands(targets or (), run)
+        outcome = turns.outcome(sides, limit, form.value, in_turns=in_turns, steps=steps, seconds=seconds)
     elif in_turns or steps is not None or seconds is not None:
         raise OptionError("--in-turns, --steps and --seconds are about commands: give them by --run 'A' -- 'B'")
     elif save is not None:
@@ -166,26 +165,6 @@ def command(
         raise typer.Exit(SLOWER)
     if fail_if_undecided and outcome == "undecided":
         raise typer.Exit(UNDECIDED)
-
-
-def _taking_turns(
-    sides: Sequence[tuple[str | None, str]],
-    tolerance: float,
-    form: ComparisonForm,
-    *,
-    in_turns: bool,
-    most: tuple[int | None, float | None],
-) -> str:
-    """What is said of commands after they took turns."""
-    from perfhooks.command.actions import turns
-
-    made = turns.compared(sides, tolerance, in_turns=in_turns, steps=most[0], seconds=most[1])
-    turns.tell(made, form.value)
-    if made.is_interrupted:
-        raise typer.Exit(turns.INTERRUPTED)
-    if made.failed is not None:
-        raise typer.Exit(FAILED)
-    return "undecided" if made.judgement is None else made.judgement.outcome
 
 
 def _commands(targets: Sequence[str], runs: Sequence[str]) -> list[tuple[str | None, str]]:

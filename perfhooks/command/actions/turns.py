@@ -28,24 +28,31 @@ INTERRUPTED: Final = 130
 """The exit code of a shell after Ctrl-C."""
 
 
-def compared(
+FAILED: Final = 1
+"""That of a comparison which a command has ended with another exit code than 0."""
+
+
+def outcome(
     sides: Sequence[tuple[str | None, str]],
     tolerance: float,
+    form: Literal["text", "markdown", "json"],
     *,
     in_turns: bool,
     steps: int | None,
     seconds: float | None,
-) -> Alternation:
-    """Both sides, run until the verdict is decided.
+) -> str:
+    """Run both sides until the verdict is decided, and write what came of it.
 
     Args:
         sides: Of each the revision of git, or None for the working tree, and the command.
         tolerance: What share of difference is none.
+        form: How it is written.
         in_turns: See `Plan`.
         steps: See `Plan`.
         seconds: See `Plan`.
 
     Raises:
+        typer.Exit: Somebody pressed Ctrl-C, or a command has failed.
         PerfhooksError: There is no such command or revision, or a command has no steps to be seen.
     """
     for name, most in (("steps", steps), ("seconds", seconds)):
@@ -60,7 +67,12 @@ def compared(
         except PerfhooksError:
             written.say_last_lines(made.programs[-2:])
             raise
-        return made
+    _tell(made, form)
+    if made.is_interrupted:
+        raise typer.Exit(INTERRUPTED)
+    if made.failed is not None:
+        raise typer.Exit(FAILED)
+    return "undecided" if made.judgement is None else made.judgement.outcome
 
 
 def _command(name: str, revision: str | None, text: str, stack: ExitStack) -> Command:
@@ -77,7 +89,7 @@ def _command(name: str, revision: str | None, text: str, stack: ExitStack) -> Co
     return Command(name=name, label=label, words=command_line.command(given, folder), folder=folder, paths=paths)
 
 
-def tell(made: Alternation, form: Literal["text", "markdown", "json"]) -> None:
+def _tell(made: Alternation, form: Literal["text", "markdown", "json"]) -> None:
     """Write what came of it to standard output, and the last lines of a program that failed."""
     if made.failed is not None:
         written.say_last_lines([made.failed])
