@@ -11,7 +11,7 @@ import functools
 import math
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import numpy as np
@@ -19,7 +19,8 @@ import numpy as np
 from perfhooks.errors import OptionError
 
 if TYPE_CHECKING:
-    from typing import Any, TypeAlias
+    from collections.abc import Callable
+    from typing import TypeAlias
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -48,20 +49,20 @@ every day, and false once in a hundred windows, is still believed."""
 MOST_PERCENT: Final = 75.0
 """A rank is slow if it is so in this many of 100 steps."""
 
+_ROUNDING: Final = 1e-12
+"""Values that differ by less are equal."""
 _LEAST_BLOCK: Final = 20
 _LEAST_BLOCKS: Final = 5
 """A run is cut into no fewer blocks, or there is nothing to tell how they differ."""
 _PLACES: Final = np.concatenate([[0.005, 0.01, 0.02], np.linspace(0.04, 0.96, 25), [0.98, 0.99, 0.995]])
 """The quantiles at which the distribution of a median is worked out; between them it is a line."""
-_PARTS: Final = 8
-"""Into so many a run is cut, to see whether it drifts."""
 _POINTS: Final = 20_001
 """Angles at which Student's density is summed: its quantiles are then exact to five digits."""
 _NEARLY_NORMAL: Final = 200
 """Degrees of freedom from which on the expansion around the normal distribution is exact to eight digits."""
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=8192)
 def student(tail: float, freedom: float) -> float:
     """Beyond which Student's t lies with a probability of ``tail``: for 0.005 and 1 degree of freedom 63.66.
 
@@ -87,74 +88,143 @@ _Logarithm = Annotated[float, msgspec.Meta(ge=-50, le=50)]
 _Deviation = Annotated[float, msgspec.Meta(ge=0, le=50)]
 
 
-@dataclass(frozen=True)
-class Level:
-    """The median step time of one run, and how well its steps tell it; logarithms, so that a ratio is a difference."""
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A step time of one run, and how well its steps tell it; logarithms, so that a ratio is a difference."""
 
     log: _Logarithm
-    below: _Deviation
-    """How far the interval reaches below."""
-    above: _Deviation
-    steps: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
-    spread: _Deviation = 0.0
-    """How much steps differ, as a standard deviation by the middle half of them: what disturbs is not counted twice."""
-    drift: _Deviation = 0.0
-    """How much the medians of the eighths of the run differ, as a standard deviation, beyond what single steps do to
-    them: it is 0 where nothing but chance tells one part from the next."""
+    below: _Deviation = 0.0
+    """Its standard error towards shorter times: that of a median need not be the same both ways."""
+    above: _Deviation = 0.0
+    freedom: Annotated[float, msgspec.Meta(ge=1, le=2**53)] = 1.0
+    """Degrees of freedom of those errors."""
 
     @property
-    def median(self) -> float:
-        """The median itself, in the unit of the steps."""
+    def value(self) -> float:
+        """The time itself, in the unit of the steps."""
         return math.exp(self.log)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Level:
+    """What a step of one run takes."""
+
+    typical: Estimate
+    """The median."""
+    mean: Estimate
+    """What throughput is about; of the steps that have nothing else in them."""
+    whole: Estimate
+    """The mean of all steps, far ones as well."""
+    steps: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+    far: Annotated[int, msgspec.Meta(ge=0, le=2**53)] = 0
+    """How many more there were that had something else in them."""
+    own: Estimate | None = None
+    """The mean of all steps without the time in which they waited for a processor; None where nobody measured it."""
+    waited: Annotated[float, msgspec.Meta(ge=0, lt=1)] | None = None
+    """What share of its time the thread that steps waited for a processor; None where nobody measured it."""
+    is_parallel: bool = False
+    """Whether other threads of the process computed as well, for which that thread waits, and not for a processor."""
+
+    @property
+    def far_share(self) -> float:
+        """The share of those, from 0 to 1."""
+        return self.far / (self.steps + self.far)
+
+    @property
+    def far_time(self) -> float:
+        """And the share of all time that they take."""
+        return max(1 - (1 - self.far_share) * self.mean.value / self.whole.value, 0.0)
+
+    def changed(self, change: Callable[[Estimate], Estimate]) -> Level:
+        """The same run with other estimates."""
+        own = None if self.own is None else change(self.own)
+        return replace(self, typical=change(self.typical), mean=change(self.mean), whole=change(self.whole), own=own)
 
     def divided(self, count: float) -> Level:
         """That of a part of a step, of which there are so many in each."""
-        return replace(self, log=self.log - math.log(count))
+        return self.changed(lambda each: replace(each, log=each.log - math.log(count)))
 
 
-def level(steps: ArrayLike) -> Level:
-    """The median of one run's step times, with a 99% interval by a moving-block bootstrap.
+def level(
+    steps: ArrayLike,
+    is_far: ArrayLike | None = None,
+    usual: ArrayLike | None = None,
+    waited: ArrayLike | None = None,
+    *,
+    is_parallel: bool = False,
+) -> Level:
+    """What a step of one run takes, with errors by a moving-block bootstrap.
 
-    Blocks of consecutive steps are drawn with replacement (circular, Politis & Romano 1992) and the median of each draw
-    taken. That is worked out here for infinitely many draws: the median of a draw lies below x where at least half of
-    its steps do, and the number of steps below x is a sum over blocks, so nearly normal with the mean and variance that
-    blocks have. So there is no chance in the result. As blocks are few, Student's distribution is used for it.
+    Blocks of consecutive steps are drawn with replacement (circular, Politis & Romano 1992) and the mean and the median
+    of each draw taken. That is worked out here for infinitely many draws: the mean of a draw is a sum over blocks, and
+    its median lies below x where at least half of its steps do, whose number is a sum over blocks as well; both are
+    nearly normal with the mean and variance that blocks have. So there is no chance in the result. As blocks are few,
+    the errors have degrees of freedom.
 
     Args:
-        steps: Their times, above 0, in the order in which they ran; at least `LEAST_STEPS`.
+        steps: Their times, above 0, in the order in which they ran; at least `LEAST_STEPS` that are not far.
+        is_far: Which of them had something else in them; None for none.
+        usual: What each of them takes in all runs that saw the same data: then they differ by what is left.
+        waited: The share of each in which it waited for a processor, as far as that is known; None where nobody knows.
+        is_parallel: See `Level.is_parallel`.
 
     Raises:
         OptionError: They are fewer, or not above 0.
     """
     given = np.asarray(steps, np.float64)
-    if len(given) < LEAST_STEPS or not (given > 0).all():
-        raise OptionError(f"steps must be at least {LEAST_STEPS} times above 0, got {len(given)} of {given[:3]}...")
-    values = np.log(given)
+    far = np.zeros(len(given), np.bool_) if is_far is None else np.asarray(is_far, np.bool_)
+    profile = np.ones(len(given)) if usual is None else np.asarray(usual, np.float64)
+    near = given[~far]
+    if len(near) < LEAST_STEPS or not (given > 0).all():
+        raise OptionError(f"steps must be at least {LEAST_STEPS} times above 0, got {len(near)} of {given[:3]}...")
+    mean = _mean(near, profile[~far])
+    whole = _mean(given, profile) if far.any() else mean
+    known: dict[str, Any] = {}
+    if waited is not None:
+        own = given * (1 - np.asarray(waited, np.float64))
+        known = {"own": _mean(own, profile), "waited": float(1 - own.sum() / given.sum()), "is_parallel": is_parallel}
+    typical = _median(near, profile[~far])
+    return Level(typical=typical, mean=mean, whole=whole, steps=len(near), far=int(far.sum()), **known)
+
+
+def _mean(steps: Values, profile: Values) -> Estimate:
+    mean = float(steps.mean())
+    # the mean of steps that all take what is usual, times a factor, is known without error
+    rest = (steps - profile * (mean / profile.mean())) / mean
+    return _estimate(math.log(mean), rest)
+
+
+def _estimate(log: float, rest: Values) -> Estimate:
+    """The mean of something whose values differ from it by ``rest``."""
+    if np.ptp(rest) < _ROUNDING:
+        return Estimate(log=log, freedom=max(len(rest) - 1.0, 1.0))
+    length, memory = block_length(rest), _memory(rest)
+    error = float(_deviation(rest[:, None], length, memory)[0])
+    return Estimate(log=log, below=error, above=error, freedom=_freedom(rest, length))
+
+
+def _median(steps: Values, profile: Values) -> Estimate:
+    values = np.log(steps / profile)
     middle = float(np.median(values))
-    if values.min() == values.max():
-        return Level(middle, 0.0, 0.0, len(values))
-    length = block_length(values)
+    log = middle + float(np.median(np.log(profile)))
+    if np.ptp(values) < _ROUNDING:
+        return Estimate(log=log, freedom=len(values) - 1.0)
+    length, memory = block_length(values), _memory(values)
     places = np.quantile(values, _PLACES)
     below = _shares_below(values, places)
-    deviation = _deviation(below, length)
-    blocks = len(values) / length
-    # what the blocks say of how they differ, they say with one degree of freedom less than there are
-    reach = student((1 - CONFIDENCE) / 2, max(blocks - 1, 1)) * deviation * math.sqrt(length / len(values))
-    excess = below.mean(axis=0) - 0.5
-    low = _crossing(places, excess + reach)
-    high = _crossing(places, excess - reach)
-    spread = float(np.subtract(*np.quantile(values, [0.75, 0.25]))) / (2 * OF_NORMAL)
-    return Level(middle, max(middle - low, 0.0), max(high - middle, 0.0), len(values), spread, _drift(values))
+    freedom = _freedom(values, length)
+    deviation, excess = _deviation(below, length, memory), below.mean(axis=0) - 0.5
+    low, high = 0.0, 0.0
+    # where the steps are of two kinds, the median jumps from the one to the other, however narrow the interval is
+    for quantile in (1.0, student((1 - CONFIDENCE) / 4, freedom)):
+        low = max(low, (middle - _crossing(places, excess + quantile * deviation)) / quantile)
+        high = max(high, (_crossing(places, excess - quantile * deviation) - middle) / quantile)
+    return Estimate(log=log, below=low, above=high, freedom=freedom)
 
 
-def _drift(values: Values) -> float:
-    """See `Level.drift`."""
-    medians = np.array([np.median(part) for part in np.array_split(values, _PARTS)])
-    # what one step differs from the next by, drift left out; of two values of one distribution, sqrt(2) times as much
-    single = float(np.median(np.abs(np.diff(values)))) / (OF_NORMAL * math.sqrt(2))
-    # a median of n values has pi / 2n of their variance
-    by_chance = math.pi / 2 * single**2 * _PARTS / len(values)
-    return math.sqrt(max(float(medians.var(ddof=1)) - by_chance, 0.0))
+def _freedom(values: Values, length: int) -> float:
+    """What blocks say of how they differ, they say with one degree of freedom less than there are."""
+    return max(len(values) / length - 1, 1.0)
 
 
 def block_length(values: Values) -> int:
@@ -162,12 +232,16 @@ def block_length(values: Values) -> int:
 
     Never fewer than 20, nor more than a fifth of all steps.
     """
+    return max(1, min(max(_LEAST_BLOCK, 2 * _memory(values)), len(values) // _LEAST_BLOCKS))
+
+
+def _memory(values: Values) -> int:
+    """The lag at which the autocorrelation has fallen below 1/e."""
     centred = values - values.mean()
     spectrum = np.fft.rfft(centred, 2 * len(values))
     correlation = np.fft.irfft(spectrum * np.conj(spectrum))[: len(values)]
     low = np.flatnonzero(correlation < correlation[0] / math.e)
-    lag = int(low[0]) if len(low) else len(values)
-    return max(1, min(max(_LEAST_BLOCK, 2 * lag), len(values) // _LEAST_BLOCKS))
+    return int(low[0]) if len(low) else len(values)
 
 
 def _shares_below(values: Values, places: Values) -> Values:
@@ -176,12 +250,19 @@ def _shares_below(values: Values, places: Values) -> Values:
     return (column < places) * 0.5 + (column <= places) * 0.5
 
 
-def _deviation(below: Values, length: int) -> Values:
-    """The standard deviation, over all blocks, of the share of a block that is below each place, for one block."""
-    wrapped = np.concatenate([np.zeros((1, below.shape[1])), below, below[: length - 1]])
+def _deviation(columns: Matrix, length: int, memory: int) -> Values:
+    """The standard error of the mean of each column, by how blocks of its steps differ.
+
+    Where one step knows of the last ``memory`` ones, blocks know of each other, and differ less than blocks do that are
+    far apart: of an autoregressive process that is (1 - exp(-x)) / x less, where a block is x memories long. And they
+    differ from the mean of the run less than from the true one.
+    """
+    wrapped = np.concatenate([np.zeros((1, columns.shape[1])), columns, columns[: length - 1]])
     sums = np.cumsum(wrapped, axis=0)
-    shares = (sums[length:] - sums[:-length]) / length
-    deviation: Values = shares.std(axis=0)
+    means = (sums[length:] - sums[:-length]) / length
+    memories = length / max(memory, 1)
+    seen = (1 - length / len(columns)) * (1 + math.expm1(-memories) / memories)
+    deviation: Values = means.std(axis=0) * math.sqrt(length / len(columns) / seen)
     return deviation
 
 

@@ -259,7 +259,14 @@ TRAINING = """
     print("trained")
 """
 NAMES_OF_A_RUN = (
-    *("rank0.timeline.csv", "rank0.status.json", "rank0.slow.csv", "rank0.slow.folded", "rank0.worker.log"),
+    *(
+        "rank0.timeline.csv",
+        "rank0.processor.csv",
+        "rank0.status.json",
+        "rank0.slow.csv",
+        "rank0.slow.folded",
+        "rank0.worker.log",
+    ),
     *("run.json", "report.html", "report.json", ".page.cache.json", ".rank0.recording", ".rank0.process", "requests"),
     *(".rank0.lock", ".page.lock", ".run.lock", ".requests.lock", ".rank0.process.lock", "train-000001-000002"),
 )
@@ -616,7 +623,7 @@ def test_the_timeline_of_a_long_training_is_read_in_parts(tmp_path):
 
 
 def test_what_a_baseline_says_cannot_draw_on_a_terminal_with_an_error(run, tmp_path, monkeypatch, capsys):
-    kept = {"perfhooks_baseline": 1, "label": "x", "stage": "tr\nain\x1b[2J", "costs": {"format": 2}}
+    kept = {"perfhooks_baseline": 2, "label": "x", "stage": "tr\nain\x1b[2J", "costs": {"format": 2}}
     lists = {"texts": [], "host": [], "device": [], "counts": []}
     (tmp_path / "base.json").write_text(json.dumps(kept | {"costs": kept["costs"] | lists}))
     (run / "rank0.timeline.csv").write_text(HEADER + "train,0,wait,1.0,\n")

@@ -23,7 +23,8 @@ import perfhooks
 from perfhooks import Profiler
 from perfhooks.recording import profiler as profiler_module
 from perfhooks.recording.ending import lifetime
-from perfhooks.run import layout, timeline
+from perfhooks.run import layout, processor, timeline
+from perfhooks.run.finished import FinishedRun
 from perfhooks.run.folder import Run
 from perfhooks.run.installation import Installation
 from perfhooks.run.timeline import Timeline
@@ -775,11 +776,23 @@ other.kill()
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the kernel does not tell")
-def test_what_a_training_waits_for_a_processor_is_in_its_status(tmp_path, run_script):
+def test_what_a_training_waits_for_a_processor_is_in_its_folder(tmp_path, run_script):
     """Two programs on one processor: each waits for the other, half of the time if there is no third."""
     done = run_script(CROWDED, timeout=300)
     assert done.returncode == 0, done.stderr
     assert 0.2 < Status.read(tmp_path / "perf/r", 0).waited < 1
+    waits = processor.read(tmp_path / "perf/r/rank0.processor.csv", "train")
+    steps = FinishedRun(tmp_path / "perf/r").steps["train"]
+    assert [row.first for row in waits.stretches[1:]] == [row.last for row in waits.stretches[:-1]]
+    assert waits.stretches[-1].last == steps.numbers[-1] + 1
+    total = sum(row.wall_ms for row in waits.stretches)
+    waited, computed, by_all = (
+        sum(getattr(row, name) for row in waits.stretches) for name in ("waited_ms", "thread_ms", "process_ms")
+    )
+    assert 0.2 < waited / total < 1
+    assert 0.8 * total < waited + computed <= 1.02 * total, "a loop that never sleeps runs or waits"
+    assert by_all >= computed > 0
+    assert 0.2 < waits.shares(steps.numbers).mean() < 1
 
 
 # --- how large a window becomes ---

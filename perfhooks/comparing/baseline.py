@@ -15,8 +15,10 @@ from perfhooks.run.reading import check_format, said
 if TYPE_CHECKING:
     from pathlib import Path
 
-FORMAT: Final = 1
-"""Of a baseline. 1: the first."""
+FORMAT: Final = 2
+"""Of a baseline. 2: the mean step beside the median one; 1: the first."""
+FEWEST_RUNS: Final = 5
+"""With fewer runs a side a change of 5% may pass."""
 
 _MARK: Final = "perfhooks_baseline"
 _LARGEST: Final = 4 << 20
@@ -82,7 +84,10 @@ def decode(path: Path) -> Side:
     """
     try:
         text = _whole(path)
-        check_format(path, msgspec.json.decode(text, type=_Marked).perfhooks_baseline, FORMAT)
+        written = msgspec.json.decode(text, type=_Marked).perfhooks_baseline
+        if 0 < written < FORMAT:
+            raise PerfhooksError(f"{path}: an older perfhooks kept no mean steps in it; keep its runs anew with --save")
+        check_format(path, written, FORMAT)
         found = msgspec.json.decode(text, type=_BaselineFile)
     except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise PerfhooksError(f"{path}: not a baseline ({said(error)})") from error

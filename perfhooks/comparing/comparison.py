@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -13,15 +13,15 @@ from perfhooks.comparing.facts import RECORDED, Difference, differences, is_else
 from perfhooks.comparing.matching import Aligned
 from perfhooks.comparing.reason import Contribution
 from perfhooks.comparing.side import Side
+from perfhooks.comparing.timed import paired
 from perfhooks.comparing.verdict import TOLERANCE, Verdict, verdict
 from perfhooks.errors import PerfhooksError
-from perfhooks.run.circumstances import BUSY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-FORMAT: Final = 1
-"""Of a comparison's data. 1: the first."""
+FORMAT: Final = 2
+"""Of a comparison's data. 2: mean and typical step; 1: the first."""
 NAMED: Final = 5
 """How many reasons are said; all are in the tables."""
 
@@ -67,7 +67,7 @@ class Comparison(msgspec.Struct, kw_only=True):
         if self.verdict is None:
             return None, None
         a, b = self.samples or (1, 1)
-        return self.verdict.median_a * a, self.verdict.median_b * b
+        return self.verdict.decisive.a * a, self.verdict.decisive.b * b
 
     @property
     def told(self) -> list[str]:
@@ -100,15 +100,13 @@ def compare(a: Side, b: Side, *, tolerance: float = TOLERANCE, shares: bool = Fa
     if not (a.levels and b.levels) and not (a.costs.steps and b.costs.steps):
         raise PerfhooksError(f"{a.label} and {b.label} have nothing in common: neither timed steps nor windows")
     taken = _samples(a, b)
-    levels = [
-        [each.divided(count) for each in side.levels] for side, count in zip((a, b), taken or (1, 1), strict=True)
-    ]
-    judged = verdict(*levels, tolerance=tolerance) if all(levels) else None
+    judged = _judged(a, b, taken, tolerance) if a.levels and b.levels else None
     differs = differences(a.facts, b.facts)
     made = Comparison(
         a=a, b=b, verdict=judged, differs=differs, notes=[*a.notes, *b.notes], shares=shares, samples=taken
     )
     made.doubts = _doubts(made)
+    made.notes += _apart(made)
     if a.costs.steps and b.costs.steps:
         _explain(made)
     return made
@@ -120,19 +118,31 @@ def _samples(a: Side, b: Side) -> tuple[int, int] | None:
     return (of_a, of_b) if of_a and of_b and of_a != of_b else None
 
 
+def _judged(a: Side, b: Side, samples: tuple[int, int] | None, tolerance: float) -> Verdict:
+    sides = (a, b)
+    if samples:
+        levels = [[run.divided(count) for run in side.levels] for side, count in zip(sides, samples, strict=True)]
+        return verdict(*levels, tolerance=tolerance)
+    is_whole = all(len(side.runs) == len(side.levels) for side in sides)
+    same_data = paired(a.runs, b.runs) if is_whole else None
+    found = verdict(*(same_data or (a.levels, b.levels)), tolerance=tolerance)
+    return replace(found, is_paired=same_data is not None)
+
+
 def _doubts(made: Comparison) -> list[str]:
     found = []
     if is_elsewhere(made.differs, made.a.facts) and not made.shares:
         found.append(
             "the two ran on different machines, so milliseconds hardly compare; --shares compares shares of the step"
         )
-    queued = [max(side.waited, default=0.0) for side in (made.a, made.b)]
-    if max(queued) >= BUSY:
-        told = " and ".join(f"{words.share(share)} in {side}" for share, side in zip(queued, "AB", strict=True))
-        found.append(
-            f"steps waited for a processor for {told} of their time, as the machine was busy: "
-            "record several runs of each, in turns"
+    if made.verdict is not None and made.verdict.is_busy:
+        queued = (made.verdict.waited_a, made.verdict.waited_b)
+        told = " and ".join(
+            f"{'an unknown share' if share is None else words.share(share)} in {side}"
+            for share, side in zip(queued, "AB", strict=True)
         )
+        done = "nothing is decided" if made.verdict.is_withheld else "the mean step without those waits is compared"
+        found.append(f"steps waited for a processor for {told} of their time, as the machine was busy: {done}")
     if not made.shares and _is_contrary(made):
         found.append(
             f"the recorded steps differ the other way ({words.ms(made.a.step_ms)} -> {words.ms(made.b.step_ms)}), "
@@ -146,6 +156,16 @@ def _doubts(made: Comparison) -> list[str]:
             "is not compared, and recording itself is part of the difference of the recorded steps"
         )
     return found
+
+
+def _apart(made: Comparison) -> list[str]:
+    """What evaluations and checkpoints take, which the verdict is not about."""
+    times = [sum(run.far_time for run in side.levels) / max(len(side.levels), 1) for side in (made.a, made.b)]
+    if made.verdict is None or made.verdict.clock == "processor" or not any(times):
+        return []
+    where = "part of the mean step" if made.verdict.is_far_counted else "no part of the verdict"
+    told = f"{words.share(times[0])} of the time in A and {words.share(times[1])} in B, and are {where}"
+    return [f"steps of more than three times the median (evaluations, checkpoints, pauses) take {told}"]
 
 
 def _is_contrary(made: Comparison) -> bool:
@@ -208,7 +228,7 @@ def data(made: Comparison) -> dict[str, Any]:
         "format": FORMAT,
         "a": _described(made.a),
         "b": _described(made.b),
-        "verdict": None if made.verdict is None else asdict(made.verdict),
+        "verdict": None if made.verdict is None else _answers(made.verdict),
         "sentence": made.sentence,
         "differs": [each._asdict() for each in made.differs],
         "notes": [*made.doubts, *made.notes],
@@ -224,6 +244,11 @@ def data(made: Comparison) -> dict[str, Any]:
         "counts": _counts(made),
         "flames": {"a": made.a.flames, "b": made.b.flames},
     }
+
+
+def _answers(found: Verdict) -> dict[str, Any]:
+    answers = {"typical": found.typical._asdict(), "mean": found.mean._asdict()}
+    return asdict(found) | answers | {"ratio": found.ratio, "low": found.low, "high": found.high}
 
 
 def _described(side: Side) -> dict[str, Any]:

@@ -22,14 +22,13 @@ _NUMBER: Final = re.compile(r"\(\d+\): ")
 
 DEFINITIONS: Final = {
     "Verdict": {
-        "median step": (
-            "Of the steps that nobody recorded, without the first ones and those with validation or checkpoints; of "
-            "several runs the geometric mean of their medians."
+        "step": (
+            "The mean of the steps that nobody recorded, without the first ones and those with validation or "
+            "checkpoints; of several runs the geometric mean. The typical step is the median one."
         ),
         "interval": (
-            "Contains the true ratio in 99 of 100 comparisons: by a moving-block bootstrap of each run's steps, and by "
-            "how runs of one side differ where there are three or more. Where there are fewer, processes are taken to "
-            "differ by 2%."
+            "Contains the true ratio in 99 of 100 comparisons, by how blocks of steps differ and by how processes do: "
+            "by 1%, joined with what several runs of a side show. Of what is the same it is that of 90%."
         ),
         "not decided": "The interval reaches over the tolerance: both answers are possible.",
     },

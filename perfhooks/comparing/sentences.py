@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 from perfhooks import words
 from perfhooks.comparing.facts import GIVEN
 from perfhooks.comparing.reason import ELSEWHERE
-from perfhooks.comparing.verdict import PROCESS_SD
+from perfhooks.comparing.verdict import SAME_CONFIDENCE
+from perfhooks.statistics import CONFIDENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,16 +53,17 @@ def verdict(found: Verdict | None, samples: tuple[int, int] | None = None) -> st
         return "Not decided: no side has enough steps that nobody recorded, so there is nothing to judge by."
     if samples:
         return _by_sample(found, samples)
-    change = f"{words.ms(found.median_b)} instead of {words.ms(found.median_a)}, {changed(found.ratio)}"
+    change = f"{words.ms(found.decisive.b)} instead of {words.ms(found.decisive.a)}, {changed(found.ratio)}"
+    step = "a step" if found.by == "mean" else "the typical step"
     if found.outcome == "same":
-        return f"The same, within {100 * found.tolerance:.3g}%: a step takes {change}."
+        return f"The same, within {100 * found.tolerance:.3g}%: {step} takes {change}."
     if found.outcome == "undecided":
-        return f"Not decided: a step takes {change}, which may be chance."
-    return f"{found.outcome.capitalize()}: a step takes {change}."
+        return f"Not decided: {step} takes {change}, which may be chance."
+    return f"{found.outcome.capitalize()}: {step} takes {change}."
 
 
 def _by_sample(found: Verdict, samples: tuple[int, int]) -> str:
-    a, b = (1e3 / median for median in (found.median_a, found.median_b))
+    a, b = (1e3 / median for median in (found.decisive.a, found.decisive.b))
     rates = f"{_rate(b)} instead of {_rate(a)} samples a second, {changed(1 / found.ratio)}"
     word = {"slower": "Slower", "faster": "Faster", "same": "The same", "undecided": "Not decided"}[found.outcome]
     chance = ", which may be chance" if found.outcome == "undecided" else ""
@@ -78,11 +80,14 @@ _LARGE: Final = 100
 
 def certainty(found: Verdict) -> list[str]:
     """How sure that is, and what would decide."""
+    if found.is_withheld:
+        return []
     if found.high / found.low > _WIDE:
         factor = math.sqrt(found.high / found.low)
         told = f"steps are too uneven to tell changes below a factor of {factor:.2g} ({_runs(found)})"
     else:
-        told = f"99% interval {percent(found.low)} to {percent(found.high)} ({_of(found)})"
+        width = SAME_CONFIDENCE if found.outcome == "same" else CONFIDENCE
+        told = f"{100 * width:.0f}% interval {percent(found.low)} to {percent(found.high)} ({_of(found)})"
     return [f"{told}; {_needed(found)}" if found.outcome == "undecided" else told]
 
 
@@ -121,10 +126,7 @@ def windows_alone(a: Side, b: Side) -> str:
 
 
 def _of(found: Verdict) -> str:
-    if found.is_process_known:
-        return _runs(found)
-    why = ", as steps are uneven" if found.process_sd > PROCESS_SD else ""
-    return f"{_runs(found)}, so it allows for {100 * found.process_sd:.2g}% from process to process{why}"
+    return f"{_runs(found)}; processes are taken to differ by {100 * found.process_sd:.2g}%"
 
 
 def _runs(found: Verdict) -> str:

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
 import perfhooks.trace
-from perfhooks import words
 from perfhooks.comparing import saved
 from perfhooks.comparing.costs import Amount, Costs, Text, measure, together
 from perfhooks.comparing.facts import facts
+from perfhooks.comparing.timed import TimedRun
 from perfhooks.errors import PerfhooksError
 from perfhooks.labels import CLOCKS_LOCKED
 from perfhooks.report import window_data
+from perfhooks.run import layout, processor
 from perfhooks.run.capture import Capture
 from perfhooks.run.finished import FinishedRun
 from perfhooks.run.layout import SHARE
 from perfhooks.run.manifest import Manifest
 from perfhooks.run.reading import read_bytes, said
-from perfhooks.statistics import LEAST_STEPS, Level, level
+from perfhooks.run.timeline import in_timeline
+from perfhooks.statistics import LEAST_STEPS, Level
 from perfhooks.watching.status import Status
 
 if TYPE_CHECKING:
@@ -28,13 +30,8 @@ if TYPE_CHECKING:
 
     from perfhooks.run.capture import Place
 
-_UNEVEN: Final = 1.25
-"""From there on the mean step says something else than the median one."""
-
-
 _Rank = Annotated[int, msgspec.Meta(ge=0, lt=10**6)]
 _Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
-_Part = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class Kept(msgspec.Struct, kw_only=True):
@@ -45,14 +42,12 @@ class Kept(msgspec.Struct, kw_only=True):
     facts: dict[Text, Text] = msgspec.field(default_factory=dict)
     """What may differ besides: versions, device, schedule, ..."""
     levels: list[Level] = msgspec.field(default_factory=list)
-    """The median of the unrecorded steps of each run."""
+    """What the unrecorded steps of each run take."""
     windows: Amount = 0
     findings: dict[Text, Text] = msgspec.field(default_factory=dict)
     """Title by rule, of the last window."""
     ranks: dict[_Rank, _Milliseconds] = msgspec.field(default_factory=dict)
     """Milliseconds of the median step of each rank, recorded or not."""
-    waited: list[_Part] = msgspec.field(default_factory=list)
-    """What share of its time the thread that steps waited for a processor, for each run that tells."""
 
 
 class Side(Kept, kw_only=True):
@@ -62,6 +57,8 @@ class Side(Kept, kw_only=True):
     """Of all windows of the lowest rank that kept them."""
     flames: dict[str, Any] = msgspec.field(default_factory=dict)
     """Flame graphs of the last window, as the page has them."""
+    runs: list[TimedRun] = msgspec.field(default_factory=list)
+    """The steps themselves, of those that are no baselines."""
     flame_steps: int = 1
     """How many steps that has."""
     notes: list[str] = msgspec.field(default_factory=list)
@@ -141,20 +138,17 @@ def _add_steps(made: Side, run: FinishedRun, stage: str) -> None:
             f"{made.label} has {len(counted.wall_ms)} steps of {stage} that nobody recorded; {LEAST_STEPS} are needed"
         )
         return
-    made.levels.append(level(counted.wall_ms))
+    timed = TimedRun(counted, _waits(run, stage))
+    made.runs.append(timed)
+    made.levels.append(timed.level())
+
+
+def _waits(run: FinishedRun, stage: str) -> processor.Waits | None:
+    found = processor.read(run.folder / layout.processor(run.rank), in_timeline(stage))
     status = Status.read(run.folder, run.rank)
-    if status is not None and status.waited is not None:
-        made.waited.append(status.waited)
-    if counted.far:
-        made.notes.append(
-            f"{made.label}: {words.count(counted.far, 'step')} of more than three times "
-            "the median left out (validation, checkpoints, pauses)"
-        )
-    if counted.uneven > _UNEVEN:
-        made.notes.append(
-            f"{made.label}: the mean step takes {counted.uneven:.2f} times the median one, "
-            "of which the verdict is; some steps are of another kind"
-        )
+    if found is None and status is not None and status.waited is not None:
+        return processor.Waits.of_share(status.waited)
+    return found
 
 
 class _Finding(msgspec.Struct):
@@ -255,7 +249,7 @@ def joined(sides: Sequence[Side]) -> Side:
         stage=first.stage,
         facts={name: " / ".join(dict.fromkeys(each.facts.get(name, "") for each in sides)) for name in _names(sides)},
         levels=[level for each in sides for level in each.levels],
-        waited=[share for each in sides for share in each.waited],
+        runs=[run for each in sides for run in each.runs],
         costs=added([each.costs for each in sides]),
         windows=sum(each.windows for each in sides),
         findings={rule: title for each in sides for rule, title in each.findings.items()},

@@ -1,89 +1,151 @@
 """How sure one can be that two trainings differ: intervals of the ratio of their step times.
 
-A process differs from the next by more than its own steps tell: so one run a side is known less well than its steps
+Two questions are asked: whether the mean step differs, which is the throughput, and whether the typical one does. A
+process differs from the next by more than its own steps tell: so one run a side is known less well than its steps
 suggest.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from statistics import NormalDist
-from typing import TYPE_CHECKING, Final, Literal
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 
 from perfhooks.errors import OptionError
-from perfhooks.statistics import CONFIDENCE, Level, level, student
+from perfhooks.run.circumstances import BUSY
+from perfhooks.statistics import CONFIDENCE, Estimate, level, student
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import ArrayLike
 
-    from perfhooks.statistics import Values
+    from perfhooks.statistics import Level
 
 TOLERANCE: Final = 0.02
 """A ratio that is this close to 1 is no difference, unless said otherwise: unchanged code moves by as much."""
-PROCESS_SD: Final = 0.02
-"""By what share the same training differs from one process to the next, as a standard deviation, where too few runs
-were made to measure it: memory layout, clocks. The value is an assumption for quiet machines."""
-PROCESS_OF_STEPS: Final = 0.3
-"""And no less than by this share of how much their steps differ: what disturbs a machine within a run, as others that
-use it do, disturbs one run more than the next. Of steps that differ by 5%, as on a quiet machine, that is below 2%."""
-PROCESS_OF_DRIFT: Final = 2.0
-"""And no less than by so many times what the parts of a run differ by (see `Level.drift`): a machine that is slower for
-half a second is slower for a minute as well. Of 24 equal runs whose median step took 1.5 to 3.1 ms, by what others did
-on the same machine, 55 of all 276 pairs were told apart without this, 3 with it."""
-_MOST_STEPS: Final = 1000
-"""Nobody records a thousand times as many steps to decide one question."""
+PROCESS_SD: Final = 0.01
+"""By what share the same training differs from one process to the next, as a standard deviation, before runs say
+more: memory layout, clocks. Of quiet machines; runs that differ by more outweigh it."""
+PROCESS_FREEDOM: Final = 4
+"""As many degrees of freedom that is worth: three runs a side weigh as much. So 2% are within what is assumed."""
+BUSY_SD: Final = 0.02
+"""What that grows by for each time unit that steps wait for a processor while they have one: whoever has it meanwhile
+takes the caches as well. Of 13 equal runs that waited for 71 to 86% of their time, the means without the waits differed
+by 7%, those by the clock by 28%."""
+PARALLEL_BUSY_SD: Final = 0.1
+"""The same where other threads of the process compute too: one that has a processor spins for one that has none. Of 13
+runs of two threads that waited for 73 to 92%, the means without the waits differed by 63%."""
+SAME_CONFIDENCE: Final = 0.9
+"""How wide the interval is that must lie within the tolerance: then it is wrong in one of twenty at most, each way."""
+OFTEN: Final = 0.02
+"""From this share of the steps on, of either side, far ones belong to the throughput: something that happens more
+than once in 50 steps is no evaluation or checkpoint. Those are compared by how often they come."""
 MOST_RUNS: Final = 99
 """Nobody records more runs a side to decide one question."""
+_MOST_STEPS: Final = 1000
+"""Nobody records a thousand times as many steps to decide one question."""
+_QUIET: Final = 0.5
+"""How much less than is assumed processes usually differ by, where no two runs of a side tell: for advice alone."""
+_POWER: Final = 0.84
+"""Standard deviations by which an interval should end before the edge, to do so in 80 of 100 cases."""
+_TAIL: Final = (1 - CONFIDENCE) / 4
+"""Of each end: two questions, each of which may be answered slower or faster."""
+_SAME_TAIL: Final = (1 - SAME_CONFIDENCE) / 2
 
 Outcome = Literal["slower", "faster", "same", "undecided"]
+Question = Literal["mean", "typical"]
+Clock = Literal["wall", "processor"]
 
-_MEASURED: Final = 4
-"""From so many degrees of freedom on (three runs a side) the runs themselves say how much processes differ."""
-_TAIL: Final = (1 - CONFIDENCE) / 2
-_Z: Final = NormalDist().inv_cdf(1 - _TAIL)
+
+class Ratio(NamedTuple):
+    """What can be said of B's time as a multiple of A's."""
+
+    outcome: Outcome
+    ratio: float
+    """Above 1 is slower."""
+    low: float
+    high: float
+    """The interval that the outcome was read from: that of `SAME_CONFIDENCE` where it is ``same``."""
+    a: float
+    b: float
+    """The times, in the unit of the steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What can be said about B's step time as a multiple of A's."""
+    """What can be said about B's steps as a multiple of A's."""
 
     outcome: Outcome
-    ratio: float
-    """B's median over A's; above 1 is slower."""
-    low: float
-    high: float
+    by: Question
+    """Which of the two says so; throughput where neither differs."""
+    typical: Ratio
+    mean: Ratio
     tolerance: float
-    median_a: float
-    median_b: float
-    """In the unit of the steps."""
+    process_sd: float
+    """By what share one process is taken to differ from the next, as a standard deviation: what is assumed, joined with
+    what the runs show."""
+    process_freedom: int
+    """How many degrees of freedom the runs have to show it; 0 where all of it is assumed."""
     runs_a: int
     runs_b: int
-    steps_a: int
-    steps_b: int
-    is_process_known: bool
-    """Whether there were runs enough to measure how much processes differ, instead of assuming it."""
-    process_sd: float
-    """By what share one process is taken to differ from the next, as a standard deviation."""
+    steps_a: int = 0
+    steps_b: int = 0
+    """Without those that had something else in them; 0 of pairs of processes."""
+    far_a: float = 0.0
+    far_b: float = 0.0
+    """The share of steps that had something else in them."""
+    is_far_counted: bool = False
+    """Whether the mean includes those, as they come more often than evaluations do."""
+    is_paired: bool = False
+    """Whether steps were held against those of the same number, as both saw the same data."""
+    clock: Clock = "wall"
+    """``processor`` where steps were taken without the time in which they waited for one, as that is much."""
+    waited_a: float | None = None
+    waited_b: float | None = None
+    """What share of their time those steps waited that did so most; None where it is not known of all runs."""
+    is_withheld: bool = False
+    """Whether nothing is decided as a side waited for processors, and nobody measured how long the other did."""
     more_steps: int | None = None
     """Of an undecided one: how many steps more in each run would decide, with the runs that there are."""
     more_runs: int | None = None
     """And how many runs more a side; None where `MOST_RUNS` are not enough."""
 
+    @property
+    def decisive(self) -> Ratio:
+        """The answer to the question that decides."""
+        return self.mean if self.by == "mean" else self.typical
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether steps waited for processors so long that the clock says nothing."""
+        return self.clock == "processor" or self.is_withheld
+
+    @property
+    def ratio(self) -> float:
+        """B's time over A's; above 1 is slower."""
+        return self.decisive.ratio
+
+    @property
+    def low(self) -> float:
+        """The lower end of its interval."""
+        return self.decisive.low
+
+    @property
+    def high(self) -> float:
+        """The upper end."""
+        return self.decisive.high
+
 
 def verdict(a: Sequence[Level], b: Sequence[Level], *, tolerance: float = TOLERANCE) -> Verdict:
     """Compare the step times of two trainings.
 
-    The ratio is that of the runs' medians, of several runs a side of their geometric means. Its interval (99%) has two
-    parts, of which the larger counts where both are measured: how well the steps of each run tell its median (see
-    `level`), and how much runs of one side differ, which three runs a side or more tell (Student's distribution,
-    as drawing from three runs again cannot show more than three values). Where there are fewer, processes are
-    taken to differ by `PROCESS_SD`, or more where steps differ much or the runs drift, and both parts are added as
-    variances are.
+    The ratio is that of the runs' geometric means. Its error has two parts: how well the steps of each run tell its
+    level (see `perfhooks.statistics.level`), and how much processes differ: `PROCESS_SD`, joined with what runs of one
+    side show beyond what their steps tell. Student's distribution, as both are estimates.
 
     Args:
         a: The level of each run of one side, at least one.
@@ -91,53 +153,109 @@ def verdict(a: Sequence[Level], b: Sequence[Level], *, tolerance: float = TOLERA
         tolerance: What share of difference is none.
 
     Returns:
-        ``slower`` where the whole interval is above 1 + tolerance, ``faster`` where it is below 1 / (1 + tolerance),
-        ``same`` where it is between, else ``undecided``; B against A is the mirror of A against B.
+        ``slower`` where the whole interval of the mean, or of the typical step, is above 1 + tolerance, ``faster``
+        where it is below 1 / (1 + tolerance), ``same`` where that of the mean is between and the typical step does not
+        differ, else ``undecided``; B against A is the mirror of A against B. The intervals are such that equal
+        trainings are told apart in one of 100 comparisons at most.
     """
-    sides = (a, b)
-    logs = [np.array([each.log for each in side]) for side in sides]
-    centre = float(logs[1].mean() - logs[0].mean())
-    process = _Process.of(logs, _assumed([*a, *b]))
-    downwards = math.hypot(_reach(sides[1], "below"), _reach(sides[0], "above"))
-    upwards = math.hypot(_reach(sides[1], "above"), _reach(sides[0], "below"))
-    low, high = centre - process.joined(downwards), centre + process.joined(upwards)
-    edge = math.log1p(tolerance)
-    outcome = _outcome(low, high, edge)
-    more: tuple[int | None, int | None] = (None, None)
-    if outcome == "undecided":
-        open_question = (abs(abs(centre) - edge), max(downwards, upwards), process)
-        more = _more_steps(*open_question, max(each.steps for each in (*a, *b))), _more_runs(*open_question)
-    return Verdict(
-        outcome=outcome,
-        ratio=math.exp(centre),
-        low=math.exp(low),
-        high=math.exp(high),
-        tolerance=tolerance,
-        median_a=math.exp(logs[0].mean()),
-        median_b=math.exp(logs[1].mean()),
+    runs = [*a, *b]
+    is_far_counted = max(_far(a), _far(b)) >= OFTEN
+    clock = _clock(runs)
+    sides = [[_asked(run, clock, is_far_counted=is_far_counted) for run in side] for side in (a, b)]
+    assumed = _assumed(runs)
+    typical, mean = (
+        _Difference.of([run[place] for run in sides[0]], [run[place] for run in sides[1]], assumed)
+        for place in range(2)
+    )
+    found = _verdict(
+        typical,
+        mean,
+        tolerance,
+        clock=clock,
+        waited_a=_waited(a),
+        waited_b=_waited(b),
         runs_a=len(a),
         runs_b=len(b),
-        steps_a=sum(each.steps for each in a),
-        steps_b=sum(each.steps for each in b),
-        is_process_known=process.is_measured,
-        process_sd=process.deviation,
-        more_steps=more[0],
-        more_runs=more[1],
+        steps_a=sum(run.steps for run in a),
+        steps_b=sum(run.steps for run in b),
+        far_a=_far(a),
+        far_b=_far(b),
+        is_far_counted=is_far_counted,
+    )
+    is_withheld = clock == "wall" and _is_busy(runs)
+    return (
+        replace(found, outcome="undecided", is_withheld=True, more_steps=None, more_runs=None) if is_withheld else found
     )
 
 
+def _asked(run: Level, clock: Clock, *, is_far_counted: bool) -> tuple[Estimate, Estimate]:
+    """The typical step of a run, and the mean one."""
+    if clock == "processor" and run.own is not None:
+        # a step waits often or seldom, and whole time slices: what a typical one did not wait for is not known
+        return run.own, run.own
+    return run.typical, run.whole if is_far_counted else run.mean
+
+
+def _clock(runs: Sequence[Level]) -> Clock:
+    return "processor" if _is_busy(runs) and all(run.own is not None for run in runs) else "wall"
+
+
+def _is_busy(runs: Sequence[Level]) -> bool:
+    return any((run.waited or 0.0) >= BUSY for run in runs)
+
+
 def _assumed(runs: Sequence[Level]) -> float:
-    """By what share processes are taken to differ, as a standard deviation, where that was not measured."""
-    spread = float(np.median([each.spread for each in runs]))
-    drift = math.sqrt(float(np.mean([each.drift**2 for each in runs])))
-    return max(PROCESS_SD, PROCESS_OF_STEPS * spread, PROCESS_OF_DRIFT * drift)
+    """By what share processes are taken to differ, as a standard deviation, before they are looked at."""
+    return PROCESS_SD + max(
+        (PARALLEL_BUSY_SD if run.is_parallel else BUSY_SD) * (run.waited or 0.0) / (1 - (run.waited or 0.0))
+        for run in runs
+    )
 
 
-def in_turn(a: ArrayLike, b: ArrayLike, *, tolerance: float = TOLERANCE) -> Verdict:
+def _waited(side: Sequence[Level]) -> float | None:
+    known = [run.waited for run in side if run.waited is not None]
+    return max(known) if len(known) == len(side) else None
+
+
+def _far(side: Sequence[Level]) -> float:
+    return sum(run.far for run in side) / sum(run.steps + run.far for run in side)
+
+
+def of_pairs(
+    typical: Sequence[tuple[float, float]],
+    mean: Sequence[tuple[float, float]],
+    *,
+    tolerance: float = TOLERANCE,
+    looks: int = 1,
+) -> Verdict:
+    """Compare two trainings that ran beside each other in pairs of processes, so that what disturbed one did the other.
+
+    Args:
+        typical: Of each pair the typical step of A and of B, above 0.
+        mean: And the mean step.
+        tolerance: What share of difference is none.
+        looks: How often the question is asked before the last pair has run: each may be wrong that much more seldom.
+
+    Returns:
+        As `verdict` does, ``runs_a`` and ``runs_b`` being the pairs.
+    """
+    pairs = len(mean)
+    differences = _Difference.of_pairs(typical), _Difference.of_pairs(mean)
+    return _verdict(*differences, tolerance, looks, runs_a=pairs, runs_b=pairs, is_paired=True)
+
+
+def smallest(side: Sequence[Level], *, tolerance: float = TOLERANCE) -> float:
+    """The smallest ratio that is found in most cases where runs are compared with as many others like them."""
+    runs = [run.mean for run in side]
+    found = _Difference.of(runs, runs, _assumed(side))
+    return math.exp(math.log1p(tolerance) + found.needed)
+
+
+def in_turn(a: ArrayLike, b: ArrayLike, *, tolerance: float = TOLERANCE) -> Ratio:
     """Compare two things that were timed in turn in one process: each time of A beside one of B.
 
     What disturbs the machine for a while disturbs both of a pair, so it is the ratios of the pairs that are looked at,
-    by the same interval as everywhere (see `level`); and nothing needs to be assumed of how processes differ.
+    and nothing needs to be assumed of how processes differ.
 
     Args:
         a: Times above 0, in the order in which they were taken; at least `LEAST_STEPS`.
@@ -145,7 +263,7 @@ def in_turn(a: ArrayLike, b: ArrayLike, *, tolerance: float = TOLERANCE) -> Verd
         tolerance: What share of difference is none.
 
     Returns:
-        As `verdict` does.
+        That of the median of the pairs, with an interval of 99%.
 
     Raises:
         OptionError: They are fewer, not as many, or not above 0.
@@ -153,63 +271,12 @@ def in_turn(a: ArrayLike, b: ArrayLike, *, tolerance: float = TOLERANCE) -> Verd
     first, second = np.asarray(a, np.float64), np.asarray(b, np.float64)
     if len(first) != len(second) or not (first > 0).all():
         raise OptionError(f"a must be as many times above 0 as b, got {len(first)} and {len(second)}")
-    ratio = level(second / first)
-    edge = math.log1p(tolerance)
-    low, high = ratio.log - ratio.below, ratio.log + ratio.above
-    outcome = _outcome(low, high, edge)
-    return Verdict(
-        outcome=outcome,
-        ratio=ratio.median,
-        low=math.exp(low),
-        high=math.exp(high),
-        tolerance=tolerance,
-        median_a=float(np.median(first)),
-        median_b=float(np.median(second)),
-        runs_a=1,
-        runs_b=1,
-        steps_a=len(first),
-        steps_b=len(second),
-        is_process_known=True,
-        process_sd=0.0,
-    )
-
-
-@dataclass(frozen=True)
-class _Process:
-    """How much one run differs from the next, as the reach of an interval of the ratio."""
-
-    deviation: float
-    """Of one run, as a standard deviation."""
-    runs: tuple[int, int]
-    is_measured: bool
-
-    @classmethod
-    def of(cls, logs: Sequence[Values], assumed: float) -> _Process:
-        runs = (len(logs[0]), len(logs[1]))
-        freedom = sum(runs) - 2
-        seen = math.sqrt(sum(float(((each - each.mean()) ** 2).sum()) for each in logs) / max(freedom, 1))
-        is_measured = freedom >= _MEASURED
-        return cls(seen if is_measured else max(seen, assumed), runs, is_measured)
-
-    @property
-    def reach(self) -> float:
-        """Half the width of the interval of the ratio, if steps told the medians exactly."""
-        quantile = student(_TAIL, sum(self.runs) - 2) if self.is_measured else _Z
-        return quantile * self.deviation * math.sqrt(sum(1 / count for count in self.runs))
-
-    def with_more(self, runs: int) -> _Process:
-        """What to expect with so many runs more a side, as they differ now."""
-        counts = (self.runs[0] + runs, self.runs[1] + runs)
-        return _Process(self.deviation, counts, sum(counts) - 2 >= _MEASURED)
-
-    def joined(self, steps: float) -> float:
-        """The reach of both parts: runs that differ show what their steps add, an assumption does not."""
-        return max(self.reach, steps) if self.is_measured else math.hypot(self.reach, steps)
-
-
-def _reach(side: Sequence[Level], end: Literal["below", "above"]) -> float:
-    """How far the mean of the runs of a side may be off, by what their steps tell."""
-    return math.sqrt(sum(getattr(each, end) ** 2 for each in side)) / len(side)
+    ratio = level(second / first).typical
+    tail = (1 - CONFIDENCE) / 2
+    reach = student(tail, ratio.freedom)
+    low, high = ratio.log - reach * ratio.below, ratio.log + reach * ratio.above
+    times = (float(np.median(first)), float(np.median(second)))
+    return Ratio(_outcome(low, high, math.log1p(tolerance)), ratio.value, math.exp(low), math.exp(high), *times)
 
 
 def _outcome(low: float, high: float, edge: float) -> Outcome:
@@ -220,28 +287,178 @@ def _outcome(low: float, high: float, edge: float) -> Outcome:
     return "same" if -edge <= low and high <= edge else "undecided"
 
 
-def _more_steps(distance: float, reach: float, process: _Process, steps: int) -> int | None:
-    """How many more steps a run make an interval end before the edge; None if no number does.
+class _Variance(NamedTuple):
+    """A variance, and how many degrees of freedom it was estimated with."""
 
-    Args:
-        distance: From the ratio to the edge.
-        reach: What the steps that there are leave open.
-        process: What runs leave open, however long they are.
-        steps: How many there are in a run.
-    """
-    # what few steps make of the difference between runs, more steps take away
-    of_runs = process.reach**2 - (reach**2 if process.is_measured else 0.0)
-    left = distance**2 - max(of_runs, 0.0)
-    if left <= 0 or reach**2 > left * _MOST_STEPS:
-        return None
-    return max(1, math.ceil(steps * (reach**2 / left - 1)))
+    variance: float
+    freedom: float
 
 
-def _more_runs(distance: float, reach: float, process: _Process) -> int | None:
+@dataclass(frozen=True)
+class _Difference:
+    """Between the logarithms of two times, and what leaves it open."""
+
+    logs: tuple[float, float]
+    process: _Variance
+    """The variance of one process."""
+    measured: int
+    """Degrees of freedom that the runs have to tell it."""
+    counts: tuple[int, ...]
+    """The runs of each side; of pairs, how many there are."""
+    below: tuple[_Variance, ...] = ()
+    """What steps leave open, downwards: one part for each run."""
+    above: tuple[_Variance, ...] = ()
+    assumed: float = PROCESS_SD
+    """What one process is taken to differ by, as a standard deviation, before the runs are looked at."""
+
+    @classmethod
+    def of(cls, a: Sequence[Estimate], b: Sequence[Estimate], assumed: float) -> _Difference:
+        sides = (a, b)
+        logs = [np.array([run.log for run in side]) for side in sides]
+        squares = sum(float(((each - each.mean()) ** 2).sum()) for each in logs)
+        freedom = len(a) + len(b) - 2
+        by_steps = sum(float(np.mean([(run.below**2 + run.above**2) / 2 for run in side])) for side in sides) / 2
+        return cls(
+            logs=(float(logs[0].mean()), float(logs[1].mean())),
+            process=_joined(squares - freedom * by_steps, freedom, assumed),
+            assumed=assumed,
+            measured=freedom,
+            counts=(len(a), len(b)),
+            below=(*_parts(b, "below"), *_parts(a, "above")),
+            above=(*_parts(b, "above"), *_parts(a, "below")),
+        )
+
+    @classmethod
+    def of_pairs(cls, pairs: Sequence[tuple[float, float]]) -> _Difference:
+        logs = np.log(np.array(pairs, np.float64))
+        differences = logs[:, 1] - logs[:, 0]
+        # a pair differs by what two processes do
+        process = _joined(float(((differences - differences.mean()) ** 2).sum()) / 2, len(pairs) - 1)
+        middle = logs.mean(axis=0)
+        return cls((float(middle[0]), float(middle[1])), process, len(pairs) - 1, (len(pairs), len(pairs)))
+
+    @property
+    def centre(self) -> float:
+        return self.logs[1] - self.logs[0]
+
+    def interval(self, tail: float) -> tuple[float, float]:
+        low, high = (self._reach(tail, parts) for parts in (self.below, self.above))
+        return self.centre - low, self.centre + high
+
+    def _reach(self, tail: float, by_steps: Sequence[_Variance], beyond: float = 0.0) -> float:
+        """Half the width of an interval, by Satterthwaite's degrees of freedom."""
+        weight = sum(1 / count for count in self.counts)
+        parts = [_Variance(self.process.variance * weight, self.process.freedom), *by_steps]
+        total = sum(part.variance for part in parts)
+        freedom = total**2 / sum(part.variance**2 / part.freedom for part in parts)
+        # in tenths, as a quantile is known for those that were asked for before
+        return (student(tail, max(math.floor(10 * freedom) / 10, 1.0)) + beyond) * math.sqrt(total)
+
+    @property
+    def needed(self) -> float:
+        """How far beyond the tolerance something must be to be found in most cases."""
+        return self._reach(_TAIL, self.above, _POWER)
+
+    def ratio(self, tolerance: float, looks: int) -> Ratio:
+        """The answer to one question."""
+        edge = math.log1p(tolerance)
+        ends = self.interval(_TAIL / looks)
+        outcome = _outcome(*ends, edge)
+        inner = self.interval(_SAME_TAIL / looks)
+        if outcome in ("same", "undecided") and _outcome(*inner, edge) == "same":
+            outcome, ends = "same", inner
+        times = (math.exp(each) for each in self.logs)
+        return Ratio(outcome, math.exp(self.centre), math.exp(ends[0]), math.exp(ends[1]), *times)
+
+    def is_decided(self, edge: float, looks: int) -> bool:
+        """Whether it will be, in most cases."""
+        distance = abs(abs(self.centre) - edge)
+        tail = (_TAIL if abs(self.centre) > edge else _SAME_TAIL) / looks
+        return max(self._reach(tail, parts, _POWER) for parts in (self.below, self.above)) <= distance
+
+    def _expected(self, more: int) -> _Variance:
+        """What will be known of processes with so many degrees of freedom more."""
+        now, assumed = self.process, self.assumed
+        seen = (now.variance * now.freedom - PROCESS_FREEDOM * assumed**2) / self.measured if self.measured else 0.0
+        if not self.measured:
+            seen = (assumed * _QUIET) ** 2
+        freedom = now.freedom + more
+        return _Variance((now.variance * now.freedom + more * seen) / freedom, freedom)
+
+    def with_more_runs(self, more: int) -> _Difference:
+        """What to expect with so many runs more a side, if they differ as those that there are."""
+        grown = tuple(count + more for count in self.counts)
+        # parts are those of B's runs, then those of A's
+        shares = [count / (count + more) for count in reversed(self.counts) for _ in range(count)]
+        return replace(
+            self,
+            process=self._expected(more * (2 if self.below else 1)),
+            counts=grown,
+            below=_shared(self.below, shares),
+            above=_shared(self.above, shares),
+        )
+
+    def with_more_steps(self, times: float) -> _Difference:
+        """What to expect of runs that are so many times as long."""
+        shares = [1 / times] * len(self.below)
+        return replace(self, below=_shared(self.below, shares), above=_shared(self.above, shares))
+
+
+def _joined(squares: float, freedom: int, assumed: float = PROCESS_SD) -> _Variance:
+    """What processes are assumed to differ by, joined with what they were seen to."""
+    total = PROCESS_FREEDOM + freedom
+    return _Variance((PROCESS_FREEDOM * assumed**2 + max(squares, 0.0)) / total, total)
+
+
+def _parts(side: Sequence[Estimate], end: Literal["below", "above"]) -> Iterator[_Variance]:
+    for run in side:
+        yield _Variance((getattr(run, end) / len(side)) ** 2, run.freedom)
+
+
+def _shared(parts: Sequence[_Variance], shares: Sequence[float]) -> tuple[_Variance, ...]:
+    """The parts of an error of which only such shares are left, as there is more to tell it by."""
+    pairs = zip(parts, shares, strict=False)
+    return tuple(_Variance(part.variance * share, part.freedom / share) for part, share in pairs)
+
+
+def _verdict(typical: _Difference, mean: _Difference, tolerance: float, looks: int = 1, **facts: Any) -> Verdict:
+    of_mean, of_typical = mean.ratio(tolerance, looks), typical.ratio(tolerance, looks)
+    by = _decisive(of_mean.outcome, of_typical.outcome)
+    found = Verdict(
+        outcome=(of_mean if by == "mean" else of_typical).outcome,
+        by=by,
+        typical=of_typical,
+        mean=of_mean,
+        tolerance=tolerance,
+        process_sd=math.sqrt(max(typical.process.variance, mean.process.variance)),
+        process_freedom=mean.measured,
+        **facts,
+    )
+    if found.outcome != "undecided":
+        return found
+    edge = math.log1p(tolerance)
+    return replace(found, more_steps=_more_steps(mean, edge, found), more_runs=_more_runs(mean, edge, looks))
+
+
+def _decisive(mean: Outcome, typical: Outcome) -> Question:
+    """Which of two answers is that of the whole: one that differs, throughput before the typical step."""
+    if mean in ("slower", "faster"):
+        return "mean"
+    if typical in ("slower", "faster"):
+        return "typical"
+    return "mean"
+
+
+def _more_steps(mean: _Difference, edge: float, found: Verdict) -> int | None:
+    """How many more steps a run decide; None if no number does."""
+    steps = max(math.ceil(found.steps_a / found.runs_a), math.ceil(found.steps_b / found.runs_b))
+    longer = np.geomspace(1.1, _MOST_STEPS, 72)
+    place = bisect_left(longer, 1, key=lambda times: mean.with_more_steps(times).is_decided(edge, 1))
+    return math.ceil(steps * (longer[place] - 1)) if steps and place < len(longer) else None
+
+
+def _more_runs(mean: _Difference, edge: float, looks: int) -> int | None:
     """How many more runs a side do; None if `MOST_RUNS` do not."""
-    fewest = min(process.runs)
-    for more in range(1, MOST_RUNS + 1):
-        grown = process.with_more(more)
-        if grown.joined(reach * math.sqrt(fewest / (fewest + more))) <= distance:
-            return more
-    return None
+    counts = range(1, MOST_RUNS + 1)
+    place = bisect_left(counts, 1, key=lambda more: mean.with_more_runs(more).is_decided(edge, looks))
+    return counts[place] if place < len(counts) else None

@@ -109,6 +109,8 @@ startup: Final = OfRank("rank*.startup.csv")
 """What a rank's process did before its first step, where `perfhooks run` looked."""
 status: Final = OfRank("rank*.status.json")
 """Where a rank is, as it says itself every few seconds."""
+processor: Final = OfRank("rank*.processor.csv")
+"""What the steps of a rank had of the processors, and waited for them."""
 slow_steps: Final = OfRank("rank*.slow.csv")
 """The slow steps of a rank, each with its cause."""
 slow_stacks: Final = OfRank("rank*.slow.folded")

@@ -105,22 +105,32 @@ class Steps(NamedTuple):
     def _counted(self, wanted: Flags) -> Counted:
         chosen = wanted & ~self.is_first & (self.wall_ms > 0)
         wall, data = self.wall_ms[chosen], self.data_ms[chosen]
-        usual = is_near(wall)
-        return Counted(wall[usual], data[usual], int((~usual).sum()))
+        return Counted(self.numbers[chosen], wall, data, ~is_near(wall))
 
 
 class Counted(NamedTuple):
     """Steps that count."""
 
-    wall_ms: Values
-    data_ms: Values
-    far: int
-    """How many more had something else in them."""
+    numbers: Ints
+    all_ms: Values
+    all_data_ms: Values
+    is_far: Flags
+    """Which had something else in them."""
 
     @property
-    def uneven(self) -> float:
-        """The mean step as a multiple of the median one, where there are any."""
-        return float(self.wall_ms.mean() / np.median(self.wall_ms)) if len(self.wall_ms) else 1.0
+    def wall_ms(self) -> Values:
+        """What those took that had nothing else in them."""
+        return self.all_ms[~self.is_far]
+
+    @property
+    def data_ms(self) -> Values:
+        """And what they waited for data."""
+        return self.all_data_ms[~self.is_far]
+
+    @property
+    def far(self) -> int:
+        """How many had something else in them."""
+        return int(self.is_far.sum())
 
     @property
     def waiting(self) -> float | None:

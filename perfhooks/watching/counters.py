@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from perfhooks.run.liveness import began_s
+from perfhooks.run.processor import Stretch
+from perfhooks.run.timeline import clock
 from perfhooks.watching.sampling import caller
 
 if TYPE_CHECKING:
@@ -232,3 +234,44 @@ class Collections:
         """Forget those that ended before a time."""
         while self._pauses and self._pauses[0][1] < before:
             del self._pauses[0]
+
+
+class _Count(NamedTuple):
+    step: int
+    wall_ns: int
+    thread_ns: int
+    process_ns: int
+    waited_ns: int
+
+
+class Processor:
+    """Looks once in a while at what a loop's thread has computed and waited; what is between two looks is a row."""
+
+    def __init__(self) -> None:
+        self._thread: CountedThread | None = None
+        self._before: _Count | None = None
+        self.rows: list[Stretch] = []
+        """What nobody has written yet."""
+
+    def look(self, ident: int, native: int, step: int) -> None:
+        """Look at the thread of a loop.
+
+        Args:
+            ident: See `CountedThread`.
+            native: The same.
+            step: The step that goes on.
+        """
+        thread = self._thread
+        if thread is None or thread.native != native:
+            thread = self._thread = CountedThread(ident, native)
+            self._before = None
+        computed, waited = thread.cpu_ns(), thread.waited_ns()
+        if computed is None or waited is None:
+            return
+        now, before = _Count(step, clock(), computed, time.process_time_ns(), waited), self._before
+        if before is not None and step == before.step:
+            return  # a step that is long goes on: its time belongs to it
+        self._before = now
+        if before is not None and step > before.step:
+            spent = (max(new - old, 0) / 1e6 for new, old in zip(now[1:], before[1:], strict=True))
+            self.rows.append(Stretch(before.step, step, *spent))

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from perfhooks.guard import cause_of, logger
-from perfhooks.run import layout
+from perfhooks.run import layout, processor
 from perfhooks.run.liveness import Process
 from perfhooks.run.publishing import publish, publish_json
-from perfhooks.watching.counters import CountedThread, Queueing
+from perfhooks.watching.counters import CountedThread, Processor, Queueing
 from perfhooks.watching.loops import Asked, Growth
 from perfhooks.watching.pace import Pace
 from perfhooks.watching.slow import SHORTEST_S, SlowSteps
@@ -48,6 +48,7 @@ class Watch:
         self._pace = Pace()
         self._slow = SlowSteps(loop, self._pace)
         self._write_at = time.monotonic() + WRITE_S
+        self._write_waits_at = self._write_at
         self._watched = 0
         """The step that was looked at last."""
         self._seen = 0
@@ -57,6 +58,7 @@ class Watch:
         self._failed: set[str] = set()
         self._queueing = Queueing()
         self._growth = Growth()
+        self._processor = Processor()
 
     def where(self) -> Loop:
         """Where the loop is now."""
@@ -109,6 +111,7 @@ class Watch:
             self._loop.is_signalled = False
             self._loop.ask(Asked("signal", STEPS))
         self._growth.look(self._loop)
+        self._processor.look(self._loop.thread, self._loop.native, self._seen)
         self._slow.learn()
         self._write_slow()
         now = time.monotonic()
@@ -118,10 +121,13 @@ class Watch:
         if now >= self._write_at:
             self._write_at = now + WRITE_S
             self._write_steps()
+        if now >= self._write_waits_at:
+            self._write_waits_at = now + WRITE_S
+            self._write_waits()
 
     def end(self) -> None:
         """The loop has ended."""
-        self._say_at = 0.0
+        self._say_at = self._write_waits_at = 0.0
         self.tick()
         self._slow.end()
 
@@ -161,6 +167,14 @@ class Watch:
             with timeline.taking:
                 timeline.rows().append_to(run.timeline(run.rank))
                 self._loop.wrote_steps = True
+
+    def _write_waits(self) -> None:
+        run, rows = self._loop.run, self._processor.rows
+        if run is None or not rows:
+            return
+        self._processor.rows = []
+        with self._writing("writing what steps waited for processors"):
+            processor.append(run.folder / layout.processor(run.rank), self._loop.stage, rows)
 
     def _say(self) -> None:
         waited = self._queueing.share(CountedThread(self._loop.thread, self._loop.native))

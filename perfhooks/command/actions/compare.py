@@ -10,15 +10,15 @@ import msgspec
 import typer
 
 from perfhooks.command.actions.output import write
-from perfhooks.comparing import baseline, written
+from perfhooks.comparing import baseline, sentences, written
 from perfhooks.comparing.comparison import compare
 from perfhooks.comparing.opening import data
 from perfhooks.comparing.page import render
 from perfhooks.comparing.sources import read
-from perfhooks.comparing.verdict import TOLERANCE
+from perfhooks.comparing.verdict import TOLERANCE, smallest
 from perfhooks.errors import OptionError
 from perfhooks.progress import working
-from perfhooks.words import line
+from perfhooks.words import count, line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,6 +56,10 @@ def save(runs: Sequence[Path], stage: str | None, path: Path) -> None:
     with working("reading"):
         (side,) = read([runs], stage)
     _warn(side)
+    if 0 < len(side.levels) < baseline.FEWEST_RUNS:
+        least = sentences.percent(smallest(side.levels))
+        told = f"{count(len(side.levels), 'run')} find no change below {least}: keep {baseline.FEWEST_RUNS} or more"
+        typer.echo(f"perfhooks: {told}", err=True)
     write(path, baseline.encode(side))
     typer.echo(path)
 

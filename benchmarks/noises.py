@@ -1,0 +1,189 @@
+"""How often equal trainings are told apart, and different ones not, under each noise that trainings have.
+
+``python benchmarks/noises.py`` simulates 22 noises, runs of several lengths and several runs a side, and prints, for
+each, the share of pairs of equal trainings that are called slower or faster, which is to be 1% at most, and that of
+pairs that are rightly told apart where B takes 5% or 12% longer, or every fifth of its steps 2.5 times as long.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from perfhooks.comparing.verdict import verdict
+from perfhooks.run.steps import is_near
+from perfhooks.statistics import Level, level
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+Random = np.random.Generator
+Noise = Callable[[Random, int], np.ndarray]
+"""Makes the logarithms of the times of so many steps of a run."""
+LENGTHS = (200, 1000, 5000)
+RUNS = (1, 2, 3, 5)
+PAIRS = 300
+FACTORS = {"+5%": 1.05, "+12%": 1.12}
+
+
+def independent(deviation: float) -> Noise:
+    return lambda random, steps: random.normal(0, deviation, steps)
+
+
+def correlated(phi: float, deviation: float) -> Noise:
+    """What slows one step slows the next: an autoregressive process, settled before the first step."""
+
+    def make(random: Random, steps: int) -> np.ndarray:
+        noise = random.normal(0, deviation * math.sqrt(1 - phi**2), steps)
+        noise[0] = random.normal(0, deviation)
+        return np.fromiter(accumulate(noise.tolist(), lambda before, new: phi * before + new), np.float64)
+
+    return make
+
+
+def drifting(deviation: float) -> Noise:
+    """Each run becomes slower or faster as it goes, each one otherwise."""
+    return lambda random, steps: random.normal(0, deviation) * np.linspace(0, 1, steps)
+
+
+def two_kinds(share: float, longer: float) -> Noise:
+    return lambda random, steps: math.log(longer) * (random.random(steps) < share)
+
+
+def every(number: int, longer: float) -> Noise:
+    """One in so many steps has something else in it, as an evaluation."""
+    return lambda random, steps: math.log(longer) * (np.arange(steps) % number == random.integers(number))
+
+
+def stretches(share: float, length: int, longer: float) -> Noise:
+    """The machine is slower for a share of the time, for so many steps in a row."""
+
+    def make(random: Random, steps: int) -> np.ndarray:
+        found, step, is_slow = np.zeros(steps), 0, random.random() < share
+        while step < steps:
+            many = 1 + int(random.exponential(length if is_slow else length * (1 - share) / share))
+            found[step : step + many] = math.log(longer) * is_slow
+            step, is_slow = step + many, not is_slow
+        return found
+
+    return make
+
+
+def half_slow(longer: float) -> Noise:
+    """Of every other run one half is slower."""
+    return lambda random, steps: (
+        math.log(longer) * (random.random() < 0.5) * ((np.arange(steps) < steps / 2) == (random.random() < 0.5))
+    )
+
+
+def wholly_slow(share: float, longer: float) -> Noise:
+    return lambda random, steps: np.full(steps, math.log(longer) * (random.random() < share))
+
+
+def by_process(deviation: float) -> Noise:
+    return lambda random, steps: np.full(steps, random.normal(0, deviation))
+
+
+def heavy(random: Random, steps: int) -> np.ndarray:
+    """A few steps take far longer than usual ones."""
+    return np.asarray(np.minimum(np.abs(0.02 * random.standard_t(2, steps)), 5))
+
+
+QUIET = (independent(0.03), by_process(0.003))
+NOISES: dict[str, tuple[Noise, ...]] = {
+    "independent, 3%": QUIET,
+    "independent, 20%": (independent(0.2), by_process(0.003)),
+    "correlated, 0.9": (correlated(0.9, 0.04), by_process(0.003)),
+    "correlated, 0.99": (correlated(0.99, 0.04), by_process(0.003)),
+    "drift, 2%": (drifting(0.02), *QUIET),
+    "drift, 5%": (drifting(0.05), *QUIET),
+    "two kinds of steps, half and half": (two_kinds(0.5, 1.4), *QUIET),
+    "two kinds, one in ten": (two_kinds(0.1, 2.0), *QUIET),
+    "garbage collection": (every(70, 2.0), *QUIET),
+    "spikes of five times, one in 40": (two_kinds(0.025, 5.0), *QUIET),
+    "heavy tails": (heavy, by_process(0.003)),
+    "evaluations every 100": (every(100, 30.0), *QUIET),
+    "checkpoints every 45": (every(45, 8.0), *QUIET),
+    "epochs of 50": (every(50, 2.5), *QUIET),
+    "neighbours, short": (stretches(0.2, 10, 1.5), *QUIET),
+    "neighbours, long": (stretches(0.2, 30, 1.5), *QUIET),
+    "half of a run slow": (half_slow(1.2), *QUIET),
+    "one run in 100 wholly slow": (wholly_slow(0.01, 1.3), *QUIET),
+    "lengths of sequences": (independent(0.4), by_process(0.003)),
+    "processes, 0.5%": (independent(0.03), by_process(0.005)),
+    "processes, 1%": (independent(0.03), by_process(0.01)),
+    "processes, 2%": (independent(0.03), by_process(0.02)),
+    "processes, 5%": (independent(0.03), by_process(0.05)),
+}
+
+
+def times(noise: str, random: Random, steps: int) -> np.ndarray:
+    return np.asarray(np.exp(sum((part(random, steps) for part in NOISES[noise]), np.zeros(steps))))
+
+
+def levels(noise: str, steps: int, runs: int, change: Callable[[np.ndarray], np.ndarray] | None = None) -> list[Level]:
+    """So many runs; those with a change are others than those without."""
+    random = np.random.default_rng([steps, change is not None, *noise.encode()])
+    found = []
+    for _ in range(runs):
+        walls = times(noise, random, steps)
+        walls = walls if change is None else change(walls)
+        found.append(level(walls, ~is_near(walls)))
+    return found
+
+
+def longer(run: Level, factor: float) -> Level:
+    """The same run with all steps longer."""
+    return run.divided(1 / factor)
+
+
+def every_fifth(walls: np.ndarray) -> np.ndarray:
+    return np.where(np.arange(len(walls)) % 5 == 0, 2.5 * walls, walls)
+
+
+def told(a: Sequence[Level], b: Sequence[Level], runs: int) -> dict[str, float]:
+    """The share of each outcome, of pairs with so many runs a side."""
+    pairs = len(a) // runs
+    outcomes = [verdict(a[runs * p : runs * (p + 1)], b[runs * p : runs * (p + 1)]).outcome for p in range(pairs)]
+    return {outcome: outcomes.count(outcome) / pairs for outcome in set(outcomes)}
+
+
+def rows(noise: str, pairs: int, lengths: Sequence[int]) -> Iterator[str]:
+    for steps in lengths:
+        many = pairs * max(RUNS) // max(1, steps // 5000)
+        both = levels(noise, steps, 2 * many)
+        a, b = both[:many], both[many:]
+        c = levels(noise, steps, max(many // 4, 20), every_fifth)
+        changed = [[longer(run, factor) for run in b] for factor in FACTORS.values()]
+        for runs in RUNS:
+            equal = told(a, b, runs)
+            found = [told(a, each, runs).get("slower", 0.0) for each in changed]
+            fifth = told(a[: len(c)], c, runs).get("slower", 0.0)
+            alarms = equal.get("slower", 0.0) + equal.get("faster", 0.0)
+            columns = [alarms, equal.get("same", 0.0), *found, fifth]
+            mark = " !" if alarms > 0.01 else ""
+            yield f"{noise:34} {steps:6} {runs:2}  " + " ".join(f"{100 * each:6.1f}" for each in columns) + mark
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--pairs", type=int, default=PAIRS, help="with five runs a side; more with fewer")
+    parser.add_argument("--steps", type=int, nargs="+", default=LENGTHS)
+    parser.add_argument("--noise", default="", help="only those whose name contains this")
+    given = parser.parse_args()
+    head = " ".join(f"{each:>6}" for each in ("alarms", "same", *FACTORS, "fifth"))
+    print(f"{'noise':34} {'steps':>6} runs {head}   (% of pairs)")
+    for noise in NOISES:
+        if given.noise in noise:
+            for row in rows(noise, given.pairs, given.steps):
+                print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()

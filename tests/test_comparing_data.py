@@ -1,0 +1,124 @@
+"""Runs that saw the same data, and what steps waited for processors."""
+
+import math
+
+import numpy as np
+import pytest
+
+from perfhooks.comparing.timed import TimedRun, paired
+from perfhooks.comparing.verdict import verdict
+from perfhooks.run import processor
+from perfhooks.run.processor import Stretch, Waits
+from perfhooks.run.steps import Counted
+
+STEPS = 300
+
+
+def run(logs, numbers=None, waits=None):
+    walls = np.exp(logs)
+    known = np.arange(len(walls)) if numbers is None else numbers
+    return TimedRun(Counted(known, walls, np.full(len(walls), np.nan), np.zeros(len(walls), bool)), waits)
+
+
+def lengths(random, steps=STEPS):
+    """Sequences of different lengths: what a step takes depends on its batch."""
+    return random.normal(0, 0.4, steps)
+
+
+def noise(random, steps=STEPS):
+    return random.normal(0, 0.02, steps)
+
+
+def test_runs_that_saw_the_same_data_are_compared_step_by_step():
+    """And are known twenty times as well."""
+    random = np.random.default_rng(1)
+    data = lengths(random)
+    a, b = ([run(data + noise(random) + shift) for _ in range(3)] for shift in (0, math.log(1.05)))
+    apart = verdict([each.level() for each in a], [each.level() for each in b])
+    together = verdict(*paired(a, b))
+    assert (apart.outcome, together.outcome) == ("undecided", "slower")
+    assert together.ratio == pytest.approx(1.05, rel=0.005)
+    errors = [[each.mean.above for each in levels] for levels in ([each.level() for each in a], paired(a, b)[0])]
+    assert np.mean(errors[0]) > 10 * np.mean(errors[1])
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_errors_of_pairs_are_what_pairs_differ_by(runs):
+    """With as few runs as there are, each is part of what is usual."""
+    random = np.random.default_rng(2)
+    found = []
+    for _ in range(200):
+        data = lengths(random)
+        a, b = ([run(data + noise(random)) for _ in range(runs)] for _ in "ab")
+        a, b = paired(a, b)
+        means = [np.mean([each.mean.log for each in side]) for side in (a, b)]
+        error = math.sqrt(sum(each.mean.above**2 for each in (*a, *b))) / runs
+        found.append((means[1] - means[0], error))
+    differences, errors = np.array(found).T
+    assert math.sqrt((errors**2).mean()) == pytest.approx(differences.std(), rel=0.15)
+
+
+def test_runs_that_saw_other_data_or_only_drift_alike_are_not_paired():
+    random = np.random.default_rng(3)
+    other = [run(lengths(random) + noise(random)) for _ in "ab"]
+    assert paired(other[:1], other[1:]) is None
+    drift = np.linspace(0, 1, STEPS)
+    drifting = [run(drift + noise(random)) for _ in "ab"]
+    assert paired(drifting[:1], drifting[1:]) is None
+
+
+def test_steps_that_not_all_runs_have_are_left_out_of_pairs():
+    random = np.random.default_rng(4)
+    data = lengths(random)
+    a = run(data + noise(random))
+    b = run((data + noise(random))[100:], np.arange(100, STEPS))
+    levels = paired([a], [b])
+    assert [each[0].steps for each in levels] == [200, 200]
+    assert paired([a], [run((data + noise(random))[260:], np.arange(260, STEPS))]) is None, "forty are too few"
+    again = np.concatenate([np.arange(200), np.arange(100, 200)])
+    assert paired([a], [run(data[again] + noise(random), again)]) is None, "it ran some steps twice"
+
+
+# --- processors ---
+
+
+def test_what_steps_waited_is_read_as_it_was_written(tmp_path):
+    rows = [Stretch(0, 10, 1000.0, 600.0, 650.0, 300.0), Stretch(10, 30, 1000.0, 900.0, 950.0, 50.0)]
+    path = tmp_path / "rank0.processor.csv"
+    processor.append(path, "train", rows[:1])
+    processor.append(path, "validate", [Stretch(0, 5, 10.0, 1.0, 1.0, 9.0)])
+    processor.append(path, "train", rows[1:])
+    assert path.read_text().startswith(processor.HEADER)
+    found = processor.read(path, "train")
+    assert found.stretches == tuple(rows)
+    assert found.shares(np.array([0, 9, 10, 29])).tolist() == [0.3, 0.3, 0.05, 0.05]
+    assert found.shares(np.array([30, 500])) == pytest.approx([0.175, 0.175]), "else that of all"
+    assert processor.read(path, "test") is None
+    assert processor.read(tmp_path / "none.csv", "train") is None
+
+
+def test_a_file_that_is_torn_or_anybody_elses_tells_what_is_whole(tmp_path):
+    path = tmp_path / "rank0.processor.csv"
+    good = "train,0,10,1000,600,650,300\n"
+    path.write_text(f"{processor.HEADER}train,5,1,1,1,1,1\ntrain,1,2,nan,1,1,1\ntrain,1,2,0,1,1,1\n{good}train,10,2")
+    assert len(processor.read(path, "train").stretches) == 1
+    path.write_bytes(bytes(range(256)) * 10)
+    assert processor.read(path, "train") is None
+
+
+def test_threads_that_compute_with_the_one_that_steps_are_told_from_those_that_watch():
+    assert not Waits((Stretch(0, 9, 100.0, 50.0, 55.0, 0.0),)).is_parallel
+    assert Waits((Stretch(0, 9, 100.0, 50.0, 95.0, 0.0),)).is_parallel
+
+
+def test_steps_of_a_busy_second_lose_what_they_waited_in_it():
+    """The first half of the run waited for half of its time, and took twice as long."""
+    walls = np.log(np.where(np.arange(STEPS) < STEPS // 2, 0.02, 0.01))
+    half = STEPS // 2
+    waits = Waits((Stretch(0, half, 20.0 * half, 10.0 * half, 10.0 * half, 10.0 * half),
+                   Stretch(half, STEPS, 10.0 * half, 10.0 * half, 10.0 * half, 0.0)))  # fmt: skip
+    found = run(walls, waits=waits).level()
+    assert found.own.value == pytest.approx(0.01)
+    assert found.own.above == pytest.approx(0, abs=1e-9)
+    assert found.waited == pytest.approx(1 / 3)
+    assert found.whole.value == pytest.approx(0.015)
