@@ -751,7 +751,7 @@ def test_evaluations_are_compared_apart_and_what_comes_more_often_is_part_of_the
     assert made.verdict.is_far_counted == is_counted
     assert made.verdict.ratio == pytest.approx((every + 19) / every if is_counted else 1, rel=0.02)
     (note,) = [note for note in made.notes if "more than three times the median" in note]
-    assert f"take 0% of the time in A and {said_in_words.share(20 / (every + 19))} in B" in note
+    assert f"take 0% of the time in A and {said_in_words.share(made.b.levels[0].far_time)} in B" in note
     assert note.endswith("part of the mean step" if is_counted else "no part of the verdict")
 
 

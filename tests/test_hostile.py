@@ -623,7 +623,7 @@ def test_the_timeline_of_a_long_training_is_read_in_parts(tmp_path):
 
 
 def test_what_a_baseline_says_cannot_draw_on_a_terminal_with_an_error(run, tmp_path, monkeypatch, capsys):
-    kept = {"perfhooks_baseline": 2, "label": "x", "stage": "tr\nain\x1b[2J", "costs": {"format": 2}}
+    kept = {"perfhooks_baseline": 2, "label": "x", "stage": "tr\nain\x1b[2J", "costs": {"format": 3}}
     lists = {"texts": [], "host": [], "device": [], "counts": []}
     (tmp_path / "base.json").write_text(json.dumps(kept | {"costs": kept["costs"] | lists}))
     (run / "rank0.timeline.csv").write_text(HEADER + "train,0,wait,1.0,\n")
