@@ -7,9 +7,7 @@ import pytest
 
 from perfhooks.comparing.timed import TimedRun, paired
 from perfhooks.comparing.verdict import verdict
-from perfhooks.run import processor
-from perfhooks.run.processor import Stretch, Waits
-from perfhooks.run.steps import Counted
+from perfhooks.run.steps import WAITS_HEADER, Counted, Stretch, Waits, append_waits, read_waits
 
 STEPS = 300
 
@@ -85,25 +83,25 @@ def test_steps_that_not_all_runs_have_are_left_out_of_pairs():
 def test_what_steps_waited_is_read_as_it_was_written(tmp_path):
     rows = [Stretch(0, 10, 1000.0, 600.0, 650.0, 300.0), Stretch(10, 30, 1000.0, 900.0, 950.0, 50.0)]
     path = tmp_path / "rank0.processor.csv"
-    processor.append(path, "train", rows[:1])
-    processor.append(path, "validate", [Stretch(0, 5, 10.0, 1.0, 1.0, 9.0)])
-    processor.append(path, "train", rows[1:])
-    assert path.read_text().startswith(processor.HEADER)
-    found = processor.read(path, "train")
+    append_waits(path, "train", rows[:1])
+    append_waits(path, "validate", [Stretch(0, 5, 10.0, 1.0, 1.0, 9.0)])
+    append_waits(path, "train", rows[1:])
+    assert path.read_text().startswith(WAITS_HEADER)
+    found = read_waits(path, "train")
     assert found.stretches == tuple(rows)
     assert found.shares(np.array([0, 9, 10, 29])).tolist() == [0.3, 0.3, 0.05, 0.05]
     assert found.shares(np.array([30, 500])) == pytest.approx([0.175, 0.175]), "else that of all"
-    assert processor.read(path, "test") is None
-    assert processor.read(tmp_path / "none.csv", "train") is None
+    assert read_waits(path, "test") is None
+    assert read_waits(tmp_path / "none.csv", "train") is None
 
 
 def test_a_file_that_is_torn_or_anybody_elses_tells_what_is_whole(tmp_path):
     path = tmp_path / "rank0.processor.csv"
     good = "train,0,10,1000,600,650,300\n"
-    path.write_text(f"{processor.HEADER}train,5,1,1,1,1,1\ntrain,1,2,nan,1,1,1\ntrain,1,2,0,1,1,1\n{good}train,10,2")
-    assert len(processor.read(path, "train").stretches) == 1
+    path.write_text(f"{WAITS_HEADER}train,5,1,1,1,1,1\ntrain,1,2,nan,1,1,1\ntrain,1,2,0,1,1,1\n{good}train,10,2")
+    assert len(read_waits(path, "train").stretches) == 1
     path.write_bytes(bytes(range(256)) * 10)
-    assert processor.read(path, "train") is None
+    assert read_waits(path, "train") is None
 
 
 def test_threads_that_compute_with_the_one_that_steps_are_told_from_those_that_watch():

@@ -23,10 +23,11 @@ import perfhooks
 from perfhooks import Profiler
 from perfhooks.recording import profiler as profiler_module
 from perfhooks.recording.ending import lifetime
-from perfhooks.run import layout, processor, timeline
+from perfhooks.run import layout, timeline
 from perfhooks.run.finished import FinishedRun
 from perfhooks.run.folder import Run
 from perfhooks.run.installation import Installation
+from perfhooks.run.steps import read_waits
 from perfhooks.run.timeline import Timeline
 from perfhooks.schedule import MOST_BYTES
 from perfhooks.watching import counters, slow, slow_steps, watch, watcher
@@ -781,7 +782,7 @@ def test_what_a_training_waits_for_a_processor_is_in_its_folder(tmp_path, run_sc
     done = run_script(CROWDED, timeout=300)
     assert done.returncode == 0, done.stderr
     assert 0.2 < Status.read(tmp_path / "perf/r", 0).waited < 1
-    waits = processor.read(tmp_path / "perf/r/rank0.processor.csv", "train")
+    waits = read_waits(tmp_path / "perf/r/rank0.processor.csv", "train")
     steps = FinishedRun(tmp_path / "perf/r").steps["train"]
     assert [row.first for row in waits.stretches[1:]] == [row.last for row in waits.stretches[:-1]]
     assert waits.stretches[-1].last == steps.numbers[-1] + 1

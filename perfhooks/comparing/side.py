@@ -14,7 +14,7 @@ from perfhooks.comparing.timed import TimedRun
 from perfhooks.errors import PerfhooksError
 from perfhooks.labels import CLOCKS_LOCKED
 from perfhooks.report import window_data
-from perfhooks.run import layout, processor
+from perfhooks.run import layout, steps
 from perfhooks.run.capture import Capture
 from perfhooks.run.finished import FinishedRun
 from perfhooks.run.layout import SHARE
@@ -143,11 +143,11 @@ def _add_steps(made: Side, run: FinishedRun, stage: str) -> None:
     made.levels.append(timed.level())
 
 
-def _waits(run: FinishedRun, stage: str) -> processor.Waits | None:
-    found = processor.read(run.folder / layout.processor(run.rank), in_timeline(stage))
+def _waits(run: FinishedRun, stage: str) -> steps.Waits | None:
+    found = steps.read_waits(run.folder / layout.processor(run.rank), in_timeline(stage))
     status = Status.read(run.folder, run.rank)
     if found is None and status is not None and status.waited is not None:
-        return processor.Waits.of_share(status.waited)
+        return steps.Waits.of_share(status.waited)
     return found
 
 

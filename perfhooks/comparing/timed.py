@@ -12,8 +12,7 @@ from perfhooks.statistics import level
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from perfhooks.run.processor import Waits
-    from perfhooks.run.steps import Counted, Ints
+    from perfhooks.run.steps import Counted, Ints, Waits
     from perfhooks.statistics import Level, Values
 
 _ALIKE: Final = 0.5

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from perfhooks.run.liveness import began_s
-from perfhooks.run.processor import Stretch
+from perfhooks.run.steps import Stretch
 from perfhooks.run.timeline import clock
 from perfhooks.watching.sampling import caller
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from perfhooks.guard import cause_of, logger
-from perfhooks.run import layout, processor
+from perfhooks.run import layout, steps
 from perfhooks.run.liveness import Process
 from perfhooks.run.publishing import publish, publish_json
 from perfhooks.watching.counters import CountedThread, Processor, Queueing
@@ -174,7 +174,7 @@ class Watch:
             return
         self._processor.rows = []
         with self._writing("writing what steps waited for processors"):
-            processor.append(run.folder / layout.processor(run.rank), self._loop.stage, rows)
+            steps.append_waits(run.folder / layout.processor(run.rank), self._loop.stage, rows)
 
     def _say(self) -> None:
         waited = self._queueing.share(CountedThread(self._loop.thread, self._loop.native))
