@@ -37,7 +37,7 @@ def test_pytest_finds_the_plugin_by_itself():
 def test_a_test_fails_where_a_run_is_slower_than_its_base(pytester, session, median, outcome):
     make_run(pytester.path / "base", training(), steps())
     make_run(pytester.path / "new", training(data=4000), steps(median, seed=1))
-    done = session('def test_it(assert_not_slower):\n    assert_not_slower("base", "new", by=0.05)\n')
+    done = session('def test_it(assert_not_slower):\n    assert_not_slower("base", "new", by=0.02)\n')
     done.assert_outcomes(**{outcome: 1})
     if outcome == "failed":
         done.stdout.fnmatch_lines(["*AssertionError: *Slower: a step takes*", "*waiting for data takes 4 ms*"])
