@@ -631,6 +631,13 @@ def test_what_must_be_read_is_short_and_all_else_comes_after_the_reasons(folder)
         assert notes.count("more than three times the median") == 1, "one note says it of all six runs"
 
 
+def test_what_several_runs_lack_is_one_note_with_their_names(folder):
+    sides = [make_run(folder / f"bare {name}", None, steps()) for name in "xyz"]
+    notes = run(sides[0], "--", *sides[1:]).output.partition("Notes:")[2]
+    told = "bare x kept no window of train: what its steps are spent on is not known; likewise bare y, bare z"
+    assert notes.split("\n  ")[1:] == [f"{told}\n"]
+
+
 def test_a_change_is_said_in_percent_up_to_twice_as_long():
     told = {1.051: "+5.1%", 1.6: "+60%", 0.7: "-30%", 1.0991: "+9.9%", 2.5: "2.5 times that", 0.25: "0.25 times that"}
     assert {ratio: sentences.changed(ratio) for ratio in told} == told

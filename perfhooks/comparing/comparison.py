@@ -13,6 +13,7 @@ from perfhooks.comparing.facts import RECORDED, Difference, differences, is_else
 from perfhooks.comparing.matching import Aligned
 from perfhooks.comparing.reason import Contribution
 from perfhooks.comparing.side import Side
+from perfhooks.comparing.stalls import stalls
 from perfhooks.comparing.timed import paired
 from perfhooks.comparing.verdict import TOLERANCE, Verdict, verdict
 from perfhooks.errors import PerfhooksError
@@ -59,7 +60,15 @@ class Comparison(msgspec.Struct, kw_only=True):
             return "Shares of the step are compared, not milliseconds: the two ran on different machines."
         if self.verdict is None and self.a.costs.steps and self.b.costs.steps:
             return sentences.windows_alone(self.a, self.b)
-        return sentences.verdict(self.verdict, self.samples)
+        text = sentences.verdict(self.verdict, self.samples)
+        return f"{text.removesuffix('.')}; {self.stalled}." if self.stalled else text
+
+    @property
+    def stalled(self) -> str:
+        """Which long steps make the mean differ, in words; empty where none do, or where steps are not at hand."""
+        if self.verdict is None or not (self.a.runs and self.b.runs):
+            return ""
+        return sentences.stalled(self.verdict, stalls(self.a.runs), stalls(self.b.runs))
 
     @property
     def step_ms(self) -> tuple[float | None, float | None]:

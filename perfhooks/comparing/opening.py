@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -100,5 +101,13 @@ def _together(notes: Iterable[str]) -> Iterator[str]:
         run, colon, told = each.partition(": ")
         alike.setdefault(_NUMBERS.sub("#", told if colon else run), []).append(each)
     for same in alike.values():
-        others = ", ".join(each.partition(": ")[0] for each in same[1:])
+        others = ", ".join(_names([each.partition(": ")[0] for each in same])[1:])
         yield f"{same[0]}; likewise {others}" if others else same[0]
+
+
+def _names(heads: Sequence[str]) -> list[str]:
+    """What notes begin with, without the words that all of them have there: the names of the runs."""
+    told = [head.split(" ") for head in heads]
+    columns = zip(*map(reversed, told), strict=False)
+    shared = sum(1 for _ in itertools.takewhile(lambda column: len(set(column)) == 1, columns))
+    return [" ".join(each[: len(each) - shared]) or head for each, head in zip(told, heads, strict=True)]

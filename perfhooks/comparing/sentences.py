@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from perfhooks.comparing.facts import Difference
     from perfhooks.comparing.reason import Contribution
     from perfhooks.comparing.side import Side
+    from perfhooks.comparing.stalls import Stalls
     from perfhooks.comparing.verdict import Verdict
 
 _PARTS: Final = {
@@ -55,10 +56,12 @@ def verdict(found: Verdict | None, samples: tuple[int, int] | None = None) -> st
         return _by_sample(found, samples)
     change = f"{words.ms(found.decisive.b)} instead of {words.ms(found.decisive.a)}, {changed(found.ratio)}"
     step = "a step" if found.by == "mean" else "the typical step"
+    step = f"without its waits for a processor {step}" if found.clock == "processor" else step
+    chance = "which the busy machine may have made" if found.is_withheld else "which may be chance"
     if found.outcome == "same":
         return f"The same, within {100 * found.tolerance:.3g}%: {step} takes {change}."
     if found.outcome == "undecided":
-        return f"Not decided: {step} takes {change}, which may be chance."
+        return f"Not decided: {step} takes {change}, {chance}."
     return f"{found.outcome.capitalize()}: {step} takes {change}."
 
 
@@ -76,6 +79,45 @@ def _rate(samples: float) -> str:
 
 _LARGE: Final = 100
 """Samples a second that are written without a digit behind the point."""
+
+
+def stalled(found: Verdict, a: Stalls, b: Stalls) -> str:
+    """Where steps of another kind make the mean differ and not the typical step: which, how often and why.
+
+    Args:
+        found: The verdict.
+        a: The long steps of A.
+        b: And of B.
+    """
+    edge = math.log1p(found.tolerance)
+    is_typical_same = abs(math.log(found.typical.ratio)) <= max(edge, abs(math.log(found.mean.ratio)) / 2)
+    if found.by != "mean" or found.outcome not in ("slower", "faster") or not is_typical_same:
+        return ""
+    side, long, other = ("B", b, a) if found.outcome == "slower" else ("A", a, b)
+    if long.share * long.times <= _CAUSE_OF_STALLS * other.share * other.times or not long.share:
+        return ""
+    why = ": waiting for data" if long.is_data else ""
+    return (
+        f"the typical one hardly differs, but in {side} {often(long.share)} takes {long.times:.2g} times as long{why}"
+    )
+
+
+_CAUSE_OF_STALLS: Final = 1.5
+"""How many times as much long steps must take on one side, to be what the sides differ by."""
+
+
+def often(share: float) -> str:
+    """A share of steps as people count: ``every fifth``, ``one in 37``, ``41% of them``."""
+    each = round(1 / share)
+    if abs(share * each - 1) > _NEARLY:
+        return f"{words.share(share)} of them"
+    return f"every {_ORDINALS[each]}" if each in _ORDINALS else f"one in {each}"
+
+
+_NEARLY: Final = 0.1
+_ORDINALS: Final = dict(
+    enumerate(("second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"), 2)
+)
 
 
 def certainty(found: Verdict) -> list[str]:
