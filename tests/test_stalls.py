@@ -5,7 +5,7 @@ import pytest
 from comparing_runs import make_run
 
 from perfhooks.comparing import comparison, sentences, sources
-from perfhooks.comparing.stalls import stalls
+from perfhooks.comparing.timed import stalls
 
 
 def steps(every=0, times=2.5, seed=0):

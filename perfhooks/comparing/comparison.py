@@ -13,8 +13,7 @@ from perfhooks.comparing.facts import RECORDED, Difference, differences, is_else
 from perfhooks.comparing.matching import Aligned
 from perfhooks.comparing.reason import Contribution
 from perfhooks.comparing.side import Side
-from perfhooks.comparing.stalls import stalls
-from perfhooks.comparing.timed import paired
+from perfhooks.comparing.timed import paired, stalls
 from perfhooks.comparing.verdict import TOLERANCE, Verdict, verdict
 from perfhooks.errors import PerfhooksError
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from perfhooks.comparing.facts import Difference
     from perfhooks.comparing.reason import Contribution
     from perfhooks.comparing.side import Side
-    from perfhooks.comparing.stalls import Stalls
+    from perfhooks.comparing.timed import Stalls
     from perfhooks.comparing.verdict import Verdict
 
 _PARTS: Final = {
