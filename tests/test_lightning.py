@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from face_files import wrong_options_raise
-from lightning_training import Tiny, batches, capture, events, fit, profiler, tables, trainer, windows
+from lightning_training import Tiny, batches, capture, events, fit, profiler, read, tables, trainer, windows
 from slow_parts import NAP_S, too_short
 
 import perfhooks
@@ -169,6 +169,8 @@ def test_a_step_may_be_an_optimizer_update_of_several_batches(tmp_path):
     assert callback.profilers["train"].step_num == 4
     marks = [event["name"] for event in events(tmp_path, "train-000001-000002")]
     assert marks.count("backward") == 4, "two batches in each of two steps"
+    waits = [row["data_ms"] for row in read(tmp_path / "perf/run/rank0.timeline.csv")]
+    assert waits == [""] * 4, "the wait for the first of two batches is not the wait of the step"
 
 
 class TwoOptimizers(Tiny):

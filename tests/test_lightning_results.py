@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
+from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning_training import Tiny, batches, fit, profiler, read, tables, trainer
 
@@ -89,6 +90,16 @@ def test_tensorboard_gets_scalars_and_the_table_as_text(tmp_path):
     assert "steps 2-3: " in text.splitlines()[0]
     assert "| rank | stage | step | wall_ms |" in text
     assert str(tmp_path / "perf" / "run" / "train-000002-000003") in text
+
+
+def test_of_several_ranks_the_first_one_logs(tmp_path, monkeypatch):
+    """A logger of one's own may log whatever any rank says."""
+    heard = []
+    monkeypatch.setattr(CSVLogger, "log_metrics", lambda _, metrics, step=None: heard.extend(metrics))
+    for is_first in (False, True):
+        monkeypatch.setattr(Trainer, "is_global_zero", is_first)
+        fit(tmp_path, profiler(tmp_path, WINDOWS, run=str(is_first)), steps=10, logger=CSVLogger(tmp_path))
+        assert ("perf/train/wall_ms" in heard) == is_first
 
 
 def test_it_can_be_switched_off(tmp_path):
