@@ -83,8 +83,12 @@ class Copy:
             for python in (self.bin / "python", sys.executable)
         )
         shutil.copy(HERE / "entered.py", ours)
-        path = (self.tree, self.tree / "integrations", theirs, f"import site; site.addsitedir({str(theirs)!r})")
-        (ours / "copy.pth").write_text("".join(f"{line}\n" for line in path))
+        path = (self.tree, self.tree / "integrations", theirs)
+        (ours / "0.pth").write_text("".join(f"{line}\n" for line in path))
+        for more in theirs.glob("*.pth"):
+            # what leads to the tree itself is left out: a process without its working directory would import that
+            if not any(Path(line, "perfhooks").is_dir() for line in more.read_text().splitlines()):
+                shutil.copy(more, ours)
         self._scripts()
         (folder / "coverage.ini").write_text(COVERAGE.format(tree=self.tree, folder=folder))
         found = _output(self.bin / "python", "-I", "-c", "import perfhooks; print(perfhooks.__file__)")
