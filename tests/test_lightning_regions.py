@@ -72,6 +72,39 @@ def test_time_is_counted_for_the_part_that_takes_it(part, tmp_path):
         assert sum(found.values()) == pytest.approx(float(row["wall_ms"]))
 
 
+class Scheduled(Tiny):
+    """Its scheduler takes its time after every update."""
+
+    def configure_optimizers(self):
+        optimizer = super().configure_optimizers()
+        return [optimizer], [{"scheduler": torch.optim.lr_scheduler.LambdaLR(optimizer, slowly), "interval": "step"}]
+
+
+def slowly(_update):
+    time.sleep(0.03)
+    return 1.0
+
+
+def test_a_scheduler_is_part_of_the_update(tmp_path):
+    callback = profiler(tmp_path, WINDOW)
+    fit(tmp_path, callback, steps=5, module=Scheduled())
+    assert all(parts(row)["optimizer"] >= 30 for row in tables(callback, tmp_path)[FOLDER])
+
+
+class Saving(Tiny):
+    """Saves a checkpoint in its validation."""
+
+    def on_validation_epoch_end(self):
+        self.trainer.save_checkpoint(f"{self.trainer.default_root_dir}/best.ckpt")
+
+
+def test_a_checkpoint_that_is_saved_in_a_validation_is_a_checkpoint(tmp_path):
+    callback = profiler(tmp_path, WINDOW)
+    fit(tmp_path, callback, steps=6, val=1, module=Saving(), val_check_interval=3, num_sanity_val_steps=0)
+    (row,) = (found for found in map(parts, tables(callback, tmp_path)[FOLDER]) if found["validation"])
+    assert row["checkpoint"] > 0
+
+
 class Stream(torch.utils.data.IterableDataset):
     """Has no length, and takes its time before the first item of an epoch."""
 
