@@ -236,7 +236,7 @@ def data(made: Comparison) -> dict[str, Any]:
         "format": FORMAT,
         "a": _described(made.a),
         "b": _described(made.b),
-        "verdict": None if made.verdict is None else _answers(made.verdict),
+        "verdict": None if made.verdict is None else answers(made.verdict),
         "sentence": made.sentence,
         "differs": [each._asdict() for each in made.differs],
         "notes": [*made.doubts, *made.notes],
@@ -254,9 +254,10 @@ def data(made: Comparison) -> dict[str, Any]:
     }
 
 
-def _answers(found: Verdict) -> dict[str, Any]:
-    answers = {"typical": found.typical._asdict(), "mean": found.mean._asdict()}
-    return asdict(found) | answers | {"ratio": found.ratio, "low": found.low, "high": found.high}
+def answers(found: Verdict) -> dict[str, Any]:
+    """A verdict as plain JSON."""
+    ratios = {"typical": found.typical._asdict(), "mean": found.mean._asdict()}
+    return asdict(found) | ratios | {"ratio": found.ratio, "low": found.low, "high": found.high}
 
 
 def _described(side: Side) -> dict[str, Any]:

@@ -56,7 +56,8 @@ def verdict(found: Verdict | None, samples: tuple[int, int] | None = None) -> st
         return _by_sample(found, samples)
     change = f"{words.ms(found.decisive.b)} instead of {words.ms(found.decisive.a)}, {changed(found.ratio)}"
     step = "a step" if found.by == "mean" else "the typical step"
-    step = f"without its waits for a processor {step}" if found.clock == "processor" else step
+    if found.clock == "processor":
+        step = f"in processor time {step}" if found.is_in_turns else f"without its waits for a processor {step}"
     chance = "which the busy machine may have made" if found.is_withheld else "which may be chance"
     if found.outcome == "same":
         return f"The same, within {100 * found.tolerance:.3g}%: {step} takes {change}."
@@ -130,7 +131,7 @@ def certainty(found: Verdict) -> list[str]:
     else:
         width = SAME_CONFIDENCE if found.outcome == "same" else CONFIDENCE
         told = f"{100 * width:.0f}% interval {percent(found.low)} to {percent(found.high)} ({_of(found)})"
-    return [f"{told}; {_needed(found)}" if found.outcome == "undecided" else told]
+    return ["; ".join(filter(None, (told, _needed(found) if found.outcome == "undecided" else "")))]
 
 
 _WIDE: Final = 2.0
@@ -172,10 +173,14 @@ def _of(found: Verdict) -> str:
 
 
 def _runs(found: Verdict) -> str:
+    if found.is_in_turns:
+        return f"{words.count(found.runs_a, 'pair')} of processes"
     return "one run a side" if found.runs_a == found.runs_b == 1 else f"{found.runs_a} and {found.runs_b} runs"
 
 
 def _needed(found: Verdict) -> str:
+    if found.is_in_turns:  # which run until it is decided, or until there are no more
+        return f"{words.count(found.more_runs, 'more pair')} would decide" if found.more_runs else ""
     options = []
     if found.more_steps is not None:
         options.append(f"{found.more_steps} more steps in each run")

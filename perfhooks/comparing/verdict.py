@@ -120,6 +120,11 @@ class Verdict:
         return self.mean if self.by == "mean" else self.typical
 
     @property
+    def is_in_turns(self) -> bool:
+        """Whether it is about pairs of processes, of which no single steps are known."""
+        return self.is_paired and not self.steps_a
+
+    @property
     def is_busy(self) -> bool:
         """Whether steps waited for processors so long that the clock says nothing."""
         return self.clock == "processor" or self.is_withheld
@@ -299,10 +304,10 @@ class _Difference:
     """Between the logarithms of two times, and what leaves it open."""
 
     logs: tuple[float, float]
-    process: _Variance
-    """The variance of one process."""
+    squares: float
+    """By how much processes of a side differ, beyond what their steps tell: a sum of squares."""
     measured: int
-    """Degrees of freedom that the runs have to tell it."""
+    """And its degrees of freedom."""
     counts: tuple[int, ...]
     """The runs of each side; of pairs, how many there are."""
     below: tuple[_Variance, ...] = ()
@@ -320,9 +325,9 @@ class _Difference:
         by_steps = sum(float(np.mean([(run.below**2 + run.above**2) / 2 for run in side])) for side in sides) / 2
         return cls(
             logs=(float(logs[0].mean()), float(logs[1].mean())),
-            process=_joined(squares - freedom * by_steps, freedom, assumed),
-            assumed=assumed,
+            squares=max(squares - freedom * by_steps, 0.0),
             measured=freedom,
+            assumed=assumed,
             counts=(len(a), len(b)),
             below=(*_parts(b, "below"), *_parts(a, "above")),
             above=(*_parts(b, "above"), *_parts(a, "below")),
@@ -333,9 +338,18 @@ class _Difference:
         logs = np.log(np.array(pairs, np.float64))
         differences = logs[:, 1] - logs[:, 0]
         # a pair differs by what two processes do
-        process = _joined(float(((differences - differences.mean()) ** 2).sum()) / 2, len(pairs) - 1)
+        squares = float(((differences - differences.mean()) ** 2).sum()) / 2
         middle = logs.mean(axis=0)
-        return cls((float(middle[0]), float(middle[1])), process, len(pairs) - 1, (len(pairs), len(pairs)))
+        return cls((float(middle[0]), float(middle[1])), squares, len(pairs) - 1, (len(pairs), len(pairs)))
+
+    @property
+    def process(self) -> _Variance:
+        """The variance of one process: what is assumed, joined with what was seen."""
+        freedom = PROCESS_FREEDOM + self.measured
+        joined = (PROCESS_FREEDOM * self.assumed**2 + self.squares) / freedom
+        # where processes differ by more than was assumed, they are believed: of equal pairs that differ by 5% two in a
+        # hundred were told apart otherwise, and one is now; 5% are found as often where they differ by 0.5%
+        return _Variance(max(joined, self.squares / self.measured if self.measured else 0.0), freedom)
 
     @property
     def centre(self) -> float:
@@ -376,23 +390,17 @@ class _Difference:
         tail = (_TAIL if abs(self.centre) > edge else _SAME_TAIL) / looks
         return max(self._reach(tail, parts, _POWER) for parts in (self.below, self.above)) <= distance
 
-    def _expected(self, more: int) -> _Variance:
-        """What will be known of processes with so many degrees of freedom more."""
-        now, assumed = self.process, self.assumed
-        seen = (now.variance * now.freedom - PROCESS_FREEDOM * assumed**2) / self.measured if self.measured else 0.0
-        if not self.measured:
-            seen = (assumed * _QUIET) ** 2
-        freedom = now.freedom + more
-        return _Variance((now.variance * now.freedom + more * seen) / freedom, freedom)
-
     def with_more_runs(self, more: int) -> _Difference:
         """What to expect with so many runs more a side, if they differ as those that there are."""
         grown = tuple(count + more for count in self.counts)
+        freedom = more * (2 if self.below else 1)
+        seen = self.squares / self.measured if self.measured else (self.assumed * _QUIET) ** 2
         # parts are those of B's runs, then those of A's
         shares = [count / (count + more) for count in reversed(self.counts) for _ in range(count)]
         return replace(
             self,
-            process=self._expected(more * (2 if self.below else 1)),
+            squares=self.squares + freedom * seen,
+            measured=self.measured + freedom,
             counts=grown,
             below=_shared(self.below, shares),
             above=_shared(self.above, shares),
@@ -402,12 +410,6 @@ class _Difference:
         """What to expect of runs that are so many times as long."""
         shares = [1 / times] * len(self.below)
         return replace(self, below=_shared(self.below, shares), above=_shared(self.above, shares))
-
-
-def _joined(squares: float, freedom: int, assumed: float = PROCESS_SD) -> _Variance:
-    """What processes are assumed to differ by, joined with what they were seen to."""
-    total = PROCESS_FREEDOM + freedom
-    return _Variance((PROCESS_FREEDOM * assumed**2 + max(squares, 0.0)) / total, total)
 
 
 def _parts(side: Sequence[Estimate], end: Literal["below", "above"]) -> Iterator[_Variance]:

@@ -72,7 +72,7 @@ def outcome(
         raise typer.Exit(INTERRUPTED)
     if made.failed is not None:
         raise typer.Exit(FAILED)
-    return "undecided" if made.judgement is None else made.judgement.outcome
+    return "undecided" if made.judgement is None else made.judgement.verdict.outcome
 
 
 def _command(name: str, revision: str | None, text: str, stack: ExitStack) -> Command:

@@ -67,7 +67,7 @@ class Alternation:
     @property
     def _is_decided(self) -> bool:
         seen = self.judgement
-        return seen is not None and seen.is_decided
+        return seen is not None and seen.verdict.outcome != "undecided"
 
     def run(self) -> None:
         """Have pairs take turns until it is decided.
@@ -148,7 +148,7 @@ class Alternation:
 
     def _said(self, now: str) -> str:
         seen, far = self.judgement, f"pair {len(self.pairs) + 1} of {FEWEST_PAIRS} to {MOST_PAIRS}, {now}"
-        return f"{far} " if seen is None else f"{far}; so far B {percent(seen.decided_by.ratio)} "
+        return f"{far} " if seen is None else f"{far}; so far B {percent(seen.verdict.ratio)} "
 
 
 def _have_begun(programs: Sequence[Program]) -> bool:
