@@ -170,7 +170,8 @@ class Watch:
 
     def _write_waits(self) -> None:
         run, rows = self._loop.run, self._processor.rows
-        if run is None or not rows:
+        # the timeline makes the folder, and says it where that fails
+        if run is None or not rows or not run.folder.is_dir():
             return
         self._processor.rows = []
         with self._writing("writing what steps waited for processors"):
