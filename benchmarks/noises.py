@@ -1,6 +1,6 @@
 """How often equal trainings are told apart, and different ones not, under each noise that trainings have.
 
-``python benchmarks/noises.py`` simulates 22 noises, runs of several lengths and several runs a side, and prints, for
+``python benchmarks/noises.py`` simulates 25 noises, runs of several lengths and several runs a side, and prints, for
 each, the share of pairs of equal trainings that are called slower or faster, which is to be 1% at most, and that of
 pairs that are rightly told apart where B takes 5% or 12% longer, or every fifth of its steps 2.5 times as long.
 """
@@ -102,6 +102,7 @@ NOISES: dict[str, tuple[Noise, ...]] = {
     "correlated, 0.99": (correlated(0.99, 0.04), by_process(0.003)),
     "drift, 2%": (drifting(0.02), *QUIET),
     "drift, 5%": (drifting(0.05), *QUIET),
+    "drift, 10%": (drifting(0.1), *QUIET),
     "two kinds of steps, half and half": (two_kinds(0.5, 1.4), *QUIET),
     "two kinds, one in ten": (two_kinds(0.1, 2.0), *QUIET),
     "garbage collection": (every(70, 2.0), *QUIET),
@@ -112,6 +113,7 @@ NOISES: dict[str, tuple[Noise, ...]] = {
     "epochs of 50": (every(50, 2.5), *QUIET),
     "neighbours, short": (stretches(0.2, 10, 1.5), *QUIET),
     "neighbours, long": (stretches(0.2, 30, 1.5), *QUIET),
+    "neighbours, for half of a short run": (stretches(0.2, 100, 1.5), *QUIET),
     "half of a run slow": (half_slow(1.2), *QUIET),
     "one run in 100 wholly slow": (wholly_slow(0.01, 1.3), *QUIET),
     "lengths of sequences": (independent(0.4), by_process(0.003)),

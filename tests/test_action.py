@@ -37,6 +37,13 @@ json.dump(comments, open(path, "w"))
 """
 
 
+def test_the_documentation_gives_the_action_what_it_takes():
+    (told,) = re.findall(r"^```yaml\n(.*?)^```$", (ROOT / "docs/compare.md").read_text(), re.MULTILINE | re.DOTALL)
+    (ours,) = [step for step in yaml.safe_load(told)["steps"] if "perfhooks@" in step.get("uses", "")]
+    needed = {name for name, given in ACTION["inputs"].items() if given.get("required")}
+    assert needed <= set(ours["with"]) <= set(ACTION["inputs"])
+
+
 def filled(text, known):
     """An expression of the runner with what it stands for."""
     return re.sub(r"\$\{\{ (.+?) \}\}", lambda found: known[found[1]], text)

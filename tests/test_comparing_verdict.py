@@ -282,12 +282,18 @@ def test_as_many_runs_as_are_advised_decide_in_most_cases_and_half_as_many_more_
 
 
 def test_nobody_is_told_to_record_a_hundred_runs_or_a_thousand_times_the_steps():
-    """Where the difference is as large as what is tolerated, nothing decides."""
-    found = open_question(1.02, 0.02)
+    """Where nothing in reach decides, nothing is advised."""
+    found = open_question(1.025, 0.5)
     assert (found.outcome, found.more_steps, found.more_runs) == ("undecided", None, None)
     found = open_question(1.05, 0.05)
     assert found.more_steps
     assert found.more_runs
+
+
+@pytest.mark.parametrize(("error", "outcome"), [(0.055, "same"), (0.085, "undecided")])
+def test_what_lies_within_one_and_a_half_times_the_tolerance_is_the_same(error, outcome):
+    """The interval of 90% ends at 2.4% and 3.6%."""
+    assert open_question(1.0, error).outcome == outcome
 
 
 @pytest.mark.parametrize(("ratio", "outcome"), [(1.017, "same"), (1.023, "slower"), (1 / 1.023, "faster")])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from perfhooks import words
 from perfhooks.comparing.facts import GIVEN
 from perfhooks.comparing.reason import ELSEWHERE
-from perfhooks.comparing.verdict import SAME_CONFIDENCE
+from perfhooks.comparing.verdict import SAME_CONFIDENCE, SAME_MARGIN
 from perfhooks.statistics import CONFIDENCE
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def verdict(found: Verdict | None, samples: tuple[int, int] | None = None) -> st
         step = f"in processor time {step}" if found.is_in_turns else f"without its waits for a processor {step}"
     chance = "which the busy machine may have made" if found.is_withheld else "which may be chance"
     if found.outcome == "same":
-        return f"The same, within {100 * found.tolerance:.3g}%: {step} takes {change}."
+        return f"The same, within {100 * SAME_MARGIN * found.tolerance:.3g}%: {step} takes {change}."
     if found.outcome == "undecided":
         return f"Not decided: {step} takes {change}, {chance}."
     return f"{found.outcome.capitalize()}: {step} takes {change}."

@@ -39,8 +39,11 @@ by 7%, those by the clock by 28%."""
 PARALLEL_BUSY_SD: Final = 0.1
 """The same where other threads of the process compute too: one that has a processor spins for one that has none. Of 13
 runs of two threads that waited for 73 to 92%, the means without the waits differed by 63%."""
+SAME_MARGIN: Final = 1.5
+"""What is the same lies within so many times the tolerance. Of equal quiet runs of 1,000 steps, two a side, that can be
+told of all pairs; that they lie within the tolerance itself, of three in four."""
 SAME_CONFIDENCE: Final = 0.9
-"""How wide the interval is that must lie within the tolerance: then it is wrong in one of twenty at most, each way."""
+"""How wide the interval is that must lie within that margin: then it is wrong in one of twenty at most, each way."""
 OFTEN: Final = 0.02
 """From this share of the steps on, of either side, far ones belong to the throughput: something that happens more
 than once in 50 steps is no evaluation or checkpoint. Those are compared by how often they come."""
@@ -159,9 +162,9 @@ def verdict(a: Sequence[Level], b: Sequence[Level], *, tolerance: float = TOLERA
 
     Returns:
         ``slower`` where the whole interval of the mean, or of the typical step, is above 1 + tolerance, ``faster``
-        where it is below 1 / (1 + tolerance), ``same`` where that of the mean is between and the typical step does not
-        differ, else ``undecided``; B against A is the mirror of A against B. The intervals are such that equal
-        trainings are told apart in one of 100 comparisons at most.
+        where it is below 1 / (1 + tolerance), ``same`` where that of the mean is within `SAME_MARGIN` times the
+        tolerance and the typical step does not differ, else ``undecided``; B against A is the mirror of A against B.
+        The intervals are such that equal trainings are told apart in one of 100 comparisons at most.
     """
     runs = [*a, *b]
     is_far_counted = max(_far(a), _far(b)) >= OFTEN
@@ -284,6 +287,11 @@ def in_turn(a: ArrayLike, b: ArrayLike, *, tolerance: float = TOLERANCE) -> Rati
     return Ratio(_outcome(low, high, math.log1p(tolerance)), ratio.value, math.exp(low), math.exp(high), *times)
 
 
+def _edges(tolerance: float) -> tuple[float, float]:
+    """The logarithms beyond which two differ, and within which they are the same."""
+    return math.log1p(tolerance), math.log1p(SAME_MARGIN * tolerance)
+
+
 def _outcome(low: float, high: float, edge: float) -> Outcome:
     if low > edge:
         return "slower"
@@ -375,20 +383,23 @@ class _Difference:
 
     def ratio(self, tolerance: float, looks: int) -> Ratio:
         """The answer to one question."""
-        edge = math.log1p(tolerance)
+        edge, margin = _edges(tolerance)
         ends = self.interval(_TAIL / looks)
         outcome = _outcome(*ends, edge)
         inner = self.interval(_SAME_TAIL / looks)
-        if outcome in ("same", "undecided") and _outcome(*inner, edge) == "same":
+        if outcome in ("same", "undecided") and _outcome(*inner, margin) == "same":
             outcome, ends = "same", inner
         times = (math.exp(each) for each in self.logs)
         return Ratio(outcome, math.exp(self.centre), math.exp(ends[0]), math.exp(ends[1]), *times)
 
-    def is_decided(self, edge: float, looks: int) -> bool:
+    def is_decided(self, tolerance: float, looks: int) -> bool:
         """Whether it will be, in most cases."""
-        distance = abs(abs(self.centre) - edge)
-        tail = (_TAIL if abs(self.centre) > edge else _SAME_TAIL) / looks
-        return max(self._reach(tail, parts, _POWER) for parts in (self.below, self.above)) <= distance
+        edge, margin = _edges(tolerance)
+        distances = ((_TAIL, abs(self.centre) - edge), (_SAME_TAIL, margin - abs(self.centre)))
+        sides = (self.below, self.above)
+        return any(
+            max(self._reach(tail / looks, parts, _POWER) for parts in sides) <= distance for tail, distance in distances
+        )
 
     def with_more_runs(self, more: int) -> _Difference:
         """What to expect with so many runs more a side, if they differ as those that there are."""
@@ -438,8 +449,8 @@ def _verdict(typical: _Difference, mean: _Difference, tolerance: float, looks: i
     )
     if found.outcome != "undecided":
         return found
-    edge = math.log1p(tolerance)
-    return replace(found, more_steps=_more_steps(mean, edge, found), more_runs=_more_runs(mean, edge, looks))
+    more = _more_steps(mean, tolerance, found), _more_runs(mean, tolerance, looks)
+    return replace(found, more_steps=more[0], more_runs=more[1])
 
 
 def _decisive(mean: Outcome, typical: Outcome) -> Question:
@@ -451,16 +462,16 @@ def _decisive(mean: Outcome, typical: Outcome) -> Question:
     return "mean"
 
 
-def _more_steps(mean: _Difference, edge: float, found: Verdict) -> int | None:
+def _more_steps(mean: _Difference, tolerance: float, found: Verdict) -> int | None:
     """How many more steps a run decide; None if no number does."""
     steps = max(math.ceil(found.steps_a / found.runs_a), math.ceil(found.steps_b / found.runs_b))
     longer = np.geomspace(1.1, _MOST_STEPS, 72)
-    place = bisect_left(longer, 1, key=lambda times: mean.with_more_steps(times).is_decided(edge, 1))
+    place = bisect_left(longer, 1, key=lambda times: mean.with_more_steps(times).is_decided(tolerance, 1))
     return math.ceil(steps * (longer[place] - 1)) if steps and place < len(longer) else None
 
 
-def _more_runs(mean: _Difference, edge: float, looks: int) -> int | None:
+def _more_runs(mean: _Difference, tolerance: float, looks: int) -> int | None:
     """How many more runs a side do; None if `MOST_RUNS` do not."""
     counts = range(1, MOST_RUNS + 1)
-    place = bisect_left(counts, 1, key=lambda more: mean.with_more_runs(more).is_decided(edge, looks))
+    place = bisect_left(counts, 1, key=lambda more: mean.with_more_runs(more).is_decided(tolerance, looks))
     return counts[place] if place < len(counts) else None

@@ -170,12 +170,12 @@ class Watch:
 
     def _write_waits(self) -> None:
         run, rows = self._loop.run, self._processor.rows
-        # the timeline makes the folder, and says it where that fails
-        if run is None or not rows or not run.folder.is_dir():
+        if run is None or not rows:
             return
-        self._processor.rows = []
         with self._writing("writing what steps waited for processors"):
-            steps.append_waits(run.folder / layout.processor(run.rank), self._loop.stage, rows)
+            if run.folder.is_dir():  # the timeline makes it, and says it where that fails
+                self._processor.rows = []
+                steps.append_waits(run.folder / layout.processor(run.rank), self._loop.stage, rows)
 
     def _say(self) -> None:
         waited = self._queueing.share(CountedThread(self._loop.thread, self._loop.native))

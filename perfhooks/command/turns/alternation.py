@@ -105,8 +105,9 @@ class Alternation:
             )
 
     def _start(self, command: Command, number: int) -> Program:
-        program = Program(command, self.folder, number)
-        self.programs.append(program)
+        with _uninterrupted():
+            program = Program(command, self.folder, number)
+            self.programs.append(program)
         return program
 
     def _count(self, programs: Sequence[Program]) -> bool:
@@ -178,6 +179,21 @@ def _steps_of_turn(program: Program) -> int:
         return 1
     last = program.blocks[-1]
     return max(1, min(round(BLOCK_S * 1e9 * last.steps / max(last.wall_ns, 1)), _GROWTH * last.steps))
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """What is asked by a signal meanwhile happens at the end: a program that has begun is known by then."""
+    asked: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda number, _: asked.append(number)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for each in asked:
+            signal.raise_signal(each)
 
 
 @contextlib.contextmanager
