@@ -488,6 +488,11 @@ def renumbered(events, by):
             lambda: taking(NCCL, 800, pieces=20, **reducing(MIB)),
             lambda: taking(NCCL, 800, pieces=20, **reducing(MIB - 4)),
         ),
+        (
+            "small-collectives",
+            lambda: taking(NCCL, 1100, pieces=20, stream=20),
+            lambda: taking(NCCL, 900, pieces=20, stream=20),
+        ),
         ("host-bound", lambda: launching(100, 22), lambda: launching(100, 25)),
         ("host-bound", lambda: launching(49, 40), lambda: launching(51, 40)),
     ],

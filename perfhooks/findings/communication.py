@@ -23,6 +23,8 @@ EXPOSED: Final = 0.1
 """Of the step: the threshold of torch_tb_profiler's rule on communication."""
 SMALL_BYTES: Final = 1 << 20
 """Below a MiB, the time of a collective is its latency (see the tables of nccl-tests), whatever its size."""
+SHORT_MS: Final = 0.05
+"""Where a recording does not say how much a collective moved: in that time a network of 25 GB/s moves a MiB."""
 MANY_SMALL: Final = 20
 """In a step: DDP needs one for every 25 MiB of gradients."""
 DATA_PARALLEL: Final = 0.01
@@ -138,25 +140,30 @@ def _is_outside_backward(seen: Evidence) -> bool:
 def small_collectives(seen: Evidence) -> Iterator[Finding]:
     """Twenty or more collectives of less than a MiB in a step are exposed for 1% of it or more.
 
-    Source: `SMALL_BYTES`, `MANY_SMALL`, `evidence.NOTABLE`.
+    Where the recording says no bytes, short ones of a training count, unless they are those of layers that are split
+    over ranks: the next layer waits for each of these, so they cannot be joined.
+
+    Source: `SMALL_BYTES`, `SHORT_MS`, `MANY_SMALL`, `evidence.NOTABLE`.
 
     Measured: never; on such devices the advice is worth trying.
     """
-    table = seen.collectives.filter((pl.col("bytes") < SMALL_BYTES) & (pl.col("exposed_ms") > 0))
+    is_small, is_exposed = pl.col("bytes") < SMALL_BYTES, pl.col("exposed_ms") > 0
+    if seen.tables.steps["stage"].first() == stages.TRAIN and not _is_outside_backward(seen):
+        is_small |= pl.col("bytes").is_null() & (pl.col("duration_ms") < SHORT_MS)
+    table = seen.collectives.filter(is_small & is_exposed)
     exposed = float(table["exposed_ms"].sum() or 0.0) / max(seen.count, 1)
     gain = min(exposed * (1 - 1 / max(table.height / max(seen.count, 1), 1)), seen.device_limit_ms)
     if table.height < MANY_SMALL * seen.count or not seen.is_worth(gain):
         return
     kinds = [(name or "?", time / seen.count) for name, time in table.select("operation", "exposed_ms").iter_rows()]
+    sums = table.select("bytes", "duration_ms").sum().row(0)
+    each = words.ms(sums[1] / table.height) if table["bytes"].null_count() else words.size(sums[0] / table.height)
     yield from seen.finding(
         "small-collectives",
         gain,
-        title=f"{seen.often(table)} collectives of less than a MiB take {words.ms(exposed)} of a {seen.unit}.",
+        title=f"{seen.often(table)} small collectives take {words.ms(exposed)} of a {seen.unit}.",
         estimate="All but one n-th of their exposed time: joined into one, they have one latency instead of n.",
-        evidence=[
-            f"{words.size(float(table['bytes'].sum()) / table.height)} each on average",
-            *most(kinds),
-        ],
+        evidence=[f"{each} each on average", *most(kinds)],
         advice=(
             "Each collective costs tens of microseconds however little it moves. Join tensors before they are sent, "
             "let DDP make larger buckets, and reduce metrics once every many steps instead of one by one in each."
