@@ -169,6 +169,7 @@ def test_a_revision_of_git_is_one_of_the_sides(compare, tmp_path):
     other = compare("--run", "train.py", "--", "--run-at", "HEAD", "train.py")
     assert "Slower: " in other.output
     assert "nowhere" in refused(compare("--run-at", "nowhere", "train.py", "--", "train.py"))
+    assert "elsewhere" in refused(compare("--run-at=elsewhere", "train.py", "--", "train.py"))
 
 
 def git(*words):

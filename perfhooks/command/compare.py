@@ -49,7 +49,8 @@ class CLASS(TyperCommand):
 
 def _with_revisions(args: Sequence[str]) -> list[str]:
     """Arguments in which ``--run-at REV CMD`` is a ``--run``, so that the commands of both are in their order."""
-    given, words = list(args), list[str]()
+    given = [part for each in args for part in (each.split("=", 1) if each.startswith(f"{_AT}=") else [each])]
+    words = list[str]()
     while given:
         word = given.pop(0)
         if word == _AT and len(given) > 1:
