@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from perfhooks import words
+from perfhooks.loading.making import Making  # noqa: TC001 -- msgspec reads the annotation of a dataclass, too
 
 BUSY: Final = 0.05
 """From this share of its time on, that the thread which steps waited for a processor is said: on a machine with nothing
@@ -95,6 +96,8 @@ class Circumstances:
     or since the process began."""
     loader: Loader | None = None
     """The DataLoader that most of the steps were fed by."""
+    making: tuple[Making, ...] = ()
+    """What each of its workers did up to the end of the window, since it was last told; none where nobody saw them."""
     framework: str = ""
     """Whose face recorded it, as its messages call it: ``the Trainer``; empty for a loop of the user's own."""
     power: PowerLimit | None = None
