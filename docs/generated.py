@@ -127,9 +127,10 @@ _SOURCE = re.compile(r"^Source:((,| and)? `[\w.]+`)*[.;]? ?(the (?=time |kernels
 
 _ADVICE = {
     "waiting-for-data": (
-        "Let worker processes make the batches (`num_workers`) where processors are to spare; elsewhere make a sample "
-        "cheaper, or make a whole batch at once. The page says which of them, from how long a batch takes and how many "
-        "processors there are."
+        "Give the loader as many worker processes as keep up (`num_workers`), as far as processors and memory are free "
+        "for them; where slow batches are what a step waits for, have each make more ahead (`prefetch_factor`); where "
+        "it is the disk, read less; where it is the hand-over, hand over less. The page says which of them, by a plan "
+        "that is made of what the workers did."
     ),
     "host-bound": (
         "Make fewer and larger launches: `torch.compile`, in mode `reduce-overhead` where shapes stay the same, a "

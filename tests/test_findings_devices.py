@@ -588,13 +588,13 @@ def test_idle_time_that_no_launch_explains_is_not_blamed_on_the_host(tmp_path):
     assert found_in(tmp_path, made_of(plant)) == []
 
 
-def test_waiting_for_workers_asks_for_more_of_them_and_for_pinned_memory(tmp_path):
-    loader = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+def test_waiting_for_batches_that_the_training_makes_asks_for_workers_and_for_pinned_memory(tmp_path):
+    loader = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
     events = steps(lambda made, at: made.events.append(annotation(loader, at, at + 6 * MS)), begin=6100 * US)
     (finding,) = found_in(tmp_path, events)
     assert finding.rule == "waiting-for-data"
-    assert finding.concerns_ms == pytest.approx(6.0, rel=0.05)
-    assert "prefetch_factor" in finding.code
+    assert finding.gain_ms == pytest.approx(6.0, rel=0.05)
+    assert "num_workers=2" in finding.code
     assert "pin_memory=True" in finding.code
 
 

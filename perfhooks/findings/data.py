@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from perfhooks import labels, words
 from perfhooks.findings import faces
 from perfhooks.findings.evidence import most
+from perfhooks.loading.plan import BatchCost, LoaderPlan, Needs
 from perfhooks.run.circumstances import Loader
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import ranges
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from perfhooks.findings.evidence import Evidence
     from perfhooks.findings.finding import Finding
     from perfhooks.trace.model import Ints
+    from perfhooks.trace.nesting.intervals import Intervals
 
 WAITING: Final = 0.05
 """Of the step: the threshold of torch_tb_profiler's first rule."""
@@ -37,17 +40,47 @@ _CHEAPER: Final = (
     "data that fits in memory as one tensor."
 )
 _HANDED_OVER: Final = (
-    "A step waits {} for a batch from a worker process, which is about what it costs to hand one over: more workers do "
-    "not change that. Hand over less: few large tensors instead of many small objects, smaller types such as uint8 for "
-    "images. If a batch is made in less time than that, {}=0 is faster."
+    "A step waits {} for batches that worker processes have made: to hand them over takes about that, and more workers "
+    "do not change it. Hand over less: few large tensors instead of many small objects, smaller types such as uint8 "
+    "for images. If a batch is made in less time than that, {}=0 is faster."
 )
+_NEARER: Final = (
+    "Read less, or from nearer: few large files instead of many small ones, a copy on a disk of this machine, what is "
+    "read again kept in memory."
+)
+_UNSEEN: Final = "The workers do not keep up, or what they hand over takes its time: which of them was not seen here. "
 _AT_ONCE: Final = """\
 order = torch.randperm(len(images))
 for chosen in order.split(batch_size):
     batch = images[chosen]   # one operator, instead of one sample at a time"""
 
-_AHEAD: Final = 4
-"""Batches that each worker makes ahead; torch's own 2 are used up by one that takes long."""
+
+class _Wait(NamedTuple):
+    """The wait for data of a step that nobody records, as far as the run knows one; in milliseconds."""
+
+    exposed: float
+    """While no device works."""
+    whole: float
+    step: float
+    is_unrecorded: bool
+
+    @property
+    def share(self) -> float:
+        """Of the step, from 0 to 1."""
+        return self.exposed / self.step if self.step else 0.0
+
+    @property
+    def rest(self) -> float:
+        """What a step takes without it."""
+        return self.step - self.exposed
+
+
+class _Advice(NamedTuple):
+    """What to do, the lines to write, and how much of the wait is left then; None where nobody can say."""
+
+    text: str
+    code: str
+    left: float | None = None
 
 
 def waiting_for_data(seen: Evidence) -> Iterator[Finding]:
@@ -59,42 +92,72 @@ def waiting_for_data(seen: Evidence) -> Iterator[Finding]:
 
     Measured: on the host, where a batch takes longer to make than to hand over (`HANDED_OVER_MS`) and there are
     processors to spare: batches of 64 samples of 0.2 ms of work came from two workers in 83 ms instead of 118, on a
-    busy machine with two cores. With a device the wait is the host's all the same. Elsewhere other advice is given,
-    which was not measured: it is worth trying.
+    busy machine with two cores. With a device the wait is the host's all the same. How many workers, and what they
+    give, says `perfhooks.loading.plan`, of what the workers did. Elsewhere other advice is given, which was not
+    measured: it is worth trying.
     """
     fetches = data_ranges(seen)
-    exposed = seen.idle_for(device_time.DATA) if seen.trace.is_device_traced else seen.spans(fetches)
-    waited, share, is_unrecorded = _waited(seen, seen.per_step(exposed), seen.per_step(seen.spans(fetches)))
-    if share < WAITING:
+    waited = _waited(seen, fetches)
+    if waited.share < WAITING:
         return
-    single = len(seen.starting(ranges.LOADER_ALONE, Kind.ANNOTATION, Kind.OP)) > 0
-    workers = not single and len(seen.starting(ranges.LOADER_WITH_WORKERS, Kind.ANNOTATION, Kind.OP)) > 0
-    rest = waited / share - waited
-    advice, code, left = _advice(seen, waited, rest, single=single, workers=workers)
+    alone, workers = _is_alone(seen), _has_workers(seen)
+    plan = planned(seen)
+    advice, code, left = _advice(seen, waited, plan, alone=alone, workers=workers)
     slowest = seen.steps.sort("data_ms", descending=True, nulls_last=True).head(1)
     number = slowest["step"][0]
     evidence = [
-        *([_of_timeline(seen)] if is_unrecorded else []),
+        *([_of_timeline(seen)] if waited.is_unrecorded else []),
         f"data_ms is {words.ms(seen.mean('data_ms'))} of {words.ms(seen.mean('wall_ms'))}, the mean of {seen.numbers}",
         *([f"the longest wait is {words.ms(slowest['data_ms'][0])}, in step {number}"] if number is not None else []),
-        *(["the batches are made in the process that waits for them"] if single else []),
-        *(["the batches come from worker processes, which are too slow or too few"] if workers else []),
+        *(["the batches are made in the process that waits for them"] if alone else []),
+        *(["the batches come from worker processes"] if workers else []),
+        *([f"a batch takes a worker {plan.cost}"] if plan is not None and seen.told.making else []),
         *_loader(seen),
     ]
     functions = most(seen.own_time_in(seen.spans(fetches), whole=True))
     evidence += functions or seen.by_line(seen.outermost(fetches))
     yield from seen.finding(
         "waiting-for-data",
-        waited - (left or 0.0),
+        waited.exposed - (left or 0.0),
         is_measured=left is not None,
-        title=f"The {seen.unit} waits {words.ms(waited)} for data, {words.share(share)} of its time.",
+        title=f"The {seen.unit} waits {words.ms(waited.exposed)} for data, {words.share(waited.share)} of its time.",
         estimate=_estimate(left),
         evidence=evidence,
         advice=advice,
         code=code,
-        of=None if is_unrecorded else exposed,
+        of=None if waited.is_unrecorded else _exposed(seen, fetches),
         is_wait=True,
     )
+
+
+def planned(seen: Evidence) -> LoaderPlan | None:
+    """How many workers would keep up with the steps of a window; None where nobody saw what a batch costs.
+
+    Where the training makes its batches itself, that is how long it waits for one, all of it taken for computing.
+    """
+    fetches, told = data_ranges(seen), seen.told
+    waited = _waited(seen, fetches)
+    if waited.rest <= 0 or waited.whole <= 0:
+        return None
+    own = (waited.step - waited.whole) * (1 if seen.trace.is_device_traced else told.threads or 1)
+    batches = max(round(len(seen.outermost(_fetches_of_torch(seen))) / max(seen.count, 1)), 1)
+    loader = told.loader or Loader()
+    needs = Needs(
+        rest_s=waited.rest / 1e3,
+        waited_s=waited.exposed / 1e3,
+        batches=batches,
+        processors=told.processors,
+        own_s=own / 1e3,
+        memory_bytes=None if told.memory_bytes is None else told.memory_bytes // told.ranks,
+        ahead=loader.prefetch_factor or 2,
+    )
+    if told.making:
+        return LoaderPlan.of(told.making, needs)
+    if _has_workers(seen):
+        return None
+    if told.is_busy:  # there are no processors but the one that it has
+        needs = replace(needs, processors=(own + waited.whole) / waited.step)
+    return LoaderPlan.made(BatchCost(processor_s=waited.whole / batches / 1e3), needs)
 
 
 def _estimate(left: float | None) -> str:
@@ -102,27 +165,33 @@ def _estimate(left: float | None) -> str:
     if left is None:
         return "Worth trying: how much of the wait this saves depends on what makes the batches."
     if left:
-        return (
-            f"The wait, less what a device did meanwhile and less {words.ms(left)}, which stay: for more workers no "
-            "processors are free."
-        )
+        return f"The wait, less what a device did meanwhile and less {words.ms(left)}, which stay by the plan."
     return "The whole wait, less what a device did meanwhile: it vanishes if batches are ready when asked for."
 
 
-def _waited(seen: Evidence, exposed: float, whole: float) -> tuple[float, float, bool]:
-    """How long a step waits while no device works, which part of the step that is, and if it is one nobody recorded.
+def _exposed(seen: Evidence, fetches: Ints) -> Intervals:
+    """When the loop waits for data and no device works."""
+    return seen.idle_for(device_time.DATA) if seen.trace.is_device_traced else seen.spans(fetches)
 
-    Args:
-        seen: The window.
-        exposed: How long a recorded step waits while no device works.
-        whole: How long it waits in all.
-    """
+
+def _waited(seen: Evidence, fetches: Ints) -> _Wait:
+    """How long a step waits; of one that nobody records, where the run's own clock knows it."""
+    exposed, whole = seen.per_step(_exposed(seen, fetches)), seen.per_step(seen.spans(fetches))
     unrecorded = seen.unrecorded_data_ms
     if unrecorded is not None and whole > 0:
-        waited = unrecorded * exposed / whole
-        return waited, waited / seen.unrecorded_ms, True
+        return _Wait(unrecorded * exposed / whole, unrecorded, seen.unrecorded_ms, is_unrecorded=True)
     waited = min(exposed, seen.mean("data_ms"), seen.host_limit_ms)
-    return waited, seen.share(waited), False
+    return _Wait(waited, max(seen.mean("data_ms"), waited), seen.step_ms, is_unrecorded=False)
+
+
+def _is_alone(seen: Evidence) -> bool:
+    """Whether batches are made in the training process."""
+    return len(seen.starting(ranges.LOADER_ALONE, Kind.ANNOTATION, Kind.OP)) > 0
+
+
+def _has_workers(seen: Evidence) -> bool:
+    """Whether they are made by workers."""
+    return not _is_alone(seen) and len(seen.starting(ranges.LOADER_WITH_WORKERS, Kind.ANNOTATION, Kind.OP)) > 0
 
 
 def _of_timeline(seen: Evidence) -> str:
@@ -132,106 +201,76 @@ def _of_timeline(seen: Evidence) -> str:
 
 def data_ranges(seen: Evidence) -> Ints:
     """The slices on the thread of the steps in which the loop asks for data."""
-    rows = intervals.distinct(
-        seen.starting(ranges.LOADER, Kind.ANNOTATION, Kind.OP),
-        seen.named(rf"^{labels.DATA}$", Kind.ANNOTATION),
-    )
+    rows = intervals.distinct(_fetches_of_torch(seen), seen.named(rf"^{labels.DATA}$", Kind.ANNOTATION))
     found: Ints = rows[seen.trace.thread[rows] == seen.thread]
     return found
 
 
-def _advice(
-    seen: Evidence, waited: float, rest: float, *, single: bool, workers: bool
-) -> tuple[str, str, float | None]:
-    """What to do, the lines to write, and how much of the wait is left then; None where that was not measured.
+def _fetches_of_torch(seen: Evidence) -> Ints:
+    return seen.starting(ranges.LOADER, Kind.ANNOTATION, Kind.OP)
+
+
+def _advice(seen: Evidence, waited: _Wait, plan: LoaderPlan | None, *, alone: bool, workers: bool) -> _Advice:
+    """What to do about a wait.
 
     Args:
         seen: The window.
-        waited: How long a step waits, in milliseconds.
-        rest: How long the rest of such a step takes.
-        single: Whether batches are made in the training process.
+        waited: How long a step waits.
+        plan: What would keep up, where that is known.
+        alone: Whether batches are made in the training process.
         workers: Whether they are made by workers.
     """
-    spare = seen.told.spare
-    if workers and waited < HANDED_OVER_MS:
-        return _HANDED_OVER.format(words.ms(waited), _setting(seen, "num_workers")), _AT_ONCE, None
+    short, setting = words.ms(waited.exposed), faces.setting("num_workers", seen.told.framework)
+    if workers and (waited.exposed < HANDED_OVER_MS if plan is None else plan.bound == "hand-over"):
+        return _Advice(_HANDED_OVER.format(short, setting), _AT_ONCE)
+    if alone and waited.exposed < HANDED_OVER_MS:
+        return _Advice(_CHEAPER.format(short, setting), _AT_ONCE)
+    if plan is None:
+        return _Advice(_UNSEEN + _CHEAPER_SAMPLES, _AT_ONCE)
+    return _of_plan(seen, plan, waited.rest, alone=alone, workers=workers)
+
+
+def _of_plan(seen: Evidence, plan: LoaderPlan, rest: float, *, alone: bool, workers: bool) -> _Advice:
+    """The same where the plan is known; ``rest`` is what a step takes without its wait, in milliseconds."""
+    said = f"{plan} {_room(seen)}"
+    if plan.ahead is not None:
+        text = f"{plan} Let each worker make more ahead: {words.count(plan.ahead, 'batch', 'batches')}."
+        return _Advice(text, _line(seen, prefetch_factor=plan.ahead))
+    code = _line(seen, num_workers=plan.advised)
+    cheaper = _NEARER if plan.bound == "waits" else _CHEAPER_SAMPLES
+    if not plan.is_of_more:
+        is_less = plan.advised < plan.needs.workers
+        less = f" {plan.advised} would give as much." if is_less else ""
+        return _Advice(f"{said}{less} {cheaper}", code if is_less else _AT_ONCE)
+    left = 1e3 * plan.outlook(plan.advised).step_s - rest
     if workers:
-        return (*_more_workers(seen, waited, rest), None)
-    if waited < HANDED_OVER_MS and single:
-        return _CHEAPER.format(words.ms(waited), _setting(seen, "num_workers")), _AT_ONCE, None
-    if spare == 0 and single:
-        return f"{_no_room(seen)} {_CHEAPER_SAMPLES}", _AT_ONCE, None
-    number = _workers(seen, waited, rest)
-    text = f"Let worker processes prepare the next batches while this one trains: {number} of them, because a batch "
-    text += f"takes {words.ms(waited)} of a {seen.unit}"
-    text += f" and {_room(seen)}. Keep them alive between epochs" if spare else ". Keep them alive between epochs"
-    settings = _settings(seen, num_workers=number)
-    has_pins = "pin_memory" in settings
-    text += (
-        ", and have them write into pinned memory so that the copy to the device need not wait." if has_pins else "."
+        return _Advice(f"The workers do not keep up. {said} {cheaper}", code, left)
+    text = (
+        f"Let worker processes prepare the next batches while this one trains. {said} Keep them alive between epochs"
+        f"{_pinned(seen)}."
     )
-    if not single:
+    if not alone:
         text += (
             " This is for a DataLoader without workers: whether there is one was not seen. If there is none, fetch the "
             "next batch in a thread before it is asked for."
         )
-    return text, _line(seen, settings), max(waited / number - rest, 0.0)
+    return _Advice(text, code, left)
 
 
-def _workers(seen: Evidence, busy: float, rest: float) -> int:
-    """As many as make batches as fast as the rest of the step uses them, and no more than there is room for.
-
-    Args:
-        seen: The window.
-        busy: How long one worker takes to make what a step uses, in milliseconds.
-        rest: How long a step takes without its wait.
-    """
-    needed = -(-busy // max(rest, 0.1 * busy))
-    return int(max(min(needed, 4 if seen.told.spare is None else seen.told.spare), 1))
+def _pinned(seen: Evidence) -> str:
+    """What is said of pinned memory, where batches go to a device and come from elsewhere."""
+    is_pinned = (seen.told.loader or Loader()).pin_memory or not seen.trace.is_device_traced
+    return "" if is_pinned else ", and have them write into pinned memory so that the copy to the device need not wait"
 
 
-def _more_workers(seen: Evidence, waited: float, rest: float) -> tuple[str, str]:
-    """The same where there are workers already."""
-    spare, loader = seen.told.spare, seen.told.loader or Loader()
-    there = loader.num_workers
-    ahead = {} if (loader.prefetch_factor or 0) >= _AHEAD else {"prefetch_factor": _AHEAD}
-    if there is None and spare != 0:
-        text = (
-            "The workers do not keep up. How many there are was not seen: give the loader more"
-            + (
-                f", as long as it has less than {spare} ({_room(seen)})"
-                if spare
-                else ", as far as there are processors"
-            )
-            + ", and let each prepare more batches ahead. "
-        )
-        return text + _CHEAPER_SAMPLES, _line(seen, _settings(seen, num_workers=spare or ..., **ahead))
-    # the loop takes a batch as soon as there is one, so each of them makes one in so many steps
-    wanted = 0 if there is None else _workers(seen, there * (waited + rest), rest)
-    text = "The workers do" if there is None else words.count(there, "worker does", "workers do")
-    if there is not None and wanted > there:
-        text += f" not keep up. Give the loader {wanted} ({_room(seen)}), and let each prepare more batches ahead. "
-        return text + _CHEAPER_SAMPLES, _line(seen, _settings(seen, num_workers=wanted, **ahead))
-    text += f" not keep up, and more of them would only take turns: {_room(seen)}. "
-    return text + _CHEAPER_SAMPLES, _AT_ONCE
-
-
-def _settings(seen: Evidence, **settings: object) -> dict[str, object]:
+def _line(seen: Evidence, **settings: object) -> str:
     """Some settings of a loader, and those that go with workers, as far as it does not have them."""
     loader = seen.told.loader or Loader()
     if not loader.persistent_workers:
         settings["persistent_workers"] = True
-    if seen.trace.is_device_traced and not loader.pin_memory:
+    if _pinned(seen):
         settings["pin_memory"] = True
-    return settings
-
-
-def _line(seen: Evidence, settings: dict[str, object]) -> str:
     return faces.loader(settings, seen.told.framework)
-
-
-def _setting(seen: Evidence, name: str) -> str:
-    return faces.setting(name, seen.told.framework)
 
 
 def _loader(seen: Evidence) -> list[str]:
@@ -248,12 +287,10 @@ def _loader(seen: Evidence) -> list[str]:
 
 
 def _room(seen: Evidence) -> str:
-    of_ranks = f" for {seen.told.ranks} ranks" if seen.told.ranks > 1 else ""
-    others = ", and others want them too" if seen.told.is_busy else ""
-    return (
-        f"there are {seen.told.cores} processors{of_ranks}, of which operators use {seen.told.threads} a rank{others}"
-    )
-
-
-def _no_room(seen: Evidence) -> str:
-    return f"No processor is to spare for workers: {_room(seen)}."
+    """What there is for workers to compute with."""
+    told = seen.told
+    if told.cores is None:
+        return "How many processors there are was not seen."
+    of_ranks = f" for {told.ranks} ranks" if told.ranks > 1 else ""
+    others = ", and others want them too" if told.is_busy else ""
+    return f"There are {words.count(told.cores, 'processor')}{of_ranks}{others}."

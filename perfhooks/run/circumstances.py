@@ -91,6 +91,8 @@ class Circumstances:
     """Whether torch may use oneDNN, and has it."""
     cudnn: bool | None = None
     """The same of cuDNN."""
+    memory_bytes: int | None = None
+    """That is free, in its container as well."""
     queued: float | None = None
     """What share of its time the thread that steps waited for a processor, since the window before this one,
     or since the process began."""
@@ -119,7 +121,7 @@ class Circumstances:
                 settings["threads"] = torch.get_num_threads()
                 for name, backend in (("onednn", torch.backends.mkldnn), ("cudnn", torch.backends.cudnn)):
                     settings[name] = bool(backend.is_available() and backend.enabled)
-        return cls(cores=_cores(), ranks=_ranks(), **settings, **known)
+        return cls(cores=_cores(), ranks=_ranks(), memory_bytes=_free_memory(), **settings, **known)
 
     @property
     def is_busy(self) -> bool:
@@ -127,13 +129,9 @@ class Circumstances:
         return self.queued is not None and self.queued >= BUSY
 
     @property
-    def spare(self) -> int | None:
-        """Processors for each rank that its operators, and other programs, leave free."""
-        if self.is_busy:
-            return 0
-        if self.cores is None or self.threads is None:
-            return None
-        return max(self.cores // self.ranks - self.threads, 0)
+    def processors(self) -> float | None:
+        """Those for each rank and what belongs to it; None where that is not known."""
+        return None if self.cores is None else self.cores / self.ranks
 
 
 def processor(threads: int) -> str:
@@ -165,20 +163,46 @@ def _quota() -> float | None:
     ``cpu.cfs_quota_us`` of the first.
     """
     limits = []
-    with contextlib.suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-        own = _CGROUPS / next(line.removeprefix("0::/") for line in lines if line.startswith("0::/"))
-        for group in (own, *own.parents):
-            with contextlib.suppress(OSError, ValueError):
-                limits.append(_ratio((group / "cpu.max").read_text(encoding="utf-8")))
-            if group == _CGROUPS:
-                break
+    for group in _groups():
+        with contextlib.suppress(OSError, ValueError):
+            limits.append(_ratio((group / "cpu.max").read_text(encoding="utf-8")))
     with contextlib.suppress(OSError, ValueError):
         first = _CGROUPS / "cpu"
         limits.append(
             _ratio(" ".join((first / f"cpu.cfs_{each}_us").read_text("utf-8") for each in ("quota", "period")))
         )
     return min(limits, default=None)
+
+
+def _groups() -> list[Path]:
+    """The kernel's own group of this process and those around it, of the second version; none where there are none."""
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+        own = _CGROUPS / next(line.removeprefix("0::/") for line in lines if line.startswith("0::/"))
+        return [group for group in (own, *own.parents) if group == _CGROUPS or _CGROUPS in group.parents]
+    return []
+
+
+def _free_memory() -> int | None:
+    """The memory that this process may still take, in bytes; None where the system does not tell.
+
+    Source: ``MemAvailable`` of ``/proc/meminfo``; of each group ``memory.max`` less ``memory.current``, of which what
+    was read from files and is not in use, ``inactive_file``, is given back when it is needed.
+    """
+    free = []
+    with contextlib.suppress(OSError, KeyError, ValueError):
+        free.append(1024 * _listed(Path("/proc/meminfo"), "MemAvailable:"))
+    for group in _groups():
+        with contextlib.suppress(OSError, KeyError, ValueError):
+            most, now = (int((group / f"memory.{name}").read_text(encoding="utf-8")) for name in ("max", "current"))
+            free.append(max(most - now + _listed(group / "memory.stat", "inactive_file"), 0))
+    return min(free, default=None)
+
+
+def _listed(file: Path, name: str) -> int:
+    """The number that stands behind a name at the beginning of a line."""
+    rows = (line.split() for line in file.read_text(encoding="utf-8").splitlines())
+    return {row[0]: int(row[1]) for row in rows if len(row) > 1}[name]
 
 
 def _ratio(text: str) -> float:

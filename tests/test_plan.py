@@ -1,0 +1,101 @@
+"""How many workers keep up: the arithmetic, against what can be said without it."""
+
+import itertools
+import math
+import random
+
+import pytest
+
+from perfhooks.loading.making import Making
+from perfhooks.loading.plan import BatchCost, LoaderPlan, Needs
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5, 200])
+def test_workers_that_only_wait_or_have_a_processor_each_do_not_disturb_each_other(workers):
+    assert BatchCost(processor_s=1e-9, waits_s=0.02).rate(workers, 1) == pytest.approx(50 * workers, rel=0.01)
+    assert BatchCost(processor_s=0.02).rate(workers, workers) == pytest.approx(50 * workers)
+
+
+@pytest.mark.parametrize("workers", [2, 3, 64])
+def test_workers_that_compute_give_no_more_than_their_processors(workers):
+    assert BatchCost(processor_s=0.01, handed_over_s=0.01).rate(workers, 2) == pytest.approx(100)
+    assert BatchCost(processor_s=0.02).rate(workers, 1.5) <= 75 + 1e-9
+
+
+def test_workers_with_several_threads_use_up_processors_earlier():
+    """A batch of 40 ms of computing by four threads takes 10: one worker alone fills four processors."""
+    cost = BatchCost(processor_s=0.04, threads=4)
+    assert cost.alone_s == pytest.approx(0.01)
+    assert [cost.rate(1, 4), cost.rate(8, 4)] == pytest.approx([100, 100])
+
+
+def played(workers, processors, computes, waits, seconds=400.0):
+    """Batches a second of workers that share processors evenly, each going round for times that are drawn."""
+    draw = random.Random(3)
+    left = [draw.expovariate(1 / waits) for _ in range(workers)]
+    here, now, made = [False] * workers, 0.0, 0
+    while now < seconds:
+        speed = min(1.0, processors / max(sum(here), 1))
+        passed, first = min((left[each] / (speed if here[each] else 1.0), each) for each in range(workers))
+        left = [rest - passed * (speed if here[each] else 1.0) for each, rest in enumerate(left)]
+        now += passed
+        made += here[first]
+        here[first] = not here[first]
+        left[first] = draw.expovariate(1 / (computes if here[first] else waits))
+    return made / now
+
+
+@pytest.mark.parametrize(("workers", "processors", "waits"), [*itertools.product((1, 3, 6), (1, 2), (0.01, 0.05))])
+def test_the_rate_is_that_of_workers_who_take_turns_at_processors(workers, processors, waits):
+    rate = BatchCost(processor_s=0.02, waits_s=waits).rate(workers, processors)
+    assert rate == pytest.approx(played(workers, processors, 0.02, waits), rel=0.04)
+
+
+def test_a_step_takes_no_less_than_what_it_computes_itself_and_its_batches():
+    """Two processors, a step of 50 ms and batches of 50: both share them, and none waits for more than it needs."""
+    needs = Needs(rest_s=0.05, waited_s=0.05, processors=1, own_s=0.05)
+    assert needs.step_with(BatchCost(processor_s=0.05), 8) == pytest.approx(0.1, rel=0.01)
+    assert needs.step_with(BatchCost(processor_s=0.05), 0) == pytest.approx(0.1)
+    roomy = Needs(rest_s=0.05, waited_s=0.05, processors=2, own_s=0.05)
+    assert roomy.step_with(BatchCost(processor_s=0.05), 1) == pytest.approx(0.05)
+
+
+def made(workers, batch_s, processor_s, queued_s=0.0):
+    each = Making(
+        0, 1, 10, 10 * batch_s, 10 * batch_s, 10 * processor_s, 10 * batch_s**2, batch_s, 0, 0, None, queued_s
+    )
+    return [each] * workers
+
+
+def test_what_waited_for_a_processor_did_not_wait_for_a_disk():
+    known = BatchCost.of(made(4, 0.1, 0.04, 0.4), free=2)
+    assert (known.processor_s, known.waits_s) == (pytest.approx(0.04), pytest.approx(0.02))
+    assert BatchCost.of(made(2, 0.1, 0.04, None), free=2).waits_s == pytest.approx(0.06)
+    assert BatchCost.of(made(4, 0.1, 0.05, None), free=2).waits_s == 0, "it may have been processors all the time"
+    assert BatchCost.of([]) is None
+
+
+def test_workers_that_others_keep_from_processors_are_not_told_of_free_ones():
+    """Four workers that got one and a half processors of 16, and waited for more, would share them with any other."""
+    crowded = LoaderPlan.of(made(4, 0.1, 0.0375, 0.6), Needs(rest_s=0.01, waited_s=0.015, processors=16))
+    assert not crowded.is_of_more
+    alone = LoaderPlan.of(made(4, 0.1, 0.1), Needs(rest_s=0.01, waited_s=0.015, processors=16))
+    assert (alone.advised, alone.bound) == (10, "processors")
+
+
+def test_more_than_keep_up_are_never_advised():
+    draw = random.Random(0)
+    for _ in range(100):
+        cost = BatchCost(
+            processor_s=draw.uniform(0.001, 0.2), waits_s=draw.uniform(0, 0.2), handed_over_s=draw.uniform(0, 0.05)
+        )
+        needs = Needs(
+            rest_s=draw.uniform(0.005, 0.2), waited_s=draw.uniform(0, 0.3), processors=draw.randint(1, 16), own_s=0.005
+        )
+        plan = LoaderPlan.made(cost, needs)
+        assert 0 <= plan.advised <= plan.keep_up
+        assert plan.keep_up * needs.rest_s >= cost.alone_s / 1.03
+        rates = [each.gives for each in plan.outlooks]
+        assert rates == sorted(rates)
+        assert math.isclose(max(rates), plan.outlook(plan.keep_up).gives)
+        assert str(plan)
