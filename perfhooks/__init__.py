@@ -10,6 +10,7 @@ from perfhooks.version import __version__ as __version__
 if TYPE_CHECKING:
     from perfhooks import trace
     from perfhooks.errors import NothingRecordedError, OptionError, PerfhooksError, ScheduleError, TraceError
+    from perfhooks.finishing.share import share
     from perfhooks.handlers import (
         Artifact,
         CategoryTable,
@@ -64,12 +65,14 @@ __all__ = [
     "TraceError",
     "compare_calls",
     "on_trace_ready",
+    "share",
     "trace",
 ]
 
 _HOMES = {  # of all that are no handlers
     "run.capture": ("Capture",),
     "errors": ("NothingRecordedError", "OptionError", "PerfhooksError", "ScheduleError", "TraceError"),
+    "finishing.share": ("share",),
     "options": ("Options",),
     "schedule": ("Phase", "Schedule"),
     "recording.profiler": ("Profiler",),

@@ -76,5 +76,5 @@ def _save(base: Sequence[Path], runs: Sequence[Path]) -> str:
 
     if len(base) > 1 or base[0].is_dir():
         pytest.fail("assert_not_slower: --perfhooks-save writes one file; base is a run")
-    compare.save(runs, None, base[0])
+    compare.save(list(map(str, runs)), None, base[0])
     return f"{base[0]} was written, of {words.count(len(runs), 'run')}"

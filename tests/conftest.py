@@ -1,8 +1,10 @@
 """What all tests share: no profiler left running, reproducible property tests, traces to read."""
 
 import functools
+import importlib
 import os
 import signal
+import subprocess
 import sys
 import textwrap
 import threading
@@ -156,3 +158,24 @@ def nothing_compiled():
     forget()
     yield
     forget()
+
+
+@pytest.fixture
+def s3(monkeypatch):
+    """A bucket of a local server that answers like Amazon's."""
+    pytest.importorskip("s3fs")
+    pytest.importorskip("moto.server")
+    code = "from moto.server import main; main(['-H', '127.0.0.1', '-p', '0'])"  # a port that is free
+    server = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    address = next(line for line in server.stderr if "Running on" in line).split()[-1]
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    importlib.import_module("s3fs").S3FileSystem.clear_instance_cache()  # those of other tests ask their own server
+    yield "s3://bucket/runs"
+    server.kill()
+    server.communicate()

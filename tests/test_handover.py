@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -403,25 +402,6 @@ def test_a_remote_folder_that_is_not_there_is_made(tmp_path):
     assert [path.name for path in (tmp_path / "there" / "again" / "r").iterdir()] == ["run.json"]
 
 
-@pytest.fixture
-def s3(monkeypatch):
-    pytest.importorskip("s3fs")
-    pytest.importorskip("moto.server")
-    code = "from moto.server import main; main(['-H', '127.0.0.1', '-p', '0'])"  # a port that is free
-    server = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
-    address = next(line for line in server.stderr if "Running on" in line).split()[-1]
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "testing")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", address)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    yield "s3://bucket/runs"
-    server.kill()
-    server.communicate()
-
-
 @pytest.mark.filterwarnings("ignore")
 def test_out_may_be_an_s3_bucket(s3):
     """The worker process copies what it finished."""
@@ -435,6 +415,27 @@ def test_out_may_be_an_s3_bucket(s3):
     system.invalidate_cache()
     names = {name.removeprefix("bucket/runs/r/") for name in system.find("bucket/runs/r")}
     assert {"run.json", "rank0.timeline.csv", "train-000001-000001/rank0.steps.csv"} <= names
+
+
+def test_a_url_has_the_steps_after_the_last_window_when_the_training_has_ended(run_script, tmp_path):
+    url = f"file://{tmp_path}/there"
+    script = (
+        "import torch, perfhooks\n"
+        f"with perfhooks.Profiler(schedule='wait=1 warmup=0 active=1 repeat=1', out={url!r}, run='r') as prof:\n"
+        "    for step in prof.steps(range(400)):\n"
+        "        torch.ones(3) + 1\n"
+        "        if step == 2: assert prof.wait(100)\n"
+    )
+    done = run_script(script)
+    assert done.returncode == 0, done.stderr
+
+    def last():
+        return (tmp_path / "there" / "r" / "rank0.timeline.csv").read_text().splitlines()[-1].split(",")[1]
+
+    until = time.monotonic() + 100  # the worker outlives the training by what it has to do
+    while last() != "399":
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 def test_progress_is_shown_on_a_terminal_only(monkeypatch, capsys):

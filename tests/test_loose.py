@@ -89,7 +89,7 @@ def test_a_name_that_says_no_rank_has_none(tmp_path, name):
 def test_what_belongs_together_is_one_of_each_rank(tmp_path):
     for name in ("a-rank0.json", "a-rank1.json", "b-rank0.json", "b-rank1.json", "alone.json"):
         testing.write_trace(tmp_path / name, of_rank(0))
-    groups = [[each.path.name for each in group] for group in loose.windows(loose.traces(tmp_path))]
+    groups = [[each.name for each in group] for group in loose.windows(loose.traces(tmp_path))]
     assert groups == [["a-rank0.json", "a-rank1.json"], ["b-rank0.json", "b-rank1.json"], ["alone.json"]]
 
 

@@ -292,6 +292,7 @@ CHANGES_OTHERWISE = {
     "run/remote.py": "the user's own folder for temporary files, and what fsspec does elsewhere",
     "recording/window.py": "what Kineto left, by the path that was lent",
     "finishing/adoption.py": "a folder that only this process knows",
+    "command/actions/mirror.py": "the user's own folder for temporary files",
     "watching/counters.py": "the kernel's files, which it only reads",
     "ranks/clocks.py": "no file, but numbers in a table",
     **dict.fromkeys(("launching/farewell.py", "launching/site/sitecustomize.py"), "notes in a temporary folder"),
@@ -304,6 +305,7 @@ CHANGES_OTHERWISE = {
 PUBLISHES = {
     "the run's own folder": ("run/folder.py", "run/manifest.py", "recording/handover.py", "watching/watch.py",
                              "ranks/known.py", "report/__init__.py", "launching/startup.py", "trying/written.py"),
+    "the user's own folder for temporary files": ("command/actions/mirror.py",),
     "a path that the user named": ("ranks/merge.py", "handlers/tensorboard.py", "command/actions/output.py",
                                    "recording/window.py", "trying/own_calls.py"),
 }  # fmt: skip

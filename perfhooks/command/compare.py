@@ -153,7 +153,7 @@ def command(
     elif in_turns or steps is not None or seconds is not None:
         raise OptionError("--in-turns, --steps and --seconds are about commands: give them by --run 'A' -- 'B'")
     elif save is not None:
-        compare.save([Path(each) for each in targets or () if each != _BETWEEN], stage, save)
+        compare.save([each for each in targets or () if each != _BETWEEN], stage, save)
         return
     else:
         if shares and (fail_if_slower or fail_if_undecided):
@@ -181,7 +181,7 @@ def _commands(targets: Sequence[str], runs: Sequence[str]) -> list[tuple[str | N
     return [(revision or None, text) for revision, _, text in parts]
 
 
-def _sides(targets: Sequence[str]) -> list[list[Path]]:
+def _sides(targets: Sequence[str]) -> list[list[str]]:
     """The paths of both sides."""
     given = list(targets)
     if _BETWEEN in given:
@@ -195,4 +195,4 @@ def _sides(targets: Sequence[str]) -> list[list[Path]]:
             if _BETWEEN not in given
             else "compare takes runs on both sides of one --"
         )
-    return [[Path(each) for each in side] for side in sides]
+    return sides

@@ -41,10 +41,10 @@ def run(out: Path) -> tuple[str, Path]:
         The step table, and the run's page.
     """
     import torch
-    from torch import nn
 
     from perfhooks.recording.profiler import Profiler
 
+    nn = torch.nn
     model = nn.Sequential(
         nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(), nn.Flatten(),
         nn.Linear(32 * 32 * 32, 10),

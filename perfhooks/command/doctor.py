@@ -54,6 +54,10 @@ def command(
             "copies. Nothing else should run.",
         ),
     ] = False,
+    forget: Annotated[
+        bool,
+        typer.Option("--forget", help="Delete instead what was brought here of runs that are elsewhere."),
+    ] = False,
 ) -> None:
     """Try whether this installation can record what you want, here."""
     if peaks:
@@ -61,6 +65,11 @@ def command(
 
         for line in measure():
             typer.echo(line)
+        return
+    if forget:
+        from perfhooks.command.actions.mirror import forget as forget_all
+
+        typer.echo(f"{forget_all() / 1e6:.1f} MB of runs from elsewhere were deleted")
         return
     healthy = True
     for diagnosis in examine(out):

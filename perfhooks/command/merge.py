@@ -7,7 +7,6 @@ from typing import Annotated, Final
 
 import typer
 
-from perfhooks.command.targets import last_run
 from perfhooks.command.trace_options import MAX_UNPACKED
 
 EXAMPLES: Final = (
@@ -18,10 +17,10 @@ EXAMPLES: Final = (
 
 def command(
     target: Annotated[
-        Path | None,
+        str | None,
         typer.Argument(
-            help="The folder of a window, of a run (its latest window), or of traces; the last run below here if not "
-            "given.",
+            help="The folder of a window, of a run (its latest window), or of traces, or the URL of one; the last run "
+            "below here if not given.",
             show_default=False,
         ),
     ] = None,
@@ -41,5 +40,5 @@ def command(
     """
     from perfhooks.command.actions import merge
 
-    if not merge.merge(last_run() if target is None else target, out, ranks):
+    if not merge.merge(target, out, ranks):
         raise typer.Exit(1)

@@ -7,21 +7,25 @@ from typing import Annotated, Final
 
 import typer
 
-from perfhooks.command.targets import last_run
 from perfhooks.command.trace_options import COMMUNICATION, MAX_UNPACKED
-from perfhooks.errors import OptionError, PerfhooksError
-from perfhooks.run.layout import MANIFEST
+from perfhooks.errors import PerfhooksError
 
-EXAMPLES: Final = "Examples: `perfhooks report perf/latest --open`, `perfhooks report trace.json.gz -o page.html`"
+EXAMPLES: Final = """Examples:
+
+- `perfhooks report perf/latest --open`
+- `perfhooks report trace.json.gz -o page.html`
+- `perfhooks report s3://bucket/runs/r -o page.html`
+- `perfhooks report traces --on local`
+"""
 """What ``--help`` ends with."""
 
 
 def command(
     target: Annotated[
-        Path | None,
+        str | None,
         typer.Argument(
-            help="A run folder, such as perf/latest, any Kineto trace, or a folder of such traces; the last run below "
-            "here if not given.",
+            help="A run folder, such as perf/latest, any Kineto trace, or a folder of such traces, or the URL of one; "
+            "the last run below here if not given.",
             show_default=False,
         ),
     ] = None,
@@ -32,6 +36,16 @@ def command(
     ] = None,
     communication: Annotated[str | None, COMMUNICATION] = None,
     _max_unpacked_mb: Annotated[float | None, MAX_UNPACKED] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on",
+            metavar="ENGINE",
+            help="Where a folder's traces are read: local or local:8 (processes), dask://scheduler:8786, "
+            "ray://head:10001; else here, one after the other.",
+            show_default=False,
+        ),
+    ] = None,
     show_it: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     handler: Annotated[
         list[str] | None,
@@ -54,19 +68,8 @@ def command(
     """
     from perfhooks.command.actions import report
 
-    target = last_run() if target is None else target
     try:
-        is_run = (target / MANIFEST).exists()
-        if communication is not None and is_run:
-            raise OptionError(f"--communication is for traces; of the run {target} its training says it")
-        if out is not None and is_run:
-            raise OptionError(f"--out is for traces; the page of the run {target} lies in it")
-        if target.is_dir() and not is_run:
-            page, whole = report.of_folder(target, out, communication)
-        elif target.is_file():
-            page, whole = report.of_trace(target, out, communication)
-        else:
-            page, whole = report.of_run(target, handler or (), upload)
+        page, whole = report.of(target, out, communication=communication, handlers=handler or (), upload=upload, on=on)
     except OSError as error:  # a disk that is full, or cannot be written to
         raise PerfhooksError(f"{error.filename or target}: {error.strerror or error}") from error
     if page is not None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-
-from perfhooks.command.targets import last_run
 
 EXAMPLES: Final = """Examples:
 
@@ -18,9 +15,10 @@ EXAMPLES: Final = """Examples:
 
 def command(
     target: Annotated[
-        Path | None,
+        str | None,
         typer.Argument(
-            help="The folder of a run, such as perf/latest; the last run below here if not given.", show_default=False
+            help="The folder of a run, such as perf/latest, or its URL; the last run below here if not given.",
+            show_default=False,
         ),
     ] = None,
 ) -> None:
@@ -31,4 +29,4 @@ def command(
     """
     from perfhooks.command.actions import top
 
-    top.top(last_run() if target is None else target)
+    top.top(target)

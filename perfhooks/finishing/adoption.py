@@ -6,27 +6,24 @@ import contextlib
 import shutil
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
-import perfhooks.trace
-from perfhooks import handlers, labels
-from perfhooks.errors import PerfhooksError
-from perfhooks.report.headline import headline, summary
-from perfhooks.run import layout, loose
-from perfhooks.run.capture import Capture, Place
+from perfhooks import labels
+from perfhooks.errors import PerfhooksError, TraceError
+from perfhooks.finishing import engines
+from perfhooks.finishing.share import NoTraceError, TraceShare, share, unpacked
+from perfhooks.guard import cause_of
+from perfhooks.run import layout, loose, remote
+from perfhooks.run.capture import Place
+from perfhooks.run.loose import Loose
 from perfhooks.run.manifest import Manifest
 from perfhooks.run.publishing import OwnFolder
-from perfhooks.trace.names import stages
+from perfhooks.run.reading import read_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from perfhooks.run.loose import Loose
-    from perfhooks.trace import Trace
-
-_MADE: Final = ("steps", "collectives", "page")
-"""What is made of each trace: all that ranks are compared by, and the page."""
+    from collections.abc import Callable, Iterator
 
 
 @dataclass(frozen=True)
@@ -40,70 +37,88 @@ class Adopted:
 
 @contextlib.contextmanager
 def adopted(
-    folder: Path, *, communication: str | None = None, tell: Callable[[int, int], object] | None = None
+    folder: Path | str,
+    *,
+    communication: str | None = None,
+    on: str | None = None,
+    tell: Callable[[int, int], object] | None = None,
 ) -> Iterator[Adopted]:
     """A run folder made of the traces of a folder, which is gone afterwards; the traces stay where they are.
 
+    Each trace is reduced to its share by itself, so memory does not grow with their number.
+
     Args:
-        folder: any folder with traces, see `loose.traces`.
+        folder: any folder with traces, see `loose.candidates`, or the URL of one; files ``*.share`` are taken as what
+            `perfhooks.finishing.share.share` gave for a trace.
         communication: kernels that communicate, see `perfhooks.trace.read`.
+        on: where traces are reduced, see `engines.each`; None is this process.
         tell: is told how many traces are done, and of how many.
 
     Raises:
         PerfhooksError: there is no trace in it that can be read.
     """
-    groups = loose.windows(loose.traces(folder))
-    if not groups:
-        raise PerfhooksError(f"{folder} has no trace: {loose.lacking(folder)}")
+    # who reads elsewhere is in another folder
+    wanted = loose.candidates(folder.absolute() if on is not None and isinstance(folder, Path) else folder)
     with tempfile.TemporaryDirectory(prefix="perfhooks-") as scratch:
-        run = Path(scratch)
-        Manifest().write(run)
-        windows: dict[int, Path] = {}
-        digits = len(str(len(groups) - 1)) if len(groups) > 1 else 0
-        problems: list[str] = []
-        every = [(turn, each) for turn, group in enumerate(groups) for each in group]
-        for done, (turn, each) in enumerate(every):
+        kept, run = Path(scratch, "shares"), Path(scratch, "run")
+        kept.mkdir()
+        run.mkdir()
+        found: dict[Loose, Path] = {}
+        problems: dict[str, str] = {}
+        reduced = engines.each(on, partial(_reduced, communication=communication), wanted)
+        for done, (number, packed) in enumerate(reduced):
+            path = wanted[number]
             if tell is not None:
-                tell(done, len(every))
-            try:
-                trace = perfhooks.trace.read(each.path, communication=communication)
-            except PerfhooksError as error:
-                problems.append(str(error))
-                continue
-            capture = _capture(each, trace)
-            windows[turn] = windows.get(turn) or _window(run, f"{turn:0{digits}}" if digits else "", capture)
-            _add(Place(windows[turn], capture.rank), capture, trace, each.path)
-        if not windows:
-            raise PerfhooksError("; ".join(problems))
-        yield Adopted(run, tuple(problems))
+                tell(done, len(wanted))
+            problem: Exception | None = packed if isinstance(packed, Exception) else None
+            if isinstance(packed, bytes):
+                try:
+                    trace = Loose(path, unpacked(packed, path).rank)
+                    found[trace] = kept / str(number)
+                    found[trace].write_bytes(packed)
+                except PerfhooksError as error:
+                    problem = error
+            if problem is not None and not isinstance(problem, NoTraceError):
+                problems[path] = str(problem) if isinstance(problem, TraceError) else f"{path}: {cause_of(problem)}"
+        said = tuple(problems[path] for path in sorted(problems))
+        if not found:
+            raise PerfhooksError("; ".join(said) or f"{folder} has no trace: {loose.lacking(folder)}")
+        Manifest().write(run)
+        groups = loose.windows(sorted(found, key=lambda trace: trace.path))
+        digits = len(str(len(groups) - 1)) if len(groups) > 1 else 0
+        for turn, group in enumerate(groups):
+            window: Path | None = None
+            for trace in group:
+                of_trace = unpacked(read_bytes(found[trace]), trace.path)
+                window = window or _window(run, f"{turn:0{digits}}" if digits else "", of_trace)
+                _add(window, of_trace, trace.path)
+        yield Adopted(run, said)
 
 
-def _capture(each: Loose, trace: Trace) -> Capture:
-    """The facts of a trace; a last step of any number says that no step was cut short."""
-    rank = each.rank if each.rank is not None else trace.rank or 0
-    stage = stages.shown(trace)
-    table = Capture(rank=rank, stage=stage, last=0).tables(trace).steps
-    numbers: Sequence[int] = table["step"].drop_nulls().to_list()
-    first, last = min(numbers, default=0), max(numbers, default=0)
-    told: dict[str, Any] = {"headline": headline(table), "summary": summary(table)}
-    return Capture(rank=rank, stage=stage, first=first, last=last, reached=last, **told)
+def _reduced(path: str, *, communication: str | None) -> bytes:
+    """A trace's share, or what somebody has made one of."""
+    if not path.endswith(loose.SHARE):
+        return share(path, communication=communication)
+    return remote.content(path) if remote.is_url(path) else read_bytes(Path(path))
 
 
-def _window(run: Path, turn: str, capture: Capture) -> Path:
+def _window(run: Path, turn: str, of_trace: TraceShare) -> Path:
     """A folder of its own, even where two windows have the same steps; the names are in the order of the traces."""
+    capture = of_trace.capture
     folder = OwnFolder(run, layout.window(f"{labels.FOREIGN}{turn}", capture.first, capture.last))
     folder.make()
     return folder.path
 
 
-def _add(place: Place, capture: Capture, trace: Trace, path: Path) -> None:
-    for name in _MADE:
-        for artifact in handlers.build({"type": name}).artifacts(capture, trace):
-            with place.own.publish(place.artifact(artifact.name).name) as file:
-                artifact.write(file)
-    link = place.artifact(layout.TRACES[not path.name.endswith(".gz")])
-    try:
-        link.symlink_to(path.absolute())
-    except OSError:  # Windows, without the right to make links
-        shutil.copyfile(path, link)
-    place.save(capture)
+def _add(window: Path, of_trace: TraceShare, path: str) -> None:
+    place = Place(window, of_trace.capture.rank)
+    for name, content in of_trace.files.items():
+        with place.own.publish(place.artifact(name).name) as file:
+            file.write(content)
+    if not (remote.is_url(path) or path.endswith(loose.SHARE)):
+        link = place.artifact(layout.TRACES[not path.endswith(".gz")])
+        try:
+            link.symlink_to(Path(path).absolute())
+        except OSError:  # Windows, without the right to make links
+            shutil.copyfile(path, link)
+    place.save(of_trace.capture)

@@ -17,6 +17,7 @@ from perfhooks.finishing.finish import finish, turn_page
 from perfhooks.finishing.leftovers import write_steps
 from perfhooks.finishing.messages import FinishWindow, Task, TaskResult, TurnPage, WakeUp, message_of, told
 from perfhooks.guard import cause_of
+from perfhooks.run.folder import Run
 
 ORPHAN_TIMEOUT_S: Final = 900
 """How long a worker whose training process is gone may go on, in seconds."""
@@ -36,14 +37,22 @@ def serve(first: str, training: int) -> None:
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     threading.Thread(target=_mind, args=(training,), daemon=True).start()
     line = first
+    elsewhere: dict[Run, str] = {}
     while line:
         message = message_of(line)
         if not isinstance(message, WakeUp):
             _answer(answers, TaskResult(message.task, _problem(message)))
+        if isinstance(message, FinishWindow) and message.permit.remote is not None:
+            elsewhere[Run.of(message.place)] = message.permit.remote
         try:
             line = sys.stdin.readline()
         except ConnectionResetError:  # the training has ended, and did not read what it was told last
             break
+    for run, url in elsewhere.items():  # by now they have the steps after the last window
+        try:
+            run.upload_own(url)
+        except Exception:
+            _logger.exception("%s is not up to date", url)
 
 
 def _problem(message: Task) -> str | None:

@@ -81,7 +81,7 @@ def of_run(
     """
     expected = began.union(*windows.values(), *died.values())
     found = []
-    for name in sorted({*windows, *died}, key=lambda name: stages.get(name, (name, 0))):
+    for name in sorted({*windows, *died}, key=lambda name: (stages.get(name, (name, 0)), name)):
         dead = died.get(name, set())
         found += _grouped(name, "died", ((rank, "ended while it recorded: nothing of it is left") for rank in dead))
         if not trimmed or _is_last(name, stages):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from perfhooks.report import json_values
 from perfhooks.run import layout
 from perfhooks.run.layout import PAGE, PAGE_DATA, PAGE_LOCK
 from perfhooks.run.locking import locked
@@ -13,6 +14,7 @@ from perfhooks.run.publishing import encoded, publish
 from perfhooks.run.remote import copy
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from perfhooks.findings.finding import Finding
@@ -20,17 +22,20 @@ if TYPE_CHECKING:
     from perfhooks.run.capture import Place
 
 _LOCK_TIMEOUT_S: Final = 120
+_UNREAD: Final = 60
+"""Traces that could not be read and are named on the page; the terminal names all."""
 _FIRST: Final = 3
 """Findings of a window that a terminal is told: as many as the first screen of the page shows."""
 
 
-def write(folder: Path, *, remote: str | None = None, title: str | None = None) -> Path:
+def write(folder: Path, *, remote: str | None = None, title: str | None = None, unread: Sequence[str] = ()) -> Path:
     """Bring the page of a run up to date: ``report.html``, and beside it its data, ``report.json``.
 
     Args:
         folder: A run folder.
         remote: The URL to copy it to, if the user said one.
         title: What to call it; None is the name of the folder.
+        unread: What could not be read of it, and why, a line each.
 
     Returns:
         The page.
@@ -45,7 +50,8 @@ def write(folder: Path, *, remote: str | None = None, title: str | None = None) 
 
     # whoever comes second gathers after the first has written, so the last page has everything
     with locked(folder / PAGE_LOCK, _LOCK_TIMEOUT_S):
-        data = gather(folder) | ({} if title is None else {"title": title})
+        said = {"title": title, "unread": [json_values.text(each, 1000) for each in unread[:_UNREAD]]}
+        data = gather(folder) | json_values.facts(said)
         whole = encoded(msgspec.convert(data, RunData))
         for name, content in ((PAGE_DATA, whole), (PAGE, render(data).encode())):
             with publish(folder / name) as file:

@@ -309,6 +309,8 @@ class RunData(_Part):
     """About the run, and not about one window of one rank."""
     explanations: dict[str, ExplanationPart] = {}
     """By loop."""
+    unread: list[str] = []
+    """Traces of a folder that could not be read, and why."""
     tried: list[TriedAdvice] = []
     """What the advice of findings was measured to give."""
 

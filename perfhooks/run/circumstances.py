@@ -121,7 +121,7 @@ class Circumstances:
                 settings["threads"] = torch.get_num_threads()
                 for name, backend in (("onednn", torch.backends.mkldnn), ("cudnn", torch.backends.cudnn)):
                     settings[name] = bool(backend.is_available() and backend.enabled)
-        return cls(cores=_cores(), ranks=_ranks(), memory_bytes=_free_memory(), **settings, **known)
+        return cls(cores=cores(), ranks=_ranks(), memory_bytes=_free_memory(), **settings, **known)
 
     @property
     def is_busy(self) -> bool:
@@ -149,7 +149,8 @@ def _processor() -> str:
     return platform.machine() or "processor"
 
 
-def _cores() -> int | None:
+def cores() -> int | None:
+    """Processors that this process may use, by its affinity and its container; None where nobody says."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     quota = _quota()
     return cores if cores is None or quota is None else max(min(cores, int(quota)), 1)

@@ -302,7 +302,11 @@ class Run:
         if url is None:
             return
         remote.copy(place.folder, place.files(capture), f"{url}/{place.folder.name}")
-        remote.copy(self.folder, [layout.MANIFEST, layout.timeline(self.rank)], url)
+        self.upload_own(url)
+
+    def upload_own(self, url: str) -> None:
+        """Copy the files of the run itself, and of this rank, that belong to no window."""
+        remote.copy(self.folder, [layout.MANIFEST, *(kind(self.rank) for kind in layout.OF_RUN)], url)
 
     def _claim(self) -> None:
         """Say that this process records as its rank, so that no other job does under the same name.

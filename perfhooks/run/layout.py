@@ -115,6 +115,8 @@ slow_steps: Final = OfRank("rank*.slow.csv")
 """The slow steps of a rank, each with its cause."""
 slow_stacks: Final = OfRank("rank*.slow.folded")
 """Where the training thread was during slow steps, as folded stacks in milliseconds."""
+OF_RUN: Final = (timeline, startup, status, processor, slow_steps, slow_stacks)
+"""What a rank leaves of the whole run, and is worth keeping with it."""
 worker_log: Final = OfRank("rank*.worker.log")
 """What the worker of a rank prints."""
 lock: Final = OfRank(".rank*.lock")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from perfhooks.run import remote
 from perfhooks.run.layout import MERGED
 from perfhooks.trace.reading.events import decode_object
 from perfhooks.trace.reading.source import OF_PERFETTO, TornArchiveError, blocks, opened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
+SHARE: Final = ".share"
+"""How the name of a file ends that a trace was reduced to."""
 _NAMES: Final = (".json", ".json.gz")
 _EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
 _HEAD_BYTES: Final = 4 << 20
@@ -27,31 +30,55 @@ _RANK: Final = re.compile(r"(?<![a-z])(?:rank|tp)[-_.]?(\d{1,6})(?!\d)", re.IGNO
 class Loose(NamedTuple):
     """One trace."""
 
-    path: Path
+    path: str
+    """Where it is, or its URL."""
     rank: int | None
     """Of the process that recorded it; None where neither the trace nor its name says it."""
+
+    @property
+    def name(self) -> str:
+        """That of the file."""
+        return self.path.rpartition("/")[2]
+
+
+def candidates(folder: str | Path) -> list[str]:
+    """The files of a folder that may be traces, or shares of such, by their names, in the order of these.
+
+    Args:
+        folder: Any, or the URL of one; what lies deeper is not looked at.
+    """
+    found = remote.names(str(folder)) if remote.is_url(folder) else [path.name for path in Path(folder).iterdir()]
+    ends = (*_NAMES, SHARE)
+    names = sorted(name for name in found if name.endswith(ends) and not name.startswith(".") and name != MERGED)
+    return [f"{str(folder).rstrip('/')}/{name}" for name in names]
+
+
+def looked_at(path: str) -> Loose | None:
+    """A trace, with its rank: that of ``distributedInfo`` in it, else that of its name; None if it is none.
+
+    Args:
+        path: A file, or the URL of one.
+
+    Raises:
+        TraceError: It cannot be opened.
+    """
+    head = _head(path) if remote.is_url(path) or Path(path).is_file() else None
+    return None if head is None else Loose(path, _rank(head, Loose(path, None).name))
 
 
 def traces(folder: Path) -> list[Loose]:
     """The traces of a folder, by name: files ``*.json`` and ``*.json.gz`` that have a list of events.
 
-    The rank is that of ``distributedInfo`` in the trace, else that of the name.
-
     Args:
-        folder: any; what lies deeper is not looked at.
+        folder: Any; what lies deeper is not looked at.
     """
-    found = []
-    for path in sorted(folder.iterdir()):
-        if path.name.endswith(_NAMES) and not path.name.startswith(".") and path.name != MERGED and path.is_file():
-            head = _head(path)
-            if head is not None:
-                found.append(Loose(path, _rank(head, path.name)))
-    return found
+    named = (path for path in candidates(folder) if not path.endswith(SHARE))
+    return [found for path in named if (found := looked_at(path)) is not None]
 
 
-def lacking(folder: Path) -> str:
+def lacking(folder: Path | str) -> str:
     """What a folder without traces has none of, and what it has instead."""
-    other = next(folder.glob("*.pftrace*"), None)
+    other = None if remote.is_url(folder) else next(Path(folder).glob("*.pftrace*"), None)
     instead = f"; as for {other.name}, {OF_PERFETTO}" if other else ""
     return f"no *.json or *.json.gz with a list of traceEvents{instead}"
 
@@ -70,10 +97,10 @@ def windows(found: Sequence[Loose]) -> list[list[Loose]]:
     return together + [[each] for each in found if each.rank is None]
 
 
-def _head(path: Path) -> bytes | None:
+def _head(path: str) -> bytes | None:
     """What stands before the events; None if it is no trace."""
     head = bytearray()
-    with contextlib.suppress(OSError, TornArchiveError), opened(str(path)) as file:
+    with contextlib.suppress(OSError, TornArchiveError), opened(path) as file:
         for block in blocks(file):
             head += block
             if begin := _EVENTS.search(head):

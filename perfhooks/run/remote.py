@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfhooks.errors import PerfhooksError
-from perfhooks.run.reading import is_plain
+from perfhooks.run.reading import is_plain, said
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 
 def is_url(out: str | os.PathLike[str]) -> bool:
@@ -91,6 +91,43 @@ def copy(folder: Path, names: Iterable[str], url: str) -> None:
     for name in names:
         if is_plain(folder / name):
             system.put_file(str(folder / name), f"{path}/{name}")
+
+
+@contextlib.contextmanager
+def reaching(url: str) -> Iterator[tuple[Any, str]]:
+    """The file system of a URL, and the path there.
+
+    Raises:
+        PerfhooksError: Something failed meanwhile.
+    """
+    try:
+        yield _open(url)
+    except PerfhooksError:
+        raise
+    except Exception as error:  # fsspec's file systems raise what they like
+        raise PerfhooksError(f"{url} cannot be read: {said(error)}") from error
+
+
+def names(url: str) -> list[str]:
+    """The names of the files in a folder.
+
+    Raises:
+        PerfhooksError: It cannot be read.
+    """
+    with reaching(url) as (system, path):
+        found = system.ls(path, detail=True)
+    return [each["name"].rpartition("/")[2] for each in found if each.get("type") == "file"]
+
+
+def content(url: str) -> bytes:
+    """All that a file holds.
+
+    Raises:
+        PerfhooksError: It cannot be read.
+    """
+    with reaching(url) as (system, path):
+        found: bytes = system.cat_file(path)
+    return found
 
 
 def delete(run: str | None, window: str, names: Iterable[str]) -> None:

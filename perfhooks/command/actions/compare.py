@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 import typer
 
+from perfhooks.command.actions import mirror
 from perfhooks.command.actions.output import write
 from perfhooks.comparing import baseline, sentences, written
 from perfhooks.comparing.comparison import compare
@@ -44,17 +45,19 @@ def share(text: str | None, name: str) -> float:
     return value
 
 
-def compared(sides: Sequence[Sequence[Path]], stage: str | None, tolerance: float, *, shares: bool) -> Comparison:
+def compared(sides: Sequence[Sequence[str]], stage: str | None, tolerance: float, *, shares: bool) -> Comparison:
     """Two sides, each of one run or several, held against each other."""
+    brought = [list(map(mirror.here, side)) for side in sides]
     with working("comparing"):
-        a, b = read(sides, stage)
+        a, b = read(brought, stage)
         return compare(a, b, tolerance=tolerance, shares=shares)
 
 
-def save(runs: Sequence[Path], stage: str | None, path: Path) -> None:
+def save(runs: Sequence[str], stage: str | None, path: Path) -> None:
     """Keep runs as a baseline."""
+    brought = list(map(mirror.here, runs))
     with working("reading"):
-        (side,) = read([runs], stage)
+        (side,) = read([brought], stage)
     _warn(side)
     if 0 < len(side.levels) < baseline.FEWEST_RUNS:
         least = sentences.percent(smallest(side.levels))

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from perfhooks.command.actions import mirror
 from perfhooks.errors import PerfhooksError
 from perfhooks.finishing.adoption import adopted
 from perfhooks.progress import counting
 from perfhooks.ranks import merge as merging
-from perfhooks.run.layout import MERGED
+from perfhooks.run import remote
+from perfhooks.run.finished import FinishedRun
+from perfhooks.run.layout import MANIFEST, MERGED
 from perfhooks.words import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 
-def merge(target: Path, out: Path | None, ranks: str | None) -> bool:
+def merge(said: str | None, out: Path | None, ranks: str | None) -> bool:
     """Write the merged trace; whether all of the traces are in it."""
+    if said is not None and remote.is_url(said):
+        target, out = _brought(said), out or Path(MERGED)
+    else:
+        target = mirror.here(said)
     wanted = None if ranks is None else merging.rank_set(ranks)
     try:
         with counting("merging rank") as tell:
@@ -31,6 +38,17 @@ def merge(target: Path, out: Path | None, ranks: str | None) -> bool:
         typer.echo(printable(f"perfhooks: {problem}"), err=True)
     typer.echo(printable(merged))
     return not merged.problems
+
+
+def _brought(url: str) -> Path:
+    """A window of a run elsewhere, the last one if none is named, or a folder of traces, with its traces."""
+    if mirror.holds_traces(url):
+        return mirror.here(url, traces=True)
+    target = mirror.here(url)
+    last = FinishedRun(target).last() if (target / MANIFEST).exists() else None
+    window = target if last is None else last.folder
+    mirror.bring(window)
+    return window
 
 
 def _merge(

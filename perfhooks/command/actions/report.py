@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import typer
 
 from perfhooks import report
+from perfhooks.command.actions import mirror
 from perfhooks.command.actions.output import write
-from perfhooks.errors import PerfhooksError
+from perfhooks.errors import OptionError, PerfhooksError
 from perfhooks.finishing.adoption import adopted
 from perfhooks.finishing.leftovers import finish_all
 from perfhooks.handlers.permit import Permit
@@ -19,13 +21,13 @@ from perfhooks.progress import counting, working
 from perfhooks.ranks.missing import named
 from perfhooks.report.page import render
 from perfhooks.report.run_data import from_trace
-from perfhooks.run.layout import PAGE
+from perfhooks.run import remote
+from perfhooks.run.layout import MANIFEST, PAGE
 from perfhooks.run.manifest import Manifest
 from perfhooks.words import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from perfhooks.finishing.leftovers import WindowOutcome
 
@@ -33,7 +35,42 @@ _EACH: Final = 8
 """Maximum number of ranks of a window that have a line each, because nobody reads a thousand."""
 
 
-def of_run(run: Path, handlers: Sequence[str], remote: str | None) -> tuple[Path | None, bool]:
+def of(
+    target: str | None,
+    out: Path | None,
+    *,
+    communication: str | None,
+    handlers: Sequence[str],
+    upload: str | None,
+    on: str | None,
+) -> tuple[Path | None, bool]:
+    """The page of what a user means, None where it went to standard output; and whether all of it is whole.
+
+    Raises:
+        OptionError: An option is given that is not for it.
+    """
+    is_elsewhere = target is not None and remote.is_url(target)
+    if is_elsewhere and target is not None and mirror.holds_traces(target):
+        return of_folder(target, out or Path(PAGE), communication, on)
+    path = mirror.here(target)
+    is_run = (path / MANIFEST).exists()
+    for said, option, rather in (
+        (communication, "communication", "its training says it"),
+        (None if is_elsewhere else out, "out", "its page lies in it"),
+    ):
+        if is_run and said is not None:
+            raise OptionError(f"--{option} is for traces; of the run {path} {rather}")
+    if on is not None and (is_run or not path.is_dir()):
+        raise OptionError(f"--on is for a folder of traces, which {path} is not")
+    if is_run or not path.exists():
+        return of_run(path, handlers, upload, out)
+    if path.is_dir():
+        return of_folder(path, out or path / PAGE, communication, on)
+    folder = Path() if is_elsewhere else path.parent
+    return of_trace(path, out or folder / f"{path.name.split('.json')[0]}.{PAGE}", communication)
+
+
+def of_run(run: Path, handlers: Sequence[str], url: str | None, out: Path | None) -> tuple[Path | None, bool]:
     """Finish a run; its page, and whether all of it is whole."""
     if run.is_dir() and not os.access(run, os.W_OK):
         made = f"; its page is {run / PAGE}" if (run / PAGE).exists() else ""
@@ -41,7 +78,7 @@ def of_run(run: Path, handlers: Sequence[str], remote: str | None) -> tuple[Path
     outcomes = []
     with working(f"finishing {run}"):
         for _, window in groupby(
-            finish_all(run, Permit(kinds=tuple(handlers), remote=remote)), lambda outcome: outcome.place.folder
+            finish_all(run, Permit(kinds=tuple(handlers), remote=url)), lambda outcome: outcome.place.folder
         ):
             ranks = list(window)
             outcomes += ranks
@@ -51,43 +88,45 @@ def of_run(run: Path, handlers: Sequence[str], remote: str | None) -> tuple[Path
         typer.echo(f"{run}: no window was recorded")
         return None, True
     with working(f"making the page of {run}"):
-        page = report.write(run, remote=remote)
+        page = report.write(run, remote=url)
     elsewhere = Manifest.read(run).remote
-    if elsewhere is not None and remote is None:
+    if elsewhere is not None and url is None:
         kept = printable(elsewhere)
         typer.echo(f"the run says that it is kept at {kept}; `--upload {kept}` copies it there", err=True)
     for line in report.headlines(page):
         typer.echo(printable(line))
-    return page, not any(outcome.problem for outcome in outcomes)
+    if out is not None:
+        write(out, page.read_bytes())
+    return out or page, not any(outcome.problem for outcome in outcomes)
 
 
-def of_folder(folder: Path, out: Path | None, communication: str | None) -> tuple[Path | None, bool]:
+def of_folder(folder: Path | str, out: Path, communication: str | None, on: str | None) -> tuple[Path | None, bool]:
     """The page of all traces in a folder, and whether all of them could be read."""
-    with counting("reading trace") as tell, adopted(folder, communication=communication, tell=tell) as run:
-        made = report.write(run.folder, title=folder.resolve().name)
+    with counting("reading trace") as tell, adopted(folder, communication=communication, on=on, tell=tell) as run:
+        title = folder.resolve().name if isinstance(folder, Path) else folder.rstrip("/").rpartition("/")[2]
+        made = report.write(run.folder, title=title, unread=run.problems)
         lines, content = report.headlines(made), made.read_bytes()
     for problem in run.problems:
         typer.echo(f"perfhooks: {printable(problem)}", err=True)
-    if str(out) == "-":
-        sys.stdout.buffer.write(content)
-        return None, not run.problems
-    for line in lines:
-        typer.echo(printable(line))
-    page = folder / PAGE if out is None else out
-    write(page, content)
-    return page, not run.problems
+    return _put(content, out, lines), not run.problems
 
 
-def of_trace(trace: Path, out: Path | None, communication: str | None) -> tuple[Path | None, bool]:
+def of_trace(trace: Path, out: Path, communication: str | None) -> tuple[Path | None, bool]:
     """The page of one trace."""
     with working(f"reading {trace}"):
         content = render(from_trace(trace, communication=communication)).encode()
+    return _put(content, out), True
+
+
+def _put(content: bytes, out: Path, lines: Sequence[str] = ()) -> Path | None:
+    """Write a page where it is to go, after what is said of it; where that is, None for standard output."""
     if str(out) == "-":
         sys.stdout.buffer.write(content)
-        return None, True
-    page = trace.with_name(f"{trace.name.split('.json')[0]}.{PAGE}") if out is None else out
-    write(page, content)
-    return page, True
+        return None
+    for line in lines:
+        typer.echo(printable(line))
+    write(out, content)
+    return out
 
 
 def _lines(window: Sequence[WindowOutcome]) -> Iterator[tuple[str, bool]]:

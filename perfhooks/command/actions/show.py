@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import polars as pl
 
 from perfhooks import findings, trace, words
-from perfhooks.command.actions import table_text
+from perfhooks.command.actions import mirror, table_text
 from perfhooks.command.actions.sources import Source, find, last_window, run_of
-from perfhooks.command.targets import last_run, run_in
+from perfhooks.command.targets import run_in
 from perfhooks.errors import OptionError
 from perfhooks.findings import faces
 from perfhooks.findings.explained import explained
@@ -232,10 +232,8 @@ def markdown(target: str | None, names: Sequence[str] = ()) -> str:
     """
     if names:
         raise OptionError("--format markdown is a summary of the whole; choose --csv or --json for a table")
-    path = last_run() if target is None else Path(target)
-    if path.is_file() or (target is not None and "://" in target):
-        return summary.of_trace(path)
-    return summary.of_run(run_in(path) or path)
+    path = mirror.here(target)
+    return summary.of_trace(path) if path.is_file() else summary.of_run(run_in(path) or path)
 
 
 def form(*, csv: bool, json: bool) -> Form:
@@ -279,6 +277,7 @@ def show(
         raise OptionError(f"CSV holds one table, choose one of {', '.join(chosen)}; JSON holds several")
     if limit is not None and limit < 0:
         raise OptionError(f"limit must be an integer >= 0, got {limit}")
+    target = mirror.named(target)
     found = tables(target, chosen, by, communication=communication)
     if form == "table" and "labels" in found and not names and not found["labels"]["own"].any():
         del found["labels"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from perfhooks.command.actions import mirror
 from perfhooks.command.targets import last_run, run_in
 from perfhooks.errors import PerfhooksError, TraceError
 from perfhooks.labels import FOREIGN
@@ -14,8 +15,9 @@ from perfhooks.run import loose
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.finished import FinishedWindow, in_order
 from perfhooks.run.folder import Run
-from perfhooks.run.layout import MANIFEST
+from perfhooks.run.layout import MANIFEST, TRACES
 from perfhooks.run.reading import is_plain
+from perfhooks.run.remote import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +65,7 @@ def find(target: str | None) -> list[Source]:
         PerfhooksError: the run folder was written by a newer perfhooks.
     """
     path = last_run() if target is None else Path(target)
-    if target is not None and ("://" in target or path.is_file()):
+    if target is not None and (is_url(target) or path.is_file()):
         return [Source(target)]
     if not path.exists():
         raise TraceError(f"{path} does not exist")
@@ -124,7 +126,7 @@ def _loose(folder: Path) -> list[Source]:
     windows = loose.windows(loose.traces(folder))
     found = []
     for turn, together in enumerate(windows):
-        name = together[0].path.name if together[0].rank is None else f"{turn + 1} of {len(windows)}"
+        name = together[0].name if together[0].rank is None else f"{turn + 1} of {len(windows)}"
         # with a last step, whatever it is, no step was cut short
         found += [Source(each.path, name, Capture(rank=each.rank or 0, stage=FOREIGN, last=0)) for each in together]
     return found
@@ -139,7 +141,7 @@ def _source(place: Place) -> Source | None:
     capture = None
     with contextlib.suppress(PerfhooksError):
         capture = place.load()
-    path = place.trace()
+    path: Path | str | None = place.trace() or next(filter(None, map(mirror.url_of, map(place.artifact, TRACES))), None)
     if path is None and capture is not None and is_plain(place.saved(capture)):
         path = place.saved(capture)
     return None if path is None else Source(path, place.folder.name, capture or Capture(rank=place.rank, stage=FOREIGN))

@@ -13,9 +13,11 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from perfhooks.command.actions import mirror
 from perfhooks.command.actions.keys import pressed
 from perfhooks.command.actions.written import ASCII, BLOCKS, line, screen
 from perfhooks.errors import PerfhooksError
+from perfhooks.run.remote import is_url
 from perfhooks.watching.asking import Asking, Wish
 from perfhooks.watching.view import View
 
@@ -30,22 +32,40 @@ _EACH_S: Final = 1.0
 """Seconds between two looks."""
 _FORGOTTEN_S: Final = 600.0
 """A run of another machine has ended when nothing changes for so long: nobody here can ask for its processes."""
+_BRING_S: Final = 10.0
+"""Seconds between two looks at what is elsewhere."""
+_NO_REQUEST: Final = "a run is asked for a window where it runs: nobody looks for requests at a URL"
 _CAPTURE_S: Final = 600.0
 _FAREWELL_S: Final = 5.0
 
 
-def top(run: Path) -> None:
+def top(target: str | None) -> None:
     """Show a run until somebody quits; in a pipe until it has ended."""
-    view = View(run)
+    view, url = View(mirror.here(target)), target if target is not None and is_url(target) else None
+    look = view.look if url is None else _elsewhere(view, url)
     if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
-        _show(view)
+        _show(look, None if url is None else _NO_REQUEST)
     else:
-        _print(view)
+        _print(look)
 
 
-def _print(view: View) -> None:
+def _elsewhere(view: View, url: str) -> Callable[[], Seen]:
+    """Looks at a mirror, which is brought up to date now and then."""
+    brought = time.monotonic()
+
+    def look() -> Seen:
+        nonlocal brought
+        if time.monotonic() - brought > _BRING_S:
+            mirror.mirror(url)
+            brought = time.monotonic()
+        return view.look()
+
+    return look
+
+
+def _print(look: Callable[[], Seen]) -> None:
     while True:
-        seen = view.look()
+        seen = look()
         typer.echo(line(seen))
         sys.stdout.flush()
         if seen.is_alive is False or (seen.is_alive is None and seen.silent_s > _FORGOTTEN_S):
@@ -53,12 +73,17 @@ def _print(view: View) -> None:
         time.sleep(_EACH_S)
 
 
-def _show(view: View) -> None:
-    """Draw until somebody quits; the last look stays on the terminal as one line."""
+def _show(look: Callable[[], Seen], unheard: str | None) -> None:
+    """Draw until somebody quits; the last look stays on the terminal as one line.
+
+    Args:
+        look: Looks.
+        unheard: Why nobody would hear a request; None where somebody does.
+    """
     console = Console()
     blocks = ASCII if console.options.ascii_only else BLOCKS
-    seen = view.look()
-    request = _Request(seen.run)
+    seen = look()
+    request = _Request(seen.run, unheard)
     try:
         with pressed() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
 
@@ -67,7 +92,7 @@ def _show(view: View) -> None:
 
             draw(seen)
             while not _is_quit(keys, request.begin, partial(draw, seen)):
-                seen = view.look()
+                seen = look()
                 draw(seen)
     except KeyboardInterrupt:
         pass
@@ -94,17 +119,20 @@ class _Request:
 
     Args:
         run: The run folder.
+        unheard: Why nobody would hear it; None where somebody does.
     """
 
-    def __init__(self, run: Path) -> None:
-        self._run = run
+    def __init__(self, run: Path, unheard: str | None) -> None:
+        self._run, self._unheard = run, unheard
         self._thread: threading.Thread | None = None
         self._is_over = False
         self.note = ""
         """How far it has come."""
 
     def begin(self) -> None:
-        if self._thread is None or not self._thread.is_alive():
+        if self._unheard is not None:
+            self.note = self._unheard
+        elif self._thread is None or not self._thread.is_alive():
             self.note = "asking"
             self._thread = threading.Thread(target=self._ask, daemon=True)
             self._thread.start()

@@ -106,6 +106,12 @@ function attempt(make, ...given) {
   }
 }
 
+function missingLines() {
+  const lost = (DATA.lost || []).map((each) => `The process ended while it recorded ${each}; that window is lost.`);
+  const unread = (DATA.unread || []).map((each) => `Not on this page: ${each}`);
+  return [...lost, ...unread].map((text) => el("p", { class: "doubt" }, text));
+}
+
 function show() {
   const main = document.getElementById("main");
   if (!DATA.windows.length) {
@@ -116,9 +122,7 @@ function show() {
         el("h1", null, DATA.title),
         el("p", { class: "good" }, "No window of this run has been finished yet."),
         slowLine(),
-        (DATA.lost || []).map((each) =>
-          el("p", { class: "doubt" }, `The process ended while it recorded ${each}; that window is lost.`),
-        ),
+        missingLines(),
       ),
       attempt(slowSection),
     ];
@@ -128,12 +132,10 @@ function show() {
   const window_ = DATA.windows[chosen.window];
   const rank = currentRank(window_);
   const details = withExplanation(window_, window_.details[String(rank.rank)]);
-  const lost = (DATA.lost || []).map((each) =>
-    el("p", { class: "doubt" }, `The process ended while it recorded ${each}; that window is lost.`),
-  );
+  const missing = missingLines();
   if (DATA.windows_count) {
     const some = `The latest ${DATA.windows.length} of ${DATA.windows_count} windows are on this page`;
-    lost.push(el("p", { class: "muted" }, `${some}; the files of all are beside it.`));
+    missing.push(el("p", { class: "muted" }, `${some}; the files of all are beside it.`));
   }
   places.clear();
   moduleNames.clear();
@@ -161,7 +163,7 @@ function show() {
   ];
   const parts = [
     first,
-    ...lost,
+    ...missing,
     labels,
     ...ofRun,
     ...(details ? ofWindow.map((make) => attempt(make, details, rank)) : []),

@@ -1,0 +1,357 @@
+"""Runs and traces that are elsewhere: brought as far as needed, reduced where an engine runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+from finished_runs import windows_of
+from test_loose import RANKS, folder_of
+
+import perfhooks
+from perfhooks import testing
+from perfhooks.command import app
+from perfhooks.command.actions import mirror
+from perfhooks.errors import OptionError, PerfhooksError, TraceError
+from perfhooks.finishing import engines
+from perfhooks.finishing.share import unpacked
+from perfhooks.report.data import read_run
+from perfhooks.run import remote
+from perfhooks.run.finished import FinishedRun
+from perfhooks.run.layout import PAGE_DATA
+
+FIRST, LAST = "train-000001-000002", "train-000005-000006"
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    mirror._base.cache_clear()
+
+
+@pytest.fixture
+def there(tmp_path):
+    """A run of two windows, the first one of two ranks, and its URL."""
+    windows_of(tmp_path / "r", (FIRST, 0, 10.0), (FIRST, 1, 11.0), (LAST, 0, 20.0))
+    (tmp_path / "there").mkdir()
+    shutil.move(tmp_path / "r", tmp_path / "there" / "r")
+    return f"file://{tmp_path}/there/r"
+
+
+@pytest.fixture
+def call(monkeypatch, capfdbinary, tmp_path):
+    """Runs the command line in this process, in an empty folder: exit code, standard output, standard error."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["perfhooks", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            app.main()
+        out, err = capfdbinary.readouterr()
+        return ended.value.code or 0, out.decode(), err.decode()
+
+    return run
+
+
+def names(folder):
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_mirror_has_all_but_traces_and_pages(there, tmp_path):
+    run = mirror.mirror(there)
+    missing = names(tmp_path / "there" / "r") - names(run)
+    hidden = {name for name in missing if name.startswith(".")}
+    traces = {f"{window}/rank{rank}.pt.trace.json.gz" for window, rank in ((FIRST, 0), (FIRST, 1), (LAST, 0))}
+    assert missing - hidden == traces | {"report.html", "report.json"}
+    assert [window.name for window in FinishedRun(run).windows] == [FIRST, LAST]
+
+
+def test_what_did_not_change_is_not_brought_twice(there, tmp_path, monkeypatch):
+    mirror.mirror(there)
+    brought = []
+    monkeypatch.setattr(mirror, "_get", brought.extend)
+    mirror.mirror(there)
+    assert brought == []
+    (tmp_path / "there" / "r" / "rank0.timeline.csv").write_text("changed")
+    mirror.mirror(there)
+    assert [url.rpartition("/")[2] for url in brought] == ["rank0.timeline.csv"]
+
+
+def test_what_is_gone_there_is_gone_here(there, tmp_path):
+    run = mirror.mirror(there)
+    shutil.rmtree(tmp_path / "there" / "r" / LAST)
+    assert [window.name for window in FinishedRun(mirror.mirror(there)).windows] == [FIRST]
+    assert run.exists()
+
+
+def test_a_mirror_goes_when_nobody_looked_at_it_for_a_week_or_it_is_forgotten(there, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(tmp_path / "there" / "r", other)
+    run = mirror.mirror(there)
+    os.utime(run.parent, (0, time.time() - 8 * 86_400))
+    kept = mirror.mirror(f"file://{other}")
+    assert not run.exists()
+    assert kept.exists()
+    assert mirror.forget() > 1000
+    assert not kept.exists()
+
+
+@pytest.mark.parametrize("name", ["../outside", "a/../../outside", "a/b/outside"])
+def test_a_name_that_leads_out_of_a_mirror_is_not_written(name, there, monkeypatch, tmp_path):
+    """A store may call a file anything."""
+    with remote.reaching(there) as (system, path):
+        found = system.find(path, detail=True)
+        content = f"{path}/run.json"
+        evil = found | {f"{path}/{name}": found[content] | {"name": f"{path}/{name}"}}
+        monkeypatch.setattr(type(system), "find", lambda *_, **__: evil)
+        monkeypatch.setattr(type(system), "get", lambda _, ours, paths: [Path(each).write_bytes(b"") for each in paths])
+    before = names(tmp_path)
+    assert (mirror.mirror(there) / "run.json").exists()
+    assert not [each for each in names(tmp_path) - before if "outside" in each]
+
+
+def test_the_ranks_of_one_run_may_be_in_two_places(there, tmp_path, call):
+    second = tmp_path / "second" / "r"
+    (second / FIRST).mkdir(parents=True)
+    for path in (tmp_path / "there" / "r" / FIRST).glob("rank1.*"):
+        path.rename(second / FIRST / path.name)
+    shutil.copy(tmp_path / "there" / "r" / "run.json", second)
+    code, out, _ = call("report", f"{there},file://{second}", "-o", "page.html")
+    assert (code, Path(out.splitlines()[-1])) == (0, Path("page.html"))
+    run = mirror.mirror(f"{there},file://{second}")
+    assert FinishedRun(run).ranks == [0, 1]
+    assert {each.rank for each in read_run(run / PAGE_DATA).windows[0].ranks} == {0, 1}
+
+
+def test_two_runs_are_not_one(there, tmp_path):
+    shutil.copytree(tmp_path / "there" / "r", tmp_path / "second")
+    with pytest.raises(PerfhooksError, match="two runs, and not two places of one"):
+        mirror.mirror(f"{there},file://{tmp_path}/second")
+
+
+def test_a_folder_of_runs_names_them(there):
+    with pytest.raises(PerfhooksError, match=r"holds 1 run and is none itself, such as r"):
+        mirror.mirror(there.removesuffix("/r"))
+
+
+def test_what_is_not_there_is_one_line(call, tmp_path):
+    code, _, errors = call("report", f"file://{tmp_path}/nothing")
+    assert code == 2
+    assert errors.count("\n") == 1
+
+
+def test_verbs_say_the_same_of_a_run_elsewhere_as_of_it_here(there, tmp_path, call):
+    here = tmp_path / "there" / "r"
+    for arguments in (["-t", "steps", "--csv"], ["-t", "operators", "--csv"], ["-f", "markdown"]):
+        (code, out, errors), other = call("show", there, *arguments), call("show", here, *arguments)
+        assert (code, errors) == (0, "")
+        assert out.partition("## Files")[0] == other[1].partition("## Files")[0]
+    code, out, _ = call("show", f"{there}/{FIRST}", "-t", "steps", "--csv")
+    assert (code, out) == call("show", here / FIRST, "-t", "steps", "--csv")[:2]
+    assert call("compare", there, here, "--shares")[0] == call("compare", here, here, "--shares")[0] == 0
+    code, out, _ = call("top", there)
+    assert code == 0
+    code, out, _ = call("merge", f"{there}/{FIRST}", "-o", "merged.json")
+    assert (code, "ranks 0 and 1" in out or "ranks 0-1" in out) == (0, True), out
+    call("merge", here / FIRST, "-o", "here.json")
+    assert Path("merged.json").read_bytes() == Path("here.json").read_bytes()
+
+
+def test_a_url_of_one_trace_is_a_trace(tmp_path, call):
+    folder_of(tmp_path / "traces", "rank-{}.json", inside=False)
+    url = f"file://{tmp_path}/traces/rank-0.json"
+    assert call("show", url, "-t", "steps", "--csv")[0] == 0
+    code, out, _ = call("report", url)
+    assert (code, out.strip()) == (0, "rank-0.report.html")
+    assert Path("rank-0.report.html").stat().st_size > 10_000
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_run_of_two_ranks_with_two_buckets_is_one(s3, tmp_path, call):
+    import s3fs
+
+    windows_of(tmp_path / "r", (FIRST, 0, 10.0), (FIRST, 1, 11.0))
+    system = s3fs.S3FileSystem(skip_instance_cache=True)
+    for rank, bucket in enumerate(("one", "two")):
+        system.mkdir(bucket)
+        for path in (tmp_path / "r" / FIRST).glob(f"rank{rank}.*"):
+            system.put_file(str(path), f"{bucket}/r/{FIRST}/{path.name}")
+        system.put_file(str(tmp_path / "r" / "run.json"), f"{bucket}/r/run.json")
+    code, out, errors = call("show", "s3://one/r,s3://two/r", "-t", "steps", "--csv")
+    assert (code, errors) == (0, "")
+    assert {line.split(",")[0] for line in out.splitlines()[1:]} == {"0", "1"}
+
+
+# --- engines ---
+
+
+def pages(call, folder, *options):
+    code, _, errors = call("report", folder, "-o", "page.html", *options)
+    return code, Path("page.html").read_bytes(), errors
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return folder_of(tmp_path / "traces", "rank-{}.json", inside=False)
+
+
+@pytest.mark.parametrize("on", ["local", "local:1"])
+def test_processes_make_the_same_page(call, folder, on):
+    alone = pages(call, folder)
+    assert alone[0] == 0
+    assert pages(call, folder, "--on", on) == alone
+
+
+def test_a_folder_elsewhere_gives_the_same_page_but_for_its_traces(call, folder):
+    assert pages(call, f"file://{folder}") == pages(call, folder)
+
+
+def test_a_folder_of_shares_is_one_of_traces(call, folder, tmp_path):
+    """What runs on Spark, or as an array of jobs, writes a file for each trace."""
+    shares = tmp_path / "shares" / "traces"
+    shares.mkdir(parents=True)
+    for path in folder.glob("rank-*.json"):
+        (shares / f"{path.stem}.share").write_bytes(perfhooks.share(path))
+    assert pages(call, shares) == pages(call, folder)
+
+
+def test_an_array_of_jobs_leaves_what_becomes_the_page(call, folder, tmp_path):
+    (folder / "broken.json.gz").unlink()
+    (folder / "notes.json").unlink()
+    shares = tmp_path / "shares" / "traces"
+    script = Path(__file__).parents[1] / "examples" / "many_traces" / "slurm_array.sh"
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    for turn in range(2):
+        task = {"SLURM_ARRAY_TASK_ID": str(turn), "SLURM_ARRAY_TASK_COUNT": "2"}
+        subprocess.run([script, folder, shares], check=True, env=os.environ | task | {"PATH": path}, timeout=120)
+    assert pages(call, shares) == pages(call, folder)
+
+
+def test_a_share_is_small_and_the_same_wherever_it_is_made(folder):
+    path = folder / "rank-2.json"
+    made = perfhooks.share(path)
+    assert made == perfhooks.share(f"file://{path}") == dict(engines.each("local:1", perfhooks.share, [str(path)]))[0]
+    assert len(made) < 100_000
+    assert unpacked(made, "it").rank == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"\x90", b"\x85\xa6format\x02"])
+def test_what_is_no_share_is_told(content, call, folder, tmp_path):
+    with pytest.raises(TraceError, match="no share of a trace"):
+        unpacked(content, "it")
+    (folder / "other.share").write_bytes(content)
+    code, page, errors = pages(call, folder)
+    assert (code, errors.count("\n")) == (1, 1)
+    assert b"other.share: no share of a trace" in page
+
+
+def test_a_share_of_another_format_says_who_made_it(folder):
+    made = perfhooks.share(folder / "rank-0.json")
+    other = made.replace(b"\xa6format\x01", b"\xa6format\x02")
+    with pytest.raises(TraceError, match=rf"format 2, made by perfhooks {perfhooks.__version__}"):
+        unpacked(other, "it")
+
+
+def test_a_trace_that_is_damaged_costs_no_other(call, folder):
+    (folder / "rank-7.json").write_text('{"traceEvents": [{"ph": 3')
+    for options in ((), ("--on", "local")):
+        code, page, errors = pages(call, folder, *options)
+        assert (code, errors.count("\n")) == (1, 1)
+        assert "rank-7.json" in errors
+        assert b"rank-7.json holds no event" in page
+
+
+def die_of(text, named):
+    """Stands in for a trace whose reading takes a process down."""
+    if text == named:
+        os._exit(9)
+    return text.encode()
+
+
+def test_a_process_that_dies_takes_one_trace_with_it():
+    items = [str(number) for number in range(9)]
+    found = dict(engines.each("local:2", partial(die_of, named="3"), items))
+    assert set(found) == set(range(9))
+    assert str(found.pop(3)) == "the process that read it died"
+    assert found == {number: str(number).encode() for number in range(9) if number != 3}
+
+
+@pytest.mark.parametrize("on", ["slurm", "dask", "ray:", "local:0", "local:many", "dask://"])
+def test_an_engine_that_there_is_not_is_refused(on):
+    with pytest.raises(OptionError, match="on must be local, local:8"):
+        list(engines.each(on, perfhooks.share, []))
+
+
+def test_an_engine_that_is_not_installed_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(OptionError, match=r"dask is not installed: pip install 'perfhooks\[dask\]'"):
+        list(engines.each("dask://127.0.0.1:1", perfhooks.share, ["a"]))
+
+
+def test_on_is_for_folders_of_traces(there, call, folder):
+    for target in (there, folder / "rank-0.json"):
+        code, _, errors = call("report", target, "--on", "local")
+        assert (code, "--on is for a folder of traces" in errors) == (2, True)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_dask_makes_the_same_page(call, folder):
+    distributed = pytest.importorskip("distributed")
+    (folder / "rank-7.json").write_text('{"traceEvents": [{"ph": 3')
+    alone = pages(call, folder)
+    cluster = distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None, processes=True)
+    with cluster:
+        address = cluster.scheduler_address.removeprefix("tcp://")
+        found = pages(call, folder, "--on", f"dask://{address}")
+        with distributed.Client(cluster):
+            died = dict(engines.each(f"dask://{address}", partial(die_of, named="1"), ["0", "1", "2"]))
+    assert found[:2] == alone[:2]
+    assert (died[0], died[2], type(died[1]).__name__) == (b"0", b"2", "KilledWorker")
+
+
+@pytest.fixture
+def ray_node(monkeypatch):
+    """This machine is a node of a cluster of its own."""
+    pytest.importorskip("ray")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [Path(sys.executable).parent / "ray", "start", "--head", f"--port={port}", "--num-cpus=1"]
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))  # what dies is in here
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
+    node = subprocess.Popen(
+        [*command, "--include-dashboard=false", "--disable-usage-stats", "--block"],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    assert any("Ray runtime started" in line for line in node.stdout)
+    yield
+    node.terminate()
+    node.communicate(timeout=60)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_ray_makes_the_same_page(call, folder, ray_node):
+    (folder / "rank-7.json").write_text('{"traceEvents": [{"ph": 3')
+    alone = pages(call, folder)
+    assert pages(call, folder, "--on", "ray://auto")[:2] == alone[:2]
+    died = dict(engines.each("ray://auto", partial(die_of, named="1"), ["0", "1", "2"]))
+    assert (died[0], died[2], type(died[1]).__name__) == (b"0", b"2", "WorkerCrashedError")
+
+
+def test_many_ranks_are_told_by_their_own_shares(call, tmp_path):
+    """As for a job that a SLURM array reduces: each of its processes knows one trace."""
+    assert RANKS > 1
+    folder = folder_of(tmp_path / "more", "host{}.json", inside=True)
+    shares = [perfhooks.share(path) for path in sorted(folder.glob("host*.json"))]
+    assert [unpacked(each, "it").rank for each in shares] == list(range(RANKS))
+    testing.write_trace(tmp_path / "alone.json", [])
+    with pytest.raises(TraceError):
+        perfhooks.share(tmp_path / "alone.json")
