@@ -315,7 +315,8 @@ def test_dask_makes_the_same_page(call, folder):
         with distributed.Client(cluster):
             died = dict(engines.each(f"dask://{address}", partial(die_of, named="1"), ["0", "1", "2"]))
     assert found[:2] == alone[:2]
-    assert (died[0], died[2], type(died[1]).__name__) == (b"0", b"2", "KilledWorker")
+    # Dask may give up on what a worker that dies again and again had done before as well
+    assert (sorted(died), type(died[1]).__name__) == ([0, 1, 2], "KilledWorker")
 
 
 @pytest.fixture

@@ -84,7 +84,7 @@ def turn_page(place: Place, permit: Permit = NOTHING_SAID, *, is_measured: bool 
             _measure_again(place, run)
         if report.is_due(place):
             report.write(run.folder, remote=permit.remote)
-    except Exception as error:  # noqa: BLE001 -- the page can be made again at any time
+    except Exception as error:  # the page can be made again at any time
         logger.warning("%s/%s is not up to date: %s: %s", run.folder, PAGE, type(error).__name__, error)
         logger.debug("the page failed", exc_info=True)
 
@@ -118,7 +118,7 @@ def _finish(place: Place, capture: Capture, run: Run, permit: Permit) -> Capture
             artifacts += _artifacts(place, capture, trace, handlers.rebuild(wanted, permit))
         except OSError as error:
             unwritten = error
-        except Exception as error:  # noqa: BLE001 -- one handler must not cost the others their files
+        except Exception as error:  # one handler must not cost the others their files
             notes.append(f"handler {wanted.get('type')!r} failed: {type(error).__name__}: {error}")
             logger.debug("handler %r failed", wanted.get("type"), exc_info=True)
     if unwritten is not None:

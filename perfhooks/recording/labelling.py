@@ -159,7 +159,7 @@ def describe(window: Window) -> None:
         try:
             if given := _unrecorded(names):
                 window.add_metadata_json(key, metadata_json(json.dumps(given)))
-        except Exception:  # noqa: BLE001 -- whatever a model answers, the training goes on
+        except Exception:  # whatever a model answers, the training goes on
             logger.debug("%s could not be told", key, exc_info=True)
 
 
@@ -304,7 +304,7 @@ def _begin_call(module: Module, args: tuple[Any, ...]) -> _Label:
         part = _here.last = _part_of(module)
         if _is_compiled(module):
             _step_aside()
-    except Exception:  # noqa: BLE001 -- the training goes on, whatever a module answers
+    except Exception:  # the training goes on, whatever a module answers
         logger.debug("a module could not be asked what it does", exc_info=True)
         part = labels.FORWARD
     if _here.heard is not None:
@@ -333,7 +333,7 @@ def _begin(part: str) -> _Label:
     try:
         label: AbstractContextManager[Any] = region(labels.AUTOMATIC[part])
         label.__enter__()
-    except Exception:  # noqa: BLE001 -- the training goes on without it
+    except Exception:  # the training goes on without it
         logger.debug("%s could not be labelled", part, exc_info=True)
         return None
     return label
@@ -348,5 +348,5 @@ def _end(label: _Label) -> None:
     if label is not None:
         try:
             label.__exit__(None, None, None)
-        except Exception:  # noqa: BLE001 -- the training goes on
+        except Exception:  # the training goes on
             logger.debug("a label could not be closed", exc_info=True)

@@ -131,7 +131,7 @@ class Watcher:
                 delay = max(_SHORTEST_S, delay)
                 wake_at = clock() + int(delay * 1e9)
                 late_ns = 0 if self._bell.acquire(timeout=delay) else clock() - wake_at
-        except Exception as error:  # noqa: BLE001 -- a thread of ours, whose end nobody else would hear of
+        except Exception as error:  # a thread of ours, whose end nobody else would hear of
             logger.warning("steps are not watched any more (%s); training goes on", cause_of(error))
             logger.debug("the watcher failed", exc_info=True)
 
