@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from perfhooks.recording.trace_handler import on_trace_ready
     from perfhooks.run.capture import Capture
     from perfhooks.schedule import Phase, Schedule
+    from perfhooks.trying.loader_results import LoaderTrial
+    from perfhooks.trying.loader_trial import try_loader
     from perfhooks.trying.own_calls import CallComparison, compare_calls
 
 
@@ -47,6 +49,7 @@ __all__ = [
     "FunctionTable",
     "KernelTable",
     "LabelTable",
+    "LoaderTrial",
     "Memory",
     "Modules",
     "NothingRecordedError",
@@ -67,6 +70,7 @@ __all__ = [
     "on_trace_ready",
     "share",
     "trace",
+    "try_loader",
 ]
 
 _HOMES = {  # of all that are no handlers
@@ -78,6 +82,8 @@ _HOMES = {  # of all that are no handlers
     "recording.profiler": ("Profiler",),
     "recording.trace_handler": ("on_trace_ready",),
     "trace": ("trace",),
+    "trying.loader_results": ("LoaderTrial",),
+    "trying.loader_trial": ("try_loader",),
     "trying.own_calls": ("CallComparison", "compare_calls"),
 }
 _HOME = dict.fromkeys(__all__, "handlers") | {name: module for module, names in _HOMES.items() for name in names}

@@ -230,6 +230,7 @@ OPENS_FILES = {
     "run/publishing.py": "a trace that was found plain",
     "recording/window.py": "what this process saved, and writing",
     "command/turns/program.py": "the log of a command, which it makes",
+    "trying/loader_trial.py": "the kernel's files",
     **dict.fromkeys(
         ("watching/counters.py", "run/liveness.py", "run/manifest.py", "run/circumstances.py"), "the kernel's files"
     ),
@@ -307,7 +308,7 @@ PUBLISHES = {
                              "ranks/known.py", "report/__init__.py", "launching/startup.py", "trying/written.py"),
     "the user's own folder for temporary files": ("command/actions/mirror.py",),
     "a path that the user named": ("ranks/merge.py", "handlers/tensorboard.py", "command/actions/output.py",
-                                   "recording/window.py", "trying/own_calls.py"),
+                                   "recording/window.py", "trying/own_calls.py", "launching/loader_trials.py"),
 }  # fmt: skip
 """Modules that publish by a path, of whose folder a link may be a part; in a folder below that of a run nobody does."""
 

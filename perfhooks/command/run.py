@@ -53,7 +53,7 @@ def command(
 
     given = {name: _read(name, value) for name, value in options.items() if value is not None}
     wanted = command_line.command(words)
-    notes = _folder_for_notes()
+    notes = _folder_for_notes() if farewell.can_be_said() else ""
     try:
         asked = command_line.request(
             schedule, handler or (), given, notes, command_line.PATIENCE_S if patience is None else patience
@@ -72,11 +72,9 @@ def command(
 
 
 def _folder_for_notes() -> str:
-    """The folder that the last word is made of; nothing where nobody can say it."""
-    from perfhooks.launching import farewell
-
+    """The folder that the last word is made of; nothing where there is no room for it."""
     try:
-        return tempfile.mkdtemp(prefix="perfhooks-run-") if farewell.can_be_said() else ""
+        return tempfile.mkdtemp(prefix="perfhooks-run-")
     except OSError:  # the disk is full: that costs the last word, and not the recording
         return ""
 

@@ -6,13 +6,14 @@ from typing import Annotated, Final
 
 import typer
 
-from perfhooks.errors import PerfhooksError
+from perfhooks.errors import OptionError, PerfhooksError
 
 EXAMPLES: Final = """Examples:
 
 - `perfhooks try perf/latest`
 - `perfhooks try perf/latest --op aten::conv2d --variant channels_last --variant bf16`
 - `perfhooks try perf/latest --finding optimizer-loop`
+- `perfhooks try --loader -- python train.py --lr 0.1`
 """
 """What ``--help`` ends with."""
 
@@ -21,7 +22,20 @@ INTERRUPTED: Final = 130
 
 
 Target = Annotated[
-    str | None, typer.Argument(help="A run folder or a trace; the last run if none is given.", show_default=False)
+    list[str] | None,
+    typer.Argument(
+        help="A run folder or a trace, the last run if none is given; with --loader the command of a training, behind "
+        "`--`.",
+        show_default=False,
+    ),
+]
+OfLoader = Annotated[
+    bool,
+    typer.Option(
+        "--loader",
+        help="Try the DataLoader of a training: the command runs until its training iterates one, which is then driven "
+        "with more and fewer workers, and the command is ended before it makes a step.",
+    ),
 ]
 Operators = Annotated[
     list[str] | None,
@@ -47,6 +61,7 @@ Json = Annotated[bool, typer.Option("--json", help="JSON, with what cannot be ru
 def command(
     target: Target = None,
     *,
+    of_loader: OfLoader = False,
     op: Operators = None,
     variant: Variants = None,
     finding: FindingName = None,
@@ -57,15 +72,22 @@ def command(
     csv: Csv = False,
     json: Json = False,
 ) -> None:
-    """Measure what advice gives: recorded operators run again, as they were and in other ways.
+    """Measure what advice gives: recorded operators, or a training's loader, run again in other ways.
 
-    Needs a recording with shapes (record_shapes=True). Inputs have the recorded sizes, types and layout; each variant
-    is timed in turn with the original, and its results are held against it.
+    Operators need a recording with shapes (record_shapes=True). Inputs have the recorded sizes, types and layout; each
+    variant is timed in turn with the original, and its results are held against it.
     """
-    from perfhooks.command.actions import show, sources
+    from perfhooks.command.actions import loader, show, sources
 
     chosen = show.form(csv=csv, json=json)
-    found = sources.find(target)
+    if of_loader:
+        if op or variant or finding or device or memory:
+            raise OptionError("--loader goes with --seconds, --csv and --json, and with no option of operators")
+        loader.tell(loader.tried(target or (), seconds), chosen)
+        return
+    if target and len(target) > 1:
+        raise OptionError(f"one recording at a time, got {' '.join(target)}; a command goes with --loader")
+    found = sources.find(target[0] if target else None)
     source, timed = sources.last_window(found, need="record_shapes")[0], sources.last_window(found)[0]
     try:
         from perfhooks.command.actions import trying

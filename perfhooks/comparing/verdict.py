@@ -287,6 +287,11 @@ def in_turn(a: ArrayLike, b: ArrayLike, *, tolerance: float = TOLERANCE) -> Rati
     return Ratio(_outcome(low, high, math.log1p(tolerance)), ratio.value, math.exp(low), math.exp(high), *times)
 
 
+def in_words(outcome: Outcome) -> str:
+    """An outcome in words."""
+    return "not decided" if outcome == "undecided" else outcome
+
+
 def _edges(tolerance: float) -> tuple[float, float]:
     """The logarithms beyond which two differ, and within which they are the same."""
     return math.log1p(tolerance), math.log1p(SAME_MARGIN * tolerance)

@@ -48,7 +48,11 @@ _NEARER: Final = (
     "Read less, or from nearer: few large files instead of many small ones, a copy on a disk of this machine, what is "
     "read again kept in memory."
 )
-_UNSEEN: Final = "The workers do not keep up, or what they hand over takes its time: which of them was not seen here. "
+_UNSEEN: Final = (
+    "The workers do not keep up, or what they hand over takes its time: which of them was not seen here. Try the "
+    "loader by itself, with fewer and more workers. "
+)
+_TRY: Final = "perfhooks try --loader -- python train.py"
 _AT_ONCE: Final = """\
 order = torch.randperm(len(images))
 for chosen in order.split(batch_size):
@@ -226,7 +230,7 @@ def _advice(seen: Evidence, waited: _Wait, plan: LoaderPlan | None, *, alone: bo
     if alone and waited.exposed < HANDED_OVER_MS:
         return _Advice(_CHEAPER.format(short, setting), _AT_ONCE)
     if plan is None:
-        return _Advice(_UNSEEN + _CHEAPER_SAMPLES, _AT_ONCE)
+        return _Advice(_UNSEEN + _CHEAPER_SAMPLES, _TRY)
     return _of_plan(seen, plan, waited.rest, alone=alone, workers=workers)
 
 

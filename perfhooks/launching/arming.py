@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perfhooks.launching import frameworks, loaders, step_signal
+from perfhooks.launching import frameworks, loader_trials, loaders, step_signal
+from perfhooks.launching.command_line import Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +22,11 @@ def imported(name: str, module: Any, began: int) -> None:
         module: What was imported.
         began: When this Python began to run our code, in nanoseconds of the monotonic clock.
     """
+    asked = Request.current()
+    if asked is not None and asked.trial:
+        if name == "torch.utils.data.dataloader":
+            loader_trials.listen(module, asked)
+        return
     signal = step_signal.current(began)
     if signal is None:
         return

@@ -69,12 +69,12 @@ class Timing:
     @property
     def columns(self) -> dict[str, Any]:
         """How a table shows it: how many times as fast B is, the ends of its interval, and the verdict."""
-        return {"times": self.times, "low": 1 / self.high, "high": 1 / self.low, "verdict": in_words(self.outcome)}
-
-
-def in_words(outcome: Outcome) -> str:
-    """An outcome in words."""
-    return "not decided" if outcome == "undecided" else outcome
+        return {
+            "times": self.times,
+            "low": 1 / self.high,
+            "high": 1 / self.low,
+            "verdict": verdict.in_words(self.outcome),
+        }
 
 
 class Blocks:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from perfhooks import words
+from perfhooks.comparing.verdict import in_words
 from perfhooks.errors import PerfhooksError
 from perfhooks.report.data import TRIED_FORMAT, TriedAdvice, TriedFile, TriedMost, read_tried
 from perfhooks.run.layout import TRIED
 from perfhooks.run.publishing import publish_json
 from perfhooks.trace.names import operators
 from perfhooks.trying import trial as trials
-from perfhooks.trying.timing import in_words
 from perfhooks.trying.trial import Saving
 from perfhooks.trying.variants import ADVICE
 

@@ -1,0 +1,59 @@
+"""``perfhooks try --loader``: the training's own loader is tried in the place of the training, and the script is ended.
+
+The script runs as ever until it iterates a loader with gradients on, which is what feeds a training: not a validation
+before it. There the loader is tried, what came of it is written down, and the process ends at once. Of several ranks
+the first one tries its own, and the others end there.
+"""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from perfhooks.guard import guard
+from perfhooks.run.job import current_job
+from perfhooks.run.publishing import publish_json
+
+if TYPE_CHECKING:
+    from perfhooks.launching.command_line import Request
+
+
+def listen(module: Any, asked: Request) -> None:
+    """Have the first loader of a training tried.
+
+    Args:
+        module: ``torch.utils.data.dataloader``.
+        asked: Says where to write, and how long it may take.
+    """
+    begin, owner = module.DataLoader.__iter__, os.getpid()
+
+    @functools.wraps(begin)
+    def begin_or_try(self: Any) -> Any:
+        # a worker that was forked has this too, and a dataset may iterate a loader of its own
+        is_here = os.getpid() == owner and multiprocessing.parent_process() is None
+        if is_here and sys.modules["torch"].is_grad_enabled():
+            module.DataLoader.__iter__ = begin
+            _end_with(self, asked)
+        return begin(self)
+
+    module.DataLoader.__iter__ = begin_or_try
+
+
+def _end_with(loader: Any, asked: Request) -> None:
+    """Try a loader, write down what came of it, and end this process."""
+    try:
+        if current_job().rank == 0:
+            file, kind = Path(asked.trial), type(loader).__name__
+            publish_json(file, {"name": kind, "problem": f"the process was ended while its {kind} was tried"})
+            with guard("trying the loader"):
+                from perfhooks.trying.loader_trial import try_loader  # torch is being imported when this module is
+
+                publish_json(file, try_loader(loader, seconds=asked.trial_s))
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(0)  # what the script does at its end is about a training that was none

@@ -1,0 +1,200 @@
+"""A loader is driven without its training, in turns, and nothing of it is left."""
+
+import itertools
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from perfhooks import OptionError, try_loader
+from perfhooks.trying.loader_results import LoaderSetting, LoaderTrial, TriedLoader
+
+TRAINING = Path(__file__).parent / "loader_training.py"
+
+
+class Sleepy(Dataset):
+    """Samples that wait, as for a disk."""
+
+    def __init__(self, seconds=0.01, count=1000):
+        self.seconds, self.count = seconds, count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        time.sleep(self.seconds)
+        return torch.tensor([index, os.getpid()])
+
+
+class Broken(Sleepy):
+    def __getitem__(self, index):
+        raise ValueError("sample without a label")
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return map(torch.tensor, itertools.count())
+
+
+def of_workers(trial):
+    return {each.setting.workers: each for each in trial.tried if each.setting.ahead in {None, 2}}
+
+
+def test_workers_that_wait_are_measured_side_by_side_and_nothing_is_left_of_them():
+    """Sleeping needs no processor, so more workers than processors make more batches, as the plan says."""
+    before, state = set(psutil.Process().children()), torch.random.get_rng_state()
+    loader = DataLoader(Sleepy(0.04), batch_size=2, shuffle=True)
+    trial = try_loader(loader, seconds=8)
+    found = of_workers(trial)
+    assert {0, 1, 2, 4} <= found.keys()
+    assert found[4].rate > 2.5 * found[1].rate
+    assert found[1].rate <= 12.5 * 1.02, "no more than the sleep allows: what was made between two turns does not count"
+    assert found[4].planned == pytest.approx(4 * found[1].planned, rel=0.1)
+    assert found[1].waited_percent > 50
+    assert (found[0].is_own, found[1].is_own) == (True, False)
+    assert (loader.num_workers, loader.prefetch_factor, loader.persistent_workers) == (0, None, False)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    left = set(psutil.Process().children()) - before
+    assert [each for each in left if "resource_tracker" not in " ".join(each.cmdline())] == []
+    assert "a disk" in str(trial)
+
+
+def test_an_endless_loader_is_bounded():
+    began = time.monotonic()
+    trial = try_loader(DataLoader(Stream(), batch_size=4), seconds=2)
+    assert time.monotonic() - began < 60
+    assert trial.is_endless
+    assert of_workers(trial)[1].batches
+    assert "no length" in str(trial)
+
+
+def test_a_short_loader_is_passed_through_again_and_again():
+    trial = try_loader(DataLoader(Sleepy(0.001, count=6), batch_size=2), seconds=2)
+    assert all(each.batches for each in trial.tried)
+    assert sum(each.batches for each in trial.tried) > 3, "a pass has three"
+
+
+def test_a_loader_that_raises_is_told_in_one_line():
+    trial = try_loader(DataLoader(Broken(), batch_size=2), seconds=2)
+    assert trial.problem == "ValueError: sample without a label"
+    assert not any(each.batches for each in trial.tried)
+
+
+@pytest.mark.parametrize(("loader", "seconds"), [([1, 2], 1), (None, 0), (None, float("inf"))])
+def test_what_cannot_be_tried_is_refused(loader, seconds):
+    with pytest.raises(OptionError):
+        try_loader(loader or DataLoader(Sleepy()), seconds=seconds)
+
+
+# --- what is said of it ---
+
+
+def tried(workers, rate, *, processors=0.5, verdict="faster", own=False, ahead=2, queued=0.0):
+    setting = LoaderSetting(workers, ahead if workers else None)
+    return TriedLoader(
+        setting=setting,
+        is_own=own,
+        batches=int(rate * 10),
+        seconds=10.0,
+        processor_s=10.0 * processors,
+        queued_s=queued,
+        memory_bytes=1 << 20,
+        first_s=1.5,
+        again_s=0.2,
+        rates=(rate,) * 20,
+        verdict=verdict,
+    )
+
+
+def test_the_fewest_workers_that_give_as_much_as_any_are_named():
+    rows = tried(0, 20, own=True), tried(1, 20, processors=1), tried(2, 40, processors=2), tried(4, 41, verdict="same")
+    text = str(LoaderTrial(name="DataLoader", tried=rows, cores=2))
+    assert "num_workers=2, prefetch_factor=2 gives 40 batches a second, 2 times what the loader's own" in text
+    assert "enough for steps of 25 ms or more. More workers give no more: 2.0 of 2 processors are used." in text
+    assert "A pass begins after 1.5 s, and after 200 ms" in text
+    kept = LoaderTrial(name="DataLoader", tried=rows, cores=2, keeps_workers=True)
+    assert "persistent_workers" not in str(kept)
+
+
+def test_more_made_ahead_is_named_only_where_it_is_surely_faster():
+    rows = tried(1, 20), tried(1, 30, ahead=4, verdict="undecided")
+    assert LoaderTrial(name="", tried=rows).best.setting.ahead == 2
+    rows = tried(1, 20), tried(1, 30, ahead=4)
+    assert LoaderTrial(name="", tried=rows).best.setting.ahead == 4
+
+
+def test_a_busy_machine_is_said():
+    text = str(LoaderTrial(name="", tried=(tried(1, 20, queued=5.0),), cores=2))
+    assert "one worker alone waited for one for 50% of the time" in text
+
+
+def test_the_plan_is_about_the_step_of_the_last_run():
+    trial = LoaderTrial(name="", tried=(tried(0, 20, own=True), tried(1, 20, processors=1)), cores=16)
+    (plan,) = [line for line in trial.sentences(20.0, 50.0) if "last run" in line]
+    assert "takes 20 ms without its wait for data. 3 workers would keep up: waiting falls from 71% to 0%" in plan
+
+
+# --- in the place of a training ---
+
+
+def run(tmp_path, way, *options, **environment):
+    log = tmp_path / "log"
+    command = [sys.executable, "-m", "perfhooks", "try", "--loader", *options, "--", str(TRAINING), str(log), way]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, **environment},
+    )
+    return done, log.read_text(encoding="utf-8").split()
+
+
+@pytest.mark.parametrize("way", ["fork", "spawn"])
+def test_the_trainings_loader_is_tried_in_its_place_and_no_step_is_made(tmp_path, way):
+    done, said = run(tmp_path, way, "--seconds", "2", "--csv")
+    assert done.returncode == 0, done.stderr
+    assert said == ["validated"] * 2, "nothing comes after, and a validation is no training"
+    header, *rows = done.stdout.splitlines()
+    assert header.startswith("workers,prefetch,pinned,own,batches_per_s")
+    assert {row.partition(",")[0] for row in rows} >= {"0", "1", "2"}
+    assert "no step of the training was made" in done.stderr
+    assert list(tmp_path.iterdir()) == [tmp_path / "log"]
+
+
+def test_a_training_without_a_loader_is_told_in_one_line(tmp_path):
+    done, said = run(tmp_path, "no loader")
+    assert done.returncode == 1
+    assert said == ["validated"] * 2
+    assert done.stderr.strip().count("\n") == 0
+    assert "before it iterated a torch.utils.data.DataLoader" in done.stderr
+
+
+def test_a_dataset_that_raises_is_told_in_one_line(tmp_path):
+    done, _ = run(tmp_path, "raises", "--seconds", "2")
+    assert done.returncode == 2
+    assert done.stderr.strip().startswith("perfhooks: the loader cannot be tried: ValueError: broken image")
+    assert done.stderr.strip().count("\n") == 0
+
+
+def test_other_ranks_than_the_first_end_there(tmp_path):
+    done, said = run(tmp_path, "fork", RANK="1", WORLD_SIZE="2", LOCAL_RANK="1", MASTER_PORT="1")
+    assert said == ["validated"] * 2
+    assert done.returncode == 1
+
+
+def test_options_of_operators_do_not_go_with_a_loader(tmp_path):
+    command = [sys.executable, "-m", "perfhooks", "try", "--loader", "--op", "aten::mm", "--", "train.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "no option of operators" in done.stderr
