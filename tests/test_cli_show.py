@@ -18,11 +18,12 @@ from twins import TRACES
 
 from perfhooks import testing
 from perfhooks.command import app
-from perfhooks.command.actions import show, table_text
+from perfhooks.command.actions import capture, show, table_text
 from perfhooks.report import terminal_tables
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.publishing import publish_json
 from perfhooks.testing import annotation, kernel, launch, memory, op, python_frame, step_mark
+from perfhooks.watching.asking import RankOutcome
 
 EVENTS = [
     *(step_mark(3, 0, 1000), step_mark(4, 1000, 2000)),
@@ -254,6 +255,12 @@ def drawn(tables, width=100, limit=None):
     return page.getvalue()
 
 
+def test_a_line_is_free_between_two_tables():
+    frame = pl.DataFrame({"name": ["x"]})
+    alone = drawn({"one": frame})
+    assert drawn({"one": frame, "two": frame}) == f"{alone}\n{alone.replace('one', 'two')}"
+
+
 def test_numbers_are_left_out_before_a_line_is_broken():
     frame = pl.DataFrame({"name": ["x" * 80, "y"], "a_ms": [1.5, 20000.0], "b_ms": [None, 2.0], "c": [3, 4]})
     wide, narrow, tiny = (drawn({"kernels": frame}, width) for width in (120, 40, 34))
@@ -441,3 +448,10 @@ def test_a_table_in_pieces_is_the_table(monkeypatch):
             assert "".join(table_text.csv(head)) == head.write_csv(float_precision=6)
             assert json.loads("".join(table_text.json(head))) == json.loads(head.write_json())
     assert max(map(len, table_text.json(table.head(0)))) == 1
+
+
+def test_what_is_not_as_it_was_asked_for_is_said_of_its_rank(tmp_path, capsys):
+    late = RankOutcome(3, Place(tmp_path, 3), Capture(rank=3), note="recorded steps 7 to 9 and not 5 to 7")
+    cut = RankOutcome(4, Place(tmp_path, 4), Capture(rank=4, partial="the loop ended"))
+    assert capture._show([late, cut])
+    assert capsys.readouterr().err == "rank 3: recorded steps 7 to 9 and not 5 to 7\nrank 4: the loop ended\n"

@@ -194,3 +194,12 @@ def test_an_idle_update_costs_little(tmp_path):
     callback.on_after_optimizer_step(None, optimizer)
     assert calls(lambda: callback.on_after_optimizer_step(None, optimizer)) <= 4
     callback.stop()
+
+
+def test_every_further_model_costs_no_word_between_ranks(tmp_path, monkeypatch):
+    """Ranks agree on the name of the run once: a training sets up a model, and may set up more."""
+    said = []
+    monkeypatch.setattr(Fabric, "broadcast", lambda _, value, **__: said.append(value) or value)
+    fabric, *_ = prepared(profiler(tmp_path, "wait=1 warmup=0 active=1 repeat=1"))
+    fabric.setup(torch.nn.Linear(4, 2))
+    assert len(said) == 1

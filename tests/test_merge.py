@@ -278,3 +278,9 @@ def test_what_is_no_folder_is_named_with_what_merge_takes(tmp_path, name, what):
     (tmp_path / "t.json").write_text('{"traceEvents": []}')
     with pytest.raises(PerfhooksError, match=rf"{what}.*: merge takes a run, a window of one, or a folder of traces"):
         merge(tmp_path / name)
+
+
+def test_whoever_waits_hears_how_far_it_has_come(run):
+    heard = []
+    merge(run, tell=lambda done, total: heard.append((done, total)))
+    assert heard == [(0, 3), (1, 3), (2, 3)]

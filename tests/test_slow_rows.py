@@ -18,6 +18,8 @@ from perfhooks.report.definitions import DEFINITIONS
 from perfhooks.report.markdown import of_run
 from perfhooks.run.publishing import publish_json
 from perfhooks.watching import slow_steps
+from perfhooks.watching.looks import Folded, Look
+from perfhooks.watching.sampling import Frame
 from perfhooks.watching.slow_steps import SlowStep
 
 HOSTILE = '</script><img src=x onerror="alert(1)">\x1b[31m\u202e'
@@ -209,3 +211,10 @@ def test_on_a_terminal_no_step_is_said_to_be_slow(run, show):
 def test_every_column_is_explained():
     named = {name for term in DEFINITIONS["Slow steps"] for name in term.split(", ")}
     assert set(SlowStep._fields) <= named
+
+
+def test_stacks_are_written_again_only_when_there_are_new_ones():
+    stacks = Folded()
+    assert not stacks.is_new
+    stacks.add([Look((Frame(Folded.text.__code__, 7),), 3_000_000)])
+    assert (stacks.is_new, stacks.text().endswith(" 3\n"), stacks.is_new) == (True, True, False)

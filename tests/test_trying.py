@@ -174,6 +174,13 @@ def test_the_overload_is_the_one_whose_schema_takes_all_arguments(name, argument
     built(name, *arguments)()
 
 
+def test_inputs_count_for_the_memory_that_is_needed():
+    """A vector of 4 GB, of which torch makes one number."""
+    total = signature("sum", tensor(10**9), nothing())
+    with pytest.raises(schemas.UnmatchedError, match="needs"):
+        inputs.check_memory(total, 3e9)
+
+
 def test_results_count_for_the_memory_that_is_needed():
     """Two vectors of 40 kB make a matrix of 400 MB."""
     product = signature("outer", tensor(10_000), tensor(10_000))
@@ -606,6 +613,17 @@ def test_an_update_that_has_run_for_a_while_gives_the_same_in_every_implementati
         call()
     for implementation in ("foreach", "fused"):
         assert difference(call, call.remade(implementation)) < 1e-6
+
+
+@pytest.mark.parametrize("way", ["for-loop", "foreach", "fused"])
+def test_an_update_is_made_by_the_implementation_that_is_named(way, monkeypatch):
+    given = []
+    make = torch.optim.SGD.__init__
+    monkeypatch.setattr(torch.optim.SGD, "__init__", lambda *args, **named: given.append(named) or make(*args, **named))
+    inputs.build(Update("SGD", UPDATE.parameters, (), way), "cpu")()
+    said = {name: given[-1].get(name) for name in ("foreach", "fused")}
+    wanted = {"for-loop": (False, None), "foreach": (True, None), "fused": (None, True)}[way]
+    assert tuple(said.values()) == wanted
 
 
 def recorded_updates(path, parameters, step):

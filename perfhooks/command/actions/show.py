@@ -97,7 +97,7 @@ def compute(trace: Trace, name: str, by: Sequence[str] = (), capture: Capture | 
         return _of_process(name, capture or Capture())
     if name == "stacks":
         return _stacks(found, by[0] if by else "host")
-    attribute = _SPLIT[name] if name in _SPLIT and by else _ATTRIBUTES.get(name, name)
+    attribute = _SPLIT[name] if by else _ATTRIBUTES.get(name, name)
     table: pl.DataFrame = getattr(found, attribute)
     return table
 
