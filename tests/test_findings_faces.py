@@ -144,7 +144,7 @@ def test_a_container_gets_no_more_processors_than_its_group(tmp_path, monkeypatc
     _quota.cache_clear()
     try:
         assert _quota() == processors
-        assert Circumstances.current().cores == (1 if processors else circumstances._cores())
+        assert Circumstances.current().cores == (1 if processors else circumstances.cores())
     finally:
         _quota.cache_clear()
 
