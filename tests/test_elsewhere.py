@@ -166,13 +166,15 @@ def test_verbs_say_the_same_of_a_run_elsewhere_as_of_it_here(there, tmp_path, ca
     assert Path("merged.json").read_bytes() == Path("here.json").read_bytes()
 
 
-def test_a_url_of_one_trace_is_a_trace(tmp_path, call):
-    folder_of(tmp_path / "traces", "rank-{}.json", inside=False)
-    url = f"file://{tmp_path}/traces/rank-0.json"
+@pytest.mark.parametrize("name", ["rank-{}.json", "rank{}.pt.trace.json.gz"])
+def test_a_url_of_one_trace_is_a_trace(name, tmp_path, call):
+    folder_of(tmp_path / "traces", name, inside=False)
+    url = f"file://{tmp_path}/traces/{name.format(0)}"
     assert call("show", url, "-t", "steps", "--csv")[0] == 0
     code, out, _ = call("report", url)
-    assert (code, out.strip()) == (0, "rank-0.report.html")
-    assert Path("rank-0.report.html").stat().st_size > 10_000
+    page = f"{name.format(0).split('.json')[0]}.report.html"
+    assert (code, out.strip()) == (0, page)
+    assert Path(page).stat().st_size > 10_000
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -122,27 +122,31 @@ def mirror(target: str, tell: Callable[[int, int], object] | None = None, *, tra
     }
     for name in [name for name, file in known.items() if file.is_here and name not in have]:
         (folder / name).unlink(missing_ok=True)
-    missing = [name for name, file in have.items() if not file.is_here and (traces or not _is_large(name, file))]
+    is_all = traces or is_file(target)
+    missing = [name for name, file in have.items() if not file.is_here and (is_all or not _is_large(name, file))]
+    _fill(folder, have, missing, tell)
+    return folder / (target.rpartition("/")[2] if is_file(target) else _base(parts[0])[1])
+
+
+def _fill(
+    folder: Path, have: dict[str, _File], missing: list[str], tell: Callable[[int, int], object] | None = None
+) -> None:
+    """Bring some files, and keep what is here by then."""
     for begin in range(0, len(missing), _BATCH):
         batch = missing[begin : begin + _BATCH]
         if tell is not None:
             tell(begin, len(missing))
         _get({have[name].url: folder / name for name in batch})
         have |= {name: msgspec.structs.replace(have[name], is_here=True) for name in batch}
-        publish_json(root / _HAVE, have)
-    publish_json(root / _HAVE, have)
-    inner = _base(parts[0])[1] if not is_file(parts[0]) else parts[0].rpartition("/")[2]
-    return folder / inner
+        publish_json(folder.parent / _HAVE, have)
+    publish_json(folder.parent / _HAVE, have)
 
 
-def bring(folder: Path) -> None:
+def bring(window: Path) -> None:
     """Bring the rest of a window of a mirror: its traces."""
-    root = folder.parent.parent
-    have = _have(root)
-    rest = {name: file for name, file in have.items() if not file.is_here and name.startswith(f"{folder.name}/")}
-    _get({file.url: folder.parent / name for name, file in rest.items()})
-    have |= {name: msgspec.structs.replace(file, is_here=True) for name, file in rest.items()}
-    publish_json(root / _HAVE, have)
+    have = _have(window.parent.parent)
+    rest = [name for name, file in have.items() if not file.is_here and name.startswith(f"{window.name}/")]
+    _fill(window.parent, have, rest)
 
 
 def url_of(path: Path) -> str | None:
