@@ -13,6 +13,7 @@ from comparing_runs import make_run, training
 from test_comparing import steps
 
 ROOT = Path(__file__).parents[1]
+HELD = ROOT / "tests" / "held_training.py"
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
 
 GH = f"""#!{sys.executable}
@@ -133,6 +134,33 @@ def test_a_fork_whose_token_may_not_comment_and_a_push_without_a_pull_request_ha
     assert job.run(base="base", new="slow", pull_request="")[0] == 3
     assert job.comments == []
     assert (job.folder / "summary").read_text().count("### base → slow") == 2
+
+
+def git(folder, *words):
+    own = ("-c", "user.name=a", "-c", "user.email=a@b")
+    subprocess.run(["git", *own, *words], cwd=folder, check=True, capture_output=True)
+
+
+def test_a_command_takes_turns_with_the_same_of_the_target_branch(job):
+    """The recipe of the documentation: the branch is fetched, and its worktree runs beside the pull request's."""
+    text = (
+        f"import runpy, sys\nsys.argv[1:] = ['100000000', 'WORK']\nrunpy.run_path({str(HELD)!r}, run_name='__main__')"
+    )
+    origin = job.folder / "origin"
+    origin.mkdir()
+    git(origin, "init", "-q", "-b", "main")
+    (origin / "train.py").write_text(text.replace("WORK", "2000"))
+    git(origin, "add", ".")
+    git(origin, "commit", "-q", "-m", "base")
+    git(job.folder, "clone", "-q", str(origin), "checkout")
+    job.folder /= "checkout"
+    (job.folder / "train.py").write_text(text.replace("WORK", "4000"))
+    code, said = job.run(run="train.py", at="main", seconds="3")
+    assert code == 3, said
+    (comment,) = job.comments
+    assert "### `train.py, at FETCH_HEAD` → `train.py`" in comment
+    assert "**Slower: " in comment
+    assert (job.folder / "summary").read_text() in comment
 
 
 def test_a_run_that_is_not_there_is_an_error_and_no_comment(job):

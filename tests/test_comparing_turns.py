@@ -1,13 +1,16 @@
 """The verdict on programs that took turns: right about equal and about planted ones, and about which clock tells."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from perfhooks.comparing import turns
+from perfhooks.comparing import sentences, turns
 from perfhooks.comparing.turns import Block, ProcessPair, judged
 from perfhooks.comparing.verdict import OFTEN
+from perfhooks.comparing.verdict import verdict as recorded
+from perfhooks.statistics import level
 
 EQUAL, BLOCKS = 100, 30
 
@@ -79,6 +82,25 @@ def test_fewer_than_three_pairs_decide_nothing():
     made = pairs(np.random.default_rng(5), 2, ratio=2.0)
     found = verdict(made)
     assert (found.outcome, found.more_runs) == ("undecided", None)
+
+
+@pytest.mark.parametrize(("count", "said"), [(1, "1 pair of processes is"), (2, "2 pairs of processes are")])
+def test_nothing_is_called_chance_above_an_interval_that_excludes_it(count, said):
+    """Too few pairs are what leaves it open, whatever their interval."""
+    found = verdict(pairs(np.random.default_rng(5), count, ratio=2.0, noise=0.001, process=0.001))
+    assert found.low > 1.02
+    sentence = sentences.verdict(found)
+    assert sentence.endswith(f"; {said} too few to say, 3 do.")
+    assert "chance" not in sentence
+
+
+@pytest.mark.parametrize(("more", "is_named"), [(9, False), (49, True)])
+def test_where_so_many_runs_would_decide_that_nobody_makes_them_the_other_way_is_named(more, is_named):
+    run = level(np.exp(np.random.default_rng(3).normal(0, 0.02, 200)))
+    found = replace(recorded([run], [run]), outcome="undecided", more_steps=None, more_runs=more)
+    (told,) = sentences.certainty(found)
+    assert f"{more} more runs a side would decide" in told
+    assert ("--run" in told) == is_named
 
 
 def test_pairs_that_would_decide_are_said_as_long_as_there_may_be_more():

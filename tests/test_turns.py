@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from typer.testing import CliRunner
 
 from perfhooks.command.app import app
 from perfhooks.command.turns import alternation, program
+from perfhooks.comparing import turns
 from perfhooks.errors import PerfhooksError
 from perfhooks.launching.command_line import Request, environment
 
@@ -151,7 +153,10 @@ def programs_below():
 
 def test_too_few_steps_are_no_comparison(compare):
     done = compare("--run", training(4), "--", training(4))
-    assert "made too few steps to compare" in refused(done)
+    said = refused(done)
+    assert "made too few steps to compare: its first steps do not count, and after them there was time for " in said
+    (left,) = re.findall(r"for (\d+) turns? of some 0.01 s, where 5 are needed; let it train for longer", said)
+    assert int(left) < turns.LEAST_BLOCKS
 
 
 def test_a_revision_of_git_is_one_of_the_sides(compare, tmp_path):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from perfhooks import words
 from perfhooks.comparing.facts import GIVEN
 from perfhooks.comparing.reason import ELSEWHERE
+from perfhooks.comparing.turns import FEWEST_PAIRS
 from perfhooks.comparing.verdict import SAME_CONFIDENCE, SAME_MARGIN
 from perfhooks.statistics import CONFIDENCE
 
@@ -61,6 +62,9 @@ def verdict(found: Verdict | None, samples: tuple[int, int] | None = None) -> st
     chance = "which the busy machine may have made" if found.is_withheld else "which may be chance"
     if found.outcome == "same":
         return f"The same, within {100 * SAME_MARGIN * found.tolerance:.3g}%: {step} takes {change}."
+    if found.outcome == "undecided" and found.is_in_turns and found.runs_a < FEWEST_PAIRS:
+        are = "is" if found.runs_a == 1 else "are"
+        return f"Not decided: {step} takes {change}; {_runs(found)} {are} too few to say, {FEWEST_PAIRS} do."
     if found.outcome == "undecided":
         return f"Not decided: {step} takes {change}, {chance}."
     return f"{found.outcome.capitalize()}: {step} takes {change}."
@@ -187,8 +191,14 @@ def _needed(found: Verdict) -> str:
     if found.more_runs is not None:
         options.append(f"{words.count(found.more_runs, 'more run')} a side")
     if not options:
-        return "no number of runs that one makes will decide so small a difference"
-    return f"{' or '.join(options)} would decide"
+        return f"no number of runs that one makes will decide so small a difference{_IN_TURNS}"
+    many = found.more_steps is None and (found.more_runs or 0) > _MANY_RUNS
+    return f"{' or '.join(options)} would decide{_IN_TURNS if many else ''}"
+
+
+_MANY_RUNS: Final = 10
+"""More runs a side than that nobody makes while there is another way."""
+_IN_TURNS: Final = ", where both commands in turns, by --run, may take fewer"
 
 
 def contribution(found: Contribution, amount: Callable[[float], str] | None = None) -> str:

@@ -97,11 +97,13 @@ class Alternation:
             made += programs
             self._take_turns(programs, tell)
             self._finish(programs)
-        if self.failed is None and not self._count(made):
+        pair = self._count(made)
+        if self.failed is None and not pair.counts:
             few = min(made, key=lambda program: len(program.blocks))
+            left = words.count(min(map(len, pair.counted)), "turn")
             raise PerfhooksError(
-                f"{few.command.name} made too few steps to compare: {words.count(len(few.blocks), 'block')} of some "
-                f"{BLOCK_S:g} s, of which {LEAST_BLOCKS} must be left after its first steps; let it train for longer"
+                f"{few.command.name} made too few steps to compare: its first steps do not count, and after them there "
+                f"was time for {left} of some {BLOCK_S:g} s, where {LEAST_BLOCKS} are needed; let it train for longer"
             )
 
     def _start(self, command: Command, number: int) -> Program:
@@ -110,13 +112,13 @@ class Alternation:
             self.programs.append(program)
         return program
 
-    def _count(self, programs: Sequence[Program]) -> bool:
+    def _count(self, programs: Sequence[Program]) -> ProcessPair:
         """Add a pair, if there are both programs and it counts."""
         blocks = {program.command.name: program.blocks for program in programs}
         pair = ProcessPair(a=blocks.get("A", []), b=blocks.get("B", []), is_together=not self.plan.in_turns)
         if pair.counts:
             self.pairs.append(pair)
-        return pair.counts
+        return pair
 
     def _take_turns(self, programs: Sequence[Program], tell: Callable[[str], None]) -> None:
         """Let one go after another, until one of them ends, or is to end."""
@@ -130,7 +132,7 @@ class Alternation:
                     return
                 if len(programs) > 1:
                     program.stop_children()
-            tell(self._said(words.count(len(programs[-1].blocks), "block")))
+            tell(self._said(words.count(len(programs[-1].blocks), "turn")))
 
     def _is_enough(self, program: Program) -> bool:
         steps = sum(block.steps for block in program.blocks)

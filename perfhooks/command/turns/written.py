@@ -10,7 +10,6 @@ from perfhooks import words
 from perfhooks.comparing import sentences
 from perfhooks.comparing.comparison import answers
 from perfhooks.comparing.sentences import changed, percent
-from perfhooks.comparing.turns import FEWEST_PAIRS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from perfhooks.comparing.turns import Judgement
 
 _LAST_LINES: Final = 10
-_CLOCKS: Final = {"wall": "the wall clock", "processor": "processor time"}
 
 
 def lines(made: Alternation) -> Iterator[str]:
@@ -45,7 +43,7 @@ def _doubts(made: Alternation, seen: Judgement) -> Iterator[str]:
     yield from (f"  {each}" for each in sentences.certainty(found))
     if found.typical.outcome != found.outcome in ("slower", "faster"):
         yield f"  the typical step takes {changed(found.typical.ratio)}"
-    yield f"  by {_clock(seen)}"
+    yield f"  {_clock(seen)}"
     if seen.far[0] != seen.far[1] and not found.is_far_counted:
         turns = f"{words.count(seen.far[0], 'turn')} of A, {seen.far[1]} of B"
         yield f"  left out, as they took more than three times the median: {turns}"
@@ -85,13 +83,13 @@ def say_last_lines(programs: Sequence[Program]) -> None:
 
 
 def _clock(seen: Judgement) -> str:
-    """Which clock tells, and what the other one says."""
+    """Why that clock tells which the verdict is by, and what the other one says."""
     shares = [seen.verdict.waited_a, seen.verdict.waited_b]
     told = " and ".join("an unknown share" if each is None else words.share(each) for each in shares)
-    why = "" if shares == [None, None] else f": the steps waited for a processor {told} of their time"
-    ours, other = sorted(_CLOCKS, key=lambda clock: clock != seen.verdict.clock)
+    why = [] if shares == [None, None] else [f"the steps waited for a processor {told} of their time"]
+    other = "processor time" if seen.verdict.clock == "wall" else "the wall clock"
     span = f"{percent(seen.other.low)} to {percent(seen.other.high)}"
-    return f"{_CLOCKS[ours]}{why}; by {_CLOCKS[other]} {percent(seen.other.ratio)} ({span})"
+    return "; ".join([*why, f"by {other} it is {percent(seen.other.ratio)} ({span})"])
 
 
 def _ends(made: Alternation) -> str:
@@ -103,5 +101,4 @@ def _ends(made: Alternation) -> str:
         return f"{made.failed.command.name} ended with {how}, so no more pairs were started."
     told = [f"{words.count(len(codes), 'program')} ended with exit code 0"] if codes else []
     told += [f"{words.count(ended, 'program')} {'was' if ended == 1 else 'were'} ended here"] if ended else []
-    few = made.judgement is not None and made.judgement.verdict.runs_a < FEWEST_PAIRS
-    return f"{'; '.join(told)}.{' Fewer than three pairs are no verdict.' if few else ''}"
+    return f"{'; '.join(told)}."
