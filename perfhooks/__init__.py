@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         Stacks,
         StepTable,
         TensorBoard,
+        Workers,
     )
     from perfhooks.options import Options
     from perfhooks.recording.profiler import Profiler
@@ -66,6 +67,7 @@ __all__ = [
     "StepTable",
     "TensorBoard",
     "TraceError",
+    "Workers",
     "compare_calls",
     "on_trace_ready",
     "share",

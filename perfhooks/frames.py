@@ -31,6 +31,13 @@ WAITS: Final = re.compile(r"/(?:threading|queue)\.py$|/(?:multiprocessing|concur
 """Python's own, in which a thread waits for another one."""
 BACKWARD: Final = re.compile(r"/torch/autograd/graph\.py$|/torch/_tensor\.py$")
 
+FETCHES_BATCH: Final = re.compile(r"torch/utils/data/_utils/fetch\.py\(\d+\): fetch$")
+"""The frame of a worker, as ``file.py(12): function``, inside which a batch is made."""
+WORKER_LOOP: Final = re.compile(r"torch/utils/data/_utils/worker\.py\(\d+\): _worker_loop$")
+"""The outermost frame of a worker."""
+LOOKS: Final = re.compile(r"perfhooks/loading/(?:begin|slots)\.py\(")
+"""The frames in which a worker looks at itself."""
+
 _HERE: Final = f"{Path(__file__).parent}{os.sep}"
 
 

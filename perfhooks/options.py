@@ -174,6 +174,14 @@ class Options(RecordingOptions, total=False):
         Default(True),
         Doc("Whether the parts of a step that nobody labelled are labelled while a window records and makes files."),
     ]
+    workers: Annotated[
+        bool,
+        Default(True),
+        Doc(
+            "Whether the workers of loaders that begin while a profiler is on count what they make, and look at their "
+            "own stacks in windows with stacks. On Linux, and only where files are written."
+        ),
+    ]
     explain: Annotated[
         bool,
         Default(True),

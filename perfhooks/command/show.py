@@ -54,7 +54,8 @@ def command(
             "--table",
             "-t",
             help="steps, operators, kernels, collectives, copies, syncs, modules, memory, stacks; labels: your labels, "
-            "by total time; functions: the Python functions, where stacks were recorded; categories: the time "
+            "by total time; functions: the Python functions, where stacks were recorded; workers: where those of the "
+            "loader spent their time, where stacks were; categories: the time "
             "by kind of work; counters: power, clocks and what else was sampled, by step; idle: why devices idled; "
             "gaps: when they did for longest; compiled: what torch.compile made; findings: what to do about the "
             "training; checks: what is doubtful about the trace itself; startup: what came before the first step; "

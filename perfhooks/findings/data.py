@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from perfhooks import labels, words
 from perfhooks.findings import faces
 from perfhooks.findings.evidence import most
+from perfhooks.loading import looks
 from perfhooks.loading.plan import BatchCost, LoaderPlan, Needs
 from perfhooks.run.circumstances import Loader
 from perfhooks.trace.kinds import Kind
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 WAITING: Final = 0.05
 """Of the step: the threshold of torch_tb_profiler's first rule."""
 
+_NAMED: Final = 2
+"""Functions of workers that are named, those of most time."""
+_WORTH_NAMING: Final = 0.1
+"""The least share of the workers' time of one that is named."""
 HANDED_OVER_MS: Final = 5.0
 """What it costs to get a batch from a worker, in milliseconds of the training process: in a toy with DDP on two cores,
 batches that took 2.2 ms to make took 7.1 ms from workers. What takes less to make is not worth handing over."""
@@ -117,6 +122,7 @@ def waiting_for_data(seen: Evidence) -> Iterator[Finding]:
         *(["the batches come from worker processes"] if workers else []),
         *([f"a batch takes a worker {plan.cost}"] if plan is not None and seen.told.making else []),
         *_loader(seen),
+        *_by_workers(seen),
     ]
     functions = most(seen.own_time_in(seen.spans(fetches), whole=True))
     evidence += functions or seen.by_line(seen.outermost(fetches))
@@ -275,6 +281,22 @@ def _line(seen: Evidence, **settings: object) -> str:
     if _pinned(seen):
         settings["pin_memory"] = True
     return faces.loader(settings, seen.told.framework)
+
+
+def _by_workers(seen: Evidence) -> list[str]:
+    """The functions in which the workers of the loader spent most of their time, where somebody looked."""
+    found = looks.places(seen.told.looked)
+    whole = sum(place.total for place in found)
+    return [
+        f"{place} takes {words.share(place.total / whole)} of the workers' time, {_mostly(place)}"
+        for place in found[:_NAMED]
+        if place.line and place.total >= _WORTH_NAMING * whole
+    ]
+
+
+def _mostly(place: looks.WorkerPlace) -> str:
+    """What workers did there for most of the time."""
+    return looks.PARTS[max(place.parts, key=place.parts.__getitem__)]
 
 
 def _loader(seen: Evidence) -> list[str]:

@@ -10,7 +10,7 @@ from perfhooks.findings.unnamed import AND, RECORD
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-LINE: Final = re.compile(r"\S+\.py(?:\(\d+\)|(?=: ))")
+LINE: Final = re.compile(r"\S+\.py(?:\(\d+\)|:\d+\)|(?=: ))")
 """A line of source, as evidence names it; the file alone where its line is not known."""
 _TIME: Final = re.compile(r": -?[\d.,e+]+ (us|ms|s|min|h)( .*)?$")
 _ASKED: Final = ("advice", RECORD), ("code", AND)

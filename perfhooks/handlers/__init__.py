@@ -32,6 +32,7 @@ from perfhooks.handlers.tables import (
     StepTable,
 )
 from perfhooks.handlers.tensorboard import TensorBoard
+from perfhooks.handlers.workers import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -57,6 +58,7 @@ __all__ = [
     "Stacks",
     "StepTable",
     "TensorBoard",
+    "Workers",
     "build",
     "by_default",
     "rebuild",
@@ -76,6 +78,7 @@ NAMES: Final[dict[str, Callable[..., Handler]]] = {
     "functions": FunctionTable,
     "modules": Modules,
     "memory": Memory,
+    "workers": Workers,
     "tensorboard": TensorBoard,
     "page": PageData,
 }

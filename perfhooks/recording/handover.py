@@ -252,6 +252,8 @@ class Handover:
             circumstances=Circumstances.current(
                 queued=self._queueing.since_last(),
                 loader=window.loader,
+                making=window.making,
+                looked=window.looked,
                 framework=self.framework,
                 is_launched=self.is_summed_up,
             ),

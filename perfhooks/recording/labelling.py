@@ -141,6 +141,11 @@ def loader() -> Loader | None:
     return _here.loaders.most
 
 
+def iterators() -> set[int]:
+    """Its iterators, by their numbers."""
+    return _here.loaders.iterators
+
+
 def describe(window: Window) -> None:
     """Write into a trace, while its recorder takes that, its processor, and what the model calls its modules.
 

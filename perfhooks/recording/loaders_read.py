@@ -17,6 +17,7 @@ class LoadersRead:
         self.of_step: set[int] = set()
         """The iterators that were read in the step that goes on."""
         self._steps: dict[Loader, int] = {}
+        self._iterators: dict[Loader, set[int]] = {}
 
     def begin_step(self) -> None:
         """Another step begins."""
@@ -27,8 +28,15 @@ class LoadersRead:
         self.of_step.add(id(iterator))
         loader = Loader.of(iterator)
         self._steps[loader] = self._steps.get(loader, 0) + 1
+        self._iterators.setdefault(loader, set()).add(id(iterator))
 
     @property
     def most(self) -> Loader | None:
         """The settings of that which was read in most steps, of several the first one; None where none was read."""
         return max(self._steps, key=self._steps.__getitem__, default=None)
+
+    @property
+    def iterators(self) -> set[int]:
+        """The numbers of the iterators that had them."""
+        most = self.most
+        return set() if most is None else self._iterators[most]

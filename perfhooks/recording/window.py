@@ -38,6 +38,8 @@ from perfhooks.watching.loops import WAITED_A_SECOND
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from perfhooks.loading.looks import Looked
+    from perfhooks.loading.making import Making
     from perfhooks.recording.requested import RequestedWindow
     from perfhooks.run.circumstances import Loader
     from perfhooks.schedule import Phases, Planned
@@ -272,6 +274,10 @@ class Recorded:
     """What it was asked for by; None for a window of the schedule."""
     loader: Loader | None = None
     """The DataLoader that fed its steps, if one was seen."""
+    making: tuple[Making, ...] = ()
+    """What each worker of that loader did."""
+    looked: tuple[Looked, ...] = ()
+    """Where each of them was while it recorded, if they were looked at."""
     notes: list[str]
     """What is doubtful about it."""
     ready: bool = False

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from perfhooks import words
 from perfhooks.guard import guard, logger
+from perfhooks.loading.lending import LoaderWorkers
 from perfhooks.recording import labelling
 from perfhooks.recording.ending import lifetime
 from perfhooks.recording.explaining import SecondWindow
@@ -68,6 +69,8 @@ class Windows:
         )
         self._waited_for_step_s = 0.0
         """What each step of the last one took of the loop at its end, in seconds."""
+        self.workers = LoaderWorkers()
+        """Those of the loaders that it reads."""
         self.begun = self.skipped = 0
         """How many windows were begun, and how many that were due were not."""
 
@@ -153,6 +156,7 @@ class Windows:
         self.handover.warm_up()
         self.handover.enter(window)
         lifetime.watch(window)
+        self.workers.open(looks=window.with_stack)
         try:
             window.start()
         except BaseException:
@@ -222,6 +226,7 @@ class Windows:
         labelling.take_back()
         labelling.describe(window)
         window.loader = labelling.loader()
+        window.making, window.looked = self.workers.close(labelling.iterators())
         is_warming_up = self._requests.phase(window.step_num) is Phase.WARMUP
         try:
             window.close(reached, partial)
@@ -278,6 +283,7 @@ class Windows:
             with guard("leaving the window to the parent"):
                 self.current.leave_to_parent()
         self.current = self.last = None
+        self.workers.give_back()
         self.handover.abandon()
 
 

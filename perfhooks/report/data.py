@@ -170,6 +170,8 @@ class Share(_Part):
     flames: dict[str, dict[str, list[Any]]] | None = None
     """Flame graphs by what their widths are, as `perfhooks.report.tree` makes them."""
     functions: FirstRows | None = None
+    workers: Columns | None = None
+    """Where the workers of the loader spent their time."""
     modules: FirstRows | None = None
     memory: MemoryPart | None = None
     counters: CountersPart | None = None
@@ -186,7 +188,7 @@ class Share(_Part):
     """Whether lines, modules and shapes are in `RunData.explanations`, as this window was recorded without them."""
 
 
-EXPLAINED: Final = ("flames", "functions", "modules", "behind_operators", "limits", "roofline")
+EXPLAINED: Final = ("flames", "functions", "workers", "modules", "behind_operators", "limits", "roofline")
 """The parts of a share that tell of lines and modules."""
 
 

@@ -97,6 +97,19 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         "self": "The total without the labels and operators in it.",
         "device": "Durations of the device work that was launched in it.",
     },
+    "Workers": {
+        "of their time": (
+            "Of all workers, from their first look to their last, in the user's functions with all that these called, "
+            "but for other ones of the user's. A timer has each look at its stack every 10 ms."
+        ),
+        "waits": "It neither computed nor could have: a disk, a network, a lock, or a sleep. Python's own lock, too.",
+        "in c": "It computed in calls of more than a millisecond, after which it came to look late.",
+        "in python": "It computed in Python, or in shorter calls of C.",
+        "no processor": "It could have computed, and others had the processors.",
+        "collates": "It put samples together to a batch.",
+        "hands over": "Its main thread handed a batch over; another thread of it pickles batches meanwhile.",
+        "nothing asked": "It had made all that it may make ahead, and waited until more was asked for.",
+    },
     "Functions": {
         "calls": "How often it was called in the recorded window; calls that it made of itself count, too.",
         "self": (

@@ -11,12 +11,12 @@ from perfhooks.report import json_values
 from perfhooks.trace.names import operators, ranges, runtime_calls
 from perfhooks.trace.names.whose import Origin, origin
 from perfhooks.trace.nesting import host
+from perfhooks.trace.tables.stacks import Summed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from perfhooks.trace.model import Ints
-    from perfhooks.trace.tables.stacks import Summed
 
 OTHER: Final = "(other)"
 """The node of what is too small to be seen."""
@@ -87,6 +87,23 @@ def tree(
         "frame": frame,
         "value": [value for _, _, value in lines],
     }
+
+
+def planted(stacks: Mapping[str, int]) -> Summed:
+    """The tree of folded stacks, as ``outer;inner``, and their own values."""
+    names: dict[str, int] = {}
+    nodes: dict[tuple[int, str], int] = {}
+    values: list[int] = []
+    for stack, value in stacks.items():
+        node = -1
+        for name in stack.split(";"):
+            names.setdefault(name, len(names))
+            node = nodes.setdefault((node, name), len(nodes))
+            values += [0] * (len(nodes) - len(values))
+        values[node] += value
+    parents = np.array([parent for parent, _ in nodes], np.int64)
+    frames = np.array([names[name] for _, name in nodes], np.int64)
+    return Summed(list(names), parents, frames, np.array(values, np.int64))
 
 
 def _listed(stacks: Summed, share: float, nodes: int) -> list[tuple[int, str, int]]:

@@ -10,6 +10,7 @@ import polars as pl
 
 from perfhooks import findings
 from perfhooks.findings import faces
+from perfhooks.loading import looks
 from perfhooks.report import compiled_rows, device_rows, json_values, limits_said, operator_rows, roofline, tree
 from perfhooks.report.data import SHARE_FORMAT
 from perfhooks.report.headline import of_window, other_kinds, summary
@@ -151,6 +152,12 @@ def _functions(capture: Capture, trace: Trace) -> dict[str, Any]:
     return {"rows": json_values.columns(costly.unique(maintain_order=True)), "count": table.height}
 
 
+def _workers(capture: Capture, trace: Trace) -> json_values.Columns:
+    del trace  # they are other processes
+    looked = capture.circumstances.looked
+    return json_values.columns(pl.DataFrame(looks.rows(looked)), _ROWS // 2) if looked else {}
+
+
 def _kernels(capture: Capture, trace: Trace) -> dict[str, Any]:
     table = capture.tables(trace).kernels
     if not table.height:
@@ -165,6 +172,8 @@ def flames(capture: Capture, trace: Trace) -> dict[str, Any]:
     found = {"host": tree.tree(capture.tables(trace).calls("host"), owners=capture.owners)}
     if trace.is_device_traced:
         found["device"] = tree.tree(capture.tables(trace).calls("device"), leaves="kernel", owners=capture.owners)
+    if capture.circumstances.looked:
+        found["workers"] = tree.tree(tree.planted(looks.folded(capture.circumstances.looked)), owners=capture.owners)
     return {name: flame for name, flame in found.items() if flame["value"][0]}
 
 
@@ -281,6 +290,7 @@ _PARTS: Final[dict[str, Callable[[Capture, Trace], Any]]] = {
     "categories": lambda capture, trace: json_values.columns(capture.tables(trace).categories),
     "flames": flames,
     "functions": _functions,
+    "workers": _workers,
     "modules": _modules,
     "memory": _memory,
     "counters": _counters,

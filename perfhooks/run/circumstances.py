@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from perfhooks import words
+from perfhooks.loading.looks import Looked  # noqa: TC001 -- msgspec reads the annotation of a dataclass, too
 from perfhooks.loading.making import Making  # noqa: TC001 -- msgspec reads the annotation of a dataclass, too
 
 BUSY: Final = 0.05
@@ -100,6 +101,8 @@ class Circumstances:
     """The DataLoader that most of the steps were fed by."""
     making: tuple[Making, ...] = ()
     """What each of its workers did up to the end of the window, since it was last told; none where nobody saw them."""
+    looked: tuple[Looked, ...] = ()
+    """Where each of them was in the window, where stacks were recorded; none where nobody looked."""
     framework: str = ""
     """Whose face recorded it, as its messages call it: ``the Trainer``; empty for a loop of the user's own."""
     power: PowerLimit | None = None

@@ -16,6 +16,7 @@ from perfhooks.command.targets import run_in
 from perfhooks.errors import OptionError
 from perfhooks.findings import faces
 from perfhooks.findings.explained import explained
+from perfhooks.loading import looks
 from perfhooks.progress import working
 from perfhooks.report import compiled_rows, slow_rows, startup_rows
 from perfhooks.report import markdown as summary
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 TABLES: Final = (
     *("labels", "steps", "operators", "kernels", "categories", "collectives", "copies", "syncs"),
     *("counters", "idle", "gaps", "functions", "modules", "memory", "stacks"),
-    *("compiled", "findings", "checks", "startup", "slow"),
+    *("workers", "compiled", "findings", "checks", "startup", "slow"),
 )
 """What can be shown."""
 
@@ -63,7 +64,7 @@ _ATTRIBUTES: Final = {"syncs": "synchronisations", "memory": "alive_at_peak"}
 _SPLIT: Final = {"kernels": "kernels_by_launch", "counters": "counters_by_kernel"}
 """What it calls these where they are split."""
 _OF_ALL_WINDOWS: Final = ("steps", "checks")
-_OF_STACKS: Final = ("functions", "modules", "stacks")
+_OF_STACKS: Final = ("functions", "modules", "stacks", "workers")
 """Tables of what a window has that explains others, where the last one was recorded without stacks."""
 _BEHIND: Final = {"shapes": "record_shapes", **dict.fromkeys(("stack", "line", "module"), "with_stack")}
 """What the table of operators takes from there."""
@@ -93,7 +94,7 @@ def compute(trace: Trace, name: str, by: Sequence[str] = (), capture: Capture | 
         return found.idle(by)
     if name == "findings":
         return _told(_findings(trace, capture))
-    if name in (*_OF_RUN, "compiled"):  # of a process, and not in its traces
+    if name in (*_OF_RUN, "compiled", "workers"):  # of a process, and not in its traces
         return _of_process(name, capture or Capture())
     if name == "stacks":
         return _stacks(found, by[0] if by else "host")
@@ -122,6 +123,8 @@ def _told(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
 
 
 def _of_process(name: str, capture: Capture) -> pl.DataFrame:
+    if name == "workers":
+        return pl.DataFrame(looks.rows(capture.circumstances.looked), schema_overrides={"line": pl.Int64})
     return compiled_rows.functions(capture.compilation) if name == "compiled" else _of_run(name, None)
 
 

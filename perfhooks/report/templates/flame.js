@@ -194,6 +194,7 @@ function flameGraph(flames, id) {
 
   const names = {
     host: "Host time",
+    workers: "Workers of the loader",
     device: "Device time",
     "host, B": "B's host time",
     "host, A": "A's host time",

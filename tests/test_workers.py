@@ -1,0 +1,175 @@
+"""What the workers of a loader do: counted always, and looked at while a window with stacks is open."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pytest
+import torch
+from planted_loader import STAGES, Planted
+from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter as Iterator
+
+import perfhooks
+from perfhooks.loading import looks
+from perfhooks.loading.lending import LoaderWorkers
+from perfhooks.loading.slots import StackLook
+from perfhooks.run.capture import Capture, Place
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="workers are seen on Linux")
+
+_TORCHS = Iterator.__init__
+
+
+@pytest.fixture
+def workers() -> Generator[LoaderWorkers, None, None]:
+    """Those of loaders that begin from here on."""
+    seen = LoaderWorkers()
+    seen.borrow()
+    yield seen
+    seen.give_back()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays() -> Generator[None, None, None]:
+    yield
+    gc.collect()
+    assert Iterator.__init__ is _TORCHS
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+def test_each_stage_has_its_share_of_the_time(workers: LoaderWorkers, context: str) -> None:
+    """Sleeping, C, numpy, Python and a lock are within five points of what their own clocks say, however begun."""
+    workers.open(looks=True)
+    iterator = iter(DataLoader(Planted(48), batch_size=4, num_workers=2, multiprocessing_context=context))
+    batches = torch.cat(list(iterator))
+    makings, looked = workers.close({id(iterator)})
+
+    seen: Counter[str] = Counter()
+    for place in looks.places(looked):
+        seen[place.function] += place.total
+    truth = dict(zip(STAGES, batches[:, :-1].sum(0).tolist(), strict=True))
+    known = sum(seen[stage] for stage in STAGES)
+    for stage in STAGES:
+        assert seen[stage] / known == pytest.approx(truth[stage] / sum(truth.values()), abs=0.05), stage
+    assert batches[:, -1].tolist() == list(range(48))
+    assert sum(making.batches for making in makings) == 12
+    made = sum(making.making_s for making in makings)
+    assert sum(truth.values()) <= made <= sum(making.wall_s for making in makings)
+
+
+def test_a_late_look_stands_for_the_call_in_c_that_held_it_up() -> None:
+    """Its weight is how often the timer was due, and each nanosecond is in one part."""
+    stack = "torch/utils/data/_utils/worker.py(1): _worker_loop;torch/utils/data/_utils/fetch.py(2): fetch;a.py(3): f"
+    on_time = StackLook(stack, ticks=1, late=20_000, processor=looks.PERIOD, queued=0)
+    late = StackLook(stack, ticks=4, late=31_000_000, processor=22_000_000, queued=3_000_000)
+    (place,) = looks.places([looks.Looked.of(0, [on_time, late])])
+    assert place.parts == {"python": looks.PERIOD, "c": 22_000_000, "queued": 3_000_000, "waits": 15_000_000}
+    assert (place.total, str(place)) == (5 * looks.PERIOD, "f (a.py:3)")
+
+
+class _Alarmed(Planted):
+    """Samples that say whether the worker's own alarm came."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        ended = time.monotonic() + 20
+        while not _alarms and time.monotonic() < ended:
+            time.sleep(0.001)
+        return torch.tensor([len(_alarms) > 0, signal.getitimer(signal.ITIMER_REAL)[1] > 0])
+
+
+_alarms: list[int] = []
+
+
+def _alarm(_worker: int) -> None:
+    signal.signal(signal.SIGALRM, lambda number, _: _alarms.append(number))
+    signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+
+
+def test_a_workers_own_alarm_and_init_function_are_left_alone(workers: LoaderWorkers) -> None:
+    """The timer of the looks has a signal of its own."""
+    workers.open(looks=True)
+    loader = DataLoader(_Alarmed(4), num_workers=1, worker_init_fn=_alarm)
+    iterator = iter(loader)
+    assert torch.cat(list(iterator)).all()
+    assert loader.worker_init_fn is _alarm
+    assert workers.close({id(iterator)})[1]
+
+
+def _open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+class _Endless(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return iter(range(40))
+
+
+def test_without_a_window_batches_are_counted_and_nobody_looks(workers: LoaderWorkers) -> None:
+    """Workers that live on are counted anew each time, those of other iterators not at all, and no file stays open."""
+    before = _open_files()
+    loader = DataLoader(_Endless(), batch_size=4, num_workers=1, persistent_workers=True)
+    for number in range(2):
+        assert torch.cat(list(loader)).tolist() == list(range(40))
+        iterator = loader._iterator
+        makings, looked = workers.close({id(iterator)})
+        assert (makings[0].batches, looked) == (11, ())  # the end is asked for as well
+        assert workers.close({number}) == ((), ())
+    del iterator, loader
+    gc.collect()
+    deadline = time.monotonic() + 30
+    while _open_files() > before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert _open_files() <= before
+
+
+def test_torch_is_as_it_was_when_no_profiler_is_left(tmp_path: Path) -> None:
+    """One that was stopped gives iterators back, one that is garbage does, and the last of several does."""
+    first, second = (perfhooks.Profiler(schedule="wait=9 warmup=0 active=1", out=tmp_path / str(n)) for n in range(2))
+    first.start()
+    second.start()
+    assert Iterator.__init__ is not _TORCHS
+    first.stop()
+    assert Iterator.__init__ is not _TORCHS
+    second.stop()
+    assert Iterator.__init__ is _TORCHS
+    with perfhooks.Profiler(schedule="wait=9 warmup=0 active=1", out=tmp_path / "off", workers=False):
+        assert Iterator.__init__ is _TORCHS
+    alone = LoaderWorkers()
+    alone.borrow()
+    assert Iterator.__init__ is not _TORCHS
+    del alone
+    gc.collect()
+    assert Iterator.__init__ is _TORCHS
+
+
+def test_a_window_with_stacks_says_where_the_workers_time_went(tmp_path: Path) -> None:
+    """In its files and its finding; the parts are the whole."""
+    model = torch.nn.Linear(6, 1).double()
+    loader = DataLoader(Planted(24), batch_size=2, num_workers=1)
+    with perfhooks.Profiler(schedule="wait=1 warmup=0 active=3 repeat=1", with_stack=True, out=tmp_path) as profiler:
+        for batch in profiler.steps(loader):
+            model(batch).sum().backward()
+    assert profiler.wait(60)
+    (folder,) = (path.parent for path in tmp_path.glob("2*/*/rank0.workers.csv"))
+    table = pl.read_csv(folder / "rank0.workers.csv")
+    parts = table.select(pl.sum_horizontal(f"{part}_ms" for part in looks.PARTS)).to_series()
+    assert (parts - table["total_ms"]).abs().max() < 1e-5
+    assert set(STAGES) <= set(table["function"])
+    stacks = [line.rpartition(" ") for line in (folder / "rank0.workers.folded").read_text().splitlines()]
+    assert sum(int(value) for *_, value in stacks) == pytest.approx(table["total_ms"].sum() * 1e6, abs=100)
+    capture: Capture = Place(folder).load()
+    assert capture.circumstances.making[0].batches > 0
+    page = (folder / "rank0.page.json").read_text()
+    assert "planted_loader.py:" in page
+    assert "of the workers' time" in page
