@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -173,3 +175,28 @@ def test_a_window_with_stacks_says_where_the_workers_time_went(tmp_path: Path) -
     page = (folder / "rank0.page.json").read_text()
     assert "planted_loader.py:" in page
     assert "of the workers' time" in page
+
+
+def test_under_perfhooks_run_the_workers_of_the_first_loader_are_seen(tmp_path: Path) -> None:
+    """They begin before the first step does, and so before there is a profiler."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import time, torch\n"
+        "class Slow(torch.utils.data.Dataset):\n"
+        "    def __len__(self): return 160\n"
+        "    def __getitem__(self, index):\n"
+        "        time.sleep(0.01)\n"
+        "        return torch.ones(4)\n"
+        "model = torch.nn.Linear(4, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "for batch in torch.utils.data.DataLoader(Slow(), batch_size=2, num_workers=1):\n"
+        "    model(batch).sum().backward()\n"
+        "    optimizer.step()\n"
+    )
+    how = ("--schedule", "wait=10 warmup=2 active=20 repeat=1", "--with-stack", "--out", str(tmp_path / "perf"))
+    command = [sys.executable, "-m", "perfhooks", "run", *how, sys.executable, str(script)]
+    subprocess.run(command, check=True, timeout=200, capture_output=True)
+    (table,) = (tmp_path / "perf").glob("2*/*/rank0.workers.csv")
+    first = pl.read_csv(table).row(0, named=True)
+    assert (first["function"], first["line"]) == ("__getitem__", 5)
+    assert first["waits_ms"] > 0.8 * first["total_ms"]

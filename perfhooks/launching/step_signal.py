@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from perfhooks import process, words
 from perfhooks.guard import cause_of, guard, logger, speak_up
-from perfhooks.launching import farewell
+from perfhooks.launching import farewell, loaders
 from perfhooks.launching.command_line import Request
 from perfhooks.launching.startup import Startup, file_of, is_of_somebody_else
 from perfhooks.launching.ways import (
@@ -28,6 +28,7 @@ from perfhooks.launching.ways import (
     Telling,
     Undecided,
 )
+from perfhooks.loading.lending import LoaderWorkers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -83,6 +84,8 @@ class StepSignal:
         self._faces: list[tuple[str, Any]] = []
         """Profilers of a framework's own face, each with its stage."""
         self._trainings = 0
+        self._workers = LoaderWorkers()
+        """Those that begin before the first profiler does."""
 
     @property
     def mode(self) -> Mode | None:
@@ -243,6 +246,7 @@ class StepSignal:
         """
         had_begun = self.profiler is not NOBODY
         self.early.drop()
+        self._workers.give_back()
         self._hear_no_others()
         self._hear_no_others = bool
         self._leave_steps(StandingBy(self.heard), reason)
@@ -317,6 +321,16 @@ class StepSignal:
         calls.listen(self.hear_call, self.hear_backward)
         if not self.asked.turns and calls.make_ready():
             self.startup.when_computing = self._look_for_operators
+
+    def listen_to_loaders(self, module: Any) -> None:
+        """Loaders can be made from now on: hear of what they are asked for, and have their workers count.
+
+        Args:
+            module: ``torch.utils.data.dataloader``.
+        """
+        loaders.listen(module, self)
+        if self.asked.options.get("workers", True) and not self.asked.turns:
+            self._workers.borrow()
 
     def make_way_for_dynamo(self) -> None:
         """torch.compile is about to be imported."""
