@@ -103,6 +103,15 @@ def test_a_step_may_be_a_batch(tmp_path):
     assert [parts(row) >= {"optimizer"} for row in tables(tmp_path)["train-000002-000003"]] == [False, True]
 
 
+def test_where_a_step_is_a_batch_an_update_alone_ends_none(tmp_path):
+    callback = profiler(tmp_path, "wait=2 warmup=0 active=2 repeat=1", step_unit="batch")
+    fabric, model, optimizer, loader = prepared(callback, 8)
+    train(fabric, model, optimizer, loader)
+    callback.stop()
+    assert callback.profilers["train"].step_num == 0
+    assert tables(tmp_path) == {}
+
+
 def test_of_two_optimizers_the_first_counts(tmp_path):
     callback = profiler(tmp_path, TWO_WINDOWS)
     fabric, model, optimizer, loader = prepared(callback)

@@ -411,6 +411,19 @@ def test_what_was_lost_before_the_cut_is_counted_too(tmp_path):
     assert {doubt.name: doubt.count for doubt in trace.doubts} == {"cut-off": 1, "dropped-events": 1}
 
 
+def test_a_disk_that_fails_meanwhile_leaves_what_was_read(tmp_path, monkeypatch):
+    (tmp_path / "t.json").write_text(f"[\n{GOOD},\n{GOOD},\n")
+
+    def failing(file, _limit):
+        yield from source.blocks(file)
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(reader, "blocks", failing)
+    trace = read(tmp_path / "t.json")
+    assert len(trace) == 2
+    assert "reading stopped: the disk is gone" in [doubt.text for doubt in trace.doubts]
+
+
 def test_a_cut_off_archive_gives_what_is_whole(tmp_path):
     noise = random.Random(0)
     events = [op(noise.randbytes(40).hex(), number, number + 1) for number in range(2000)]

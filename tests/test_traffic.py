@@ -153,6 +153,19 @@ def test_what_pooling_writes_is_unknown_where_it_is_rounded_up_or_an_option_is_s
     assert found.tolist() == [-1 if moved is None else moved]
 
 
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_a_convolution_reads_image_weight_and_bias_and_writes_what_its_padding_and_stride_leave(tmp_path, has_bias):
+    dims = [[2, 4, 9, 9], [8, 4, 3, 3], [8] if has_bias else []]
+    given = {
+        "Input_Dims": [*dims, *[[]] * 4],
+        "Input_type": ["float", "float", "float" if has_bias else "", *["ScalarList"] * 3, "Scalar"],
+    }
+    options = ["", "", "", "[1, 1]", "[2, 2]", "[1, 1]", "1"]
+    call = testing.op("aten::mkldnn_convolution", 0, 9, Concrete_Inputs=options, **given)
+    found = traffic.per_call(read(testing.write_trace(tmp_path / "t.json", [call])), np.array([0]))
+    assert found.tolist() == [4 * (2 * 4 * 81 + 8 * 4 * 9 + 8 * has_bias + 2 * 8 * 25)]
+
+
 def test_the_backward_pass_of_cudnns_batch_norm_reads_all_and_writes_three_gradients(tmp_path):
     image, channels = [2, 4, 3, 3], [4]
     given = {"Input_Dims": [image, image, *[channels] * 5, []], "Input_type": [*["float"] * 7, "Scalar"]}

@@ -46,6 +46,8 @@ USER = "train.py(12): main"
         ("perfhooks/recording/loader.py(3): __next__", Origin.PERFHOOKS),
         ("perfhooks_lightning/callback.py(3): on_fit_start", Origin.PERFHOOKS),
         ("/opt/venv/lib/python3.11/site-packages/perfhooks/x.py(3): f", Origin.PERFHOOKS),
+        ("/home/me/perfhooks/perfhooks/recording/loader.py(3): __next__", Origin.PERFHOOKS),
+        ("/home/me/perfhooks/examples/raw_loop.py(3): main", Origin.USER),
         ("<built-in method numpy of Tensor object at 0x7f>", Origin.NO_SOURCE),
         ("nn.Module: Linear_0", Origin.NO_SOURCE),
         ("loss (1): mean", Origin.NO_SOURCE),
