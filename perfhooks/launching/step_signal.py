@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from perfhooks import process, words
 from perfhooks.guard import cause_of, guard, logger, speak_up
-from perfhooks.launching import farewell, loaders
+from perfhooks.launching import farewell
 from perfhooks.launching.command_line import Request
 from perfhooks.launching.startup import Startup, file_of, is_of_somebody_else
 from perfhooks.launching.ways import (
@@ -322,13 +322,8 @@ class StepSignal:
         if not self.asked.turns and calls.make_ready():
             self.startup.when_computing = self._look_for_operators
 
-    def listen_to_loaders(self, module: Any) -> None:
-        """Loaders can be made from now on: hear of what they are asked for, and have their workers count.
-
-        Args:
-            module: ``torch.utils.data.dataloader``.
-        """
-        loaders.listen(module, self)
+    def see_workers(self) -> None:
+        """Loaders can be made from now on: have their workers count, and ready to be looked at."""
         if self.asked.options.get("workers", True) and not self.asked.turns:
             self._workers.borrow()
 

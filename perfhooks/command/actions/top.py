@@ -122,7 +122,7 @@ class _Request:
         unheard: Why nobody would hear it; None where somebody does.
     """
 
-    def __init__(self, run: Path, unheard: str | None) -> None:
+    def __init__(self, run: Path, unheard: str | None = None) -> None:
         self._run, self._unheard = run, unheard
         self._thread: threading.Thread | None = None
         self._is_over = False
