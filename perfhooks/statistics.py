@@ -250,6 +250,20 @@ def _memory(values: Values) -> int:
     return int(low[0]) if len(low) else len(values)
 
 
+def certainty(values: Values, chance: float) -> float:
+    """How far the mean of consecutive values is above 0: from 1 on, that is more than chance makes of it.
+
+    Args:
+        values: One for each step, in their order, of which neighbours may know of each other.
+        chance: How often at most values of mean 0 may come out at 1.
+    """
+    mean = float(values.mean())
+    length, memory = block_length(values), _memory(values) if values.std() else 1
+    error = float(_deviation(values[:, None], length, memory)[0])
+    limit = error * student(chance, _freedom(values, length))
+    return mean / limit if limit > 0 else math.inf if mean > 0 else 0.0
+
+
 def _shares_below(values: Values, places: Values) -> Values:
     """For each step and place whether the step is below it; one that is equal counts half."""
     column = values[:, None]

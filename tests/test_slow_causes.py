@@ -368,7 +368,7 @@ def test_what_an_evaluation_fetches_is_no_wait_for_data():
     line.data_asked(1000)
     line.data_arrived(1007)
     line.end_step(1100)
-    assert line.take()[2].tolist() == [5 + 7]
+    assert line.take().waits.tolist() == [5 + 7]
     assert line.aside_within(0, 500) == [(100, 500)]
     assert line.aside_within(900, 1000) == []
 

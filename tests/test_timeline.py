@@ -22,16 +22,17 @@ def test_steps_are_as_long_as_they_were_however_often_they_are_taken(durations, 
     line = Timeline("train")
     line.begin(first)
     now = line._begins[first] = 1000
-    numbers, walls, waits = [], [], []
+    taken = []
     for index, (wait, rest) in enumerate(durations):
         line.data_arrived(now + wait)
         now += wait + rest
         line.end_step(now)
         if index in cuts:
-            for into, column in zip((numbers, walls, waits), line.take(), strict=True):
-                into.extend(column.tolist())
-    for into, column in zip((numbers, walls, waits), line.take(), strict=True):
-        into.extend(column.tolist())
+            taken.append(line.take())
+    taken.append(line.take())
+    numbers = [number for each in taken for number in each.numbers.tolist()]
+    walls = [wall for each in taken for wall in (each.ends - each.begins).tolist()]
+    waits = [wait for each in taken for wait in each.waits.tolist()]
     assert numbers == list(range(first, first + len(durations)))
     assert walls == [wait + rest for wait, rest in durations]
     total = dict.fromkeys(numbers, -1)
@@ -76,7 +77,7 @@ def test_time_that_we_took_between_two_steps_belongs_to_neither():
     line.begin(1)
     line._begins[1] = 50
     line.end_step(60)
-    assert line.take()[1].tolist() == [10, 10]
+    assert np.subtract(*line.take()[2:0:-1]).tolist() == [10, 10]
 
 
 def test_a_wait_nobody_measured_is_empty_and_not_zero(tmp_path):
@@ -85,7 +86,7 @@ def test_a_wait_nobody_measured_is_empty_and_not_zero(tmp_path):
     line._begins[0] = 0
     line.end_step(1_500_000)
     line.rows().append_to(tmp_path / "t.csv")
-    assert (tmp_path / "t.csv").read_text() == "stage,step,phase,wall_ms,data_ms\ntrain,0,wait,1.500000,\n"
+    assert (tmp_path / "t.csv").read_text() == "stage,step,phase,wall_ms,data_ms,backward_ms,update_ms\ntrain,0,wait,1.500000,,,\n"
 
 
 def test_the_file_is_appended_to_with_one_header(tmp_path):
@@ -106,8 +107,8 @@ def test_the_file_is_appended_to_with_one_header(tmp_path):
 
 
 def test_nothing_to_take_is_nothing():
-    assert [column.tolist() for column in Timeline("train").take()] == [[], [], []]
-    assert np.array(Timeline("train").take()).shape == (3, 0)
+    assert [column.tolist() for column in Timeline("train").take()] == [[]] * 6
+    assert np.array(Timeline("train").take()).shape == (6, 0)
 
 
 def test_what_the_loop_did_between_two_passes_is_no_wait_for_data():
@@ -126,8 +127,8 @@ def test_what_the_loop_did_between_two_passes_is_no_wait_for_data():
         line.data_arrived(4012)
         line.end_step(4020)
         taken.append(line.take())
-        assert [wait for _, _, waits in taken for wait in waits.tolist()] == [3, 5, 2]
-        assert [wall for _, walls, _ in taken for wall in walls.tolist()] == [10, 4000, 10]
+        assert [wait for each in taken for wait in each.waits.tolist()] == [3, 5, 2]
+        assert [wall for each in taken for wall in (each.ends - each.begins).tolist()] == [10, 4000, 10]
 
 
 def test_several_waits_of_a_step_add_up_and_the_work_between_them_is_none():
@@ -146,7 +147,7 @@ def test_several_waits_of_a_step_add_up_and_the_work_between_them_is_none():
             line.data_arrived(begin + 507)
             line.end_step(begin + 1000)
         taken.append(line.take())
-        assert [wait for _, _, waits in taken for wait in waits.tolist()] == [3 + 7, 3 + 7]
+        assert [wait for each in taken for wait in each.waits.tolist()] == [3 + 7, 3 + 7]
 
 
 def test_of_several_batches_that_nobody_asked_for_the_first_alone_counts():
@@ -159,7 +160,28 @@ def test_of_several_batches_that_nobody_asked_for_the_first_alone_counts():
     line.end_step(1000)
     line.data_arrived(1007)
     line.end_step(2000)
-    assert line.take()[2].tolist() == [5, 7]
+    assert line.take().waits.tolist() == [5, 7]
+
+
+@pytest.mark.parametrize("is_taken_between", [False, True])
+def test_of_several_backward_passes_of_a_step_the_last_one_counts_and_no_other_steps(is_taken_between):
+    """Gradients are accumulated in the first step, the second one has no backward pass, a third goes on."""
+    line = Timeline("train")
+    line.begin(0)
+    line._begins[0] = 1000
+    taken = []
+    for pair in ((1010, 1020), (1040, 1060)):
+        line.passed_back(pair)
+        if is_taken_between:
+            taken.append(line.take())
+    line.end_step(1100)
+    line.end_step(1200)
+    taken.append(line.take())
+    line.passed_back((1205, 1215))
+    line.end_step(1220)
+    taken.append(line.take())
+    assert [each for steps in taken for each in steps.backwards.tolist()] == [40, -1, 5]
+    assert [each for steps in taken for each in steps.updates.tolist()] == [60, -1, 15]
 
 
 def test_a_loop_with_a_test_after_each_pass_waits_for_its_data_only(tmp_path):

@@ -1,7 +1,8 @@
 """What a program without a loader and without an optimizer does: it calls modules, and passes gradients back.
 
 Both get a stand-in when torch has been imported. That of module calls is gone once recording has begun, as
-`perfhooks.recording.labelling` tells of the calls that follow; that of backward passes once an optimizer has stepped.
+`perfhooks.recording.labelling` tells of the calls that follow; that of backward passes once an optimizer has stepped, where
+a device works on them: elsewhere their begin and end are kept, as ranks meet in them.
 
 torch.compile takes what it finds as ``torch.nn.Module.__call__``, while it is imported, for torch's own: so nothing of
 ours is there meanwhile.
@@ -22,6 +23,7 @@ from torch.compiler import is_compiling
 from torch.nn import Module
 
 from perfhooks import process
+from perfhooks.run.timeline import clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,17 +40,18 @@ _MOST_CALLS: Final = 1000
 _call: Callable[..., Any] = Module.__call__
 _backward: Callable[..., Any] = vars(torch.autograd)[_RUNS]
 _told_call: Callable[[], bool] = bool
-_told_backward: Callable[[], object] = bool
+_told_backward: Callable[[int], object] = bool
 _main = threading.main_thread().ident
 _left = _MOST_CALLS
 
 
-def listen(told_call: Callable[[], bool], told_backward: Callable[[], object]) -> None:
+def listen(told_call: Callable[[], bool], told_backward: Callable[[int], object]) -> None:
     """Hear of what the main thread calls.
 
     Args:
         told_call: Is told that a module is about to be called; whether it wants to hear of no more.
-        told_backward: Is called after each backward pass.
+        told_backward: Is called after each backward pass, with the time at which it began; 0 where a device still works
+            on it, so that its end is not known.
     """
     global _told_call, _told_backward
     _told_call, _told_backward = told_call, told_backward
@@ -145,13 +148,20 @@ def _hear_call() -> None:
         pause()
 
 
+def _is_awaited(outputs: Any) -> bool:
+    """Whether the end of a backward pass is that of its work, and of a collective in it: it has none on a device."""
+    device = getattr(outputs[0], "device", None)
+    return device is not None and device.type == "cpu"
+
+
 @functools.wraps(_backward)
 def _heard_backward(outputs: Any, *given: Any, **named: Any) -> Any:
     """The stand-in of what runs a backward pass, by `torch.autograd.backward` or `torch.autograd.grad`."""
+    began = clock()
     result = _backward(outputs, *given, **named)
     if not is_compiling() and threading.get_ident() == _main:
         _, _, keeps_graph, *_ = given
         # gradients that have a graph of their own are a part of what is going to be learned from: another pass follows
         if not keeps_graph or named["accumulate_grad"]:
-            _told_backward()
+            _told_backward(began if _is_awaited(outputs) else 0)
     return result

@@ -29,6 +29,7 @@ from perfhooks.launching.ways import (
     Undecided,
 )
 from perfhooks.loading.lending import LoaderWorkers
+from perfhooks.run.timeline import clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -157,12 +158,18 @@ class StepSignal:
             self._attend()
         return not (self.early.is_new and self.early.is_listening)
 
-    def hear_backward(self) -> None:
-        """A backward pass has ended."""
+    def hear_backward(self, began: int = 0) -> None:
+        """A backward pass has ended.
+
+        Args:
+            began: When it began; 0 where a device still works on it.
+        """
         heard = self.heard
         heard.backwards += 1
+        if began:
+            heard.waiting.passed_back((began, clock()))
         if heard.updates and not heard.is_updated_by_hand:
-            if self._stand_ins is not None:
+            if not began and self._stand_ins is not None:
                 self._stand_ins.hear_no_backward()
             return
         with self._listening():

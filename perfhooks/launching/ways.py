@@ -139,6 +139,9 @@ class Nobody:
     def set_aside(self, *_: int) -> None:
         """Nobody has waited."""
 
+    def passed_back(self, _: tuple[int, int]) -> None:
+        """Nobody keeps the time."""
+
 
 NOBODY: Final = Nobody()
 

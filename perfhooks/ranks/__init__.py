@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from perfhooks.errors import PerfhooksError
-from perfhooks.ranks import collectives, files, missing, steps
+from perfhooks.ranks import collectives, files, frontier, missing, steps
 from perfhooks.ranks.findings import findings
 from perfhooks.ranks.known import Known, Told
 from perfhooks.run.folder import Run, places_of
@@ -63,6 +63,7 @@ def gather(
             partners;
           * ``clocks``: ``error_ms``, ``error_95_ms`` and ``ranks``, the number of those that could be compared;
 
+        * ``frontier``: who made the others wait at all steps, see `frontier.of_run`;
         * ``missing``: ``window what ranks text``, for each thing that is not there.
 
     Raises:
@@ -77,11 +78,14 @@ def gather(
     for place in folder.died_recording(seen):
         died.setdefault(place.folder.name, set()).add(place.rank)
     manifest = folder.manifest()
+    tables = [each.compared["ranks"] for each in told.values()]
+    nodes = {rank: node for table in tables for rank, node in zip(table["rank"], table.get("node", ())) if node}
     return {
         "format": FORMAT,
         "world_size": manifest.world_size,
         "ranks": sorted(set().union(*(each.ranks for each in told.values()))),
         "windows": sorted((each.compared for each in told.values()), key=lambda each: (each["stage"], each["first"])),
+        "frontier": frontier.of_run(folder, seen, nodes),
         "missing": missing.of_run(
             {name: set(each.ranks) for name, each in told.items()},
             {name: (each.compared["stage"], each.compared["first"]) for name, each in told.items()},

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from perfhooks.findings.finding import Finding
+from perfhooks.ranks import frontier
 from perfhooks.ranks.steps import PARTS
 from perfhooks.statistics import are_slow
 
@@ -24,10 +25,7 @@ _WORDS: Final = {
     "other": "spends longer on its host",
 }
 _ADVICE: Final = {
-    "data": (
-        "Look at what this rank reads: its disk or mount, the size of its part of the data, the load of its node. More "
-        "loader workers on all ranks hide it if the disk allows."
-    ),
+    "data": frontier.ADVICE["data"],
     "compute": (
         "Look at this rank's device and its share of the work: clocks and temperature, another process on the device, "
         "longer sequences or larger batches than the others have."
@@ -62,7 +60,8 @@ def findings(data: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     A rank that waits in a collective is not slow, so ranks are judged by their own work: all of the step less the
     waiting. A rank is named if it is slow (`perfhooks.statistics.Behind`) in most of the windows it recorded; the part
-    is the one that exceeds the others' by most.
+    is the one that exceeds the others' by most. Whom all steps of the run name, by `perfhooks.frontier.leads`, is not
+    named again by a window.
 
     Args:
         data: what `gather` gives.
@@ -83,6 +82,10 @@ def findings(data: Mapping[str, Any]) -> list[dict[str, Any]]:
             slow.setdefault(row["rank"], []).append(row | gain)
     named = [rows for rank, rows in slow.items() if 2 * len(rows) > seen[rank]]
     found = [_finding(part, mine) for part in PARTS if (mine := [rows for rows in named if _part(rows) == part])]
+    led = frontier.findings(data.get("frontier", {}))
+    known = {finding["rank"] for finding in led}
+    # all steps say more of a rank than those of its windows
+    found = led + [each for each in found if not known.issuperset(each["ranks"])]
     return sorted(found, key=lambda finding: -finding["gain_ms"])
 
 

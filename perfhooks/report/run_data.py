@@ -273,6 +273,7 @@ def _together(told: dict[str, Any]) -> dict[str, Any]:
         "world_size": told["world_size"],
         "ranks": len(told["ranks"]),
         "windows": windows,
+        "frontier": told["frontier"],
         "missing": [entry | {"text": json_values.text(entry["text"], 1000)} for entry in told["missing"][:_MISSING]],
         "missing_count": len(told["missing"]),
     }

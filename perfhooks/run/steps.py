@@ -44,12 +44,14 @@ FAR: Final = 3.0
 """A step that takes so many medians has something else in it."""
 _LEAST_MEASURED: Final = 5
 """Of fewer steps, nothing is said of what they wait for."""
-_ROW_BYTES: Final = 48
+_ROW_BYTES: Final = 68
 LAST: Final = CAPACITY * _ROW_BYTES
 """Bytes at the end of a file in which its last `CAPACITY` steps are."""
 _SAMPLE: Final = 4 << 20
 """Bytes that are read to draw a file: some 85,000 steps, 200 for each point that is drawn."""
 _PARTS: Final = 512
+_TIMES: Final = ("wall_ms", "data_ms", "backward_ms", "update_ms")
+"""Columns of a timeline that are times; a file that an older perfhooks began has the first two."""
 _SEAM: Final = b"\n,-1,,,\n"
 """Stands where part of a file was not read. No step has such a number."""
 
@@ -92,6 +94,10 @@ class Steps(NamedTuple):
     wall_ms: Values
     data_ms: Values
     """What they waited for data; NaN where nobody measured."""
+    backward_ms: Values
+    """From their begin until their last backward pass began; NaN where nobody tells."""
+    update_ms: Values
+    """And until that pass ended."""
     is_first: Flags
     """One of the first steps of a stretch."""
 
@@ -147,7 +153,7 @@ class Counted(NamedTuple):
 
 
 _NO: Final = np.zeros(0)
-NONE: Final = Steps(_NO.astype(np.int64), _NO > 0, _NO > 0, _NO, _NO, _NO > 0)
+NONE: Final = Steps(_NO.astype(np.int64), _NO > 0, _NO > 0, _NO, _NO, _NO, _NO, _NO > 0)
 """Of a loop that ran none."""
 
 
@@ -165,9 +171,9 @@ def read(path: Path, raw: Iterable[Path] = ()) -> dict[str, Steps]:
     return _steps(_text(path, None), [Rows.load(each) for each in raw])
 
 
-def read_last(path: Path) -> dict[str, Steps]:
-    """The same of the last steps, `CAPACITY` or more: in the same time however long the file is."""
-    return _steps(_text(path, LAST))
+def read_last(path: Path, most: int = LAST) -> dict[str, Steps]:
+    """The same of the last steps, by default `CAPACITY` or more: in the same time however long the file is."""
+    return _steps(_text(path, most))
 
 
 def read_sample(path: Path) -> dict[str, Steps]:
@@ -203,7 +209,7 @@ def _steps(text: bytes, raw: Iterable[Rows] = ()) -> dict[str, Steps]:
     """The steps of a timeline's text, which anybody may have written: a row that is none, or torn, is left out."""
     import polars as pl
 
-    schema = {"stage": pl.String, "step": pl.Int64, "phase": pl.String, "wall_ms": pl.Float64, "data_ms": pl.Float64}
+    schema = {"stage": pl.String, "step": pl.Int64, "phase": pl.String, **dict.fromkeys(_TIMES, pl.Float64)}
     frames = [pl.DataFrame(schema=schema)]
     options: dict[str, Any] = {"ignore_errors": True, "truncate_ragged_lines": True, "quote_char": None}
     # a first line of another width would be that of all
@@ -211,8 +217,8 @@ def _steps(text: bytes, raw: Iterable[Rows] = ()) -> dict[str, Steps]:
     with contextlib.suppress(pl.exceptions.PolarsError):
         frames.append(pl.read_csv(content, has_header=False, schema=schema, encoding="utf8-lossy", **options))
     for rows in raw:
-        waits = np.where(rows.waits < 0, np.nan, rows.waits / 1e6)
-        columns = {"step": rows.numbers, "phase": rows.phase_names(), "wall_ms": rows.walls / 1e6, "data_ms": waits}
+        times = (np.where(column < 0, np.nan, column / 1e6) for column in rows[3:])
+        columns = {"step": rows.numbers, "phase": rows.phase_names(), **dict(zip(_TIMES, times, strict=True))}
         frames.append(pl.DataFrame(columns).select(pl.lit(rows.stage).alias("stage"), *columns))
     part = (pl.col("step") == -1).fill_null(value=False).cum_sum().alias("part")
     every = pl.concat(frames).with_columns(part)
@@ -228,8 +234,7 @@ def _of_loop(rows: Any) -> Steps:
         numbers,
         (phase == "wait").to_numpy(),
         (phase == "active").to_numpy(),
-        rows["wall_ms"].to_numpy(),
-        rows["data_ms"].cast(float).fill_null(float("nan")).to_numpy(),
+        *(rows[name].cast(float).fill_null(float("nan")).to_numpy() for name in _TIMES),
         firsts(numbers, np.diff(part, prepend=0) > 0),
     )
 

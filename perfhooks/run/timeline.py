@@ -20,15 +20,15 @@ from perfhooks.run.reading import read_bytes
 from perfhooks.schedule import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-HEADER = "stage,step,phase,wall_ms,data_ms\n"
+HEADER = "stage,step,phase,wall_ms,data_ms,backward_ms,update_ms\n"
 CAPACITY = 1 << 16
 """Steps kept in memory before they are appended to the file."""
 
 _LARGEST: Final = 64 << 20
-"""Bytes of the largest file of steps: a step has 32 of them, and there are some `CAPACITY` steps."""
+"""Bytes of the largest file of steps: a step has 48 of them, and there are some `CAPACITY` steps."""
 _TAIL: Final = 1024
 """Steps that are still known after they were taken: so many as end between two looks of the watcher."""
 _ASIDE: Final = 1024
@@ -45,6 +45,10 @@ class Row(NamedTuple):
     phase: str
     wall_ms: float
     data_ms: float | None
+    backward_ms: float | None = None
+    """From the step's begin until its last backward pass began; None where nobody tells."""
+    update_ms: float | None = None
+    """And until that pass ended, and an update could begin."""
 
 
 def parsed(text: bytes) -> Iterator[Row]:
@@ -55,9 +59,10 @@ def parsed(text: bytes) -> Iterator[Row]:
     """
     for line in text.decode("utf-8", "replace").splitlines()[1:]:
         with contextlib.suppress(ValueError):
-            stage, step, phase, wall, data = line.split(",")
-            row = Row(stage, int(step), phase, float(wall), float(data) if data else None)
-            if math.isfinite(row.wall_ms) and math.isfinite(row.data_ms or 0.0):
+            stage, step, phase, wall, *parts = line.split(",")
+            # a file that an older perfhooks began has no columns after the wait for data
+            row = Row(stage, int(step), phase, float(wall), *(float(part) if part else None for part in parts[:3]))
+            if all(math.isfinite(each or 0.0) for each in row[3:]):
                 yield row
 
 
@@ -69,6 +74,10 @@ class Ended(NamedTuple):
     ends: np.ndarray
     waits: np.ndarray
     """For data; -1 where nobody measured."""
+    backwards: np.ndarray
+    """From their begin until their last backward pass began; -1 where nobody tells."""
+    updates: np.ndarray
+    """And until that pass ended."""
 
 
 class Timeline:
@@ -88,6 +97,7 @@ class Timeline:
         self._ends = array("q")
         self._arrivals = array("q")
         self._asked = array("q")
+        self._passes = array("q")
         self._aside: deque[tuple[int, int]] = deque(maxlen=_ASIDE)
         self._begins: dict[int, int] = {}
         self.is_kept = False
@@ -117,6 +127,11 @@ class Timeline:
     def data_asked(self) -> Callable[[int], None]:
         """Takes the clock when a batch, or a pass over a loader, is asked for: what came before is no wait for data."""
         return self._asked.append
+
+    @property
+    def passed_back(self) -> Callable[[Iterable[int]], None]:
+        """Takes when a backward pass began and when it ended, both at once: one that fails has neither."""
+        return self._passes.extend
 
     def set_aside(self, begin: int, end: int) -> None:
         """Say that an evaluation ran, whose batches the training did not wait for: as once a pass over the data.
@@ -194,26 +209,23 @@ class Timeline:
         columns = [np.concatenate(both) for both in zip(self._tail, self._read()[0], strict=True)]
         return Ended(*(column[columns[0] >= step] for column in columns))
 
-    def take(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Forget the steps that have ended and return them.
-
-        Returns:
-            Their numbers, their wall time and their wait for data, in nanoseconds; a wait nobody measured is -1.
-        """
-        steps, arrived, asked = self._read()
+    def take(self) -> Ended:
+        """Forget the steps that have ended and return them."""
+        steps, arrived, asked, passed = self._read()
         if len(steps.numbers):
             # the watcher takes them every few seconds, and a slow loop has made few of them meanwhile
             before = self._tail.numbers < steps.numbers[0]  # not where a loop began again with an earlier step
             pairs = zip(self._tail, steps, strict=True)
             self._tail = Ended(*(np.concatenate([old[before], new])[-_TAIL:] for old, new in pairs))
             self._forget(len(steps.numbers), arrived, asked, int(steps.ends[-1]))
-        return steps.numbers, steps.ends - steps.begins, steps.waits
+            del self._passes[: 2 * passed]
+        return steps
 
-    def _read(self) -> tuple[Ended, int, int]:
-        """The steps that have ended; how many arrivals are theirs, and how many passes began and are over."""
+    def _read(self) -> tuple[Ended, int, int, int]:
+        """The steps that have ended; how many arrivals, loader passes that are over and backward passes are theirs."""
         # slices, since NumPy's view of an array keeps the training from adding to it; what belongs to an end is there
         ends = np.array(self._ends[:], dtype=np.int64)
-        arrivals, asked = self._arrivals[:], self._asked[:]
+        arrivals, asked, passes = self._arrivals[:], self._asked[:], np.array(self._passes[:], np.int64).reshape(-1, 2)
         first, begins = self._first, np.concatenate([ends[:0], np.zeros(min(1, len(ends)), np.int64), ends[:-1]])
         for step, begin in list(self._begins.items()):
             if 0 <= step - first < len(begins):
@@ -224,7 +236,9 @@ class Timeline:
         counts = inside & ~_is_aside(arrived, list(self._aside))
         waits = _waits(begins, owner[counts], arrived[counts], asked)
         over = bisect_right(asked, int(ends[-1])) - 1 if len(ends) else 0
-        return Ended(first + np.arange(len(ends)), begins, ends, waits), int(inside.sum()), over
+        passed = int(np.searchsorted(passes[:, 1], ends[-1], side="right")) if len(ends) else 0
+        last_passes = _last_passes(begins, ends, passes[:passed])
+        return Ended(first + np.arange(len(ends)), begins, ends, waits, *last_passes), int(inside.sum()), over, passed
 
     def _forget(self, count: int, arrived: int, asked: int, last_end: int) -> None:
         """Remove what was taken; where the next step begins is known first, so that nobody takes it for the first."""
@@ -240,8 +254,9 @@ class Timeline:
 
     def rows(self) -> Rows:
         """Forget the steps that have ended and return them, ready to be written."""
-        numbers, walls, waits = self.take()
-        return Rows(self._stage, numbers, self._phases(numbers), walls, waits)
+        steps = self.take()
+        walls = steps.ends - steps.begins
+        return Rows(self._stage, steps.numbers, self._phases(steps.numbers), walls, *steps[3:])
 
     def _phases(self, numbers: np.ndarray) -> np.ndarray:
         """The phase of each step; of the changes, only the last is needed later."""
@@ -276,6 +291,15 @@ def _waits(begins: np.ndarray, owner: np.ndarray, arrivals: np.ndarray, known: a
     return waits
 
 
+def _last_passes(begins: np.ndarray, ends: np.ndarray, passes: np.ndarray) -> np.ndarray:
+    """When in each step its last backward pass began and ended; -1 for both where it has none, or began before it."""
+    found = np.full((2, len(ends)), -1, np.int64)
+    owner = np.searchsorted(ends, passes[:, 1], side="left")
+    found[:, owner] = (passes - begins[owner, None]).T  # of several the last one stays
+    found[:, found[0] < 0] = -1
+    return found
+
+
 def _last_asked(asked: array[int], arrivals: np.ndarray) -> np.ndarray:
     """When each batch was asked for, or the pass that it is of; long ago where nobody said."""
     known = np.array([np.iinfo(np.int64).min, *asked])
@@ -293,19 +317,21 @@ class Rows(NamedTuple):
     walls: np.ndarray
     """Nanoseconds."""
     waits: np.ndarray
-    """Nanoseconds; -1 where nobody measured."""
+    """Nanoseconds; -1 where nobody measured, as for those below."""
+    backwards: np.ndarray
+    updates: np.ndarray
 
     def phase_names(self) -> list[str]:
         """The phase of each step, as it stands in the file."""
         return [_PHASES[phase] for phase in self.phases.tolist()]
 
     def append_to(self, path: Path) -> None:
-        """Append to a CSV file: stage, step, phase, wall time and wait for data in ms."""
+        """Append to a CSV file: stage, step, phase, wall time, wait for data and last backward pass in ms."""
         stage = in_timeline(self.stage)
-        columns = (self.numbers.tolist(), self.phase_names(), self.walls.tolist(), self.waits.tolist())
+        columns = (self.numbers.tolist(), self.phase_names(), *(column.tolist() for column in self[3:]))
         lines = [
-            f"{stage},{step},{phase},{wall / 1e6:.6f},{_ms(wait)}\n"
-            for step, phase, wall, wait in zip(*columns, strict=True)
+            f"{stage},{step},{phase},{wall / 1e6:.6f},{_ms(wait)},{_ms(backward)},{_ms(update)}\n"
+            for step, phase, wall, wait, backward, update in zip(*columns, strict=True)
         ]
         if lines:
             run = OwnFolder(path.parent)

@@ -61,6 +61,8 @@ class _Times(NamedTuple):
     begin: int
     end: int
     wait: int
+    backward: int
+    update: int
 
 
 @dataclass

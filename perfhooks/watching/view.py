@@ -7,22 +7,22 @@ import math
 import time
 from collections import Counter, deque
 from dataclasses import dataclass
-from statistics import fmean, median, median_low
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from perfhooks.errors import PerfhooksError
+from perfhooks.frontier import RankSteps, Stages, aligned, leads, said
 from perfhooks.run import layout
 from perfhooks.run.folder import Run, places_of
 from perfhooks.run.liveness import Process
 from perfhooks.run.reading import is_plain, read_json
 from perfhooks.run.steps import FAR
-from perfhooks.statistics import LEAST_STEPS, behind
+from perfhooks.schedule import Phase
 from perfhooks.watching import slow_steps
 from perfhooks.watching.status import Status
 from perfhooks.watching.tail import Tail
-from perfhooks.words import ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,15 +36,15 @@ MINUTE_MS: Final = 60_000.0
 RANK_STEPS: Final = 200
 """Ranks are compared by so many of their last steps."""
 _CELLS: Final = 200_000
-"""Steps of all ranks that are compared at most, or `LEAST_STEPS` of each: that takes 0.1 s."""
+"""Steps of all ranks that are kept at most, or `RANK_STEPS` of each: those that all of them know are compared."""
 LAST_SLOW: Final = 8
 """Slow steps that are kept of all ranks."""
 
 _STEPS: Final = 1 << 16
 """Of the first rank, whose last minute is shown: steps of 1 ms."""
-_STEPS_BYTES: Final = 4 << 20
-_RANK_BYTES: Final = 16 << 10
-"""Of each other rank: some 400 steps, twice those that are compared."""
+_RANK_ROWS: Final = 4096
+"""Of each other rank at most: it writes its steps every ten seconds, and not when the others do."""
+_ROW_BYTES: Final = 80
 _SLOW_BYTES: Final = 64 << 10
 _LONGEST_STAGE: Final = 400
 _LARGEST_STEP: Final = 1 << 61
@@ -124,52 +124,35 @@ class RankSeen(NamedTuple):
     is_alive: bool | None
     """Whether its process is there; None where nobody here can tell."""
     slow: str = ""
-    """Why it is slow, if it is."""
+    """By what it makes the others wait, if it does."""
 
 
 def judged(ranks: Sequence[RankSeen], rows: Sequence[Sequence[Row]]) -> list[RankSeen]:
-    """The ranks, with the reason for those that are slow, by the rule of the page: see `perfhooks.statistics.Behind`.
-
-    Where ranks wait for each other, the steps of all take as long as those of the slowest. Who waits longer for data
-    than the others shows even then.
+    """The ranks, with what is said of those that make the others wait, by the rule of the page: see `frontier.leads`.
 
     Args:
         ranks: Who is judged.
-        rows: The last steps of each of them.
+        rows: The last steps of each of them; of those that all know, the last `RANK_STEPS` count.
     """
-    medians = [rank.median_ms for rank in ranks if rank.median_ms is not None]
-    waits = [rank.data_ms for rank in ranks if rank.data_ms is not None]
-    if not medians:
-        return list(ranks)
-    usual, wait = median_low(medians), median_low(waits) if waits else 0.0
-    together = _together(rows)
-    by_data, by_steps = (
-        behind(np.array([[getattr(row, name, None) for row in mine] for mine in together], np.float64), usual).is_slow
-        for name in ("data_ms", "wall_ms")
-    )
-    found = []
-    for rank, waits_long, is_slow in zip(ranks, by_data, by_steps, strict=True):
-        why = ""
-        if waits_long and rank.data_ms is not None:
-            why = f"a step waits {ms(rank.data_ms)} for data, those of most {ms(wait)}"
-        if is_slow and rank.median_ms is not None:
-            why = f"its steps take {ms(rank.median_ms)}, those of most {ms(usual)}"
-        found.append(rank._replace(slow=why))
+    timed = [place for place, mine in enumerate(rows) if mine]
+    stages = aligned([_columns(rows[place]) for place in timed])
+    found = list(ranks)
+    if stages is not None:
+        last = Stages(stages.names, stages.numbers[-RANK_STEPS:], stages.times[:, :, -RANK_STEPS:])
+        for lead in reversed(leads(last)):  # of several parts, that which costs most is said
+            place = timed[lead.row]
+            found[place] = found[place]._replace(slow=said(lead, last.names[lead.stage]))
     return found
 
 
-def _together(rows: Sequence[Sequence[Row]]) -> list[list[Row | None]]:
-    """Steps of several ranks side by side: those of the same numbers, if there are enough; else as many last ones.
+def _columns(rows: Sequence[Row]) -> RankSteps:
+    """The steps that nobody recorded."""
+    idle = [row for row in rows if row.phase == _IDLE]
+    times = np.array([row[3:] for row in idle], np.float64).reshape(-1, len(RankSteps._fields) - 1)
+    return RankSteps(np.array([row.step for row in idle], np.int64), *times.T)
 
-    Files are read one after the other, so of short steps the ranks may have different ones.
-    """
-    most = min(RANK_STEPS, max(_CELLS // len(rows), LEAST_STEPS))
-    known = [{row.step: row for row in mine[-most:]} for mine in rows]
-    common = sorted(set.intersection(*(set(mine) for mine in known if mine)))
-    if len(common) >= LEAST_STEPS:
-        return [[mine.get(step) for step in common] for mine in known]
-    longest = max(map(len, known))
-    return [[None] * (longest - len(mine)) + list(mine.values()) for mine in known]
+
+_IDLE: Final = Phase.WAIT.name.lower()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,7 +231,7 @@ class View:
             step=None if first is None else first.step(stage),
             times=times(minute),
             walls=tuple(row.wall_ms for row in minute),
-            ranks=tuple(judged([rank.seen(stage) for rank in ranks], [rank.last(stage) for rank in ranks])),
+            ranks=tuple(judged([rank.seen(stage) for rank in ranks], [rank.of(stage) for rank in ranks])),
             slow=_last_slow(ranks),
             windows=windows,
             unfinished=unfinished,
@@ -261,8 +244,9 @@ class View:
     def _read(self) -> None:
         """The files of all ranks at first, then of some in turn; those of the first rank each time."""
         new = sorted(self._found() - set(self._ranks))[: _MOST_RANKS - len(self._ranks)]
+        kept = min(_RANK_ROWS, max(RANK_STEPS, _CELLS // max(len(new), 1)))
         for rank in new:
-            self._ranks[rank] = _Rank(self._run, rank, is_first=not self._ranks)
+            self._ranks[rank] = _Rank(self._run, rank, _STEPS if not self._ranks else kept)
             self._ranks[rank].read()
         if new:
             self._ranks = dict(sorted(self._ranks.items()))
@@ -299,11 +283,11 @@ class View:
 class _Rank:
     """What is known of a rank."""
 
-    def __init__(self, run: Run, rank: int, *, is_first: bool) -> None:
+    def __init__(self, run: Run, rank: int, rows: int) -> None:
         self.rank = rank
         self._run = run
-        self._tail = Tail(run.timeline(rank), _STEPS_BYTES if is_first else _RANK_BYTES)
-        self.rows: deque[Row] = deque(maxlen=_STEPS if is_first else RANK_STEPS)
+        self._tail = Tail(run.timeline(rank), rows * _ROW_BYTES)
+        self.rows: deque[Row] = deque(maxlen=rows)
         self.status: Status | None = None
         self.slow: list[SlowStep] = []
         self._slow_file: tuple[int, int] | None = None
@@ -336,11 +320,11 @@ class _Rank:
             found.append(self.status.loop.step)
         return max(found, default=None)
 
-    def last(self, stage: str) -> list[Row]:
-        return [row for row in self.rows if row.stage == stage][-RANK_STEPS:]
+    def of(self, stage: str) -> list[Row]:
+        return [row for row in list(self.rows)[-_RANK_ROWS:] if row.stage == stage]
 
     def seen(self, stage: str) -> RankSeen:
-        rows = self.last(stage)
+        rows = self.of(stage)[-RANK_STEPS:]
         waits = [row.data_ms for row in rows if row.data_ms is not None]
         return RankSeen(
             rank=self.rank,
@@ -353,7 +337,7 @@ class _Rank:
 
 def _is_step(row: Row) -> bool:
     """Whether a row is of a step: the file may be anybody's."""
-    is_time = 0 <= row.wall_ms < MINUTE_MS * 1e6 and 0 <= (row.data_ms or 0.0) < MINUTE_MS * 1e6
+    is_time = all(0 <= (each or 0.0) < MINUTE_MS * 1e6 for each in row[3:])
     return is_time and 0 <= row.step < _LARGEST_STEP and len(row.stage) <= _LONGEST_STAGE
 
 

@@ -1,0 +1,289 @@
+"""Who makes the other ranks wait, at every step: the frontier of the stages of a step.
+
+Ranks meet once a step: in the backward pass, in which they bring their gradients together. So a step is looked at from
+one meeting to the next, each rank by its own clock::
+
+    rank 0   | update | data | forward | backward, of which waiting ~~~~~~~~~ |
+    rank 1   | update | data ................. | forward | backward           |
+                               ^ here rank 1 falls behind                     ^ here all have waited for it
+
+Times are cumulated from one meeting on. The frontier of a stage is where the last rank is at its end; what it moves by
+is the exposed time of the stage, and all of them sum to the step. Means would blame the backward pass, in which the
+others wait. No clocks need to agree. Source: StageFrontier, arXiv 2606.06751.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from perfhooks import words
+from perfhooks.statistics import CHANCE, FAR, LEAST_STEPS, MANY, MANY_SLOW, SLOW, beyond_others, certainty
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import TypeAlias
+
+    from numpy.typing import NDArray
+
+    from perfhooks.statistics import Flags, Matrix, Values
+
+    Ints: TypeAlias = NDArray[np.int64]
+
+_LESS: Final = 0.25
+"""Before a change, or after it, there is no lead where it is less than so much of what it is beside."""
+_CHUNK: Final = 512
+"""Steps that are cumulated at a time: those of a thousand ranks stay in the processor's cache."""
+_CANDIDATES: Final = 16
+"""Ranks that are looked at closely for a stage, of those that take longest for it on average."""
+_LAST: Final = 4
+"""One in so many steps, at the end, of which the average counts as well: what has just begun is seen there."""
+_MOST_UNKNOWN: Final = 0.5
+"""Stages that are not known for a larger share of the steps are not told apart."""
+
+
+class RankSteps(NamedTuple):
+    """What the timeline of one rank says; columns of equal length, in the order in which its steps ran.
+
+    All but numbers are milliseconds, NaN where nobody told.
+    """
+
+    numbers: Ints
+    wall_ms: Values
+    data_ms: Values
+    backward_ms: Values
+    """From a step's begin until its last backward pass began."""
+    update_ms: Values
+    """And until that pass ended."""
+
+
+class Stages(NamedTuple):
+    """The steps that all ranks know."""
+
+    names: tuple[str, ...]
+    """In their order: those that all ranks tell."""
+    numbers: Ints
+    """Of the steps."""
+    times: Ints
+    """Nanoseconds: of each rank, for each stage, in each step."""
+
+
+def aligned(ranks: Sequence[RankSteps]) -> Stages | None:
+    """The same steps of all ranks side by side, in as many stages as all of them tell; None of too few steps.
+
+    Steps are matched by their numbers. The stages are ``update`` (from the end of the last backward pass, over the end
+    of the step), ``data``, ``forward`` (until the backward pass begins) and ``backward``; without backward passes
+    ``data`` and ``rest``; without any of it ``step``.
+    """
+    most = 0
+    found: Stages | None = None
+    for names in (("step",), ("data", "rest"), ("update", "forward", "backward"), _ALL):
+        known = [_known(rank, names) for rank in ranks]
+        numbers = reduce(np.intersect1d, (each[0] for each in known)) if known else np.empty(0, np.int64)
+        most = max(most, len(numbers))
+        if len(numbers) < LEAST_STEPS or len(numbers) < most * (1 - _MOST_UNKNOWN):
+            continue
+        times = np.empty((len(known), len(names), len(numbers)), np.int64)
+        for row, (mine, stages) in zip(times, known, strict=True):
+            row[:] = stages[:, np.searchsorted(mine, numbers)]
+        found = Stages(names, numbers, times)
+    return found
+
+
+_ALL: Final = ("update", "data", "forward", "backward")
+
+
+def _known(rank: RankSteps, names: tuple[str, ...]) -> tuple[Ints, Ints]:
+    """The numbers of the steps of which one rank tells these stages, each once and in order; and the stages' times."""
+    wall, data, backward, update = ((column * 1e6).round() for column in rank[1:])
+    follows = np.diff(rank.numbers, prepend=rank.numbers[:1]) == 1
+    before = np.where(follows, np.roll(wall - update, 1), np.nan)  # what is left of the step before
+    known_data = np.minimum(data, wall if names[-1] == "rest" else backward)
+    columns = {
+        ("step",): (wall,),
+        ("data", "rest"): (known_data, wall - known_data),
+        ("update", "forward", "backward"): (before, backward, update - backward),
+        _ALL: (before, known_data, backward - known_data, update - backward),
+    }[names]
+    stages = np.array(columns)
+    is_known = np.isfinite(stages).all(axis=0) & (stages >= 0).all(axis=0)
+    # a loop that was resumed ran some steps twice: the last time counts
+    numbers, last = np.unique(rank.numbers[is_known][::-1], return_index=True)
+    return numbers, stages[:, is_known][:, ::-1][:, last].astype(np.int64)
+
+
+class Frontier(NamedTuple):
+    """Columns by stage and step."""
+
+    exposed: Ints
+    """By how much the frontier moves in the stage, in nanoseconds: these sum to the longest rank's step."""
+    leader: Ints
+    """The row of the rank that is last at its end."""
+
+
+def frontier(times: Ints) -> Frontier:
+    """Who is last at the end of each stage, and by how much that is later than the last one of the stage before.
+
+    Args:
+        times: By rank, stage and step; nanoseconds.
+    """
+    front, leader = _fronts(times, np.ones(len(times), np.bool_))
+    return Frontier(np.diff(front, axis=0, prepend=0), leader)
+
+
+def _fronts(times: Ints, counts: Flags) -> tuple[Ints, Ints]:
+    """When the last of some ranks has ended each stage of each step, and the row of that rank among them."""
+    _, stages, steps = times.shape
+    front, leader = np.empty((stages, steps), np.int64), np.empty((stages, steps), np.int64)
+    for first in range(0, steps, _CHUNK):
+        part = slice(first, first + _CHUNK)
+        ends = np.zeros_like(times[counts, 0, part])
+        for stage in range(stages):
+            ends += times[counts, stage, part]
+            leader[stage, part] = ends.argmax(axis=0)
+            front[stage, part] = np.take_along_axis(ends, leader[None, stage, part], axis=0)[0]
+    return front, leader
+
+
+class Lead(NamedTuple):
+    """A rank that the others wait for."""
+
+    row: int
+    stage: int
+    since: int | None
+    """The step with which it began; None where it led from the first step on."""
+    until: int | None
+    """The last step of it; None where it goes on."""
+    lead_ms: float
+    """By how much it is behind in the stage: the median of the steps in which it is."""
+    percent: float
+    """In how many of 100 steps of that time it is."""
+    cost_ms: float
+    """What a step of that time would be shorter without those that lead this stage: the mean."""
+    total_ms: float
+    """The same of all those steps."""
+
+
+def leads(stages: Stages) -> list[Lead]:
+    """The ranks that lead a stage by evidence, what costs most first: the one rule of the house.
+
+    A rank is behind in a stage by what it takes longer for it than the others, as far as it is also behind
+    at the end of the stage: who was early and waits is not. It leads where the mean of that is `SLOW` of the step or
+    more (among `MANY` ranks `MANY_SLOW`, and `FAR` more than ranks usually differ), and more than chance makes of equal
+    ranks in one of a hundred looks; of a step counts no more than what one
+    takes, so that one long pause is no evidence. Where it changes once, the time before or after may lead alone. Of
+    more than half of the ranks none leads: then the others are fast.
+    """
+    times, ranks = stages.times, len(stages.times)
+    if ranks < 2:  # noqa: PLR2004 -- nobody waits for one alone
+        return []
+    front, _ = _fronts(times, np.ones(ranks, np.bool_))
+    step = float(np.median(front[-1]))
+    chance = CHANCE / (ranks * len(stages.names))
+    found: list[Lead] = []
+    for stage in range(len(stages.names)):
+        least = _least(times[:, stage], step)
+        behind = _behind(times, stage)
+        mine = [(row, part) for row, each in behind.items() if (part := _part(each, step, least, chance)) is not None]
+        if mine and 2 * len(mine) <= ranks:
+            gains = _gains(times, front, [row for row, _ in mine], stage)
+            found += [_lead(stages, row, stage, part, behind[row], least, step, gains) for row, part in mine]
+    return sorted((lead for lead in found if lead.cost_ms > 0), key=lambda lead: -lead.total_ms)
+
+
+SAID: Final = {
+    "update": "between the backward pass and the end of the step",
+    "data": "in waiting for data",
+    "forward": "between its batch and the backward pass",
+    "backward": "in the backward pass",
+    "rest": "after its batch",
+    "step": "in the step",
+}
+"""Where a rank leads."""
+_ALWAYS: Final = 95.0
+"""A lead in so many of 100 steps is one in all of them."""
+
+
+def said(lead: Lead, name: str) -> str:
+    """What is said of a rank after its name: that it led, since nobody but that rank can know why."""
+    often = "" if lead.percent >= _ALWAYS else f" in {lead.percent:.0f}% of the steps"
+    span = "".join(f" {word} step {step:,}" for word, step in (("from", lead.since), ("to", lead.until)) if step is not None)
+    return f"led {SAID[name]} by {words.ms(lead.lead_ms)}{often}{span}: the others waited {words.ms(lead.cost_ms)} a step"
+
+
+def _least(times: Ints, step: float) -> float:
+    """From how much on a rank leads a stage, on average."""
+    if len(times) < MANY:
+        return SLOW * step
+    means = times.mean(axis=1)
+    return max(MANY_SLOW * step, FAR * float(np.median(np.abs(means - np.median(means)))))
+
+
+def _candidates(times: Ints) -> list[int]:
+    last = max(times.shape[1] // _LAST, LEAST_STEPS)
+    longest = (times[:, part].mean(axis=1).argsort()[::-1][:_CANDIDATES] for part in (slice(None), slice(-last, None)))
+    return sorted(set(np.concatenate([*longest]).tolist()))
+
+
+def _behind(times: Ints, stage: int) -> dict[int, Values]:
+    """By how much ranks are behind the others in a stage, as far as they still are at the end of it."""
+    rows = _candidates(times[:, stage])
+    own = _beyond(times[:, stage], rows)
+    ends = own if stage == 0 else _beyond(times[:, : stage + 1].sum(axis=1), rows)
+    return dict(zip(rows, np.minimum(own, ends), strict=True))
+
+
+def _beyond(times: Ints, rows: list[int]) -> Matrix:
+    """What ranks take longer than the others: than their median, but of `MANY` than their mean, which is as robust."""
+    if len(times) < MANY:
+        return beyond_others(times.astype(np.float64))[rows]
+    found: Matrix = times[rows] - (times.sum(axis=0) - times[rows]) / (len(times) - 1)
+    return found
+
+
+def _part(behind: Values, step: float, least: float, chance: float) -> slice | None:
+    """The steps in which a rank leads by evidence; None where it does not."""
+    bounded = np.clip(behind, -step, step)
+    part = _changed(bounded)
+    values = bounded[part]
+    is_lead = values.mean() >= least and certainty(values, chance) >= 1
+    return part if is_lead else None
+
+
+def _changed(values: Values) -> slice:
+    """All steps; or those before, or after, the one change at which there is a lead on one side only."""
+    sums = np.cumsum(values - values.mean())[LEAST_STEPS - 1 : -LEAST_STEPS]
+    if not len(sums):
+        return slice(None)
+    at = int(np.abs(sums).argmax()) + LEAST_STEPS
+    before, after = float(values[:at].mean()), float(values[at:].mean())
+    if before < _LESS * after:
+        return slice(at, None)
+    return slice(None, at) if after < _LESS * before else slice(None)
+
+
+def _gains(times: Ints, front: Ints, rows: list[int], stage: int) -> Values:
+    """What each step would be shorter in a stage if some ranks were not there."""
+    others = np.ones(len(times), np.bool_)
+    others[rows] = False
+    ahead = front - _fronts(times, others)[0]
+    found: Values = ahead[stage] - (ahead[stage - 1] if stage else 0)
+    return found
+
+
+def _lead(stages: Stages, row: int, stage: int, part: slice, behind: Values, least: float, step: float, gains: Values) -> Lead:
+    values, numbers = behind[part], stages.numbers[part]
+    is_behind = values >= min(max(least, SLOW * step), float(values.max()) / 2)
+    cost = float(gains[part].mean()) / 1e6
+    return Lead(
+        row=row,
+        stage=stage,
+        since=int(numbers[0]) if part.start else None,
+        until=int(numbers[-1]) if part.stop else None,
+        lead_ms=float(np.median(values[is_behind])) / 1e6,
+        percent=100 * float(is_behind.mean()),
+        cost_ms=cost,
+        total_ms=cost * len(numbers),
+    )

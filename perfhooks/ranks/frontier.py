@@ -1,0 +1,127 @@
+"""Who made the others wait, over all steps of a run: what the timelines of its ranks say, see `perfhooks.frontier`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from perfhooks import words
+from perfhooks.frontier import RankSteps, Stages, aligned, frontier, leads, said
+from perfhooks.run import layout, steps
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from perfhooks.frontier import Lead
+    from perfhooks.run.folder import Run
+
+_MOST_BYTES: Final = 256 << 20
+"""Of all timelines together: 4 million steps, which are read in two seconds. The last ones of each rank count."""
+_SHOWN: Final = 8
+
+ADVICE: Final = {
+    "data": (
+        "Look at what this rank reads: its disk or mount, the size of its part of the data, the load of its node. More "
+        "loader workers on all ranks hide it if the disk allows."
+    ),
+    "forward": (
+        "Look at what this rank does between its batch and the backward pass: longer sequences or larger batches than "
+        "the others have, the load of its node. A recorded window of this rank beside another one's shows the difference."
+    ),
+    "update": (
+        "Look at what this rank does between its backward pass and the end of the step: logging, checkpoints and "
+        "evaluation on one rank only, a busy processor."
+    ),
+}
+_OTHERWISE: Final = "Record the same window on this rank and on another one, and compare the two."
+
+
+def of_run(run: Run, listing: layout.Listing, nodes: Mapping[int, str]) -> dict[str, Any]:
+    """What the timelines of the ranks say of the loop in which they spent most time.
+
+    Args:
+        run: The run.
+        listing: What is in its folder.
+        nodes: The machines of ranks, as far as they are known.
+
+    Returns:
+        Plain data: ``stage``, the loop; ``steps``, ``first`` and ``last`` of those that all ranks know and nobody
+        recorded; ``stages``, columns: ``name``, ``exposed_ms`` (the mean, whose sum is a step) and ``rank`` that is
+        last at its end most often, with ``percent`` of the steps; ``leads``, see `perfhooks.frontier.Lead`, with
+        ``rank`` and ``text``. Nothing of one rank, or where there are too few steps.
+    """
+    ranks = layout.timeline.ranks(listing.files)
+    most = _MOST_BYTES // max(len(ranks), 1)
+    read = {rank: steps.read_last(run.timeline(rank), most) for rank in sorted(ranks)}
+    loops = {stage for loops in read.values() for stage in loops}
+    found: tuple[str, Stages] | None = None
+    for stage in sorted(loops):
+        mine = aligned([_counted(loops.get(stage, steps.NONE)) for loops in read.values()])
+        if mine is not None and (found is None or mine.times.sum() > found[1].times.sum()):
+            found = stage, mine
+    if found is None or len(read) < 2:  # noqa: PLR2004 -- one rank leads nobody
+        return {}
+    return _told(*found, list(read), nodes if len({*nodes.values()}) > 1 else {})
+
+
+def _counted(known: steps.Steps) -> RankSteps:
+    chosen = known.is_idle & ~known.is_first
+    columns = (known.numbers, known.wall_ms, known.data_ms, known.backward_ms, known.update_ms)
+    return RankSteps(*(column[chosen] for column in columns))
+
+
+def _told(stage: str, stages: Stages, ranks: list[int], nodes: Mapping[int, str]) -> dict[str, Any]:
+    exposed, leader = frontier(stages.times)
+    counts = np.array([np.bincount(row, minlength=len(ranks)) for row in leader])
+    count = len(stages.numbers)
+    return {
+        "stage": stage,
+        "steps": count,
+        "first": int(stages.numbers[0]),
+        "last": int(stages.numbers[-1]),
+        "step_ms": round(float(exposed.sum()) / count / 1e6, 6),
+        "stages": {
+            "name": list(stages.names),
+            "exposed_ms": (exposed.mean(axis=1) / 1e6).round(6).tolist(),
+            "rank": [ranks[row] for row in counts.argmax(axis=1)],
+            "percent": (100 * counts.max(axis=1) / count).round(2).tolist(),
+        },
+        "leads": [_lead(each, stages, ranks, nodes) for each in leads(stages)[:_SHOWN]],
+    }
+
+
+def _lead(lead: Lead, stages: Stages, ranks: list[int], nodes: Mapping[int, str]) -> dict[str, Any]:
+    rank, part = ranks[lead.row], stages.names[lead.stage]
+    where = f" ({nodes[rank]})" if rank in nodes else ""
+    text = f"Rank {rank}{where} {said(lead, part)}"
+    return {"rank": rank, "part": part, "text": text, **{name: getattr(lead, name) for name in _TOLD}}
+
+
+_TOLD: Final = ("since", "until", "lead_ms", "percent", "cost_ms", "total_ms")
+
+
+def findings(told: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What to do about the ranks that led, in the form of `perfhooks.ranks.findings`."""
+    step = told.get("step_ms")
+    return [
+        {
+            "rule": "led",
+            "title": f"{lead['text']}.",
+            "gain_ms": round(lead["cost_ms"], 6),
+            "gain_percent": round(100 * lead["cost_ms"] / step, 2) if step else None,
+            "estimate": "How much sooner all ranks would have met without those that led in this part: the mean.",
+            "evidence": (
+                f"behind the others by {words.ms(lead['lead_ms'])}, the median of {lead['percent']:.0f}% of the steps, "
+                f"of {told['steps']} steps between {told['first']} and {told['last']} that nobody recorded",
+            ),
+            "advice": ADVICE.get(lead["part"], _OTHERWISE),
+            "code": "",
+            "rank": lead["rank"],
+            "ranks": [lead["rank"]],
+            "part": lead["part"],
+            "windows": [],
+        }
+        for lead in told.get("leads", ())
+    ]
