@@ -1,4 +1,4 @@
-"""Planted delays on real ranks, and equal ones: who is said to make the others wait; and how long very many ranks take."""
+"""Planted delays on real ranks, and equal ones: who is said to make the others wait; how long very many ranks take."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ print(json.dumps([took, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 102
 def measure() -> list[Comparison]:
     """First suspects of planted delays, suspects of equal ranks beside none and six busy programs, and 1,024 ranks."""
     planted = [[*cases_of(ranks), EQUAL] for ranks in RANKS]
-    right = [found == case[:2] for cases in planted for case, found in zip(cases, firsts(cases), strict=True) if case[0]]
+    right = [
+        found == case[:2] for cases in planted for case, found in zip(cases, firsts(cases), strict=True) if case[0]
+    ]
     alarms = []
     for load in (0, 6):
         with busy(load):
@@ -70,7 +72,9 @@ def measure() -> list[Comparison]:
     )
     title = "1,024 ranks x 10,000 steps x 4 stages"
     return [
-        Comparison(title=f"Who leads, on {', '.join(map(str, RANKS))} gloo ranks, {STEPS} steps each", unit="", rows=suspects),
+        Comparison(
+            title=f"Who leads, on {', '.join(map(str, RANKS))} gloo ranks, {STEPS} steps each", unit="", rows=suspects
+        ),
         Comparison(title=f"{title}: time", unit="s", rows=(("what is allowed", 1.0), ("leads", took))),
         Comparison(title=f"{title}: memory", unit="MB", rows=(("what is allowed", 1000.0), ("leads", used))),
     ]
@@ -114,7 +118,7 @@ def run(cases: Sequence[Case], ranks: int) -> Iterator[Stages]:
             chosen = rank.is_idle & ~rank.is_first & (rank.numbers // STEPS == number) & (rank.numbers > first)
             mine.append(RankSteps(*(column[chosen] for column in rank[:1] + rank[3:7])))
         found = aligned(mine)
-        if found is None or len(found.names) < 4:  # noqa: PLR2004 -- all that there are
+        if found is None or len(found.names) < 4:
             raise RuntimeError(f"the stages of case {cases[number]} are not known: {found and found.names}")
         yield found
 

@@ -26,6 +26,7 @@ GROUPS = {
     "trace": ("trace_engine", "reading a trace and making its tables: a window, a gigabyte, ten million events"),
     "gpu": ("gpu_trace", "reading a generated GPU recording and making everything of it, wall time"),
     "ranks": ("ranks", "many ranks: a step of one that does not record, a report over 1,024"),
+    "frontier": ("frontier", "50 planted delays on gloo ranks, and equal ranks beside none and six busy programs"),
     "compare": ("compare", "30 pairs of equal trainings and five planted changes: what is said, and how fast"),
     "worker": ("worker", "what the worker needs for the window of the demo"),
     "windows": ("long_run", "finishing one more window of a run that has had 100, 1,000 or 10,000"),

@@ -186,10 +186,11 @@ def leads(stages: Stages) -> list[Lead]:
     for stage in range(len(stages.names)):
         least = _least(times[:, stage], step)
         behind = _behind(times, stage)
-        mine = [(row, part) for row, each in behind.items() if (part := _part(each, step, least, chance)) is not None]
+        parts = {row: _part(each, step, least, chance) for row, each in behind.items()}
+        mine = [_Suspect(row, stage, part, behind[row]) for row, part in parts.items() if part is not None]
         if mine and 2 * len(mine) <= ranks:
-            gains = _gains(times, front, [row for row, _ in mine], stage)
-            found += [_lead(stages, row, stage, part, behind[row], least, step, gains) for row, part in mine]
+            gains = _gains(times, front, [suspect.row for suspect in mine], stage)
+            found += [_lead(stages.numbers, suspect, gains, max(least, SLOW * step)) for suspect in mine]
     return sorted((lead for lead in found if lead.cost_ms > 0), key=lambda lead: -lead.total_ms)
 
 
@@ -209,8 +210,12 @@ _ALWAYS: Final = 95.0
 def said(lead: Lead, name: str) -> str:
     """What is said of a rank after its name: that it led, since nobody but that rank can know why."""
     often = "" if lead.percent >= _ALWAYS else f" in {lead.percent:.0f}% of the steps"
-    span = "".join(f" {word} step {step:,}" for word, step in (("from", lead.since), ("to", lead.until)) if step is not None)
-    return f"led {SAID[name]} by {words.ms(lead.lead_ms)}{often}{span}: the others waited {words.ms(lead.cost_ms)} a step"
+    span = "".join(
+        f" {word} step {step:,}" for word, step in (("from", lead.since), ("to", lead.until)) if step is not None
+    )
+    return (
+        f"led {SAID[name]} by {words.ms(lead.lead_ms)}{often}{span}: the others waited {words.ms(lead.cost_ms)} a step"
+    )
 
 
 def _least(times: Ints, step: float) -> float:
@@ -273,13 +278,30 @@ def _gains(times: Ints, front: Ints, rows: list[int], stage: int) -> Values:
     return found
 
 
-def _lead(stages: Stages, row: int, stage: int, part: slice, behind: Values, least: float, step: float, gains: Values) -> Lead:
-    values, numbers = behind[part], stages.numbers[part]
-    is_behind = values >= min(max(least, SLOW * step), float(values.max()) / 2)
+class _Suspect(NamedTuple):
+    row: int
+    stage: int
+    part: slice
+    """The steps in which it leads."""
+    behind: Values
+
+
+def _lead(numbers: Ints, suspect: _Suspect, gains: Values, clear: float) -> Lead:
+    """What is told of a rank.
+
+    Args:
+        numbers: Of all steps.
+        suspect: The rank.
+        gains: See `_gains`.
+        clear: By how much it is behind in steps that count as such.
+    """
+    part = suspect.part
+    values, numbers = suspect.behind[part], numbers[part]
+    is_behind = values >= min(clear, float(values.max()) / 2)
     cost = float(gains[part].mean()) / 1e6
     return Lead(
-        row=row,
-        stage=stage,
+        row=suspect.row,
+        stage=suspect.stage,
         since=int(numbers[0]) if part.start else None,
         until=int(numbers[-1]) if part.stop else None,
         lead_ms=float(np.median(values[is_behind])) / 1e6,

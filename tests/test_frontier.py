@@ -40,7 +40,7 @@ def test_steps_that_do_not_fit_into_one_pass_are_the_same_as_step_by_step():
 
 
 def ranks_of(count, *, steps=400, seed=0, late=(), sigma_ms=0.5):
-    """Ranks that meet in their backward pass, where the early ones wait; each of `late` is a rank, a stage, and when."""
+    """Ranks that meet in their backward pass, where early ones wait; each of `late` is a rank, a stage, and when."""
     dice = np.random.default_rng(seed)
     own = np.abs(dice.normal([[[1.0], [2.0], [5.0], [8.0]]], sigma_ms, (count, 4, steps)))
     for rank, stage, when in late:

@@ -504,7 +504,8 @@ def test_a_torn_row_costs_no_other(tmp_path):
     """As after a full disk."""
     path = tmp_path / "rank0.timeline.csv"
     path.write_text(HEADER + "train,3,wait,1.0,\ntrain,4,wait,2.0,0.1\ntrain,5,wa")
-    rows = Rows("train", np.array([6, 7]), np.array([0, 0]), np.array([3_000_000, 4_000_000]), *(np.array([-1, -1]),) * 3)
+    unknown = np.array([-1, -1])
+    rows = Rows("train", np.array([6, 7]), np.array([0, 0]), np.array([3_000_000, 4_000_000]), *[unknown] * 3)
     rows.append_to(path)
     assert steps.read(path)["train"].wall_ms.tolist() == [1.0, 2.0, 3.0, 4.0]
     assert path.read_text().splitlines()[3:5] == ["train,5,wa", "train,6,wait,3.000000,"]

@@ -86,7 +86,8 @@ def test_a_wait_nobody_measured_is_empty_and_not_zero(tmp_path):
     line._begins[0] = 0
     line.end_step(1_500_000)
     line.rows().append_to(tmp_path / "t.csv")
-    assert (tmp_path / "t.csv").read_text() == "stage,step,phase,wall_ms,data_ms,backward_ms,update_ms\ntrain,0,wait,1.500000,,,\n"
+    header = "stage,step,phase,wall_ms,data_ms,backward_ms,update_ms\n"
+    assert (tmp_path / "t.csv").read_text() == header + "train,0,wait,1.500000,,,\n"
 
 
 def test_the_file_is_appended_to_with_one_header(tmp_path):

@@ -20,7 +20,7 @@ KINDS = {
     "none": lambda _: False,
     "constant": lambda _: True,
     "sudden": lambda step: 2 * step >= STEPS,
-    "rare": lambda step: step % 8 == 3,  # noqa: PLR2004 -- one step in eight
+    "rare": lambda step: step % 8 == 3,
     "alternating": lambda step: step % 2 == 0,
 }
 

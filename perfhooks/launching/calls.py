@@ -1,8 +1,8 @@
 """What a program without a loader and without an optimizer does: it calls modules, and passes gradients back.
 
 Both get a stand-in when torch has been imported. That of module calls is gone once recording has begun, as
-`perfhooks.recording.labelling` tells of the calls that follow; that of backward passes once an optimizer has stepped, where
-a device works on them: elsewhere their begin and end are kept, as ranks meet in them.
+`perfhooks.recording.labelling` tells of the calls that follow; that of backward passes once an optimizer has stepped,
+where a device works on them: elsewhere their begin and end are kept, as ranks meet in them.
 
 torch.compile takes what it finds as ``torch.nn.Module.__call__``, while it is imported, for torch's own: so nothing of
 ours is there meanwhile.

@@ -78,8 +78,8 @@ def gather(
     for place in folder.died_recording(seen):
         died.setdefault(place.folder.name, set()).add(place.rank)
     manifest = folder.manifest()
-    tables = [each.compared["ranks"] for each in told.values()]
-    nodes = {rank: node for table in tables for rank, node in zip(table["rank"], table.get("node", ())) if node}
+    tables = [table for each in told.values() if "node" in (table := each.compared["ranks"])]
+    nodes = {rank: node for each in tables for rank, node in zip(each["rank"], each["node"], strict=True) if node}
     return {
         "format": FORMAT,
         "world_size": manifest.world_size,

@@ -12,7 +12,6 @@ from perfhooks.run import layout, steps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from perfhooks.frontier import Lead
     from perfhooks.run.folder import Run
@@ -28,7 +27,7 @@ ADVICE: Final = {
     ),
     "forward": (
         "Look at what this rank does between its batch and the backward pass: longer sequences or larger batches than "
-        "the others have, the load of its node. A recorded window of this rank beside another one's shows the difference."
+        "the others have, the load of its node. A recorded window of it beside another rank's shows the difference."
     ),
     "update": (
         "Look at what this rank does between its backward pass and the end of the step: logging, checkpoints and "
@@ -68,8 +67,8 @@ def of_run(run: Run, listing: layout.Listing, nodes: Mapping[int, str]) -> dict[
 
 def _counted(known: steps.Steps) -> RankSteps:
     chosen = known.is_idle & ~known.is_first
-    columns = (known.numbers, known.wall_ms, known.data_ms, known.backward_ms, known.update_ms)
-    return RankSteps(*(column[chosen] for column in columns))
+    times = (known.wall_ms, known.data_ms, known.backward_ms, known.update_ms)
+    return RankSteps(known.numbers[chosen], *(column[chosen] for column in times))
 
 
 def _told(stage: str, stages: Stages, ranks: list[int], nodes: Mapping[int, str]) -> dict[str, Any]:
@@ -112,10 +111,7 @@ def findings(told: Mapping[str, Any]) -> list[dict[str, Any]]:
             "gain_ms": round(lead["cost_ms"], 6),
             "gain_percent": round(100 * lead["cost_ms"] / step, 2) if step else None,
             "estimate": "How much sooner all ranks would have met without those that led in this part: the mean.",
-            "evidence": (
-                f"behind the others by {words.ms(lead['lead_ms'])}, the median of {lead['percent']:.0f}% of the steps, "
-                f"of {told['steps']} steps between {told['first']} and {told['last']} that nobody recorded",
-            ),
+            "evidence": (_evidence(told, lead),),
             "advice": ADVICE.get(lead["part"], _OTHERWISE),
             "code": "",
             "rank": lead["rank"],
@@ -125,3 +121,10 @@ def findings(told: Mapping[str, Any]) -> list[dict[str, Any]]:
         }
         for lead in told.get("leads", ())
     ]
+
+
+def _evidence(told: Mapping[str, Any], lead: Mapping[str, Any]) -> str:
+    return (
+        f"behind the others by {words.ms(lead['lead_ms'])}, the median of {lead['percent']:.0f}% of the steps, of "
+        f"{told['steps']} steps between {told['first']} and {told['last']} that nobody recorded"
+    )

@@ -298,6 +298,21 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         ),
     },
     "Ranks": {
+        "stage": (
+            "A part of the step of which all ranks tell, in its order, from one backward pass, in which ranks meet, to "
+            "the next: update (until the step ends), data, forward (until the backward pass begins) and backward. "
+            "Without backward passes, as on devices, where their end is not that of their work: data and rest."
+        ),
+        "exposed": (
+            "By how much the last rank to end the stage moves on from the last one to end the stage before, the mean; "
+            "these sum to the step. Source: StageFrontier, arXiv 2606.06751."
+        ),
+        "mostly last": "The rank that is last at the end of the stage most often, and in how many of 100 steps.",
+        "led": (
+            "A rank is behind in a stage by what it takes longer for it than the others, as far as it still is at the "
+            "end of the stage. It led where the mean is 10% of the step (among 8 ranks 2%, and six times what is "
+            "usual), and more than chance makes of equal ranks in one of 100 looks; of most ranks none does."
+        ),
         "wait": (
             "The time in which a rank only waited for others inside collectives: of each, its duration less the "
             "shortest of all ranks' in the same collective, as far as no computation hid it. No two clocks are "

@@ -230,11 +230,15 @@ def _steps(text: bytes, raw: Iterable[Rows] = ()) -> dict[str, Steps]:
 def _of_loop(rows: Any) -> Steps:
     numbers, part = rows["step"].to_numpy(), rows["part"].to_numpy()
     phase = rows["phase"]
+    wall, data, backward, update = (rows[name].cast(float).fill_null(float("nan")).to_numpy() for name in _TIMES)
     return Steps(
         numbers,
         (phase == "wait").to_numpy(),
         (phase == "active").to_numpy(),
-        *(rows[name].cast(float).fill_null(float("nan")).to_numpy() for name in _TIMES),
+        wall,
+        data,
+        backward,
+        update,
         firsts(numbers, np.diff(part, prepend=0) > 0),
     )
 

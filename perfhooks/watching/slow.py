@@ -213,7 +213,7 @@ class SlowSteps:
                 self._explain(times, known, median_ns)
 
     def _explain(self, times: _Times, known: _Watched | None, median_ns: float) -> None:
-        step, begin, end, wait = times
+        step, begin, end, wait = times[:4]
         self._quiet = None
         if self._learned[1] == step:
             self._learned = self._learned[0], step, None

@@ -450,6 +450,42 @@ function missingList(together) {
   ];
 }
 
+// over all steps of the run, whichever window is shown
+function frontierPart(together) {
+  const told = together.frontier || {};
+  if (!told.stages) return null;
+  const of = (term) => (DEFINITIONS.Ranks || {})[term];
+  return [
+    el("h3", null, "Who is last, over the whole run"),
+    el(
+      "p",
+      { class: "lead" },
+      `${plural(told.steps, "step")} of ${told.stage} that nobody recorded, ${told.first} to ${told.last}: ` +
+        `${ms(told.step_ms)} from one meeting of the ranks to the next. `,
+      told.leads.length ? null : "No rank leads by more than chance makes of equal ones.",
+    ),
+    told.leads.length
+      ? el(
+          "ul",
+          { class: "plain-list", id: "leads" },
+          told.leads.map((each) => el("li", null, `${each.text}.`)),
+        )
+      : null,
+    dataTable({
+      id: "frontier",
+      caption: "Who is last, over the whole run",
+      columns: [
+        { key: "name", label: "Stage", kind: "text", title: of("stage") },
+        { key: "exposed_ms", label: "Exposed, ms", kind: "ms", title: of("exposed") },
+        { key: "rank", label: "Rank mostly last", kind: "text", title: of("mostly last") },
+        { key: "percent", label: "Of the steps, %", kind: "percent", title: of("mostly last") },
+      ],
+      // a name, not an amount: columns of nothing but 0 are left out
+      rows: rowsOf(told.stages).map((row) => ({ ...row, rank: String(row.rank) })),
+    }),
+  ];
+}
+
 function ranksSection(window_, rank) {
   const together = DATA.ranks_together;
   if (!together) return meansSection(window_, rank);
@@ -461,7 +497,8 @@ function ranksSection(window_, rank) {
   }));
   if (!rows.length) {
     const why = together.problem ? `What the ranks say together could not be found out: ${together.problem}` : null;
-    return meansSection(window_, rank, [why ? el("p", { class: "doubt" }, why) : null, missingList(together)]);
+    const more = [why ? el("p", { class: "doubt" }, why) : null, frontierPart(together), missingList(together)];
+    return meansSection(window_, rank, more);
   }
   const here = new Set(window_.ranks.map((each) => each.rank));
   const button = (value) =>
@@ -503,6 +540,7 @@ function ranksSection(window_, rank) {
       ranksFigure(rows),
       sharesTable("Mean of all ranks", rows, OF_RANKS, whole, "ms a step"),
     ),
+    frontierPart(together),
     el("h3", null, "Step by rank"),
     dataTable({
       id: "ranks",
