@@ -19,7 +19,7 @@ from perfhooks.run import steps
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from perfhooks.frontier import Stages
+    from perfhooks.frontier import StageTimes
 
 Case = tuple[str, int, str]
 """The stage, the rank and the kind of a planted delay."""
@@ -35,11 +35,11 @@ BUSY = "while True: pass"
 MANY = """
 import json, time, resource
 import numpy as np
-from perfhooks.frontier import Stages, leads
+from perfhooks.frontier import StageTimes, leads
 dice = np.random.default_rng(0)
 times = dice.integers(9_000_000, 11_000_000, (1024, 4, 10_000))
 times[17, 1] += 30_000_000
-stages = Stages(("update", "data", "forward", "backward"), np.arange(10_000), times)
+stages = StageTimes(("update", "data", "forward", "backward"), np.arange(10_000), times)
 began = time.perf_counter()
 found = leads(stages)
 took = time.perf_counter() - began
@@ -55,7 +55,7 @@ def measure() -> list[Comparison]:
     ]
     alarms = []
     for load in (0, 6):
-        with busy(load):
+        with Busy(load):
             equal = [EQUAL] * EQUALS
             alarms.append(sum(found is not None for ranks in RANKS for found in firsts(equal, ranks)))
     say("1,024 ranks")
@@ -100,7 +100,7 @@ def firsts(cases: Sequence[Case], ranks: int | None = None) -> Iterator[tuple[st
         yield first
 
 
-def run(cases: Sequence[Case], ranks: int) -> Iterator[Stages]:
+def run(cases: Sequence[Case], ranks: int) -> Iterator[StageTimes]:
     """Train all cases, one after the other, and look at the steps of each, as far as nobody recorded them."""
     with tempfile.TemporaryDirectory() as folder:
         training = [HERE / "planted" / "frontier_ranks.py", json.dumps(cases), str(STEPS)]
@@ -123,8 +123,8 @@ def run(cases: Sequence[Case], ranks: int) -> Iterator[Stages]:
         yield found
 
 
-class busy:  # noqa: N801 -- a context, used like a function
-    """Other programs that compute all the time."""
+class Busy:
+    """Other programs that compute all the time, as a context."""
 
     def __init__(self, count: int) -> None:
         self._count = count

@@ -59,7 +59,7 @@ class RankSteps(NamedTuple):
     """And until that pass ended."""
 
 
-class Stages(NamedTuple):
+class StageTimes(NamedTuple):
     """The steps that all ranks know."""
 
     names: tuple[str, ...]
@@ -70,7 +70,7 @@ class Stages(NamedTuple):
     """Nanoseconds: of each rank, for each stage, in each step."""
 
 
-def aligned(ranks: Sequence[RankSteps]) -> Stages | None:
+def aligned(ranks: Sequence[RankSteps]) -> StageTimes | None:
     """The same steps of all ranks side by side, in as many stages as all of them tell; None of too few steps.
 
     Steps are matched by their numbers. The stages are ``update`` (from the end of the last backward pass, over the end
@@ -78,7 +78,7 @@ def aligned(ranks: Sequence[RankSteps]) -> Stages | None:
     ``data`` and ``rest``; without any of it ``step``.
     """
     most = 0
-    found: Stages | None = None
+    found: StageTimes | None = None
     for names in (("step",), ("data", "rest"), ("update", "forward", "backward"), _ALL):
         known = [_known(rank, names) for rank in ranks]
         numbers = reduce(np.intersect1d, (each[0] for each in known)) if known else np.empty(0, np.int64)
@@ -88,7 +88,7 @@ def aligned(ranks: Sequence[RankSteps]) -> Stages | None:
         times = np.empty((len(known), len(names), len(numbers)), np.int64)
         for row, (mine, stages) in zip(times, known, strict=True):
             row[:] = stages[:, np.searchsorted(mine, numbers)]
-        found = Stages(names, numbers, times)
+        found = StageTimes(names, numbers, times)
     return found
 
 
@@ -166,7 +166,7 @@ class Lead(NamedTuple):
     """The same of all those steps."""
 
 
-def leads(stages: Stages) -> list[Lead]:
+def leads(stages: StageTimes) -> list[Lead]:
     """The ranks that lead a stage by evidence, what costs most first: the one rule of the house.
 
     A rank is behind in a stage by what it takes longer for it than the others, as far as it is also behind
@@ -177,7 +177,7 @@ def leads(stages: Stages) -> list[Lead]:
     more than half of the ranks none leads: then the others are fast.
     """
     times, ranks = stages.times, len(stages.times)
-    if ranks < 2:  # noqa: PLR2004 -- nobody waits for one alone
+    if ranks <= 1:  # nobody waits for one alone
         return []
     front, _ = _fronts(times, np.ones(ranks, np.bool_))
     step = float(np.median(front[-1]))

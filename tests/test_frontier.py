@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from perfhooks.frontier import RankSteps, Stages, aligned, frontier, leads, said
+from perfhooks.frontier import RankSteps, StageTimes, aligned, frontier, leads, said
 
 NAMES = ("update", "data", "forward", "backward")
 TIMES = arrays.arrays(
@@ -47,7 +47,7 @@ def ranks_of(count, *, steps=400, seed=0, late=(), sigma_ms=0.5):
         own[rank, NAMES.index(stage)] += 30.0 * np.array([when(step) for step in range(steps)])
     ends = own.sum(axis=1)
     own[:, 3] += ends.max(axis=0) - ends
-    return Stages(NAMES, np.arange(steps) + 1000, (own * 1e6).astype(np.int64))
+    return StageTimes(NAMES, np.arange(steps) + 1000, (own * 1e6).astype(np.int64))
 
 
 KINDS = {

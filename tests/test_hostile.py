@@ -508,7 +508,7 @@ def test_a_torn_row_costs_no_other(tmp_path):
     rows = Rows("train", np.array([6, 7]), np.array([0, 0]), np.array([3_000_000, 4_000_000]), *[unknown] * 3)
     rows.append_to(path)
     assert steps.read(path)["train"].wall_ms.tolist() == [1.0, 2.0, 3.0, 4.0]
-    assert path.read_text().splitlines()[3:5] == ["train,5,wa", "train,6,wait,3.000000,"]
+    assert path.read_text().splitlines()[3:5] == ["train,5,wa", "train,6,wait,3.000000,,,"]
 
 
 def test_text_that_json_cannot_take_is_written_all_the_same(tmp_path):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from perfhooks import words
-from perfhooks.frontier import RankSteps, Stages, aligned, frontier, leads, said
+from perfhooks.frontier import RankSteps, StageTimes, aligned, frontier, leads, said
 from perfhooks.run import layout, steps
 
 if TYPE_CHECKING:
@@ -55,12 +55,12 @@ def of_run(run: Run, listing: layout.Listing, nodes: Mapping[int, str]) -> dict[
     most = _MOST_BYTES // max(len(ranks), 1)
     read = {rank: steps.read_last(run.timeline(rank), most) for rank in sorted(ranks)}
     loops = {stage for loops in read.values() for stage in loops}
-    found: tuple[str, Stages] | None = None
+    found: tuple[str, StageTimes] | None = None
     for stage in sorted(loops):
         mine = aligned([_counted(loops.get(stage, steps.NONE)) for loops in read.values()])
         if mine is not None and (found is None or mine.times.sum() > found[1].times.sum()):
             found = stage, mine
-    if found is None or len(read) < 2:  # noqa: PLR2004 -- one rank leads nobody
+    if found is None or len(read) <= 1:
         return {}
     return _told(*found, list(read), nodes if len({*nodes.values()}) > 1 else {})
 
@@ -71,7 +71,7 @@ def _counted(known: steps.Steps) -> RankSteps:
     return RankSteps(known.numbers[chosen], *(column[chosen] for column in times))
 
 
-def _told(stage: str, stages: Stages, ranks: list[int], nodes: Mapping[int, str]) -> dict[str, Any]:
+def _told(stage: str, stages: StageTimes, ranks: list[int], nodes: Mapping[int, str]) -> dict[str, Any]:
     exposed, leader = frontier(stages.times)
     counts = np.array([np.bincount(row, minlength=len(ranks)) for row in leader])
     count = len(stages.numbers)
@@ -91,7 +91,7 @@ def _told(stage: str, stages: Stages, ranks: list[int], nodes: Mapping[int, str]
     }
 
 
-def _lead(lead: Lead, stages: Stages, ranks: list[int], nodes: Mapping[int, str]) -> dict[str, Any]:
+def _lead(lead: Lead, stages: StageTimes, ranks: list[int], nodes: Mapping[int, str]) -> dict[str, Any]:
     rank, part = ranks[lead.row], stages.names[lead.stage]
     where = f" ({nodes[rank]})" if rank in nodes else ""
     text = f"Rank {rank}{where} {said(lead, part)}"

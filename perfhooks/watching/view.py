@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from perfhooks.errors import PerfhooksError
-from perfhooks.frontier import RankSteps, Stages, aligned, leads, said
+from perfhooks.frontier import RankSteps, StageTimes, aligned, leads, said
 from perfhooks.run import layout
 from perfhooks.run.folder import Run, places_of
 from perfhooks.run.liveness import Process
@@ -138,7 +138,7 @@ def judged(ranks: Sequence[RankSeen], rows: Sequence[Sequence[Row]]) -> list[Ran
     stages = aligned([_columns(rows[place]) for place in timed])
     found = list(ranks)
     if stages is not None:
-        last = Stages(stages.names, stages.numbers[-RANK_STEPS:], stages.times[:, :, -RANK_STEPS:])
+        last = StageTimes(stages.names, stages.numbers[-RANK_STEPS:], stages.times[:, :, -RANK_STEPS:])
         for lead in reversed(leads(last)):  # of several parts, that which costs most is said
             place = timed[lead.row]
             found[place] = found[place]._replace(slow=said(lead, last.names[lead.stage]))
