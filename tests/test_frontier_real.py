@@ -23,11 +23,13 @@ STEPS = 160
 def trained(folder, stage, rank, kind):
     """The run of two ranks, one of which is late: `perfhooks run torchrun` with a training that knows of nothing."""
     command = [sys.executable, "-m", "perfhooks", "run", "--schedule", "wait=100000 warmup=1 active=1"]
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    launcher = [Path(sys.executable).with_name("torchrun"), "--standalone", "--nproc-per-node=2"]
     training = [TRAINING, json.dumps([[stage, rank, kind]]), str(STEPS)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     subprocess.run([*command, *launcher, *training], cwd=folder, env=environment, check=True, timeout=300)
     (run,) = {path.parent.resolve() for path in folder.glob(f"perf/*/{layout.timeline(1)}")}
+    # the launcher imports torch and waits, which is no run
+    assert {path.resolve() for path in (folder / "perf").iterdir()} == {run}
     return run
 
 

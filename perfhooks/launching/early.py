@@ -306,6 +306,9 @@ class Early:
             window, self._window = self._window, None
             if window is None or not window.ready:
                 return None
+            if not self.has_steps and window.is_empty:
+                self._forget_window(window)  # a launcher, which imports torch and waits
+                return None
             lifetime.unwatch(window)
             # the first one warms up, and in another one a profiler may have begun; else they are all there is
             usual = (max(self._begin, self._prepared) + 1, self._begin + 1)

@@ -415,6 +415,12 @@ class Window(Recorded, TorchProfile):
         """About how many bytes of trace a second of it has made, by the time the recorder took to stop."""
         return self.stop_s * WAITED_A_SECOND / self._recorded_s if self._recorded_s else 0.0
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing happened while it was recorded: no operator, no call of the runtime."""
+        recorded = getattr(self.profiler, "kineto_results", None)
+        return recorded is not None and not recorded.experimental_event_tree()
+
     def prepare_trace(self) -> None:
         """Prepare the recorder; torch asks Inductor whether it makes CUDA graphs, and would import it for that."""
         lazy: set[str] = getattr(torch, "_lazy_modules", set())
