@@ -70,6 +70,20 @@ class StageTimes(NamedTuple):
     """Nanoseconds: of each rank, for each stage, in each step."""
 
 
+def alike(ranks: Sequence[RankSteps], roles: Sequence[int | None]) -> list[list[int]]:
+    """Which ranks can be compared: those of one role that tell the same stages, by their places.
+
+    Args:
+        ranks: What each of them says.
+        roles: Of each, as far as it is known: a stage of a pipeline does other work than the next one.
+    """
+    found: dict[tuple[int | None, bytes], list[int]] = {}
+    for place, (rank, role) in enumerate(zip(ranks, roles, strict=True)):
+        told = np.isfinite(rank[2:]).mean(axis=1) > 1 - _MOST_UNKNOWN if len(rank.numbers) else np.zeros(0, np.bool_)
+        found.setdefault((role, told.tobytes()), []).append(place)
+    return list(found.values())
+
+
 def aligned(ranks: Sequence[RankSteps]) -> StageTimes | None:
     """The same steps of all ranks side by side, in as many stages as all of them tell; None of too few steps.
 

@@ -42,9 +42,10 @@ def test_the_rank_and_the_part_of_the_step_that_make_others_wait_are_named(tmp_p
     told = ranks.gather(run)
     first = ranks.findings(told)[0]
     assert (first["rule"], first["rank"], first["part"]) == ("led", rank, stage)
-    assert told["frontier"]["stages"]["name"] == ["update", "data", "forward", "backward"]
-    assert sum(told["frontier"]["stages"]["exposed_ms"]) == pytest.approx(told["frontier"]["step_ms"])
-    (lead,) = [each for each in told["frontier"]["leads"] if each["part"] == stage]
+    (group,) = told["frontier"]
+    assert group["stages"]["name"] == ["update", "data", "forward", "backward"]
+    assert sum(group["stages"]["exposed_ms"]) == pytest.approx(group["step_ms"])
+    (lead,) = [each for each in group["leads"] if each["part"] == stage]
     assert lead["lead_ms"] == pytest.approx(25, rel=0.5)
     assert (lead["since"] is not None) == (kind == "sudden")
     assert [each.rank for each in View(run).look().ranks if each.slow] == [rank]

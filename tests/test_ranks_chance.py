@@ -19,7 +19,7 @@ def named(own):
     split = pl.DataFrame({"rank": rank, "step": step, "wall_ms": wall, "own_ms": work, "wait_ms": wall - work})
     split = split.with_columns(compute_ms="own_ms", data_ms=pl.lit(0.0), communication_ms=pl.lit(0.0))
     split = split.with_columns(other_ms="data_ms", busy_comm_ms="data_ms", exposed_comm_ms="data_ms")
-    table = steps.of_ranks(split)
+    table = steps.of_ranks(split, {})
     window = {"name": "w", "ranks": {name: table[name].to_list() for name in table.columns}}
     return [rank for finding in findings({"windows": [window]}) for rank in finding["ranks"]]
 

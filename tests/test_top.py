@@ -152,7 +152,7 @@ def judged_by(*facts, steps=30):
         ([(100.0, 1.0)] * 8, []),
         ([(100.0, 1.0), (105.0, 1.0), (103.0, 1.0)], []),
         ([(100.0, 1.0), (150.0, 1.0)], [1]),
-        ([(150.0, 1.0), *[(100.0, 1.0)] * 6, (130.0, None)], [0, 7]),
+        ([(150.0, 1.0), *[(100.0, 1.0)] * 6, (130.0, None)], [0]),
         ([(100.0, 1.0), (100.0, 30.0), (100.0, 2.0)], [1]),
         ([(None, None), (100.0, None), (100.0, None)], []),
         ([(None, None), (None, None)], []),
@@ -451,7 +451,7 @@ def test_a_hostile_folder_moves_no_cursor_and_no_link_is_followed(run, tmp_path)
     )
     (run.path / layout.status(0)).write_text('{"process": {"pid": 1}}')
     secret = tmp_path / "secret"
-    secret.write_text(f"{HEADER}train,77,wait,1.0,\n")
+    secret.write_text(f"{HEADER}train,787878787878,wait,1.0,\n")
     (run.path / layout.timeline(1)).symlink_to(secret)
     os.mkfifo(run.path / layout.timeline(2))
     (run.path / layout.owner(3)).write_text(f'{{"pid": {1 << 40}, "host": "{ALIVE.host}", "boot": "{ALIVE.boot}", '
@@ -463,7 +463,7 @@ def test_a_hostile_folder_moves_no_cursor_and_no_link_is_followed(run, tmp_path)
     for text in (line(seen), screen(seen, "a\x1b[31mnote", 80, 24).plain):
         assert "\x1b" not in text
         assert "\x07" not in text
-        assert "77" not in text
+        assert "787878787878" not in text.replace(",", "")
     assert "[red]" in screen(seen, "", 80, 24).plain
 
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from perfhooks.errors import PerfhooksError
-from perfhooks.ranks import collectives, files, frontier, missing, steps
+from perfhooks.ranks import collectives, files, frontier, missing, roles, steps
 from perfhooks.ranks.findings import findings
 from perfhooks.ranks.known import Known, Told
 from perfhooks.run.folder import Run, places_of
 from perfhooks.run.layout import Listing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from perfhooks.ranks.clocks import Clocks
@@ -78,14 +78,13 @@ def gather(
     for place in folder.died_recording(seen):
         died.setdefault(place.folder.name, set()).add(place.rank)
     manifest = folder.manifest()
-    tables = [table for each in told.values() if "node" in (table := each.compared["ranks"])]
-    nodes = {rank: node for each in tables for rank, node in zip(each["rank"], each["node"], strict=True) if node}
+    nodes, together = (_said_of_ranks(told.values(), column) for column in ("node", "role"))
     return {
         "format": FORMAT,
         "world_size": manifest.world_size,
         "ranks": sorted(set().union(*(each.ranks for each in told.values()))),
         "windows": sorted((each.compared for each in told.values()), key=lambda each: (each["stage"], each["first"])),
-        "frontier": frontier.of_run(folder, seen, nodes),
+        "frontier": frontier.of_run(folder, seen, nodes, together),
         "missing": missing.of_run(
             {name: set(each.ranks) for name, each in told.items()},
             {name: (each.compared["stage"], each.compared["first"]) for name, each in told.items()},
@@ -97,6 +96,13 @@ def gather(
         )
         + [entry for each in told.values() for entry in each.missing],
     }
+
+
+def _said_of_ranks(told: Iterable[Told], column: str) -> dict[int, Any]:
+    """What the windows say of each rank, the last one that does."""
+    tables = [table for each in told if column in (table := each.compared["ranks"])]
+    pairs = (pair for each in tables for pair in zip(each["rank"], each[column], strict=True))
+    return {rank: value for rank, value in pairs if value is not None}
 
 
 def _told(folder: Path) -> Told:
@@ -133,6 +139,7 @@ def _compared(window: RankedWindow) -> dict[str, Any]:
     matched = collectives.match(window.collectives, window.clocks)
     split = steps.parts(window.steps, collectives.of_steps(matched))
     judged = steps.whole(split, matched.unsure)
+    compared = steps.of_ranks(judged, roles.of_ranks(window.facts, window.collectives))
     met = collectives.by_collective(matched)
     offsets = matched.clocks.offset_ms
     facts = next(iter(window.facts.values()), files.Facts(stage=window.name))
@@ -143,7 +150,7 @@ def _compared(window: RankedWindow) -> dict[str, Any]:
         "stage": facts.stage,
         "first": first,
         "last": last,
-        "ranks": _columns(_with_nodes(_with_offsets(steps.of_ranks(judged), offsets), window)),
+        "ranks": _columns(_with_nodes(_with_offsets(compared, offsets), window)),
         "steps": _columns(steps.of_steps(split).head(_STEPS)),
         "own": _own(split),
         "collectives": _columns(collectives.kinds(met).head(_KINDS)),

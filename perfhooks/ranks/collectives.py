@@ -19,7 +19,7 @@ _TOGETHER: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", 
 """Nobody is through with one of these before all have come: they end at once."""
 _OF_ONE_SIZE: Final = ("all_reduce", "broadcast", "reduce", "reduce_scatter", "all_gather")
 """The message of these is of one size on all ranks."""
-_BETWEEN_TWO: Final = ("send", "recv", "send_recv")
+BETWEEN_TWO: Final = ("send", "recv", "send_recv")
 _NS: Final = 1e-6
 """Milliseconds in a nanosecond."""
 _SLACK: Final = 10
@@ -69,7 +69,7 @@ def _matched(table: pl.DataFrame, clocks: Mapping[int, str] | None) -> Matched:
     moving = table.filter(
         (pl.col("device").is_not_null() | pl.col("backend").is_in(_ON_HOST))
         & pl.col("operation").is_not_null()
-        & ~pl.col("operation").is_in(_BETWEEN_TWO)
+        & ~pl.col("operation").is_in(BETWEEN_TWO)
     ).drop("backend")
     rows = _numbered(moving.filter(pl.col("start_ns").is_not_null() & pl.col("duration_ms").is_finite()))
     rows = _met(rows, align(_ends(rows), clocks))

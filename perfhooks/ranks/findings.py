@@ -14,7 +14,7 @@ from perfhooks.ranks.steps import PARTS
 from perfhooks.statistics import are_slow
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 _SHOWN: Final = 8
 
@@ -72,26 +72,29 @@ def findings(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     """
     seen: Counter[int] = Counter()
     slow: dict[int, list[dict[str, Any]]] = {}
-    for window in data["windows"]:
-        rows = _rows(window)
+    for rows in (rows for window in data["windows"] for rows in _by_role(window)):
         seen.update(row["rank"] for row in rows)
         found = _slow(rows)
         rest = max((row["own_ms"] for row in rows if row not in found), default=0.0)
         for row in found:
-            gain = {"window": window["name"], "gain_ms": max(row["own_ms"] - rest, 0.0)}
-            slow.setdefault(row["rank"], []).append(row | gain)
+            slow.setdefault(row["rank"], []).append(row | {"gain_ms": max(row["own_ms"] - rest, 0.0)})
     named = [rows for rank, rows in slow.items() if 2 * len(rows) > seen[rank]]
     found = [_finding(part, mine) for part in PARTS if (mine := [rows for rows in named if _part(rows) == part])]
-    led = frontier.findings(data.get("frontier", {}))
+    led = frontier.findings(data.get("frontier", ()))
     known = {finding["rank"] for finding in led}
     # all steps say more of a rank than those of its windows
     found = led + [each for each in found if not known.issuperset(each["ranks"])]
     return sorted(found, key=lambda finding: -finding["gain_ms"])
 
 
-def _rows(window: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _by_role(window: Mapping[str, Any]) -> Iterable[list[dict[str, Any]]]:
+    """The ranks of a window that are compared with each other."""
     table = window["ranks"]
-    return [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
+    found: dict[int | None, list[dict[str, Any]]] = {}
+    for values in zip(*table.values(), strict=True):
+        row = dict(zip(table, values, strict=True), window=window["name"])
+        found.setdefault(row.get("role"), []).append(row)
+    return found.values()
 
 
 def _slow(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from perfhooks import words
-from perfhooks.frontier import RankSteps, StageTimes, aligned, frontier, leads, said
+from perfhooks.frontier import RankSteps, StageTimes, aligned, alike, frontier, leads, said
 from perfhooks.run import layout, steps
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from perfhooks.frontier import Lead
     from perfhooks.run.folder import Run
@@ -37,32 +38,49 @@ ADVICE: Final = {
 _OTHERWISE: Final = "Record the same window on this rank and on another one, and compare the two."
 
 
-def of_run(run: Run, listing: layout.Listing, nodes: Mapping[int, str]) -> dict[str, Any]:
+def of_run(
+    run: Run, listing: layout.Listing, nodes: Mapping[int, str], roles: Mapping[int, int]
+) -> list[dict[str, Any]]:
     """What the timelines of the ranks say of the loop in which they spent most time.
 
     Args:
         run: The run.
         listing: What is in its folder.
         nodes: The machines of ranks, as far as they are known.
+        roles: Those of ranks where there are several, see `roles.of_ranks`.
 
     Returns:
-        Plain data: ``stage``, the loop; ``steps``, ``first`` and ``last`` of those that all ranks know and nobody
+        Plain data, for each group of ranks that do the same work (see `perfhooks.frontier.alike`): its ``ranks``;
+        ``stage``, the loop; ``steps``, ``first`` and ``last`` of those that all ranks know and nobody
         recorded; ``stages``, columns: ``name``, ``exposed_ms`` (the mean, whose sum is a step) and ``rank`` that is
         last at its end most often, with ``percent`` of the steps; ``leads``, see `perfhooks.frontier.Lead`, with
         ``rank`` and ``text``. Nothing of one rank, or where there are too few steps.
     """
-    ranks = layout.timeline.ranks(listing.files)
+    ranks = sorted(layout.timeline.ranks(listing.files))
     most = _MOST_BYTES // max(len(ranks), 1)
-    read = {rank: steps.read_last(run.timeline(rank), most) for rank in sorted(ranks)}
-    loops = {stage for loops in read.values() for stage in loops}
-    found: tuple[str, StageTimes] | None = None
-    for stage in sorted(loops):
-        mine = aligned([_counted(loops.get(stage, steps.NONE)) for loops in read.values()])
-        if mine is not None and (found is None or mine.times.sum() > found[1].times.sum()):
-            found = stage, mine
-    if found is None or len(read) <= 1:
-        return {}
-    return _told(*found, list(read), nodes if len({*nodes.values()}) > 1 else {})
+    read = [steps.read_last(run.timeline(rank), most) for rank in ranks]
+    loops = {stage: [_counted(each.get(stage, steps.NONE)) for each in read] for stage in {*chain(*read)}}
+    found = [_groups(stage, loops[stage], ranks, roles) for stage in sorted(loops)]
+    named = nodes if len({*nodes.values()}) > 1 else {}
+    longest = max(found, key=lambda groups: sum(int(each.stages.times.sum()) for each in groups), default=[])
+    return [_told(group, named) for group in longest]
+
+
+class _Group(NamedTuple):
+    """Ranks that do the same work, and their steps."""
+
+    loop: str
+    ranks: list[int]
+    stages: StageTimes
+
+
+def _groups(loop: str, known: list[RankSteps], ranks: list[int], roles: Mapping[int, int]) -> list[_Group]:
+    found = []
+    for places in alike(known, [roles.get(rank) for rank in ranks]):
+        stages = aligned([known[place] for place in places])
+        if stages is not None and len(places) > 1:
+            found.append(_Group(loop, [ranks[place] for place in places], stages))
+    return found
 
 
 def _counted(known: steps.Steps) -> RankSteps:
@@ -71,12 +89,14 @@ def _counted(known: steps.Steps) -> RankSteps:
     return RankSteps(known.numbers[chosen], *(column[chosen] for column in times))
 
 
-def _told(stage: str, stages: StageTimes, ranks: list[int], nodes: Mapping[int, str]) -> dict[str, Any]:
+def _told(group: _Group, nodes: Mapping[int, str]) -> dict[str, Any]:
+    loop, ranks, stages = group
     exposed, leader = frontier(stages.times)
     counts = np.array([np.bincount(row, minlength=len(ranks)) for row in leader])
     count = len(stages.numbers)
     return {
-        "stage": stage,
+        "stage": loop,
+        "ranks": ranks,
         "steps": count,
         "first": int(stages.numbers[0]),
         "last": int(stages.numbers[-1]),
@@ -87,12 +107,12 @@ def _told(stage: str, stages: StageTimes, ranks: list[int], nodes: Mapping[int, 
             "rank": [ranks[row] for row in counts.argmax(axis=1)],
             "percent": (100 * counts.max(axis=1) / count).round(2).tolist(),
         },
-        "leads": [_lead(each, stages, ranks, nodes) for each in leads(stages)[:_SHOWN]],
+        "leads": [_lead(each, group, nodes) for each in leads(stages)[:_SHOWN]],
     }
 
 
-def _lead(lead: Lead, stages: StageTimes, ranks: list[int], nodes: Mapping[int, str]) -> dict[str, Any]:
-    rank, part = ranks[lead.row], stages.names[lead.stage]
+def _lead(lead: Lead, group: _Group, nodes: Mapping[int, str]) -> dict[str, Any]:
+    rank, part = group.ranks[lead.row], group.stages.names[lead.stage]
     where = f" ({nodes[rank]})" if rank in nodes else ""
     text = f"Rank {rank}{where} {said(lead, part)}"
     return {"rank": rank, "part": part, "text": text, **{name: getattr(lead, name) for name in _TOLD}}
@@ -101,17 +121,16 @@ def _lead(lead: Lead, stages: StageTimes, ranks: list[int], nodes: Mapping[int, 
 _TOLD: Final = ("since", "until", "lead_ms", "percent", "cost_ms", "total_ms")
 
 
-def findings(told: Mapping[str, Any]) -> list[dict[str, Any]]:
+def findings(told: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """What to do about the ranks that led, in the form of `perfhooks.ranks.findings`."""
-    step = told.get("step_ms")
     return [
         {
             "rule": "led",
             "title": f"{lead['text']}.",
             "gain_ms": round(lead["cost_ms"], 6),
-            "gain_percent": round(100 * lead["cost_ms"] / step, 2) if step else None,
+            "gain_percent": round(100 * lead["cost_ms"] / group["step_ms"], 2) if group["step_ms"] else None,
             "estimate": "How much sooner all ranks would have met without those that led in this part: the mean.",
-            "evidence": (_evidence(told, lead),),
+            "evidence": (_evidence(group, lead),),
             "advice": ADVICE.get(lead["part"], _OTHERWISE),
             "code": "",
             "rank": lead["rank"],
@@ -119,7 +138,8 @@ def findings(told: Mapping[str, Any]) -> list[dict[str, Any]]:
             "part": lead["part"],
             "windows": [],
         }
-        for lead in told.get("leads", ())
+        for group in told
+        for lead in group["leads"]
     ]
 
 

@@ -10,6 +10,8 @@ import polars as pl
 from perfhooks.statistics import behind, beyond_others, medians
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from perfhooks.statistics import Matrix
 
 PARTS: Final = ("data", "compute", "communication", "other")
@@ -72,15 +74,25 @@ def whole(split: pl.DataFrame, unsure: frozenset[int]) -> pl.DataFrame:
     return kept if kept.height else split
 
 
-def of_ranks(split: pl.DataFrame) -> pl.DataFrame:
+def of_ranks(split: pl.DataFrame, roles: Mapping[int, int]) -> pl.DataFrame:
     """One row for each rank: the means of what `parts` says, and how much longer its own work takes.
 
     ``excess_ms``, ``slow_percent`` and ``certain`` are those of its own work, see `perfhooks.statistics.Behind`;
-    ``data_excess_ms`` and so on are those of the parts.
+    ``data_excess_ms`` and so on are those of the parts; all beside ranks of the same ``role``, which is told where
+    there are several.
 
     Args:
         split: what `parts` gives.
+        roles: See `roles.of_ranks`.
     """
+    if len({*roles.values()}) <= 1 or not split.height:
+        return _of_one_role(split)
+    role = pl.col("rank").replace_strict(roles, return_dtype=pl.Int64)
+    alike = split.with_columns(role=role).partition_by("role", include_key=False)
+    return pl.concat(map(_of_one_role, alike), how="diagonal").sort("rank").with_columns(role=role)
+
+
+def _of_one_role(split: pl.DataFrame) -> pl.DataFrame:
     means = (
         split.group_by("rank")
         .agg(pl.len().alias("steps"), pl.col(*_TIMES, "busy_comm_ms", "exposed_comm_ms").mean())

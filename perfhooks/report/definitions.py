@@ -298,6 +298,10 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         ),
     },
     "Ranks": {
+        "role": (
+            "Ranks that take part in the same kinds of collectives and messages, about equally often in a step, do the "
+            "same work and are compared with each other: not the stages of a pipeline."
+        ),
         "stage": (
             "A part of the step of which all ranks tell, in its order, from one backward pass, in which ranks meet, to "
             "the next: update (until the step ends), data, forward (until the backward pass begins) and backward. "

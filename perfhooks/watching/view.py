@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
 import numpy as np
 
 from perfhooks.errors import PerfhooksError
-from perfhooks.frontier import RankSteps, StageTimes, aligned, leads, said
+from perfhooks.frontier import RankSteps, StageTimes, aligned, alike, leads, said
 from perfhooks.run import layout
 from perfhooks.run.folder import Run, places_of
 from perfhooks.run.liveness import Process
@@ -125,6 +126,8 @@ class RankSeen(NamedTuple):
     """Whether its process is there; None where nobody here can tell."""
     slow: str = ""
     """By what it makes the others wait, if it does."""
+    role: int | None = None
+    """Where ranks do different work, as the last page says."""
 
 
 def judged(ranks: Sequence[RankSeen], rows: Sequence[Sequence[Row]]) -> list[RankSeen]:
@@ -134,13 +137,15 @@ def judged(ranks: Sequence[RankSeen], rows: Sequence[Sequence[Row]]) -> list[Ran
         ranks: Who is judged.
         rows: The last steps of each of them; of those that all know, the last `RANK_STEPS` count.
     """
-    timed = [place for place, mine in enumerate(rows) if mine]
-    stages = aligned([_columns(rows[place]) for place in timed])
+    known = [_columns(mine) for mine in rows]
     found = list(ranks)
-    if stages is not None:
+    for places in alike(known, [rank.role for rank in ranks]):
+        stages = aligned([known[place] for place in places])
+        if stages is None:
+            continue
         last = StageTimes(stages.names, stages.numbers[-RANK_STEPS:], stages.times[:, :, -RANK_STEPS:])
         for lead in reversed(leads(last)):  # of several parts, that which costs most is said
-            place = timed[lead.row]
+            place = places[lead.row]
             found[place] = found[place]._replace(slow=said(lead, last.names[lead.stage]))
     return found
 
@@ -184,6 +189,25 @@ class Seen:
     """For how long no file of a rank has changed."""
 
 
+class _Compared(msgspec.Struct):
+    rank: list[int] = []
+    role: list[int] = []
+
+
+class _Window(msgspec.Struct):
+    ranks: _Compared = msgspec.field(default_factory=_Compared)
+
+
+class _Together(msgspec.Struct):
+    windows: dict[str, _Window] = {}
+
+
+class _PageData(msgspec.Struct):
+    """What is asked of the data of a page: see `perfhooks.ranks.gather`."""
+
+    ranks_together: _Together | None = None
+
+
 class View:
     """Looks at a run again and again, and reads what has changed.
 
@@ -199,6 +223,8 @@ class View:
         self._run = Run(Run.existing(folder).folder.resolve())
         self._ranks: dict[int, _Rank] = {}
         self._turn = 0
+        self._roles: dict[int, int] = {}
+        self._page_changed = 0
         self._finished: dict[Path, int] = {}
         """Windows of which nothing is left to be done, and when they had changed last."""
 
@@ -210,6 +236,7 @@ class View:
         """
         try:
             self._read()
+            self._read_roles()
             windows, unfinished = self._windows()
             is_recording = self._run.is_any_recording()
         except OSError as error:
@@ -231,7 +258,7 @@ class View:
             step=None if first is None else first.step(stage),
             times=times(minute),
             walls=tuple(row.wall_ms for row in minute),
-            ranks=tuple(judged([rank.seen(stage) for rank in ranks], [rank.of(stage) for rank in ranks])),
+            ranks=tuple(judged([rank.seen(stage, self._roles) for rank in ranks], [rank.of(stage) for rank in ranks])),
             slow=_last_slow(ranks),
             windows=windows,
             unfinished=unfinished,
@@ -255,6 +282,17 @@ class View:
         self._turn += _AT_ONCE
         for rank in due.union(known[:1]):
             self._ranks[rank].read()
+
+    def _read_roles(self) -> None:
+        """Which ranks do the same work, as the last page says: nothing of a run that has none."""
+        page = self._run.folder / layout.PAGE_DATA
+        with contextlib.suppress(FileNotFoundError, PerfhooksError):
+            changed = page.lstat().st_mtime_ns
+            if changed != self._page_changed:
+                self._page_changed = changed
+                told = read_json(page, _PageData, "a page").ranks_together
+                for window in () if told is None else told.windows.values():
+                    self._roles.update(zip(window.ranks.rank, window.ranks.role, strict=False))
 
     def _found(self) -> set[int]:
         """The ranks that left a sign of themselves."""
@@ -323,7 +361,7 @@ class _Rank:
     def of(self, stage: str) -> list[Row]:
         return [row for row in list(self.rows)[-_RANK_ROWS:] if row.stage == stage]
 
-    def seen(self, stage: str) -> RankSeen:
+    def seen(self, stage: str, roles: Mapping[int, int]) -> RankSeen:
         rows = self.of(stage)[-RANK_STEPS:]
         waits = [row.data_ms for row in rows if row.data_ms is not None]
         return RankSeen(
@@ -332,6 +370,7 @@ class _Rank:
             median_ms=median(row.wall_ms for row in rows) if rows else None,
             data_ms=fmean(waits) if waits else None,
             is_alive=self.is_alive,
+            role=roles.get(self.rank),
         )
 
 

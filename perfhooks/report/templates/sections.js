@@ -386,6 +386,7 @@ function togetherColumns(node) {
   return [
     { key: "rank", label: "Rank", kind: "text", node },
     { key: "node", word: true, label: "Node", kind: "text" },
+    { key: "role", label: "Role", kind: "text", title: of("role") },
     { key: "wall_ms", label: "Step, ms", kind: "ms", title: "mean over the recorded steps" },
     { key: "own_ms", label: "Own work, ms", kind: "ms", bar: true, title: of("own work") },
     { key: "wait_ms", label: "Wait, ms", kind: "ms", title: of("wait") },
@@ -452,38 +453,49 @@ function missingList(together) {
 
 // over all steps of the run, whichever window is shown
 function frontierPart(together) {
-  const told = together.frontier || {};
-  if (!told.stages) return null;
-  const of = (term) => (DEFINITIONS.Ranks || {})[term];
+  const groups = together.frontier || [];
+  if (!groups.length) return null;
+  const of = (term) => meaning("Ranks", term);
+  const longest = groups.reduce((top, group) => (group.step_ms > top.step_ms ? group : top));
+  const leads = groups.flatMap((group) => group.leads);
   return [
     el("h3", null, "Who is last, over the whole run"),
     el(
       "p",
       { class: "lead" },
-      `${plural(told.steps, "step")} of ${told.stage} that nobody recorded, ${told.first} to ${told.last}: ` +
-        `${ms(told.step_ms)} from one meeting of the ranks to the next. `,
-      told.leads.length ? null : "No rank leads by more than chance makes of equal ones.",
+      `${plural(longest.steps, "step")} of ${longest.stage} that nobody recorded, ${longest.first} to ` +
+        `${longest.last}: ${ms(longest.step_ms)} from one meeting of the ranks to the next. `,
+      groups.length > 1 ? `Ranks are compared with those that do the same work, in ${groups.length} groups. ` : null,
+      leads.length ? null : "No rank leads by more than chance makes of equal ones.",
     ),
-    told.leads.length
+    leads.length
       ? el(
           "ul",
           { class: "plain-list", id: "leads" },
-          told.leads.map((each) => el("li", null, `${each.text}.`)),
+          leads.map((each) => el("li", null, `${each.text}.`)),
         )
       : null,
     dataTable({
       id: "frontier",
       caption: "Who is last, over the whole run",
       columns: [
+        ...(groups.length > 1 ? [{ key: "ranks", label: "Ranks", kind: "text" }] : []),
         { key: "name", label: "Stage", kind: "text", title: of("stage") },
         { key: "exposed_ms", label: "Exposed, ms", kind: "ms", title: of("exposed") },
         { key: "rank", label: "Rank mostly last", kind: "text", title: of("mostly last") },
         { key: "percent", label: "Of the steps, %", kind: "percent", title: of("mostly last") },
       ],
-      // a name, not an amount: columns of nothing but 0 are left out
-      rows: rowsOf(told.stages).map((row) => ({ ...row, rank: String(row.rank) })),
+      // names, not amounts: columns of nothing but 0 are left out
+      rows: groups.flatMap((group) =>
+        rowsOf(group.stages).map((row) => ({ ...row, rank: String(row.rank), ranks: someOf(group.ranks) })),
+      ),
+      limit: 16,
     }),
   ];
+}
+
+function someOf(ranks) {
+  return ranks.length > 8 ? `${ranks.slice(0, 8).join(", ")} and ${ranks.length - 8} more` : ranks.join(", ");
 }
 
 function ranksSection(window_, rank) {
@@ -493,6 +505,7 @@ function ranksSection(window_, rank) {
   const rows = rowsOf((told || {}).ranks).map((row) => ({
     $current: row.rank === rank.rank,
     ...row,
+    role: known(row.role) ? String(row.role) : null,
     slowest: slowestPart(row),
   }));
   if (!rows.length) {
