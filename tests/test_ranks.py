@@ -351,6 +351,15 @@ def test_waiting_that_computation_hides_costs_nothing():
     assert waits["wait_ms"].to_list() == pytest.approx([1.5, 0])
 
 
+def test_messages_on_a_host_are_communication_of_which_nobody_knows_how_long_it_waited():
+    """As between the stages of a pipeline."""
+    message = {"operation": "recv", "dtype": None}
+    lines = [(0, 0, 10, message), (0, 8, 4), (0, 20, 3, message), (1, 9, 3)]
+    told = collectives.of_steps(collectives.match(table(*lines, backend="gloo", device=None))).sort("rank")
+    assert told["host_comm_ms"].to_list() == pytest.approx([12 + 3, 3])
+    assert told["wait_ms"].to_list() == pytest.approx([1, 0])
+
+
 def test_bandwidth_is_that_without_the_wait(gathered):
     window = gathered(ranks=8, slow_compute={3: 10.0})["windows"][0]
     kinds = [

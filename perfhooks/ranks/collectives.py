@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
@@ -39,6 +39,8 @@ class Matched:
     """Rows that have no partner, or not for certain."""
     unsure: frozenset[int]
     """The steps that have such rows: how long a rank waited in them is not known."""
+    on_host: pl.DataFrame
+    """``rank step start_ms duration_ms`` of all that ran on a host, messages between two ranks too."""
 
 
 def match(table: pl.DataFrame, clocks: Mapping[int, str] | None = None) -> Matched:
@@ -66,17 +68,23 @@ def _of_nothing(columns: tuple[tuple[str, pl.DataType], ...]) -> Matched:
 
 
 def _matched(table: pl.DataFrame, clocks: Mapping[int, str] | None) -> Matched:
-    moving = table.filter(
-        (pl.col("device").is_not_null() | pl.col("backend").is_in(_ON_HOST))
-        & pl.col("operation").is_not_null()
-        & ~pl.col("operation").is_in(BETWEEN_TWO)
-    ).drop("backend")
+    on_device = pl.col("device").is_not_null()
+    every = table.filter((on_device | pl.col("backend").is_in(_ON_HOST)) & pl.col("operation").is_not_null())
+    host = every.filter(~on_device & pl.col("start_ns").is_not_null() & pl.col("duration_ms").is_finite())
+    on_host = host.select("rank", "step", _ms(host["start_ns"].min()).alias("start_ms"), "duration_ms")
+    moving = every.filter(~pl.col("operation").is_in(BETWEEN_TWO)).drop("backend")
     rows = _numbered(moving.filter(pl.col("start_ns").is_not_null() & pl.col("duration_ms").is_finite()))
     rows = _met(rows, align(_ends(rows), clocks))
     aligned = align(_ends(rows), clocks)
     rows = _waits(rows.with_columns(start_ms=_by(aligned)))
     left = moving.height - rows.height
-    return Matched(rows, aligned, left, _unsure(moving, rows) if left else frozenset())
+    return Matched(rows, aligned, left, _unsure(moving, rows) if left else frozenset(), on_host)
+
+
+def _ms(first: Any) -> pl.Expr:
+    """When rows start, in milliseconds after the first one: nanoseconds since 1970 are too many for a float."""
+    since: pl.Expr = pl.col("start_ns") - first
+    return since * _NS
 
 
 def _unsure(moving: pl.DataFrame, rows: pl.DataFrame) -> frozenset[int]:
@@ -90,8 +98,7 @@ def _numbered(moving: pl.DataFrame) -> pl.DataFrame:
     size = pl.when(pl.col("operation").is_in(_OF_ONE_SIZE)).then("bytes")
     # one number stands for the whole key: keys are compared many times
     key = pl.struct("step", "group", "group_size", "operation", "dtype", size.alias("size")).hash()
-    start = (pl.col("start_ns") - pl.col("start_ns").min()) * _NS
-    rows = moving.select(pl.exclude("start_ns"), start_ms=start, key=key)
+    rows = moving.select(pl.exclude("start_ns"), start_ms=_ms(moving["start_ns"].min()), key=key)
     rows = rows.with_columns(index=pl.int_range(pl.len()).over("rank", "key"), count=pl.len().over("rank", "key"))
     rows = rows.filter(pl.col("count") == pl.col("count").mode().max().over("key"))
     rows = rows.with_columns(match=pl.struct("key", "index").hash())
@@ -181,22 +188,24 @@ def kinds(collectives: pl.DataFrame) -> pl.DataFrame:
 
 
 def of_steps(matched: Matched) -> pl.DataFrame:
-    """For each rank and step, the time in which it only waited for others, and on a host that of all its collectives.
+    """For each rank and step, the time in which it only waited for others, and on a host that of all communication.
 
     Unions of intervals: several at once count once. ``wait_ms`` = |first ``wait_ms`` of each|, of which no more counts
-    than was exposed, where that is known; ``host_comm_ms`` = |collectives that run on the host|.
+    than was exposed, where that is known; ``host_comm_ms`` = |collectives and messages that run on the host|. How long
+    a rank waits in a message is not known.
     """
     on_device = pl.col("device").is_not_null()
     wait = pl.min_horizontal("wait_ms", pl.when(on_device).then("exposed_ms"))
-    rows = matched.rows.select("rank", "step", "start_ms", wait=wait, whole=pl.when(~on_device).then("duration_ms"))
-    rows = rows.sort("rank", "start_ms")
-    return (
-        rows.with_columns(_new("wait"), _new("whole"))
-        .group_by("rank", "step", maintain_order=True)
-        .agg(
-            wait_ms=pl.col("wait").sum(), host_comm_ms=pl.when(pl.col("whole").count() > 0).then(pl.col("whole").sum())
-        )
-    )
+    waits = _union(matched.rows.select("rank", "step", "start_ms", wait_ms=wait))
+    whole = _union(matched.on_host.rename({"duration_ms": "host_comm_ms"}))
+    return waits.join(whole, on=["rank", "step"], how="full", coalesce=True, nulls_equal=True)
+
+
+def _union(rows: pl.DataFrame) -> pl.DataFrame:
+    """The union of intervals of each rank and step, whose lengths are in the last column."""
+    length = rows.columns[-1]
+    rows = rows.sort("rank", "start_ms").with_columns(_new(length))
+    return rows.group_by("rank", "step", maintain_order=True).agg(pl.col(length).sum())
 
 
 def _new(length: str) -> pl.Expr:

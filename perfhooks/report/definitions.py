@@ -324,7 +324,8 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         ),
         "own work": (
             "The step less the wait: data, compute, communication and other sum to it. All ranks of a job take "
-            "equally long, as the fast ones wait; so a rank is slow only if its own work is long."
+            "equally long, as the fast ones wait; so a rank is slow only if its own work is long. Messages between two "
+            "ranks are part of it, as nobody tells how long a rank waits in them."
         ),
         "data, compute, communication, other": (
             "The wait for data, of which no more counts than the device was idle; kernels that compute; "
