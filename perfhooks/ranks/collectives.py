@@ -197,7 +197,7 @@ def of_steps(matched: Matched) -> pl.DataFrame:
     on_device = pl.col("device").is_not_null()
     wait = pl.min_horizontal("wait_ms", pl.when(on_device).then("exposed_ms"))
     waits = _union(matched.rows.select("rank", "step", "start_ms", wait_ms=wait))
-    whole = _union(matched.on_host.rename({"duration_ms": "host_comm_ms"}))
+    whole = _union(matched.on_host.select("rank", "step", "start_ms", host_comm_ms="duration_ms"))
     return waits.join(whole, on=["rank", "step"], how="full", coalesce=True, nulls_equal=True)
 
 
