@@ -10,6 +10,7 @@ import pytest
 from many_ranks import BEGAN_NS, ManyRanks
 
 from perfhooks import ranks
+from perfhooks.comparing.side import RunOrTrace
 from perfhooks.frontier import RankSteps, alike
 from perfhooks.ranks import files, roles
 from perfhooks.run import layout
@@ -105,6 +106,15 @@ def test_top_compares_the_ranks_of_the_roles_that_the_page_says(tmp_path):
     (run / layout.PAGE_DATA).write_text(json.dumps({"ranks_together": {"windows": windows}}))
     assert not any(rank.slow for rank in View(run).look().ranks)
     assert told["frontier"][0]["leads"] == []
+
+
+def test_a_rank_that_others_wait_for_in_one_of_two_runs_is_a_difference(tmp_path):
+    a, b = (
+        RunOrTrace(pipeline(tmp_path / name, slow_data=slow)).side("train").findings
+        for name, slow in (("a", {}), ("b", {5: 15.0}))
+    )
+    assert a == {}
+    assert b == {"led 5 data": "Rank 5 led in waiting for data by 15 ms: the others waited 15 ms a step."}
 
 
 def test_ranks_that_tell_other_stages_are_not_compared():

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
+import perfhooks.ranks
 import perfhooks.trace
 from perfhooks.comparing import saved
 from perfhooks.comparing.costs import Amount, Costs, Text, measure, together
@@ -13,6 +14,7 @@ from perfhooks.comparing.facts import facts
 from perfhooks.comparing.timed import TimedRun
 from perfhooks.errors import PerfhooksError
 from perfhooks.labels import CLOCKS_LOCKED
+from perfhooks.ranks.known import Known
 from perfhooks.report import window_data
 from perfhooks.run import layout, steps
 from perfhooks.run.capture import Capture
@@ -45,7 +47,7 @@ class Kept(msgspec.Struct, kw_only=True):
     """What the unrecorded steps of each run take."""
     windows: Amount = 0
     findings: dict[Text, Text] = msgspec.field(default_factory=dict)
-    """Title by rule, of the last window."""
+    """Title by rule, of the last window; those of ranks that others wait for also by the rank and the part."""
     ranks: dict[_Rank, _Milliseconds] = msgspec.field(default_factory=dict)
     """Milliseconds of the median step of each rank, recorded or not."""
 
@@ -122,6 +124,7 @@ class RunOrTrace:
                     made.notes.append(f"{made.label}: {window.name} is left out: {CLOCKS_LOCKED}")
                 elif place.rank == run.rank:
                     _add_window(made, place, capture)
+        made.findings = _of_ranks(run, stage) | made.findings
         last = run.last(stage)
         made.facts = facts(run.manifest, Capture() if last is None else last.capture, made.costs)
         if not made.costs.steps:
@@ -176,6 +179,17 @@ def _told(path: Path) -> dict[str, Any]:
     if share.findings is not msgspec.UNSET:
         found["findings"] = {each.rule: each.title for each in share.findings.rows}
     return found
+
+
+def _of_ranks(run: FinishedRun, stage: str) -> dict[str, str]:
+    """Who makes the other ranks wait."""
+    if len(layout.ranks_of_run(run.listing.files)) <= 1:
+        return {}
+    told = perfhooks.ranks.gather(run.folder, run.folders, Known.read(run.folder), run.listing)
+    told["windows"] = [window for window in told["windows"] if window["stage"] == stage]
+    told["frontier"] = [group for group in told["frontier"] if group["stage"] == in_timeline(stage)]
+    found = perfhooks.ranks.findings(told)
+    return {f"{each['rule']} {each['rank']} {each['part']}": each["title"] for each in found}
 
 
 def _whole(path: Path) -> bytes:
