@@ -71,7 +71,7 @@ def test_every_table_as_csv_and_json(run, trace, name):
     code, text, errors = run(trace, "--table", name)
     assert (code, errors) == (0, "")
     rows = as_csv(text)
-    assert (rows == []) == (name in ("checks", "compiled", "counters", "startup", "slow", "workers"))
+    assert (rows == []) == (name in ("checks", "compiled", "counters", "startup", "slow", "workers", "plan"))
     code, text, errors = run(trace, "-t", name, "--json")
     assert (code, errors) == (0, "")
     assert [list(row) for row in json.loads(text)] == [list(row) for row in rows]

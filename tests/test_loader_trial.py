@@ -1,11 +1,13 @@
 """A loader is driven without its training, in turns, and nothing of it is left."""
 
 import itertools
+import json
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -15,6 +17,7 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from perfhooks import OptionError, try_loader
+from perfhooks.launching import loader_trials
 from perfhooks.trying.loader_results import LoaderSetting, LoaderTrial, TriedLoader
 
 TRAINING = Path(__file__).parent / "loader_training.py"
@@ -185,6 +188,17 @@ def test_a_dataset_that_raises_is_told_in_one_line(tmp_path):
     assert done.returncode == 2
     assert done.stderr.strip().startswith("perfhooks: the loader cannot be tried: ValueError: broken image")
     assert done.stderr.strip().count("\n") == 0
+
+
+def test_what_fails_on_our_side_is_told_as_that(tmp_path, monkeypatch, caplog):
+    """No training goes on after it, so none is promised."""
+    ends = []
+    monkeypatch.setattr(loader_trials.os, "_exit", ends.append)
+    monkeypatch.setattr("perfhooks.trying.loader_trial.try_loader", lambda *_, **__: 1 / 0)
+    loader_trials._end_with(DataLoader(Sleepy()), SimpleNamespace(trial=str(tmp_path / "trial.json"), trial_s=1.0))
+    said = json.loads((tmp_path / "trial.json").read_text())
+    assert said["problem"] == "trying it failed (ZeroDivisionError: division by zero)"
+    assert (ends, caplog.text) == ([0], "")
 
 
 def test_other_ranks_than_the_first_end_there(tmp_path):

@@ -95,7 +95,24 @@ def test_more_than_keep_up_are_never_advised():
         plan = LoaderPlan.made(cost, needs)
         assert 0 <= plan.advised <= plan.keep_up
         assert plan.keep_up * needs.rest_s >= cost.alone_s / 1.03
-        rates = [each.gives for each in plan.outlooks]
+        rates = [each.gives for each in plan.outlooks if each.workers]
         assert rates == sorted(rates)
         assert math.isclose(max(rates), plan.outlook(plan.keep_up).gives)
         assert str(plan)
+
+
+def test_the_table_is_what_the_plan_says():
+    """It names what would keep up with more processors, and is empty where workers keep up."""
+    needs = Needs(rest_s=0.01, waited_s=0.03, processors=2, own_s=0.002, workers=1)
+    plan = LoaderPlan.made(BatchCost(processor_s=0.002, waits_s=0.038), needs)
+    rows = [dict(zip(plan.rows, values, strict=True)) for values in zip(*plan.rows.values(), strict=True)]
+    assert [(row["workers"], row["said"]) for row in rows] == [(1, "now"), (2, ""), (4, "advised")]
+    assert rows[0]["batches_per_s"] == pytest.approx(25, rel=0.01)
+    for row in rows:
+        assert row["of_step_percent"] + row["waits_percent"] == pytest.approx(100)
+        assert row["batches_per_s"] >= 1e3 / row["step_ms"] - 1e-6, "a step takes no less than its batch"
+    short = LoaderPlan.made(BatchCost(processor_s=0.04), needs)
+    assert short.rows["said"][-1] == "would keep up with more processors"
+    assert "advised" in " ".join(short.rows["said"])
+    uneven = BatchCost(processor_s=0.005, deviation=2.0, longest_s=0.5)
+    assert LoaderPlan.made(uneven, needs).rows["workers"] == []

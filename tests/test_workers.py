@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import signal
 import subprocess
@@ -133,6 +134,46 @@ def test_without_a_window_batches_are_counted_and_nobody_looks(workers: LoaderWo
     while _open_files() > before and time.monotonic() < deadline:
         time.sleep(0.05)
     assert _open_files() <= before
+
+
+def test_workers_that_end_within_a_window_are_told(workers: LoaderWorkers) -> None:
+    """An epoch that is shorter than the window takes its workers along; what they did stays until the window ends."""
+    workers.open(looks=True)
+    names = set()
+    for _ in range(2):
+        iterator = iter(DataLoader(Planted(4), batch_size=2, num_workers=1))
+        names.add(id(iterator))
+        list(iterator)
+        del iterator
+        gc.collect()
+    makings, looked = workers.close(names)
+    assert [making.batches for making in makings] == [2, 2]
+    assert len(looked) == 2
+    assert not workers.has_missed
+
+
+def test_workers_that_began_before_the_profiler_are_said_to_be_unseen(tmp_path: Path) -> None:
+    """On the page and in show, with how to see them; those that it saw, or that there are not, are not."""
+    for name, count, is_early in (("early", 2, True), ("seen", 1, False), ("alone", 0, True)):
+        loader, model = DataLoader(Planted(24), batch_size=2, num_workers=count), torch.nn.Linear(6, 1).double()
+        iterator = iter(loader) if is_early else None
+        schedule = "wait=1 warmup=0 active=2 repeat=1"
+        with perfhooks.Profiler(schedule=schedule, with_stack=True, out=tmp_path / name) as profiler:
+            for batch in profiler.steps(iterator or loader):
+                model(batch).sum().backward()
+        assert profiler.wait(60)
+        (page,) = tmp_path.glob(f"{name}/2*/*/rank0.page.json")
+        share = json.loads(page.read_text())
+        said = share.get("unseen_workers", "")
+        assert ("2 workers" in said) == (name == "early")
+        assert bool(said) == (name == "early")
+        assert said in (tmp_path / name / "latest" / "report.html").read_text()
+        assert ("plan" in share) == (name != "early")
+    shown = subprocess.run(
+        [sys.executable, "-m", "perfhooks", "show", "early/latest", "-t", "workers", "-t", "plan", "--json"],
+        cwd=tmp_path, capture_output=True, text=True, check=True, timeout=100,
+    )  # fmt: skip
+    assert json.loads(shown.stdout) == {"workers": [], "plan": []}
 
 
 def test_torch_is_as_it_was_when_no_profiler_is_left(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def command(
             "-t",
             help="steps, operators, kernels, collectives, copies, syncs, modules, memory, stacks; labels: your labels, "
             "by total time; functions: the Python functions, where stacks were recorded; workers: where those of the "
-            "loader spent their time, where stacks were; categories: the time "
+            "loader spent their time, where stacks were; plan: how many of them would keep up; categories: the time "
             "by kind of work; counters: power, clocks and what else was sampled, by step; idle: why devices idled; "
             "gaps: when they did for longest; compiled: what torch.compile made; findings: what to do about the "
             "training; checks: what is doubtful about the trace itself; startup: what came before the first step; "

@@ -10,7 +10,7 @@ from perfhooks.findings import faces
 from perfhooks.findings.evidence import most
 from perfhooks.loading import looks
 from perfhooks.loading.plan import BatchCost, LoaderPlan, Needs
-from perfhooks.run.circumstances import Loader
+from perfhooks.run.circumstances import Circumstances, Loader
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import ranges
 from perfhooks.trace.nesting import intervals
@@ -170,6 +170,24 @@ def planned(seen: Evidence) -> LoaderPlan | None:
     if told.is_busy:  # there are no processors but the one that it has
         needs = replace(needs, processors=(own + waited.whole) / waited.step)
     return LoaderPlan.made(BatchCost(processor_s=waited.whole / batches / 1e3), needs)
+
+
+def shown_plan(seen: Evidence) -> LoaderPlan | None:
+    """The plan of a window in which workers were seen, or a step waits for what the training makes itself."""
+    if not seen.told.making and _waited(seen, data_ranges(seen)).share < WAITING:
+        return None
+    return planned(seen)
+
+
+def unseen(told: Circumstances) -> str:
+    """Which workers nobody saw, and how to see them; empty where there are none."""
+    if not told.unseen_workers:
+        return ""
+    return (
+        f"Nobody could look into the loader's {words.count(told.unseen_workers, 'worker')}: begun before the profiler, "
+        "or by an iterator that is not torch's own. Start the profiler before the loop asks the loader for batches, as "
+        "perfhooks run always does."
+    )
 
 
 def _estimate(left: float | None) -> str:

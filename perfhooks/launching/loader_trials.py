@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfhooks.guard import guard
+from perfhooks.guard import cause_of, logger
 from perfhooks.run.job import current_job
 from perfhooks.run.publishing import publish_json
 
@@ -49,10 +49,13 @@ def _end_with(loader: Any, asked: Request) -> None:
         if current_job().rank == 0:
             file, kind = Path(asked.trial), type(loader).__name__
             publish_json(file, {"name": kind, "problem": f"the process was ended while its {kind} was tried"})
-            with guard("trying the loader"):
+            try:
                 from perfhooks.trying.loader_trial import try_loader  # torch is being imported when this module is
 
                 publish_json(file, try_loader(loader, seconds=asked.trial_s))
+            except Exception as error:  # the command that waits for this process says it, in one line
+                logger.debug("trying the loader failed", exc_info=True)
+                publish_json(file, {"name": kind, "problem": f"trying it failed ({cause_of(error)})"})
     finally:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()

@@ -13,9 +13,9 @@ import os
 import sys
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from perfhooks.guard import logger
+from perfhooks.guard import guard, logger
 from perfhooks.loading.begin import Begin
 from perfhooks.loading.looks import Looked
 from perfhooks.loading.making import Making
@@ -23,6 +23,9 @@ from perfhooks.loading.slots import Counts, Slots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
+
+Counted: TypeAlias = "tuple[tuple[Making, ...], tuple[Looked, ...]]"
+"""What workers made, and where they were."""
 
 _windows: Final = itertools.count(1)
 
@@ -48,6 +51,10 @@ class LoaderWorkers:
         """The number of the one that is open; 0 while there is none in which workers look."""
         self._told: dict[tuple[int, int], tuple[int, Counts]] = {}
         """What workers had counted when it was told last, by iterator's number and worker, and when that was."""
+        self._ended: list[tuple[int, Counted]] | None = None
+        """Iterators that ended in the open window, and what their workers did; None while there is no window."""
+        self.has_missed = False
+        """Whether nobody saw the workers of the iterators that were asked for last."""
 
     def borrow(self) -> None:
         """See those that begin from here on; they exist on Linux alone."""
@@ -63,7 +70,10 @@ class LoaderWorkers:
 
     def open(self, *, looks: bool) -> None:
         """A window begins; with looks, workers look at their stacks from now on."""
-        if not looks or self not in _borrowers:
+        if self not in _borrowers:
+            return
+        self._ended = []
+        if not looks:
             return
         self.window = next(_windows)
         for each in list(_seen.values()):
@@ -75,24 +85,36 @@ class LoaderWorkers:
                     if counts.signal and counts.pid == process.pid and process.is_alive():
                         os.kill(counts.pid, counts.signal)
 
-    def close(self, iterators: Collection[int]) -> tuple[tuple[Making, ...], tuple[Looked, ...]]:
+    def close(self, iterators: Collection[int]) -> Counted:
         """A window ends: what the workers of some iterators did since it was told last, and where they were in it.
 
         Args:
             iterators: By their numbers in Python; of others nothing is told.
         """
-        window, self.window = self.window, 0
-        makings: list[Making] = []
-        looks: list[Looked] = []
+        ended, self._ended = self._ended or [], None
+        found = [counted for name, counted in ended if name in iterators]
         for name, each in list(_seen.items()):
             each.slots.window = 0
-            if name not in iterators:
-                continue
-            for worker in range(each.slots.workers):
-                made = self._made(name, worker, each.slots.counts(worker))
-                makings += [made] if made is not None else []
-                found = each.slots.looks(worker, window) if window else []
-                looks += [Looked.of(worker, found)] if found else []
+            if name in iterators:
+                found.append(self._counted(name, each.slots))
+        self.window = 0
+        self.has_missed = self in _borrowers and not found
+        makings, looks = zip(*found, strict=True) if found else ((), ())
+        return tuple(itertools.chain(*makings)), tuple(itertools.chain(*looks))
+
+    def keep(self, name: int, slots: Slots) -> None:
+        """An iterator ends, and its workers have: keep what they did in a window that is open."""
+        if self._ended is not None:
+            self._ended.append((name, self._counted(name, slots)))
+
+    def _counted(self, name: int, slots: Slots) -> Counted:
+        makings: list[Making] = []
+        looks: list[Looked] = []
+        for worker in range(slots.workers):
+            made = self._made(name, worker, slots.counts(worker))
+            makings += [made] if made is not None else []
+            found = slots.looks(worker, self.window) if self.window else []
+            looks += [Looked.of(worker, found)] if found else []
         return tuple(makings), tuple(looks)
 
     def _made(self, name: int, worker: int, now: Counts) -> Making | None:
@@ -163,6 +185,9 @@ def _slots(loader: Any) -> Slots | None:
 
 def _forget(name: int, slots: Slots) -> None:
     _seen.pop(name, None)
+    with guard("counting what workers did"):
+        for each in list(_borrowers):
+            each.keep(name, slots)
     slots.close()
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import bisect
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from perfhooks import words
 
@@ -25,6 +25,14 @@ if TYPE_CHECKING:
 Bound = Literal["processors", "waits", "slow batches", "hand-over"]
 """What holds the workers up: computing; a disk, a network or a lock; single batches that take long; or nothing, as they
 have made all that they may, and a step waits for what they hand over."""
+
+COLUMNS: Final = {
+    "workers": int,
+    **dict.fromkeys(("batches_per_s", "of_step_percent", "waits_percent", "step_ms"), float),
+    "said": str,
+}
+"""Of the table of a plan: so many workers can make so many batches a second, which is that share of what the step eats;
+it then waits for that share of its time, and takes so many milliseconds."""
 
 KEEPS_UP: Final = 1.02
 """Times as long as without any wait: a step that takes no longer has all that it needs."""
@@ -167,12 +175,18 @@ class Needs:
             return self.rest_s + self.batches * (cost.processor_s / cost.threads + cost.waits_s)
         for _ in range(_TURNS):
             middle = math.sqrt(low * high)
-            free = math.inf if self.processors is None else self.processors - self.own_s / middle
-            is_made = free > 0 and cost.rate(workers, free) * middle >= self.batches
+            is_made = self.rate(cost, workers, middle) * middle >= self.batches
             low, high = (low, middle) if is_made else (middle, high)
             if high <= low * 1.001:
                 break
         return high if high > self.rest_s * 1.001 else self.rest_s
+
+    def rate(self, cost: BatchCost, workers: int, step_s: float) -> float:
+        """Batches a second that so many workers can make beside steps of some length."""
+        if not workers:
+            return self.batches / step_s
+        free = math.inf if self.processors is None else self.processors - self.own_s / step_s
+        return cost.rate(workers, free) if free > 0 else 0.0
 
 
 class Outlook(NamedTuple):
@@ -182,6 +196,8 @@ class Outlook(NamedTuple):
     step_s: float
     gives: float
     """Of what the step eats, from 0 to 1."""
+    rate: float
+    """Batches a second that they can make beside such steps."""
 
     @property
     def waits(self) -> float:
@@ -280,13 +296,33 @@ class LoaderPlan:
     def outlook(self, workers: int) -> Outlook:
         """What some number of workers would give."""
         step_s = self.needs.step_with(self.cost, workers)
-        return Outlook(workers, step_s, self.needs.rest_s / step_s)
+        return Outlook(workers, step_s, self.needs.rest_s / step_s, self.needs.rate(self.cost, workers, step_s))
 
     @property
     def outlooks(self) -> list[Outlook]:
         """That of as many as there are, as are advised, as would keep up, and of powers of two up to there."""
         powers = {1 << power for power in range(self.keep_up.bit_length())}
-        return [self.outlook(each) for each in sorted(powers | {self.needs.workers, self.advised, self.keep_up} - {0})]
+        return [self.outlook(each) for each in sorted(powers | {self.needs.workers, self.advised, self.keep_up})]
+
+    @property
+    def rows(self) -> dict[str, list[Any]]:
+        """The table of `outlooks`, as columns of `COLUMNS`.
+
+        There are no rows where a step waits for something else than the workers: their number would change nothing.
+        """
+        found = self.outlooks if self.bound in ("processors", "waits") or self.is_of_more else []
+        keeps_up = self.outlook(self.keep_up).gives * KEEPS_UP >= 1
+        said = {self.keep_up: "would keep up" if keeps_up else "would keep up with more processors"}
+        said[self.advised] = "advised"
+        said[self.needs.workers] = f"{said[self.needs.workers]}, now" if self.needs.workers in said else "now"
+        return {
+            "workers": [each.workers for each in found],
+            "batches_per_s": [each.rate for each in found],
+            "of_step_percent": [100 * each.gives for each in found],
+            "waits_percent": [100 * each.waits for each in found],
+            "step_ms": [1e3 * each.step_s for each in found],
+            "said": [said.get(each.workers, "") for each in found],
+        }
 
     def __str__(self) -> str:
         """For people, in one sentence or two."""

@@ -253,6 +253,7 @@ class Handover:
                 queued=self._queueing.since_last(),
                 loader=window.loader,
                 making=window.making,
+                unseen_workers=window.unseen_workers,
                 looked=window.looked,
                 framework=self.framework,
                 is_launched=self.is_summed_up,

@@ -275,6 +275,7 @@ class Recorded:
     loader: Loader | None = None
     """The DataLoader that fed its steps, if one was seen."""
     making: tuple[Making, ...] = ()
+    unseen_workers: int = 0
     """What each worker of that loader did."""
     looked: tuple[Looked, ...] = ()
     """Where each of them was while it recorded, if they were looked at."""

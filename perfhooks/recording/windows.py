@@ -227,6 +227,7 @@ class Windows:
         labelling.describe(window)
         window.loader = labelling.loader()
         window.making, window.looked = self.workers.close(labelling.iterators())
+        window.unseen_workers = (window.loader and self.workers.has_missed and window.loader.num_workers) or 0
         is_warming_up = self._requests.phase(window.step_num) is Phase.WARMUP
         try:
             window.close(reached, partial)

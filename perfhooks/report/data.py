@@ -144,6 +144,14 @@ class DevicePart(_Part):
     """Shares of its time by how much was launched and had not begun."""
 
 
+class LoaderPlanPart(_Part):
+    """How many workers would keep up; see `perfhooks.loading.plan`."""
+
+    said: str
+    """In a sentence."""
+    rows: Columns
+
+
 class Share(_Part):
     """One window of one rank, as far as the page shows it; parts that the trace does not show are absent."""
 
@@ -172,6 +180,9 @@ class Share(_Part):
     functions: FirstRows | None = None
     workers: Columns | None = None
     """Where the workers of the loader spent their time."""
+    unseen_workers: str = ""
+    """That there were some whom nobody saw, and how to see them."""
+    plan: LoaderPlanPart | None = None
     modules: FirstRows | None = None
     memory: MemoryPart | None = None
     counters: CountersPart | None = None

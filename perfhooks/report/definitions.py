@@ -97,6 +97,15 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         "self": "The total without the labels and operators in it.",
         "device": "Durations of the device work that was launched in it.",
     },
+    "Plan": {
+        "they make": (
+            "What so many workers can make beside such steps: they share the processors that the training and others "
+            "leave, and wait side by side. From what a batch cost the workers that there were."
+        ),
+        "eats": "Of the batches that a step takes if it never waits, the share that they make in time.",
+        "waits": "The share of the step in which it would wait for data.",
+        "step": "What a step would take, with its wait.",
+    },
     "Workers": {
         "of their time": (
             "Of all workers, from their first look to their last, in the user's functions with all that these called, "

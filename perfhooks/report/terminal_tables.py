@@ -39,6 +39,7 @@ NOTHING: Final = {
     "checks": "no doubts about the trace itself",
     "compiled": "torch.compile was not used, or the window does not say",
     "findings": "no rule has anything to say",
+    "plan": "no step waits for a number of workers, or nobody saw what a batch costs one; see the table of findings",
     "slow": "no step took far longer than the others",
     "startup": "not recorded: perfhooks run looks at it",
 }

@@ -9,8 +9,9 @@ import msgspec
 import polars as pl
 
 from perfhooks import findings
-from perfhooks.findings import faces
+from perfhooks.findings import data, faces
 from perfhooks.loading import looks
+from perfhooks.loading.plan import COLUMNS
 from perfhooks.report import compiled_rows, device_rows, json_values, limits_said, operator_rows, roofline, tree
 from perfhooks.report.data import SHARE_FORMAT
 from perfhooks.report.headline import of_window, other_kinds, summary
@@ -158,6 +159,13 @@ def _workers(capture: Capture, trace: Trace) -> json_values.Columns:
     return json_values.columns(pl.DataFrame(looks.rows(looked)), _ROWS // 2) if looked else {}
 
 
+def _plan(capture: Capture, trace: Trace) -> dict[str, Any]:
+    plan = data.shown_plan(findings.Evidence(capture, trace))
+    if plan is None:
+        return {}
+    return {"said": str(plan), "rows": json_values.columns(pl.DataFrame(plan.rows, schema=COLUMNS))}
+
+
 def _kernels(capture: Capture, trace: Trace) -> dict[str, Any]:
     table = capture.tables(trace).kernels
     if not table.height:
@@ -291,6 +299,8 @@ _PARTS: Final[dict[str, Callable[[Capture, Trace], Any]]] = {
     "flames": flames,
     "functions": _functions,
     "workers": _workers,
+    "unseen_workers": lambda capture, _: data.unseen(capture.circumstances),
+    "plan": _plan,
     "modules": _modules,
     "memory": _memory,
     "counters": _counters,

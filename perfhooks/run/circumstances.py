@@ -103,6 +103,8 @@ class Circumstances:
     """What each of its workers did up to the end of the window, since it was last told; none where nobody saw them."""
     looked: tuple[Looked, ...] = ()
     """Where each of them was in the window, where stacks were recorded; none where nobody looked."""
+    unseen_workers: int = 0
+    """How many of them somebody wanted to see, and nobody could."""
     framework: str = ""
     """Whose face recorded it, as its messages call it: ``the Trainer``; empty for a loop of the user's own."""
     power: PowerLimit | None = None

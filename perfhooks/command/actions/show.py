@@ -14,9 +14,10 @@ from perfhooks.command.actions import mirror, table_text
 from perfhooks.command.actions.sources import Source, find, last_window, run_of
 from perfhooks.command.targets import run_in
 from perfhooks.errors import OptionError
-from perfhooks.findings import faces
+from perfhooks.findings import data, faces
 from perfhooks.findings.explained import explained
 from perfhooks.loading import looks
+from perfhooks.loading.plan import COLUMNS
 from perfhooks.progress import working
 from perfhooks.report import compiled_rows, slow_rows, startup_rows
 from perfhooks.report import markdown as summary
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 TABLES: Final = (
     *("labels", "steps", "operators", "kernels", "categories", "collectives", "copies", "syncs"),
     *("counters", "idle", "gaps", "functions", "modules", "memory", "stacks"),
-    *("workers", "compiled", "findings", "checks", "startup", "slow"),
+    *("workers", "plan", "compiled", "findings", "checks", "startup", "slow"),
 )
 """What can be shown."""
 
@@ -92,8 +93,8 @@ def compute(trace: Trace, name: str, by: Sequence[str] = (), capture: Capture | 
         return found.operators(by)
     if name == "idle":
         return found.idle(by)
-    if name == "findings":
-        return _told(_findings(trace, capture))
+    if name in ("findings", "plan"):
+        return _told(_findings(trace, capture)) if name == "findings" else _plan(trace, capture or Capture())
     if name in (*_OF_RUN, "compiled", "workers"):  # of a process, and not in its traces
         return _of_process(name, capture or Capture())
     if name == "stacks":
@@ -120,6 +121,11 @@ def _explained(rows: list[dict[str, Any]], source: Source, sources: Sequence[Sou
 
 def _told(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     return pl.DataFrame([{**row, "evidence": "; ".join(row["evidence"])} for row in rows], schema=_FINDINGS)
+
+
+def _plan(trace: Trace, capture: Capture) -> pl.DataFrame:
+    plan = data.shown_plan(findings.Evidence(capture, trace))
+    return pl.DataFrame(plan.rows if plan is not None else None, schema=COLUMNS)
 
 
 def _of_process(name: str, capture: Capture) -> pl.DataFrame:
@@ -289,7 +295,7 @@ def show(
     if sort:
         found = {name: _sorted(name, table, sort) for name, table in found.items()}
     if form == "table":
-        draw(found, limit, nothing=NOTHING | _no_stacks(target, found))
+        draw(found, limit, nothing=NOTHING | _unrecorded(target, found))
         return
     shown = {name: table.head(limit) if limit else table for name, table in found.items()}
     sys.stdout.flush()
@@ -298,13 +304,15 @@ def show(
     sys.stdout.flush()
 
 
-def _no_stacks(target: str | None, found: Mapping[str, pl.DataFrame]) -> dict[str, str]:
-    """What it means that tables of stacks are empty: how whoever recorded would have recorded them."""
-    empty = [name for name in _OF_STACKS if name in found and not found[name].height]
+def _unrecorded(target: str | None, found: Mapping[str, pl.DataFrame]) -> dict[str, str]:
+    """What it means that tables of stacks and of workers are empty: how whoever recorded would have seen them."""
+    empty = [name for name in (*_OF_STACKS, "plan") if name in found and not found[name].height]
     if not empty:
         return {}
-    last = last_window(find(target))[0].capture or Capture()
-    return dict.fromkeys(empty, f"none: no stacks were recorded; {faces.stacks(last.circumstances)} does that")
+    told = (last_window(find(target), need="with_stack")[0].capture or Capture()).circumstances
+    said = dict.fromkeys(_OF_STACKS, f"none: no stacks were recorded; {faces.stacks(told)} does that")
+    missed = data.unseen(told)
+    return said | (dict.fromkeys(("workers", "plan"), missed) if missed else {})
 
 
 def _by_device(table: pl.DataFrame) -> pl.DataFrame:

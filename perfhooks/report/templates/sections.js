@@ -103,41 +103,6 @@ function functionsSection(details) {
   );
 }
 
-function workersSection(details) {
-  if (!details.workers) return null;
-  const of = (term) => meaning("Workers", term);
-  const part = (key, label) => {
-    const title = of(label.toLowerCase());
-    return { key: `${key}_ms`, label: `${label}, ms`, kind: "ms", title };
-  };
-  return section(
-    "workers",
-    "Workers of the loader",
-    explanationLead(details, "Where they spent their time while this window was open, by looks at their stacks."),
-    dataTable({
-      id: "workers",
-      key: "function",
-      caption: "Workers of the loader",
-      columns: [
-        { key: "function", label: "Function", kind: "name" },
-        { key: "percent", label: "Of their time, %", kind: "percent", bar: true, title: of("of their time") },
-        { key: "total_ms", label: "Total, ms", kind: "ms" },
-        part("waits", "Waits"),
-        part("c", "In C"),
-        part("python", "In Python"),
-        part("queued", "No processor"),
-        part("collate", "Collates"),
-        part("hand_over", "Hands over"),
-        part("idle", "Nothing asked"),
-        { key: "file", word: true, label: "File", kind: "text" },
-        { key: "line", label: "Line", kind: "count" },
-      ],
-      rows: rowsOf(details.workers),
-      sort: { key: "total_ms", descending: true },
-    }),
-  );
-}
-
 function flameSection(details) {
   const flames = details.flames;
   if (!flames || !Object.keys(flames).length) return null;

@@ -1,0 +1,66 @@
+// The workers of the loader: how many would keep up, and where those that there are spend their time.
+
+function planSection(details) {
+  if (!details.plan) return null;
+  const of = (term) => meaning("Plan", term);
+  const rows = rowsOf(details.plan.rows);
+  return section(
+    "plan",
+    "How many workers",
+    details.plan.said,
+    rows.length
+      ? dataTable({
+          id: "plan",
+          key: "workers",
+          caption: "How many workers",
+          columns: [
+            { key: "workers", label: "Workers", kind: "count" },
+            { key: "batches_per_s", label: "They make, batches/s", kind: "number", title: of("they make") },
+            { key: "of_step_percent", label: "Of what it eats, %", kind: "percent", bar: true, title: of("eats") },
+            { key: "waits_percent", label: "The step then waits, %", kind: "percent", title: of("waits") },
+            { key: "step_ms", label: "Step, ms", kind: "ms", title: of("step") },
+            { key: "said", word: true, label: "", kind: "text" },
+          ],
+          rows,
+        })
+      : null,
+  );
+}
+
+function workersSection(details) {
+  if (!details.workers) {
+    const unseen = details.unseen_workers;
+    return unseen ? section("workers", "Workers of the loader", unseen) : null;
+  }
+  const of = (term) => meaning("Workers", term);
+  const part = (key, label) => {
+    const title = of(label.toLowerCase());
+    return { key: `${key}_ms`, label: `${label}, ms`, kind: "ms", title };
+  };
+  return section(
+    "workers",
+    "Workers of the loader",
+    explanationLead(details, "Where they spent their time while this window was open, by looks at their stacks."),
+    dataTable({
+      id: "workers",
+      key: "function",
+      caption: "Workers of the loader",
+      columns: [
+        { key: "function", label: "Function", kind: "name" },
+        { key: "percent", label: "Of their time, %", kind: "percent", bar: true, title: of("of their time") },
+        { key: "total_ms", label: "Total, ms", kind: "ms" },
+        part("waits", "Waits"),
+        part("c", "In C"),
+        part("python", "In Python"),
+        part("queued", "No processor"),
+        part("collate", "Collates"),
+        part("hand_over", "Hands over"),
+        part("idle", "Nothing asked"),
+        { key: "file", word: true, label: "File", kind: "text" },
+        { key: "line", label: "Line", kind: "count" },
+      ],
+      rows: rowsOf(details.workers),
+      sort: { key: "total_ms", descending: true },
+    }),
+  );
+}
