@@ -11,12 +11,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from comparison import Comparison, say
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from perfhooks.launching.step_signal import StepSignal
 
 ROUNDS = 30
 CALLS = 50_000
@@ -28,6 +32,13 @@ class Numbers:
 
     def __iter__(self) -> Numbers:
         return self
+
+    def __next__(self) -> int:
+        return 1
+
+
+class ToldNumbers(Numbers):
+    """The same, for an iterator that tells of its fetches."""
 
     def __next__(self) -> int:
         return 1
@@ -46,14 +57,14 @@ class NoTable:
 
 
 def measure() -> list[Comparison]:
-    """A fetch and an update between two windows, and the start of a Python that does nothing."""
-    fetch, heard_fetch, update = signals()
+    """A fetch, a backward pass and an update between two windows, and the start of a Python that does nothing."""
+    fetch, backward, update = signals()
     bare, launched = start({}), start(run_environment())
     return [
         Comparison(
             title="perfhooks run, idle: what it adds to each, CPU time",
             unit="us",
-            rows=(("a fetch", heard_fetch - fetch), ("an update", update)),
+            rows=(("a fetch", fetch), ("a backward pass", backward), ("an update", update)),
         ),
         Comparison(
             title="Start and end of a Python that does nothing, CPU time",
@@ -64,10 +75,10 @@ def measure() -> list[Comparison]:
 
 
 def signals() -> tuple[float, float, float]:
-    """Microseconds of a fetch without us, of one with us, and of what an update adds."""
+    """Microseconds that a fetch, a backward pass and an update take longer with us."""
     from perfhooks import Profiler
     from perfhooks.launching.command_line import Request
-    from perfhooks.launching.loaders import telling
+    from perfhooks.launching.loaders import listen
     from perfhooks.launching.step_signal import StepSignal
     from perfhooks.launching.ways import NEVER, ByLoader
 
@@ -81,12 +92,28 @@ def signals() -> tuple[float, float, float]:
         # settled, as after the first steps of a training with a loader
         heard.way, heard.waiting, heard.armed = ByLoader(heard), profiler.pulse, False
         heard.due, heard.way.looks_at_updates = NEVER, False
-        fetch = per_call(Numbers().__next__)
-        heard_fetch = per_call(telling(Numbers, signal)().__next__)
+        listen(SimpleNamespace(DataLoader=ToldNumbers, _BaseDataLoaderIter=ToldNumbers), signal)
+        fetch = per_call(ToldNumbers().__next__) - per_call(Numbers().__next__)
+        backward = backward_pass(signal)
         update = per_call(lambda: updated(None, (), {})) - per_call(lambda: None)
         profiler.pause()
         profiler.wait()
-    return fetch, heard_fetch, update
+    return fetch, backward, update
+
+
+def backward_pass(signal: StepSignal) -> float:
+    """Microseconds that a backward pass on a host takes longer with us, which torch does nothing for here."""
+    from torch import autograd, ones
+
+    from perfhooks.launching import calls
+
+    calls.listen(lambda: True, signal.hear_backward)
+    heard, nothing, torchs = vars(autograd)["_engine_run_backward"], lambda *_, **__: None, vars(calls)["_backward"]
+    vars(calls)["_backward"] = nothing
+    given = (ones(1),), (None,), False, False, ()
+    told, bare = (per_call(partial(run, *given, accumulate_grad=True)) for run in (heard, nothing))
+    vars(calls)["_backward"] = torchs
+    return told - bare
 
 
 def per_call(call: Callable[[], object]) -> float:

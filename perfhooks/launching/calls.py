@@ -148,12 +148,6 @@ def _hear_call() -> None:
         pause()
 
 
-def _is_awaited(outputs: Any) -> bool:
-    """Whether the end of a backward pass is that of its work, and of a collective in it: it has none on a device."""
-    device = getattr(outputs[0], "device", None)
-    return device is not None and device.type == "cpu"
-
-
 @functools.wraps(_backward)
 def _heard_backward(outputs: Any, *given: Any, **named: Any) -> Any:
     """The stand-in of what runs a backward pass, by `torch.autograd.backward` or `torch.autograd.grad`."""
@@ -163,5 +157,7 @@ def _heard_backward(outputs: Any, *given: Any, **named: Any) -> Any:
         _, _, keeps_graph, *_ = given
         # gradients that have a graph of their own are a part of what is going to be learned from: another pass follows
         if not keeps_graph or named["accumulate_grad"]:
-            _told_backward(began if _is_awaited(outputs) else 0)
+            # a device may still work on it, and on the collectives in it
+            is_over = outputs and getattr(outputs[0], "is_cpu", False)
+            _told_backward(began if is_over else 0)
     return result
