@@ -29,8 +29,8 @@ WAITING: Final = 0.05
 
 _NAMED: Final = 2
 """Functions of workers that are named, those of most time."""
-_LEAST_LOOKED: Final = 200_000_000
-"""Nanoseconds of workers, 20 looks: of less, a share of them says nothing."""
+_LEAST_LOOKS: Final = 20
+"""At workers: of fewer, a share says nothing."""
 _WORTH_NAMING: Final = 0.1
 """The least share of the workers' time of one that is named."""
 HANDED_OVER_MS: Final = 5.0
@@ -307,7 +307,7 @@ def _by_workers(seen: Evidence) -> list[str]:
     """The functions in which the workers of the loader spent most of their time, where somebody looked."""
     found = looks.places(seen.told.looked)
     whole = sum(place.total for place in found)
-    if whole < _LEAST_LOOKED:
+    if sum(each.looks for each in seen.told.looked) < _LEAST_LOOKS:
         return []
     return [
         f"{place} takes {words.share(place.total / whole)} of the workers' time, {_mostly(place)}"

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
     from perfhooks.loading.slots import StackLook
 
-Part = Literal["waits", "c", "python", "queued", "collate", "hand_over", "idle"]
+Part = Literal["waits", "disk", "c", "python", "queued", "collate", "hand_over", "idle"]
 PARTS: Final[dict[Part, str]] = {
-    "waits": "waits for a disk, a network, a lock, or sleeps",
+    "waits": "waits for a network, a lock, or sleeps",
+    "disk": "waits, and reads from a disk or from a file system of a network",
     "c": "computes in C: calls of more than a millisecond",
     "python": "computes in Python, short calls of C included",
     "queued": "could compute, and no processor is free",
@@ -143,8 +144,10 @@ def _parts(look: StackLook, frames: list[str]) -> list[tuple[Part, int]]:
         return [("collate", whole)]
     computed = min(look.processor, whole)
     queued = min(look.queued, whole - computed)
-    part: Part = "c" if look.late - look.queued > _LATE else "python"
-    return [(part, computed), ("queued", queued), ("waits", whole - computed - queued)]
+    waited, is_late = whole - computed - queued, look.late - look.queued > _LATE
+    # nothing interrupts a wait for a disk, as it does a sleep: the worker comes to look late, and has not computed
+    is_disk = is_late and look.read > 0 and waited > computed
+    return [("c" if is_late else "python", computed), ("queued", queued), ("disk" if is_disk else "waits", waited)]
 
 
 def rows(looked: Iterable[Looked]) -> dict[str, list[Any]]:

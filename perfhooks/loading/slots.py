@@ -24,7 +24,7 @@ _SLOT: Final = _PAGE + _ROOM
 _COUNTS: Final = struct.Struct("<qqqqqdqqqqqqq")
 _LOG: Final = struct.Struct("<qq")
 _LOG_AT: Final = 512
-_LOOK: Final = struct.Struct("<iiqqq")
+_LOOK: Final = struct.Struct("<iiqqqq")
 _TRIES: Final = 100
 """Readings of counts that are being written; writing them takes a microsecond."""
 
@@ -66,6 +66,8 @@ class StackLook(NamedTuple):
     """What it computed since the look before, in nanoseconds."""
     queued: int
     """What it waited for a processor meanwhile; 0 where the system does not tell."""
+    read: int = 0
+    """Blocks of 512 bytes that came from a disk, or a file system of a network, meanwhile."""
 
 
 class Slots:
@@ -146,13 +148,13 @@ class Slots:
         looks: list[StackLook] = []
         place, end = at + _PAGE, at + _PAGE + min(used, _ROOM)
         while place < end:
-            stack, ticks, late, processor, queued = _LOOK.unpack_from(self._memory, place)
+            stack, ticks, *look = _LOOK.unpack_from(self._memory, place)
             place += _LOOK.size
             if stack < 0:
                 stacks.append(self._memory[place : place + ticks].decode(errors="replace"))
                 place += ticks
             else:
-                looks.append(StackLook(stacks[stack], ticks, late, processor, queued))
+                looks.append(StackLook(stacks[stack], ticks, *look))
         return looks
 
 
@@ -173,18 +175,18 @@ class StackLog:
         if self._used + len(text) + 2 * _LOOK.size > _ROOM:
             return None
         place = self._at + _PAGE + self._used
-        _LOOK.pack_into(self._memory, place, -1, len(text), 0, 0, 0)
+        _LOOK.pack_into(self._memory, place, -1, len(text), 0, 0, 0, 0)
         self._memory[place + _LOOK.size : place + _LOOK.size + len(text)] = text
         self._used += _LOOK.size + len(text)
         self._note()
         self._stacks += 1
         return self._stacks - 1
 
-    def add(self, stack: int, ticks: int, late: int, processor: int, queued: int) -> bool:
-        """Note a look; whether there was room for it."""
+    def add(self, stack: int, *look: int) -> bool:
+        """Note a look, the fields of `StackLook`; whether there was room for it."""
         if self._used + _LOOK.size > _ROOM:
             return False
-        _LOOK.pack_into(self._memory, self._at + _PAGE + self._used, stack, ticks, late, processor, queued)
+        _LOOK.pack_into(self._memory, self._at + _PAGE + self._used, stack, *look)
         self._used += _LOOK.size
         self._note()
         return True

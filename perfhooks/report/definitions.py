@@ -109,9 +109,12 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
     "Workers": {
         "of their time": (
             "Of all workers, from their first look to their last, in the user's functions with all that these called, "
-            "but for other ones of the user's. A timer has each look at its stack every 10 ms."
+            "but for other ones of the user's. A timer has each look at its stack every 10 ms or more."
         ),
-        "waits": "It neither computed nor could have: a disk, a network, a lock, or a sleep. Python's own lock, too.",
+        "waits": "It neither computed nor could have: a network, a lock, or a sleep. Python's own lock, too.",
+        "reads a disk": (
+            "It waited where no signal interrupts it, and blocks came from a disk or a file system of a network."
+        ),
         "in c": "It computed in calls of more than a millisecond, after which it came to look late.",
         "in python": "It computed in Python, or in shorter calls of C.",
         "no processor": "It could have computed, and others had the processors.",

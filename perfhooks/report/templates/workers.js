@@ -50,6 +50,7 @@ function workersSection(details) {
         { key: "percent", label: "Of their time, %", kind: "percent", bar: true, title: of("of their time") },
         { key: "total_ms", label: "Total, ms", kind: "ms" },
         part("waits", "Waits"),
+        part("disk", "Reads a disk"),
         part("c", "In C"),
         part("python", "In Python"),
         part("queued", "No processor"),
