@@ -23,7 +23,7 @@ from perfhooks import words
 from perfhooks.statistics import CHANCE, FAR, LEAST_STEPS, MANY, MANY_SLOW, SLOW, beyond_others, certainty
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from typing import TypeAlias
 
     from numpy.typing import NDArray
@@ -143,22 +143,30 @@ def frontier(times: Ints) -> Frontier:
     Args:
         times: By rank, stage and step; nanoseconds.
     """
-    front, leader = _fronts(times, np.ones(len(times), np.bool_))
+    front, leader = np.empty(times.shape[1:], np.int64), np.empty(times.shape[1:], np.int64)
+    for place, ends in _ends(times):
+        leader[place] = ends.argmax(axis=0)
+        front[place] = ends.max(axis=0)
     return Frontier(np.diff(front, axis=0, prepend=0), leader)
 
 
-def _fronts(times: Ints, counts: Flags) -> tuple[Ints, Ints]:
-    """When the last of some ranks has ended each stage of each step, and the row of that rank among them."""
+def _front(times: Ints, rows: slice | Flags = slice(None)) -> Ints:
+    """When the last of some ranks has ended each stage of each step."""
+    front = np.empty(times.shape[1:], np.int64)
+    for place, ends in _ends(times, rows):
+        front[place] = ends.max(axis=0)
+    return front
+
+
+def _ends(times: Ints, rows: slice | Flags = slice(None)) -> Iterator[tuple[tuple[int, slice], Ints]]:
+    """When each rank has ended a stage of some steps; and which stage and steps these are."""
     _, stages, steps = times.shape
-    front, leader = np.empty((stages, steps), np.int64), np.empty((stages, steps), np.int64)
     for first in range(0, steps, _CHUNK):
         part = slice(first, first + _CHUNK)
-        ends = np.zeros_like(times[counts, 0, part])
+        ends = np.zeros_like(times[rows, 0, part])
         for stage in range(stages):
-            ends += times[counts, stage, part]
-            leader[stage, part] = ends.argmax(axis=0)
-            front[stage, part] = np.take_along_axis(ends, leader[None, stage, part], axis=0)[0]
-    return front, leader
+            ends += times[rows, stage, part]
+            yield (stage, part), ends
 
 
 class Lead(NamedTuple):
@@ -193,13 +201,17 @@ def leads(stages: StageTimes) -> list[Lead]:
     times, ranks = stages.times, len(stages.times)
     if ranks <= 1:  # nobody waits for one alone
         return []
-    front, _ = _fronts(times, np.ones(ranks, np.bool_))
+    front = _front(times)
     step = float(np.median(front[-1]))
     chance = CHANCE / (ranks * len(stages.names))
     found: list[Lead] = []
+    ends = np.zeros_like(times[:, 0])
     for stage in range(len(stages.names)):
-        least = _least(times[:, stage], step)
-        behind = _behind(times, stage)
+        own = times[:, stage]
+        ends += own
+        means = own.sum(axis=1) / own.shape[1]
+        least = _least(means, step)
+        behind = _behind(own, ends, _candidates(own, means))
         parts = {row: _part(each, step, least, chance) for row, each in behind.items()}
         mine = [_Suspect(row, stage, part, behind[row]) for row, part in parts.items() if part is not None]
         if mine and 2 * len(mine) <= ranks:
@@ -232,26 +244,22 @@ def said(lead: Lead, name: str) -> str:
     )
 
 
-def _least(times: Ints, step: float) -> float:
+def _least(means: Values, step: float) -> float:
     """From how much on a rank leads a stage, on average."""
-    if len(times) < MANY:
+    if len(means) < MANY:
         return SLOW * step
-    means = times.mean(axis=1)
     return max(MANY_SLOW * step, FAR * float(np.median(np.abs(means - np.median(means)))))
 
 
-def _candidates(times: Ints) -> list[int]:
+def _candidates(times: Ints, means: Values) -> list[int]:
     last = max(times.shape[1] // _LAST, LEAST_STEPS)
-    longest = (times[:, part].mean(axis=1).argsort()[::-1][:_CANDIDATES] for part in (slice(None), slice(-last, None)))
+    longest = (mean.argsort()[::-1][:_CANDIDATES] for mean in (means, times[:, -last:].mean(axis=1)))
     return sorted(set(np.concatenate([*longest]).tolist()))
 
 
-def _behind(times: Ints, stage: int) -> dict[int, Values]:
+def _behind(own: Ints, ends: Ints, rows: list[int]) -> dict[int, Values]:
     """By how much ranks are behind the others in a stage, as far as they still are at the end of it."""
-    rows = _candidates(times[:, stage])
-    own = _beyond(times[:, stage], rows)
-    ends = own if stage == 0 else _beyond(times[:, : stage + 1].sum(axis=1), rows)
-    return dict(zip(rows, np.minimum(own, ends), strict=True))
+    return dict(zip(rows, np.minimum(_beyond(own, rows), _beyond(ends, rows)), strict=True))
 
 
 def _beyond(times: Ints, rows: list[int]) -> Matrix:
@@ -287,7 +295,7 @@ def _gains(times: Ints, front: Ints, rows: list[int], stage: int) -> Values:
     """What each step would be shorter in a stage if some ranks were not there."""
     others = np.ones(len(times), np.bool_)
     others[rows] = False
-    ahead = front - _fronts(times, others)[0]
+    ahead = front - _front(times, others)
     found: Values = ahead[stage] - (ahead[stage - 1] if stage else 0)
     return found
 
