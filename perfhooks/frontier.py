@@ -91,19 +91,20 @@ def aligned(ranks: Sequence[RankSteps]) -> StageTimes | None:
     of the step), ``data``, ``forward`` (until the backward pass begins) and ``backward``; without backward passes
     ``data`` and ``rest``; without any of it ``step``.
     """
-    most = 0
-    found: StageTimes | None = None
-    for names in (("step",), ("data", "rest"), ("update", "forward", "backward"), _ALL):
+    most = None
+    for names in (("step",), _ALL, ("update", "forward", "backward"), ("data", "rest"), ("step",)):
         known = [_known(rank, names) for rank in ranks]
-        numbers = reduce(np.intersect1d, (each[0] for each in known)) if known else np.empty(0, np.int64)
-        most = max(most, len(numbers))
-        if len(numbers) < LEAST_STEPS or len(numbers) < most * (1 - _MOST_UNKNOWN):
-            continue
-        times = np.empty((len(known), len(names), len(numbers)), np.int64)
-        for row, (mine, stages) in zip(times, known, strict=True):
-            row[:] = stages[:, np.searchsorted(mine, numbers)]
-        found = StageTimes(names, numbers, times)
-    return found
+        numbers = reduce(_common, (each[0] for each in known)) if known else np.empty(0, np.int64)
+        if most is None:
+            most = len(numbers)
+            if most < LEAST_STEPS:
+                return None
+        elif len(numbers) >= max(LEAST_STEPS, most * (1 - _MOST_UNKNOWN)):
+            times = np.empty((len(known), len(names), len(numbers)), np.int64)
+            for row, (mine, stages) in zip(times, known, strict=True):
+                row[:] = stages[:, np.searchsorted(mine, numbers)]
+            return StageTimes(names, numbers, times)
+    return None
 
 
 _ALL: Final = ("update", "data", "forward", "backward")
@@ -123,9 +124,19 @@ def _known(rank: RankSteps, names: tuple[str, ...]) -> tuple[Ints, Ints]:
     }[names]
     stages = np.array(columns)
     is_known = np.isfinite(stages).all(axis=0) & (stages >= 0).all(axis=0)
+    numbers, stages = rank.numbers[is_known], stages[:, is_known].astype(np.int64)
     # a loop that was resumed ran some steps twice: the last time counts
-    numbers, last = np.unique(rank.numbers[is_known][::-1], return_index=True)
-    return numbers, stages[:, is_known][:, ::-1][:, last].astype(np.int64)
+    later = np.minimum.accumulate(numbers[::-1])[::-1]
+    counts = numbers < np.append(later[1:], np.iinfo(np.int64).max)
+    return numbers[counts], stages[:, counts]
+
+
+def _common(a: Ints, b: Ints) -> Ints:
+    """The numbers that are in both, each of which has them in order and once."""
+    if not len(b):
+        return b
+    found: Ints = a[b[np.searchsorted(b, a).clip(max=len(b) - 1)] == a]
+    return found
 
 
 class Frontier(NamedTuple):

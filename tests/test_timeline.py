@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import perfhooks
-from perfhooks.run.timeline import Rows, Timeline
+from perfhooks.run import steps
+from perfhooks.run.timeline import HEADER, Rows, Timeline
 from perfhooks.schedule import Phase
 
 
@@ -196,3 +197,22 @@ def test_a_loop_with_a_test_after_each_pass_waits_for_its_data_only(tmp_path):
     rows = [line.split(",") for line in file.read_text().splitlines()[1:]]
     between = next(row for row in rows if row[1] == "4")
     assert float(between[4]) < 0.2 * float(between[3])
+
+
+def test_many_files_that_are_read_at_once_say_what_each_says_alone(tmp_path):
+    """Also those that were written to say something of the next file."""
+    texts = [
+        "train,1,wait,1.0,,,\ntrain,2,wait,2.0,0.5,,\n", "", "val,3,active,1.0,,,\ntrain,4,wa", "train,5,wait,1.0,,,\n",
+        "x,-2,wait,1.0,,,\ntrain,6,wait,1.0,,,\n",
+    ]  # fmt: skip
+    paths = [tmp_path / f"rank{rank}.timeline.csv" for rank in range(6)]
+    for path, text in zip(paths, texts, strict=False):
+        path.write_text(HEADER + text)
+    for some in (paths[:4], paths[4:] + paths[:2], paths):
+        together = steps.read_last_of(some, 1 << 20)
+        assert [list(each) for each in together] == [list(steps.read(path)) for path in some]
+        for mine, path in zip(together, some, strict=True):
+            for stage, known in steps.read(path).items():
+                np.testing.assert_equal(mine[stage], known)
+    numbers = [list(each.get("train", steps.NONE).numbers) for each in steps.read_last_of(paths, 1 << 20)]
+    assert numbers == [[1, 2], [], [], [5], [6], []]

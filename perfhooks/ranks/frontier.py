@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from perfhooks.frontier import Lead
     from perfhooks.run.folder import Run
 
-_MOST_BYTES: Final = 256 << 20
-"""Of all timelines together: 4 million steps, which are read in two seconds. The last ones of each rank count."""
+_MOST_BYTES: Final = 32 << 20
+"""Of all timelines together: 500,000 steps, which are read and compared in a second. The last ones count."""
 _SHOWN: Final = 8
 
 ADVICE: Final = {
@@ -58,7 +58,7 @@ def of_run(
     """
     ranks = sorted(layout.timeline.ranks(listing.files))
     most = _MOST_BYTES // max(len(ranks), 1)
-    read = [steps.read_last(run.timeline(rank), most) for rank in ranks]
+    read = steps.read_last_of((run.timeline(rank) for rank in ranks), most)
     loops = {stage: [_counted(each.get(stage, steps.NONE)) for each in read] for stage in {*chain(*read)}}
     found = [_groups(stage, loops[stage], ranks, roles) for stage in sorted(loops)]
     named = nodes if len({*nodes.values()}) > 1 else {}

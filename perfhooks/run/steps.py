@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from numpy.typing import NDArray
+    from polars import DataFrame
 
     from perfhooks.statistics import Values
 
@@ -54,6 +55,8 @@ _TIMES: Final = ("wall_ms", "data_ms", "backward_ms", "update_ms")
 """Columns of a timeline that are times; a file that an older perfhooks began has the first two."""
 _SEAM: Final = b"\n,-1,,,\n"
 """Stands where part of a file was not read. No step has such a number."""
+_FILE: Final = b"\n,-2,,,\n"
+"""Stands before a file."""
 
 
 def firsts(numbers: Ints, seams: Flags) -> Flags:
@@ -171,9 +174,26 @@ def read(path: Path, raw: Iterable[Path] = ()) -> dict[str, Steps]:
     return _steps(_text(path, None), [Rows.load(each) for each in raw])
 
 
-def read_last(path: Path, most: int = LAST) -> dict[str, Steps]:
-    """The same of the last steps, by default `CAPACITY` or more: in the same time however long the file is."""
-    return _steps(_text(path, most))
+def read_last(path: Path) -> dict[str, Steps]:
+    """The same of the last steps, `CAPACITY` or more: in the same time however long the file is."""
+    return _steps(_text(path, LAST))
+
+
+def read_last_of(paths: Iterable[Path], most: int) -> list[dict[str, Steps]]:
+    """The same of several files at once: of small ones, to begin with each takes longer than to read it.
+
+    Args:
+        paths: The files.
+        most: Bytes that are read at the end of each.
+    """
+    texts = [_text(path, most) for path in paths]
+    if any(b",-2," in text for text in texts):  # which might be taken for the begin of another file
+        return [_steps(text) for text in texts]
+    found: list[dict[str, Steps]] = [{} for _ in texts]
+    known = _rows(b"".join(_FILE + text for text in texts))
+    for (file, stage), rows in known.group_by("file", "stage", maintain_order=True):
+        found[int(file) - 1][str(stage)] = _of_loop(rows)
+    return found
 
 
 def read_sample(path: Path) -> dict[str, Steps]:
@@ -207,6 +227,12 @@ def _text(path: Path, most: int | None) -> bytes:
 
 def _steps(text: bytes, raw: Iterable[Rows] = ()) -> dict[str, Steps]:
     """The steps of a timeline's text, which anybody may have written: a row that is none, or torn, is left out."""
+    known = _rows(text, raw)
+    return {str(stage): _of_loop(rows) for (stage,), rows in known.group_by("stage", maintain_order=True)}
+
+
+def _rows(text: bytes, raw: Iterable[Rows] = ()) -> DataFrame:
+    """The same as a table, in which ``file`` says behind how many `_FILE` a step stands, and ``part`` of `_SEAM`."""
     import polars as pl
 
     schema = {"stage": pl.String, "step": pl.Int64, "phase": pl.String, **dict.fromkeys(_TIMES, pl.Float64)}
@@ -217,30 +243,21 @@ def _steps(text: bytes, raw: Iterable[Rows] = ()) -> dict[str, Steps]:
     with contextlib.suppress(pl.exceptions.PolarsError):
         frames.append(pl.read_csv(content, has_header=False, schema=schema, encoding="utf8-lossy", **options))
     for rows in raw:
-        times = (np.where(column < 0, np.nan, column / 1e6) for column in rows[3:])
-        columns = {"step": rows.numbers, "phase": rows.phase_names(), **dict(zip(_TIMES, times, strict=True))}
+        waits = (np.where(column < 0, np.nan, column / 1e6) for column in rows[3:])
+        columns = {"step": rows.numbers, "phase": rows.phase_names(), **dict(zip(_TIMES, waits, strict=True))}
         frames.append(pl.DataFrame(columns).select(pl.lit(rows.stage).alias("stage"), *columns))
-    part = (pl.col("step") == -1).fill_null(value=False).cum_sum().alias("part")
-    every = pl.concat(frames).with_columns(part)
+    part, file = ((pl.col("step") == row).fill_null(value=False).cum_sum() for row in (-1, -2))
     is_step = pl.col("wall_ms").is_finite() & (pl.col("step") >= 0) & pl.col("phase").is_not_null()
-    known = every.filter(is_step & pl.col("stage").is_not_null())
-    return {str(stage): _of_loop(rows) for (stage,), rows in known.group_by("stage", maintain_order=True)}
+    times = pl.col(*_TIMES).cast(pl.Float64).fill_null(float("nan"))
+    phases = ((pl.col("phase") == phase).alias(phase) for phase in ("wait", "active"))
+    every = pl.concat(frames).lazy().with_columns(part=part, file=file)
+    steps = every.filter(is_step & pl.col("stage").is_not_null())
+    return steps.select("file", "stage", "step", *phases, times, "part").collect()
 
 
-def _of_loop(rows: Any) -> Steps:
-    numbers, part = rows["step"].to_numpy(), rows["part"].to_numpy()
-    phase = rows["phase"]
-    wall, data, backward, update = (rows[name].cast(float).fill_null(float("nan")).to_numpy() for name in _TIMES)
-    return Steps(
-        numbers,
-        (phase == "wait").to_numpy(),
-        (phase == "active").to_numpy(),
-        wall,
-        data,
-        backward,
-        update,
-        firsts(numbers, np.diff(part, prepend=0) > 0),
-    )
+def _of_loop(rows: DataFrame) -> Steps:
+    numbers, *known, part = (column.to_numpy() for column in rows.get_columns()[2:])
+    return Steps._make([numbers, *known, firsts(numbers, np.diff(part, prepend=0) > 0)])
 
 
 WAITS_HEADER: Final = "stage,first,last,wall_ms,thread_ms,process_ms,waited_ms\n"
