@@ -113,7 +113,7 @@ def _told(group: _Group, nodes: Mapping[int, str]) -> dict[str, Any]:
 
 def _lead(lead: Lead, group: _Group, nodes: Mapping[int, str]) -> dict[str, Any]:
     rank, part = group.ranks[lead.row], group.stages.names[lead.stage]
-    where = f" ({nodes[rank]})" if rank in nodes else ""
+    where = f" on {nodes[rank]}" if rank in nodes else ""
     text = f"Rank {rank}{where} {said(lead, part)}"
     return {"rank": rank, "part": part, "text": text, **{name: getattr(lead, name) for name in _TOLD}}
 
