@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from perfhooks import findings, testing
+from perfhooks.loading.looks import Looked
 from perfhooks.loading.making import Making
 from perfhooks.report import window_data
 from perfhooks.run.capture import Capture, Cost
@@ -364,8 +365,8 @@ def making(workers, batch_ms, *, processor=1.0, waited=0.0, longest=None, handed
     )
 
 
-def planned(tmp_path, makings, cores=16, loader=None, memory=None):
-    told = Circumstances(cores=cores, threads=1, making=makings, loader=loader, memory_bytes=memory)
+def planned(tmp_path, makings, *, cores=16, loader=None, memory=None, looked=()):
+    told = Circumstances(cores=cores, threads=1, making=makings, loader=loader, memory_bytes=memory, looked=looked)
     return found(replace(WHOLE, circumstances=told), trace_of(tmp_path, loading(50, WORKERS)))["waiting-for-data"]
 
 
@@ -392,6 +393,17 @@ def test_workers_that_wait_for_a_disk_become_more_than_there_are_processors(tmp_
     finding = planned(tmp_path, making(2, 200, processor=0.05), cores=2)
     assert finding.code.startswith("DataLoader(..., num_workers=4,")
     assert "95% of the time that a batch takes, for a disk, a network or a lock" in finding.advice
+    assert "from nearer" in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("disk", "waits", "count", "advice"),
+    [(900, 100, 20, "from nearer"), (100, 900, 20, "no disk that they wait for"), (100, 900, 19, "from nearer")],
+)
+def test_what_workers_wait_for_is_told_where_it_was_seen_often_enough(tmp_path, disk, waits, count, advice):
+    stack = "torch/utils/data/_utils/fetch.py(50): fetch;a.py(3): load"
+    looked = (Looked(0, count, {stack: {"disk": disk, "waits": waits}}),)
+    assert advice in planned(tmp_path, making(2, 200, processor=0.05), looked=looked).advice
 
 
 def test_for_one_slow_batch_in_a_hundred_more_is_made_ahead(tmp_path):

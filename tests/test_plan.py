@@ -83,6 +83,13 @@ def test_workers_that_others_keep_from_processors_are_not_told_of_free_ones():
     assert (alone.advised, alone.bound) == (10, "processors")
 
 
+def test_workers_that_there_are_are_not_said_to_keep_up_while_a_step_waits():
+    """One makes a batch in less than a step, and has no processor for it: others want the one that there is."""
+    plan = LoaderPlan.of(made(1, 0.02, 0.008, 0.12), Needs(rest_s=0.01, waited_s=0.011, processors=2, own_s=0.01))
+    assert plan.keep_up == 1
+    assert "1 worker would keep up with a processor of its own; no processor is free" in str(plan)
+
+
 def test_more_than_keep_up_are_never_advised():
     draw = random.Random(0)
     for _ in range(100):

@@ -55,6 +55,10 @@ _NEARER: Final = (
     "Read less, or from nearer: few large files instead of many small ones, a copy on a disk of this machine, what is "
     "read again kept in memory."
 )
+_NO_DISK: Final = (
+    "It is mostly no disk that they wait for, but a network, a lock or a sleep: ask for several samples at once, keep "
+    "what is asked for again, or do without the lock."
+)
 _UNSEEN: Final = (
     "The workers do not keep up, or what they hand over takes its time: which of them was not seen here. Try the "
     "loader by itself, with fewer and more workers. "
@@ -267,7 +271,9 @@ def _of_plan(seen: Evidence, plan: LoaderPlan, rest: float, *, alone: bool, work
         text = f"{plan} Let each worker make more ahead: {words.count(plan.ahead, 'batch', 'batches')}."
         return _Advice(text, _line(seen, prefetch_factor=plan.ahead))
     code = _line(seen, num_workers=plan.advised)
-    cheaper = _NEARER if plan.bound == "waits" else _CHEAPER_SAMPLES
+    cheaper = _CHEAPER_SAMPLES
+    if plan.bound == "waits":
+        cheaper = _NO_DISK if _is_no_disk(seen) else _NEARER
     if not plan.is_of_more:
         is_less = plan.advised < plan.needs.workers
         less = f" {plan.advised} would give as much." if is_less else ""
@@ -303,12 +309,22 @@ def _line(seen: Evidence, **settings: object) -> str:
     return faces.loader(settings, seen.told.framework)
 
 
+def _places(seen: Evidence) -> list[looks.WorkerPlace]:
+    """Where the workers of the loader spent their time, most first; nowhere, where nobody looked often enough."""
+    is_enough = sum(each.looks for each in seen.told.looked) >= _LEAST_LOOKS
+    return looks.places(seen.told.looked) if is_enough else []
+
+
+def _is_no_disk(seen: Evidence) -> bool:
+    """Whether workers were seen to wait for something else than a disk, most of the time that they waited."""
+    disk, others = (sum(place.parts.get(part, 0) for place in _places(seen)) for part in ("disk", "waits"))
+    return others > disk
+
+
 def _by_workers(seen: Evidence) -> list[str]:
-    """The functions in which the workers of the loader spent most of their time, where somebody looked."""
-    found = looks.places(seen.told.looked)
+    """The functions in which they spent most of it."""
+    found = _places(seen)
     whole = sum(place.total for place in found)
-    if sum(each.looks for each in seen.told.looked) < _LEAST_LOOKS:
-        return []
     return [
         f"{place} takes {words.share(place.total / whole)} of the workers' time, {_mostly(place)}"
         for place in found[:_NAMED]

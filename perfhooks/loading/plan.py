@@ -355,6 +355,8 @@ class LoaderPlan:
         then, now = self.outlook(self.advised), needs.waited_s / needs.step_s
         falls = f"waiting falls from {words.share(now)} to {words.share(then.waits)}"
         would = f"{words.count(self.keep_up, 'worker')} would keep up"
+        if self.keep_up <= needs.workers:  # there are as many, and they do not
+            would += f" with {'a processor each' if self.keep_up > 1 else 'a processor of its own'}"
         if then.gives * KEEPS_UP >= 1:
             return f"{words.count(self.advised, 'worker')} would keep up: {falls} of the step."
         room = ""
