@@ -523,6 +523,22 @@ def test_ranks_are_shown_together(chromium, tmp_path, ranks, width):
     assert_quiet(chromium)
 
 
+def test_the_page_says_who_led_over_the_whole_run_and_groups_ranks_by_node(chromium, tmp_path):
+    folder = ManyRanks(ranks=8, node=4, windows=1, steps=40, slow_data={6: 15.0}).write(tmp_path / "run")
+    for rank in range(8):
+        lines = [f"train,{step},wait,60.0,{20.0 if rank == 6 else 5.0},,\n" for step in range(100, 140)]
+        (folder / f"rank{rank}.timeline.csv").write_text(f"{HEADER}{''.join(lines)}")
+    chromium.open(report.write(folder))
+    led = "Rank 6 on node1 led in waiting for data by 15 ms: the others waited 15 ms a step."
+    assert texts(chromium, "#leads li") == texts(chromium, ".finding h3") == [led]
+    assert texts(chromium, "#leads ~ .table tbody td")[:6] == ["data", "20.00", "6", "100.0", "rest", "40.00"]
+    chromium.run("[...document.querySelectorAll('#ranks button')].find(each => each.textContent === 'By node').click()")
+    rows = texts(chromium, "#ranks .split ~ .table:nth-of-type(n+2) tbody tr")
+    assert [row[:5] for row in rows if row.startswith("node")] == ["node1", "node0"]
+    assert any("Longest own work" in each for each in texts(chromium, "#ranks th"))
+    assert_quiet(chromium)
+
+
 def test_the_first_screen_says_how_long_a_rank_only_waits(chromium, tmp_path):
     """Whatever part of its step that falls into: rank 0 waits 30 of 79 ms for rank 1, which waits for nobody."""
     folder = ManyRanks(ranks=2, node=1, windows=1, slow_data={1: 30.0}).write(tmp_path / "run")

@@ -463,6 +463,34 @@ function someOf(ranks) {
   return ranks.length > 8 ? `${ranks.slice(0, 8).join(", ")} and ${ranks.length - 8} more` : ranks.join(", ");
 }
 
+// the ranks that have something in common, where several groups of them have: of thousands nobody reads each
+function ranksBy(key, label, ranks) {
+  const found = new Map();
+  for (const row of ranks) found.set(row[key], [...(found.get(row[key]) || []), row]);
+  if (found.size < 2 || found.size === ranks.length) return {};
+  const mean = (rows, column) => rows.reduce((sum, row) => sum + (row[column] || 0), 0) / rows.length;
+  const rows = [...found].map(([name, mine]) => {
+    const last = mine.reduce((top, row) => (row.own_ms > top.own_ms ? row : top));
+    return {
+      name: known(name) ? String(name) : "unknown",
+      ranks: mine.length,
+      own_ms: mean(mine, "own_ms"),
+      wait_ms: mean(mine, "wait_ms"),
+      longest_ms: last.own_ms,
+      rank: String(last.rank),
+    };
+  });
+  const columns = [
+    { key: "name", label: key === "node" ? "Node" : "Role", kind: "text" },
+    { key: "ranks", label: "Ranks", kind: "count" },
+    { key: "own_ms", label: "Own work, ms", kind: "ms", bar: true, title: meaning("Ranks", "own work") },
+    { key: "wait_ms", label: "Wait, ms", kind: "ms", title: meaning("Ranks", "wait") },
+    { key: "longest_ms", label: "Longest own work, ms", kind: "ms" },
+    { key: "rank", label: "Of rank", kind: "text" },
+  ];
+  return { [key]: { label, columns, rows } };
+}
+
 function ranksSection(window_, rank) {
   const together = DATA.ranks_together;
   if (!together) return meansSection(window_, rank);
@@ -502,6 +530,8 @@ function ranksSection(window_, rank) {
       columns: meansColumns([{ key: "rank", label: "Rank", kind: "text", node: button }]),
       rows: meansRows(window_, rank),
     },
+    ...ranksBy("node", "By node", rows),
+    ...ranksBy("role", "By role", rows),
   };
   // a name, not an amount: columns of nothing but 0 are left out
   const kinds = rowsOf(told.collectives).map((row) => ({
