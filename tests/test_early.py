@@ -354,6 +354,26 @@ def test_no_more_than_a_few_steps_are_recorded(program):
     assert program.early.take().reached == STEPS
 
 
+def test_once_they_are_taken_no_first_steps_are_recorded_any_more(program):
+    """Calls alone may be what comes before a training: without an end, recording would begin anew with that."""
+    program.run("AAA")
+    assert program.early.take() is not None
+    assert not program.early.is_listening
+    program.run("fABbu" * 4)
+    assert not program.early.is_recording
+    assert program.early.take() is None
+
+
+def test_a_program_whose_steps_ended_unrecorded_has_no_first_ones(program):
+    """As where a profiler of its own recorded them: what comes later is no start."""
+    program.run("s" * (STEPS - 1))
+    assert program.early.is_listening
+    program.run("s")
+    assert not program.early.is_listening
+    program.run("fABbu" * 4)
+    assert program.early.take() is None
+
+
 def test_another_window_frees_what_was_recorded(program, tmp_path, monkeypatch):
     program.run("A" * 100)
     monkeypatch.undo()

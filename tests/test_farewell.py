@@ -27,6 +27,8 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="as
 
 RUN = [sys.executable, "-m", "perfhooks", "run"]
 TIMEOUT = 200
+GIVES = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.execv(sys.argv[2], sys.argv[2:])"
+"""Has a command hold a file as its third as well, as ``exec 3>lock`` of a shell does."""
 TRAINING = """
     import torch
 
@@ -134,8 +136,12 @@ def test_what_the_command_was_given_is_free_when_it_has_ended(tmp_path):
     errors = (tmp_path / "errors").open("wb")
     with (tmp_path / "lock").open("w") as lock, errors:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        held = subprocess.Popen([*RUN, "sleep", "1"], cwd=tmp_path, pass_fds=[lock.fileno()], stderr=errors)
+        given = [sys.executable, "-c", GIVES, str(lock.fileno()), *RUN, "sleep", "1"]
+        held = subprocess.Popen(given, cwd=tmp_path, pass_fds=[lock.fileno()], stdin=subprocess.PIPE, stderr=errors)
         assert held.wait(TIMEOUT) == 0
+    with pytest.raises(BrokenPipeError):
+        os.write(held.stdin.fileno(), b"nobody reads this")
+    held.stdin.close()
     with (tmp_path / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     deadline = time.monotonic() + TIMEOUT

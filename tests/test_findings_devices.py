@@ -302,6 +302,7 @@ def test_a_lowered_clock_is_said_with_the_times_and_the_clocks_and_not_where_the
     )  # fmt: skip
     assert found.concerns_ms == pytest.approx(4 / 3)
     assert "lowered-clock" not in rules(found_in(tmp_path, slowed(1400, begin=4 * MS)))
+    assert "lowered-clock" not in rules(found_in(tmp_path, slowed(1800))), "a tenth lower is not what takes 40% longer"
 
 
 @pytest.mark.parametrize("metadata", [A100, V100, MI300, {}], ids=["A100", "V100", "MI300", "unknown"])
@@ -826,18 +827,31 @@ def test_copies_have_a_volume_and_a_speed_where_their_sizes_are_known(size, is_s
 
 
 def test_the_gradients_of_attention_are_written_out_as_well(tmp_path):
-    """Each product has two, or one where a factor needs none, as here in the last step; the time is that of all."""
-    counts = iter([5, 5, 4])
+    """Each product has two, or one where a factor needs none, as here at both ends; the time is that of all."""
+    kept = iter([slice(1, 5), slice(5), slice(4)])
 
     def plant(made, at):
         names = ("aten::bmm", "aten::bmm", "aten::_softmax_backward_data", "aten::bmm", "aten::bmm")
-        for place, name in enumerate(names[: next(counts)]):
+        for place, name in enumerate(names[next(kept)]):
             begin = at + 40 * US + place * US
             made.events.append(op(name, begin - 200, begin + 700))
 
     (finding,) = found_in(tmp_path, steps(plant))
     assert finding.rule == "written-out-attention"
-    assert finding.concerns_ms == pytest.approx((5 + 5 + 4) / 3 / 9 * 9.94, rel=0.01)
+    assert finding.concerns_ms == pytest.approx((4 + 5 + 4) / 3 / 9 * 9.94, rel=0.01)
+
+
+@pytest.mark.parametrize(("after", "is_found"), [("aten::tanh_backward", False), ("aten::mul", True)])
+def test_the_gradients_of_additive_attention_are_not_what_the_kernel_does(tmp_path, after, is_found):
+    """What the scores were made of comes first in the forward pass, and last in the backward pass."""
+
+    def plant(made, at):
+        products = ("aten::bmm", "aten::bmm")
+        for place, name in enumerate((*products, "aten::_softmax_backward_data", *products, after)):
+            begin = at + 40 * US + place * US
+            made.events.append(op(name, begin - 200, begin + 700))
+
+    assert ("written-out-attention" in rules(found_in(tmp_path, steps(plant)))) == is_found
 
 
 @pytest.mark.parametrize(

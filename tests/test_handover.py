@@ -187,9 +187,12 @@ def test_the_timeline_has_every_step_once_with_its_phase():
 
 def test_many_steps_are_written_by_the_worker_and_none_is_lost(monkeypatch):
     monkeypatch.setattr("perfhooks.run.timeline.CAPACITY", 5000)
-    with Profiler(schedule="wait=7000 warmup=0 active=1 repeat=1", out="runs", run="r") as prof:
+    most = 0
+    with Profiler(schedule="wait=7000 warmup=0 active=1 repeat=1", out="runs", run="r", watch=False) as prof:
         for _ in range(12_345):
             prof.step()
+            most = max(most, prof._course.loop.timeline.waiting)
+    assert most < 5000, "they are written as soon as they are so many"
     assert prof.wait(60)
     with Path("runs/r/rank0.timeline.csv").open() as file:
         rows = list(csv.DictReader(file))

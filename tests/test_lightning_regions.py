@@ -92,17 +92,20 @@ def test_a_scheduler_is_part_of_the_update(tmp_path):
 
 
 class Saving(Tiny):
-    """Saves a checkpoint in its validation."""
+    """Saves a checkpoint in its validation, which takes its time before anything is written."""
 
     def on_validation_epoch_end(self):
         self.trainer.save_checkpoint(f"{self.trainer.default_root_dir}/best.ckpt")
+
+    def on_save_checkpoint(self, checkpoint):
+        time.sleep(0.03)
 
 
 def test_a_checkpoint_that_is_saved_in_a_validation_is_a_checkpoint(tmp_path):
     callback = profiler(tmp_path, WINDOW)
     fit(tmp_path, callback, steps=6, val=1, module=Saving(), val_check_interval=3, num_sanity_val_steps=0)
     (row,) = (found for found in map(parts, tables(callback, tmp_path)[FOLDER]) if found["validation"])
-    assert row["checkpoint"] > 0
+    assert row["checkpoint"] >= 30
 
 
 class Stream(torch.utils.data.IterableDataset):
@@ -153,6 +156,7 @@ def test_saving_a_checkpoint_is_a_part_of_the_step_after_it(tmp_path):
     names = {event.get("name", "") for event in events(tmp_path, FOLDER)}
     assert any(name.startswith("[Callback]ModelCheckpoint") and name.endswith("on_train_batch_end") for name in names)
     assert not any("ProfilerCallback" in name for name in names)
+    assert "run_training_batch" not in names, "it says nothing that the step does not say"
 
 
 class OfItsOwn(PassThroughProfiler):

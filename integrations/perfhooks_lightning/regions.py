@@ -116,9 +116,9 @@ class _Actions:
         return self._parts.is_on and threading.get_ident() == self._thread
 
     def _part(self, action: str) -> str | None:
-        """The part that an action is; inside validation everything is validation, except for saving a checkpoint."""
+        """The part that an action is; inside validation everything is validation, but for what its name says."""
         owner, _, hook = action.rpartition(".")
         if owner.startswith("[Callback]"):
             return None
         part = _PARTS.get(hook) if owner.startswith("[") or not owner else None
-        return None if self._labels.has(labels.VALIDATION) and part != labels.CHECKPOINT else part
+        return None if self._labels.has(labels.VALIDATION) else part
