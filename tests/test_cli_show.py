@@ -455,3 +455,16 @@ def test_what_is_not_as_it_was_asked_for_is_said_of_its_rank(tmp_path, capsys):
     cut = RankOutcome(4, Place(tmp_path, 4), Capture(rank=4, partial="the loop ended"))
     assert capture._show([late, cut])
     assert capsys.readouterr().err == "rank 3: recorded steps 7 to 9 and not 5 to 7\nrank 4: the loop ended\n"
+
+
+@pytest.mark.parametrize(
+    ("table", "by", "needed"),
+    [
+        ("functions", (), "with_stack"),
+        ("stacks", ("device",), None),
+        ("operators", ("shapes",), "record_shapes"),
+        ("operators", (), None),
+    ],
+)
+def test_a_table_is_of_the_window_that_has_what_it_needs(table, by, needed):
+    assert show._need(table, by) == needed

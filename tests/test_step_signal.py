@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import queue
 import threading
@@ -16,6 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from perfhooks.launching import calls, farewell, loaders, profiling
 from perfhooks.launching.command_line import Request
+from perfhooks.launching.startup import is_of_somebody_else
 from perfhooks.launching.step_signal import StepSignal
 from perfhooks.launching.ways import Mode, Round
 from perfhooks.recording.ending import lifetime
@@ -567,3 +569,9 @@ def test_no_operators_are_recorded_of_a_program_that_ends(heard, monkeypatch):
     signal._is_ending = True
     signal._look_for_operators()
     assert asked == [False]
+
+
+def test_a_process_of_a_pool_works_for_another_one():
+    """What it does is no training of its own, and nothing is recorded there."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert [pool.apply_async(is_of_somebody_else).get(100), is_of_somebody_else()] == [True, False]
