@@ -145,4 +145,4 @@ def test_the_handler_writes_them_and_the_page_has_them(tmp_path):
     part = window_data.reduce(Capture(), trace)["functions"]
     assert (part["rows"]["function"], part["count"]) == (["f", "g"], 2)
     bare = read(testing.write_trace(tmp_path / "bare.json", events[:1]))
-    assert window_data.reduce(Capture(), bare)["functions"] == {}, "without frames the page has no such table"
+    assert not window_data.reduce(Capture(), bare).get("functions"), "without frames the page has no such table"
