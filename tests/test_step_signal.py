@@ -47,7 +47,7 @@ class Counter:
 
     def __init__(self, mode, step):
         self.mode, self.first, self.step_num, self.stopped = mode, step, step, None
-        self.asked, self.arrived = [], []
+        self.asked, self.arrived, self.passes = [], [], []
         self.pulse = self
 
     def step(self):
@@ -61,6 +61,9 @@ class Counter:
 
     def set_aside(self, began, now):
         pass
+
+    def passed_back(self, times):
+        self.passes.append(times)
 
     def wake(self):
         self.due = 0
@@ -352,6 +355,8 @@ def test_backward_passes_are_no_updates_where_an_optimizer_steps(heard):
     loops.accumulate()
     assert [(each.mode, each.step_num) for each in begun] == [("loader", 8)]
     assert signal.heard.updates == 8
+    assert begun[0].passes
+    assert all(began < ended for began, ended in begun[0].passes)
 
 
 @pytest.mark.usefixtures("passes")

@@ -18,6 +18,7 @@ All threads are recorded, so that any of them may end it: a timer does, and a fo
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
@@ -306,8 +307,8 @@ class Early:
             window, self._window = self._window, None
             if window is None or not window.ready:
                 return None
-            if not self.has_steps and window.is_empty:
-                self._forget_window(window)  # a launcher, which imports torch and waits
+            if not self.has_steps and window.is_empty and _is_launcher():
+                self._forget_window(window)
                 return None
             lifetime.unwatch(window)
             # the first one warms up, and in another one a profiler may have begun; else they are all there is
@@ -331,6 +332,12 @@ class Early:
     def stage(self) -> str:
         """What its loop is called."""
         return "train" if self._end > _CALL or self._has_passed_back or self._way else "predict"
+
+
+def _is_launcher() -> bool:
+    """Whether the processes that this one started and waited for computed more than it did, as those of torchrun."""
+    times = os.times()
+    return times.children_user + times.children_system > times.user + times.system
 
 
 def _is_in_loader() -> bool:
