@@ -20,7 +20,7 @@ OPTIONS = {
     "on_trace_ready": ["trace", "steps", "collectives"],
 }
 
-LATE_S = 0.2
+LATE_S = 0.4
 
 
 class Place:
