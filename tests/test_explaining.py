@@ -224,8 +224,9 @@ def test_calls_are_counted_and_not_for_ever():
 
 
 @pytest.mark.parametrize(("calls", "steps"), [(1_000, 2), (200_000, 1), (300_000, None)])
-def test_calls_that_stacks_record_count_for_what_the_second_window_takes(monkeypatch, calls, steps):
+def test_calls_that_stacks_record_count_for_what_the_second_window_takes(monkeypatch, caplog, calls, steps):
     """Of 0.72 s each takes 2.5 us."""
+    caplog.set_level("INFO", "perfhooks")
     loop = WatchedLoop(Timeline("train"), "train", 1.0, step=int, wake=int)
     second = explaining.SecondWindow(loop, is_wanted=True)
     second.follow(1, 1000, 0.0)
@@ -233,6 +234,7 @@ def test_calls_that_stacks_record_count_for_what_the_second_window_takes(monkeyp
     monkeypatch.setattr(explaining._CallCount, "count", calls)
     second.turn()
     assert [asked.steps for asked in loop.inbox] == ([] if steps is None else [steps])
+    assert ("it would take about 750 ms of the training" in caplog.text) == (steps is None)
 
 
 def test_whoever_listens_already_goes_on():

@@ -64,6 +64,10 @@ def test_without_a_launcher_a_process_is_alone(job):
     assert job() == Job(node=platform.node())
 
 
+def test_the_first_process_of_a_job_is_rank_0_everywhere_and_on_its_node():
+    assert Job(rank=5, local_rank=1, world_size=8, node="b").first == Job(rank=0, local_rank=0, world_size=8, node="b")
+
+
 def test_torchrun_tells_rank_and_world(job):
     found = job(**torchrun(rank=3, nodes=2))
     assert (found.rank, found.local_rank, found.world_size) == (3, 1, 4)

@@ -347,6 +347,15 @@ def test_gradients_that_are_off_tell_an_evaluation_where_modules_are_called(scri
     assert explainer(*usual).explain(facts(Look((script.main(11),), 800 * MS))).cause == "own code"
 
 
+@pytest.mark.parametrize(("called_ms", "cause"), [(300, "evaluation"), (200, "own code")])
+def test_a_function_evaluates_if_modules_are_called_in_a_quarter_of_it(script, called_ms, cause):
+    """The rest may be scores; where it is most of it, as in one that writes a checkpoint too, it is something else."""
+    usual = [Look((script.main(5), CALL), 5 * MS)] * 20
+    called = Look((script.main(5), script.score(15), CALL), called_ms * MS, is_evaluating=True)
+    rest = Look((script.main(5), script.score(15)), (900 - called_ms) * MS)
+    assert explainer(*usual).explain(facts(called, rest))[:2] == (cause, 900 * MS)
+
+
 def test_modules_that_are_never_trained_make_no_evaluation_of_a_step(script):
     """As a teacher whose answers each step learns from."""
     usual = [Look((script.main(5), CALL), 5 * MS, is_evaluating=True)] * 20

@@ -553,6 +553,17 @@ def test_a_training_that_goes_on_without_its_loader_goes_on_making_steps(heard):
     assert 16 + 29 <= begun[0].step_num <= 16 + 30
 
 
+def test_a_step_may_have_some_more_updates_than_any_before_it(heard):
+    """As where several rests of accumulated passes come together: the loader goes on, and so do its steps."""
+    _, begun = heard
+    batches = iter(torch.utils.data.DataLoader(range(100)))
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    for updates in [2] * 8 + [9] + [2] * 5:
+        next(batches)
+        train(updates, optimizer)
+    assert [(each.mode, each.step_num) for each in begun] == [("loader", 8 + 1 + 4)]
+
+
 def test_without_an_end_of_the_loader_seven_updates_without_a_fetch_are_steps(heard):
     _, begun = heard
     batches = iter(torch.utils.data.DataLoader(range(100)))

@@ -641,6 +641,13 @@ def test_one_window_is_asked_for_at_a_time_and_what_came_of_it_is_said(run, monk
     assert len(asked) == 2
 
 
+def test_where_nobody_would_hear_it_no_window_is_asked_for_and_it_is_said_why(run, monkeypatch):
+    monkeypatch.delattr("perfhooks.command.actions.top.Asking")
+    request = top._Request(run.path, "the run has ended")
+    request.begin()
+    assert (request.note, request._thread) == ("the run has ended", None)
+
+
 def test_without_a_terminal_it_prints_a_line_a_second_until_the_end(run):
     run.owner(0, ALIVE)
     words = [sys.executable, "-m", "perfhooks", "top", str(run.path)]

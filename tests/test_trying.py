@@ -313,6 +313,19 @@ def test_slow_calls_are_timed_no_longer_than_they_may_and_nothing_is_said_of_the
     assert machine.now < 12
 
 
+@pytest.mark.parametrize(("given_s", "longest_s"), [(0.0, bench.SHORTEST_S), (1.0, 0.5), (1e6, timing.LONGEST_S)])
+def test_a_variant_is_timed_for_half_of_what_it_is_given(monkeypatch, given_s, longest_s):
+    """The other half goes into building it, and into holding results against each other."""
+    limits = []
+    in_turn = timing.in_turn
+    monkeypatch.setattr(timing, "in_turn", lambda *calls, **given: limits.append(given) or in_turn(*calls, **given))
+    machine = Machine()
+    with Costs(machine, bytes_and_layout):
+        wish = bench.TrialOptions(device=CPU, clock=machine.clock, variants=("bf16",))
+        assert bench.Bench([MM], wish).tried(0, 0, given_s) is not None
+    assert limits == [{"seconds": min(timing.SECONDS, longest_s), "longest": longest_s}]
+
+
 def test_a_drift_of_the_machine_favours_nobody():
     machine = Machine()
 

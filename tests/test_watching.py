@@ -255,6 +255,47 @@ def test_a_step_that_nobody_could_look_at_for_a_minute_slept_and_was_not_slow(by
     assert [row.step for row in by_hand.slow()] == ([20, 41] if is_slow else [41])
 
 
+def test_what_was_seen_of_a_step_is_usual_once_that_has_ended_without_being_slow(by_hand):
+    usual = by_hand.watch._slow._explainer.usual
+    by_hand.steps(*QUIET)
+    known = len(usual.looks)
+    assert known > 0
+    by_hand.steps(1000.0, looks=[400])
+    assert len(usual.looks) == known
+    by_hand.steps(100.0, 100.0)
+    assert len(usual.looks) == known + 2
+
+
+def test_a_collection_is_not_forgotten_before_its_step_has_ended(by_hand, monkeypatch):
+    by_hand.steps(*QUIET)
+    with monkeypatch.context() as patch:
+        patch.setattr(counters.time, "perf_counter_ns", by_hand._clock)
+        hear = by_hand.watch._slow._collections._heard
+        hear("start", {"generation": 2})
+        by_hand.now_ms += 800
+        hear("stop", {"generation": 2})
+    by_hand.watch.tick()
+    by_hand.steps(100.0)
+    assert [(row.cause, row.wall_ms) for row in by_hand.slow()] == [("garbage collection", 900.0)]
+
+
+def test_a_rank_says_where_it_is_again_only_when_it_has_gone_on(by_hand, tmp_path, monkeypatch):
+    monkeypatch.setattr(watch, "STATUS_S", 0.0)
+    by_hand.steps(*QUIET)
+    said = tmp_path / layout.status(0)
+    said.unlink()
+    by_hand.watch.tick()
+    assert not said.exists()
+    by_hand.steps(100.0)
+    assert said.exists()
+
+
+def test_of_a_rank_that_writes_nothing_nothing_is_said(by_hand, tmp_path):
+    by_hand.loop.run = None
+    by_hand.steps(*QUIET, 1000.0)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_steps_are_judged_by_the_pace_that_was_known_when_they_began(by_hand):
     """As where the watcher could not look for a while: forty slow steps at once are not the usual ones."""
     by_hand.steps(*QUIET)

@@ -212,7 +212,7 @@ def spoken(trace: Trace, user: int, library: int, other: int = -1) -> str | None
     if line is None and inner is None:
         return _place(trace, other)
     # of two slices around the same one, the inner is the later
-    return f"{line}, in {inner}" if line and inner and library > user else line or inner
+    return f"{line}, in {inner}" if line and library > user else line or inner
 
 
 def _place(trace: Trace, frame: int) -> str | None:
