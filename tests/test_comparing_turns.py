@@ -8,7 +8,7 @@ import pytest
 
 from perfhooks.comparing import sentences, turns
 from perfhooks.comparing.turns import Block, ProcessPair, judged
-from perfhooks.comparing.verdict import OFTEN
+from perfhooks.comparing.verdict import OFTEN, StepPair, of_pairs
 from perfhooks.comparing.verdict import verdict as recorded
 from perfhooks.statistics import level
 
@@ -76,6 +76,36 @@ def test_the_same_is_said_of_equal_programs_on_a_quiet_machine():
     rng = np.random.default_rng(4)
     outcomes = [course(rng, process=0.002, noise=0.005)[0] for _ in range(40)]
     assert set(outcomes) == {"same"}
+
+
+@pytest.mark.parametrize(("noise", "outcome"), [(0.01, "slower"), (0.5, "undecided")])
+@pytest.mark.parametrize("is_together", [True, False])
+def test_pairs_that_happen_to_agree_decide_nothing_where_their_turns_do_not_tell(noise, outcome, is_together):
+    """Three pairs of 12%, to the last digit: what a turn differs by from the next says whether that is known."""
+    scattered = np.random.default_rng(8).normal(0, noise, BLOCKS)
+    longer = 2 * 1.12 * np.exp(scattered - scattered.mean())
+    pair = ProcessPair(a=blocks(np.full(BLOCKS, 2.0)), b=blocks(longer), is_together=is_together)
+    assert verdict([pair] * 3).typical.outcome == outcome
+
+
+def test_the_error_of_a_typical_turn_is_what_it_varies_by():
+    """Over many pairs of turns that scatter, against the deviation of what comes out."""
+    rng = np.random.default_rng(10)
+    made = pairs(rng, 400, process=1e-9, noise=0.1)
+    seen = [turns._SeenPair.of(pair, "wall") for pair in made]
+    for found in ([each.typical for each in seen], [each.mean(is_far_counted=True) for each in seen]):
+        errors = [math.sqrt(sum(part.variance for part in each.errors)) for each in found]
+        assert np.mean(errors) == pytest.approx(np.std([math.log(each.b / each.a) for each in found]), rel=0.12)
+
+
+def test_a_question_that_is_asked_early_needs_more_to_be_answered():
+    made = pairs(np.random.default_rng(12), 8, process=1e-9, noise=1e-9)
+    widths = [math.log(found.typical.high / found.typical.low) for found in (verdict(made[:n]) for n in range(3, 9))]
+    alike = ([StepPair(1, 1)] * count for count in (3, 8))
+    first, last = (2 * math.log(of_pairs(each, each, looks=6).typical.high) for each in alike)
+    assert widths == sorted(widths, reverse=True)
+    assert widths[0] > first
+    assert widths[-1] < last
 
 
 def test_fewer_than_three_pairs_decide_nothing():

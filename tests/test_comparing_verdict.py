@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfhooks import statistics
-from perfhooks.comparing.verdict import PROCESS_SD, of_pairs, verdict
+from perfhooks.comparing.verdict import PROCESS_SD, StepPair, of_pairs, verdict
 from perfhooks.errors import OptionError
 from perfhooks.statistics import Estimate, Level, level
 
@@ -322,16 +322,17 @@ def test_pairs_of_processes_are_judged_by_what_each_pair_differs_by():
     """However much the pairs differ among each other, as the machine is slower for a while."""
     machine = np.geomspace(1, 3, 5)
     wobble = np.exp(np.random.default_rng(14).normal(0, 0.004, 5))
-    pairs = [(1.0 * slow, 1.05 * each * slow) for slow, each in zip(machine, wobble, strict=True)]
+    pairs = [StepPair(slow, 1.05 * each * slow) for slow, each in zip(machine, wobble, strict=True)]
     found = of_pairs(pairs, pairs)
     assert (found.outcome, found.is_paired, found.runs_a, found.steps_a) == ("slower", True, 5, 0)
     assert found.ratio == pytest.approx(1.05, rel=0.01)
-    assert of_pairs([(a, a) for a, _ in pairs], [(a, a) for a, _ in pairs]).outcome == "same"
+    equal = [pair._replace(b=pair.a) for pair in pairs]
+    assert of_pairs(equal, equal).outcome == "same"
 
 
 def test_looks_at_pairs_share_the_level():
     """Each of six questions may be wrong that much more seldom: its interval is wider."""
-    pairs = [(1.0, ratio) for ratio in (1.04, 1.05, 1.06)]
+    pairs = [StepPair(1.0, ratio) for ratio in (1.04, 1.05, 1.06)]
     once, often = of_pairs(pairs, pairs), of_pairs(pairs, pairs, looks=6)
     assert often.low < once.low < once.high < often.high
 
@@ -340,7 +341,7 @@ def test_equal_pairs_that_are_looked_at_again_and_again_alarm_once_in_a_hundred_
     random = np.random.default_rng(15)
     alarms = 0
     for _ in range(1000):
-        pairs = [(1.0, math.exp(random.normal(0, 0.02 * math.sqrt(2)))) for _ in range(8)]
+        pairs = [StepPair(1.0, math.exp(random.normal(0, 0.02 * math.sqrt(2)))) for _ in range(8)]
         alarms += any(of_pairs(pairs[:n], pairs[:n], looks=6).outcome in AN_ALARM for n in range(3, 9))
     assert alarms <= 10
 

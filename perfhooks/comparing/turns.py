@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from perfhooks.comparing.verdict import OFTEN, of_pairs
+from perfhooks.comparing.verdict import OFTEN, StepPair, Variance, of_pairs
 from perfhooks.run.circumstances import BUSY
 from perfhooks.run.steps import FEWEST_FIRST, MOST_FIRST, OF_FIRST, is_near
 
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 FEWEST_PAIRS: Final = 3
 MOST_PAIRS: Final = 8
 """Of processes. After each from the third on it is asked whether the verdict is decided."""
+_SHARES: Final = sum(range(1, MOST_PAIRS - FEWEST_PAIRS + 2))
+"""In so many parts the 1% of wrong answers is shared by the times at which it is asked: the first has one of them, the
+next two. A few pairs that happen to agree are what is wrong most often, and more are asked for where it is close."""
 LEAST_BLOCKS: Final = 5
 """Of each side, in a pair that counts: fewer do not tell how blocks differ."""
 COMPUTING: Final = 0.9
@@ -110,7 +113,7 @@ def _found(pairs: Sequence[ProcessPair], clock: Clock, tolerance: float) -> Judg
         [each.typical for each in seen],
         [each.mean(is_far_counted=is_far_counted) for each in seen],
         tolerance=tolerance,
-        looks=MOST_PAIRS - FEWEST_PAIRS + 1,
+        looks=_SHARES / max(len(pairs) - FEWEST_PAIRS + 1, 1),
     )
     if len(pairs) < FEWEST_PAIRS:
         found = replace(found, outcome="undecided")
@@ -167,19 +170,23 @@ class _SeenPair(NamedTuple):
         return (a & b, a & b) if self.is_together else (a, b)
 
     @property
-    def typical(self) -> tuple[float, float]:
+    def typical(self) -> StepPair:
         """The typical step of both; of two that lived together, B's as a multiple of A's is that of neighbours."""
         a, b = (np.log(side.step[kept]) for side, kept in zip(self.sides, self.kept, strict=True))
+        compared = [b - a] if self.is_together else [a, b]
         middle = _trimmed(a)
-        return math.exp(middle), math.exp(middle + _trimmed(b - a) if self.is_together else _trimmed(b))
+        above = _trimmed(b - a) + middle if self.is_together else _trimmed(b)
+        return StepPair(math.exp(middle), math.exp(above), [_error_of_trimmed(each) for each in compared])
 
-    def mean(self, *, is_far_counted: bool) -> tuple[float, float]:
+    def mean(self, *, is_far_counted: bool) -> StepPair:
         """The mean step of both."""
-        a, b = (
-            float(side.times[kept | is_far_counted].sum() / side.steps[kept | is_far_counted].sum())
-            for side, kept in zip(self.sides, self.kept, strict=True)
-        )
-        return a, b
+        means, beyond = [], []
+        for side, kept in zip(self.sides, self.kept, strict=True):
+            steps, times = (each[kept | is_far_counted] for each in (side.steps, side.times))
+            means.append(float(times.sum() / steps.sum()))
+            beyond.append((times - means[-1] * steps) / times.mean())
+        compared = [beyond[1] - beyond[0]] if self.is_together else beyond
+        return StepPair(means[0], means[1], [_error(each, len(each) - 1) for each in compared])
 
 
 def _rate(sides: Sequence[_Side]) -> float:
@@ -205,8 +212,26 @@ def _first(blocks: Sequence[Block]) -> int:
 
 def _trimmed(values: Values) -> float:
     """Their mean without the extremes."""
+    return float(np.sort(values)[_inner(values)].mean())
+
+
+def _error_of_trimmed(values: Values) -> Variance:
+    """Of that mean, from values whose extremes are drawn in.
+
+    Source: Tukey and McLaughlin, Less vulnerable confidence and significance procedures (1963).
+    """
+    inner = np.sort(values)[_inner(values)]
+    return _error(np.clip(values, inner[0], inner[-1]) * (len(values) / len(inner)), len(inner) - 1)
+
+
+def _inner(values: Values) -> slice:
     cut = int(_TRIMMED * len(values))
-    return float(np.sort(values)[cut : len(values) - cut].mean())
+    return slice(cut, len(values) - cut)
+
+
+def _error(values: Values, freedom: int) -> Variance:
+    """Of the mean of some values: neighbouring blocks differ independently of those before."""
+    return Variance(float(values.var(ddof=1)) / len(values), freedom)
 
 
 def _clock(pairs: Sequence[ProcessPair]) -> Clock:

@@ -229,20 +229,37 @@ def _far(side: Sequence[Level]) -> float:
     return sum(run.far for run in side) / sum(run.steps + run.far for run in side)
 
 
+class Variance(NamedTuple):
+    """A variance, and how many degrees of freedom it was estimated with."""
+
+    variance: float
+    freedom: float
+
+
+class StepPair(NamedTuple):
+    """What a step takes in two processes that ran beside each other."""
+
+    a: float
+    b: float
+    errors: Sequence[Variance] = ()
+    """Of the logarithm of their ratio, as their own steps tell: parts of it, as many for every pair."""
+
+
 def of_pairs(
-    typical: Sequence[tuple[float, float]],
-    mean: Sequence[tuple[float, float]],
+    typical: Sequence[StepPair],
+    mean: Sequence[StepPair],
     *,
     tolerance: float = TOLERANCE,
-    looks: int = 1,
+    looks: float = 1,
 ) -> Verdict:
     """Compare two trainings that ran beside each other in pairs of processes, so that what disturbed one did the other.
 
     Args:
         typical: Of each pair the typical step of A and of B, above 0.
-        mean: And the mean step.
+        mean: And the mean step, of as many pairs.
         tolerance: What share of difference is none.
-        looks: How often the question is asked before the last pair has run: each may be wrong that much more seldom.
+        looks: How much more seldom than once in a hundred the answer may be wrong, as the question was asked of fewer
+            pairs before, or will be of more.
 
     Returns:
         As `verdict` does, ``runs_a`` and ``runs_b`` being the pairs.
@@ -305,13 +322,6 @@ def _outcome(low: float, high: float, edge: float) -> Outcome:
     return "same" if -edge <= low and high <= edge else "undecided"
 
 
-class _Variance(NamedTuple):
-    """A variance, and how many degrees of freedom it was estimated with."""
-
-    variance: float
-    freedom: float
-
-
 @dataclass(frozen=True)
 class _Difference:
     """Between the logarithms of two times, and what leaves it open."""
@@ -323,19 +333,21 @@ class _Difference:
     """And its degrees of freedom."""
     counts: tuple[int, ...]
     """The runs of each side; of pairs, how many there are."""
-    below: tuple[_Variance, ...] = ()
-    """What steps leave open, downwards: one part for each run."""
-    above: tuple[_Variance, ...] = ()
+    below: tuple[Variance, ...] = ()
+    """What steps leave open, downwards: in parts, one for each run, or some for each pair."""
+    above: tuple[Variance, ...] = ()
     assumed: float = PROCESS_SD
     """What one process is taken to differ by, as a standard deviation, before the runs are looked at."""
+    more_freedom: int = 2
+    """What one more run a side adds to ``measured``."""
 
     @classmethod
     def of(cls, a: Sequence[Estimate], b: Sequence[Estimate], assumed: float) -> _Difference:
         sides = (a, b)
         logs = [np.array([run.log for run in side]) for side in sides]
-        squares = sum(float(((each - each.mean()) ** 2).sum()) for each in logs)
         freedom = len(a) + len(b) - 2
         by_steps = sum(float(np.mean([(run.below**2 + run.above**2) / 2 for run in side])) for side in sides) / 2
+        squares = sum(float(((each - each.mean()) ** 2).sum()) for each in logs)
         return cls(
             logs=(float(logs[0].mean()), float(logs[1].mean())),
             squares=max(squares - freedom * by_steps, 0.0),
@@ -347,22 +359,32 @@ class _Difference:
         )
 
     @classmethod
-    def of_pairs(cls, pairs: Sequence[tuple[float, float]]) -> _Difference:
-        logs = np.log(np.array(pairs, np.float64))
+    def of_pairs(cls, pairs: Sequence[StepPair]) -> _Difference:
+        logs = np.log(np.array([each[:2] for each in pairs], np.float64))
         differences = logs[:, 1] - logs[:, 0]
-        # a pair differs by what two processes do
-        squares = float(((differences - differences.mean()) ** 2).sum()) / 2
+        by_steps = [Variance(part.variance / len(pairs) ** 2, part.freedom) for each in pairs for part in each.errors]
+        measured = len(pairs) - 1
+        squares = float(((differences - differences.mean()) ** 2).sum()) / 2  # a pair differs by what two processes do
+        of_steps = len(pairs) / 2 * sum(part.variance for part in by_steps)
         middle = logs.mean(axis=0)
-        return cls((float(middle[0]), float(middle[1])), squares, len(pairs) - 1, (len(pairs), len(pairs)))
+        return cls(
+            logs=(float(middle[0]), float(middle[1])),
+            squares=max(squares - measured * of_steps, 0.0),
+            measured=measured,
+            counts=(len(pairs), len(pairs)),
+            below=tuple(by_steps),
+            above=tuple(by_steps),
+            more_freedom=1,
+        )
 
     @property
-    def process(self) -> _Variance:
+    def process(self) -> Variance:
         """The variance of one process: what is assumed, joined with what was seen."""
         freedom = PROCESS_FREEDOM + self.measured
         joined = (PROCESS_FREEDOM * self.assumed**2 + self.squares) / freedom
         # where processes differ by more than was assumed, they are believed: of equal pairs that differ by 5% two in a
         # hundred were told apart otherwise, and one is now; 5% are found as often where they differ by 0.5%
-        return _Variance(max(joined, self.squares / self.measured if self.measured else 0.0), freedom)
+        return Variance(max(joined, self.squares / self.measured if self.measured else 0.0), freedom)
 
     @property
     def centre(self) -> float:
@@ -372,21 +394,25 @@ class _Difference:
         low, high = (self._reach(tail, parts) for parts in (self.below, self.above))
         return self.centre - low, self.centre + high
 
-    def _reach(self, tail: float, by_steps: Sequence[_Variance], beyond: float = 0.0) -> float:
-        """Half the width of an interval, by Satterthwaite's degrees of freedom."""
+    def _reach(self, tail: float, by_steps: Sequence[Variance], beyond: float = 0.0) -> float:
+        """Half the width of an interval.
+
+        What processes and what steps leave open, each with its own quantile, add as squares. With one quantile, of
+        Satterthwaite's degrees of freedom, many steps would make up for processes that happen to agree: of equal pairs
+        that differ by 5%, 2% instead of 1% were told apart.
+        """
         weight = sum(1 / count for count in self.counts)
-        parts = [_Variance(self.process.variance * weight, self.process.freedom), *by_steps]
-        total = sum(part.variance for part in parts)
-        freedom = total**2 / sum(part.variance**2 / part.freedom for part in parts)
-        # in tenths, as a quantile is known for those that were asked for before
-        return (student(tail, max(math.floor(10 * freedom) / 10, 1.0)) + beyond) * math.sqrt(total)
+        own = self.process
+        return math.hypot(
+            _half(tail, [own._replace(variance=own.variance * weight)], beyond), _half(tail, by_steps, beyond)
+        )
 
     @property
     def needed(self) -> float:
         """How far beyond the tolerance something must be to be found in most cases."""
         return self._reach(_TAIL, self.above, _POWER)
 
-    def ratio(self, tolerance: float, looks: int) -> Ratio:
+    def ratio(self, tolerance: float, looks: float) -> Ratio:
         """The answer to one question."""
         edge, margin = _edges(tolerance)
         ends = self.interval(_TAIL / looks)
@@ -397,7 +423,7 @@ class _Difference:
         times = (math.exp(each) for each in self.logs)
         return Ratio(outcome, math.exp(self.centre), math.exp(ends[0]), math.exp(ends[1]), *times)
 
-    def is_decided(self, tolerance: float, looks: int) -> bool:
+    def is_decided(self, tolerance: float, looks: float) -> bool:
         """Whether it will be, in most cases."""
         edge, margin = _edges(tolerance)
         distances = ((_TAIL, abs(self.centre) - edge), (_SAME_TAIL, margin - abs(self.centre)))
@@ -409,7 +435,7 @@ class _Difference:
     def with_more_runs(self, more: int) -> _Difference:
         """What to expect with so many runs more a side, if they differ as those that there are."""
         grown = tuple(count + more for count in self.counts)
-        freedom = more * (2 if self.below else 1)
+        freedom = more * self.more_freedom
         seen = self.squares / self.measured if self.measured else (self.assumed * _QUIET) ** 2
         # parts are those of B's runs, then those of A's
         shares = [count / (count + more) for count in reversed(self.counts) for _ in range(count)]
@@ -428,18 +454,28 @@ class _Difference:
         return replace(self, below=_shared(self.below, shares), above=_shared(self.above, shares))
 
 
-def _parts(side: Sequence[Estimate], end: Literal["below", "above"]) -> Iterator[_Variance]:
+def _half(tail: float, parts: Sequence[Variance], beyond: float) -> float:
+    """Half the width of an interval of a sum of errors, by Satterthwaite's degrees of freedom."""
+    total = sum(part.variance for part in parts)
+    if not total:
+        return 0.0
+    freedom = total**2 / sum(part.variance**2 / part.freedom for part in parts)
+    # in tenths, as a quantile is known for those that were asked for before
+    return (student(tail, max(math.floor(10 * freedom) / 10, 1.0)) + beyond) * math.sqrt(total)
+
+
+def _parts(side: Sequence[Estimate], end: Literal["below", "above"]) -> Iterator[Variance]:
     for run in side:
-        yield _Variance((getattr(run, end) / len(side)) ** 2, run.freedom)
+        yield Variance((getattr(run, end) / len(side)) ** 2, run.freedom)
 
 
-def _shared(parts: Sequence[_Variance], shares: Sequence[float]) -> tuple[_Variance, ...]:
+def _shared(parts: Sequence[Variance], shares: Sequence[float]) -> tuple[Variance, ...]:
     """The parts of an error of which only such shares are left, as there is more to tell it by."""
     pairs = zip(parts, shares, strict=False)
-    return tuple(_Variance(part.variance * share, part.freedom / share) for part, share in pairs)
+    return tuple(Variance(part.variance * share, part.freedom / share) for part, share in pairs)
 
 
-def _verdict(typical: _Difference, mean: _Difference, tolerance: float, looks: int = 1, **facts: Any) -> Verdict:
+def _verdict(typical: _Difference, mean: _Difference, tolerance: float, looks: float = 1, **facts: Any) -> Verdict:
     of_mean, of_typical = mean.ratio(tolerance, looks), typical.ratio(tolerance, looks)
     by = _decisive(of_mean.outcome, of_typical.outcome)
     found = Verdict(
@@ -475,7 +511,7 @@ def _more_steps(mean: _Difference, tolerance: float, found: Verdict) -> int | No
     return math.ceil(steps * (longer[place] - 1)) if steps and place < len(longer) else None
 
 
-def _more_runs(mean: _Difference, tolerance: float, looks: int) -> int | None:
+def _more_runs(mean: _Difference, tolerance: float, looks: float) -> int | None:
     """How many more runs a side do; None if `MOST_RUNS` do not."""
     counts = range(1, MOST_RUNS + 1)
     place = bisect_left(counts, 1, key=lambda more: mean.with_more_runs(more).is_decided(tolerance, looks))
