@@ -13,7 +13,8 @@ import torch
 
 from perfhooks import Profiler
 from perfhooks.finishing.leftovers import finish_all
-from perfhooks.launching import calls
+from perfhooks.launching import calls, profiling
+from perfhooks.launching.command_line import Request
 from perfhooks.launching.early import STEPS, Early
 from perfhooks.launching.ways import Heard
 from perfhooks.recording import window
@@ -372,6 +373,10 @@ def test_a_program_whose_steps_ended_unrecorded_has_no_first_ones(program):
     assert not program.early.is_listening
     program.run("fABbu" * 4)
     assert program.early.take() is None
+
+
+def test_of_a_program_that_was_not_recorded_no_page_is_made(program):
+    assert profiling.Profilers(Request()).keep(program.early, "the program ended", ()) is None
 
 
 def test_another_window_frees_what_was_recorded(program, tmp_path, monkeypatch):

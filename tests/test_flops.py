@@ -143,10 +143,13 @@ def test_nothing_is_counted_twice(tmp_path):
     assert found == {"aten::_scaled_dot_product_flash_attention": flops, "aten::_flash_attention_forward": flops}
 
 
-def test_packed_sequences_are_not_guessed(tmp_path):
-    dims = [[50, 3, 8]] * 3 + [[5], [5]]
-    found = table(tmp_path, testing.op("aten::_flash_attention_forward", 0, 10, Input_Dims=dims), all_flops=True)
-    assert found == {"aten::_flash_attention_forward": None}
+@pytest.mark.parametrize(
+    ("kernel", "dims"),
+    [("flash", [[50, 3, 8]] * 3 + [[5], [5]]), ("efficient", [[1, 50, 3, 8]] * 3 + [[], [5], [5]])],
+)
+def test_packed_sequences_are_not_guessed(tmp_path, kernel, dims):
+    name = f"aten::_{kernel}_attention_forward"
+    assert table(tmp_path, testing.op(name, 0, 10, Input_Dims=dims), all_flops=True) == {name: None}
 
 
 @pytest.mark.parametrize(

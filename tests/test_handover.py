@@ -251,6 +251,23 @@ def test_a_window_that_takes_too_much_memory_ends_and_those_to_come_are_as_short
     assert phases[2:] == ["active"] * (last - 1) + ["wait"] * 3
 
 
+def test_a_window_that_nobody_planned_has_three_steps_however_large_they_are(monkeypatch):
+    """One of them says what it happened to do; beyond these it goes on only as long as it is small."""
+    looks = []
+    profiler = Profiler(schedule="when settled", out="runs", run="r", background=False, explain=False)
+    until = time.monotonic() + 60
+    monkeypatch.setattr(counters, "resident", lambda: looks.append(profiler.step_num) or 10**9 * looks[-1])
+    with profiler as prof:
+        while not list(Path("runs/r").glob("train-*/*.capture.json")):
+            X @ X
+            # three looks tell of a step; whoever is seen to look again has told what the one before has shown
+            while prof.is_recording and looks.count(prof.step_num) < 5 and time.monotonic() < until:
+                time.sleep(0.01)
+            prof.step()
+    (window,) = Path("runs/r").glob("train-*")
+    assert 3 <= facts(window.name)["last"] - facts(window.name)["first"] + 1 < 10
+
+
 def test_a_window_is_shortened_or_left_out_before_it_begins_where_its_size_can_be_told(monkeypatch, caplog):
     """As under `perfhooks run`, where the first steps were recorded."""
     monkeypatch.setattr(Windows, "_expected_of_step", lambda windows: 1e6 if windows.begun == 0 else 3e6)
