@@ -9,6 +9,7 @@ import torch
 import perfhooks
 from perfhooks import findings
 from perfhooks.findings import Evidence, compiled
+from perfhooks.report import compiled_rows
 from perfhooks.run.capture import Capture, Cost, Place
 from perfhooks.run.compilation import Break, Compilation, Graph
 from perfhooks.run.installation import Installation
@@ -188,3 +189,10 @@ def test_breaks_are_told_of_what_runs_in_the_steps_for_a_hundredth_of_them(tmp_p
 
 def test_breaks_in_torch_itself_are_not_told(tmp_path):
     assert "graph-breaks" not in window(tmp_path, broken(is_own=False))
+
+
+def test_the_table_of_breaks_has_the_line_and_the_reason_of_each():
+    compilation = broken()
+    said = [(met.line, met.reason) for met in compilation.breaks]
+    assert all(map(all, said))
+    assert compiled_rows.breaks(compilation).select("line", "reason").rows() == said
