@@ -369,6 +369,16 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+def test_stacks_sum_to_the_time_in_which_something_ran(run, tmp_path):
+    """Of a function of 2 us that calls an operator of 0.5 us."""
+    path = testing.write_trace(
+        tmp_path / "t.json", [python_frame("train.py(3): main", 0, 2000), op("aten::mm", 0, 500)]
+    )
+    _, out, _ = run(path, "-t", "stacks", "--format", "csv")
+    found = {row["stack"].rpartition(";")[2]: float(row["self_ms"]) for row in csv.DictReader(io.StringIO(out))}
+    assert found == pytest.approx({"aten::mm": 0.0005, "train.py(3): main": 0.0015})
+
+
 def test_showing_imports_no_torch(trace):
     script = f"import sys; sys.argv = ['perfhooks', 'show', {str(trace)!r}]\n"
     script += "from perfhooks.command.app import main\ntry:\n    main()\n"

@@ -117,10 +117,11 @@ def test_exposed_is_what_no_kernel_computes_beside(tmp_path):
     assert [nanos(row["exposed_ms"]) for row in rows(tmp_path, events)] == [60, 40]
 
 
-def test_old_kernels_are_told_by_the_labels_around_their_launch(tmp_path):
+@pytest.mark.parametrize("around", [[op("record_param_comms", 0, 100)], []], ids=["in a record", "first of all"])
+def test_old_kernels_are_told_by_the_labels_around_their_launch(tmp_path, around):
     """Before torch 2.1 the kernel has no arguments, but the label has the tensor."""
     events = [
-        op("record_param_comms", 0, 100),
+        *around,
         annotation("nccl:all_reduce", 10, 90, Input_Dims=[[300], [2, 100]], Input_type=["float", "c10::Half"]),
         launch(1, 20, 30),
         kernel(1, 200, 300, name="ncclKernel_SendRecv"),

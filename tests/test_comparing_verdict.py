@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfhooks import statistics
+from perfhooks.comparing import sentences
 from perfhooks.comparing.verdict import PROCESS_SD, StepPair, of_pairs, verdict
 from perfhooks.errors import OptionError
 from perfhooks.statistics import Estimate, Level, level
@@ -223,6 +224,7 @@ def test_where_one_side_waited_and_nobody_knows_of_the_other_nothing_is_decided(
     unknown = level(np.full(200, 0.01))
     found = verdict([unknown] * 5, [busy(0.3)] * 5)
     assert (found.outcome, found.is_withheld, found.more_runs, found.waited_a) == ("undecided", True, None, None)
+    assert sentences.certainty(found) == []
     assert not verdict([unknown] * 5, [busy(0.01)] * 5).is_withheld
 
 

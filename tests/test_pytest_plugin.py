@@ -46,6 +46,13 @@ def test_a_test_fails_where_a_run_is_slower_than_its_base(pytester, session, med
         done.stdout.fnmatch_lines(["*= perfhooks =*", "test_it: Not decided: a step takes *"])
 
 
+def test_two_percent_are_no_difference_where_nobody_says_how_much_is(pytester, session):
+    for name, seed in [("base", 0), ("base2", 1), ("new", 2), ("new2", 3)]:
+        make_run(pytester.path / name, training(), steps(count=1000, seed=seed))
+    done = session('def test_it(assert_not_slower):\n    assert_not_slower(["base", "base2"], ["new", "new2"])\n')
+    done.stdout.fnmatch_lines(["*= perfhooks =*", "test_it: The same, within 3%: a step takes *"])
+
+
 TRAINS = """
 import perfhooks, torch
 
