@@ -221,6 +221,12 @@ def test_a_pair_with_less_than_five_blocks_does_not_count():
     assert ProcessPair(a=long, b=blocks(np.full(6, 2.0))).counts
 
 
+def test_far_turns_of_both_that_leave_one_pair_of_neighbours_do_not_decide():
+    far = [2.0, 90.0, 90.0, 2.0, 2.0], [2.0, 2.0, 2.0, 90.0, 90.0]
+    pair = ProcessPair(a=blocks(far[0]), b=blocks(far[1]))
+    assert verdict([pair] * 3).outcome == "undecided"
+
+
 def test_one_after_the_other_is_judged_without_neighbours():
     """What the machine did in the meantime is in the difference then, and in what pairs differ by."""
     rng = np.random.default_rng(7)

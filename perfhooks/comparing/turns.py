@@ -35,6 +35,8 @@ _SHARES: Final = sum(range(1, MOST_PAIRS - FEWEST_PAIRS + 2))
 next two. A few pairs that happen to agree are what is wrong most often, and more are asked for where it is close."""
 LEAST_BLOCKS: Final = 5
 """Of each side, in a pair that counts: fewer do not tell how blocks differ."""
+_FEWEST: Final = 2
+"""Blocks that differ: one says nothing of how."""
 COMPUTING: Final = 0.9
 """The share of its time in which a thread computes, or could: from there on the processor's time tells what a step
 takes. Of a program that waits for data or for a device it does not."""
@@ -165,9 +167,12 @@ class _SeenPair(NamedTuple):
 
     @property
     def kept(self) -> tuple[Flags, Flags]:
-        """Which blocks are not far, nor neighbours of those that are."""
+        """Which blocks are not far, nor neighbours of those that are; all, where that leaves too few."""
         a, b = (side.is_near for side in self.sides)
-        return (a & b, a & b) if self.is_together else (a, b)
+        if not self.is_together:
+            return a, b
+        both = a & b if (a & b).sum() >= _FEWEST else np.ones_like(a)
+        return both, both
 
     @property
     def typical(self) -> StepPair:
@@ -230,7 +235,7 @@ def _inner(values: Values) -> slice:
 
 
 def _error(values: Values, freedom: int) -> Variance:
-    """Of the mean of some values: neighbouring blocks differ independently of those before."""
+    """Of the mean of some values: how neighbours differ says nothing of how the next ones do."""
     return Variance(float(values.var(ddof=1)) / len(values), freedom)
 
 
