@@ -94,7 +94,8 @@ def search(chromium, section, text):
 def test_the_page_of_a_run_draws_itself(chromium, recorded):
     chromium.open(recorded / "report.html")
     assert_quiet(chromium)
-    assert sections(chromium) == [
+    # on a busy machine the steps wait for their loader long enough that there is a plan for it
+    assert [name for name in sections(chromium) if name != "plan"] == [
         # one rank has no section of ranks
         *("overview", "windows", "timeline", "steps", "categories", "operators", "flame", "functions", "modules"),
         *("memory",),
