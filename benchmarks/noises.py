@@ -8,9 +8,9 @@ pairs that are rightly told apart where B takes 5% or 12% longer, or every fifth
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 from collections.abc import Callable
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,7 +41,7 @@ def correlated(phi: float, deviation: float) -> Noise:
     def make(random: Random, steps: int) -> np.ndarray:
         noise = random.normal(0, deviation * math.sqrt(1 - phi**2), steps)
         noise[0] = random.normal(0, deviation)
-        return np.fromiter(accumulate(noise.tolist(), lambda before, new: phi * before + new), np.float64)
+        return np.fromiter(itertools.accumulate(noise.tolist(), lambda before, new: phi * before + new), np.float64)
 
     return make
 
@@ -148,14 +148,18 @@ def every_fifth(walls: np.ndarray) -> np.ndarray:
     return np.where(np.arange(len(walls)) % 5 == 0, 2.5 * walls, walls)
 
 
-def told(a: Sequence[Level], b: Sequence[Level], runs: int) -> dict[str, float]:
-    """The share of each outcome, of pairs with so many runs a side."""
+def told(a: Sequence[Level], b: Sequence[Level], runs: int, earlier: int = 0) -> dict[str, float]:
+    """The share of each outcome, of pairs with so many runs a side; other runs of A are so many earlier ones."""
     pairs = len(a) // runs
-    outcomes = [verdict(a[runs * p : runs * (p + 1)], b[runs * p : runs * (p + 1)]).outcome for p in range(pairs)]
+    others = [
+        list(itertools.islice(itertools.cycle(a), runs * (p + 1), runs * (p + 1) + earlier)) for p in range(pairs)
+    ]
+    sides = [[side[runs * p : runs * (p + 1)] for side in (a, b)] for p in range(pairs)]
+    outcomes = [verdict(*both, earlier=[other]).outcome for both, other in zip(sides, others, strict=True)]
     return {outcome: outcomes.count(outcome) / pairs for outcome in set(outcomes)}
 
 
-def rows(noise: str, pairs: int, lengths: Sequence[int]) -> Iterator[str]:
+def rows(noise: str, pairs: int, lengths: Sequence[int], earlier: int) -> Iterator[str]:
     for steps in lengths:
         many = pairs * max(RUNS) // max(1, steps // 5000)
         both = levels(noise, steps, 2 * many)
@@ -163,9 +167,9 @@ def rows(noise: str, pairs: int, lengths: Sequence[int]) -> Iterator[str]:
         c = levels(noise, steps, max(many // 4, 20), every_fifth)
         changed = [[longer(run, factor) for run in b] for factor in FACTORS.values()]
         for runs in RUNS:
-            equal = told(a, b, runs)
-            found = [told(a, each, runs).get("slower", 0.0) for each in changed]
-            fifth = told(a[: len(c)], c, runs).get("slower", 0.0)
+            equal = told(a, b, runs, earlier)
+            found = [told(a, each, runs, earlier).get("slower", 0.0) for each in changed]
+            fifth = told(a[: len(c)], c, runs, earlier).get("slower", 0.0)
             alarms = equal.get("slower", 0.0) + equal.get("faster", 0.0)
             columns = [alarms, equal.get("same", 0.0), *found, fifth]
             mark = " !" if alarms > 0.01 else ""
@@ -178,12 +182,13 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=PAIRS, help="with five runs a side; more with fewer")
     parser.add_argument("--steps", type=int, nargs="+", default=LENGTHS)
     parser.add_argument("--noise", default="", help="only those whose name contains this")
+    parser.add_argument("--earlier", type=int, default=0, help="runs that the folder has of A besides")
     given = parser.parse_args()
     head = " ".join(f"{each:>6}" for each in ("alarms", "same", *FACTORS, "fifth"))
     print(f"{'noise':34} {'steps':>6} runs {head}   (% of pairs)")
     for noise in NOISES:
         if given.noise in noise:
-            for row in rows(noise, given.pairs, given.steps):
+            for row in rows(noise, given.pairs, given.steps, given.earlier):
                 print(row, flush=True)
 
 

@@ -493,6 +493,27 @@ def test_several_runs_a_side_are_given_with_two_dashes_between(folder):
     assert "Slower" in done.output
 
 
+def test_other_runs_of_the_same_program_beside_those_compared_say_how_much_processes_differ(folder):
+    def made(name, seed, **manifest):
+        known = {"revision": "a" * 40, "machine": "this", "command": ["train.py", "--lr", "1"]} | manifest
+        return make_run(folder / name, None, steps(5.0, seed=seed), **known)
+
+    for seed in range(4):
+        made(f"before{seed}", seed)
+    others = {"revision": "b" * 40}, {"command": ["train.py", "--lr", "2"]}, {"host": "there"}, {"machine": "other"}
+    for seed, other in enumerate(others):
+        made(f"other{seed}", 10 + seed, **other)
+        made(f"other{seed} again", 20 + seed, **other)
+    a = made("a", 30)
+    b = made("b", 31, command=["train.py", "--lr", "3"])
+    assert "as 4 earlier runs did too" in run(a, b).output
+    assert "as 2 earlier runs did too" in run(folder / "before0", a, folder / "before1", "--", b).output
+    unknown = [made(f"unknown{seed}", 40 + seed, revision="") for seed in range(3)]
+    assert "earlier" not in run(*unknown[:2]).output, "nobody knows which program it was"
+    (folder / "before0" / "run.json").write_bytes(b"{")
+    assert "as 3 earlier runs did too" in run(a, b).output
+
+
 def test_one_run_a_side_is_said_to_be_one_run_a_side(base):
     assert "one run a side" in run(base, base).output
 

@@ -1,6 +1,7 @@
 """The verdict: equal trainings are not told apart, different ones are, and both sides are treated alike."""
 
 import math
+from dataclasses import replace
 from functools import cache
 from itertools import accumulate
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from perfhooks import statistics
 from perfhooks.comparing import sentences
+from perfhooks.comparing.sentences import certainty
 from perfhooks.comparing.verdict import PROCESS_SD, StepPair, of_pairs, verdict
 from perfhooks.errors import OptionError
 from perfhooks.statistics import Estimate, Level, level
@@ -362,3 +364,47 @@ def test_a_long_run_takes_a_moment():
     began = time.process_time()
     level(np.exp(random.normal(0, 0.05, 1 << 16)))
     assert time.process_time() - began < 2
+
+
+def known_by(earlier, runs=1, spread=0.003, factor=1.08):
+    random = np.random.default_rng(13)
+    made = independent_of_processes(random, 2 * runs + len(earlier) * 8, spread)
+    others = [made[2 * runs + 8 * place :][:count] for place, count in enumerate(earlier)]
+    return verdict(made[:runs], [slower(run, factor) for run in made[runs : 2 * runs]], earlier=others)
+
+
+def independent_of_processes(random, runs, spread):
+    return [level(100 * np.exp(random.normal(0, spread) + random.normal(0, 0.02, 500))) for _ in range(runs)]
+
+
+def test_earlier_runs_say_that_processes_differ_by_less_than_is_assumed():
+    alone, one, several, two_programs = (known_by(earlier) for earlier in ([], [1], [6], [4, 4]))
+    assert [each.runs_earlier for each in (alone, one, several, two_programs)] == [0, 0, 6, 8]
+    assert [each.process_freedom for each in (alone, one, several, two_programs)] == [0, 0, 5, 6]
+    assert alone.outcome == one.outcome == "undecided"
+    assert several.outcome == two_programs.outcome == "slower"
+    assert several.process_sd < alone.process_sd == one.process_sd == PROCESS_SD
+    (told,) = certainty(several)
+    assert told.endswith("(one run a side; processes are taken to differ by 0.68%, as 6 earlier runs did too)")
+
+
+def test_earlier_runs_that_differ_by_more_say_nothing_as_their_program_may_have_changed():
+    assert known_by([6], spread=0.03) == known_by([], spread=0.03)
+
+
+def test_earlier_runs_do_not_outweigh_those_compared_nor_speak_for_a_busy_machine():
+    random = np.random.default_rng(14)
+    even = independent_of_processes(random, 8, 0.001)
+    apart = [slower(run, factor) for run, factor in zip(even, (1, 1.05, 1, 1.05), strict=False)]
+    assert verdict(apart[:2], apart[2:], earlier=[even]) == verdict(apart[:2], apart[2:])
+    busy = [replace(run, waited=0.3, own=run.mean) for run in even]
+    assert verdict(busy[:1], busy[1:2], earlier=[even]) == verdict(busy[:1], busy[1:2])
+    assert verdict(even[:1], even[1:2], earlier=[busy]) == verdict(even[:1], even[1:2])
+
+
+def test_earlier_runs_whose_steps_are_uneven_are_none_that_agree():
+    """Their levels differ by what their steps leave open; whether processes differ besides, they cannot say."""
+    random = np.random.default_rng(15)
+    uneven = [level(100 * np.exp(random.normal(0, 0.4, 40))) for _ in range(8)]
+    even = independent_of_processes(random, 2, 0.001)
+    assert verdict(even[:1], even[1:], earlier=[uneven]).runs_earlier == 0

@@ -128,12 +128,13 @@ def _samples(a: Side, b: Side) -> tuple[int, int] | None:
 
 def _judged(a: Side, b: Side, samples: tuple[int, int] | None, tolerance: float) -> Verdict:
     sides = (a, b)
+    earlier = [*a.earlier, *b.earlier]
     if samples:
         levels = [[run.divided(count) for run in side.levels] for side, count in zip(sides, samples, strict=True)]
-        return verdict(*levels, tolerance=tolerance)
+        return verdict(*levels, earlier=earlier, tolerance=tolerance)
     is_whole = all(len(side.runs) == len(side.levels) for side in sides)
     same_data = paired(a.runs, b.runs) if is_whole else None
-    found = verdict(*(same_data or (a.levels, b.levels)), tolerance=tolerance)
+    found = verdict(*(same_data or (a.levels, b.levels)), earlier=earlier, tolerance=tolerance)
     return replace(found, is_paired=same_data is not None)
 
 

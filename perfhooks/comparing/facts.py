@@ -21,6 +21,7 @@ RECORDED: Final = ("record_shapes", "with_stack", "profile_memory", "with_module
 """Options that make recorded steps slower."""
 COMMAND: Final = "command"
 REVISION: Final = "revision"
+HOST: Final = "host"
 SAMPLES: Final = "samples a step"
 """Of all ranks together."""
 GIVEN: Final = "given"
@@ -38,7 +39,7 @@ _RESULT: Final = re.compile(
 _SECRET: Final = re.compile(r"key|token|secret|passw|credential", re.IGNORECASE)
 _NEARLY: Final = 0.02
 """Of a whole number of batches: a step that a window cut off has one less."""
-_LATE: Final = ("host", "schedule", "option ", "version of perfhooks")
+_LATE: Final = (HOST, "schedule", "option ", "version of perfhooks")
 """Facts that come last: what was recorded touches no step that nobody recorded."""
 _ORDER: Final = (
     COMMAND,
@@ -82,7 +83,7 @@ def facts(manifest: Manifest, capture: Capture, costs: Costs) -> dict[str, str]:
         **{f"version of {name}": text for name, text in (manifest.versions | capture.versions).items()},
         "machine": manifest.machine,
         "device": costs.device_name,
-        "host": manifest.host,
+        HOST: manifest.host,
         REVISION: manifest.revision,
         "schedule": manifest.schedule,
         **{f"option {name}": value for name, value in (manifest.options | capture.options).items()},
@@ -224,4 +225,4 @@ def _is_number(word: str) -> bool:
 def is_elsewhere(found: list[Difference], known: Mapping[str, str]) -> bool:
     """Whether the two ran on different hardware; where that is not known, hosts of two names count as such."""
     named = {each.name for each in found}
-    return bool(named & {"machine", "device"}) or ("host" in named and "machine" not in known)
+    return bool(named & {"machine", "device"}) or (HOST in named and "machine" not in known)

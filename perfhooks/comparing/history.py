@@ -88,10 +88,9 @@ def read(folder: Path) -> tuple[list[Series], list[str]]:
     """
     if not folder.is_dir():
         raise PerfhooksError(f"{folder} is no folder of runs")
-    runs = [each for each in sorted(folder.iterdir()) if (each / MANIFEST).exists() and not each.is_symlink()]
     histories: dict[tuple[str, str, str], list[tuple[float, Point]]] = {}
     left: list[str] = []
-    for path in runs:
+    for path in runs_in(folder):
         try:
             for key, when, point in _points(path, left):
                 histories.setdefault(key, []).append((when, point))
@@ -101,6 +100,11 @@ def read(folder: Path) -> tuple[list[Series], list[str]]:
         raise PerfhooksError(f"{folder} has no run with {LEAST_STEPS} steps that nobody recorded")
     told = [Series(*key, [point for _, point in sorted(found, key=_order)]) for key, found in histories.items()]
     return sorted(told, key=lambda series: -len(series.points)), left
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """The runs that a folder holds."""
+    return [each for each in sorted(folder.iterdir()) if (each / MANIFEST).exists() and not each.is_symlink()]
 
 
 def _order(found: tuple[float, Point]) -> tuple[float, str]:
@@ -124,10 +128,10 @@ def _points(path: Path, left: list[str]) -> Iterable[tuple[tuple[str, str, str],
             steps=len(wall),
             waited=None if status is None else status.waited,
         )
-        yield (command, manifest.machine, stage), _time(manifest, path), point
+        yield (command, manifest.machine, stage), began(manifest, path), point
 
 
-def _time(manifest: Manifest, path: Path) -> float:
+def began(manifest: Manifest, path: Path) -> float:
     """When a run began, in seconds; where it does not say, when its folder was last changed."""
     with contextlib.suppress(ValueError):
         return datetime.strptime(manifest.started, "%Y-%m-%dT%H:%M:%S%z").timestamp()

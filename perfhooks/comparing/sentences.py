@@ -173,7 +173,8 @@ def windows_alone(a: Side, b: Side) -> str:
 
 
 def _of(found: Verdict) -> str:
-    return f"{_runs(found)}; processes are taken to differ by {100 * found.process_sd:.2g}%"
+    shown = f", as {found.runs_earlier} earlier runs did too" if found.runs_earlier else ""
+    return f"{_runs(found)}; processes are taken to differ by {100 * found.process_sd:.2g}%{shown}"
 
 
 def _runs(found: Verdict) -> str:

@@ -63,6 +63,8 @@ class Side(Kept, kw_only=True):
     """The steps themselves, of those that are no baselines."""
     flame_steps: int = 1
     """How many steps that has."""
+    earlier: list[list[Level]] = msgspec.field(default_factory=list)
+    """What steps take in other runs of the same program that lie beside those compared; a list for each program."""
     notes: list[str] = msgspec.field(default_factory=list)
 
     @property
@@ -83,14 +85,15 @@ class RunOrTrace:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._run = None if path.is_file() else FinishedRun(path)
-        if self._run is not None and not self._run.stages:
+        self.run = None if path.is_file() else FinishedRun(path)
+        """None for a trace."""
+        if self.run is not None and not self.run.stages:
             raise PerfhooksError(f"{path} has nothing to compare: no step was timed and no window finished")
 
     @property
     def stages(self) -> list[str] | None:
         """The loops that it knows of; None for a trace, which does not tell."""
-        return None if self._run is None else self._run.stages
+        return None if self.run is None else self.run.stages
 
     def side(self, stage: str) -> Side:
         """What it says of a stage.
@@ -98,7 +101,7 @@ class RunOrTrace:
         Raises:
             TraceError: A trace that is needed cannot be read.
         """
-        return self._of_trace(stage) if self._run is None else self._of_run(self._run, stage)
+        return self._of_trace(stage) if self.run is None else self._of_run(self.run, stage)
 
     def _of_trace(self, stage: str) -> Side:
         trace = perfhooks.trace.read(self.path)
@@ -135,15 +138,18 @@ class RunOrTrace:
 
 
 def _add_steps(made: Side, run: FinishedRun, stage: str) -> None:
-    counted = run.steps_of(stage).unrecorded()
-    if len(counted.wall_ms) < LEAST_STEPS:
-        made.notes.append(
-            f"{made.label} has {len(counted.wall_ms)} steps of {stage} that nobody recorded; {LEAST_STEPS} are needed"
-        )
+    timed = timed_run(run, stage)
+    if timed.is_enough:
+        made.runs.append(timed)
+        made.levels.append(timed.level())
         return
-    timed = TimedRun(counted, _waits(run, stage))
-    made.runs.append(timed)
-    made.levels.append(timed.level())
+    steps = len(timed.steps.wall_ms)
+    made.notes.append(f"{made.label} has {steps} steps of {stage} that nobody recorded; {LEAST_STEPS} are needed")
+
+
+def timed_run(run: FinishedRun, stage: str) -> TimedRun:
+    """The steps of a stage of a run that nobody recorded, and what they waited for processors."""
+    return TimedRun(run.steps_of(stage).unrecorded(), _waits(run, stage))
 
 
 def _waits(run: FinishedRun, stage: str) -> steps.Waits | None:
@@ -264,6 +270,7 @@ def joined(sides: Sequence[Side]) -> Side:
         facts={name: " / ".join(dict.fromkeys(each.facts.get(name, "") for each in sides)) for name in _names(sides)},
         levels=[level for each in sides for level in each.levels],
         runs=[run for each in sides for run in each.runs],
+        earlier=[each for side in sides for each in side.earlier],
         costs=added([each.costs for each in sides]),
         windows=sum(each.windows for each in sides),
         findings={rule: title for each in sides for rule, title in each.findings.items()},

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from perfhooks.statistics import level
+from perfhooks.statistics import LEAST_STEPS, level
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +27,11 @@ class TimedRun(NamedTuple):
     steps: Counted
     waits: Waits | None
     """What its steps waited for processors; None where nobody measured it."""
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether those tell anything."""
+        return len(self.steps.wall_ms) >= LEAST_STEPS
 
     def level(self, chosen: Ints | None = None, usual: Values | None = None) -> Level:
         """What its steps take.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
-    from perfhooks.statistics import Level
+    from perfhooks.statistics import Level, Values
 
 TOLERANCE: Final = 0.02
 """A ratio that is this close to 1 is no difference, unless said otherwise: unchanged code moves by as much."""
@@ -95,6 +95,8 @@ class Verdict:
     """How many degrees of freedom the runs have to show it; 0 where all of it is assumed."""
     runs_a: int
     runs_b: int
+    runs_earlier: int = 0
+    """Of the same programs, that say how much processes differ too."""
     steps_a: int = 0
     steps_b: int = 0
     """Without those that had something else in them; 0 of pairs of processes."""
@@ -148,16 +150,22 @@ class Verdict:
         return self.decisive.high
 
 
-def verdict(a: Sequence[Level], b: Sequence[Level], *, tolerance: float = TOLERANCE) -> Verdict:
+def verdict(
+    a: Sequence[Level], b: Sequence[Level], *, earlier: Sequence[Sequence[Level]] = (), tolerance: float = TOLERANCE
+) -> Verdict:
     """Compare the step times of two trainings.
 
     The ratio is that of the runs' geometric means. Its error has two parts: how well the steps of each run tell its
     level (see `perfhooks.statistics.level`), and how much processes differ: `PROCESS_SD`, joined with what runs of one
     side show beyond what their steps tell. Student's distribution, as both are estimates.
 
+    Earlier runs can say that processes differ by less than is assumed, and not that they do by more: somebody may have
+    changed the program between two of them.
+
     Args:
         a: The level of each run of one side, at least one.
         b: And of the other.
+        earlier: Those of other runs of a program, for each program that has any; only how these differ counts.
         tolerance: What share of difference is none.
 
     Returns:
@@ -169,10 +177,19 @@ def verdict(a: Sequence[Level], b: Sequence[Level], *, tolerance: float = TOLERA
     runs = [*a, *b]
     is_far_counted = max(_far(a), _far(b)) >= OFTEN
     clock = _clock(runs)
-    sides = [[_asked(run, clock, is_far_counted=is_far_counted) for run in side] for side in (a, b)]
-    assumed = _assumed(runs)
+    # how processes differ on a quiet machine says nothing of a busy one
+    quiet = [] if _is_busy(runs) else [[run for run in side if not _is_busy([run])] for side in earlier]
+    sides, others = (
+        [[_asked(run, clock, is_far_counted=is_far_counted) for run in side] for side in group]
+        for group in ((a, b), quiet)
+    )
     typical, mean = (
-        _Difference.of([run[place] for run in sides[0]], [run[place] for run in sides[1]], assumed)
+        _Difference.of(
+            [run[place] for run in sides[0]],
+            [run[place] for run in sides[1]],
+            _assumed(runs),
+            [[run[place] for run in side] for side in others],
+        )
         for place in range(2)
     )
     found = _verdict(
@@ -184,6 +201,7 @@ def verdict(a: Sequence[Level], b: Sequence[Level], *, tolerance: float = TOLERA
         waited_b=_waited(b),
         runs_a=len(a),
         runs_b=len(b),
+        runs_earlier=mean.earlier,
         steps_a=sum(run.steps for run in a),
         steps_b=sum(run.steps for run in b),
         far_a=_far(a),
@@ -338,20 +356,32 @@ class _Difference:
     above: tuple[Variance, ...] = ()
     assumed: float = PROCESS_SD
     """What one process is taken to differ by, as a standard deviation, before the runs are looked at."""
+    earlier: int = 0
+    """Earlier runs of which the same is known."""
     more_freedom: int = 2
     """What one more run a side adds to ``measured``."""
 
     @classmethod
-    def of(cls, a: Sequence[Estimate], b: Sequence[Estimate], assumed: float) -> _Difference:
+    def of(
+        cls,
+        a: Sequence[Estimate],
+        b: Sequence[Estimate],
+        assumed: float,
+        earlier: Sequence[Sequence[Estimate]] = (),
+    ) -> _Difference:
         sides = (a, b)
-        logs = [np.array([run.log for run in side]) for side in sides]
-        freedom = len(a) + len(b) - 2
+        logs, others = ([np.array([run.log for run in side]) for side in group if side] for group in (sides, earlier))
+        freedom, more = (sum(len(each) - 1 for each in group) for group in (logs, others))
         by_steps = sum(float(np.mean([(run.below**2 + run.above**2) / 2 for run in side])) for side in sides) / 2
-        squares = sum(float(((each - each.mean()) ** 2).sum()) for each in logs)
+        squares = max(_squares(logs) - freedom * by_steps, 0.0)
+        # what their steps left open is not taken off those of earlier runs: many uneven ones would count as equal ones
+        of_others = _squares(others)
+        are_alike = squares <= freedom * assumed**2 and of_others <= more * assumed**2
         return cls(
             logs=(float(logs[0].mean()), float(logs[1].mean())),
-            squares=max(squares - freedom * by_steps, 0.0),
-            measured=freedom,
+            squares=squares + are_alike * of_others,
+            measured=freedom + are_alike * more,
+            earlier=sum(len(each) for each in others if len(each) > 1) if are_alike else 0,
             assumed=assumed,
             counts=(len(a), len(b)),
             below=(*_parts(b, "below"), *_parts(a, "above")),
@@ -452,6 +482,11 @@ class _Difference:
         """What to expect of runs that are so many times as long."""
         shares = [1 / times] * len(self.below)
         return replace(self, below=_shared(self.below, shares), above=_shared(self.above, shares))
+
+
+def _squares(sides: Sequence[Values]) -> float:
+    """Of what runs differ by from the others of their side, summed."""
+    return sum(float(((each - each.mean()) ** 2).sum()) for each in sides)
 
 
 def _half(tail: float, parts: Sequence[Variance], beyond: float) -> float:
