@@ -272,9 +272,11 @@ def short(monkeypatch):
 
 @pytest.mark.parametrize("what", ENDLESS)
 def test_an_endless_event_costs_few_others(tmp_path, short, monkeypatch, what):
-    kept = []
+    kept, held = [], []
     spy = spied(reader._Reader._is_past_endless, lambda _, text: kept.append(len(text)))
     monkeypatch.setattr(reader._Reader, "_is_past_endless", spy)
+    look = spied(reader._Reader._last_boundary, lambda _, text, searched: held.append(len(text)))
+    monkeypatch.setattr(reader._Reader, "_last_boundary", look)
     text = ",".join([*[GOOD] * 20, ENDLESS[what], *[GOOD] * 20])
     (tmp_path / "t.json").write_text('{"traceEvents":[' + text + '],"distributedInfo":{"rank":3}}')
     trace = read(tmp_path / "t.json")
@@ -282,6 +284,7 @@ def test_an_endless_event_costs_few_others(tmp_path, short, monkeypatch, what):
     assert trace.rank == 3
     assert (doubts(trace) == ["dropped-events"]) == (len(trace) < 41)
     assert max(kept[1:], default=0) < 1000, "what is passed over is not kept"
+    assert max(held) < 4500
 
 
 @pytest.mark.parametrize("text", ["x" * 20_000, "[" * 20_000], ids=["string", "brackets"])

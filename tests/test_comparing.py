@@ -514,6 +514,17 @@ def test_other_runs_of_the_same_program_beside_those_compared_say_how_much_proce
     assert "as 3 earlier runs did too" in run(a, b).output
 
 
+@pytest.mark.parametrize("words", [["-o", "page.html"], ["--open"], ["-o", "page.html", "--open"]])
+def test_a_page_is_opened_where_that_is_asked_for(base, slower, tmp_path, monkeypatch, words):
+    opened = []
+    monkeypatch.setattr("typer.launch", opened.append)
+    monkeypatch.chdir(tmp_path)
+    assert run(base, slower, *words).exit_code == 0
+    name = "page.html" if "-o" in words else "comparison.html"
+    assert (tmp_path / name).stat().st_size
+    assert opened == ([(tmp_path / name).as_uri()] if "--open" in words else [])
+
+
 def test_one_run_a_side_is_said_to_be_one_run_a_side(base):
     assert "one run a side" in run(base, base).output
 

@@ -142,6 +142,7 @@ def test_what_came_before_the_first_step_is_told(launched):
     assert phases[:2] == ["python", "before torch"]
     imports = {row["what"]: float(row["seconds"]) for row in table if row["phase"] == "imports"}
     assert max(imports, key=imports.get) == "torch"
+    assert 0 < sum(float(row["seconds"]) for row in table) < 120
 
 
 def test_steps_and_operators_are_those_of_a_loop_that_was_changed_by_hand(channel, launch, tmp_path):

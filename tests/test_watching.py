@@ -828,6 +828,8 @@ def test_what_a_training_waits_for_a_processor_is_in_its_folder(tmp_path, run_sc
     assert [row.first for row in waits.stretches[1:]] == [row.last for row in waits.stretches[:-1]]
     assert waits.stretches[-1].last == steps.numbers[-1] + 1
     total = sum(row.wall_ms for row in waits.stretches)
+    inside = (steps.numbers >= waits.stretches[0].first) & (steps.numbers < waits.stretches[-1].last)
+    assert 0.5 * steps.wall_ms[inside].sum() < total < 2 * steps.wall_ms[inside].sum()
     waited, computed, by_all = (
         sum(getattr(row, name) for row in waits.stretches) for name in ("waited_ms", "thread_ms", "process_ms")
     )
