@@ -1007,3 +1007,14 @@ def test_no_gain_is_more_than_the_time_it_is_taken_from(tmp_path):
 def test_other_threads_and_devices_of_odd_names_are_no_failure(tmp_path):
     odd = slice_event("privateuse1_runtime", "aclrtSynchronizeStream", 0, 5 * MS, pid="NPU", tid="x")
     assert found_in(tmp_path, [*steps(), odd, op("Scatter", 0, MS, tid=PID + 1)]) == []
+
+
+def test_a_call_waits_for_the_device_that_works_all_the_while(tmp_path):
+    """One that the device works half through is itself what takes the time."""
+    made = Training()
+    made.events.append(step_mark(0, 0, STEP))
+    made.work(10 * US, 100 * US, 4 * MS)
+    made.call("cudaMalloc", MS, 2 * MS)
+    made.call("cudaMalloc", 3500 * US, 4500 * US)
+    seen = Evidence(Capture(first=0, last=0, reached=1), read(testing.write_trace(tmp_path / "t.json", made.events)))
+    assert seen.device_limit_ms == pytest.approx(1.0)

@@ -246,6 +246,16 @@ def test_workers_that_die_now_and_then_are_replaced_for_as_long_as_the_training_
     tasks.leave(TIMEOUT)
 
 
+def test_a_worker_that_is_moved_ends_and_another_takes_its_place(tmp_path):
+    tasks = Tasks(print, "raise")
+    tasks.open(tmp_path / "worker.log")
+    first = tasks.worker.pid
+    tasks.move(tmp_path / "elsewhere.log")
+    assert tasks.worker.pid != first
+    assert os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT).si_status == 0
+    tasks.leave(TIMEOUT)
+
+
 def test_a_worker_sees_no_device_and_gets_nothing_that_was_put_into_the_training(tmp_path, monkeypatch):
     devices = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
     tools = ("LD_PRELOAD", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "KINETO_USE_DAEMON", "PERFHOOKS_RUN")
