@@ -1,29 +1,38 @@
-"""What a comparison finds in real trainings: nothing where nothing changed, and first what was planted.
+"""What a comparison finds in real trainings: nothing where nothing changed, and what was planted, and where.
 
-``python benchmarks/compare.py`` runs 30 pairs of equal trainings and, for each planted change, five trainings with it
-and five without, in turns, each in a process of its own, and says how long comparing takes. It takes some minutes, and
-a machine that nobody else uses: trainings of which one was disturbed are not equal. ``--together`` runs both of a pair
-at the same time, so that what others do on the machine disturbs both.
+``python benchmarks/compare.py`` runs 30 pairs of equal trainings one after the other; and for each planted change the
+training with it and without it, in turns, until it is decided which is slower (``perfhooks compare --run``), and once
+recorded each, for the reason. That takes half an hour, and beside a machine's other users longer.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import json
+import shlex
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from comparison import Comparison, say, seconds
 
+from perfhooks.comparing.comparison import compare
+from perfhooks.comparing.sources import read
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 PAIRS = 30
-RUNS = 5
-"""A side, where something is planted."""
 STEPS = 400
+"""That are recorded; those that take turns are ended."""
+PROGRAM_S = 4
+"""How long a program that takes turns steps."""
 WAIT_S = 0.003
 """How much slower the planted loader is."""
 ITEMS = 500
@@ -42,15 +51,9 @@ SLOWED = {"five": 0.05, "twelve": 0.12}
 """By what share of itself a step is made longer."""
 
 
-def train(kind: str, out: str, name: str) -> None:
-    """Train a small network with something planted in it."""
+def network(kind: str) -> Any:
     import torch
     from torch import nn
-
-    import perfhooks
-
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
 
     class Net(nn.Module):
         def __init__(self) -> None:
@@ -65,6 +68,19 @@ def train(kind: str, out: str, name: str) -> None:
                 x = torch.relu(layer(x))
             return self.head(x + torch.cat(list(self.many)).sum() if len(self.many) else x)
 
+    return Net()
+
+
+def train(kind: str, out: str, name: str) -> None:
+    """Train a small network with something planted in it; nobody records a training without a name."""
+    import torch
+    from torch import nn
+
+    import perfhooks
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+
     class Slow(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         def __iter__(self) -> Any:
             for batch in super().__iter__():
@@ -75,18 +91,23 @@ def train(kind: str, out: str, name: str) -> None:
                 yield batch
 
     dtype = torch.float64 if kind == "float64" else torch.float32
-    data = torch.utils.data.TensorDataset(torch.randn(64 * STEPS, 64, dtype=dtype), torch.randint(10, (64 * STEPS,)))
+    samples = 64 * STEPS
+    data = torch.utils.data.TensorDataset(torch.randn(samples, 64, dtype=dtype), torch.randint(10, (samples,)))
     loader = (Slow if kind == "loader" else torch.utils.data.DataLoader)(data, batch_size=64)
-    model = Net().to(dtype)
+    model = network(kind).to(dtype)
     optimizer = torch.optim.Adam(model.parameters(), foreach=kind != "foreach")
     value = torch.ones(())
     clocks: dict[str, list[float]] = {"loader": [], "item": [], "foreach": []}
     schedule = "skip_first=60 wait=0 warmup=2 active=10 repeat=1"
-    with perfhooks.Profiler(
-        schedule=schedule, with_stack=True, record_shapes=True, out=out, run=name, background=False
-    ) as prof:
+    with contextlib.ExitStack() as stack:
+        batches: Iterable[Any] = itertools.chain.from_iterable(itertools.repeat(loader))
+        if name:
+            prof = perfhooks.Profiler(
+                schedule=schedule, with_stack=True, record_shapes=True, out=out, run=name, background=False
+            )
+            batches = stack.enter_context(prof).steps(loader)
         start = time.perf_counter()
-        for x, y in prof.steps(loader):
+        for x, y in batches:
             loss = nn.functional.cross_entropy(model(x), y)
             loss.backward()
             began = time.perf_counter()
@@ -111,92 +132,72 @@ def usual(times: list[float]) -> float:
     return statistics.mean([each for each in times if each <= 3 * middle] or [0.0])
 
 
-def begun(kind: str, out: Path, name: str) -> subprocess.Popen[bytes]:
-    words = [sys.executable, __file__, "--train", kind, str(out), name]
-    return subprocess.Popen(words, stderr=subprocess.DEVNULL)
+def words(kind: str, out: Path, name: str = "") -> list[str]:
+    return [sys.executable, __file__, "--train", kind, str(out), name]
 
 
 def trained(kind: str, out: Path, name: str) -> Path:
-    ended(begun(kind, out, name))
+    subprocess.run(words(kind, out, name), stderr=subprocess.DEVNULL, check=True)
     return out / name
 
 
-def ended(process: subprocess.Popen[bytes]) -> None:
-    if process.wait():
-        raise RuntimeError(f"a training ended with exit code {process.returncode}")
-
-
-def pair_of(out: Path, pair: int, *, together: bool) -> list[list[Path]]:
-    """Two equal trainings, one after the other or at the same time."""
-    names = [f"{pair}{side}" for side in "ab"]
-    if not together:
-        return [[trained("base", out, name)] for name in names]
-    for process in [begun("base", out, name) for name in names]:
-        ended(process)
-    return [[out / name] for name in names]
-
-
-def alarms(out: Path, pairs: int, *, together: bool = False) -> tuple[int, list[str]]:
+def alarms(out: Path, pairs: int) -> tuple[int, list[str]]:
     """How many pairs of equal trainings are told apart, and what is said of each."""
-    from perfhooks.comparing.comparison import compare
-    from perfhooks.comparing.sources import read
-
     told = []
     for pair in range(pairs):
         say(f"equal trainings, pair {pair + 1} of {pairs}")
-        made = compare(*read(pair_of(out, pair, together=together)))
+        made = compare(*read([[trained("base", out / f"{pair}{side}", "run")] for side in "ab"]))
         told.append("nothing" if made.verdict is None else f"{made.verdict.outcome} {made.verdict.ratio:.3f}")
     return sum(each.startswith(("slower", "faster")) for each in told), told
 
 
+def decided(base: str, kind: str, out: Path) -> str:
+    """What is said of two trainings that take turns."""
+    a, b = (shlex.join(words(each, out)[1:]) for each in (base, kind))
+    given = ["--run", a, "--", b, "--seconds", str(PROGRAM_S), "--format", "json"]
+    told = json.loads(subprocess.check_output([sys.executable, "-m", "perfhooks", "compare", *given]))
+    return f"{told['verdict']['sentence']} ({len(told['programs'])} programs)"
+
+
 def planted(out: Path) -> None:
     """Print, for each planted change, the verdict, the first row, and the row that should be first."""
-    from perfhooks.comparing.comparison import compare
-    from perfhooks.comparing.sources import read
-
-    runs: dict[str, list[Path]] = {}
-    for turn in range(RUNS):
-        for kind in ("base", "many", *PLANTED, *SLOWED):
-            say(f"planted: {kind}, run {turn + 1} of {RUNS}")
-            runs.setdefault(kind, []).append(trained(kind, out, f"{kind}{turn}"))
-    for kind in SLOWED:
-        made = compare(*read([runs["base"], runs[kind]]))
-        print(f"  {kind:8}  {made.sentence}")
-    for kind, (base, *row) in PLANTED.items():
-        made = compare(*read([runs[base], runs[kind]]))
-        found = next((place for place, each in enumerate(made.reasons) if _is(each, row)), None)
-        wanted = made.reasons[found] if found is not None else None
-        truth = _truth(runs, base, kind)
-        share = "" if truth is None or wanted is None else f", {wanted.difference / truth:.2f} of the truth"
-        outcome = made.verdict.outcome if made.verdict else "no verdict"
-        place = "missing" if found is None else f"row {found + 1}{share}"
-        print(f"  {kind:8}  {outcome:9}  {place}: {made.told[0] if made.told else ''}")
+    for kind in (*SLOWED, *PLANTED):
+        base, *row = PLANTED.get(kind, ("base",))
+        say(f"planted: {kind}")
+        print(f"  {kind:8}  {decided(base, kind, out)}", flush=True)
+        if row:
+            print(f"  {'':8}  {_reason(out, base, kind, row)}", flush=True)
 
 
-def _truth(runs: dict[str, list[Path]], base: str, kind: str) -> float | None:
+def _reason(out: Path, base: str, kind: str, row: list[str]) -> str:
+    runs = [trained(each, out, f"{kind}-{each}") for each in (base, kind)]
+    made = compare(*read([[run] for run in runs]))
+    found = next((place for place, each in enumerate(made.reasons) if _is(each, row)), None)
+    if found is None:
+        return "missing"
+    truth = _truth(runs, kind)
+    share = "" if truth is None else f", {made.reasons[found].difference / truth:.2f} of the truth"
+    return f"row {found + 1}{share}: {made.told[0]}"
+
+
+def _truth(runs: list[Path], kind: str) -> float | None:
     """What is planted costs a recorded step by the training's own clock, in nanoseconds."""
-    told = [[json.loads(run.with_suffix(".json").read_text()).get(kind) for run in runs[name]] for name in (base, kind)]
-    if None in told[0]:
-        return None
-    a, b = (statistics.mean(each) for each in told)
-    return (b - a) * 1e9
+    a, b = (json.loads(run.with_suffix(".json").read_text()).get(kind) for run in runs)
+    return None if a is None else (b - a) * 1e9
 
 
 def _is(each: Any, row: list[str]) -> bool:
     return each.kind == row[0] and each.name.partition(" ")[0] == row[1].partition(" ")[0]
 
 
-def measure(pairs: int = PAIRS, *, together: bool = False) -> list[Comparison]:
+def measure(pairs: int = PAIRS) -> list[Comparison]:
     """Equal and planted trainings, printed; and how long a comparison takes."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
-        count, told = alarms(out, pairs, together=together)
+        count, told = alarms(out, pairs)
         print(f"\nequal trainings told apart: {count} of {pairs} ({', '.join(told)})\n\nplanted changes:")
         planted(out)
-        from perfhooks.comparing.comparison import compare
-        from perfhooks.comparing.sources import read
-
-        runs = [[out / "base0"], [out / "loader0"]]
+        runs = [[out / "loader-base"], [out / "loader-loader"]]
         whole = seconds(lambda: compare(*read(runs)))
         for path in out.glob("*/train-*/rank0.costs.json"):
             path.unlink()
@@ -210,12 +211,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--train", nargs=3, metavar=("KIND", "OUT", "NAME"))
     parser.add_argument("--pairs", type=int, default=PAIRS)
-    parser.add_argument("--together", action="store_true", help="both of a pair at the same time")
     given = parser.parse_args()
     if given.train:
         train(*given.train)
         return
-    for comparison in measure(given.pairs, together=given.together):
+    for comparison in measure(given.pairs):
         print(f"\n{comparison}")
 
 
