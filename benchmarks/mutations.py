@@ -145,11 +145,16 @@ def mutants_of(file: str, source: str) -> list[Mutant]:
 
 
 def _barred(tree: ast.Module) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """From where to where nothing is changed: what a type checker reads, how data is kept, and the public names."""
+    """From where to where nothing is changed: what a type checker reads, how data is kept, and the public names.
+
+    Nor whether ``zip`` checks that it is given as many of each: no test can give what never comes.
+    """
     for node in ast.walk(tree):
         barred = [getattr(node, "annotation", None), getattr(node, "returns", None)]
         barred += [name for name in getattr(node, "decorator_list", ()) if "dataclass" in ast.unparse(name)]
         if isinstance(node, ast.ClassDef):
+            barred += [keyword.value for keyword in node.keywords]
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "zip":
             barred += [keyword.value for keyword in node.keywords]
         if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
             barred.append(node)

@@ -63,11 +63,9 @@ def firsts(numbers: Ints, seams: Flags) -> Flags:
     """Which steps are the first ones of a stretch.
 
     Args:
-        numbers: The steps of one loop, in the order in which they ran.
+        numbers: The steps of one loop, in the order in which they ran; at least one.
         seams: Where steps before one may not have been read: there a jump begins no stretch, nor does the beginning.
     """
-    if not len(numbers):
-        return np.zeros(0, np.bool_)
     ahead = np.diff(numbers, prepend=numbers[0])
     begins = (ahead != 1) & ~(seams & (ahead > 1))
     begins[0] = not seams[0]

@@ -120,7 +120,7 @@ def number_launches(columns: Mapping[str, Column], given: dict[str, tuple[Ints, 
     rows, numbers = given.get("external", _NONE)
     calls, operators = np.flatnonzero(kind == Kind.RUNTIME), np.flatnonzero(kind == Kind.OP)
     is_numbered = np.isin(kind[rows], (Kind.RUNTIME, *DEVICE_WORK)).any()
-    if is_numbered or not len(calls) or not len(operators) or not (kind[rows] == Kind.OP).any():
+    if is_numbered or not (kind[rows] == Kind.OP).any():
         return
     number = np.full(len(kind), -1, np.int64)
     number[rows] = numbers

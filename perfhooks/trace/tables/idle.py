@@ -115,8 +115,6 @@ def of_steps(trace: Trace, chosen: Flags, number: int = device_time.ALL) -> devi
 
 def _of_device(trace: Trace, number: int, chosen: Flags, by_step: bool, owners: Owners) -> pl.DataFrame:
     found = of_steps(trace, chosen, number)
-    if not len(found.start):
-        return pl.DataFrame(schema=_SCHEMA)
     known, marks = told(trace, found, owners), step_marks.find(trace)
     step = found.step if by_step else np.zeros(len(found.start), np.int64)
     each = groups(step, found.cause, found.place + 1, known.name + 1, known.line + 1)
