@@ -505,6 +505,15 @@ def test_a_rule_speaks_from_its_threshold_on(rule, below, above, tmp_path):
     assert spoken == [False, True]
 
 
+@pytest.mark.parametrize(
+    ("place", "each"), [(reducing(1024), "1024 B each on average"), ({"stream": 20}, "50 us each on average")]
+)
+def test_small_collectives_are_told_by_their_bytes_and_where_these_are_unknown_by_their_time(place, each, tmp_path):
+    found = found_in(tmp_path, taking(NCCL, 1000, pieces=20, **place))
+    (finding,) = [one for one in found if one.rule == "small-collectives"]
+    assert finding.evidence[0] == each
+
+
 def test_a_window_that_recorded_a_start_is_told_to_begin_behind_it(tmp_path):
     """At step 10 or later, and after the last step in which the start was seen."""
     for number, wait in ((0, 10), (30, 31)):

@@ -324,6 +324,17 @@ def test_only_the_last_windows_of_this_run_are_kept():
     assert [path.name for path in theirs.parent.iterdir()] == ["notes.txt"]
 
 
+def test_where_results_are_copied_to_only_the_last_windows_are_kept_too(tmp_path):
+    there = tmp_path / "there" / "r"
+    given = {"schedule": "wait=1 warmup=0 active=1", "background": False, "keep_windows": 1}
+    with Profiler(out=f"file://{there.parent}", run="r", **given) as prof:
+        loop(prof, 3)
+        (other := there / "train-000001-000001" / "notes.txt").write_text("not ours")
+        loop(prof, 3)
+    assert [path.parent.name for path in there.glob("train-*/rank0.steps.csv")] == ["train-000005-000005"]
+    assert list(other.parent.iterdir()) == [other]
+
+
 def test_a_full_queue_skips_a_window_and_says_so(caplog, monkeypatch):
     monkeypatch.setattr("perfhooks.recording.handover.QUEUE", 0)
     with Profiler(schedule="wait=1 warmup=0 active=1 repeat=1", out="runs", run="r") as prof:

@@ -17,6 +17,7 @@ from pathlib import Path
 import held_training
 import psutil
 import pytest
+import torch
 import warm
 from typer.testing import CliRunner
 
@@ -25,6 +26,7 @@ from perfhooks.command.turns import alternation, program
 from perfhooks.comparing import turns
 from perfhooks.errors import PerfhooksError
 from perfhooks.launching.command_line import Request, environment
+from perfhooks.launching.turns import HeldSteps
 
 HERE = Path(__file__).parent
 SCRIPT = HERE / "held_training.py"
@@ -364,3 +366,13 @@ def test_a_forked_child_takes_no_part(master):
 def until(is_so):
     while not is_so():
         time.sleep(0.01)
+
+
+def test_the_work_of_devices_in_use_is_part_of_the_turn_that_it_was_begun_in(monkeypatch):
+    waited = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 512 * (device > 0))
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    HeldSteps("nobody listens here").step()
+    assert waited == [1, 2]
