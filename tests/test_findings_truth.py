@@ -365,9 +365,10 @@ def making(workers, batch_ms, *, processor=1.0, waited=0.0, longest=None, handed
     )
 
 
-def planned(tmp_path, makings, *, cores=16, loader=None, memory=None, looked=()):
+def planned(tmp_path, makings, *, cores=16, loader=None, memory=None, looked=(), **known):
     told = Circumstances(cores=cores, threads=1, making=makings, loader=loader, memory_bytes=memory, looked=looked)
-    return found(replace(WHOLE, circumstances=told), trace_of(tmp_path, loading(50, WORKERS)))["waiting-for-data"]
+    capture = replace(WHOLE, circumstances=told, **known)
+    return found(capture, trace_of(tmp_path, loading(50, WORKERS)))["waiting-for-data"]
 
 
 def test_workers_that_do_not_keep_up_become_as_many_as_do(tmp_path):
@@ -376,6 +377,14 @@ def test_workers_that_do_not_keep_up_become_as_many_as_do(tmp_path):
     assert "4 workers would keep up: waiting falls from 50% to 0% of the step" in finding.advice
     assert finding.gain_ms == pytest.approx(50)
     assert "200 ms of a processor; it has 100 MiB of memory" in " ".join(finding.evidence)
+
+
+def test_what_the_loop_computes_while_it_waits_for_data_stays(tmp_path):
+    """It unpacks each batch: of 50 ms of waiting it computes for 20, whatever the number of workers."""
+    cost = Cost(idle_step_ms=100, idle_data_ms=50, idle_thread_ms=70)
+    finding = planned(tmp_path, making(1, 100), cost=cost)
+    assert "2 workers would keep up: waiting falls from 30% to 0% of the step" in finding.advice
+    assert finding.gain_ms == pytest.approx(30)
 
 
 def test_no_more_workers_are_advised_than_processors_are_free(tmp_path):

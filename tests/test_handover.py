@@ -28,6 +28,8 @@ from perfhooks.recording.window import Window
 from perfhooks.recording.windows import Windows
 from perfhooks.run import remote
 from perfhooks.run.capture import Capture
+from perfhooks.run.folder import Run
+from perfhooks.run.steps import WAITS_HEADER
 from perfhooks.run.timeline import HEADER
 from perfhooks.watching import counters
 
@@ -119,15 +121,19 @@ def test_a_trace_that_cannot_be_saved_costs_one_line_and_no_other_window(monkeyp
     assert [path.parent.name for path in Path("runs/r").glob("*/rank0.steps.csv")] == ["train-000003-000003"]
 
 
-def test_a_finished_window_knows_what_other_steps_waited_for_data(tmp_path):
+def test_a_finished_window_knows_what_other_steps_waited_for_data_and_computed(tmp_path):
     """Half of a step of 104 ms; the recorded ones wait longer, and so does one that was slow."""
     lines = ["wait,104.0,51.0"] * 9 + ["wait,900.0,890.0"] + ["active,1000.0,990.0"] * 3
     rows = "".join(f"train,{step},{line}\n" for step, line in enumerate(lines))
-    (tmp_path / "t.csv").write_text(HEADER + rows)
-    found = _cost(Capture(), 7, tmp_path / "t.csv")
+    (tmp_path / "rank0.timeline.csv").write_text(HEADER + rows)
+    seconds = "train,0,9,1000,500,700,0\ntrain,9,12,3000,1100,1400,0\n"
+    (tmp_path / "rank0.processor.csv").write_text(WAITS_HEADER + seconds)
+    found = _cost(Capture(), 7, Run(tmp_path), 0)
     assert (found.idle_step_ms, found.recorded_step_ms, found.events) == (104.0, 1000.0, 7)
     assert found.idle_data_ms == pytest.approx(51.0)
-    assert _cost(Capture(stage="validate"), 7, tmp_path / "t.csv").idle_data_ms is None
+    assert found.idle_thread_ms == pytest.approx(0.4 * 104)
+    other = _cost(Capture(stage="validate"), 7, Run(tmp_path), 0)
+    assert other.idle_data_ms is other.idle_thread_ms is None
 
 
 def test_what_a_step_takes_when_nobody_records_is_told_by_all_steps_at_the_end():

@@ -61,10 +61,31 @@ def test_a_step_takes_no_less_than_what_it_computes_itself_and_its_batches():
 
 
 def made(workers, batch_s, processor_s, queued_s=0.0):
-    each = Making(
-        0, 1, 10, 10 * batch_s, 10 * batch_s, 10 * processor_s, 10 * batch_s**2, batch_s, 0, 0, None, queued_s
-    )
-    return [each] * workers
+    told = (10 * batch_s, 10 * batch_s, 10 * processor_s, 10 * batch_s**2, batch_s, 0, 0, None, queued_s)
+    return [Making(number, 1, 10, *told) for number in range(workers)]
+
+
+@pytest.mark.parametrize(("workers", "batch_s"), [(1, 0.08), (1, 0.03), (2, 0.16), (2, 0.07)])
+def test_what_a_batch_costs_agrees_with_what_a_step_takes(workers, batch_s):
+    """A window may be of a moment in which workers took longer than usual, or less long: a step takes 40 ms."""
+    needs = Needs(rest_s=0.005, waited_s=0.035, processors=8, own_s=0.005)
+    plan = LoaderPlan.of(made(workers, batch_s, 0.6 * batch_s), needs)
+    assert plan.outlook(workers).step_s == pytest.approx(0.04, rel=0.02)
+    assert plan.outlook(2 * workers).step_s == pytest.approx(0.02, rel=0.05)
+    assert plan.cost.waits_s == pytest.approx(0.4 * plan.cost.alone_s)
+
+
+def test_workers_that_explain_less_than_half_of_a_wait_are_not_taken_for_slower_than_they_were():
+    needs = Needs(rest_s=0.03, waited_s=0.01, processors=8, own_s=0.005)
+    plan = LoaderPlan.of(made(1, 0.02, 0.02), needs)
+    assert (plan.cost.alone_s, plan.bound) == (pytest.approx(0.02), "hand-over")
+
+
+def test_workers_of_two_epochs_are_as_many_as_those_of_one():
+    needs = Needs(rest_s=0.005, waited_s=0.035, processors=8, own_s=0.005)
+    ended, begun = made(2, 0.08, 0.08), made(2, 0.08, 0.08)
+    assert LoaderPlan.of([*ended, *begun], needs) == LoaderPlan.of(ended, needs)
+    assert BatchCost.of([*ended, *begun], free=2) == BatchCost.of(ended, free=2)
 
 
 def test_what_waited_for_a_processor_did_not_wait_for_a_disk():

@@ -155,12 +155,16 @@ def planned(seen: Evidence) -> LoaderPlan | None:
     waited = _waited(seen, fetches)
     if waited.rest <= 0 or waited.whole <= 0:
         return None
+    rest = waited.rest
     own = (waited.step - waited.whole) * (1 if seen.trace.is_device_traced else told.threads or 1)
+    if told.making and seen.unrecorded_thread_ms:  # what it unpacks of a batch that has come looks like a wait
+        rest = min(max(rest, seen.unrecorded_thread_ms), waited.step)
+        own = max(own, seen.unrecorded_thread_ms)
     batches = max(round(len(seen.outermost(_fetches_of_torch(seen))) / max(seen.count, 1)), 1)
     loader = told.loader or Loader()
     needs = Needs(
-        rest_s=waited.rest / 1e3,
-        waited_s=waited.exposed / 1e3,
+        rest_s=rest / 1e3,
+        waited_s=(waited.step - rest) / 1e3,
         batches=batches,
         processors=told.processors,
         own_s=own / 1e3,

@@ -251,6 +251,11 @@ class Evidence:
         is_known = waited is not None and self.capture.cost.idle_step_ms and self.are_numbered
         return min(waited, self.unrecorded_ms) if waited is not None and is_known else None
 
+    @property
+    def unrecorded_thread_ms(self) -> float | None:
+        """How much of such a step the thread of the steps computes; None where that is not known."""
+        return None if self.unrecorded_data_ms is None else self.capture.cost.idle_thread_ms
+
     def without_recording(self, gain_ms: float, of: Intervals | None = None) -> float:
         """What is left of a gain when nobody records, and never more than such a step takes.
 

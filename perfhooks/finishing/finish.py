@@ -14,7 +14,7 @@ from perfhooks.guard import logger
 from perfhooks.handlers.permit import Permit
 from perfhooks.run import power, steps
 from perfhooks.run.folder import Run
-from perfhooks.run.layout import PAGE, lock
+from perfhooks.run.layout import PAGE, lock, processor
 from perfhooks.run.liveness import boot
 from perfhooks.run.locking import locked
 from perfhooks.run.reading import check_plain
@@ -22,7 +22,6 @@ from perfhooks.run.timeline import in_timeline
 from perfhooks.trace.limits import peaks
 
 if TYPE_CHECKING:
-    from pathlib import Path
 
     import polars as pl
 
@@ -93,7 +92,7 @@ def _measure_again(place: Place, run: Run) -> None:
     """Keep what recording cost by all steps until now: at the end of a window soon after the start there were few."""
     with locked(run.folder / lock(place.rank), _LOCK_TIMEOUT_S):
         capture = place.load()
-        cost = _cost(capture, capture.cost.events, run.timeline(place.rank))
+        cost = _cost(capture, capture.cost.events, run, place.rank)
         if capture.state == "done" and cost.idle_step_ms and cost != capture.cost:
             place.save(replace(capture, cost=cost))
 
@@ -106,7 +105,7 @@ def _finish(place: Place, capture: Capture, run: Run, permit: Permit) -> Capture
     trace = perfhooks.trace.read(saved, communication=capture.options.get("communication"))
     if capture.installation is not None:
         capture = replace(capture, owners=capture.installation.owners(trace))
-    capture = replace(capture, cost=_cost(capture, len(trace), run.timeline(place.rank)))
+    capture = replace(capture, cost=_cost(capture, len(trace), run, place.rank))
     if trace.is_device_traced and (capture.node, capture.boot) == (platform.node(), boot()):
         limit = power.limit_of(peaks.device(trace)[0])
         capture = replace(capture, circumstances=replace(capture.circumstances, power=limit))
@@ -148,14 +147,20 @@ def _finish(place: Place, capture: Capture, run: Run, permit: Permit) -> Capture
     return done
 
 
-def _cost(capture: Capture, events: int | None, timeline: Path) -> Cost:
-    """What recording cost, as far as the run's own clock tells by now; rules take it off what they promise."""
-    of_loop = steps.read_last(timeline).get(in_timeline(capture.stage), steps.NONE)
-    idle = of_loop.unrecorded()
+def _cost(capture: Capture, events: int | None, run: Run, rank: int) -> Cost:
+    """What recording cost, as far as the run's own clocks tell by now; rules take it off what they promise."""
+    stage = in_timeline(capture.stage)
+    of_loop = steps.read_last(run.timeline(rank)).get(stage, steps.NONE)
+    idle, waits = of_loop.unrecorded(), steps.read_waits(run.folder / processor(rank), stage)
     idle_ms, recorded_ms = _median(idle.wall_ms, least=5), _median(of_loop.recorded().wall_ms, least=3)
-    data_ms = None if idle_ms is None or idle.waiting is None else idle_ms * idle.waiting
-    measured = replace(capture.cost, idle_step_ms=idle_ms, idle_data_ms=data_ms, recorded_step_ms=recorded_ms)
-    return replace(measured, events=events)
+    return replace(
+        capture.cost,
+        idle_step_ms=idle_ms,
+        idle_data_ms=None if idle_ms is None or idle.waiting is None else idle_ms * idle.waiting,
+        idle_thread_ms=None if idle_ms is None or waits is None else idle_ms * waits.computed,
+        recorded_step_ms=recorded_ms,
+        events=events,
+    )
 
 
 def _doubts(checks: pl.DataFrame) -> list[str]:

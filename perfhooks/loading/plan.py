@@ -43,6 +43,8 @@ _MOST: Final = 256
 _UNEVEN: Final = 1.0
 """Standard deviations of a batch, in means, from which on some batches are slow, and not all: that of an exponential
 distribution, of which one in fifty takes four times as long as usual."""
+_ROUNDS: Final = 4
+"""In which costs come to agree with the step: each leaves a small part of what they were apart."""
 _TURNS: Final = 60
 """In which the length of a step is found, to a thousandth of it where each halves what is left."""
 
@@ -79,7 +81,7 @@ class BatchCost:
             return None
         processor = sum(each.processor_s for each in makings)
         queued = [each.queued_s for each in makings if each.queued_s is not None]
-        has_room = len(queued) == len(makings) or free is None or free >= len(makings)
+        has_room = len(queued) == len(makings) or free is None or free >= _workers(makings)
         waits = max(making - processor - sum(queued), 0.0) if has_room else 0.0
         computing = max(making - waits - sum(queued), 1e-9)
         mean = making / batches
@@ -92,6 +94,13 @@ class BatchCost:
             longest_s=max(each.longest_s for each in makings),
             memory_bytes=max((each.memory_bytes or 0 for each in makings), default=0),
         )
+
+    def times(self, factor: float) -> BatchCost:
+        """The same of batches that take so many times as long."""
+        known = {
+            name: factor * getattr(self, name) for name in ("processor_s", "waits_s", "handed_over_s", "longest_s")
+        }
+        return replace(self, **known)
 
     @property
     def alone_s(self) -> float:
@@ -181,6 +190,20 @@ class Needs:
                 break
         return high if high > self.rest_s * 1.001 else self.rest_s
 
+    def agreed(self, cost: BatchCost) -> BatchCost:
+        """What a batch costs, such that the workers that there are make a step as long as it is.
+
+        A window has a few dozens of batches, of a moment in which others may have disturbed the workers: of a decoder
+        of small images they took twice as long as those of the whole run, as the profiler's own process began. What a
+        step waits for that workers do not explain is left, see `LoaderPlan.made`.
+        """
+        for _ in range(_ROUNDS):
+            there = self.step_with(cost, self.workers)
+            if there - self.rest_s < self.waited_s / 2:
+                break
+            cost = cost.times(self.step_s / there)
+        return cost
+
     def rate(self, cost: BatchCost, workers: int, step_s: float) -> float:
         """Batches a second that so many workers can make beside steps of some length."""
         if not workers:
@@ -235,13 +258,15 @@ class LoaderPlan:
         wall = sum(each.wall_s for each in makings)
         if cost is None or wall <= 0 or needs.rest_s <= 0:
             return None
+        workers = _workers(makings)
         computed = sum(each.processor_s + each.handed_over_s for each in makings)
         queued = sum(each.queued_s or 0.0 for each in makings)
         if needs.processors is not None and queued > 0:
-            had = computed / wall * len(makings) + needs.own_s / needs.step_s
+            had = computed / wall * workers + needs.own_s / needs.step_s
             left = needs.processors * computed / (computed + queued)
             needs = replace(needs, processors=min(needs.processors, max(had, left)))
-        return cls.made(cost, replace(needs, workers=len(makings)))
+        needs = replace(needs, workers=workers)
+        return cls.made(needs.agreed(cost), needs)
 
     @classmethod
     def made(cls, cost: BatchCost, needs: Needs) -> LoaderPlan:
@@ -368,6 +393,11 @@ class LoaderPlan:
             more = f"more than {needs.workers}" if needs.workers else "they"
             return f"{would}{room}: {more} would only take turns."
         return f"{would}{room}: {self.advised} give {words.share(then.gives)} of what the step eats, and {falls}."
+
+
+def _workers(makings: Sequence[Making]) -> int:
+    """How many there are at once: those of another epoch have the same numbers."""
+    return len({each.worker for each in makings})
 
 
 def _ms(seconds: float) -> str:

@@ -57,6 +57,8 @@ class Cost:
     """Median wall time of the steps of this run so far that were not recorded."""
     idle_data_ms: float | None = None
     """How much of that they waited for data, on average; slow steps are left out."""
+    idle_thread_ms: float | None = None
+    """How much of it the thread that steps computed, on average over about each second of the run."""
     recorded_step_ms: float | None = None
     """Median wall time of those that were."""
 

@@ -312,6 +312,11 @@ class Waits(NamedTuple):
         threads = sum(row.thread_ms for row in self.stretches)
         return sum(row.process_ms for row in self.stretches) >= _PARALLEL * threads
 
+    @property
+    def computed(self) -> float:
+        """What share of its time the thread that steps computed."""
+        return min(sum(row.thread_ms for row in self.stretches) / sum(row.wall_ms for row in self.stretches), 1.0)
+
     def shares(self, numbers: Ints) -> Values:
         """For each step what share of it was a wait, as far as the second tells in which it ran; else that of all."""
         ends = np.array([row.last for row in self.stretches])
