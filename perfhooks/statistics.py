@@ -125,8 +125,6 @@ class Level:
     """The mean of all steps without the time in which they waited for a processor; None where nobody measured it."""
     waited: Annotated[float, msgspec.Meta(ge=0, lt=1)] | None = None
     """What share of its time the thread that steps waited for a processor; None where nobody measured it."""
-    is_parallel: bool = False
-    """Whether other threads of the process computed as well, for which that thread waits, and not for a processor."""
 
     @property
     def far_share(self) -> float:
@@ -153,8 +151,6 @@ def level(
     is_far: ArrayLike | None = None,
     usual: ArrayLike | None = None,
     waited: ArrayLike | None = None,
-    *,
-    is_parallel: bool = False,
 ) -> Level:
     """What a step of one run takes, with errors by a moving-block bootstrap.
 
@@ -169,7 +165,6 @@ def level(
         is_far: Which of them had something else in them; None for none.
         usual: What each of them takes in all runs that saw the same data: then they differ by what is left.
         waited: The share of each in which it waited for a processor, as far as that is known; None where nobody knows.
-        is_parallel: See `Level.is_parallel`.
 
     Raises:
         OptionError: They are fewer, or not above 0.
@@ -185,7 +180,7 @@ def level(
     known: dict[str, Any] = {}
     if waited is not None:
         own = given * (1 - np.asarray(waited, np.float64))
-        known = {"own": _mean(own, profile), "waited": float(1 - own.sum() / given.sum()), "is_parallel": is_parallel}
+        known = {"own": _mean(own, profile), "waited": float(1 - own.sum() / given.sum())}
     typical = _median(near, profile[~far])
     return Level(typical=typical, mean=mean, whole=whole, steps=len(near), far=int(far.sum()), **known)
 

@@ -104,11 +104,6 @@ def test_a_file_that_is_torn_or_anybody_elses_tells_what_is_whole(tmp_path):
     assert read_waits(path, "train") is None
 
 
-def test_threads_that_compute_with_the_one_that_steps_are_told_from_those_that_watch():
-    assert not Waits((Stretch(0, 9, 100.0, 50.0, 55.0, 0.0),)).is_parallel
-    assert Waits((Stretch(0, 9, 100.0, 50.0, 95.0, 0.0),)).is_parallel
-
-
 def test_steps_of_a_busy_second_lose_what_they_waited_in_it():
     """The first half of the run waited for half of its time, and took twice as long."""
     walls = np.log(np.where(np.arange(STEPS) < STEPS // 2, 0.02, 0.01))

@@ -42,13 +42,7 @@ class TimedRun(NamedTuple):
         """
         place = np.arange(len(self.steps.numbers)) if chosen is None else chosen
         waited = None if self.waits is None else self.waits.shares(self.steps.numbers[place])
-        return level(
-            self.steps.all_ms[place],
-            self.steps.is_far[place],
-            usual,
-            waited,
-            is_parallel=self.waits is not None and self.waits.is_parallel,
-        )
+        return level(self.steps.all_ms[place], self.steps.is_far[place], usual, waited)
 
 
 def paired(a: Sequence[TimedRun], b: Sequence[TimedRun]) -> tuple[list[Level], list[Level]] | None:

@@ -32,13 +32,11 @@ PROCESS_SD: Final = 0.01
 more: memory layout, clocks. Of quiet machines; runs that differ by more outweigh it."""
 PROCESS_FREEDOM: Final = 4
 """As many degrees of freedom that is worth: three runs a side weigh as much. So 2% are within what is assumed."""
-BUSY_SD: Final = 0.02
+BUSY_SD: Final = 0.1
 """What that grows by for each time unit that steps wait for a processor while they have one: whoever has it meanwhile
-takes the caches as well. Of 13 equal runs that waited for 71 to 86% of their time, the means without the waits differed
-by 7%, those by the clock by 28%."""
-PARALLEL_BUSY_SD: Final = 0.1
-"""The same where other threads of the process compute too: one that has a processor spins for one that has none. Of 13
-runs of two threads that waited for 73 to 92%, the means without the waits differed by 63%."""
+takes the caches as well, and a thread that has one spins for one that has none. Of 45 equal runs of three programs that
+waited for 29 to 60% of their time, the means without the waits differed by 11, 12 and 16%, four times what their steps
+tell, and those by the clock by 14, 21 and 25%."""
 SAME_MARGIN: Final = 1.5
 """What is the same lies within so many times the tolerance. Of equal quiet runs of 1,000 steps, two a side, that can be
 told of all pairs; that they lie within the tolerance itself, of three in four."""
@@ -232,10 +230,7 @@ def _is_busy(runs: Sequence[Level]) -> bool:
 
 def _assumed(runs: Sequence[Level]) -> float:
     """By what share processes are taken to differ, as a standard deviation, before they are looked at."""
-    return PROCESS_SD + max(
-        (PARALLEL_BUSY_SD if run.is_parallel else BUSY_SD) * (run.waited or 0.0) / (1 - (run.waited or 0.0))
-        for run in runs
-    )
+    return PROCESS_SD + max(BUSY_SD * (run.waited or 0.0) / (1 - (run.waited or 0.0)) for run in runs)
 
 
 def _waited(side: Sequence[Level]) -> float | None:

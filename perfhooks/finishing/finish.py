@@ -22,7 +22,6 @@ from perfhooks.run.timeline import in_timeline
 from perfhooks.trace.limits import peaks
 
 if TYPE_CHECKING:
-
     import polars as pl
 
     from perfhooks.handlers import Handler

@@ -266,9 +266,6 @@ _MOST_WAITS: Final = 16 << 20
 """Bytes that are read: three days of them."""
 _LONGEST_MS: Final = 1e12
 _LAST: Final = 1 << 61
-_PARALLEL: Final = 1.5
-"""From so many times what the thread that steps computes on, other threads compute with it: those that read data, or
-watch, are below."""
 
 
 class Stretch(NamedTuple):
@@ -305,12 +302,6 @@ class Waits(NamedTuple):
     def of_share(cls, share: float) -> Waits:
         """Where only the share of a whole run is known, as a status says it."""
         return cls((Stretch(0, _LAST, 1.0, 1.0, 1.0, share),))
-
-    @property
-    def is_parallel(self) -> bool:
-        """Whether other threads of the process computed with the one that steps."""
-        threads = sum(row.thread_ms for row in self.stretches)
-        return sum(row.process_ms for row in self.stretches) >= _PARALLEL * threads
 
     @property
     def computed(self) -> float:
