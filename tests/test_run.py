@@ -225,6 +225,12 @@ def test_a_process_began_between_now_and_then_by_the_clock_for_it():
         child.communicate(b"\n", timeout=60)
 
 
+def test_a_process_knows_by_the_clock_of_the_day_when_it_began(run_script):
+    before = time.time()
+    done = run_script("from perfhooks.run.liveness import began_s\nprint(began_s())")
+    assert before - 1 <= float(done.stdout) <= time.time() + 1, "to a second, as a clock may be set meanwhile"
+
+
 @pytest.mark.parametrize("pid", [-1, 2**22 + 1, 2**70])
 def test_a_number_that_no_process_has_is_nobody_s(pid):
     assert msgspec.structs.replace(Process.current(), pid=pid).is_alive is False
