@@ -293,6 +293,8 @@ def test_a_share_is_one_of_the_step_of_its_own_side(tmp_path):
     (data,) = (row for row in made.reasons if row.name == "data")
     assert (data.a, data.b) == (pytest.approx(1 / 7.35), pytest.approx(4 / 10.35))
     assert sum(row.difference for row in made.reasons) == pytest.approx(0)
+    counted = [row.by_count for row in made.reasons if row.by_count]
+    assert counted == pytest.approx([row.by_count / 7.35e6 for row in comparison.compare(a, b).reasons if row.by_count])
     # neither of these says anything of shares
     about_time = ("milliseconds hardly compare", "times as long")
     said = [*made.doubts, *made.notes]

@@ -108,6 +108,8 @@ def test_lines_modules_and_shapes_are_those_of_the_second(folder):
 def test_the_page_has_one_window_and_what_explains_it(folder):
     page = json.loads((folder / "report.json").read_text())
     (window,) = page["windows"]
+    (line,) = (each.line for each in captures(folder) if each.explains)
+    assert line == "steps 17-18: recorded with stacks and shapes, to name lines and modules"
     details, told = window["details"]["0"], page["explanations"]["train"]
     assert (details["explained"], details["subject"]["model"]) == (True, "Net")
     assert (told["name"], told["steps"], told["rank"]) == ("train-000017-000018", "steps 17-18", 0)

@@ -488,6 +488,9 @@ def test_a_step_that_was_broken_off_ends_with_the_next_iteration():
                 if index == 1:
                     break
         assert prof.step_num == 5, "the last one is still open"
+        for _ in range(2):
+            list(loader)
+        assert prof.step_num == 16, "it ends once, and not with each iteration that follows"
 
 
 def test_ranks_decide_who_records(monkeypatch):
