@@ -293,14 +293,25 @@ def test_a_share_is_one_of_the_step_of_its_own_side(tmp_path):
     (data,) = (row for row in made.reasons if row.name == "data")
     assert (data.a, data.b) == (pytest.approx(1 / 7.35), pytest.approx(4 / 10.35))
     assert sum(row.difference for row in made.reasons) == pytest.approx(0)
-    counted = [row.by_count for row in made.reasons if row.by_count]
-    assert counted == pytest.approx([row.by_count / 7.35e6 for row in comparison.compare(a, b).reasons if row.by_count])
     # neither of these says anything of shares
     about_time = ("milliseconds hardly compare", "times as long")
     said = [*made.doubts, *made.notes]
     assert [note for note in said if any(words in note for words in about_time)] == []
     made = comparison.compare(a, b)
     assert len([*made.doubts, *made.notes]) == len(about_time)
+
+
+def test_a_share_that_more_calls_add_is_one_of_the_step_of_a(tmp_path):
+    a, b = (
+        Side(label=name, stage="train", costs=measured(tmp_path, events))
+        for name, events in (("a", training()), ("b", training(items=3)))
+    )
+    time, share = (
+        sum(row.by_count for row in comparison.compare(a, b, shares=shares).views["operators"])
+        for shares in (False, True)
+    )
+    assert time == pytest.approx(3 * 0.3e6)
+    assert share == pytest.approx(time / (a.step_ms * 1e6))
 
 
 @pytest.mark.parametrize(

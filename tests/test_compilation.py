@@ -107,6 +107,7 @@ def test_a_function_that_was_compiled_too_often_is_told(tmp_path):
     assert list(found) == ["left-uncompiled"]
     (first, *why) = found["left-uncompiled"].evidence
     assert first == f"test_compilation.py({line_of(shorter)}): shorter: compiled 2 times, which is the limit"
+    assert found["left-uncompiled"].title.startswith("torch.compile compiles test_compilation.py")
     assert any("step == 0" in line for line in why)
     assert "recompile_limit" in found["left-uncompiled"].advice
 
@@ -118,6 +119,7 @@ def test_a_function_whose_graph_cannot_break_is_told_as_uncompiled(tmp_path):
     assert list(found) == ["left-uncompiled"]
     (why,) = found["left-uncompiled"].evidence
     assert why.startswith(f"test_compilation.py({line_of(writes_in_a_loop)}): writes_in_a_loop: ")
+    assert found["left-uncompiled"].title.startswith("torch.compile cannot compile test_compilation.py")
     assert "write" in why
     assert "fullgraph=True" in found["left-uncompiled"].code
 

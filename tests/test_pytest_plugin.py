@@ -83,6 +83,16 @@ def test_it_compares_what_the_test_recorded_and_saves_it_where_asked(pytester, s
     assert outcomes.get("passed", 0) + outcomes.get("failed", 0) == 1
 
 
+@pytest.mark.parametrize("base", ['"folder"', '["base.json", "other.json"]'])
+def test_nothing_is_saved_where_base_is_no_single_file(pytester, session, base):
+    """A folder would be a run, and a file holds one side."""
+    (pytester.path / "folder").mkdir()
+    done = session(TRAINS.replace('"own"', '"one"').replace('"base.json"', base), "--perfhooks-save")
+    done.assert_outcomes(failed=1)
+    done.stdout.fnmatch_lines(["*--perfhooks-save writes one file; base is a run*"])
+    assert [path.name for path in pytester.path.glob("*.json")] == []
+
+
 def test_a_test_that_recorded_nothing_has_nothing_to_compare(pytester, session):
     make_run(pytester.path / "base", training(), steps())
     done = session('def test_it(assert_not_slower):\n    assert_not_slower("base")\n')

@@ -88,6 +88,12 @@ def test_sort_sorts_the_table_that_is_asked_for_and_operators_where_none_is(tmp_
     assert [row["name"] for row in shown(path, "kernels", sort="name", capsys=capsys)] == ["add", "gemm"]
 
 
+def test_tables_without_keys_of_torch_are_sorted_by_their_columns(tmp_path, capsys):
+    steps = [step_mark(number, begin, end) for number, begin, end in ((3, 0, 1000), (4, 1000, 4000), (5, 4000, 6000))]
+    path = testing.write_trace(tmp_path / "t.json", steps)
+    assert [row["step"] for row in shown(path, "steps", sort="wall_ms", capsys=capsys)] == ["4", "5", "3"]
+
+
 def test_what_a_table_cannot_be_sorted_by_is_one_line_that_names_what_it_can(tmp_path, capsys):
     with pytest.raises(OptionError, match=r"'kernels'.*total_ms.*got 'cpu_time'"):
         shown(trace_of(tmp_path), "kernels", sort="cpu_time", capsys=capsys)

@@ -13,6 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import browser
 import polars as pl
 import pytest
 import torch
@@ -223,26 +224,50 @@ def test_torch_is_as_it_was_when_no_profiler_is_left(tmp_path: Path) -> None:
     assert Iterator.__init__ is _TORCHS
 
 
-def test_a_window_with_stacks_says_where_the_workers_time_went(tmp_path: Path) -> None:
-    """In its files and its finding; the parts are the whole."""
+@pytest.fixture(scope="module")
+def looked_at(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a window with stacks in which the steps wait for one worker."""
+    out = tmp_path_factory.mktemp("looked_at")
     model = torch.nn.Linear(6, 1).double()
     loader = DataLoader(Planted(40), batch_size=2, num_workers=1)
-    with perfhooks.Profiler(schedule="wait=1 warmup=0 active=9 repeat=1", with_stack=True, out=tmp_path) as profiler:
+    with perfhooks.Profiler(schedule="wait=1 warmup=0 active=9 repeat=1", with_stack=True, out=out) as profiler:
         for batch in profiler.steps(loader):
             model(batch).sum().backward()
     assert profiler.wait(60)
-    (folder,) = (path.parent for path in tmp_path.glob("2*/*/rank0.workers.csv"))
-    table = pl.read_csv(folder / "rank0.workers.csv")
+    (folder,) = (path.parent for path in out.glob("2*/*/rank0.workers.csv"))
+    return folder
+
+
+def test_a_window_with_stacks_says_where_the_workers_time_went(looked_at: Path) -> None:
+    """In its files and its finding; the parts are the whole."""
+    table = pl.read_csv(looked_at / "rank0.workers.csv")
     parts = table.select(pl.sum_horizontal(f"{part}_ms" for part in looks.PARTS)).to_series()
     assert (parts - table["total_ms"]).abs().max() < 1e-5
     assert len(set(STAGES) - set(table["function"])) <= 1  # looks are rare on a busy machine
-    stacks = [line.rpartition(" ") for line in (folder / "rank0.workers.folded").read_text().splitlines()]
+    stacks = [line.rpartition(" ") for line in (looked_at / "rank0.workers.folded").read_text().splitlines()]
     assert sum(int(value) for *_, value in stacks) == pytest.approx(table["total_ms"].sum() * 1e6, abs=100)
-    capture: Capture = Place(folder).load()
+    capture: Capture = Place(looked_at).load()
     assert capture.circumstances.making[0].batches > 0
-    page = (folder / "rank0.page.json").read_text()
+    page = (looked_at / "rank0.page.json").read_text()
     assert "planted_loader.py:" in page
     assert "of the workers' time" in page
+
+
+@pytest.mark.skipif(browser.find() is None, reason="no Chromium here; Debian has it as chromium")
+def test_the_page_draws_what_the_workers_did_and_how_many_would_keep_up(looked_at: Path) -> None:
+    """A table and a flame graph of the same time, and a row for each number of workers, with that there is marked."""
+    table = pl.read_csv(looked_at / "rank0.workers.csv")
+    with browser.Browser() as chromium:
+        chromium.open(looked_at.parent / "report.html")
+        rows = "[...document.querySelectorAll('#{} tbody tr')].map(row => row.cells[0].textContent)"
+        assert set(chromium.run(rows.format("workers"))) >= set(table["function"].head(3))
+        assert chromium.run(rows.format("plan"))[:2] == ["1", "2"]
+        (said,) = chromium.run("[...document.querySelectorAll('#plan .lead')].map(each => each.textContent)")
+        assert said == json.loads((looked_at / "rank0.page.json").read_text())["plan"]["said"]
+        chromium.run("document.querySelector('#flame button[data-key=workers]').click()")
+        drawn = chromium.run("[...document.querySelectorAll('#flame .frame')].map(each => each.textContent)")
+        assert any("planted_loader.py" in text for text in drawn), drawn
+        assert chromium.complaints == []
 
 
 def test_under_perfhooks_run_the_workers_of_the_first_loader_are_seen(tmp_path: Path) -> None:
