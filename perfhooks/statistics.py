@@ -125,6 +125,8 @@ class Level:
     """The mean of all steps without the time in which they waited for a processor; None where nobody measured it."""
     waited: Annotated[float, msgspec.Meta(ge=0, lt=1)] | None = None
     """What share of its time the thread that steps waited for a processor; None where nobody measured it."""
+    others: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    """What share of the machine's processors other programs used meanwhile; None where nobody measured it."""
 
     @property
     def far_share(self) -> float:

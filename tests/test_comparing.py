@@ -39,6 +39,7 @@ from perfhooks.run.circumstances import Circumstances, Loader
 from perfhooks.run.liveness import Process
 from perfhooks.run.manifest import Manifest
 from perfhooks.run.publishing import publish_json
+from perfhooks.run.steps import Stretch, append_waits
 from perfhooks.statistics import level
 from perfhooks.trace.window import Tables
 from perfhooks.watching.requests import Loop
@@ -718,6 +719,19 @@ def test_a_thread_that_waited_for_a_processor_is_said_to_have(folder, base, tmp_
         output = " ".join(run(base, busy).output.split())
         assert (f"for an unknown share in A {told}: nothing is decided" in output) == is_said
         assert ("Not decided" in output) == is_said
+
+
+def test_that_other_programs_used_the_machine_is_said(folder, base, tmp_path):
+    """They have processors of their own, so nothing waits; a wait is said instead where there is one."""
+    beside = make_run(tmp_path / "beside", training(), steps(8.0, seed=1))
+    append_waits(beside / "rank0.processor.csv", "train", [Stretch(0, 999, 9e3, 8.9e3, 8.9e3, 0.0, 4.5e3)])
+    output = " ".join(run(base, beside).output.split())
+    told = "other programs used an unknown share in A and 50% in B of this machine's processors"
+    assert told in output
+    assert "Not decided" in output
+    assert json.loads(run(base, beside, "--format", "json").output)["verdict"]["others_b"] == 0.5
+    append_waits(beside / "rank0.processor.csv", "train", [Stretch(0, 999, 9e3, 5e3, 5e3, 4e3, 4.5e3)])
+    assert told not in " ".join(run(base, beside).output.split())
 
 
 def test_recorded_steps_that_differ_the_other_way_give_no_reason_for_the_verdict(folder, base):

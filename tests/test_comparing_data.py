@@ -81,7 +81,7 @@ def test_steps_that_not_all_runs_have_are_left_out_of_pairs():
 
 
 def test_what_steps_waited_is_read_as_it_was_written(tmp_path):
-    rows = [Stretch(0, 10, 1000.0, 600.0, 650.0, 300.0), Stretch(10, 30, 1000.0, 900.0, 950.0, 50.0)]
+    rows = [Stretch(0, 10, 1000.0, 600.0, 650.0, 300.0, 500.0), Stretch(10, 30, 1000.0, 900.0, 950.0, 50.0, 0.0)]
     path = tmp_path / "rank0.processor.csv"
     append_waits(path, "train", rows[:1])
     append_waits(path, "validate", [Stretch(0, 5, 10.0, 1.0, 1.0, 9.0)])
@@ -89,8 +89,11 @@ def test_what_steps_waited_is_read_as_it_was_written(tmp_path):
     assert path.read_text().startswith(WAITS_HEADER)
     found = read_waits(path, "train")
     assert found.stretches == tuple(rows)
+    assert found.others == 0.25
     assert found.shares(np.array([0, 9, 10, 29])).tolist() == [0.3, 0.3, 0.05, 0.05]
     assert found.shares(np.array([30, 500])) == pytest.approx([0.175, 0.175]), "else that of all"
+    assert read_waits(path, "validate").others is None, "nobody told it"
+    assert path.read_text().splitlines()[2].endswith(",9.000000,")
     assert read_waits(path, "test") is None
     assert read_waits(tmp_path / "none.csv", "train") is None
 
@@ -102,6 +105,14 @@ def test_a_file_that_is_torn_or_anybody_elses_tells_what_is_whole(tmp_path):
     assert len(read_waits(path, "train").stretches) == 1
     path.write_bytes(bytes(range(256)) * 10)
     assert read_waits(path, "train") is None
+
+
+def test_a_run_knows_what_others_used_beside_it_where_that_was_told():
+    waits = Waits((Stretch(0, STEPS, 1000.0, 990.0, 990.0, 10.0, 480.0),))
+    walls = np.full(STEPS, math.log(0.01))
+    assert run(walls, waits=waits).level().others == pytest.approx(0.48)
+    assert run(walls, waits=Waits((waits.stretches[0]._replace(others_ms=math.nan),))).level().others is None
+    assert run(walls).level().others is None
 
 
 def test_steps_of_a_busy_second_lose_what_they_waited_in_it():

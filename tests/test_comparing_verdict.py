@@ -220,6 +220,18 @@ def test_the_busier_the_machine_the_more_processes_are_taken_to_differ():
     assert spread[2] == pytest.approx(0.11), "equal runs that wait for half of their time were seen to differ by that"
 
 
+def test_beside_other_programs_processes_are_taken_to_differ_by_more_though_nobody_waits():
+    """They take no processor away, but the memory's speed: a training takes up to twice as long beside one."""
+    alone = level(np.full(200, 0.01))
+    runs = {share: (replace(alone, others=0.0), replace(busy(0.0, 1.9), others=share)) for share in (0.0, 0.1, 0.5)}
+    found = {share: verdict([a], [b]) for share, (a, b) in runs.items()}
+    assert [each.process_sd for each in found.values()] == pytest.approx([PROCESS_SD, 0.03, 0.11])
+    assert (found[0.0].outcome, found[0.5].outcome) == ("slower", "undecided")
+    assert (found[0.5].others_a, found[0.5].others_b, found[0.5].clock) == (0, 0.5, "wall")
+    assert [each.is_beside_others for each in found.values()] == [False, True, True]
+    assert verdict([alone], [runs[0.5][1]]).others_a is None, "nobody told it"
+
+
 def test_where_one_side_waited_and_nobody_knows_of_the_other_nothing_is_decided():
     """Unknown is not 0%."""
     unknown = level(np.full(200, 0.01))
@@ -398,7 +410,10 @@ def test_earlier_runs_do_not_outweigh_those_compared_nor_speak_for_a_busy_machin
     assert verdict(apart[:2], apart[2:], earlier=[even]) == verdict(apart[:2], apart[2:])
     busy = [replace(run, waited=0.3, own=run.mean) for run in even]
     assert verdict(busy[:1], busy[1:2], earlier=[even]) == verdict(busy[:1], busy[1:2])
-    assert verdict(even[:1], even[1:2], earlier=[busy]) == verdict(even[:1], even[1:2])
+    beside = [replace(run, others=0.3) for run in even]
+    assert verdict(beside[:1], beside[1:2], earlier=[even]) == verdict(beside[:1], beside[1:2])
+    for others in (busy, beside):
+        assert verdict(even[:1], even[1:2], earlier=[others]) == verdict(even[:1], even[1:2])
 
 
 def test_earlier_runs_whose_steps_are_uneven_are_none_that_agree():

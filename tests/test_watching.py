@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import math
 import os
 import random
 import re
@@ -12,6 +13,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -837,6 +839,55 @@ def test_what_a_training_waits_for_a_processor_is_in_its_folder(tmp_path, run_sc
     assert 0.8 * total < waited + computed <= 1.02 * total, "a loop that never sleeps runs or waits"
     assert by_all >= computed > 0
     assert 0.2 < waits.shares(steps.numbers).mean() < 1
+
+
+def test_what_this_process_and_those_it_started_used_is_not_taken_for_that_of_others(tmp_path, monkeypatch):
+    """By files as the system's: two processors, a worker with one of its own, and somebody else's program."""
+    own = str(os.getpid())
+
+    def ticks(all_of_them, worker, of_worker):
+        children = {own: f"{own}1", f"{own}1": f"{own}2 {own}3", f"{own}2": "", f"{own}3": ""}  # the last has ended
+        for pid, below in children.items():
+            (tmp_path / pid / "task" / pid).mkdir(parents=True, exist_ok=True)
+            (tmp_path / pid / "task" / pid / "children").write_text(below)
+        for pid, used in ((f"{own}1", worker), (f"{own}2", of_worker)):
+            fields = ["S", *"0" * 10, str(used), "3", "2", "1", *"0" * 30]
+            (tmp_path / pid / "stat").write_text(f"{pid} (a ) name) {' '.join(fields)}")
+        used = [all_of_them - 6, 1, 1, 10**9, 10**9, 1, 1, 2, 0, 0]
+        (tmp_path / "stat").write_text(f"cpu  {' '.join(map(str, used))}\ncpu0 1 1 1 1\n")
+
+    monkeypatch.setattr(counters, "_PROC", tmp_path)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "times", lambda: (1.0, 0.5, 0.25, 0.25, 99.0))
+    tick = 1e9 / os.sysconf("SC_CLK_TCK")
+    ticks(100_000, 10, 20)
+    first = counters.others_ns()
+    ticks(100_000 + 70 + 30 + 40, 80, 50)
+    assert counters.others_ns() - first == pytest.approx(40 * tick / 2)
+    (tmp_path / "stat").write_text("cpu  0 0 0 0 0 0 0 0\n")
+    assert math.isnan(counters.others_ns()), "a sandbox that tells nobody"
+    (tmp_path / "stat").unlink()
+    assert math.isnan(counters.others_ns())
+
+
+@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="the system does not tell")
+def test_a_program_that_somebody_else_started_is_one_of_others():
+    before = counters.others_ns()
+    starts = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]])"
+    burns = "import time\nwhile time.process_time() < 1: pass"
+    # the pipe is read until both have ended
+    subprocess.run([sys.executable, "-c", starts, burns], capture_output=True, check=True, timeout=100)
+    assert counters.others_ns() - before > 0.8e9 / os.cpu_count()
+
+
+@pytest.mark.parametrize(("ranks", "is_told"), [(1, True), (2, False)])
+def test_what_others_use_is_told_where_no_other_rank_may_be_one_of_them(monkeypatch, ranks, is_told):
+    monkeypatch.setattr(counters, "current_job", lambda: SimpleNamespace(world_size=ranks))
+    seen = counters.Processors()
+    for step in (3, 5):
+        seen.look(threading.get_ident(), threading.get_native_id(), step)
+    (row,) = seen.rows
+    assert (row.first, row.last, math.isnan(row.others_ms)) == (3, 5, not is_told)
 
 
 # --- how large a window becomes ---

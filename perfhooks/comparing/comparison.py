@@ -138,6 +138,11 @@ def _judged(a: Side, b: Side, samples: tuple[int, int] | None, tolerance: float)
     return replace(found, is_paired=same_data is not None)
 
 
+def _of_both(*shares: float | None) -> str:
+    each = ("an unknown share" if share is None else words.share(share) for share in shares)
+    return " and ".join(f"{told} in {side}" for told, side in zip(each, "AB", strict=True))
+
+
 def _doubts(made: Comparison) -> list[str]:
     found = []
     if is_elsewhere(made.differs, made.a.facts) and not made.shares:
@@ -145,13 +150,15 @@ def _doubts(made: Comparison) -> list[str]:
             "the two ran on different machines, so milliseconds hardly compare; --shares compares shares of the step"
         )
     if made.verdict is not None and made.verdict.is_busy:
-        queued = (made.verdict.waited_a, made.verdict.waited_b)
-        told = " and ".join(
-            f"{'an unknown share' if share is None else words.share(share)} in {side}"
-            for share, side in zip(queued, "AB", strict=True)
-        )
+        told = _of_both(made.verdict.waited_a, made.verdict.waited_b)
         done = "nothing is decided" if made.verdict.is_withheld else "the mean step without those waits is compared"
         found.append(f"steps waited for a processor for {told} of their time, as the machine was busy: {done}")
+    elif made.verdict is not None and made.verdict.is_beside_others:
+        told = _of_both(made.verdict.others_a, made.verdict.others_b)
+        found.append(
+            f"other programs used {told} of this machine's processors, and with them caches and the memory's speed: "
+            "equal runs differ by more than on a quiet machine; --run compares two beside each other"
+        )
     if not made.shares and _is_contrary(made):
         found.append(
             f"the recorded steps differ the other way ({words.ms(made.a.step_ms)} -> {words.ms(made.b.step_ms)}), "

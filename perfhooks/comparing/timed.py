@@ -41,8 +41,10 @@ class TimedRun(NamedTuple):
             usual: See `perfhooks.statistics.level`.
         """
         place = np.arange(len(self.steps.numbers)) if chosen is None else chosen
-        waited = None if self.waits is None else self.waits.shares(self.steps.numbers[place])
-        return level(self.steps.all_ms[place], self.steps.is_far[place], usual, waited)
+        times = self.steps.all_ms[place], self.steps.is_far[place], usual
+        if self.waits is None:
+            return level(*times)
+        return replace(level(*times, self.waits.shares(self.steps.numbers[place])), others=self.waits.others)
 
 
 def paired(a: Sequence[TimedRun], b: Sequence[TimedRun]) -> tuple[list[Level], list[Level]] | None:

@@ -37,6 +37,11 @@ BUSY_SD: Final = 0.1
 takes the caches as well, and a thread that has one spins for one that has none. Of 45 equal runs of three programs that
 waited for 29 to 60% of their time, the means without the waits differed by 11, 12 and 16%, four times what their steps
 tell, and those by the clock by 14, 21 and 25%."""
+OTHERS_SD: Final = 0.2
+"""And what it grows by where other programs use all of the machine's processors, in proportion: who has another
+processor takes none from this one, but the speed of the memory, and shared caches. Beside a program that does nothing
+but copy in memory, on one of two processors, a small training that waited for 1% of its time took 1.9 times as long;
+beside one that counts in Python, as long as alone."""
 SAME_MARGIN: Final = 1.5
 """What is the same lies within so many times the tolerance. Of equal quiet runs of 1,000 steps, two a side, that can be
 told of all pairs; that they lie within the tolerance itself, of three in four."""
@@ -110,6 +115,11 @@ class Verdict:
     waited_a: float | None = None
     waited_b: float | None = None
     """What share of their time those steps waited that did so most; None where it is not known of all runs."""
+    others_a: float | None = None
+    """What share of the machine's processors other programs used beside that run of A that had most of it; None where
+    it is not known of all runs."""
+    others_b: float | None = None
+    """And beside B."""
     is_withheld: bool = False
     """Whether nothing is decided as a side waited for processors, and nobody measured how long the other did."""
     more_steps: int | None = None
@@ -131,6 +141,11 @@ class Verdict:
     def is_busy(self) -> bool:
         """Whether steps waited for processors so long that the clock says nothing."""
         return self.clock == "processor" or self.is_withheld
+
+    @property
+    def is_beside_others(self) -> bool:
+        """Whether other programs used so much of the machine that equal runs differ by more than on a quiet one."""
+        return max(self.others_a or 0.0, self.others_b or 0.0) >= BUSY
 
     @property
     def ratio(self) -> float:
@@ -176,7 +191,7 @@ def verdict(
     is_far_counted = max(_far(a), _far(b)) >= OFTEN
     clock = _clock(runs)
     # how processes differ on a quiet machine says nothing of a busy one
-    quiet = [] if _is_busy(runs) else [[run for run in side if not _is_busy([run])] for side in earlier]
+    quiet = [] if _is_disturbed(runs) else [[run for run in side if not _is_disturbed([run])] for side in earlier]
     sides, others = (
         [[_asked(run, clock, is_far_counted=is_far_counted) for run in side] for side in group]
         for group in ((a, b), quiet)
@@ -195,8 +210,10 @@ def verdict(
         mean,
         tolerance,
         clock=clock,
-        waited_a=_waited(a),
-        waited_b=_waited(b),
+        waited_a=_most(a, "waited"),
+        waited_b=_most(b, "waited"),
+        others_a=_most(a, "others"),
+        others_b=_most(b, "others"),
         runs_a=len(a),
         runs_b=len(b),
         runs_earlier=mean.earlier,
@@ -228,13 +245,18 @@ def _is_busy(runs: Sequence[Level]) -> bool:
     return any((run.waited or 0.0) >= BUSY for run in runs)
 
 
+def _is_disturbed(runs: Sequence[Level]) -> bool:
+    return _is_busy(runs) or any((run.others or 0.0) >= BUSY for run in runs)
+
+
 def _assumed(runs: Sequence[Level]) -> float:
     """By what share processes are taken to differ, as a standard deviation, before they are looked at."""
-    return PROCESS_SD + max(BUSY_SD * (run.waited or 0.0) / (1 - (run.waited or 0.0)) for run in runs)
+    waited, others = (max(getattr(run, name) or 0.0 for run in runs) for name in ("waited", "others"))
+    return PROCESS_SD + BUSY_SD * waited / (1 - waited) + OTHERS_SD * others
 
 
-def _waited(side: Sequence[Level]) -> float | None:
-    known = [run.waited for run in side if run.waited is not None]
+def _most(side: Sequence[Level], name: Literal["waited", "others"]) -> float | None:
+    known = [share for run in side if (share := getattr(run, name)) is not None]
     return max(known) if len(known) == len(side) else None
 
 

@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -258,10 +259,11 @@ def _of_loop(rows: DataFrame) -> Steps:
     return Steps._make([numbers, *known, firsts(numbers, np.diff(part, prepend=0) > 0)])
 
 
-WAITS_HEADER: Final = "stage,first,last,wall_ms,thread_ms,process_ms,waited_ms\n"
+WAITS_HEADER: Final = "stage,first,last,wall_ms,thread_ms,process_ms,waited_ms,others_ms\n"
 """Of ``rank0.processor.csv``, which has a line for about each second of a run: of the steps from ``first`` on, before
-``last``, what they took, what of it the thread that steps computed, and all threads of the process together, and for
-how long that thread could have run and waited for a processor."""
+``last``, what they took, what of it the thread that steps computed, and all threads of the process together, for how
+long that thread could have run and waited for a processor, and for how long a processor of this machine, the mean of
+all, was used by other programs than this and those that it started; empty where that is not known."""
 _MOST_WAITS: Final = 16 << 20
 """Bytes that are read: three days of them."""
 _LONGEST_MS: Final = 1e12
@@ -278,6 +280,7 @@ class Stretch(NamedTuple):
     thread_ms: float
     process_ms: float
     waited_ms: float
+    others_ms: float = math.nan
 
 
 def append_waits(path: Path, stage: str, rows: Sequence[Stretch]) -> None:
@@ -287,10 +290,14 @@ def append_waits(path: Path, stage: str, rows: Sequence[Stretch]) -> None:
         OSError: It cannot be written, or is no file of its own.
     """
     name = in_timeline(stage)
-    lines = [f"{name},{row.first},{row.last},{','.join(f'{value:.6f}' for value in row[2:])}\n" for row in rows]
+    lines = [f"{name},{row.first},{row.last},{','.join(map(_written, row[2:]))}\n" for row in rows]
     with OwnFolder(path.parent).append(path.name) as file:
         header = "" if file.seek(0, os.SEEK_END) else WAITS_HEADER
         file.write((header + "".join(lines)).encode("utf-8", "replace"))
+
+
+def _written(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.6f}"
 
 
 class Waits(NamedTuple):
@@ -307,6 +314,12 @@ class Waits(NamedTuple):
     def computed(self) -> float:
         """What share of its time the thread that steps computed."""
         return min(sum(row.thread_ms for row in self.stretches) / sum(row.wall_ms for row in self.stretches), 1.0)
+
+    @property
+    def others(self) -> float | None:
+        """What share of the machine's processors other programs used meanwhile; None where that is not known."""
+        used = sum(row.others_ms for row in self.stretches) / sum(row.wall_ms for row in self.stretches)
+        return None if math.isnan(used) else min(used, 1.0)
 
     def shares(self, numbers: Ints) -> Values:
         """For each step what share of it was a wait, as far as the second tells in which it ran; else that of all."""
@@ -339,12 +352,13 @@ def read_waits(path: Path, stage: str) -> Waits | None:
     for line in text.splitlines():
         with contextlib.suppress(ValueError, TypeError):
             name, first, last, *values = line.split(",")
-            row = Stretch(int(first), int(last), *(float(value) for value in values[:4]))
+            row = Stretch(int(first), int(last), *(float(value or "nan") for value in values[:5]))
             if name == stage and _is_stretch(row):
                 rows[row.last] = row  # a loop that was resumed ran some steps twice
     return Waits(tuple(row for _, row in sorted(rows.items()))) if rows else None
 
 
 def _is_stretch(row: Stretch) -> bool:
-    is_time = row.wall_ms > 0 and all(0 <= value < _LONGEST_MS for value in row[2:])
+    is_time = row.wall_ms > 0 and all(0 <= value < _LONGEST_MS for value in row[2:6])
+    is_time &= math.isnan(row.others_ms) or 0 <= row.others_ms < _LONGEST_MS
     return is_time and 0 <= row.first < row.last <= _LAST

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import os
 import sys
 import threading
@@ -11,20 +12,24 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from perfhooks.run.job import current_job
 from perfhooks.run.liveness import began_s
 from perfhooks.run.steps import Stretch
 from perfhooks.run.timeline import clock
 from perfhooks.watching.sampling import caller
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from perfhooks.watching.sampling import Frame
 
 
 RUNS: Final = -2
 """No call of the system: see `CountedThread.call`."""
+_PROC: Final = Path("/proc")
 _STATM: Final = Path("/proc/self/statm")
+_MOST_BELOW: Final = 500
+"""Processes that this one has started, of which it is asked what they used; nobody starts as many."""
 
 
 class Counters(NamedTuple):
@@ -238,18 +243,20 @@ class Collections:
 
 class _Count(NamedTuple):
     step: int
-    wall_ns: int
-    thread_ns: int
-    process_ns: int
-    waited_ns: int
+    wall_ns: float
+    thread_ns: float
+    process_ns: float
+    waited_ns: float
+    others_ns: float
 
 
-class Processor:
+class Processors:
     """Looks once in a while at what a loop's thread has computed and waited; what is between two looks is a row."""
 
     def __init__(self) -> None:
         self._thread: CountedThread | None = None
         self._before: _Count | None = None
+        self._is_alone = False
         self.rows: list[Stretch] = []
         """What nobody has written yet."""
 
@@ -265,13 +272,51 @@ class Processor:
         if thread is None or thread.native != native:
             thread = self._thread = CountedThread(ident, native)
             self._before = None
+            # other ranks of the machine are no children of this one, and do the same work
+            self._is_alone = current_job().world_size == 1
+        before = self._before
+        if before is not None and step == before.step:
+            return  # a step that is long goes on: its time belongs to it
         computed, waited = thread.cpu_ns(), thread.waited_ns()
         if computed is None or waited is None:
             return
-        now, before = _Count(step, clock(), computed, time.process_time_ns(), waited), self._before
-        if before is not None and step == before.step:
-            return  # a step that is long goes on: its time belongs to it
-        self._before = now
+        others = others_ns() if self._is_alone else math.nan
+        self._before = now = _Count(step, clock(), computed, time.process_time_ns(), waited, others)
         if before is not None and step > before.step:
-            spent = (max(new - old, 0) / 1e6 for new, old in zip(now[1:], before[1:], strict=True))
+            # a comparison with nan is false, so it stays
+            spent = (0.0 if new < old else (new - old) / 1e6 for new, old in zip(now[1:], before[1:], strict=True))
             self.rows.append(Stretch(before.step, step, *spent))
+
+
+def others_ns() -> float:
+    """For how long each of the machine's processors was used by others than this process and those that it started.
+
+    Returns:
+        Nanoseconds since the machine began, the mean of its processors; ``nan`` where the system does not tell. It only
+        means something beside an earlier one.
+    """
+    tick, processors = 1e9 / os.sysconf("SC_CLK_TCK"), os.cpu_count()
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        with (_PROC / "stat").open(encoding="ascii", errors="replace") as file:
+            # user, nice, system, idle, iowait, irq, softirq and steal, see proc(5)
+            user, nice, system, _, _, irq, softirq, steal = map(int, file.readline().split()[1:9])
+        used = tick * (user + nice + system + irq + softirq + steal)
+        if processors and used:
+            own = sum(os.times()[:4]) * 1e9 + tick * sum(_below(os.getpid()))
+            return max(used - own, 0.0) / processors
+    return math.nan
+
+
+def _below(pid: int) -> Iterator[int]:
+    """What each process below another has used, in ticks, those that it has outlived included."""
+    waiting, asked = [pid], 0
+    while waiting and asked < _MOST_BELOW:
+        folder = _PROC / str(waiting.pop())
+        with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended
+            # those that other threads than the first have started are few, and threads may be many
+            children = (folder / "task" / folder.name / "children").read_text(encoding="ascii").split()
+            waiting += map(int, children)
+            if asked:
+                fields = (folder / "stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+                yield sum(map(int, fields[11:15]))
+        asked += 1

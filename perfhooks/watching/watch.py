@@ -10,7 +10,7 @@ from perfhooks.guard import cause_of, logger
 from perfhooks.run import layout, steps
 from perfhooks.run.liveness import Process
 from perfhooks.run.publishing import publish, publish_json
-from perfhooks.watching.counters import CountedThread, Processor, Queueing
+from perfhooks.watching.counters import CountedThread, Processors, Queueing
 from perfhooks.watching.loops import Asked, Growth
 from perfhooks.watching.pace import Pace
 from perfhooks.watching.slow import SHORTEST_S, SlowSteps
@@ -58,7 +58,7 @@ class Watch:
         self._failed: set[str] = set()
         self._queueing = Queueing()
         self._growth = Growth()
-        self._processor = Processor()
+        self._processor = Processors()
 
     def where(self) -> Loop:
         """Where the loop is now."""
