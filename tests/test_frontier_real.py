@@ -47,5 +47,7 @@ def test_the_rank_and_the_part_of_the_step_that_make_others_wait_are_named(tmp_p
     assert sum(group["stages"]["exposed_ms"]) == pytest.approx(group["step_ms"])
     (lead,) = [each for each in group["leads"] if each["part"] == stage]
     assert lead["lead_ms"] == pytest.approx(25, rel=0.5)
+    assert first["gain_ms"] == pytest.approx(lead["cost_ms"], abs=1e-6)
+    assert first["gain_percent"] == pytest.approx(100 * lead["cost_ms"] / group["step_ms"], abs=0.01)
     assert (lead["since"] is not None) == (kind == "sudden")
     assert [each.rank for each in View(run).look().ranks if each.slow] == [rank]

@@ -142,6 +142,17 @@ def test_a_trace_that_cannot_be_read_costs_the_others_nothing(call, one_kind):
     assert f"Rank {SLOW} computes longer" in text
 
 
+def test_where_no_trace_can_be_read_it_is_said_of_each_why(call, tmp_path):
+    """And not that there is none."""
+    for name in ("a.json", "b.json"):
+        (tmp_path / name).write_text('{"traceEvents": [nothing', encoding="utf-8")
+    code, _, errors = call("report", tmp_path)
+    assert code == 2
+    assert "a.json" in errors
+    assert "b.json" in errors
+    assert "has no trace" not in errors
+
+
 @pytest.mark.parametrize("verb", ["show", "report", "merge"])
 def test_a_folder_without_traces_is_refused_in_one_line(call, tmp_path, verb):
     (tmp_path / "notes.json").write_text("{}", encoding="utf-8")

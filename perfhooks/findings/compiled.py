@@ -52,7 +52,7 @@ def recompilation(seen: Evidence) -> Iterator[Finding]:
     rows = seen.named(ranges.COMPILING, Kind.OP, Kind.ANNOTATION)
     spent = seen.per_step(seen.spans(rows))
     gain = min(spent, seen.host_limit_ms)
-    if seen.share(gain) < COMPILING or not len(rows) or starts.COMPILING in spent_in(seen):
+    if seen.share(gain) < COMPILING or starts.COMPILING in spent_in(seen):
         return
     outer = seen.outermost(rows)
     lines = [(line, spent / len(outer)) for line in seen.where(outer) if line]

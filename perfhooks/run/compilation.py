@@ -156,7 +156,7 @@ def _together(first: Graph, later: Graph) -> Graph:
         # all that the backward pass takes is the backend's
         backend_s=first.backend_s + later.seconds,
         inductor_s=first.inductor_s + later.inductor_s,
-        is_recorded=first.is_recorded or later.is_recorded,
+        is_recorded=later.is_recorded,
     )
 
 
