@@ -164,6 +164,18 @@ def test_a_torch_that_accounts_otherwise_is_no_failure(dynamo):
     assert of_torch(**dynamo).breaks == ()
 
 
+def test_a_compilation_is_one_though_its_parts_are_recorded_in_it(tmp_path):
+    events = []
+    for number in range(4):
+        begin = number * 100 * MS
+        events.append(step_mark(number, begin, begin + 100 * MS))
+        for name, at in (("_compile.compile_inner", 1), ("backend_compile", 3), ("inductor_compile", 5)):
+            events.append(op(f"{name} (dynamo_timed)", begin + at * MS, begin + (20 - at) * MS))
+    trace = read(write_trace(tmp_path / "t.json", events))
+    (found,) = [each for each in findings.find(Capture(last=3), trace) if each.rule == "recompilation"]
+    assert found.evidence[0].startswith("4 compilations in")
+
+
 def window(tmp_path, compilation, region="Torch-Compiled Region: 0/0", took=40):
     """Two steps in which compiled code runs."""
     events = []

@@ -358,6 +358,12 @@ def test_a_page_shows_no_more_rows_than_a_person_looks_at(run, tmp_path):
     names = made["operators"]["name"]["name"]
     assert len(names) == 80
     assert "aten::op299" in names
+    launching = [op(f"aten::on{place}", 1000 * place, 1000 * place + 50, external=place + 1) for place in range(300)]
+    launching += [launch(place + 1, 1000 * place, 1000 * place + 5, external=place + 1) for place in range(300)]
+    work = [kernel(place + 1, 1000 * place + 10, 1000 * place + 900 - place, name="k") for place in range(300)]
+    long = write_trace(tmp_path / "device.json", [*events, *launching, *work])
+    names = window_data.reduce(Capture(first=0, last=299, reached=300), read(long))["operators"]["name"]["name"]
+    assert [name for name in names if "on" in name] == [f"aten::on{place}" for place in range(40)]
     lines = "".join(f"import,module{place},{place}.0\n" for place in range(60))
     (run / "rank0.startup.csv").write_text("phase,what,seconds\n" + lines)
     startup = run_data.gather(run)["startup"]

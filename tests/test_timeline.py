@@ -178,8 +178,8 @@ def test_of_several_backward_passes_of_a_step_the_last_one_counts_and_no_other_s
             taken.append(line.take())
     line.end_step(1100)
     line.end_step(1200)
-    taken.append(line.take())
     line.passed_back((1205, 1215))
+    taken.append(line.take())
     line.end_step(1220)
     taken.append(line.take())
     assert [each for steps in taken for each in steps.backwards.tolist()] == [40, -1, 5]

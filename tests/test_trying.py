@@ -533,6 +533,12 @@ def test_a_variant_gives_the_same_result_as_nearly_as_it_promises(name):
         assert variant.changed(changed) is None or name.startswith(("attention", "threads"))  # nothing is left to do
 
 
+def test_padding_leaves_the_number_of_products_as_it_is():
+    call = inputs.build(signature("bmm", tensor(3, 5, 7), tensor(3, 7, 9)), CPU)
+    padded = BY_NAME["padding"].changed(call)
+    assert [tuple(each.shape) for each in padded.tensors()] == [(3, 8, 8), (3, 8, 16)]
+
+
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda each: each.name)
 def test_a_variant_that_makes_no_sense_is_not_tried(variant):
     integers = built("add", tensor(4, kind="long int"), tensor(4, kind="long int"), plain("1"))

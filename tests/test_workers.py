@@ -24,7 +24,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter as Iterat
 import perfhooks
 from perfhooks.loading import begin, looks
 from perfhooks.loading.lending import LoaderWorkers
-from perfhooks.loading.slots import Slots, StackLook
+from perfhooks.loading.slots import Counts, Slots, StackLook
 from perfhooks.run.capture import Capture, Place
 
 if TYPE_CHECKING:
@@ -202,6 +202,25 @@ def test_workers_that_began_before_the_profiler_are_said_to_be_unseen(tmp_path: 
         cwd=tmp_path, capture_output=True, text=True, check=True, timeout=100,
     )  # fmt: skip
     assert json.loads(shown.stdout) == {"workers": [], "plan": []}
+
+
+def test_what_looks_have_no_room_for_is_left_out_and_touches_no_other_worker() -> None:
+    slots = Slots(2)
+    slots.window = 7
+    other = Counts(version=2, pid=9, batches=4, memory=5)
+    slots.write(1, other)
+    log, stacks = slots.log(0, 7), 0
+    while (number := log.define(f"{stacks:09}" * 5000)) is not None:
+        stacks += 1
+        assert log.add(number, 1, 0, 0, 0, 0)
+    assert stacks > 10
+    looks = stacks
+    while log.add(0, 1, 0, 0, 0, 0):
+        looks += 1
+    assert log.define("short") is None
+    assert len(slots.looks(0, 7)) == looks
+    assert slots.counts(1)[1:] == other[1:]
+    slots.close()
 
 
 def test_torch_is_as_it_was_when_no_profiler_is_left(tmp_path: Path) -> None:
