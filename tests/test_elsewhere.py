@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -335,7 +336,9 @@ def ray_node(monkeypatch):
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     assert any("Ray runtime started" in line for line in node.stdout)
+    before = signal.getsignal(signal.SIGTERM)
     yield
+    signal.signal(signal.SIGTERM, before)  # Ray's client leaves its own behind, which other tests would meet
     node.terminate()
     node.communicate(timeout=60)
 

@@ -248,8 +248,9 @@ def looked_at(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a window with stacks in which the steps wait for one worker."""
     out = tmp_path_factory.mktemp("looked_at")
     model = torch.nn.Linear(6, 1).double()
-    loader = DataLoader(Planted(40), batch_size=2, num_workers=1)
-    with perfhooks.Profiler(schedule="wait=1 warmup=0 active=9 repeat=1", with_stack=True, out=out) as profiler:
+    # looks are rare on a busy machine, and it takes 20 of them to name a line
+    loader = DataLoader(Planted(120), batch_size=2, num_workers=1)
+    with perfhooks.Profiler(schedule="wait=1 warmup=0 active=40 repeat=1", with_stack=True, out=out) as profiler:
         for batch in profiler.steps(loader):
             model(batch).sum().backward()
     assert profiler.wait(60)
