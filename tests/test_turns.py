@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import held_training
 import psutil
@@ -24,9 +25,11 @@ from typer.testing import CliRunner
 from perfhooks.command.app import app
 from perfhooks.command.turns import alternation, program
 from perfhooks.comparing import turns
+from perfhooks.comparing.turns import Block
 from perfhooks.errors import PerfhooksError
+from perfhooks.launching import turns as held_turns
 from perfhooks.launching.command_line import Request, environment
-from perfhooks.launching.turns import HeldSteps
+from perfhooks.launching.turns import HeldSteps, Turn
 
 HERE = Path(__file__).parent
 SCRIPT = HERE / "held_training.py"
@@ -42,10 +45,15 @@ def short():
         yield Path(folder)
 
 
+def set_turns(monkeypatch, seconds):
+    for name in ("SHORT_S", "LONG_S"):
+        monkeypatch.setattr(alternation, name, seconds)
+
+
 @pytest.fixture
 def compare(tmp_path, short, monkeypatch):
-    """`perfhooks compare --run` in the test's folder, with blocks of a hundredth of a second."""
-    monkeypatch.setattr(alternation, "BLOCK_S", 0.01)
+    """`perfhooks compare --run` in the test's folder, with turns of a hundredth of a second."""
+    set_turns(monkeypatch, 0.01)
     monkeypatch.setattr("tempfile.tempdir", str(short))
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
@@ -158,7 +166,7 @@ def test_too_few_steps_are_no_comparison(compare):
     done = compare("--run", training(4), "--", training(4))
     said = refused(done)
     assert "made too few steps to compare: its first steps do not count, and after them there was time for " in said
-    (left,) = re.findall(r"for (\d+) turns? of some 0.01 s, where 5 are needed; let it train for longer", said)
+    (left,) = re.findall(r"for (\d+) turns?, where 5 are needed; let it train for longer", said)
     assert int(left) < turns.LEAST_BLOCKS
 
 
@@ -256,7 +264,7 @@ def test_trainings_of_every_kind_take_turns_and_print_what_they_print_alone(
     channel, short, kind, monkeypatch, warm_programs
 ):
     """Loaders with workers, several optimizers, none at all; and their losses are the same to the last digit."""
-    monkeypatch.setattr(alternation, "BLOCK_S", 0.0)
+    set_turns(monkeypatch, 0.0)
     programs, codes = pair(short, HERE / "launched_training.py", kind)
     assert codes == [0, 0]
     assert min(len(each.blocks) for each in programs) > 5
@@ -267,7 +275,7 @@ def test_trainings_of_every_kind_take_turns_and_print_what_they_print_alone(
 
 def test_ranks_are_held_at_the_same_step(short, monkeypatch):
     """Two ranks of torchrun average gradients at each step: held at different ones they would wait for each other."""
-    monkeypatch.setattr(alternation, "BLOCK_S", 0.01)
+    set_turns(monkeypatch, 0.01)
     programs, codes = pair(short, "-m", "torch.distributed.run", "--nproc-per-node", 2, HERE / "held_ranks_training.py")
     assert codes == [0, 0]
     for each in programs:
@@ -295,8 +303,8 @@ class Master:
     def held(self):
         return json.loads(self.lines.readline())
 
-    def answer(self, steps):
-        self.connection.sendall(json.dumps({"steps": steps}).encode() + b"\n")
+    def answer(self, steps, **more):
+        self.connection.sendall(json.dumps({"steps": steps, **more}).encode() + b"\n")
 
     def leave(self):
         self.lines.close()
@@ -329,6 +337,87 @@ def test_a_turn_is_as_many_steps_as_it_was_told_and_says_what_they_took(master):
         assert min(held["wall_ns"], held["cpu_ns"], held["busy_ns"]) > 0
     side.answer(100)
     assert side.process.wait(60) == 0
+
+
+def test_the_first_steps_of_a_turn_are_made_and_not_timed(master, tmp_path):
+    """By the program's own clock: no more than the steps after them fits into what is said."""
+    side = master(12, WORK, tmp_path / "log")
+    side.held()
+    side.answer(3, lead=2)
+    held = side.held()
+    assert held["steps"] == 3
+    side.answer(100)
+    assert side.process.wait(60) == 0
+    (log,) = tmp_path.glob("log.*")
+    steps = json.loads(log.read_text())
+    assert held["wall_ns"] >= steps[5][1] - steps[3][0]
+    assert held["wall_ns"] <= steps[5][1] - steps[2][1] + steps[6][0] - steps[5][1]
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one processor")
+def test_a_turn_goes_on_where_the_other_program_ended_its_own(master):
+    """A system leaves a thread where it is: of turns that are sent to either of two it would be right in one half."""
+    side = master(1000, WORK)
+    allowed, is_there = os.sched_getaffinity(side.process.pid), []
+    side.held()
+    for number in range(20):
+        asked = sorted(allowed)[number % 2]
+        side.answer(1, processor=asked)
+        is_there.append(side.held()["processor"] == asked)
+    assert sum(is_there) > 15
+    assert os.sched_getaffinity(side.process.pid) == allowed
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one processor")
+@pytest.mark.parametrize("why", ["forbidden", "another node"])
+def test_a_thread_is_left_where_it_is(monkeypatch, why):
+    """Where it may not run, nobody sends it; nor away from its memory."""
+    before = os.sched_getaffinity(0)
+    here, there = sorted(before)[:2]
+    if why == "another node":
+        monkeypatch.setattr(held_turns, "_node", {here: "node0", there: "node1"}.get)
+    monkeypatch.setattr(held_turns, "_processor", lambda: here)
+    asked = []
+    monkeypatch.setattr(os, "sched_setaffinity", lambda *given: asked.append(given))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {here} if why == "forbidden" else before)
+    held_turns._go_on_at(there)
+    assert asked == []
+
+
+@pytest.mark.parametrize(("kind", "is_alone"), [("", True), ("child", False)])
+def test_a_program_says_whether_others_work_for_it(master, kind, is_alone):
+    assert master(12, WORK, "", kind).held()["is_alone"] == is_alone
+
+
+def done(steps, seconds):
+    """A program that has made one turn."""
+    return SimpleNamespace(blocks=[Block(steps, round(seconds * 1e9), 0, 0, None)])
+
+
+@pytest.mark.parametrize(
+    ("step_s", "length_s", "turn"),
+    [
+        (0.001, alternation.SHORT_S, Turn(30, lead=7)),
+        (0.001, alternation.LONG_S, Turn(200, lead=50)),
+        (0.02, alternation.SHORT_S, Turn(4, lead=1)),
+        (0.08, alternation.SHORT_S, Turn(2)),
+        (1.0, alternation.SHORT_S, Turn(1)),
+    ],
+)
+def test_a_turn_is_short_and_of_some_steps_if_they_are_not_long(step_s, length_s, turn):
+    """Four at least where these take no longer than a long turn; one in four before them is not timed."""
+    assert alternation._turn(done(100, 100 * step_s), length_s) == turn
+    assert alternation._turn(SimpleNamespace(blocks=[]), length_s) == Turn(1)
+    assert alternation._turn(done(1, 1e-6), length_s).steps == 4
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_turns_are_long_where_one_of_the_programs_has_others_work_for_it(short, monkeypatch, is_alone):
+    lengths = []
+    monkeypatch.setattr(alternation, "_turn", lambda _, length_s: lengths.append(length_s) or Turn(20))
+    _, codes = pair(short, SCRIPT, 100, WORK, "", "" if is_alone else "child")
+    assert codes == [0, 0]
+    assert set(lengths) == {alternation.SHORT_S if is_alone else alternation.LONG_S}
 
 
 def test_what_a_held_program_started_is_stopped_until_its_turn(master):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,6 +15,7 @@ from perfhooks.command.turns.program import Program
 from perfhooks.comparing.sentences import percent
 from perfhooks.comparing.turns import FEWEST_PAIRS, LEAST_BLOCKS, MOST_PAIRS, ProcessPair, judged
 from perfhooks.errors import PerfhooksError
+from perfhooks.launching.turns import Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -21,8 +23,19 @@ if TYPE_CHECKING:
     from perfhooks.command.turns.program import Command
     from perfhooks.comparing.turns import Judgement
 
-BLOCK_S: Final = 0.2
-"""Of a turn: what others do on a machine comes and goes in seconds, and a program is warm again in milliseconds."""
+SHORT_S: Final = 0.03
+"""Of a turn, where nothing but the programs' own threads computes: what others do on a machine comes and goes in tenths
+of a second. Of equal small trainings, alone on a shared machine, pairs that stepped for four seconds differed by TODO
+with turns of 0.2 s, and by TODO with these."""
+LONG_S: Final = 0.2
+"""Where a device or other processes work for them: what is under way there ends with each turn."""
+FEWEST_STEPS: Final = 4
+"""Of a turn, where that makes it no longer than `LONG_S`."""
+LEAD: Final = 4
+"""For so many steps of a turn one comes before them and is not timed, as caches are cold: of steps of 1 ms the first
+took 1.8 times as long, and the eighth 1.06 times."""
+_TELL_S: Final = 0.5
+"""How often it is said how far it has come."""
 _GROWTH: Final = 4
 """A turn has at most so many times the steps of the one before: the first steps say little about those that follow."""
 
@@ -59,15 +72,12 @@ class Alternation:
     is_interrupted: bool = False
     """Whether somebody pressed Ctrl-C."""
 
-    @property
-    def judgement(self) -> Judgement | None:
-        """What can be said; None before there is a pair that counts."""
-        return judged(self.pairs, tolerance=self.plan.tolerance) if self.pairs else None
+    judgement: Judgement | None = None
+    """What can be said; None before there is a pair that counts."""
 
     @property
     def _is_decided(self) -> bool:
-        seen = self.judgement
-        return seen is not None and seen.verdict.outcome != "undecided"
+        return self.judgement is not None and self.judgement.verdict.outcome != "undecided"
 
     def run(self) -> None:
         """Have pairs take turns until it is decided.
@@ -103,7 +113,7 @@ class Alternation:
             left = words.count(min(map(len, pair.counted)), "turn")
             raise PerfhooksError(
                 f"{few.command.name} made too few steps to compare: its first steps do not count, and after them there "
-                f"was time for {left} of some {BLOCK_S:g} s, where {LEAST_BLOCKS} are needed; let it train for longer"
+                f"was time for {left}, where {LEAST_BLOCKS} are needed; let it train for longer"
             )
 
     def _start(self, command: Command, number: int) -> Program:
@@ -118,6 +128,7 @@ class Alternation:
         pair = ProcessPair(a=blocks.get("A", []), b=blocks.get("B", []), is_together=not self.plan.in_turns)
         if pair.counts:
             self.pairs.append(pair)
+            self.judgement = judged(self.pairs, tolerance=self.plan.tolerance)
         return pair
 
     def _take_turns(self, programs: Sequence[Program], tell: Callable[[str], None]) -> None:
@@ -125,19 +136,21 @@ class Alternation:
         tell(self._said("starting"))
         if not _have_begun(programs):
             return
+        told = 0.0
         while not all(self._is_enough(program) for program in programs):
-            for program in programs:
-                program.let_go(_steps_of_turn(program))
+            is_short = len(programs) > 1 and all(program.is_alone for program in programs)
+            for program, beside in zip(programs, reversed(programs), strict=True):
+                program.let_go(_turn(program, SHORT_S if is_short else LONG_S), beside)
                 if not program.until_held():
                     return
                 if len(programs) > 1:
                     program.stop_children()
-            tell(self._said(words.count(len(programs[-1].blocks), "turn")))
+            if time.monotonic() > told + _TELL_S:
+                told = time.monotonic()
+                tell(self._said(words.count(len(programs[-1].blocks), "turn")))
 
     def _is_enough(self, program: Program) -> bool:
-        steps = sum(block.steps for block in program.blocks)
-        seconds = sum(block.wall_ns for block in program.blocks) * 1e-9
-        enough = (self.plan.steps, steps), (self.plan.seconds, seconds)
+        enough = (self.plan.steps, program.steps), (self.plan.seconds, program.seconds)
         return any(most is not None and done >= most for most, done in enough)
 
     def _finish(self, programs: Sequence[Program]) -> None:
@@ -175,12 +188,14 @@ def _have_begun(programs: Sequence[Program]) -> bool:
     return True
 
 
-def _steps_of_turn(program: Program) -> int:
-    """As many as take `BLOCK_S`, as far as the turn before says."""
+def _turn(program: Program, length_s: float) -> Turn:
+    """As many steps as take so long, as far as the turn before says."""
     if not program.blocks:
-        return 1
+        return Turn(1)
     last = program.blocks[-1]
-    return max(1, min(round(BLOCK_S * 1e9 * last.steps / max(last.wall_ns, 1)), _GROWTH * last.steps))
+    fitting, most = (round(each * 1e9 * last.steps / max(last.wall_ns, 1)) for each in (length_s, LONG_S))
+    steps = max(1, min(max(fitting, min(FEWEST_STEPS, most)), _GROWTH * last.steps))
+    return Turn(steps, lead=steps // LEAD)
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 import msgspec
@@ -24,7 +25,7 @@ from perfhooks.launching.turns import Turn, TurnEnd
 from perfhooks.run.reading import read_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _LOOK_S: Final = 0.1
 """How often it is looked whether a program has ended that is connected to nothing; all else tells by itself."""
@@ -79,6 +80,11 @@ class Program:
         self._ranks: dict[int, _Connection] = {}
         """By their numbers."""
         self._held: dict[int, TurnEnd] = {}
+        self._turn = Turn(0)
+        self.steps = 0
+        """That it has made in all its turns."""
+        self.seconds = 0.0
+        """How long those took."""
         self._apart_since: float | None = None
         self._has_begun = False
         self.began = time.monotonic()
@@ -118,6 +124,16 @@ class Program:
         """Whether all its ranks are."""
         return bool(self._held) and len(self._held) >= max(held.ranks for held in self._held.values())
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether nothing works for any of its ranks but their own threads."""
+        return all(held.is_alone for held in self._held.values())
+
+    @property
+    def processors(self) -> dict[int, int | None]:
+        """On which the thread of the steps ran last, of each rank."""
+        return {rank: held.processor for rank, held in self._held.items()}
+
     def until_held(self) -> bool:
         """Wait until it is held; whether it is: otherwise it has ended, or goes on without turns."""
         while not self.is_over and not self.is_held:
@@ -142,12 +158,14 @@ class Program:
 
     def stop_children(self) -> None:
         """What its ranks have started must not work ahead while it is held."""
-        self._answer(0)
+        self._answer(Turn(0))
 
-    def let_go(self, steps: int) -> None:
-        """It is its turn."""
+    def let_go(self, turn: Turn, beside: Program | None = None) -> None:
+        """It is its turn, where that of another program has ended."""
+        processors = {} if beside is None else beside.processors
         self._held.clear()
-        self._answer(steps)
+        self._turn = turn
+        self._answer(turn, processors)
 
     def free(self) -> None:
         """It takes no more turns, and goes on by itself."""
@@ -159,11 +177,11 @@ class Program:
             rank.connection.close()
         self._ranks.clear()
 
-    def _answer(self, steps: int) -> None:
-        answer = msgspec.json.encode(Turn(steps)) + b"\n"
-        for rank in self._ranks.values():
+    def _answer(self, turn: Turn, processors: Mapping[int, int | None] = MappingProxyType({})) -> None:
+        for number, rank in self._ranks.items():
+            answer = msgspec.structs.replace(turn, processor=processors.get(number))
             with contextlib.suppress(OSError):  # it has ended, as its socket will tell
-                rank.connection.sendall(answer)
+                rank.connection.sendall(msgspec.json.encode(answer) + b"\n")
 
     def _take(self) -> None:
         """The block that has ended; what came before the first turn is none."""
@@ -178,6 +196,8 @@ class Program:
                 waited_ns=sum(waited) // len(ranks) if len(waited) == len(ranks) else None,
             )
             self.blocks.append(block)
+            self.steps += self._turn.lead + block.steps
+            self.seconds += block.wall_ns * 1e-9 * (1 + self._turn.lead / max(block.steps, 1))
         self._has_begun = True
 
     def _hear(self, rank: _Connection) -> None:

@@ -145,8 +145,8 @@ class TorchFace(TorchProfile, metaclass=_Exchanged):
         return None if last is None else last.wait_for_exports(*args, **kwargs)
 
     def take_pending_cuspy_export(self, *args: Any, **kwargs: Any) -> Any:
-        """What the last window has still to write; private to torch."""
-        last = self._course.windows.last
+        """What the last window has still to write; private to torch, and since 2.15."""
+        last: Any = self._course.windows.last
         return None if last is None else last.take_pending_cuspy_export(*args, **kwargs)
 
     def get_trace_id(self) -> Any:
