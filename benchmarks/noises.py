@@ -3,6 +3,7 @@
 ``python benchmarks/noises.py`` simulates 25 noises, runs of several lengths and several runs a side, and prints, for
 each, the share of pairs of equal trainings that are called slower or faster, which is to be 1% at most, and that of
 pairs that are rightly told apart where B takes 5% or 12% longer, or every fifth of its steps 2.5 times as long.
+With ``--turns`` it does so for programs that take turns (``perfhooks compare --run``), by what processes differ by.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from perfhooks.comparing.verdict import verdict
+from perfhooks.comparing.turns import FEWEST_PAIRS, MOST_PAIRS, share
+from perfhooks.comparing.verdict import StepPair, Variance, of_pairs, verdict
 from perfhooks.run.steps import is_near
 from perfhooks.statistics import Level, level
 
@@ -28,6 +30,11 @@ Noise = Callable[[Random, int], np.ndarray]
 LENGTHS = (200, 1000, 5000)
 RUNS = (1, 2, 3, 5)
 PAIRS = 300
+SPREADS = (0.003, 0.005, 0.0075, 0.01, 0.02, 0.03, 0.05, 0.1)
+"""What processes differ by that take turns."""
+BY_TURNS = 0.004
+"""And what is left open by the turns of a pair, of four seconds for each program."""
+TURNS_FREEDOM = 60
 FACTORS = {"+5%": 1.05, "+12%": 1.12}
 
 
@@ -176,6 +183,44 @@ def rows(noise: str, pairs: int, lengths: Sequence[int], earlier: int) -> Iterat
             yield f"{noise:34} {steps:6} {runs:2}  " + " ".join(f"{100 * each:6.1f}" for each in columns) + mark
 
 
+def course(random: Random, spread: float, factor: float) -> tuple[str, int]:
+    """What is said of two programs in the end, and after how many pairs."""
+    typical, mean, outcome = list[StepPair](), list[StepPair](), "undecided"
+    while outcome == "undecided" and len(mean) < MOST_PAIRS:
+        a, b = np.exp(random.normal(0, spread, 2)) * (1, factor)
+        errors = [Variance(BY_TURNS**2, TURNS_FREEDOM)]
+        by_turns = random.normal(0, BY_TURNS)
+        typical.append(StepPair(a, b * math.exp(by_turns), errors))
+        # both come from the same turns
+        mean.append(StepPair(a, b * math.exp((by_turns + random.normal(0, BY_TURNS)) / math.sqrt(2)), errors))
+        if len(mean) >= FEWEST_PAIRS:
+            outcome = of_pairs(typical, mean, share=share(len(mean))).outcome
+    return outcome, len(mean)
+
+
+def turn_rows(courses: int) -> Iterator[str]:
+    for spread in SPREADS:
+        random = np.random.default_rng(round(1e6 * spread))
+        equal = [course(random, spread, 1.0)[0] for _ in range(courses)]
+        shares = [1 - sum(map(equal.count, ("same", "undecided"))) / courses, equal.count("same") / courses]
+        pairs = []
+        for factor in FACTORS.values():
+            found = [course(random, spread, factor) for _ in range(courses)]
+            shares += [sum(told == "slower" and of <= most for told, of in found) / courses for most in (5, MOST_PAIRS)]
+            pairs.append(sum(of for _, of in found) / courses)
+        columns = " ".join(f"{100 * each:6.1f}" for each in shares)
+        yield f"{100 * spread:8.2f}%  {columns}  " + " ".join(f"{each:5.1f}" for each in pairs)
+
+
+def print_turns(courses: int) -> None:
+    print(
+        f"equal programs told apart, or the same; {', '.join(FACTORS)} found by five pairs, or at all: % of {courses}"
+    )
+    print("processes  alarms   same" + "".join(f"{each:>7} by 8" + " " for each in FACTORS) + " pairs")
+    for row in turn_rows(courses):
+        print(row, flush=True)
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -183,7 +228,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, nargs="+", default=LENGTHS)
     parser.add_argument("--noise", default="", help="only those whose name contains this")
     parser.add_argument("--earlier", type=int, default=0, help="runs that the folder has of A besides")
+    parser.add_argument("--turns", action="store_true", help="programs that take turns; --pairs are whole comparisons")
     given = parser.parse_args()
+    if given.turns:
+        print_turns(given.pairs)
+        return
     head = " ".join(f"{each:>6}" for each in ("alarms", "same", *FACTORS, "fifth"))
     print(f"{'noise':34} {'steps':>6} runs {head}   (% of pairs)")
     for noise in NOISES:

@@ -66,9 +66,10 @@ def test_twelve_percent_are_always_found_and_mostly_by_three_pairs(ratio, word):
     assert np.median([count for _, count in found]) == turns.FEWEST_PAIRS
 
 
-def test_five_percent_are_mostly_found_by_five_pairs_where_processes_differ_little():
+@pytest.mark.parametrize("process", [0.003, 0.005])
+def test_five_percent_are_mostly_found_by_five_pairs_where_processes_differ_little(process):
     rng = np.random.default_rng(3)
-    found = [course(rng, ratio=1.05, process=0.003, noise=0.02) for _ in range(40)]
+    found = [course(rng, ratio=1.05, process=process, noise=0.02) for _ in range(40)]
     assert sum(outcome == "slower" and count <= 5 for outcome, count in found) >= 32
 
 
@@ -99,13 +100,16 @@ def test_the_error_of_a_typical_turn_is_what_it_varies_by():
 
 
 def test_a_question_that_is_asked_early_needs_more_to_be_answered():
+    """Three pairs that agree say less than five would: an answer after five may be wrong forty times as often."""
     made = pairs(np.random.default_rng(12), 8, process=1e-9, noise=1e-9)
-    widths = [math.log(found.typical.high / found.typical.low) for found in (verdict(made[:n]) for n in range(3, 9))]
-    alike = ([StepPair(1, 1)] * count for count in (3, 8))
-    first, last = (2 * math.log(of_pairs(each, each, looks=6).typical.high) for each in alike)
+    widths = [math.log(found.typical.high / found.typical.low) for found in (verdict(made[:n]) for n in range(3, 6))]
+    alike = ([StepPair(1, 1)] * count for count in (3, 4, 5))
+    alone = [2 * math.log(of_pairs(each, each).typical.high) for each in alike]
     assert widths == sorted(widths, reverse=True)
-    assert widths[0] > first
-    assert widths[-1] < last
+    ratios = [width / once for width, once in zip(widths, alone, strict=True)]
+    assert ratios == sorted(ratios, reverse=True)
+    assert ratios[-1] == pytest.approx(1, abs=0.1)
+    assert ratios[0] > 1.5
 
 
 def test_fewer_than_three_pairs_decide_nothing():

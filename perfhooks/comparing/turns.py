@@ -1,6 +1,6 @@
 """How sure one can be that two programs differ that were run in turns, block by block (``perfhooks compare --run``).
 
-    pair 1   A B A B A B ...     each letter is a block: some 0.2 s of steps of one of two processes that live together
+    pair 1   A B A B A B ...     each letter is a block: some steps in a row of one of two processes that live together
     pair 2   B A B A B A ...     two processes more
 
 What disturbs the machine disturbs neighbouring blocks alike, so within a pair it is their ratios that are looked at.
@@ -30,9 +30,11 @@ if TYPE_CHECKING:
 FEWEST_PAIRS: Final = 3
 MOST_PAIRS: Final = 8
 """Of processes. After each from the third on it is asked whether the verdict is decided."""
-_SHARES: Final = sum(range(1, MOST_PAIRS - FEWEST_PAIRS + 2))
-"""In so many parts the 1% of wrong answers is shared by the times at which it is asked: the first has one of them, the
-next two. A few pairs that happen to agree are what is wrong most often, and more are asked for where it is close."""
+_SHARES: Final = (0.02, 0.1, 0.8, 0.4, 0.4, 0.4)
+"""What part of the 1% of wrong answers each of those times may have. Three pairs that happen to agree are what is wrong
+most often, and five are what most people have the time for. In sum it is more than one, as what is wrong after five
+pairs is mostly so after six: of equal programs 0.9% are told apart where processes differ by 5%, and fewer where they
+differ by less, see ``python benchmarks/noises.py --turns``."""
 LEAST_BLOCKS: Final = 5
 """Of each side, in a pair that counts: fewer do not tell how blocks differ."""
 _FEWEST: Final = 2
@@ -115,7 +117,7 @@ def _found(pairs: Sequence[ProcessPair], clock: Clock, tolerance: float) -> Judg
         [each.typical for each in seen],
         [each.mean(is_far_counted=is_far_counted) for each in seen],
         tolerance=tolerance,
-        looks=_SHARES / max(len(pairs) - FEWEST_PAIRS + 1, 1),
+        share=share(len(pairs)),
     )
     if len(pairs) < FEWEST_PAIRS:
         found = replace(found, outcome="undecided")
@@ -135,6 +137,11 @@ def _found(pairs: Sequence[ProcessPair], clock: Clock, tolerance: float) -> Judg
         blocks=sum(len(each.steps) for side in sides for each in side),
         far=(_far(sides[0]), _far(sides[1])),
     )
+
+
+def share(pairs: int) -> float:
+    """The part of the wrong answers that may be given after so many pairs."""
+    return _SHARES[min(max(pairs, FEWEST_PAIRS), MOST_PAIRS) - FEWEST_PAIRS]
 
 
 class _Side(NamedTuple):

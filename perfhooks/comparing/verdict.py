@@ -285,7 +285,7 @@ def of_pairs(
     mean: Sequence[StepPair],
     *,
     tolerance: float = TOLERANCE,
-    looks: float = 1,
+    share: float = 1,
 ) -> Verdict:
     """Compare two trainings that ran beside each other in pairs of processes, so that what disturbed one did the other.
 
@@ -293,15 +293,15 @@ def of_pairs(
         typical: Of each pair the typical step of A and of B, above 0.
         mean: And the mean step, of as many pairs.
         tolerance: What share of difference is none.
-        looks: How much more seldom than once in a hundred the answer may be wrong, as the question was asked of fewer
-            pairs before, or will be of more.
+        share: What part of one in a hundred wrong answers this one may have, as the question was asked of fewer pairs
+            before, or will be of more.
 
     Returns:
         As `verdict` does, ``runs_a`` and ``runs_b`` being the pairs.
     """
     pairs = len(mean)
     differences = _Difference.of_pairs(typical), _Difference.of_pairs(mean)
-    return _verdict(*differences, tolerance, looks, runs_a=pairs, runs_b=pairs, is_paired=True)
+    return _verdict(*differences, tolerance, share, runs_a=pairs, runs_b=pairs, is_paired=True)
 
 
 def smallest(side: Sequence[Level], *, tolerance: float = TOLERANCE) -> float:
@@ -459,24 +459,24 @@ class _Difference:
         """How far beyond the tolerance something must be to be found in most cases."""
         return self._reach(_TAIL, self.above, _POWER)
 
-    def ratio(self, tolerance: float, looks: float) -> Ratio:
+    def ratio(self, tolerance: float, share: float) -> Ratio:
         """The answer to one question."""
         edge, margin = _edges(tolerance)
-        ends = self.interval(_TAIL / looks)
+        ends = self.interval(_TAIL * share)
         outcome = _outcome(*ends, edge)
-        inner = self.interval(_SAME_TAIL / looks)
+        inner = self.interval(_SAME_TAIL * share)
         if outcome in ("same", "undecided") and _outcome(*inner, margin) == "same":
             outcome, ends = "same", inner
         times = (math.exp(each) for each in self.logs)
         return Ratio(outcome, math.exp(self.centre), math.exp(ends[0]), math.exp(ends[1]), *times)
 
-    def is_decided(self, tolerance: float, looks: float) -> bool:
+    def is_decided(self, tolerance: float, share: float) -> bool:
         """Whether it will be, in most cases."""
         edge, margin = _edges(tolerance)
         distances = ((_TAIL, abs(self.centre) - edge), (_SAME_TAIL, margin - abs(self.centre)))
         sides = (self.below, self.above)
         return any(
-            max(self._reach(tail / looks, parts, _POWER) for parts in sides) <= distance for tail, distance in distances
+            max(self._reach(tail * share, parts, _POWER) for parts in sides) <= distance for tail, distance in distances
         )
 
     def with_more_runs(self, more: int) -> _Difference:
@@ -527,8 +527,8 @@ def _shared(parts: Sequence[Variance], shares: Sequence[float]) -> tuple[Varianc
     return tuple(Variance(part.variance * share, part.freedom / share) for part, share in pairs)
 
 
-def _verdict(typical: _Difference, mean: _Difference, tolerance: float, looks: float = 1, **facts: Any) -> Verdict:
-    of_mean, of_typical = mean.ratio(tolerance, looks), typical.ratio(tolerance, looks)
+def _verdict(typical: _Difference, mean: _Difference, tolerance: float, share: float = 1, **facts: Any) -> Verdict:
+    of_mean, of_typical = mean.ratio(tolerance, share), typical.ratio(tolerance, share)
     by = _decisive(of_mean.outcome, of_typical.outcome)
     found = Verdict(
         outcome=(of_mean if by == "mean" else of_typical).outcome,
@@ -542,7 +542,7 @@ def _verdict(typical: _Difference, mean: _Difference, tolerance: float, looks: f
     )
     if found.outcome != "undecided":
         return found
-    more = _more_steps(mean, tolerance, found), _more_runs(mean, tolerance, looks)
+    more = _more_steps(mean, tolerance, found), _more_runs(mean, tolerance, share)
     return replace(found, more_steps=more[0], more_runs=more[1])
 
 
@@ -563,8 +563,8 @@ def _more_steps(mean: _Difference, tolerance: float, found: Verdict) -> int | No
     return math.ceil(steps * (longer[place] - 1)) if steps and place < len(longer) else None
 
 
-def _more_runs(mean: _Difference, tolerance: float, looks: float) -> int | None:
+def _more_runs(mean: _Difference, tolerance: float, share: float) -> int | None:
     """How many more runs a side do; None if `MOST_RUNS` do not."""
     counts = range(1, MOST_RUNS + 1)
-    place = bisect_left(counts, 1, key=lambda more: mean.with_more_runs(more).is_decided(tolerance, looks))
+    place = bisect_left(counts, 1, key=lambda more: mean.with_more_runs(more).is_decided(tolerance, share))
     return counts[place] if place < len(counts) else None

@@ -268,8 +268,13 @@ def _has_children() -> bool:
 
 def _processor() -> int | None:
     """On which this thread runs."""
-    ask = getattr(ctypes.CDLL(None), "sched_getcpu", None)
-    return None if ask is None else int(ask())
+    return _says_processor()()
+
+
+@functools.cache
+def _says_processor() -> Callable[[], int | None]:
+    """Python has no name for it; nor have all systems."""
+    return getattr(ctypes.CDLL(None), "sched_getcpu", lambda: None)
 
 
 def _go_on_at(processor: int) -> None:
