@@ -149,6 +149,11 @@ class TorchFace(TorchProfile, metaclass=_Exchanged):
         last: Any = self._course.windows.last
         return None if last is None else last.take_pending_cuspy_export(*args, **kwargs)
 
+    def take_pending_cupti_export(self, *args: Any, **kwargs: Any) -> Any:
+        """The same under the name that torch 2.14 has for it."""
+        last: Any = self._course.windows.last
+        return None if last is None else last.take_pending_cupti_export(*args, **kwargs)
+
     def get_trace_id(self) -> Any:
         """The trace id of the window that records, else of the last one."""
         return (self._course.windows.current or self._results).get_trace_id()  # type: ignore[no-untyped-call]  # as above
