@@ -82,7 +82,7 @@ def command(
         list[str] | None,
         typer.Option(
             "--run",
-            help="Run this command beside the one after --, in turns of 0.2 s, until it is decided which is slower.",
+            help="Run this command beside the one after --, in short turns, until it is decided which is slower.",
             metavar="'COMMAND'",
             rich_help_panel=_RUNNING,
         ),
