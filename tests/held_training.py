@@ -22,7 +22,7 @@ def work(count):
 
 def begin_child():
     """A process that works ahead for as long as its parent lives, as a loader's worker does."""
-    code = "import os, time\nparent = os.getppid()\nwhile os.getppid() == parent: time.sleep(0.01)"
+    code = f"import os, time\nwhile os.getppid() == {os.getpid()}: time.sleep(0.01)"
     return subprocess.Popen([sys.executable, "-c", code])
 
 
