@@ -194,7 +194,7 @@ def course(random: Random, spread: float, factor: float) -> tuple[str, int]:
         # both come from the same turns
         mean.append(StepPair(a, b * math.exp((by_turns + random.normal(0, BY_TURNS)) / math.sqrt(2)), errors))
         if len(mean) >= FEWEST_PAIRS:
-            outcome = of_pairs(typical, mean, share=share(len(mean))).outcome
+            outcome = of_pairs(typical, mean, share=share).outcome
     return outcome, len(mean)
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfhooks import statistics
-from perfhooks.comparing import sentences
+from perfhooks.comparing import sentences, turns
 from perfhooks.comparing.sentences import certainty
 from perfhooks.comparing.verdict import PROCESS_SD, StepPair, of_pairs, verdict
 from perfhooks.errors import OptionError
@@ -348,7 +348,7 @@ def test_pairs_of_processes_are_judged_by_what_each_pair_differs_by():
 def test_questions_about_pairs_share_the_level():
     """Each of six questions may be wrong that much more seldom: its interval is wider."""
     pairs = [StepPair(1.0, ratio) for ratio in (1.04, 1.05, 1.06)]
-    once, often = of_pairs(pairs, pairs), of_pairs(pairs, pairs, share=1 / 6)
+    once, often = of_pairs(pairs, pairs), of_pairs(pairs, pairs, share=lambda _: 1 / 6)
     assert often.low < once.low < once.high < often.high
 
 
@@ -357,7 +357,7 @@ def test_equal_pairs_that_are_looked_at_again_and_again_alarm_once_in_a_hundred_
     alarms = 0
     for _ in range(1000):
         pairs = [StepPair(1.0, math.exp(random.normal(0, 0.02 * math.sqrt(2)))) for _ in range(8)]
-        alarms += any(of_pairs(pairs[:n], pairs[:n], share=1 / 6).outcome in AN_ALARM for n in range(3, 9))
+        alarms += any(of_pairs(pairs[:n], pairs[:n], share=turns.share).outcome in AN_ALARM for n in range(3, 9))
     assert alarms <= 10
 
 

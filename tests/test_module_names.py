@@ -1,6 +1,7 @@
 """What the model calls its modules, in a trace whose recorder knows only their classes; against labels of hooks."""
 
 import gc
+import importlib
 import threading
 import weakref
 
@@ -163,8 +164,13 @@ def test_what_is_no_list_of_names_names_nothing(tmp_path, said):
 def annotate():
     """Gives nodes of CUDA graphs annotations as torch keeps them while it records a graph, which needs a GPU."""
     kept = pytest.importorskip("torch.cuda._graph_annotations")
-    yield kept._merge_annotation
-    kept._reset_kernel_annotations()
+    if hasattr(kept, "_merge_annotation"):  # since torch 2.15
+        yield kept._merge_annotation
+        kept._reset_kernel_annotations()
+    else:
+        importlib.import_module("torch.cuda.graph_annotations")
+        yield lambda node, annotation: kept._kernel_annotations[node].append(annotation)
+        kept.clear_kernel_annotations()
 
 
 def test_parts_of_cuda_graphs_bear_the_names_that_torch_keeps_of_their_nodes(tmp_path, annotate):

@@ -96,7 +96,11 @@ def test_activities_that_torch_refuses_are_refused_at_construction(wanted):
 def test_activities_may_say_what_of_them_is_recorded(wanted):
     with Profiler(activities=wanted) as prof:
         torch.ones(3) + 1
-    assert prof.activity_configs[CPU].activity_types == ["USER_ANNOTATION"]
+    # torch 2.15 keeps more than these filters
+    kept = (
+        prof.activity_configs[CPU].activity_types if hasattr(prof, "activity_configs") else prof.activity_filters[CPU]
+    )
+    assert list(kept) == ["USER_ANNOTATION"]
 
 
 KNOWN = inspect.signature(torch.profiler.profile).parameters

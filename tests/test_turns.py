@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 
 from perfhooks.command.app import app
 from perfhooks.command.turns import alternation, program
+from perfhooks.command.turns.program import Program
 from perfhooks.comparing import turns
 from perfhooks.comparing.turns import Block
 from perfhooks.errors import PerfhooksError
@@ -354,7 +355,10 @@ def test_the_first_steps_of_a_turn_are_made_and_not_timed(master, tmp_path):
     assert held["wall_ns"] <= steps[5][1] - steps[2][1] + steps[6][0] - steps[5][1]
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one processor")
+HAS_TWO = hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) > 1
+
+
+@pytest.mark.skipif(not HAS_TWO, reason="there is one processor, or none can be chosen")
 def test_a_turn_goes_on_where_the_other_program_ended_its_own(master):
     """A system leaves a thread where it is: of turns that are sent to either of two it would be right in one half."""
     side = master(1000, WORK)
@@ -368,7 +372,7 @@ def test_a_turn_goes_on_where_the_other_program_ended_its_own(master):
     assert os.sched_getaffinity(side.process.pid) == allowed
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one processor")
+@pytest.mark.skipif(not HAS_TWO, reason="there is one processor, or none can be chosen")
 @pytest.mark.parametrize("why", ["forbidden", "another node"])
 def test_a_thread_is_left_where_it_is(monkeypatch, why):
     """Where it may not run, nobody sends it; nor away from its memory."""
@@ -389,9 +393,9 @@ def test_a_program_says_whether_others_work_for_it(master, kind, is_alone):
     assert master(12, WORK, "", kind).held()["is_alone"] == is_alone
 
 
-def done(steps, seconds):
-    """A program that has made one turn."""
-    return SimpleNamespace(blocks=[Block(steps, round(seconds * 1e9), 0, 0, None)])
+def done(steps, seconds, turns=2):
+    """A program that has made some turns."""
+    return SimpleNamespace(blocks=[Block(steps, round(seconds * 1e9), 0, 0, None)] * turns)
 
 
 @pytest.mark.parametrize(
@@ -409,6 +413,26 @@ def test_a_turn_is_short_and_of_some_steps_if_they_are_not_long(step_s, length_s
     assert alternation._turn(done(100, 100 * step_s), length_s) == turn
     assert alternation._turn(SimpleNamespace(blocks=[]), length_s) == Turn(1)
     assert alternation._turn(done(1, 1e-6), length_s).steps == 4
+    assert alternation._turn(done(100, 100 * step_s, turns=3), length_s).steps == turn.steps + 1
+
+
+@pytest.mark.parametrize("step_s", [0.001, 0.01, 0.04])
+def test_each_fifth_step_of_a_training_is_timed_as_often_as_the_others(step_s):
+    """Turns of five steps, of which the first is not timed, would never time it, or always."""
+    step, timed = 0, []
+    for number in range(2, 102):
+        turn = alternation._turn(done(100, 100 * step_s, number), alternation.SHORT_S)
+        timed += range(step + turn.lead, step + turn.lead + turn.steps)
+        step = timed[-1] + 1
+    assert sum(each % 5 == 0 for each in timed) / len(timed) == pytest.approx(0.2, abs=0.01)
+
+
+def test_ranks_that_ended_on_one_processor_send_nobody_there():
+    found = Program.__new__(Program)
+    found._held = {rank: SimpleNamespace(processor=rank) for rank in range(3)}
+    assert found.processors == {0: 0, 1: 1, 2: 2}
+    found._held[2] = found._held[0]
+    assert found.processors == {}
 
 
 @pytest.mark.parametrize("is_alone", [True, False])

@@ -117,7 +117,7 @@ def _found(pairs: Sequence[ProcessPair], clock: Clock, tolerance: float) -> Judg
         [each.typical for each in seen],
         [each.mean(is_far_counted=is_far_counted) for each in seen],
         tolerance=tolerance,
-        share=share(len(pairs)),
+        share=share,
     )
     if len(pairs) < FEWEST_PAIRS:
         found = replace(found, outcome="undecided")

@@ -19,7 +19,7 @@ from perfhooks.run.circumstances import BUSY
 from perfhooks.statistics import CONFIDENCE, Estimate, level, student
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import ArrayLike
 
@@ -285,7 +285,7 @@ def of_pairs(
     mean: Sequence[StepPair],
     *,
     tolerance: float = TOLERANCE,
-    share: float = 1,
+    share: Callable[[int], float] = lambda _: 1.0,
 ) -> Verdict:
     """Compare two trainings that ran beside each other in pairs of processes, so that what disturbed one did the other.
 
@@ -293,8 +293,8 @@ def of_pairs(
         typical: Of each pair the typical step of A and of B, above 0.
         mean: And the mean step, of as many pairs.
         tolerance: What share of difference is none.
-        share: What part of one in a hundred wrong answers this one may have, as the question was asked of fewer pairs
-            before, or will be of more.
+        share: What part of one in a hundred wrong answers may be given after so many pairs, as the question was asked
+            of fewer pairs before, or will be of more.
 
     Returns:
         As `verdict` does, ``runs_a`` and ``runs_b`` being the pairs.
@@ -527,8 +527,14 @@ def _shared(parts: Sequence[Variance], shares: Sequence[float]) -> tuple[Varianc
     return tuple(Variance(part.variance * share, part.freedom / share) for part, share in pairs)
 
 
-def _verdict(typical: _Difference, mean: _Difference, tolerance: float, share: float = 1, **facts: Any) -> Verdict:
-    of_mean, of_typical = mean.ratio(tolerance, share), typical.ratio(tolerance, share)
+def _verdict(
+    typical: _Difference,
+    mean: _Difference,
+    tolerance: float,
+    share: Callable[[int], float] = lambda _: 1.0,
+    **facts: Any,
+) -> Verdict:
+    of_mean, of_typical = (each.ratio(tolerance, share(each.counts[0])) for each in (mean, typical))
     by = _decisive(of_mean.outcome, of_typical.outcome)
     found = Verdict(
         outcome=(of_mean if by == "mean" else of_typical).outcome,
@@ -563,8 +569,12 @@ def _more_steps(mean: _Difference, tolerance: float, found: Verdict) -> int | No
     return math.ceil(steps * (longer[place] - 1)) if steps and place < len(longer) else None
 
 
-def _more_runs(mean: _Difference, tolerance: float, share: float) -> int | None:
+def _more_runs(mean: _Difference, tolerance: float, share: Callable[[int], float]) -> int | None:
     """How many more runs a side do; None if `MOST_RUNS` do not."""
     counts = range(1, MOST_RUNS + 1)
-    place = bisect_left(counts, 1, key=lambda more: mean.with_more_runs(more).is_decided(tolerance, share))
+    place = bisect_left(counts, 1, key=lambda more: _will_be_decided(mean.with_more_runs(more), tolerance, share))
     return counts[place] if place < len(counts) else None
+
+
+def _will_be_decided(grown: _Difference, tolerance: float, share: Callable[[int], float]) -> bool:
+    return grown.is_decided(tolerance, share(grown.counts[0]))

@@ -2,7 +2,7 @@
 
     A   ░░██████▌          ░░██████▌          ░░██████▌            ▌ held: it waits for one line of a socket
     B   ▌        ░░██████▌          ░░██████▌          ░░██...
-         ◄──────► one turn: so many steps as it was told, of which the first (░) are not timed
+         ◄──────► one turn: some steps that are not timed (░), then so many as it was told
 
 The first steps of a turn take up to twice as long: the caches have what the other program put there. And each turn goes
 on where the other program's ended, on the same processor: on a shared machine one is often half as fast as the next
@@ -147,7 +147,8 @@ class HeldSteps:
             self._hold(uses_device=uses_device)
 
     def _time(self, steps: int) -> None:
-        self._at_begin, self._until, self._timed = self._done, self._done + steps, 0
+        # from where it was to begin: if a signal's handler has raised meanwhile, other ranks are a step behind
+        self._at_begin, self._until, self._timed = self._done, self._until + steps, 0
         self._clocks = _Clocks.read(self._thread)
 
     def _hold(self, *, uses_device: bool) -> None:
@@ -173,11 +174,8 @@ class HeldSteps:
                 self.let_go()
         if turn is None:
             return
-        if turn.processor is not None:
-            _go_on_at(turn.processor)
-        if turn.lead:
-            self._until, self._timed = self._done + turn.lead, turn.steps
-        else:
+        self._until, self._timed = self._done + turn.lead, turn.steps
+        if not turn.lead:
             self._time(turn.steps)
 
     def _next(self, end: TurnEnd) -> Turn | None:
@@ -190,6 +188,8 @@ class HeldSteps:
                 children = psutil.Process().children(recursive=True) if _has_children() else []
                 _tell(child.suspend for child in children)
                 turn = self._answer()
+            if turn is not None and turn.processor is not None:
+                _go_on_at(turn.processor)
         except (OSError, msgspec.MsgspecError) as error:
             logger.debug("no more turns: %s", error)
             return None
@@ -244,14 +244,14 @@ class Turns:
 
 def _await_devices() -> bool:
     """Let the devices that this process uses end the work of the steps before; whether it uses any."""
-    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
     are_used = False
-    with contextlib.suppress(Exception):  # a device that is in trouble tells the program itself
-        if cuda is not None and cuda.is_initialized():
-            for device in range(cuda.device_count()):
-                if cuda.memory_reserved(device):
+    for name in ("cuda", "xpu"):
+        kind: Any = getattr(sys.modules.get("torch"), name, None)
+        with contextlib.suppress(Exception):  # a device that is in trouble tells the program itself
+            for device in range(kind.device_count()) if kind is not None and kind.is_initialized() else ():
+                if kind.memory_reserved(device):
                     are_used = True
-                    cuda.synchronize(device)
+                    kind.synchronize(device)
     return are_used
 
 

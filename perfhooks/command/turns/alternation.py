@@ -32,8 +32,8 @@ LONG_S: Final = 0.2
 FEWEST_STEPS: Final = 4
 """Of a turn, where that makes it no longer than `LONG_S`."""
 LEAD: Final = 4
-"""For so many steps of a turn one comes before them and is not timed, as caches are cold: of steps of 1 ms the first
-took 1.8 times as long, and the eighth 1.06 times."""
+"""One step that is not timed comes first for every four that are, as caches are cold: of steps of 1 ms the first took
+1.8 times as long, and the eighth 1.06 times."""
 _TELL_S: Final = 0.5
 """How often it is said how far it has come."""
 _GROWTH: Final = 4
@@ -127,8 +127,9 @@ class Alternation:
         blocks = {program.command.name: program.blocks for program in programs}
         pair = ProcessPair(a=blocks.get("A", []), b=blocks.get("B", []), is_together=not self.plan.in_turns)
         if pair.counts:
-            self.pairs.append(pair)
-            self.judgement = judged(self.pairs, tolerance=self.plan.tolerance)
+            pairs = [*self.pairs, pair]
+            # both at once: who presses Ctrl-C meanwhile counts no pair twice
+            self.judgement, self.pairs = judged(pairs, tolerance=self.plan.tolerance), pairs
         return pair
 
     def _take_turns(self, programs: Sequence[Program], tell: Callable[[str], None]) -> None:
@@ -140,7 +141,8 @@ class Alternation:
         while not all(self._is_enough(program) for program in programs):
             is_short = len(programs) > 1 and all(program.is_alone for program in programs)
             for program, beside in zip(programs, reversed(programs), strict=True):
-                program.let_go(_turn(program, SHORT_S if is_short else LONG_S), beside)
+                turn = _turn(program, SHORT_S if is_short else LONG_S)
+                program.let_go(turn, beside if len(programs) > 1 else None)
                 if not program.until_held():
                     return
                 if len(programs) > 1:
@@ -189,12 +191,15 @@ def _have_begun(programs: Sequence[Program]) -> bool:
 
 
 def _turn(program: Program, length_s: float) -> Turn:
-    """As many steps as take so long, as far as the turn before says."""
+    """As many steps as take so long, as far as the turn before says.
+
+    Every other turn has one more: what a training does every fifth step would otherwise come at the same place of each.
+    """
     if not program.blocks:
         return Turn(1)
     last = program.blocks[-1]
     fitting, most = (round(each * 1e9 * last.steps / max(last.wall_ns, 1)) for each in (length_s, LONG_S))
-    steps = max(1, min(max(fitting, min(FEWEST_STEPS, most)), _GROWTH * last.steps))
+    steps = max(1, min(max(fitting, min(FEWEST_STEPS, most)), _GROWTH * last.steps)) + len(program.blocks) % 2
     return Turn(steps, lead=steps // LEAD)
 
 

@@ -84,7 +84,7 @@ class Program:
         self.steps = 0
         """That it has made in all its turns."""
         self.seconds = 0.0
-        """How long those took."""
+        """How long those took, as far as the timed ones tell."""
         self._apart_since: float | None = None
         self._has_begun = False
         self.began = time.monotonic()
@@ -131,8 +131,9 @@ class Program:
 
     @property
     def processors(self) -> dict[int, int | None]:
-        """On which the thread of the steps ran last, of each rank."""
-        return {rank: held.processor for rank, held in self._held.items()}
+        """On which the thread of the steps ran last, of each rank; none if two ended on the same one."""
+        found = {rank: held.processor for rank, held in self._held.items()}
+        return found if len(set(found.values())) == len(found) else {}
 
     def until_held(self) -> bool:
         """Wait until it is held; whether it is: otherwise it has ended, or goes on without turns."""
