@@ -47,9 +47,11 @@ PLANTED = {
     "foreach": ("many", "part", "optimizer"),
 }
 """What is planted, what it is compared with, and the row that should come first."""
-DEEP = {"deep": 40, "five": 42, "twelve": 45}
-"""Equal layers of a network: all that a step does is made longer by 5 and 12%. To wait in a loop slows what comes
-after that as well, by 4% where 12% were waited for."""
+PASSES = {"passes": 40, "five": 42, "twelve": 45}
+"""Forward and backward passes of a step: 5 and 12% more of the same work. A step that waits in a loop instead slows
+what comes after that as well, by 4% where 12% were waited for; one of more layers differs by 4% between processes."""
+SAMPLES = 8
+"""Of such a pass, so that a step takes some 20 ms."""
 
 
 def network(kind: str) -> Any:
@@ -60,7 +62,6 @@ def network(kind: str) -> Any:
         def __init__(self) -> None:
             super().__init__()
             layers = [nn.Linear(64, 256), nn.Linear(256, 256), *([nn.Linear(256, 256)] * (kind == "doubled"))]
-            layers += [nn.Linear(256, 256) for _ in range(DEEP.get(kind, 0))]
             self.layers = nn.ModuleList(layers)
             self.head = nn.Linear(256, 10)
             self.many = nn.ParameterList(torch.zeros(16) for _ in range(MANY * (kind in ("many", "foreach"))))
@@ -95,7 +96,9 @@ def train(kind: str, out: str, name: str) -> None:
     dtype = torch.float64 if kind == "float64" else torch.float32
     samples = 64 * STEPS
     data = torch.utils.data.TensorDataset(torch.randn(samples, 64, dtype=dtype), torch.randint(10, (samples,)))
-    loader = (Slow if kind == "loader" else torch.utils.data.DataLoader)(data, batch_size=64)
+    loader = (Slow if kind == "loader" else torch.utils.data.DataLoader)(
+        data, batch_size=SAMPLES if kind in PASSES else 64
+    )
     model = network(kind).to(dtype)
     optimizer = torch.optim.Adam(model.parameters(), foreach=kind != "foreach")
     value = torch.ones(())
@@ -109,8 +112,8 @@ def train(kind: str, out: str, name: str) -> None:
             )
             batches = stack.enter_context(prof).steps(loader)
         for x, y in batches:
-            loss = nn.functional.cross_entropy(model(x), y)
-            loss.backward()
+            for _ in range(PASSES.get(kind, 1)):
+                nn.functional.cross_entropy(model(x), y).backward()
             began = time.perf_counter()
             optimizer.step()
             optimizer.zero_grad()
@@ -160,7 +163,7 @@ def decided(base: str, kind: str, out: Path) -> str:
 def planted(out: Path) -> None:
     """Print, for each planted change, the verdict, the first row, and the row that should be first."""
     for kind in ("five", "twelve", *PLANTED):
-        base, *row = PLANTED.get(kind, ("deep",))
+        base, *row = PLANTED.get(kind, ("passes",))
         say(f"planted: {kind}")
         print(f"  {kind:8}  {decided(base, kind, out)}", flush=True)
         if row:
