@@ -67,11 +67,6 @@ class Looked(msgspec.Struct, frozen=True):
                 rest[part] = rest.get(part, 0) + value
         return cls(worker, count, {stack: parts for stack, parts in stacks.items() if sum(parts.values())})
 
-    @property
-    def total(self) -> int:
-        """Nanoseconds from its first look to its last."""
-        return sum(sum(parts.values()) for parts in self.stacks.values())
-
 
 class WorkerPlace(msgspec.Struct):
     """A function in which workers spent time."""
