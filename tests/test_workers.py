@@ -95,6 +95,24 @@ def test_a_wait_that_nothing_interrupts_while_blocks_come_is_one_for_a_disk(
     assert place.parts[part] == 16 * looks.PERIOD - processor * 1_000_000
 
 
+def test_shares_of_functions_sum_to_the_time_of_the_workers() -> None:
+    """Seconds of it: a share is of a hundred, and nothing is divided by nothing where nobody looked."""
+    stacks = ("fetch.py(2): fetch;a.py(3): f", "fetch.py(2): fetch;b.py(4): g")
+    found = looks.rows([looks.Looked.of(0, [StackLook(each, 16, 0, 0, 0, 0) for each in stacks])])
+    assert sum(found["percent"]) == pytest.approx(100)
+    assert looks.rows([])["percent"] == []
+
+
+def test_the_memory_of_a_loaders_workers_is_given_back_with_its_file() -> None:
+    """A loader has another one in each epoch, and a process may have a thousand files."""
+    slots = Slots(2)
+    file = slots._file
+    os.fstat(file)
+    slots.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(file)
+
+
 def test_the_time_between_looks_follows_from_what_a_look_costs() -> None:
     """So that looks take a hundredth of a worker, what a signal costs besides included, and never less than 10 ms."""
     seen = begin._Looks(Slots(1), 0)
