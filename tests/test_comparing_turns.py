@@ -182,6 +182,12 @@ def test_what_often_makes_turns_far_longer_is_part_of_the_mean(rate, block, is_c
     assert is_slower == (rate >= OFTEN)
 
 
+def test_a_turn_of_more_steps_is_no_far_one():
+    """It takes as much longer as it has more steps."""
+    made = [Block(steps, *[steps * 2_000_000] * 3, 0) for steps in (10, 10, 10, 80) * BLOCKS]
+    assert judged([ProcessPair(a=made, b=made)] * 3, tolerance=0.02).far == (0, 0)
+
+
 def test_b_against_a_is_the_mirror_of_a_against_b():
     made = pairs(np.random.default_rng(6), 4, ratio=1.1)
     one = judged(made, tolerance=0.02)

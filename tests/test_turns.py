@@ -185,7 +185,7 @@ def test_a_revision_of_git_is_one_of_the_sides(compare, tmp_path):
     assert len(git("worktree", "list").splitlines()) == 1
     other = compare("--run", "train.py", "--", "--run-at", "HEAD", "train.py")
     assert "Slower: " in other.output
-    assert "nowhere" in refused(compare("--run-at", "nowhere", "train.py", "--", "train.py"))
+    assert "git knows no revision 'nowhere'" in refused(compare("--run-at", "nowhere", "train.py", "--", "train.py"))
     assert "elsewhere" in refused(compare("--run-at=elsewhere", "train.py", "--", "train.py"))
 
 
@@ -427,6 +427,20 @@ def test_each_fifth_step_of_a_training_is_timed_as_often_as_the_others(step_s):
     assert sum(each % 5 == 0 for each in timed) / len(timed) == pytest.approx(0.2, abs=0.01)
 
 
+def test_a_program_is_given_up_where_ranks_are_apart_and_not_before_its_first_step(monkeypatch):
+    """Which may take as long as it takes."""
+    monkeypatch.setattr(program, "_APART_S", -1.0)
+    found = Program.__new__(Program)
+    found._held, found._apart_since, found.is_over, found.notes = {}, None, False, []
+    found.command = SimpleNamespace(name="A")
+    for _ in range(2):
+        found._give_up()
+    assert (found.is_over, found.notes) == (False, [])
+    found._held = {0: SimpleNamespace(ranks=2)}
+    found._give_up()
+    assert (found.is_over, found.notes) == (True, ["only 1 of 2 ranks of A came to the same step"])
+
+
 def test_ranks_that_ended_on_one_processor_send_nobody_there():
     found = Program.__new__(Program)
     found._held = {rank: SimpleNamespace(processor=rank) for rank in range(3)}
@@ -442,6 +456,18 @@ def test_turns_are_long_where_one_of_the_programs_has_others_work_for_it(short, 
     _, codes = pair(short, SCRIPT, 100, WORK, "", "" if is_alone else "child")
     assert codes == [0, 0]
     assert set(lengths) == {alternation.SHORT_S if is_alone else alternation.LONG_S}
+
+
+def test_turns_are_long_where_programs_run_one_after_the_other(short, monkeypatch):
+    """Nobody's turn is beside that of another one."""
+    lengths = []
+    monkeypatch.setattr(alternation, "_turn", lambda _, length_s: lengths.append(length_s) or Turn(20))
+    command = program.Command(name="A", label="", words=[sys.executable, str(SCRIPT), "100", str(WORK)], folder=short)
+    plan = alternation.Plan(a=command, b=command, tolerance=0.02, in_turns=True)
+    started = Program(command, short, 1)
+    alternation.Alternation(plan=plan, folder=short)._take_turns([started], lambda _: None)
+    assert started.wait() == 0
+    assert set(lengths) == {alternation.LONG_S}
 
 
 def test_what_a_held_program_started_is_stopped_until_its_turn(master):
@@ -473,6 +499,7 @@ def test_a_forked_child_takes_no_part(master):
     side.held()
     side.answer(2)
     assert side.held()["steps"] == 2
+    assert psutil.Process(side.process.pid).children() == [], "it made its steps, and was not held"
     side.leave()
     assert side.process.wait(60) == 0
 
