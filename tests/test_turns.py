@@ -151,6 +151,21 @@ def test_a_command_without_steps_is_said_in_a_line_and_the_other_one_ended(compa
     assert programs_below() == []
 
 
+def test_commands_whose_steps_nobody_sees_are_said_once_while_they_run(compare, tmp_path, monkeypatch):
+    """They end when it has been said: nothing else would end this test."""
+    said = tmp_path / "said"
+    (tmp_path / "unseen.py").write_text(
+        f"import pathlib, time\nwhile not pathlib.Path({str(said)!r}).exists():\n    time.sleep(0.01)\n"
+    )
+    monkeypatch.setattr(alternation, "_PATIENCE_S", 0.3)
+    lines = []
+    monkeypatch.setattr(alternation.typer, "echo", lambda text, **_: (lines.append(text), said.touch()))
+    done = compare("--run", tmp_path / "unseen.py", "--", tmp_path / "unseen.py")
+    assert "made no steps that perfhooks can see" in refused(done)
+    (line,) = (each for each in lines if each.startswith("perfhooks: "))
+    assert "A and B made no step that perfhooks can see; Ctrl-C ends what runs" in line
+
+
 def test_a_command_that_fails_ends_all_with_its_last_lines(compare):
     done = compare("--run", training(10**9), "--", training(kind="fail"))
     assert done.exit_code == 1, done.output

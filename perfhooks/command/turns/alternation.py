@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+import typer
 
 from perfhooks import progress, words
 from perfhooks.command.turns.program import Program
@@ -34,6 +37,8 @@ FEWEST_STEPS: Final = 4
 LEAD: Final = 4
 """One step that is not timed comes first for every four that are, as caches are cold: of steps of 1 ms the first took
 1.8 times as long, and the eighth 1.06 times."""
+_PATIENCE_S: Final = 60.0
+"""After so long without a step of any program it is said, once: those whose steps cannot be seen may never end."""
 _TELL_S: Final = 0.5
 """How often it is said how far it has come."""
 _GROWTH: Final = 4
@@ -175,7 +180,16 @@ def _have_begun(programs: Sequence[Program]) -> bool:
     Raises:
         PerfhooksError: One of them has no steps.
     """
+    silent_until = time.monotonic() + _PATIENCE_S
     while not all(program.is_held for program in programs):
+        if time.monotonic() > silent_until and not any(program.has_steps for program in programs):
+            silent_until = math.inf
+            names = " and ".join(program.command.name for program in programs)
+            typer.echo(
+                f"perfhooks: {_PATIENCE_S:.0f} s after the start, {names} made no step that perfhooks can see; "
+                "Ctrl-C ends what runs",
+                err=True,
+            )
         for program, beside in zip(programs, reversed(programs), strict=True):
             program.listen()
             if (program.is_over or program.has_lost_patience(beside)) and not program.has_steps:
