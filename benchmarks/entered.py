@@ -1,7 +1,7 @@
 """A plugin for pytest that tells coverage which test, or which fixture for many tests, runs now; see mutants.py.
 
 A child process reads the name from its environment when it starts. Each process that runs tests writes down what they
-took, which of the wider fixtures they had, and which of them failed.
+took, which of the wider fixtures they had, which of them failed, and where coverage keeps what they entered.
 """
 
 from __future__ import annotations
@@ -79,4 +79,6 @@ def pytest_runtest_logreport(report):
 def pytest_sessionfinish():
     if fixtures:
         found = {"seconds": seconds, "fixtures": fixtures} | {name: sorted(them) for name, them in outcomes.items()}
+        running = coverage.Coverage.current()
+        found["data"] = running and running.get_data().data_filename()
         Path(os.environ[FOLDER], f"{os.getpid()}.json").write_text(json.dumps(found))

@@ -18,6 +18,7 @@ import queue
 import random
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -50,6 +51,8 @@ NEAR_S = 10
 """Seconds of tests, the nearest and cheapest, that are tried first: they kill most."""
 START_S = 120
 """... and this long on top, for what they import, are the limit of a run. A mutant that reaches it counts as killed."""
+ATTEMPTS = 3
+"""At seeing what a test enters: the process that runs it may be killed by another test."""
 COVERAGE = """\
 [run]
 parallel = True
@@ -172,25 +175,44 @@ def completed(known: CallMap, tree: Path, jobs: int) -> None:
             line for line in _output(*copy.pytest, "--collect-only", "-q", cwd=copy.tree).splitlines() if "::" in line
         }
         known.fixtures = {test: used for test, used in known.fixtures.items() if test in there}
-        if not (new := there.difference(known.fixtures, known.skipped)):
-            return
-        print(f"running {len(new)} tests to see what they enter", flush=True)
-        together = ["-n", str(jobs), "--dist", "worksteal"] if jobs > 1 else []
-        _, found = copy.run([*together, *sorted(new)], COVERAGE_PROCESS_START=str(copy.folder / "coverage.ini"))
-        skipped = _those(found, "skipped")
-        if failed := _those(found, "failed"):
-            print(f"{len(failed)} tests failed while they were measured, and are run once more without", flush=True)
-            _, again = copy.run(sorted(failed))
-            failed -= _those(again, "fixtures") - _those(again, "failed")
-        for one in found:
-            known.fixtures |= {test: used for test, used in one["fixtures"].items() if test not in skipped | failed}
-            for name, some in one["seconds"].items():
-                known.seconds[name] = max(known.seconds.get(name, 0), some)  # several processes make a fixture
-        known.skipped = sorted(skipped.union(known.skipped))
-        measured = coverage.Coverage(config_file=str(copy.folder / "coverage.ini"))
-        measured.combine()
-        known.add(measured.get_data())
+        for _ in range(ATTEMPTS):
+            if new := there.difference(known.fixtures, known.skipped):
+                print(f"running {len(new)} tests to see what they enter", flush=True)
+                _complete(known, copy, sorted(new), jobs)
         known.commit = _commit(tree)
+
+
+def _complete(known: CallMap, copy: Copy, new: list[str], jobs: int) -> None:
+    """Add what those tests enter, but for those of a process that broke off, or whose data cannot be read."""
+    together = ["-n", str(jobs), "--dist", "worksteal"] if jobs > 1 else []
+    _, found = copy.run([*together, *new], COVERAGE_PROCESS_START=str(copy.folder / "coverage.ini"))
+    broken = {str(path) for path in copy.folder.glob("data.*") if not _is_whole(path)}
+    for path in broken:
+        Path(path).unlink()
+    found = [one for one in found if one["data"] not in broken]
+    skipped = _those(found, "skipped")
+    if failed := _those(found, "failed"):
+        print(f"{len(failed)} tests failed while they were measured, and are run once more without", flush=True)
+        _, again = copy.run(sorted(failed))
+        failed -= _those(again, "fixtures") - _those(again, "failed")
+    for one in found:
+        known.fixtures |= {test: used for test, used in one["fixtures"].items() if test not in skipped | failed}
+        for name, some in one["seconds"].items():
+            known.seconds[name] = max(known.seconds.get(name, 0), some)  # several processes make a fixture
+    known.skipped = sorted(skipped.union(known.skipped))
+    measured = coverage.Coverage(config_file=str(copy.folder / "coverage.ini"))
+    measured.combine()
+    known.add(measured.get_data())
+    measured.erase()
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a file of coverage can be read: a process that is killed while it writes leaves one that cannot."""
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as data:
+            return data.execute("PRAGMA quick_check").fetchone() == ("ok",)
+    except sqlite3.Error:
+        return False
 
 
 def _those(found: list[dict], how: str) -> set[str]:

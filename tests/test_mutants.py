@@ -55,6 +55,8 @@ def test_a_process(answered):
 def tree(tmp_path_factory):
     tree = tmp_path_factory.mktemp("project")
     for name, text in {
+        # these take most of the time that pytest needs to start, and here it starts some fifty times
+        "pytest.ini": "[pytest]\naddopts = -p no:hypothesispytest -p no:xdist -p no:anyio\n",
         "perfhooks/__init__.py": "",
         # pytest imports it, as what is installed here says that there is one
         "perfhooks/pytest_plugin.py": "",
