@@ -42,8 +42,9 @@ class Scaled(_Replaced):
 
     def _instead(self, node):
         if is_number(node):
-            yield "1" if node.value == "0" else "0"
-            if node.value not in {"0", "1"}:
+            is_none = ast.literal_eval(node.value) == 0
+            yield "1" if is_none else "0"
+            if not is_none and node.value != "1":
                 yield f"(10 * {node.value})"
 
 

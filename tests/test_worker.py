@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from perfhooks import Profiler
+from perfhooks.finishing import serving
 from perfhooks.finishing.leftovers import finish_all
 from perfhooks.finishing.messages import FinishWindow, WakeUp, WriteSteps, told
 from perfhooks.recording.tasks import Tasks
@@ -291,6 +292,17 @@ def test_windows_that_nobody_finishes_wait_for_report_and_the_next_one_is_record
             time.sleep(0.01)
     outcomes = [outcome.finished_now for outcome in finish_all(tmp_path / "runs/r")]
     assert outcomes == [True] * 12
+
+
+def test_a_worker_looks_once_a_second_whether_its_training_is_there(monkeypatch):
+    """It has no processor of its own to look all the time, and gives its last window a quarter of an hour."""
+    slept = []
+    there = iter([7, 7, 7, 1])
+    monkeypatch.setattr(serving.os, "getppid", lambda: next(there))
+    monkeypatch.setattr(serving.time, "sleep", slept.append)
+    monkeypatch.setattr(serving.os, "_exit", slept.append)
+    serving._mind(7)
+    assert slept == [1, 1, 1, 900, 1]
 
 
 def test_a_worker_whose_training_has_ended_ends_too_however_long_a_handler_takes():
