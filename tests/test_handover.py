@@ -55,6 +55,16 @@ def facts(window, run="r", out="runs"):
     return json.loads(Path(out, run, window, "rank0.capture.json").read_text())
 
 
+def test_what_a_window_found_is_said_in_a_line_with_its_place(caplog):
+    """Where nobody is to open a file for it."""
+    caplog.set_level("INFO", "perfhooks")
+    with Profiler(schedule="wait=1 warmup=1 active=2 repeat=1", out="runs", run="r") as prof:
+        loop(prof, 6)
+        assert prof.wait(60)
+    (said,) = [each for each in caplog.messages if " -> " in each]
+    assert re.search(r"steps 2-3: [\d.]+ .?s on average", said), said
+
+
 @pytest.mark.parametrize("background", [True, False])
 def test_the_same_files_come_out_of_the_worker_and_inline(background):
     with Profiler(schedule="wait=1 warmup=1 active=2 repeat=2", with_stack=True, out="runs", run="r",
