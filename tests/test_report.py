@@ -236,6 +236,18 @@ def test_nothing_in_a_picture_is_markup_but_its_own(tmp_path):
     assert not list(root.iter("{http://www.w3.org/2000/svg}img"))
 
 
+def test_a_picture_ends_a_line_or_two_below_its_deepest_frame():
+    import xml.etree.ElementTree as ET
+
+    names = [str(depth) for depth in range(30)]
+    chain = stacks.Summed(names, np.arange(-1, 29), np.arange(30), np.append(np.zeros(29, int), 5))
+    root = ET.fromstring(svg.flame(tree.tree(chain), title="deep"))
+    frames = [each for each in root.iter("{http://www.w3.org/2000/svg}rect") if each.get("y")]
+    lowest = max(float(each.get("y")) + float(each.get("height")) for each in frames)
+    assert lowest > 29 * 10
+    assert 0 <= float(root.get("viewBox").split()[3]) - lowest <= 60
+
+
 # --- the run ---
 
 
