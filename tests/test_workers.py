@@ -128,6 +128,12 @@ def test_the_time_between_looks_follows_from_what_a_look_costs() -> None:
         signal.signal(seen.signal, signal.SIG_DFL)
 
 
+def test_a_timer_that_the_kernel_refuses_is_none() -> None:
+    """As where a process has as many signals that wait as it may: its workers are then not looked at."""
+    with pytest.raises(OSError, match="no timer"):
+        begin._Timer(signal.NSIG)
+
+
 class _Alarmed(Planted):
     """Samples that say whether the worker's own alarm came."""
 
