@@ -179,7 +179,7 @@ def completed(known: CallMap, tree: Path, jobs: int) -> None:
             if new := there.difference(known.fixtures, known.skipped):
                 print(f"running {len(new)} tests to see what they enter", flush=True)
                 _complete(known, copy, sorted(new), jobs)
-        known.commit = _commit(tree)
+                known.commit = _commit(tree)
 
 
 def _complete(known: CallMap, copy: Copy, new: list[str], jobs: int) -> None:
