@@ -1,4 +1,4 @@
-"""Who makes the other ranks wait, of real ranks under torchrun."""
+"""Who makes the other ranks wait, of real ranks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm
 
 from perfhooks import ranks
 from perfhooks.run import layout
@@ -17,16 +18,23 @@ from perfhooks.watching.view import View
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="torchrun and gloo, as on clusters")
 
 TRAINING = Path(__file__).parents[1] / "benchmarks/planted/frontier_ranks.py"
+COMMAND = Path(__file__).with_name("warm_launch.py")
 STEPS = 160
 
 
-def trained(folder, stage, rank, kind):
-    """The run of two ranks, one of which is late: `perfhooks run torchrun` with a training that knows of nothing."""
-    command = [sys.executable, "-m", "perfhooks", "run", "--schedule", "wait=100000 warmup=1 active=1"]
-    launcher = [Path(sys.executable).with_name("torchrun"), "--standalone", "--nproc-per-node=2"]
-    training = [TRAINING, json.dumps([[stage, rank, kind]]), str(STEPS)]
+def trained(channel, folder, case, *, is_launched):
+    """The run of two ranks, one of which is late, under `perfhooks run` with a training that knows of nothing."""
+    words = ["run", "--schedule", "wait=100000 warmup=1 active=1"]
+    training = [TRAINING, json.dumps([case]), str(STEPS)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    subprocess.run([*command, *launcher, *training], cwd=folder, env=environment, check=True, timeout=300)
+    if is_launched:
+        command = [sys.executable, "-m", "perfhooks", *words]
+        launcher = [Path(sys.executable).with_name("torchrun"), "--standalone", "--nproc-per-node=2"]
+        subprocess.run([*command, *launcher, *training], cwd=folder, env=environment, check=True, timeout=300)
+    else:
+        words += training
+        done = warm.ranks(channel, COMMAND, *words, folder=folder, environment=environment, timeout=300)
+        assert [each.returncode for each in done] == [0, 0], [each.stderr for each in done]
     (run,) = {path.parent.resolve() for path in folder.glob(f"perf/*/{layout.timeline(1)}")}
     # the launcher imports torch and waits, which is no run
     assert {path.resolve() for path in (folder / "perf").iterdir()} == {run}
@@ -34,11 +42,13 @@ def trained(folder, stage, rank, kind):
 
 
 @pytest.mark.parametrize(
-    ("stage", "rank", "kind"), [("data", 1, "constant"), ("update", 0, "alternating"), ("forward", 1, "sudden")]
+    ("case", "is_launched"),
+    [(("data", 1, "constant"), True), (("update", 0, "alternating"), False), (("forward", 1, "sudden"), False)],
 )
-def test_the_rank_and_the_part_of_the_step_that_make_others_wait_are_named(tmp_path, stage, rank, kind):
+def test_the_rank_and_the_part_of_the_step_that_make_others_wait_are_named(tmp_path, channel, case, is_launched):
     """By all steps of the run, of which no window was recorded; `top` says the same."""
-    run = trained(tmp_path, stage, rank, kind)
+    stage, rank, kind = case
+    run = trained(channel, tmp_path, case, is_launched=is_launched)
     told = ranks.gather(run)
     first = ranks.findings(told)[0]
     assert (first["rule"], first["rank"], first["part"]) == ("led", rank, stage)

@@ -23,7 +23,6 @@ from perfhooks.ranks.merge import merge
 HERE = Path(__file__).parent
 SCRIPT = HERE / "gloo_training.py"
 EXAMPLE = HERE.parent / "examples" / "torchrun_ddp.py"
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 LOOPS = {"raw": r"torchrun-\w+", "lightning": r"\d{8}-\d{6}-\d+", "mmengine": r"\d{8}_\d{6}"}
 """Whose loop trains, and what its ranks call their run."""
 WINDOWS = ["train-000003-000006", "train-000008-000011"]
@@ -42,16 +41,6 @@ def the_run(out):
     return found
 
 
-def under_torchrun(folder, *script):
-    """What two ranks say that a user starts with torchrun."""
-    command = list(map(str, [*TORCHRUN, *script]))
-    done = subprocess.run(
-        command, env=environment(folder), capture_output=True, text=True, timeout=TIMEOUT, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.fixture
 def launch(channel, tmp_path):
     """Has some process start the ranks, as any launcher does; gives their exit codes in each attempt."""
@@ -65,10 +54,13 @@ def launch(channel, tmp_path):
     return start
 
 
-def test_a_rank_that_sleeps_in_its_loader_is_named(tmp_path):
-    """Two ranks under torchrun, as a user starts them, whoever's loop trains; each takes equally long for its steps."""
+def test_a_rank_that_sleeps_in_its_loader_is_named(frameworks, tmp_path):
+    """Two ranks of a torchrun, whoever's loop trains; each takes equally long for its steps."""
     loops = {name: pattern for name, pattern in LOOPS.items() if name == "raw" or importlib.util.find_spec(name)}
-    under_torchrun(tmp_path, SCRIPT, "--out", tmp_path / "perf", "--slow-data", 1, "--loops", *loops)
+    words = ["--out", tmp_path / "perf", "--slow-data", 1, "--loops", *loops]
+    how = {"folder": tmp_path, "environment": environment(tmp_path), "timeout": TIMEOUT}
+    done = warm.ranks(frameworks, SCRIPT, *words, **how)
+    assert [each.returncode for each in done] == [0, 0], [each.stderr for each in done]
     for loop, pattern in loops.items():
         run = the_run(tmp_path / "perf" / loop)
         assert re.fullmatch(pattern, run.name)
@@ -145,8 +137,13 @@ def test_a_rank_whose_disk_is_full_goes_on_training_and_costs_no_other_its_files
 
 
 def test_the_example_runs_under_torchrun(tmp_path):
-    said = under_torchrun(tmp_path, EXAMPLE, "--batch-size", 2, "--out", tmp_path / "perf")
-    assert "wall" in said
+    """As a user starts it."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*launcher, EXAMPLE, "--batch-size", "2", "--out", tmp_path / "perf"]
+    how = {"capture_output": True, "text": True, "timeout": TIMEOUT}
+    done = subprocess.run(command, check=False, env=environment(tmp_path), **how)
+    assert done.returncode == 0, done.stderr
+    assert "wall" in done.stdout
     for window in ("train-000005-000007", "train-000011-000013"):
-        assert all(f"{window}/rank{rank}.collectives.csv" in said for rank in (0, 1))
+        assert all(f"{window}/rank{rank}.collectives.csv" in done.stdout for rank in (0, 1))
     assert ranks.gather(the_run(tmp_path / "perf"))["missing"] == []

@@ -315,7 +315,7 @@ def test_the_page_draws_what_the_workers_did_and_how_many_would_keep_up(looked_a
         assert chromium.complaints == []
 
 
-def test_under_perfhooks_run_the_workers_of_the_first_loader_are_seen(tmp_path: Path) -> None:
+def test_under_perfhooks_run_the_workers_of_the_first_loader_are_seen(launch: Any, tmp_path: Path) -> None:
     """They begin before the first step does, and so before there is a profiler."""
     script = tmp_path / "train.py"
     script.write_text(
@@ -331,9 +331,8 @@ def test_under_perfhooks_run_the_workers_of_the_first_loader_are_seen(tmp_path: 
         "    model(batch).sum().backward()\n"
         "    optimizer.step()\n"
     )
-    how = ("--schedule", "wait=10 warmup=2 active=20 repeat=1", "--with-stack", "--out", str(tmp_path / "perf"))
-    command = [sys.executable, "-m", "perfhooks", "run", *how, sys.executable, str(script)]
-    subprocess.run(command, check=True, timeout=200, capture_output=True)
+    done = launch("--schedule", "wait=10 warmup=2 active=20 repeat=1", "--with-stack", script)
+    assert done.returncode == 0, done.stderr
     (table,) = (tmp_path / "perf").glob("2*/*/rank0.workers.csv")
     first = pl.read_csv(table).row(0, named=True)
     assert (first["function"], first["line"]) == ("__getitem__", 5)
