@@ -25,6 +25,8 @@ FORMER = "former"
 """Stands beside the lines of a function that has changed, for what entered it before."""
 OWN = 20
 """From the test files of the module, or of its room, so many are taken for one of another file."""
+FEW = 20
+"""Where fewer are known to enter a line, others of those files may too: a process that is killed does not tell."""
 
 
 class Source:
@@ -146,8 +148,9 @@ class CallMap:
                 return "may enter the function", set()
             exact = [lines.get(str(offset + near - line), ()) for near in source.statement(line)]
             if found := self._named([*exact, lines.get(FORMER, ())]):
-                is_known = any(exact) and FORMER not in lines
-                return ("enter the line", found) if is_known else ("may enter the function", found | own)
+                if not any(exact) or FORMER in lines:
+                    return "may enter the function", found | own
+                return ("enter the line", found) if len(found) >= FEW else ("may enter the line", found | own)
         if name and (found := self._named(self._former(name))):
             return "may enter the function", found | own
         keys = [source.key(each) for each in source.functions] or [_brief(file)]

@@ -467,6 +467,18 @@ def test_what_is_not_as_it_was_asked_for_is_said_of_its_rank(tmp_path, capsys):
     assert capsys.readouterr().err == "rank 3: recorded steps 7 to 9 and not 5 to 7\nrank 4: the loop ended\n"
 
 
+@pytest.mark.parametrize("table", ["functions", "modules"])
+def test_an_empty_table_of_stacks_says_how_they_are_recorded(tmp_path, capsys, table):
+    """And says nothing of it where there are some."""
+    path = testing.write_trace(tmp_path / "t.json", [testing.op("aten::mm", 100, 200)])
+    show.show(str(path), (table,), form="table")
+    assert "no stacks were recorded; Profiler(..., with_stack=True)" in capsys.readouterr().out
+    frames = [testing.python_frame(name, 50, 300) for name in ("train.py(3): step", "nn.Module: Net_0")]
+    path = testing.write_trace(tmp_path / "t.json", [*frames, testing.op("aten::mm", 100, 200)])
+    show.show(str(path), (table,), form="table")
+    assert "no stacks" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("table", "by", "needed"),
     [

@@ -103,6 +103,19 @@ def test_a_step_may_be_a_batch(tmp_path):
     assert [parts(row) >= {"optimizer"} for row in tables(tmp_path)["train-000002-000003"]] == [False, True]
 
 
+def test_gradients_that_are_clipped_are_a_part_of_the_update(tmp_path):
+    callback = profiler(tmp_path, "wait=2 warmup=0 active=2 repeat=1", step_unit="batch")
+    fabric, model, optimizer, loader = prepared(callback, 8)
+
+    def clip(index):
+        if index == 2:
+            fabric.clip_gradients(model, optimizer, max_norm=1.0)
+
+    train(fabric, model, optimizer, callback.steps(loader), accumulate=8, at=clip)
+    callback.stop()
+    assert [parts(row) >= {"optimizer"} for row in tables(tmp_path)["train-000002-000003"]] == [True, False]
+
+
 def test_where_a_step_is_a_batch_an_update_alone_ends_none(tmp_path):
     callback = profiler(tmp_path, "wait=2 warmup=0 active=2 repeat=1", step_unit="batch")
     fabric, model, optimizer, loader = prepared(callback, 8)

@@ -1,12 +1,14 @@
 """The rules about devices: planted in synthetic traces of a training that is otherwise well, and silent on that one."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 
 from perfhooks import findings, testing
 from perfhooks.findings import Evidence
 from perfhooks.run.capture import Capture
+from perfhooks.run.circumstances import Circumstances
 from perfhooks.testing import PID, annotation, kernel, launch, op, python_frame, slice_event, step_mark
 from perfhooks.trace import read
 
@@ -343,6 +345,7 @@ def test_kernels_far_below_their_limit_are_told_by_shape_and_not_where_the_limit
     assert found.title.startswith("Kernels that reach 0.3% of what the device can do take 2 ms of a step")
     assert found.evidence[1].startswith("aten::mm 1024 x 1024 and 1024 x 1024: 1 times, 2 ms, 0.3% of the limit")
     assert found.evidence[-1].endswith("datasheet")
+    assert found.concerns_ms == pytest.approx(2 - 2 * 1024**3 / 312e9, rel=1e-6), "what is beyond the limit"
     for size, is_far in ((4096, True), (6000, False)):
         made = steps(lambda training, at: slow_product(training, at, size=size))  # noqa: B023 -- called at once
         assert bool(found_in(tmp_path, made, WHOLE_A100)) == is_far
@@ -520,6 +523,15 @@ def test_a_window_that_recorded_a_start_is_told_to_begin_behind_it(tmp_path):
         capture = Capture(first=number, last=number + STEPS - 1, reached=number + STEPS)
         (finding,) = found_in(tmp_path, renumbered(compiling(3100), number), capture=capture)
         assert f"torch.profiler.schedule(wait={wait}, warmup=2, active=3, repeat=1)" in finding.code
+
+
+@pytest.mark.parametrize("told", [{"is_launched": True}, {"framework": "Lightning"}])
+def test_a_framework_and_perfhooks_run_are_not_told_what_torchs_own_profiler_is_given(tmp_path, told):
+    """Nobody calls that one there."""
+    capture = replace(WHOLE, circumstances=Circumstances(**told))
+    (finding,) = found_in(tmp_path, compiling(3100), capture=capture)
+    assert "wait=10 warmup=2" in finding.code
+    assert "torch.profiler" not in finding.code
 
 
 # --- rules that a CPU shows too, on a device ---
@@ -890,15 +902,18 @@ def test_a_product_between_is_no_attention(tmp_path):
     assert found_in(tmp_path, steps(plant)) == []
 
 
-def test_sizes_that_do_not_fit_are_named_with_what_fits(tmp_path):
-    inputs = {"Input_Dims": [[64, 768], [768, 30522]], "Input_type": ["c10::Half", "c10::Half"]}
+@pytest.mark.parametrize("rows", [64, 1])
+def test_sizes_that_do_not_fit_are_named_with_what_fits(tmp_path, rows):
+    """A single row is a vector, which nobody pads."""
+    inputs = {"Input_Dims": [[rows, 768], [768, 30522]], "Input_type": ["c10::Half", "c10::Half"]}
     events = steps(
         lambda made, at: made.events.append(op("aten::mm", at + 30 * US, at + STEP - 20 * US, **inputs)),
         name=f"{HALF}2",
     )
     (finding,) = found_in(tmp_path, events)
     assert finding.rule == "unaligned-products"
-    assert any("aten::mm 64 x 768 and 768 x 30522, pad 30522 to 30528: " in line for line in finding.evidence)
+    expected = f"aten::mm {rows} x 768 and 768 x 30522, pad 30522 to 30528: "
+    assert any(expected in line for line in finding.evidence)
 
 
 def test_a_bias_and_numbers_are_no_sizes_of_a_product(tmp_path):

@@ -115,6 +115,14 @@ def test_clocks_and_bases_are_brought_together(run):
     assert found["distributedInfo"] == {"backend": "nccl", "world_size": 3}
 
 
+@pytest.mark.parametrize(("text", "problems"), [('{"traceEvents": []}', 0), ("{}", 1), ('{"traceEvents": [{"ph": ', 1)])
+def test_where_no_event_can_be_read_there_is_a_trace_that_has_none(run, text, problems):
+    (run / WINDOW / "rank0.pt.trace.json").write_text(text)
+    result = merge(run, ranks=[0])
+    assert merged(result)["traceEvents"] == []
+    assert len(result.problems) == problems
+
+
 def test_links_of_different_ranks_stay_apart(run):
     found = merged(merge(run))["traceEvents"]
     ids = [(event["ph"], event["id"]) for event in found if event["ph"] in ("s", "f")]

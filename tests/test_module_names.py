@@ -202,6 +202,19 @@ def test_without_cuda_graphs_that_somebody_annotated_nothing_is_written_about_th
     assert labels.GRAPH_REGIONS not in recorded(tmp_path, lambda: torch.ones(2) + 1).metadata
 
 
+def test_where_a_module_is_gone_none_is_named():
+    """The recorder numbered it, and nobody knows any more among which class."""
+    order, model = module_order.ModuleOrder(), torch.nn.Sequential(torch.nn.Linear(2, 2))
+    order.add(model, is_outermost=True)
+    order.add(model[0], is_outermost=False)
+    assert order.names() == {"Linear": ["0"]}
+    gone = torch.nn.Linear(2, 2)
+    order.add(gone, is_outermost=False)
+    del gone
+    gc.collect()
+    assert order.names() == {}
+
+
 def test_of_more_modules_than_are_noted_none_is_named(monkeypatch):
     """The recorder goes on numbering them, so that later names would be those of others."""
     monkeypatch.setattr(module_order, "_MOST", 3)

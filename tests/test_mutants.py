@@ -94,7 +94,7 @@ def test_what_a_test_asserts_is_killed_also_in_a_process_that_a_shared_fixture_s
 
 
 def test_a_survivor_is_shown_with_its_place_its_change_and_what_was_tried(told):
-    entered = "survived: perfhooks/dist/sums.py:6: arithmetic; 1 of 1 tests that enter the line passed\n"
+    entered = "survived: perfhooks/dist/sums.py:6: arithmetic; 2 of 2 tests that may enter the line passed\n"
     change = "    -    return value + 1\n    +    return value - 1\n"
     assert entered + change in told
     assert "survived: perfhooks/dist/sums.py:10: arithmetic; no test enters it\n" + change in told

@@ -68,6 +68,15 @@ def active(phases, steps=200):
     return [step for step in range(steps) if phases.phase(step) is Phase.ACTIVE]
 
 
+def test_a_window_that_was_not_saved_is_refused_with_what_is_known_of_it():
+    for notes, why in (([], "its trace was not saved"), (["the disk is full", "cut"], "the disk is full; cut")):
+        phases, _ = requested(ask(first=50))
+        phases.recorded(phases.opening(49), None, 50, 52, notes)
+        (_, said) = phases.loop.answers[-1]
+        assert (said.state, said.why) == ("refused", why)
+        assert active(phases) == []
+
+
 # --- where a window goes ---
 
 

@@ -136,6 +136,14 @@ def test_latest_is_left_out_where_there_are_no_links(tmp_path, monkeypatch):
     assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
 
 
+def test_a_folder_of_that_name_is_left_alone_and_nothing_lies_beside_it(tmp_path):
+    (tmp_path / "latest").mkdir()
+    (tmp_path / "latest" / "mine.txt").touch()
+    Run.open(tmp_path, "a", ALONE, {})
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.glob("*")) == ["a", "latest"]
+    assert (tmp_path / "latest" / "mine.txt").exists()
+
+
 MOUNTS = """\
 /dev/vda / ext4 rw 0 0
 server:/home /home nfs4 rw 0 0

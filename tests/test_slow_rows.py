@@ -58,6 +58,8 @@ def test_how_many_steps_were_slow_and_why(run):
     found = of_page(run)
     assert (found.count, found.steps, found.wall_ms, found.ranks) == (3, 12_000, 2000, 1)
     assert list(found.causes.items()) == [("data", 2), ("garbage collection", 1)]
+    keep(run, 0, slow(94, cause="disk"))
+    assert list(of_page(run).causes) == ["data", "disk", "garbage collection"], "by name where they are as many"
     assert found.rows["step"] == [91, 92, 90]
     assert "rank" not in found.rows
     assert "data_ms" not in found.rows, "nobody said when a batch arrives"

@@ -62,6 +62,13 @@ def test_convolutions_that_measure_with_events_are_tried_out(tmp_path):
     assert spent(tmp_path, convolution, call("cudaEventSynchronize", 50, 60)) == {}
 
 
+def test_a_convolution_that_is_the_first_of_a_trace_is_tried_out_too(tmp_path):
+    events = [op("aten::cudnn_convolution", 0, 30 * MS), call("cudaEventSynchronize", 20, 25)]
+    work = [launch(1, 40 * MS, 41 * MS), kernel(1, 41 * MS, 42 * MS)]
+    (found,) = starts.spent(read(testing.write_trace(tmp_path / "t.json", [*events, *work]))).items()
+    assert (found[0], intervals.total(found[1])) == ("trying out convolutions", 30 * MS)
+
+
 def test_recording_a_graph_is_no_compilation(tmp_path):
     ranges = [
         op("CUDAGraphNode.record (dynamo_timed)", 10 * MS, 20 * MS),

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 from unittest import mock
 
 import msgspec
@@ -93,6 +94,17 @@ def rows(walls, stage="train"):
 
 
 # --- what is computed, against a slow and obvious computation ---
+
+
+def test_what_is_elsewhere_is_brought_every_ten_seconds_and_looked_at_more_often(monkeypatch):
+    brought, looked, now = [], [], [100.0]
+    monkeypatch.setattr(top.mirror, "mirror", brought.append)
+    monkeypatch.setattr(top, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    look = top._elsewhere(SimpleNamespace(look=lambda: looked.append(now[0])), "memory://runs")
+    for now[0] in (101.0, 109.0, 111.0, 112.0, 120.0, 122.0):
+        look()
+    assert (len(looked), brought) == (6, ["memory://runs"] * 2)
+
 
 WALLS = st.lists(st.floats(0.001, 90_000), max_size=60)
 

@@ -292,6 +292,12 @@ def test_a_rank_says_where_it_is_again_only_when_it_has_gone_on(by_hand, tmp_pat
     assert said.exists()
 
 
+def test_whoever_asks_where_a_loop_is_hears_of_its_pace_as_it_is_now(by_hand):
+    by_hand.steps(*[100.0] * 50, is_followed=False)
+    where = by_hand.watch.where()
+    assert (where.step, where.median_ms) == (50, 100.0)
+
+
 def test_of_a_rank_that_writes_nothing_nothing_is_said(by_hand, tmp_path):
     by_hand.loop.run = None
     by_hand.steps(*QUIET, 1000.0)
@@ -600,6 +606,8 @@ def test_looks_rest_by_what_they_take_and_what_else_the_thread_did_says_nothing(
 def test_slow_steps_with_a_rhythm_are_predicted_and_others_are_not():
     assert predict([100, 200, 300]) == 400
     assert predict([100, 201, 300, 399]) == 498
+    assert predict([100, 200, 301, 403]) == 504, "to a step"
+    assert predict([100, 200, 303, 409]) is None
     assert predict([100, 200]) is None
     assert predict([100, 130, 300, 301]) is None
     assert predict([7, 8, 9, 10]) is None

@@ -96,6 +96,13 @@ def test_a_wait_that_nothing_interrupts_while_blocks_come_is_one_for_a_disk(
     assert place.parts[part] == 16 * looks.PERIOD - processor * 1_000_000
 
 
+def test_of_a_function_the_line_that_took_most_is_told() -> None:
+    """With all that it called: what two stacks have in common is more than what the third one has."""
+    below = (("3): f", 9), ("4): f;/lib/python3.12/json/decoder.py(2): decode", 6), ("4): f", 6))
+    found = [StackLook(f"fetch.py(2): fetch;a.py({each}", ticks, 0, 0, 0, 0) for each, ticks in below]
+    assert [str(place) for place in looks.places([looks.Looked.of(0, found)])] == ["f (a.py:4)"]
+
+
 def test_shares_of_functions_sum_to_the_time_of_the_workers() -> None:
     """Seconds of it: a share is of a hundred, and nothing is divided by nothing where nobody looked."""
     stacks = ("fetch.py(2): fetch;a.py(3): f", "fetch.py(2): fetch;b.py(4): g")

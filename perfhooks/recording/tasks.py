@@ -130,7 +130,7 @@ class Tasks:
             level = logging.WARNING if isinstance(self.pending[task], FinishWindow) else logging.DEBUG
             logger.log(level, "the worker died again at %s: %s", shown(Path(task)), _LATER)
             del self.pending[task]
-        if self.pending and self._log is not None and self._deaths < _MOST_DEATHS:
+        if self.pending and self._deaths < _MOST_DEATHS:
             code = "" if worker.exit_code is None else f" with code {worker.exit_code}"  # it may be on its way out
             logger.info("the worker ended%s and was started again; nothing is lost", code)
             self._start()
