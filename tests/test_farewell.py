@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import warm
+from finished_runs import windows_of
 
 from perfhooks.errors import CommandError
 from perfhooks.finishing.leftovers import finish_all
@@ -226,6 +227,19 @@ def test_a_shell_script_that_sets_pythonpath_is_named_as_the_cause(tmp_path, tex
     ):
         (line,) = farewell.lines(tmp_path, words, 0)
         assert line.startswith(f"nothing was recorded: {what} sets PYTHONPATH") == is_cause
+
+
+def test_of_many_findings_the_first_three_are_said(tmp_path, monkeypatch):
+    """With one run; of several it is the lines that say where their time goes."""
+    monkeypatch.setattr("perfhooks.report.headlines", lambda page: [f"finding {number}" for number in range(9)])
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    for count in (1, 2):
+        run = tmp_path / f"run{count}"
+        windows_of(run, ("train-000004-000006", 0, 1.0))
+        (notes / f"{count}.json").write_text(json.dumps({"run": str(run)}))
+        found = [line for line in farewell.lines(notes, ["python"]) if line.startswith("  finding")]
+        assert found == ([f"  finding {number}" for number in range(3)] if count == 1 else [])
 
 
 # --- places that are not as they should be ---

@@ -24,7 +24,7 @@ from perfhooks.finishing.finish import _cost
 from perfhooks.finishing.leftovers import finish_all
 from perfhooks.guard import logger, speak_up
 from perfhooks.recording import handover
-from perfhooks.recording.window import Window
+from perfhooks.recording.window import Window, _no_words
 from perfhooks.recording.windows import Windows
 from perfhooks.run import remote
 from perfhooks.run.capture import Capture
@@ -63,6 +63,25 @@ def test_what_a_window_found_is_said_in_a_line_with_its_place(caplog):
         assert prof.wait(60)
     (said,) = [each for each in caplog.messages if " -> " in each]
     assert re.search(r"steps 2-3: [\d.]+ .?s on average", said), said
+
+
+def test_a_trace_that_the_recorder_did_not_write_to_its_end_is_none(monkeypatch, caplog):
+    """Kineto says nothing of a disk that is full."""
+    monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", lambda _, path: Path(path).write_text('{"a": ['))
+    with Profiler(schedule="wait=1 warmup=1 active=2 repeat=1", out="runs", run="r", background=False) as prof:
+        loop(prof, 6)
+    assert "the recorder wrote no whole" in caplog.text
+    assert "is the disk full?" in caplog.text
+    assert [path.name for path in Path("runs/r").rglob("*.trace.json*")] == []
+
+
+def test_silence_leaves_no_file_open():
+    """Counted over many, as other threads open and close files as well."""
+    before = sum(1 for _ in Path("/dev/fd").iterdir())
+    for _ in range(100):
+        with _no_words():
+            os.write(2, b"nobody reads this")
+    assert sum(1 for _ in Path("/dev/fd").iterdir()) < before + 50
 
 
 @pytest.mark.parametrize("background", [True, False])

@@ -134,6 +134,11 @@ def test_more_made_ahead_is_named_only_where_it_is_surely_faster():
     assert LoaderTrial(name="", tried=rows).best.setting.ahead == 4
 
 
+def test_where_nobody_knows_how_many_processors_there_are_nothing_is_said_of_them():
+    rows = tried(1, 20, processors=1), tried(2, 40, processors=2)
+    assert "processors are used" not in str(LoaderTrial(name="", tried=rows, cores=None))
+
+
 def test_a_busy_machine_is_said():
     text = str(LoaderTrial(name="", tried=(tried(1, 20, queued=5.0),), cores=2))
     assert "one worker alone waited for one for 50% of the time" in text

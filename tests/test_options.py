@@ -11,7 +11,7 @@ import torch
 
 import perfhooks
 from perfhooks import Options, Profiler
-from perfhooks.options import DEFAULTS, RECORDING, RecordingOptions, described, with_options
+from perfhooks.options import DEFAULTS, RECORDING, RecordingOptions, checked, described, with_options
 
 
 def test_every_option_has_a_type_a_default_and_a_meaning():
@@ -141,6 +141,17 @@ def test_what_is_not_a_number_is_no_number_of_seconds_or_megabytes(name):
     """A comparison with NaN is false, whichever way it asks."""
     with pytest.raises(perfhooks.OptionError, match=f"{name} must be a number >=? 0, got nan"):
         Profiler(**{name: float("nan")})
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "below"),
+    [("exit_timeout", 0, -0.1), ("post_processing_timeout_s", 0, -0.1), ("keep_windows", 1, 0)]
+    + [(name, 1e-9, 0) for name in ("poll", "max_trace_mb")],
+)
+def test_the_least_that_an_option_may_be_is_taken_and_less_is_refused(name, least, below):
+    checked({name: least})
+    with pytest.raises(perfhooks.OptionError, match=f"{name} must be"):
+        checked({name: below})
 
 
 @pytest.mark.parametrize("out", ["", 3, b"runs"])

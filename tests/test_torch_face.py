@@ -48,6 +48,17 @@ def test_every_public_method_of_torch_is_answered_by_a_window_and_not_by_torch()
     assert [name for name in methods if getattr(Profiler, name) is getattr(profile, name)] == []
 
 
+@pytest.mark.parametrize("name", ["wait_for_exports", "take_pending_cupti_export", "take_pending_cuspy_export"])
+def test_what_torch_writes_later_is_asked_of_the_last_window(name, monkeypatch):
+    """A version of torch has some of these; where nothing was recorded nothing is waited for."""
+    prof = Profiler(on_trace_ready=ignore, **OPTIONS)
+    assert getattr(prof, name)() is None
+    with prof:
+        X @ X
+    monkeypatch.setattr(prof._course.windows.last, name, lambda *args, **kwargs: (args, kwargs), raising=False)
+    assert getattr(prof, name)(5, timeout=6) == ((5,), {"timeout": 6})
+
+
 @pytest.mark.parametrize("schedule", [None, SCHEDULE])
 def test_the_action_of_the_moment_and_the_schedule_are_those_of_torch(schedule):
     def run(make, of):

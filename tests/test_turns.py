@@ -218,6 +218,8 @@ def git(*words):
         (("--run", "true", "--", "true", "--save", "x"), "choose one of --run"),
         (("--run", "true", "--", "true", "--steps", "0"), "steps must be more than 0"),
         (("a", "b", "--in-turns"), "are about commands"),
+        (("a", "b", "--steps", "5"), "are about commands"),
+        (("a", "b", "--seconds", "5"), "are about commands"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(compare, words, said):
