@@ -225,6 +225,13 @@ def test_an_archive_of_more_objects_than_it_may_hold_ends_there(tmp_path, monkey
     assert len(read(path, max_unpacked_mb=50)) == 400_001
 
 
+def test_an_archive_may_hold_more_the_larger_it_is(traces, monkeypatch):
+    """A recorded trace has an object for some ten of its bytes, however long it is."""
+    monkeypatch.setattr(source, "OBJECTS_FLOOR", 10)
+    for path in traces.glob("*.json.gz"):
+        assert "cut-off" not in doubts(read(path))
+
+
 def test_the_argument_goes_before_the_environment(tmp_path, monkeypatch):
     path = packed(tmp_path / "t.json.gz", ('{"traceEvents":[' + GOOD, 1), (" " * 1000, 3000), ("]}", 1))
     monkeypatch.setenv("PERFHOOKS_MAX_UNPACKED_MB", "1")

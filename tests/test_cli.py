@@ -42,6 +42,21 @@ def run(monkeypatch, capfd):
     return run
 
 
+@pytest.mark.parametrize(
+    "safe", ["", pytest.param("1", marks=pytest.mark.skipif(sys.version_info < (3, 11), reason="Python has no -P"))]
+)
+def test_what_the_user_has_python_look_into_first_stays_first(tmp_path, safe):
+    """Only the working directory goes, which Python puts before it where nobody tells it not to."""
+    ours, here = tmp_path / "ours", tmp_path / "here"
+    for folder in (ours, here):
+        folder.mkdir()
+    (ours / "sitecustomize.py").write_text("import atexit, sys; atexit.register(lambda: print('first', sys.path[0]))")
+    environment = {**os.environ, "PYTHONPATH": str(ours), "PYTHONSAFEPATH": safe}
+    command = [sys.executable, "-m", "perfhooks", "--help"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True, cwd=here)
+    assert done.stdout.splitlines()[-1] == f"first {ours}"
+
+
 def test_help_fits_a_screen_and_names_every_verb(tmp_path):
     command, environment = [sys.executable, "-m", "perfhooks", "--help"], {**os.environ, "COLUMNS": "100"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)

@@ -16,6 +16,7 @@ from perfhooks.run.capture import Capture, Cost
 from perfhooks.run.circumstances import Circumstances
 from perfhooks.testing import annotation, kernel, launch, op, step_mark
 from perfhooks.trace import read
+from perfhooks.trace.names import step_kinds
 from perfhooks.trace.tables import steps
 from perfhooks.trace.window import Tables
 
@@ -46,6 +47,18 @@ def test_a_row_that_is_no_step_is_not_called_one():
     assert Capture(first=4, last=None, reached=4).is_without_steps
     assert not Capture(first=4, last=None, reached=5).is_without_steps
     assert not Capture(first=4, last=4, reached=4).is_without_steps
+
+
+@pytest.mark.parametrize("table", [{"step": [None], "wall_ms": [5000.0]}, {"step": [1, 2], "wall_ms": [0.0, 0.0]}])
+def test_of_what_is_no_step_and_of_steps_that_took_no_time_nothing_is_said(table):
+    table = pl.DataFrame(table, schema_overrides={"step": pl.Int64})
+    assert headline(table.with_columns(pl.lit(0.0).alias(f"{part}_ms") for part in labels.PARTS)) == ""
+
+
+@pytest.mark.parametrize(("spent", "kind"), [(4.9, ""), (5.1, "validation")])
+def test_a_step_is_of_another_kind_from_a_twentieth_of_its_time_on(spent, kind):
+    table = pl.DataFrame({"wall_ms": [100.0], "validation_ms": [spent], "checkpoint_ms": [None]})
+    assert step_kinds.kinds(table) == [kind]
 
 
 # --- one basis ---

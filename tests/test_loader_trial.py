@@ -120,6 +120,7 @@ def tried(workers, rate, *, processors=0.5, verdict="faster", own=False, ahead=2
 def test_the_fewest_workers_that_give_as_much_as_any_are_named():
     rows = tried(0, 20, own=True), tried(1, 20, processors=1), tried(2, 40, processors=2), tried(4, 41, verdict="same")
     text = str(LoaderTrial(name="DataLoader", tried=rows, cores=2))
+    assert text.splitlines()[1].split()[:4] == ["0", "yes", "20", "50"], "what there is not is blank"
     assert "num_workers=2, prefetch_factor=2 gives 40 batches a second, 2 times what the loader's own" in text
     assert "enough for steps of 25 ms or more. More workers give no more: 2.0 of 2 processors are used." in text
     assert "A pass begins after 1.5 s, and after 200 ms" in text

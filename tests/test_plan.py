@@ -81,6 +81,14 @@ def test_workers_that_explain_less_than_half_of_a_wait_are_not_taken_for_slower_
     assert (plan.cost.alone_s, plan.bound) == (pytest.approx(0.02), "hand-over")
 
 
+def test_workers_that_only_hand_over_late_are_said_to_where_more_would_help():
+    needs = Needs(rest_s=0.02, waited_s=0.04, processors=16, own_s=0.005, workers=1)
+    more = LoaderPlan.made(BatchCost(processor_s=0.01, handed_over_s=0.05), needs)
+    assert str(more).startswith("Workers spend 83% of their time on handing over. 3 workers would keep up")
+    none = LoaderPlan.made(BatchCost(processor_s=0.01, handed_over_s=0.02), needs)
+    assert "it waits for what they hand over. More than 1 worker would not change that." in str(none)
+
+
 def test_workers_of_two_epochs_are_as_many_as_those_of_one():
     needs = Needs(rest_s=0.005, waited_s=0.035, processors=8, own_s=0.005)
     ended, begun = made(2, 0.08, 0.08), made(2, 0.08, 0.08)

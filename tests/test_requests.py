@@ -227,6 +227,18 @@ def keep_stepping(prof, until, most_s=60):
         prof.step()
 
 
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_the_page_of_a_window_that_was_asked_for_is_opened_where_that_is_wanted(tmp_path, monkeypatch, is_recorded):
+    opened, page = [], tmp_path / "report.html"
+    page.touch()
+    monkeypatch.setattr("typer.launch", opened.append)
+    monkeypatch.setattr("perfhooks.command.actions.capture.asked", lambda *_, **__: is_recorded)
+    for more in ([], ["--open"]):
+        done = CliRunner().invoke(app, ["capture", str(tmp_path), *more])
+        assert (done.exit_code, done.output) == ((0, f"{page}\n") if is_recorded else (1, ""))
+    assert opened == ([page.as_uri()] if is_recorded else [])
+
+
 def test_a_running_loop_is_asked_from_the_command_line_and_by_a_signal(tmp_path):
     """One loop: the command, two requests at once, a half-written file, a signal, a call of an old process."""
     folder = tmp_path / "r" / "requests"

@@ -49,6 +49,19 @@ def test_it_begins_after_twenty_seconds_and_long_steps_need_no_warm_up(walls, fi
     assert found == (first, active, active + 2)
 
 
+@pytest.mark.parametrize(("again", "first"), [(3, 13), (40, 30)])
+def test_a_loop_that_is_begun_again_from_an_earlier_step_is_waited_for_anew(again, first):
+    """As a training that loads a checkpoint; one that only goes on later, after a pause, is not."""
+    schedule = WhenSettled()
+    schedule.begin(20, 0)
+    schedule.begin(again, 10 * S)
+    step, found = again, None
+    while found is None:
+        step = schedule.next_change(step)
+        found = schedule.decided(step, 10 * S + (step - again) * S // 5, [S // 5] * min(step, 50), together=False)
+    assert found.first == max(first, again + 1)
+
+
 @pytest.mark.parametrize("known", [2, 3, 13])
 def test_it_begins_in_time_also_where_few_of_the_steps_are_still_known(known):
     assert window([0.6 * (1 + step % 7) for step in range(60)], known=known).first in range(10, 14)

@@ -100,6 +100,17 @@ def test_a_category_before_the_first_comma_is_translated_wherever_a_chunk_ends(s
     assert after["traceEvents"] == [{"cat": "runtime", "name": "cudaLaunchKernel"}]
 
 
+def test_in_a_folder_of_their_own_windows_sort_by_step_as_text(tmp_path):
+    """So the plugin sorts them."""
+    trace = read(testing.write_trace(tmp_path / "spool.json", EVENTS))
+    written = []
+    for first in (9, 100, 12_000):
+        assert list(TensorBoard(folder=tmp_path / "tb").artifacts(Capture(first=first), trace)) == []
+        written += [path.name for path in (tmp_path / "tb" / "train").iterdir() if path.name not in written]
+    assert len(written) == 3
+    assert written == sorted(written)
+
+
 def test_without_a_folder_the_file_lies_beside_the_others(tmp_path):
     trace = read(testing.write_trace(tmp_path / "spool.json", EVENTS))
     ((name, write),) = TensorBoard().artifacts(Capture(), trace)

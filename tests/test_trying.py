@@ -309,6 +309,8 @@ def test_slow_calls_are_timed_no_longer_than_they_may_and_nothing_is_said_of_the
     machine = Machine()
     found = beside(machine, machine.call(1.0), machine.call(0.5), longest=5.0)
     assert (found.outcome, found.ratio) == ("undecided", 0.5)
+    assert found.low < 1e-3
+    assert found.high > 1e3
     assert len(found.a) < 20
     assert machine.now < 12
 
