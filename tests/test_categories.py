@@ -30,6 +30,12 @@ def found(tmp_path, events):
     return {row["category"]: row for row in categories.table(trace_of(tmp_path, events)).iter_rows(named=True)}
 
 
+@pytest.mark.parametrize("before", [[], [op("aten::relu", 0, 5)]])
+def test_work_is_named_by_the_operator_that_launched_it_also_by_the_first_one_of_a_trace(tmp_path, before):
+    rows = found(tmp_path, [*before, op("aten::mm", 10, 60), *launched(1, 20, "gemm")])
+    assert rows["gemms"]["names"] == "aten::mm"
+
+
 def launched(number, at, name, **options):
     return [launch(number, at, at + 5), kernel(number, at + 10, at + 20, name=name, **options)]
 

@@ -112,6 +112,13 @@ def test_a_question_that_is_asked_early_needs_more_to_be_answered():
     assert ratios[0] > 1.5
 
 
+def test_where_fewer_wrong_answers_may_be_given_more_pairs_are_said_to_decide():
+    seen = [StepPair(1, each) for each in (1.02, 1.05, 1.11)]
+    more = [of_pairs(seen, seen, share=lambda _, part=part: part).more_runs for part in (1.0, 0.3, 0.1)]
+    assert more == sorted(more)
+    assert 0 < more[0] < more[-1]
+
+
 def test_fewer_than_three_pairs_decide_nothing():
     made = pairs(np.random.default_rng(5), 2, ratio=2.0)
     found = verdict(made)

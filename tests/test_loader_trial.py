@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from perfhooks import OptionError, try_loader
 from perfhooks.launching import loader_trials
+from perfhooks.run.circumstances import Circumstances, Loader
+from perfhooks.trying import loader_trial
 from perfhooks.trying.loader_results import LoaderSetting, LoaderTrial, TriedLoader
 
 TRAINING = Path(__file__).parent / "loader_training.py"
@@ -68,6 +71,26 @@ def test_workers_that_wait_are_measured_side_by_side_and_nothing_is_left_of_them
     left = set(psutil.Process().children()) - before
     assert [each for each in left if "resource_tracker" not in " ".join(each.cmdline())] == []
     assert "a disk" in str(trial)
+
+
+@pytest.mark.parametrize(("free_mb", "has_room"), [(1600, True), (1599, False), (None, True)])
+def test_workers_side_by_side_take_half_of_the_free_memory_at_most(monkeypatch, free_mb, has_room):
+    """Eight of 100 MB, as the largest worker so far; where nobody knows what is free they are tried."""
+    trial = loader_trial._Trial(DataLoader(Sleepy()), Loader(num_workers=2), 1.0)
+    trial._runners = {LoaderSetting(count, 2): SimpleNamespace(memory=count * 50 << 20) for count in (1, 2)}
+    here = Circumstances(memory_bytes=None if free_mb is None else free_mb << 20)
+    monkeypatch.setattr(Circumstances, "current", staticmethod(lambda: here))
+    assert trial._has_room(8) is has_room
+
+
+def test_a_loader_of_one_batch_is_passed_through_whole_in_this_process_too():
+    """Its first batch would be left out otherwise, as one that is on the way, and nothing would ever be made."""
+    runner = loader_trial._Runner(DataLoader(Sleepy(0, count=2), batch_size=2), LoaderSetting(0), LoaderSetting(0))
+    thread = threading.Thread(target=runner.turn, args=(time.monotonic() + 0.1,), daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert sum(runner.made) > 0
 
 
 def test_an_endless_loader_is_bounded():

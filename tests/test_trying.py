@@ -6,6 +6,7 @@ import re
 import signal
 from collections import Counter, defaultdict
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -326,6 +327,14 @@ def test_a_variant_is_timed_for_half_of_what_it_is_given(monkeypatch, given_s, l
         wish = bench.TrialOptions(device=CPU, clock=machine.clock, variants=("bf16",))
         assert bench.Bench([MM], wish).tried(0, 0, given_s) is not None
     assert limits == [{"seconds": min(timing.SECONDS, longest_s), "longest": longest_s}]
+
+
+@pytest.mark.parametrize(("seconds", "taken"), [(1000.0, 2.0), (0.0, 9.0)])
+def test_what_a_call_takes_alone_is_the_median_of_some_blocks_for_which_there_is_time(monkeypatch, seconds, taken):
+    """The first one is slow, of whatever the call needs once."""
+    times = iter([9.0, *[2.0] * 1000])
+    monkeypatch.setattr(bench, "Blocks", lambda *_: SimpleNamespace(seconds=lambda: next(times)))
+    assert bench.Bench([MM], bench.TrialOptions(device=CPU)).alone(0, seconds).ms == 1e3 * taken
 
 
 def test_a_drift_of_the_machine_favours_nobody():
