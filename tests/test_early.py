@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import signal
 import textwrap
@@ -128,11 +129,17 @@ def test_one_forward_pass_is_a_page_that_names_what_is_largest_in_it(launch, run
 
 
 def test_sixty_batches_without_a_loader_are_steps_of_which_the_first_warms_up(launch, tmp_path):
-    launched = launch(*FAST, script(tmp_path, INFERENCE))
+    asked = ["--record-shapes", "--with-flops", "--handler", "trace", "--handler", "operators"]
+    launched = launch(*FAST, *asked, script(tmp_path, INFERENCE))
     assert "steps 1-5: " in last_words(launched), launched.stderr
     assert "(a step begins with a call of the model)" in last_words(launched)
     assert step_numbers(tmp_path) == ["1", "2", "3", "4", "5"]
     assert told_by(tmp_path) == "call"
+    (file,) = (tmp_path / "perf/it").glob("*/rank0.operators.csv")
+    with file.open(encoding="utf-8", newline="") as text:
+        assert any(float(row["flops"] or 0) > 0 for row in csv.DictReader(text)), "what was asked for holds here too"
+    (trace,) = (tmp_path / "perf/it").glob("*/rank0.pt.trace.json*")
+    assert "Input Dims" in (gzip.decompress if trace.suffix == ".gz" else bytes)(trace.read_bytes()).decode()
 
 
 def test_ten_steps_without_a_loader_are_a_training(launch, run_script, tmp_path):
