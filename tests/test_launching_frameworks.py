@@ -88,6 +88,12 @@ def test_the_frameworks_own_face_takes_over(launch_framework, tmp_path, framewor
     )
     assert '"steps_by": null' in (window.parent / "run.json").read_text(), "the framework says what a step is"
     assert sum("steps 5-8" in line for line in err.splitlines() if line.startswith("perfhooks: ")) == 1, err
+    logged = [
+        path.read_text()
+        for path in tmp_path.rglob("*")
+        if path.suffix in (".json", ".log") and "perf" not in path.parts
+    ]
+    assert not any("perf/" in text for text in (done.stdout, *logged)), "nobody asked for our numbers among its own"
 
 
 @pytest.mark.parametrize(

@@ -188,6 +188,14 @@ def test_small_frames_are_summed_into_one_of_their_parent():
     ]
 
 
+@pytest.mark.parametrize(("small", "name"), [(24, "(other)"), (25, "b")])
+def test_a_frame_that_is_as_large_as_the_share_is_shown(small, name):
+    flame = tree.tree(
+        stacks.Summed(list("ab"), np.array([-1, -1]), np.arange(2), np.array([100 - small, small])), share=0.25
+    )
+    assert [flame["names"][frame] for frame in flame["frame"]] == ["all", "a", name]
+
+
 def test_a_flame_graph_has_no_more_nodes_than_asked_for():
     names, parents = [f"f{number}" for number in range(1000)], np.repeat([-1, 0], 500)
     parents[500:] = np.arange(500)
