@@ -77,6 +77,8 @@ def training(
     layers=2,
     noise=None,
     renamed=False,
+    line="",
+    order=None,
 ):
     """The events of a training, with what is planted in it."""
     made = Training()
@@ -88,13 +90,12 @@ def training(
 
     def forward():
         def body():
-            layer(0, 1000)
-            for number in range(1, layers):
-                layer(number, 700)
+            for number in range(layers) if order is None else order:
+                layer(number, 700 if number else 1000)
             if doubled:
                 linear(made, f"Linear_{layers}", 700)
 
-        made.module("Renamed_0" if renamed else "Net_0", body)
+        made.module("Renamed_0" if renamed else "Net_0", (lambda: made.frame(line, body)) if line else body)
 
     def step():
         made.label("data", lambda: made.spend(data))

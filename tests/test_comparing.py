@@ -434,8 +434,17 @@ def test_a_layer_put_before_others_moves_their_names_and_is_the_only_new_one(tmp
     assert moved.renamed == "Net_0/Linear_2"
 
 
-def test_a_model_and_the_same_compiled_are_compared_by_the_modules_that_both_have(tmp_path):
-    sides = measured(tmp_path, training()), measured(tmp_path, compiled())
+def test_modules_of_one_kind_are_matched_by_their_numbers_and_not_by_who_is_called_first(tmp_path):
+    sides = [measured(tmp_path, training(layers=4, order=order)) for order in ((0, 1, 2, 3), (2, 1, 0, 3))]
+    rows = largest(Aligned(*sides))
+    assert all(row.difference == 0 for row in rows)
+    assert not any(row.renamed for row in rows)
+
+
+@pytest.mark.parametrize("line", ["", "model.py(4): forward"])
+def test_a_model_and_the_same_compiled_are_compared_by_the_modules_that_both_have(tmp_path, line):
+    """Also where a function ran in one of them only, as the other runs what was made of it."""
+    sides = measured(tmp_path, training(line=line)), measured(tmp_path, compiled())
     for a, b in (sides, sides[::-1]):
         rows = largest(Aligned(a, b))
         (model,) = (row for row in rows if row.kind == "module")

@@ -123,6 +123,7 @@ def test_fewer_than_three_pairs_decide_nothing():
     made = pairs(np.random.default_rng(5), 2, ratio=2.0)
     found = verdict(made)
     assert (found.outcome, found.more_runs) == ("undecided", None)
+    assert (found.runs_a, found.runs_b, found.runs_earlier) == (2, 2, 0)
 
 
 @pytest.mark.parametrize(("count", "said"), [(1, "1 pair of processes is"), (2, "2 pairs of processes are")])
