@@ -177,9 +177,10 @@ def test_costs_are_the_same_after_they_were_written(tmp_path):
         ({"data": 4000}, "part", "data", 3000),
         ({"items": 1}, "operator", "aten::item", 300),
         ({"types": ["double"] * 3, "slower_by_type": 2}, "types", "float -> double", 1700),
+        ({"types": ["double", "", "double"], "slower_by_type": 2}, "types", "float -> double", 1700),
         ({"foreach": False}, "part", "optimizer", 1200),
     ],
-    ids=["a layer doubled", "a loader 3 ms slower", "an extra item()", "float64 by accident", "foreach off"],
+    ids=["a layer doubled", "a loader 3 ms slower", "an extra item()", "float64 by accident", "no bias", "foreach off"],
 )
 def test_what_was_planted_is_the_first_row_and_costs_what_it_costs(tmp_path, planted, kind, named, truth_us):
     a, b = (measured(tmp_path, training(noise=seed, **what)) for seed, what in ((1, {}), (2, planted)))

@@ -115,7 +115,15 @@ def test_clocks_and_bases_are_brought_together(run):
     assert found["distributedInfo"] == {"backend": "nccl", "world_size": 3}
 
 
-@pytest.mark.parametrize(("text", "problems"), [('{"traceEvents": []}', 0), ("{}", 1), ('{"traceEvents": [{"ph": ', 1)])
+@pytest.mark.parametrize(
+    ("text", "problems"),
+    [
+        ('{"traceEvents": []}', 0),
+        ('{"deviceProperties": nan, "traceEvents": []}', 0),
+        ("{}", 1),
+        ('{"traceEvents": [{"ph": ', 1),
+    ],
+)
 def test_where_no_event_can_be_read_there_is_a_trace_that_has_none(run, text, problems):
     (run / WINDOW / "rank0.pt.trace.json").write_text(text)
     result = merge(run, ranks=[0])

@@ -129,6 +129,12 @@ def test_what_is_no_handler_of_ours_is_refused(wrong):
         perfhooks.on_trace_ready(wrong)
 
 
+def test_a_folder_that_takes_no_files_is_refused_before_the_training(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(perfhooks.OptionError, match="it is a file"):
+        perfhooks.on_trace_ready(out=tmp_path / "file")
+
+
 def step_numbers(folder):
     header, *rows = (folder / "rank0.steps.csv").read_text().splitlines()
     column = header.split(",").index("step")
