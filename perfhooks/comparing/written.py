@@ -21,7 +21,6 @@ _NOTES: Final = 12
 _FOLD: Final = ("", "<details><summary>Notes and tables</summary>", "", "", "</details>")
 _NAME: Final = 60
 _TABLES: Final = (("parts", 8), ("operators", 8), ("modules", 6), ("kernels", 6))
-_MIB: Final = 1 << 20
 
 
 def text(made: Comparison) -> str:

@@ -26,7 +26,6 @@ SAVING: Final = 0.05
 LESS_OFTEN: Final = 0.5
 """Half of the validation is counted as gained: it is done half as often."""
 
-_VALIDATION: Final = labels.pattern(labels.VALIDATION)
 _CHECKPOINT: Final = labels.pattern(labels.CHECKPOINT)
 
 
