@@ -65,6 +65,18 @@ def test_what_a_window_found_is_said_in_a_line_with_its_place(caplog):
     assert re.search(r"steps 2-3: [\d.]+ .?s on average", said), said
 
 
+@pytest.mark.parametrize(("waited_s", "is_said"), [(0.7, True), (0.6, False)])
+def test_a_loop_that_is_going_to_wait_two_seconds_or_more_is_told_before(caplog, waited_s, is_said):
+    """By what the end of the window before took for each of its steps: here by three."""
+    caplog.set_level("INFO", "perfhooks")
+    with Profiler(schedule="wait=1 warmup=1 active=3 repeat=1", out="runs", run="r", background=False) as prof:
+        prof._course.windows._waited_for_step_s = waited_s
+        loop(prof, 2)
+        said = [each for each in caplog.messages if "the loop is going to wait" in each]
+        assert said == (["steps 2-4: the loop is going to wait about 2.1 s at its end"] if is_said else [])
+        loop(prof, 4)
+
+
 def test_a_trace_that_the_recorder_did_not_write_to_its_end_is_none(monkeypatch, caplog):
     """Kineto says nothing of a disk that is full."""
     monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", lambda _, path: Path(path).write_text('{"a": ['))

@@ -610,3 +610,8 @@ def test_the_picture_of_a_flame_graph_zooms(chromium, traces, tmp_path):
     assert chromium.run("document.querySelectorAll('.frame.gone').length") > 0
     chromium.run("document.getElementById('back').dispatchEvent(new MouseEvent('click', {bubbles: true}))")
     assert chromium.run("document.querySelectorAll('.frame.gone').length") == 0
+    chromium.run("document.querySelectorAll('.frame')[3].focus()")
+    chromium.press("Enter")
+    assert chromium.run("document.querySelectorAll('.frame.gone').length") > 0
+    chromium.press("Escape")
+    assert chromium.run("document.querySelectorAll('.frame.gone').length") == 0
