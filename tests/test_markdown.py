@@ -35,6 +35,14 @@ def test_a_run_in_markdown_says_what_it_was_where_the_step_goes_and_what_to_do(r
     assert "rank0.pt.trace.json.gz" in text
 
 
+def test_a_window_that_was_cut_short_says_by_what(tmp_path):
+    folder = make_run(tmp_path / "base", training(), [8.0] * 50)
+    assert "partial" not in shown(folder).output
+    place = finished(folder)
+    place.save(dataclasses.replace(place.load(), partial="SIGTERM"))
+    assert "\n- partial: SIGTERM\n" in shown(folder).output
+
+
 def test_a_trace_in_markdown_has_what_a_trace_tells(tmp_path):
     path = testing.write_trace(tmp_path / "t.json", training())
     text = shown(path).output
