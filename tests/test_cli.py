@@ -214,7 +214,7 @@ def test_the_help_of_run_is_two_screens_and_all_options_are_a_word_further():
     assert len(short.splitlines()) <= 2 * 40
     shown, every = (set(re.findall(r"--[a-z][a-z-]+", text)) for text in (short, whole))
     assert {"--schedule", "--with-stack", "--out", "--help-all"} <= shown < every
-    assert {"--trigger", "--poll", "--keep-windows"} <= every - shown
+    assert {"--activities", "--trigger", "--poll", "--keep-windows"} <= every - shown
 
 
 def test_the_doctor_measures_peaks_that_traces_of_this_processor_have_from_then_on(tmp_path, monkeypatch):

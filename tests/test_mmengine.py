@@ -326,13 +326,21 @@ def test_several_optimizers_are_labelled_each(tmp_path):
 
 
 def test_a_compiled_step_is_not_touched(tmp_path, recwarn):
-    cfg = settings(tmp_path, cfg={"compile": {"backend": "eager"}})
+    compiled = []
+
+    def counted(graph, _):
+        compiled.append(hook.profilers["train"].step_num)
+        return graph.forward
+
+    torch._dynamo.register_backend(counted, name="counted")
+    cfg = settings(tmp_path, cfg={"compile": {"backend": "counted"}})
     hook = ProfilerHook(schedule="wait=1 warmup=1 active=2 repeat=1")
     made = Runner(**{**cfg, "custom_hooks": [hook]})
     made.train()
     assert steps(made) == [2, 3]
     assert parts(rows(windows(made)[0])[0]) >= {"data", "backward"}
     assert not [one for one in recwarn if "record_function" in str(one.message)]
+    assert max(compiled) < 2, "nor is it compiled again in the window or after it"
 
 
 # --- accumulated gradients, resuming ---

@@ -66,6 +66,10 @@ def test_the_repository_of_the_program_counts_and_else_the_one_in_which_it_runs(
     monkeypatch.setattr(sys, "argv", [str(program)])
     assert revision.of_program() == git(repository, "rev-parse", "HEAD")
     monkeypatch.chdir(repository)
+    (tmp_path / "alone.py").write_text("")
+    for words in (["-c"], [str(tmp_path / "alone.py")]):
+        monkeypatch.setattr(sys, "argv", words)
+        assert revision.of_program() == git(repository, "rev-parse", "HEAD")
     monkeypatch.setattr(sys, "argv", ["-c"])
     assert revision.of_program() == git(repository, "rev-parse", "HEAD")
     monkeypatch.setattr(sys, "argv", ["\0"])

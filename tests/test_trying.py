@@ -16,7 +16,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from perfhooks import Profiler, testing
 from perfhooks.errors import OptionError
+from perfhooks.report.data import TRIED_FORMAT, TriedAdvice, TriedFile, read_tried
 from perfhooks.run.circumstances import Circumstances
+from perfhooks.run.layout import TRIED
+from perfhooks.run.publishing import publish_json
 from perfhooks.trace import read
 from perfhooks.trace.window import Tables
 from perfhooks.trying import bench, inputs, ready, recorded, safe, schemas, timing, trial, variants, written
@@ -474,6 +477,19 @@ def test_faster_and_wrong_is_shown_as_wrong(monkeypatch):
     assert each.is_wrong
     assert written.table(done)["verdict"].to_list() == ["faster, WRONG"]
     assert totals(done) == {}
+
+
+def test_what_earlier_trials_said_of_other_findings_is_kept(tmp_path):
+    def told(rule, variant="x"):
+        return TriedAdvice(
+            rule=rule, variant=variant, times=2.0, saved_ms=1.0, saved_percent=1.0, operators=1, device="cpu"
+        )
+
+    publish_json(tmp_path / TRIED, TriedFile(format=TRIED_FORMAT, measured=[told("other"), told("float32-products")]))
+    done = run_with(bytes_and_layout, offer((MM, 3.2, 10)), variants=("bf16",))
+    assert written.keep(done, tmp_path)
+    found = [(each.rule, each.variant) for each in read_tried(tmp_path / TRIED)]
+    assert found == [("other", "x"), ("float32-products", "bf16")]
 
 
 def test_results_that_are_drawn_are_not_held_against_each_other():

@@ -118,7 +118,5 @@ class _Actions:
     def _part(self, action: str) -> str | None:
         """The part that an action is; inside validation everything is validation, but for what its name says."""
         owner, _, hook = action.rpartition(".")
-        if owner.startswith("[Callback]"):
-            return None
         part = _PARTS.get(hook) if owner.startswith("[") or not owner else None
         return None if self._labels.has(labels.VALIDATION) else part
