@@ -8,12 +8,15 @@ import time
 
 import torch
 
+from perfhooks.run.timeline import clock
 from perfhooks.watching import watcher
+from perfhooks.watching.causes import spent
 
 ENOUGH = 30
 """Looks at a slow step, after which it may end: it lasts as long as the watcher needs on a busy machine."""
 MOSTLY = 0.75
-"""The share of them that must be of what was planted: a busy machine can make a step slow before it comes to that."""
+"""The share of them, and of the step, in which what was planted must be seen: a busy machine can make a step slow
+before it comes to that, and keep from it whoever looks."""
 NAP_S = 0.02
 
 
@@ -21,12 +24,12 @@ def too_short(function=None):
     """Whether a function, or else the caller, has not been seen enough in the step that goes on, by any who watches."""
     code = sys._getframe(1).f_code if function is None else function.__code__
     watched = [watch._slow._watched for watch in watcher._watcher._watches.values()]
-    return not watched or not all(each and seen_enough(code, each.looks[:]) for each in watched)
+    return not watched or not all(each and seen_enough(code, each.begin, each.looks[:]) for each in watched)
 
 
-def seen_enough(code, looks):
-    seen = sum(any(frame.code is code for frame in look.stack) for look in looks)
-    return seen >= max(ENOUGH, MOSTLY * len(looks))
+def seen_enough(code, begin, looks):
+    seen = [look for look in looks if any(frame.code is code for frame in look.stack)]
+    return len(seen) >= max(ENOUGH, MOSTLY * len(looks)) and spent(seen) >= MOSTLY * (clock() - begin)
 
 
 class Trainer:

@@ -277,11 +277,12 @@ class Processors:
         before = self._before
         if before is not None and step == before.step:
             return  # a step that is long goes on: its time belongs to it
-        computed, waited = thread.cpu_ns(), thread.waited_ns()
+        # together: what asks the system about others takes long enough for somebody to have the processor meanwhile
+        wall, computed, waited, of_all = clock(), thread.cpu_ns(), thread.waited_ns(), time.process_time_ns()
         if computed is None or waited is None:
             return
         others = others_ns() if self._is_alone else math.nan
-        self._before = now = _Count(step, clock(), computed, time.process_time_ns(), waited, others)
+        self._before = now = _Count(step, wall, computed, of_all, waited, others)
         if before is not None and step > before.step:
             # a comparison with nan is false, so it stays
             spent = (0.0 if new < old else (new - old) / 1e6 for new, old in zip(now[1:], before[1:], strict=True))
