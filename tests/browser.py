@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
@@ -73,14 +74,17 @@ class Browser:
     def open(
         self, path, *, width=1440, height=900, dark=False, fragment="", ready="document.body.dataset.ready === 'yes'"
     ):
-        """Open a file, at the place that a fragment names, and wait until an expression holds."""
+        """Open a copy of a file, at the place that a fragment names, and wait until an expression holds."""
         self.look(width=width, height=height, dark=dark)
+        # always the same one: a script that was compiled of an address need not be again, which is half of the time
+        shown = Path(self._folder, f"opened{path.suffix}")
+        shutil.copyfile(path, shown)
         # a new fragment alone would not load the file again
         self._call("Page.navigate", url="about:blank")
         self.wait("location.href === 'about:blank'")
         self.requests.clear()
         self.complaints.clear()
-        self._call("Page.navigate", url=path.absolute().as_uri() + fragment)
+        self._call("Page.navigate", url=shown.as_uri() + fragment)
         self.wait(f"location.href !== 'about:blank' && document.readyState === 'complete' && ({ready})")
 
     def look(self, *, width=1440, height=900, dark=False, media=""):

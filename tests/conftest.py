@@ -1,6 +1,7 @@
 """What all tests share: no profiler left running, reproducible property tests, traces to read."""
 
 import functools
+import gc
 import importlib
 import os
 import signal
@@ -54,6 +55,13 @@ def no_worker_has_failed(request):
     for log in folder.rglob("rank*.worker.log") if folder else ():
         text = log.read_text(errors="replace") if log.is_file() else ""
         assert "Traceback" not in text or request.node.get_closest_marker("failing_worker"), text
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish():
+    """What all tests and their frameworks are made of stays: to look at it again took a second of each collection."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

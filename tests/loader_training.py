@@ -1,5 +1,6 @@
 """A training whose loader is tried in its place: says what it did, in lines of a file."""
 
+import multiprocessing
 import sys
 import time
 from pathlib import Path
@@ -34,7 +35,8 @@ def main(way):
             say("validated")
     if way == "no loader":
         return
-    context = "spawn" if way == "spawn" else None
+    context = "forkserver" if way == "forkserver" else None
+    multiprocessing.set_forkserver_preload(["torch"])  # once for all workers
     loader = DataLoader(
         Slow("broken image" if way == "raises" else ""),
         batch_size=4,

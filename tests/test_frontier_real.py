@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -22,33 +21,21 @@ COMMAND = Path(__file__).with_name("warm_launch.py")
 STEPS = 160
 
 
-def trained(channel, folder, case, *, is_launched):
+def trained(channel, folder, case):
     """The run of two ranks, one of which is late, under `perfhooks run` with a training that knows of nothing."""
-    words = ["run", "--schedule", "wait=100000 warmup=1 active=1"]
-    training = [TRAINING, json.dumps([case]), str(STEPS)]
+    words = ["run", "--schedule", "wait=100000 warmup=1 active=1", TRAINING, json.dumps([case]), str(STEPS)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    if is_launched:
-        command = [sys.executable, "-m", "perfhooks", *words]
-        launcher = [Path(sys.executable).with_name("torchrun"), "--standalone", "--nproc-per-node=2"]
-        subprocess.run([*command, *launcher, *training], cwd=folder, env=environment, check=True, timeout=300)
-    else:
-        words += training
-        done = warm.ranks(channel, COMMAND, *words, folder=folder, environment=environment, timeout=300)
-        assert [each.returncode for each in done] == [0, 0], [each.stderr for each in done]
+    done = warm.ranks(channel, COMMAND, *words, folder=folder, environment=environment, timeout=300)
+    assert [each.returncode for each in done] == [0, 0], [each.stderr for each in done]
     (run,) = {path.parent.resolve() for path in folder.glob(f"perf/*/{layout.timeline(1)}")}
-    # the launcher imports torch and waits, which is no run
-    assert {path.resolve() for path in (folder / "perf").iterdir()} == {run}
     return run
 
 
-@pytest.mark.parametrize(
-    ("case", "is_launched"),
-    [(("data", 1, "constant"), True), (("update", 0, "alternating"), False), (("forward", 1, "sudden"), False)],
-)
-def test_the_rank_and_the_part_of_the_step_that_make_others_wait_are_named(tmp_path, channel, case, is_launched):
+@pytest.mark.parametrize("case", [("data", 1, "constant"), ("update", 0, "alternating"), ("forward", 1, "sudden")])
+def test_the_rank_and_the_part_of_the_step_that_make_others_wait_are_named(tmp_path, channel, case):
     """By all steps of the run, of which no window was recorded; `top` says the same."""
     stage, rank, kind = case
-    run = trained(channel, tmp_path, case, is_launched=is_launched)
+    run = trained(channel, tmp_path, case)
     told = ranks.gather(run)
     first = ranks.findings(told)[0]
     assert (first["rule"], first["rank"], first["part"]) == ("led", rank, stage)

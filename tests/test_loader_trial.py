@@ -192,7 +192,7 @@ def run(tmp_path, way, *options, **environment):
     return done, log.read_text(encoding="utf-8").split()
 
 
-@pytest.mark.parametrize("way", ["fork", "spawn"])
+@pytest.mark.parametrize("way", ["fork", "forkserver"])
 def test_the_trainings_loader_is_tried_in_its_place_and_no_step_is_made(tmp_path, way):
     done, said = run(tmp_path, way, "--seconds", "2", "--csv")
     assert done.returncode == 0, done.stderr

@@ -7,8 +7,6 @@ import importlib.util
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -136,14 +134,13 @@ def test_a_rank_whose_disk_is_full_goes_on_training_and_costs_no_other_its_files
     assert (steps, partial) == ([3, 4, 5, 6], None)
 
 
-def test_the_example_runs_under_torchrun(tmp_path):
-    """As a user starts it."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*launcher, EXAMPLE, "--batch-size", "2", "--out", tmp_path / "perf"]
-    how = {"capture_output": True, "text": True, "timeout": TIMEOUT}
-    done = subprocess.run(command, check=False, env=environment(tmp_path), **how)
-    assert done.returncode == 0, done.stderr
-    assert "wall" in done.stdout
+def test_the_example_runs_on_two_ranks(frameworks, tmp_path):
+    """As torchrun would run it."""
+    words = ["--batch-size", "2", "--out", tmp_path / "perf"]
+    how = {"folder": tmp_path, "environment": environment(tmp_path), "timeout": TIMEOUT}
+    first, second = warm.ranks(frameworks, EXAMPLE, *words, **how)
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    assert "wall" in first.stdout
     for window in ("train-000005-000007", "train-000011-000013"):
-        assert all(f"{window}/rank{rank}.collectives.csv" in done.stdout for rank in (0, 1))
+        assert all(f"{window}/rank{rank}.collectives.csv" in first.stdout for rank in (0, 1))
     assert ranks.gather(the_run(tmp_path / "perf"))["missing"] == []

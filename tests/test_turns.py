@@ -34,6 +34,7 @@ from perfhooks.launching.turns import HeldSteps, Turn
 
 HERE = Path(__file__).parent
 SCRIPT = HERE / "held_training.py"
+RANKS = HERE / "held_ranks_training.py"
 STEPS = 1500
 WORK = 2000
 """Of a step: some 0.1 ms."""
@@ -246,19 +247,26 @@ def test_ctrl_c_ends_both_and_says_what_there_is(short):
 class Started(warm.Process):
     """A script in a process that has imported torch, as `subprocess.Popen` would start it."""
 
+    others = ()
+    """Ranks besides the first one."""
+
     def wait(self, timeout=120):
-        return super().wait(timeout)
+        return max(super().wait(timeout), *(each.wait(timeout) for each in self.others), 0)
 
 
 @pytest.fixture
 def warm_programs(channel, monkeypatch):
-    """Programs are such scripts."""
+    """Programs are such scripts, some of them on two ranks."""
     begun = []
 
     def popen(words, *, cwd, env, **_):
         assert words[0] == sys.executable
-        begun.append(Started(channel, HERE / "warm_launch.py", *words[1:], folder=cwd, environment=env, is_leader=True))
-        return begun[-1]
+        of_ranks = warm.of_ranks() if words[1:] == [str(RANKS)] else [{}]
+        command = (channel, HERE / "warm_launch.py", *words[1:])
+        first, *others = (Started(*command, folder=cwd, environment=env | own, is_leader=True) for own in of_ranks)
+        first.others = others
+        begun.extend([first, *others])
+        return first
 
     monkeypatch.setattr(program.subprocess, "Popen", popen)
     yield begun
@@ -291,14 +299,15 @@ def test_trainings_of_every_kind_take_turns_and_print_what_they_print_alone(
     assert not (short / "perf").exists()
 
 
-def test_ranks_are_held_at_the_same_step(short, monkeypatch):
-    """Two ranks of torchrun average gradients at each step: held at different ones they would wait for each other."""
+def test_ranks_are_held_at_the_same_step(short, monkeypatch, warm_programs):
+    """Two ranks average gradients at each step: held at different ones they would wait for each other."""
     set_turns(monkeypatch, 0.01)
-    programs, codes = pair(short, "-m", "torch.distributed.run", "--nproc-per-node", 2, HERE / "held_ranks_training.py")
+    programs, codes = pair(short, RANKS)
     assert codes == [0, 0]
+    said = [process.stdout.read() for process in warm_programs]
+    assert [each[0] for each in said] == ["0", "1"] * 2
+    assert said[:2] == said[2:]
     for each in programs:
-        rank_0, rank_1 = sorted(each.log.read_text().splitlines()[-2:])
-        assert (rank_0[0], rank_1[0]) == ("0", "1")
         assert len(each.blocks) > 5
         assert each.notes == []
 

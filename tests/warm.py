@@ -129,20 +129,23 @@ def command(channel, folder, *words, timeout=120):
     return _ended(beginning(channel, folder, *words), words, timeout)
 
 
-def ranks(channel, file, *arguments, folder, environment, timeout):
-    """What ``subprocess.run`` gives of each of two ranks that torchrun would start."""
+def of_ranks():
+    """The variables that torchrun would give each of two ranks."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     launch = uuid.uuid4()
     job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": str(launch)}
     job |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0"}
+    errors = f"/tmp/torchelastic_{launch.hex}/{launch}_drawn/attempt_0"
+    return [
+        {**job, "RANK": rank, "LOCAL_RANK": rank, "TORCHELASTIC_ERROR_FILE": f"{errors}/{rank}/error.json"}
+        for rank in "01"
+    ]
 
-    def start(rank):
-        error = f"/tmp/torchelastic_{launch.hex}/{launch}_drawn/attempt_0/{rank}/error.json"
-        own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "TORCHELASTIC_ERROR_FILE": error}
-        return Process(channel, file, *arguments, folder=folder, environment={**environment, **job, **own})
 
-    started = [start(rank) for rank in range(2)]
+def ranks(channel, file, *arguments, folder, environment, timeout):
+    """What ``subprocess.run`` gives of each of two ranks that torchrun would start."""
+    started = [Process(channel, file, *arguments, folder=folder, environment=environment | own) for own in of_ranks()]
     try:
         return [_ended(process, arguments, timeout) for process in started]
     finally:
