@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import time
 
 import pytest
 
-from perfhooks import Schedule
-from perfhooks.schedule import WhenSettled
+from perfhooks import Profiler, Schedule
+from perfhooks.schedule import WhenSettled, fitted
 
 S = 1_000_000_000
 
@@ -96,3 +97,31 @@ def test_a_long_evaluation_after_the_first_update_does_not_stand_for_a_step():
     """Warm-up of two steps and three that last, as steps of 0.3 s have it; two such evaluations do."""
     assert window([0.3, 25.0, *[0.3] * 9]) == (2, 4, 6)
     assert window([30.0, 25.0, *[0.3] * 9]) == (2, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "steps"), [([0.03] * 3, 10), ([5.0, 0.03, 0.03], 10), ([0.2] * 3, 3), ([0.001] * 3, 60)]
+)
+def test_a_window_whose_steps_are_longer_than_those_before_it_is_as_much_shorter(recorded, steps):
+    """As recording makes them so; of one that was planned to be shorter no more is made."""
+    planned = window([0.005] * 60)
+    assert planned.last - planned.active + 1 == 60
+    assert fitted(planned, [int(wall * S) for wall in recorded]) == planned._replace(last=planned.active + steps - 1)
+
+
+@pytest.mark.parametrize(("ranks", "fewest", "most"), [("1", 3, 15), ("2", 100, 100)])
+def test_once_three_steps_are_recorded_their_pace_counts_unless_other_ranks_must_do_the_same(
+    tmp_path, monkeypatch, ranks, fewest, most
+):
+    for name, value in {"RANK": "0", "WORLD_SIZE": ranks, "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    recorded = []
+    with Profiler(schedule="when settled", out=".", run="r", explain=False, background=False) as prof:
+        for step in prof.steps(range(170)):
+            if prof.is_recording:
+                recorded.append(step)
+                time.sleep(0.02)
+    assert fewest <= len(recorded) <= most
+    names = [path.parent.name for path in tmp_path.glob("r/*/rank0.capture.json")]
+    assert names == [f"train-{recorded[0]:06d}-{recorded[-1]:06d}"]

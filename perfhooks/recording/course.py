@@ -269,7 +269,9 @@ class Course:
             return step + 1
         change = self.requests.next_change(step)
         heard = step + _POLL_STEPS if self.windows.handover.tasks.windows_left else NEVER
-        return min(NEVER if change is None else change, self.loop.timeline.full_at, heard)
+        enough = self.loop.window.enough_from if self.loop.window is not None else None
+        again = NEVER if enough is None or enough <= step else enough
+        return min(NEVER if change is None else change, self.loop.timeline.full_at, heard, again)
 
     def _open(self, step: int) -> None:
         if not self.windows.membership.meet():
@@ -281,6 +283,7 @@ class Course:
 
     def _go_on(self, window: Window, step: int) -> None:
         """One more step in an open window, or its end."""
+        self.windows.fit(window, step)
         if self.loop.is_too_large:
             self.windows.cut(window, step)
         is_whole = self.requests.ends(step - 1)

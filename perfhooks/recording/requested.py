@@ -20,6 +20,7 @@ from perfhooks.schedule import (
     Planned,
     Schedule,
     WhenSettled,
+    fitted,
 )
 
 if TYPE_CHECKING:
@@ -121,6 +122,16 @@ class Requests:
             timeline.taking.release()
         planned = base.decided(step, clock(), walls, together=current_job().world_size > 1)
         self.base = base if planned is None else _alone(planned)
+
+    def fit(self, planned: Planned) -> Planned:
+        """The window of who planned none, as long as its first steps say; the ranks of a job must not differ."""
+        with self.loop.timeline.taking:
+            walls = self.loop.timeline.walls_since(planned.active)[1].tolist()
+        if not walls or current_job().world_size > 1:
+            return planned
+        shorter = fitted(planned, walls)
+        self.base = _alone(shorter)
+        return shorter
 
     def shorten(self, size: float, budget_mb: float, *, is_expected: bool = False) -> None:
         """Shorten the windows of the schedule that are to come, if one's trace was too large.

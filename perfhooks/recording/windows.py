@@ -178,6 +178,14 @@ class Windows:
         if waited_s >= LONG_WAIT_S:
             logger.info("%s: the loop is going to wait about %s at its end", what, words.ms(1e3 * waited_s))
 
+    def fit(self, window: Window, step: int) -> None:
+        """Look again at how long a window must be that nobody planned, once its first steps are recorded."""
+        announced = self._requests.loop.window
+        if window.planned is not None and announced is not None and announced.enough_from == step:
+            window.planned = self._requests.fit(window.planned)
+            name = words.steps(window.planned.active, window.planned.last)
+            self._requests.loop.window = announced._replace(name=name, last=window.planned.last)
+
     def cut(self, window: Window, step: int) -> None:
         """End the window that is open with the step before, as it is as large as it may be."""
         self._requests.loop.is_too_large = False

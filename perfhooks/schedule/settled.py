@@ -47,7 +47,8 @@ class WhenSettled(OnRequest):
         step    0 1 2 3 4 5 6 7 8 9                            a look after 10, 15, 22, 33 steps:
                     [before][ last]  warm-up, window           the pace has settled where the medians of both are even
 
-    It lasts `FEWEST_STEPS` and `SHORTEST_S` at least, `MOST_STEPS` at most; who records ends it at `MOST_BYTES`.
+    It lasts `FEWEST_STEPS` and `SHORTEST_S` at least, `MOST_STEPS` at most; who records ends it at `MOST_BYTES`. Recording
+    makes steps longer, with stacks ten times as long, so one rank alone looks at the pace again after `FEWEST_STEPS`.
 
     Several ranks must record the same steps, and cannot ask each other. They look at each of the first ten steps, and
     begin after these, or when `LONGEST_WAIT_S` have gone by since the first one ended, which their collectives make the
@@ -118,8 +119,22 @@ def _is_even(before: float, last: float) -> bool:
     return abs(before - last) <= _EVEN * max(before, last)
 
 
+def fitted(planned: Planned, walls: Sequence[int]) -> Planned:
+    """A window as long as the pace of its own steps makes it.
+
+    Args:
+        planned: By the pace before it.
+        walls: What its first steps took, in nanoseconds.
+    """
+    return planned._replace(last=min(planned.last, planned.active + _active(max(median(walls), 1)) - 1))
+
+
+def _active(pace: float) -> int:
+    return min(max(FEWEST_STEPS, math.ceil(SHORTEST_S * _S / pace)), MOST_STEPS)
+
+
 def _window(step: int, pace: float, *, together: bool) -> Planned:
-    active = min(max(FEWEST_STEPS, math.ceil(SHORTEST_S * _S / pace)), MOST_STEPS)
+    active = _active(pace)
     if together:
         active = next(steps for steps in _ROUND if steps >= active)
     begin = step + min(_WARMUP, int(_WARMUP_S * _S / pace))
