@@ -47,8 +47,8 @@ class WhenSettled(OnRequest):
         step    0 1 2 3 4 5 6 7 8 9                            a look after 10, 15, 22, 33 steps:
                     [before][ last]  warm-up, window           the pace has settled where the medians of both are even
 
-    It lasts `FEWEST_STEPS` and `SHORTEST_S` at least, `MOST_STEPS` at most; who records ends it at `MOST_BYTES`. Recording
-    makes steps longer, with stacks ten times as long, so one rank alone looks at the pace again after `FEWEST_STEPS`.
+    It lasts `FEWEST_STEPS` and `SHORTEST_S` at least, `MOST_STEPS` at most; who records ends it at `MOST_BYTES`.
+    Recording makes steps longer, stacks ten times, so one rank alone looks at the pace again after `FEWEST_STEPS`.
 
     Several ranks must record the same steps, and cannot ask each other. They look at each of the first ten steps, and
     begin after these, or when `LONGEST_WAIT_S` have gone by since the first one ended, which their collectives make the
