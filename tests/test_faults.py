@@ -52,7 +52,7 @@ class Training:
         self.folder = folder
         file = folder / "train.py"
         file.write_text(HEAD + textwrap.dedent(script))
-        self.process = Process(channel, file, **options)
+        self.process = Process(channel, file, is_whole=True, **options)
 
     def until_ready(self):
         for line in self.process.stdout:

@@ -224,14 +224,14 @@ def test_what_comes_before_the_first_step_is_told_by_the_files_that_run(file, fu
 
 
 def test_an_exception_ends_it_as_ever_and_the_window_says_why(launch, tmp_path):
-    done = launch(*ENDLESS, SCRIPT, "fails")
+    done = launch(*ENDLESS, SCRIPT, "fails", is_whole=True)
     assert done.returncode == 1
     assert 'raise RuntimeError("as planted")' in done.stderr
     assert capture(tmp_path)["partial"] == "RuntimeError: as planted"
 
 
 def test_the_exit_code_is_that_of_the_script(launch, tmp_path):
-    assert launch(*WORDS, SCRIPT, "exits").returncode == 3
+    assert launch(*WORDS, SCRIPT, "exits", is_whole=True).returncode == 3
     assert windows(tmp_path) == ["train-000005-000008"]
 
 

@@ -31,7 +31,7 @@ def ended(frameworks, shared_folder):
     with FileLock(f"{folder}.lock"):
         if not codes.exists():
             folder.mkdir()
-            done = warm.run(frameworks, HERE / "mmengine_ends.py", folder, timeout=300)
+            done = warm.run(frameworks, HERE / "mmengine_ends.py", folder, timeout=300, is_whole=True)
             assert done.returncode == 0, done.stderr
     return folder, json.loads(codes.read_text())
 

@@ -214,8 +214,8 @@ def test_pages_of_devices_draw_themselves(chromium, traces, tmp_path, name, widt
     chromium.open(of_trace(traces / f"{name}.json.gz", tmp_path), width=width, dark=width < 1000)
     assert_quiet(chromium)
     assert {"categories", "operators", "kernels", "gaps", "flame", "checks"} <= set(sections(chromium))
-    width = "[...document.querySelectorAll('.share-track')].map(each => [...each.children].map(i => i.offsetWidth))"
-    assert all(sum(parts) > 0 for parts in chromium.run(width))
+    widths = "[...document.querySelectorAll('.share-track')].map(each => [...each.children].map(i => i.offsetWidth))"
+    assert all(sum(parts) > 0 for parts in chromium.run(widths))
     colours = "[...document.querySelectorAll('.share-track i')].map(each => getComputedStyle(each).backgroundColor)"
     assert "rgba(0, 0, 0, 0)" not in chromium.run(colours), "every kind of work has a colour"
     assert "compute" in texts(chromium, ".shares th[scope=row]")

@@ -659,7 +659,7 @@ for _ in range(3):
     torch.ones(3) + 1
     prof.step()
 """
-    done = run_script(script)
+    done = run_script(script, is_whole=True)
     assert done.returncode == 0, done.stderr
     facts = json.loads((tmp_path / "runs/r/train-000000-000099/rank0.capture.json").read_text())
     assert facts["partial"] == "the interpreter exited"

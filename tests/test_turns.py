@@ -176,7 +176,9 @@ def test_a_command_that_fails_ends_all_with_its_last_lines(compare):
 
 
 def programs_below():
-    return [each for each in psutil.Process().children() if str(SCRIPT) in each.cmdline()]
+    # one that has ended, and that nobody has waited for yet, has no command line
+    running = [each for each in psutil.Process().children() if each.status() != psutil.STATUS_ZOMBIE]
+    return [each for each in running if str(SCRIPT) in each.cmdline()]
 
 
 def test_too_few_steps_are_no_comparison(compare):

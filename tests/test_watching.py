@@ -730,7 +730,7 @@ def test_options_of_watching_are_checked():
 def test_a_training_goes_on_as_without_us_whatever_befalls_the_watcher(tmp_path, channel):
     """Three profilers; a tracer, a fork, a full disk and a read-only folder in slow steps, and an end in one."""
     tmp_path.chmod(0o755)
-    done = warm.run(channel, SCRIPT.with_name("faulty_training.py"), tmp_path / "perf", timeout=300)
+    done = warm.run(channel, SCRIPT.with_name("faulty_training.py"), tmp_path / "perf", timeout=300, is_whole=True)
     assert done.stdout.splitlines() == ["forked 0", "equal True", "said 3", "watched True"], done.stderr
     assert done.returncode == 3, done.stderr
     assert "Traceback" not in done.stderr

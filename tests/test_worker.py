@@ -116,7 +116,7 @@ def test_a_training_survives_what_it_does_to_itself(tmp_path, run_script):
                 prof.step()
         print("trained", prof.wait(60), len(many))
     """
-    done = run_script(script)
+    done = run_script(script, is_whole=True)
     assert (done.returncode, done.stdout) == (0, "trained True 1100\n"), done.stderr
     assert done.stderr.count("was started again") == 1
     windows = sorted(path.parent.name for path in tmp_path.glob("runs/r/*/rank0.steps.csv"))

@@ -1,8 +1,47 @@
 """Trainings in processes of their own that need not import torch again: each is forked from one that has.
 
 As a script: imports some modules, takes jobs from a socket and forks for each; what a job does ends as any Python
-program ends. It serves all processes that share the tests, and ends when none of them listens any more.
+program ends, but that what was imported is only taken apart where a test is about the end: that copies every page, and
+takes 0.7 s of a processor. It serves all processes that share the tests, and ends when none of them listens any more.
 """
+
+import atexit
+
+
+class End:
+    """The last of all that Python calls at its end, as it is the first that was registered."""
+
+    def __init__(self):
+        self.code = None
+        """With which the job ends, where it ends as a program does that no signal ends."""
+        self._is_whole = False
+        atexit.register(self._leave)
+
+    def run(self, code, names, *, is_whole):
+        """Run a script; its names are in a dictionary."""
+        self._is_whole = is_whole
+        try:
+            exec(code, names)
+        except SystemExit as error:
+            self.code = 0 if error.code is None else error.code
+            raise
+        except Exception:
+            self.code = 1
+            raise
+        self.code = 0
+
+    def _leave(self):
+        if isinstance(self.code, int) and not self._is_whole:
+            for stream in (sys.stdout, sys.stderr):
+                try:
+                    stream.flush()
+                except (AttributeError, OSError, ValueError):
+                    return  # Python has a word for that, and an exit code
+            os._exit(self.code & 0xFF)
+
+
+if __name__ == "__main__":
+    end = End()
 
 import contextlib
 import hashlib
@@ -36,9 +75,10 @@ class Process:
         folder: Where it is run; without it, where the script is.
         environment: Its variables, where they are not our own.
         is_leader: Whether it leads a session, as one that a terminal starts.
+        is_whole: Whether its end takes apart what was imported, as that of a process of its own does.
     """
 
-    def __init__(self, channel, file, *arguments, folder=None, environment=None, is_leader=False):
+    def __init__(self, channel, file, *arguments, folder=None, environment=None, is_leader=False, is_whole=False):
         ins, outs, errors, status = (os.pipe() for _ in range(4))
         self.stdin, self._status = os.fdopen(ins[1], "w"), os.fdopen(status[0])
         self.stdout, self.stderr = os.fdopen(outs[0]), os.fdopen(errors[0])
@@ -48,6 +88,7 @@ class Process:
             "folder": str(folder or file.parent),
             "environment": dict(os.environ if environment is None else environment),
             "is_leader": is_leader,
+            "is_whole": is_whole,
         }
         socket.send_fds(channel, [json.dumps(job).encode()], theirs)
         for each in theirs:
@@ -124,9 +165,9 @@ def beginning(channel, folder, *words, **how):
     return Process(channel, Path(__file__).with_name("warm_launch.py"), *words, folder=folder, **how)
 
 
-def command(channel, folder, *words, timeout=120):
+def command(channel, folder, *words, timeout=120, **how):
     """What ``subprocess.run`` gives of it."""
-    return _ended(beginning(channel, folder, *words), words, timeout)
+    return _ended(beginning(channel, folder, *words, **how), words, timeout)
 
 
 def of_ranks():
@@ -181,39 +222,46 @@ def _start(address, ours, modules):
 
 
 def serve(listening):
-    """Fork for each job; returns the job of a child."""
-    # nobody waits for those who wait for the children
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    waiting = [listening]
-    while ready := select.select(waiting, [], [], None if len(waiting) > 1 else 0)[0]:
+    """Fork for each job, and say its number and its exit code; returns the job of a child."""
+    waiting, running = [listening], {}
+    while ready := select.select([*waiting, *running], [], [], None if len(waiting) > 1 else 0)[0]:
         for each in ready:
             if each is listening:
                 waiting.append(listening.accept()[0])
-                continue
-            message, given, _, _ = socket.recv_fds(each, 1 << 20, 4)
-            if message and not os.fork():
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                for other in waiting:
-                    other.close()
-                return begin(json.loads(message), given[:3], given[3])
-            for other in given:
-                os.close(other)
-            if not message:
-                each.close()
-                waiting.remove(each)
+            elif each in running:
+                child, status = running.pop(each)
+                _tell(status, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+                os.close(status)
+                os.close(each)
+            else:
+                message, given, _, _ = socket.recv_fds(each, 1 << 20, 4)
+                if not message:
+                    each.close()
+                    waiting.remove(each)
+                    continue
+                child = os.fork()
+                if not child:
+                    for other in waiting:
+                        other.close()
+                    for other, (_, status) in running.items():
+                        os.close(other)
+                        os.close(status)
+                    os.close(given[3])
+                    return begin(json.loads(message), given[:3])
+                for stream in given[:3]:
+                    os.close(stream)
+                running[os.pidfd_open(child)] = child, given[3]
+                _tell(given[3], child)
     os._exit(0)  # with all that was imported nothing is to be done
 
 
-def begin(job, streams, status):
-    """Fork into the child, and somebody who says its number and its exit code."""
-    child = os.fork()
-    if child:
-        for each in (*streams, 0, 1, 2):
-            os.close(each)
-        os.write(status, b"%d\n" % child)
-        os.write(status, b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-        os._exit(0)
-    os.close(status)
+def _tell(status, number):
+    with contextlib.suppress(BrokenPipeError):  # nobody wants to know any more
+        os.write(status, b"%d\n" % number)
+
+
+def begin(job, streams):
+    """Become what the job asks for, in a child; returns the job."""
     for number, each in enumerate(streams):
         os.dup2(each, number)
         os.close(each)
@@ -224,7 +272,7 @@ def begin(job, streams, status):
     os.chdir(job["folder"])
     if (measuring := sys.modules.get("coverage")) is not None and measuring.Coverage.current() is not None:
         measuring.Coverage.current().switch_context(os.environ.get(CONTEXT, ""))
-    return job["words"]
+    return job
 
 
 if __name__ == "__main__":
@@ -241,10 +289,12 @@ if __name__ == "__main__":
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(module)
     gc.freeze()  # a child that looks at every object when it ends copies every page
-    sys.argv = serve(socket.socket(fileno=int(sys.argv[1])))
+    job = serve(socket.socket(fileno=int(sys.argv[1])))
+    sys.argv = job["words"]
     file = sys.argv[0]
     sys.path[0] = os.path.dirname(file)  # noqa: PTH120
     with open(file) as text:  # noqa: PTH123
         code = compile(text.read(), file, "exec")
-    sys.modules["__main__"].__dict__.update(__file__=file)
-    exec(code)
+    names = sys.modules["__main__"].__dict__
+    names.update(__file__=file)
+    end.run(code, names, is_whole=job["is_whole"])
