@@ -118,7 +118,7 @@ def test_once_three_steps_are_recorded_their_pace_counts_unless_other_ranks_must
     monkeypatch.chdir(tmp_path)
     recorded = []
     with Profiler(schedule="when settled", out=".", run="r", explain=False, background=False) as prof:
-        for step in prof.steps(range(170)):
+        for step in prof.steps(range(600)):
             if prof.is_recording:
                 recorded.append(step)
                 time.sleep(0.02)
