@@ -257,6 +257,19 @@ def test_what_looks_have_no_room_for_is_left_out_and_touches_no_other_worker() -
     slots.close()
 
 
+def test_a_stack_that_is_too_long_is_kept_as_far_as_64_kib() -> None:
+    """Its length says nothing, and looks would have no room beside a few of them."""
+    slots = Slots(1)
+    slots.window = 7
+    log = slots.log(0, 7)
+    number = log.define("x" * 100_000)
+    assert number is not None
+    log.add(number, 1, 0, 0, 0, 0)
+    (look,) = slots.looks(0, 7)
+    assert look.stack == "x" * 65_536
+    slots.close()
+
+
 def test_whoever_looks_at_no_workers_has_missed_none() -> None:
     seen = LoaderWorkers()
     assert seen.close({1}) == ((), ())
