@@ -109,7 +109,7 @@ def test_a_window_whose_steps_are_longer_than_those_before_it_is_as_much_shorter
     assert fitted(planned, [int(wall * S) for wall in recorded]) == planned._replace(last=planned.active + steps - 1)
 
 
-@pytest.mark.parametrize(("ranks", "fewest", "most"), [("1", 3, 15), ("2", 100, 100)])
+@pytest.mark.parametrize(("ranks", "fewest", "most"), [("1", 3, 15), ("2", 16, 100)])
 def test_once_three_steps_are_recorded_their_pace_counts_unless_other_ranks_must_do_the_same(
     tmp_path, monkeypatch, ranks, fewest, most
 ):
