@@ -269,9 +269,9 @@ class Course:
             return step + 1
         change = self.requests.next_change(step)
         heard = step + _POLL_STEPS if self.windows.handover.tasks.windows_left else NEVER
-        enough = self.loop.window.enough_from if self.loop.window is not None else None
-        again = NEVER if enough is None or enough <= step else enough
-        return min(NEVER if change is None else change, self.loop.timeline.full_at, heard, again)
+        fit_at = self.windows.fit_at
+        changes = (NEVER if each is None else each for each in (change, fit_at))
+        return min(*changes, self.loop.timeline.full_at, heard)
 
     def _open(self, step: int) -> None:
         if not self.windows.membership.meet():

@@ -113,22 +113,33 @@ class Requests:
 
     def _settle(self, base: WhenSettled, step: int) -> None:
         """Take the window of who planned none, if it begins now."""
-        timeline = self.loop.timeline
-        if not timeline.taking.acquire(blocking=False):
-            return  # it is being written, and the next step will do
-        try:
-            walls = timeline.walls_since(max(step - MOST_LOOKED_AT, 0))[1].tolist()
-        finally:
-            timeline.taking.release()
+        walls = self._walls_since(max(step - MOST_LOOKED_AT, 0))
+        if walls is None:
+            return  # the next step will do
         planned = base.decided(step, clock(), walls, together=current_job().world_size > 1)
         self.base = base if planned is None else _alone(planned)
 
-    def fit(self, planned: Planned) -> Planned:
-        """The window of who planned none, as long as its first steps say; the ranks of a job must not differ."""
-        with self.loop.timeline.taking:
-            walls = self.loop.timeline.walls_since(planned.active)[1].tolist()
-        if not walls or current_job().world_size > 1:
+    def _walls_since(self, step: int) -> list[int] | None:
+        """What steps took, in nanoseconds; None while they are being written, for which the training does not wait."""
+        timeline = self.loop.timeline
+        if not timeline.taking.acquire(blocking=False):
+            return None
+        try:
+            walls: list[int] = timeline.walls_since(step)[1].tolist()
+            return walls
+        finally:
+            timeline.taking.release()
+
+    def fit(self, planned: Planned) -> Planned | None:
+        """The window of who planned none, as long as its first steps say; the ranks of a job must not differ.
+
+        None where another step must be waited for.
+        """
+        if current_job().world_size > 1:
             return planned
+        walls = self._walls_since(planned.active)
+        if not walls:
+            return None
         shorter = fitted(planned, walls)
         self.base = _alone(shorter)
         return shorter

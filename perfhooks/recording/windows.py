@@ -71,6 +71,8 @@ class Windows:
         """What each step of the last one took of the loop at its end, in seconds."""
         self.workers = LoaderWorkers()
         """Those of the loaders that it reads."""
+        self.fit_at: int | None = None
+        """The step at which it is asked again how long the open window must be; None where that is settled."""
         self.begun = self.skipped = 0
         """How many windows were begun, and how many that were due were not."""
 
@@ -173,6 +175,7 @@ class Windows:
         self._requests.loop.is_too_large = False
         is_unplanned = self._requests.is_unplanned and window.request is None
         enough_from = first + FEWEST_STEPS if is_unplanned else None
+        self.fit_at = enough_from
         self._requests.loop.window = OpenWindow(what, first, last, most_bytes, enough_from, MOST_BYTES)
         waited_s = 0.0 if last is None else self._waited_for_step_s * (last - first + 1)
         if waited_s >= LONG_WAIT_S:
@@ -181,10 +184,14 @@ class Windows:
     def fit(self, window: Window, step: int) -> None:
         """Look again at how long a window must be that nobody planned, once its first steps are recorded."""
         announced = self._requests.loop.window
-        if window.planned is not None and announced is not None and announced.enough_from == step:
-            window.planned = self._requests.fit(window.planned)
-            name = words.steps(window.planned.active, window.planned.last)
-            self._requests.loop.window = announced._replace(name=name, last=window.planned.last)
+        if self.fit_at is None or step < self.fit_at or window.planned is None or announced is None:
+            return
+        fitted = self._requests.fit(window.planned)
+        self.fit_at = step + 1 if fitted is None else None
+        if fitted is not None:
+            window.planned = fitted
+            name = words.steps(fitted.active, fitted.last)
+            self._requests.loop.window = announced._replace(name=name, last=fitted.last)
 
     def cut(self, window: Window, step: int) -> None:
         """End the window that is open with the step before, as it is as large as it may be."""
@@ -203,7 +210,7 @@ class Windows:
 
     def _leave(self, window: Window) -> None:
         lifetime.unwatch(window)
-        self._requests.loop.window = None
+        self._requests.loop.window = self.fit_at = None
         self.handover.enter(None)
 
     def adopt(self, window: Window) -> None:
