@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from perfhooks.comparing.opening import data
-from perfhooks.report.page import inert
-from perfhooks.report.template import filled
+from perfhooks.report.page import filled, inert
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -20,6 +20,13 @@ _BY_SHAPES: Final = ("kernels-below-limit",)
 _ASKS_FOR_SHAPES: Final = "record with "
 
 
+def where(evidence: Iterable[str]) -> str:
+    """Return the first line of source that evidence names as ``train.py:20``, else the first file; else nothing."""
+    found = LINE.findall("\n".join(evidence))
+    line = next((each for each in found if each.endswith(")")), found[0] if found else "")
+    return line.strip("()").replace("(", ":")
+
+
 def explained(
     found: Iterable[Mapping[str, Any]], explaining: Iterable[Mapping[str, Any]], steps: str
 ) -> list[dict[str, Any]]:

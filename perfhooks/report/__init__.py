@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from perfhooks.report import json_values
+from perfhooks.report.run_summary import read_summary
 from perfhooks.run import layout
 from perfhooks.run.layout import PAGE, PAGE_DATA, PAGE_LOCK
 from perfhooks.run.locking import locked
@@ -17,15 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from perfhooks.findings.finding import Finding
-    from perfhooks.report.data import WindowPart
     from perfhooks.run.capture import Place
 
 _LOCK_TIMEOUT_S: Final = 120
 _UNREAD: Final = 60
 """Traces that could not be read and are named on the page; the terminal names all."""
-_FIRST: Final = 3
-"""Findings of a window that a terminal is told: as many as the first screen of the page shows."""
 
 
 def write(folder: Path, *, remote: str | None = None, title: str | None = None, unread: Sequence[str] = ()) -> Path:
@@ -62,34 +59,19 @@ def write(folder: Path, *, remote: str | None = None, title: str | None = None, 
 
 
 def headlines(page: Path) -> list[str]:
-    """What the page of a run says is to be done first, a line each: of all ranks together, then of the last window.
+    """Return the first findings of a report and the reason to doubt them, a line each.
 
     Args:
-        page: What `write` gave.
+        page: What `write` returned.
     """
-    from perfhooks.report.data import read_run
-
-    data = read_run(page.with_name(PAGE_DATA))
-    return [*(finding.title for finding in data.findings), *(_of_window(data.windows[-1]) if data.windows else ())]
-
-
-def _of_window(window: WindowPart) -> list[str]:
-    """What is worth most in the lowest rank that the page shows of a window."""
-    from perfhooks.report.terminal_tables import gain
-
-    shown = window.details[min(window.details, key=int)].findings if window.details else None
-    # the headline, which a trace has none of, says that the machine was busy
-    is_said = any(rank.headline for rank in window.ranks)
-    rows = [] if shown is None else [row for row in shown.rows if not (row.doubts_others and is_said)][:_FIRST]
-    return [f"{number}. {row.title}{gain(msgspec.to_builtins(row))}{_where(row)}" for number, row in enumerate(rows, 1)]
-
-
-def _where(finding: Finding) -> str:
-    """The first line of source that its evidence names, or else file."""
-    from perfhooks.findings.explained import LINE
-
-    found = LINE.findall("\n".join(finding.evidence))
-    return f" at {next((line for line in found if line.endswith(')')), found[0])}" if found else ""
+    found = read_summary(page.parent)
+    if found is None:
+        return []
+    lines = [
+        f"{number}. {row.title}{row.gain and f' ({row.gain} of a step)'}{row.where and f' at {row.where}'}"
+        for number, row in enumerate(found.findings, 1)
+    ]
+    return [*lines, *([f"Warning: {found.warning}"] if found.warning else [])]
 
 
 def is_due(place: Place) -> bool:

@@ -9,6 +9,7 @@ import msgspec
 from perfhooks.findings.finding import Finding
 from perfhooks.ranks.findings import RankFinding
 from perfhooks.report.json_values import Columns
+from perfhooks.report.run_summary import RunSummary
 from perfhooks.run.reading import read_format
 
 if TYPE_CHECKING:
@@ -61,6 +62,10 @@ class StepsPart(_Part):
     headline: str
     without_steps: bool = False
     """Whether the one row is no step, but all from start to stop."""
+    is_part: bool = False
+    """Whether only a part of one step was recorded, so that its time is no step time."""
+    no_device_data: bool = False
+    """Whether the work of the device was not recorded, though there was some."""
 
 
 class FirstRows(_Part):
@@ -326,6 +331,8 @@ class RunData(_Part):
     """Traces of a folder that could not be read, and why."""
     tried: list[TriedAdvice] = []
     """What the advice of findings was measured to give."""
+    summary: RunSummary | None = None
+    """The facts of the first screen."""
 
 
 def read_share(path: Path) -> Share:

@@ -71,8 +71,11 @@ def of_window(capture: Capture, trace: Trace) -> str:
         trace: What was recorded in it.
     """
     tables = capture.tables(trace)
-    span = _FROM_START_TO_STOP if capture.is_without_steps else _WHOLE
-    unmarked = span if capture.is_without_steps or not tables.steps["step"].count() else ""
+    unmarked = ""
+    if capture.is_part:
+        unmarked = f"a part of step {capture.first}"
+    elif capture.is_without_steps or not tables.steps["step"].count():
+        unmarked = _FROM_START_TO_STOP if capture.is_without_steps else _WHOLE
     return headline(tables.steps, _of_the_step(tables), _idle(tables), unmarked=unmarked)
 
 
@@ -91,7 +94,7 @@ def _of_the_step(tables: Tables) -> pl.DataFrame:
 def _idle(tables: Tables) -> str:
     """Why the device idled for most of its idle time, from 5% of the steps on; or that its work was not recorded."""
     if not tables.trace.is_device_traced:
-        return "the work of the device was not recorded" if len(device.launch_calls(tables.trace)) else ""
+        return "the work of the device was not recorded" if is_device_missing(tables.trace) else ""
     found, marks = idle.of_steps(tables.trace, tables.usual), tables.marks
     if not len(found.start):
         return ""
@@ -101,6 +104,11 @@ def _idle(tables: Tables) -> str:
     if cause in idle.DONE and (holder := idle.holder(tables.trace, found, tables.owners)):
         phrase, most = f"in {holder[0]}", holder[1]
     return f"idle {words.share(most / whole)} {phrase}" if most >= _WORTH_NAMING * whole else ""
+
+
+def is_device_missing(trace: Trace) -> bool:
+    """Return whether a trace has launches, but not the work that they launched."""
+    return not trace.is_device_traced and bool(len(device.launch_calls(trace)))
 
 
 def headline(

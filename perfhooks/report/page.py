@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from perfhooks.report.definitions import DEFINITIONS
-from perfhooks.report.template import filled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import jinja2
 
 
 def render(data: Mapping[str, Any]) -> str:
@@ -50,3 +51,16 @@ def _packed_plotly() -> str:
     from plotly.offline import get_plotlyjs
 
     return base64.b64encode(gzip.compress(get_plotlyjs().encode(), 9, mtime=0)).decode()
+
+
+def filled(name: str, **given: Any) -> str:
+    """Fill a template of the package: everything is escaped, unless it is marked as safe."""
+    return _environment().get_template(name).render(**given)
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    import jinja2
+
+    loader = jinja2.PackageLoader("perfhooks.report", "templates")
+    return jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined)

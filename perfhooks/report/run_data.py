@@ -17,6 +17,7 @@ from perfhooks.findings.explained import explained
 from perfhooks.ranks.known import Known
 from perfhooks.report import json_values, slow_rows, startup_rows, window_data
 from perfhooks.report.data import EXPLAINED, FORMAT, read_share, read_tried
+from perfhooks.report.run_summary import summarize
 from perfhooks.run import layout
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.finished import FinishedRun, FinishedWindow
@@ -67,7 +68,7 @@ def gather(folder: Path) -> dict[str, Any]:
     of_ranks, explanations = _of_ranks(run), _explanations(run)
     shown = _chosen(run.windows, _BUDGET - len(msgspec.json.encode([of_ranks, explanations])))
     steps, count = _steps(run), len(run.listing.windows)
-    return {
+    data = {
         "format": FORMAT,
         "title": folder.resolve().name,
         "run": _run_facts(run.manifest),
@@ -81,6 +82,7 @@ def gather(folder: Path) -> dict[str, Any]:
         **json_values.facts({"startup": _startup(folder, run.rank)}),
         **of_ranks,
     }
+    return data | {"summary": msgspec.to_builtins(summarize(data, steps))}
 
 
 def from_trace(path: Path, *, communication: str | None = None) -> dict[str, Any]:
@@ -106,7 +108,7 @@ def from_trace(path: Path, *, communication: str | None = None) -> dict[str, Any
     mean = details.get("steps", {}).get("mean", {})
     window = FinishedWindow(path, {Place(path, capture.rank): capture})
     shown = {"ranks": [_rank(capture, mean)], "details": {str(capture.rank): details}}
-    return {
+    data: dict[str, Any] = {
         "format": FORMAT,
         "title": path.name,
         "run": {},
@@ -114,6 +116,7 @@ def from_trace(path: Path, *, communication: str | None = None) -> dict[str, Any
         "lost": [],
         "timeline": {},
     }
+    return data | {"summary": msgspec.to_builtins(summarize(data, {}))}
 
 
 def _chosen(windows: list[FinishedWindow], room: int) -> dict[Place, dict[str, Any]]:

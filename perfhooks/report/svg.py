@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from perfhooks import words
-from perfhooks.report.template import filled
+from perfhooks.report.page import filled
 from perfhooks.report.tree import KINDS
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from perfhooks.loading import looks
 from perfhooks.loading.plan import COLUMNS
 from perfhooks.report import compiled_rows, device_rows, json_values, limits_said, operator_rows, roofline, tree
 from perfhooks.report.data import SHARE_FORMAT
-from perfhooks.report.headline import of_window, other_kinds, summary
+from perfhooks.report.headline import is_device_missing, of_window, other_kinds, summary
 from perfhooks.trace.kinds import Kind, classify
 from perfhooks.trace.limits import rates
 from perfhooks.trace.names import step_kinds
@@ -100,6 +100,8 @@ def _steps(capture: Capture, trace: Trace) -> dict[str, Any]:
         "others": other_kinds(table),
         "headline": of_window(capture, trace),
         **({"without_steps": True} if capture.is_without_steps else {}),
+        **({"is_part": True} if capture.is_part else {}),
+        **({"no_device_data": True} if is_device_missing(trace) else {}),
     }
 
 

@@ -175,6 +175,11 @@ class Capture:
         return self.reached if self.partial is not None or self.last is None else None
 
     @property
+    def is_part(self) -> bool:
+        """Whether only a part of its first step was recorded, so that the recorded time is no step time."""
+        return self.partial is not None and self.reached <= self.first
+
+    @property
     def is_without_steps(self) -> bool:
         """Whether it goes from start to stop and no step ended in it: its one row of the step table is no step."""
         return self.last is None and self.reached == self.first

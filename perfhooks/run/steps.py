@@ -44,6 +44,12 @@ OF_FIRST: Final = 20
 """One in so many steps is a first one, between those bounds."""
 FAR: Final = 3.0
 """A step that takes so many medians has something else in it."""
+_KINDS: Final = 3
+"""Other kinds of steps that are left out, at most."""
+_SAME: Final = 0.05
+"""Steps whose times differ by less, in proportion, are of one kind: so exact is the step time that is reported."""
+_TRIMMED: Final = 0.05
+"""Of the steps on a side of a gap, how many are left out at each end."""
 _LEAST_MEASURED: Final = 5
 """Of fewer steps, nothing is said of what they wait for."""
 _ROW_BYTES: Final = 68
@@ -86,6 +92,37 @@ def is_near(wall: Values | Ints) -> Flags:
     return found
 
 
+def most_common(wall: Values) -> Flags:
+    """Which steps are of the most common kind: kinds differ by a gap that is wider than the spread of that kind.
+
+    Noise has no such gap, however wide it spreads: its steps are all of one kind. Both are measured on a scale of
+    ratios, from the 5th to the 95th percentile of each side.
+    """
+    found: Flags = np.ones(len(wall), np.bool_)
+    for _ in range(_KINDS):
+        chosen = np.flatnonzero(found)[np.argsort(wall[found], kind="stable")]
+        size, below = len(chosen), np.arange(1, len(chosen))  # how many steps are on the lower side of each split
+        if size <= FEWEST_FIRST:
+            break
+        scale = np.log(wall[chosen])
+        lower = _edges(scale, np.zeros_like(below), below - 1)
+        upper = _edges(scale, below, np.full_like(below, size - 1))
+        is_lower = 2 * below >= size
+        spread = np.where(is_lower, lower[1] - lower[0], upper[1] - upper[0])
+        is_gap = upper[0] - lower[1] > np.maximum(spread, _SAME)
+        split = int(np.where(is_gap, np.diff(scale), -1).argmax())
+        if not is_gap[split] or max(below[split], size - below[split]) < FEWEST_FIRST:
+            break
+        found[chosen[below[split] :] if is_lower[split] else chosen[: below[split]]] = False
+    return found
+
+
+def _edges(values: Values, first: Ints, last: Ints) -> tuple[Values, Values]:
+    """The 5th and the 95th percentile of parts of sorted values, from the first to the last place of each part."""
+    trimmed = (_TRIMMED * (last - first)).astype(np.int64)
+    return values[first + trimmed], values[last - trimmed]
+
+
 class Steps(NamedTuple):
     """Steps of one loop in the order in which they ran: columns of equal length."""
 
@@ -106,6 +143,19 @@ class Steps(NamedTuple):
     def unrecorded(self) -> Counted:
         """Those that count, of the steps that nobody recorded."""
         return self._counted(self.is_idle)
+
+    def typical(self) -> Counted:
+        """The unprofiled steps, of which all that are not of the most common kind count as far.
+
+        In a program that ended within its first steps, these are all but the very first one.
+        """
+        counted = self.unrecorded()
+        if not len(counted.numbers):
+            begins = self.is_first & (np.diff(self.numbers, prepend=self.numbers[:1] - 2) != 1)
+            counted = self._replace(is_first=begins).unrecorded()
+        is_far = counted.is_far.copy()
+        is_far[~is_far] = ~most_common(counted.wall_ms)
+        return counted._replace(is_far=is_far)
 
     def recorded(self) -> Counted:
         """Those that count, of the steps that were recorded."""
@@ -130,6 +180,11 @@ class Counted(NamedTuple):
     def wall_ms(self) -> Values:
         """What those took that had nothing else in them."""
         return self.all_ms[~self.is_far]
+
+    @property
+    def median_ms(self) -> float | None:
+        """The median of these; None if there are none."""
+        return float(np.median(self.wall_ms)) if len(self.wall_ms) else None
 
     @property
     def data_ms(self) -> Values:

@@ -9,8 +9,7 @@ import typer
 
 from perfhooks.command.actions.output import write
 from perfhooks.comparing import history
-from perfhooks.report.page import inert
-from perfhooks.report.template import filled
+from perfhooks.report.page import filled, inert
 
 if TYPE_CHECKING:
     from pathlib import Path

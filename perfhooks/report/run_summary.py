@@ -1,0 +1,220 @@
+"""The summary of a run: the facts that every output prints, computed once when the report is written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from perfhooks import words
+from perfhooks.run.layout import PAGE_DATA
+from perfhooks.run.reading import read_json
+from perfhooks.run.timeline import in_timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from perfhooks.run.steps import Counted, Steps
+
+_FINDINGS: Final = 3
+"""Findings on the first screen."""
+_UNITS: Final = {"batches": "batch", "call": "call", "process": "program", "backward": "backward pass"}
+"""What a step is, by what ends it (`perfhooks.run.manifest.StepsBy`); else a step."""
+_PHRASES: Final = {"data": "waiting for data", "checkpoint": "checkpointing", "other": "other code"}
+"""Parts whose name in a sentence differs from their name in a table."""
+_PARTS: Final = (
+    *("data", "transfer", "forward", "backward", "optimizer", "validation"),
+    *("checkpoint", "communication", "other"),
+)
+_RARE: Final = ("validation", "checkpoint")
+_LEAST_SHARE: Final = 0.01
+"""Parts below one percent are left out."""
+
+
+class _Strict(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Unknown values are omitted; unknown fields are rejected."""
+
+
+class SummaryPart(_Strict):
+    """One part of the step."""
+
+    name: str
+    share: float
+    """Of the step, from 0 to 1."""
+
+
+class SummaryFinding(_Strict):
+    """One finding, as short as the first screen needs it."""
+
+    title: str
+    gain_ms: float | None = None
+    """Estimated gain per step; None if unknown."""
+    gain: str = ""
+    """The gain in words: ``up to 12 ms, 9%``."""
+    where: str = ""
+    """The first line of source of its evidence: ``train.py:20``."""
+
+
+class RunSummary(_Strict):
+    """The facts of a run for the first screen."""
+
+    unit: str = "step"
+    """What one step is: ``step``, ``batch``, ``call``, ``backward pass``, or ``program`` for a run without steps."""
+    step_ms: float | None = None
+    """Median unprofiled step of the most common kind; None if unknown."""
+    steps: str = ""
+    """Which steps `step_ms` is from: ``89 unprofiled steps``, ``profiled steps 3-5``."""
+    is_profiled: bool = False
+    """Whether only profiled steps are known, so that `step_ms` is theirs."""
+    profiled_ms: float | None = None
+    """Mean of the profiled steps that the parts describe."""
+    profiled_steps: str = ""
+    """Which steps were profiled: ``steps 3-5``, or ``a part of step 0``."""
+    parts: list[SummaryPart] = []
+    """Largest first; they sum to the step, without what is below one percent."""
+    findings: list[SummaryFinding] = []
+    """At most three, in the order of the report."""
+    warning: str | None = None
+    """The most important reason to doubt these numbers, in one sentence."""
+
+    @property
+    def step(self) -> str:
+        """The step time in words: ``step 277 ms``, with the profiled one where both are known."""
+        if self.step_ms is None:
+            return f"{self.profiled_steps} was recorded" if self.profiled_steps.startswith("a part") else ""
+        if self.is_profiled:
+            return f"{self.unit} {words.ms(self.step_ms)} ({self.steps})"
+        profiled = f"profiled {self.profiled_steps}: {words.ms(self.profiled_ms)}" if self.profiled_ms else ""
+        return f"{self.unit} {words.ms(self.step_ms)}" + (f" ({profiled})" if profiled else "")
+
+
+class _Stored(msgspec.Struct):
+    """The part of ``report.json`` that holds the summary."""
+
+    summary: RunSummary | None = None
+
+
+def read_summary(folder: Path) -> RunSummary | None:
+    """Read the summary of a run from its ``report.json``.
+
+    Args:
+        folder: The run folder.
+
+    Returns:
+        None if there is no report yet, or an older perfhooks wrote it.
+
+    Raises:
+        PerfhooksError: The file is broken.
+    """
+    try:
+        return read_json(folder / PAGE_DATA, _Stored, "the data of a report").summary
+    except FileNotFoundError:
+        return None
+
+
+def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary:
+    """Compute the summary of a run.
+
+    Args:
+        data: The data of the report, as `perfhooks.report.run_data` gathers it.
+        steps: The timeline of the lowest rank, by loop.
+    """
+    windows = data.get("windows") or []
+    loop = _main_loop(windows, steps)
+    window = _shown(windows, loop)
+    share: Mapping[str, Any] = next(iter(window.get("details", {}).values()), {})
+    rank: Mapping[str, Any] = next(iter(window.get("ranks", ())), {})
+    summary = RunSummary(unit=_UNITS.get((data.get("run", {}).get("steps_by") or {}).get("what", ""), "step"))
+    counted = steps[loop].typical() if loop in steps else None
+    if counted is not None and counted.median_ms is not None:
+        summary.step_ms = counted.median_ms
+        summary.steps = words.count(len(counted.wall_ms), f"unprofiled {summary.unit}")
+    _add_profiled(summary, window, share)
+    summary.parts = _parts(summary, share.get("steps", {}).get("usual", {}), counted)
+    rows = [*data.get("findings", ()), *share.get("findings", {}).get("rows", ())]
+    summary.findings = [_finding(row) for row in rows if not row.get("doubts_others")][:_FINDINGS]
+    summary.warning = next(_warnings(summary, share, rank, rows), None)
+    return summary
+
+
+def _main_loop(windows: Sequence[Mapping[str, Any]], steps: Mapping[str, Steps]) -> str:
+    """The loop that took most time, of those with a window."""
+    known = [in_timeline(window["stage"]) for window in windows]
+    loops = [loop for loop in known if loop in steps] or [loop for loop in steps if not known]
+    return max(loops, key=lambda loop: float(steps[loop].wall_ms.sum()), default=known[-1] if known else "")
+
+
+def _shown(windows: Sequence[Mapping[str, Any]], loop: str) -> Mapping[str, Any]:
+    """The last window of a loop, with details if any window of it has them."""
+    own = [window for window in windows if in_timeline(window["stage"]) == loop]
+    return next((window for window in reversed(own) if window.get("details")), own[-1] if own else {})
+
+
+def _add_profiled(summary: RunSummary, window: Mapping[str, Any], share: Mapping[str, Any]) -> None:
+    """Add what the profiled steps took; the recorded part of a step is no step time."""
+    table = share.get("steps", {})
+    wall, first, last = table.get("usual", {}).get("wall_ms"), window.get("first"), window.get("last")
+    summary.profiled_steps = "" if first is None or last is None else words.steps(first, last)
+    if table.get("is_part"):
+        of = "the program" if summary.unit == "program" else summary.profiled_steps or "a step"
+        summary.profiled_steps = f"a part of {of}"
+        return
+    if table.get("without_steps") or first is None:
+        summary.unit, summary.profiled_steps = "program", "the whole recording"
+    summary.profiled_ms = wall
+    if summary.step_ms is None and wall:
+        summary.step_ms, summary.is_profiled = wall, True
+        whole = summary.profiled_steps
+        summary.steps = whole if summary.unit == "program" else f"profiled {whole}"
+
+
+def _parts(summary: RunSummary, usual: Mapping[str, Any], counted: Counted | None) -> list[SummaryPart]:
+    """The shares of a step: of the unprofiled one where its wait for data is known, else of the profiled one.
+
+    Recording makes a step longer where the host works, and not where it waits for data.
+    """
+    wall = usual.get("wall_ms")
+    spent = {part: max(usual.get(f"{part}_ms") or 0.0, 0.0) for part in _PARTS}
+    if not wall or not any(spent.values()):
+        return []
+    rare = sum(spent[part] for part in _RARE)
+    if summary.step_ms and not summary.is_profiled and abs(wall - rare - summary.step_ms) < abs(wall - summary.step_ms):
+        spent |= dict.fromkeys(_RARE, 0.0)  # the profiled steps have work that typical steps have not
+    waiting = None if counted is None or summary.is_profiled else counted.waiting
+    work = sum(value for part, value in spent.items() if part != "data")
+    if waiting is not None and work:
+        shares = {part: (1 - waiting) * value / work for part, value in spent.items()} | {"data": waiting}
+    else:
+        whole = sum(spent.values())
+        shares = {part: value / whole for part, value in spent.items()}
+    ranked = sorted(shares.items(), key=lambda item: -item[1])
+    return [SummaryPart(name=_PHRASES.get(part, part), share=share) for part, share in ranked if share >= _LEAST_SHARE]
+
+
+def _finding(row: Mapping[str, Any]) -> SummaryFinding:
+    from perfhooks.findings.explained import where
+
+    return SummaryFinding(title=row["title"], gain_ms=row.get("gain_ms"), gain=gain(row), where=where(row["evidence"]))
+
+
+def gain(finding: Mapping[str, Any]) -> str:
+    """The estimated gain of a finding in words; empty if unknown."""
+    if finding.get("gain_ms") is None or finding.get("gain_percent") is None:
+        return ""
+    return f"up to {words.ms(finding['gain_ms'])}, {words.share(finding['gain_percent'] / 100)}"
+
+
+def _warnings(
+    summary: RunSummary, share: Mapping[str, Any], rank: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
+    """Reasons to doubt the numbers, the most important first."""
+    yield from (row["title"] for row in rows if row.get("doubts_others"))
+    if summary.step_ms is None:
+        yield "No whole step was measured, so the step time is unknown."
+    if share.get("steps", {}).get("no_device_data"):
+        yield "The work of the device was not recorded."
+    if rank.get("partial"):
+        yield f"The window is not complete: {rank['partial']}"
+    if summary.is_profiled and summary.unit != "program":
+        yield "Only profiled steps were measured. An unprofiled step is shorter."

@@ -1,0 +1,124 @@
+"""The summary of a run: one source for all outputs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from perfhooks import testing
+from perfhooks.report.run_data import from_trace
+from perfhooks.report.run_summary import RunSummary, read_summary, summarize
+from perfhooks.run.steps import Steps, most_common
+from perfhooks.testing import annotation, step_mark
+
+MS = 1_000_000
+
+
+def timeline(walls, data=None, *, recorded=()):
+    """Steps with these times in ms, of which some were recorded."""
+    count = len(walls)
+    is_recorded = np.isin(np.arange(count), recorded)
+    waits = np.full(count, np.nan) if data is None else np.array(data, float)
+    is_first = np.arange(count) < 3
+    nothing = np.full(count, np.nan)
+    return Steps(np.arange(count), ~is_recorded, is_recorded, np.array(walls, float), waits, nothing, nothing, is_first)
+
+
+def report(usual=None, *, findings=(), stage="train", **facts):
+    """The data of a report with one window."""
+    share = {"steps": {"usual": usual or {}, **facts}, "findings": {"rows": list(findings)}}
+    window = {"name": "w", "stage": stage, "first": 3, "last": 5, "ranks": [{"rank": 0}], "details": {"0": share}}
+    return {"windows": [window], "run": {}}
+
+
+def finding(title, gain_ms=None, **more):
+    return {"title": title, "gain_ms": gain_ms, "gain_percent": gain_ms, "evidence": [], **more}
+
+
+def test_step_time_is_the_median_unprofiled_step():
+    walls = [900, 300, 200, 400, 410, 420, *[100, 101, 102] * 10, 5000]
+    summary = summarize(report({"wall_ms": 410, "backward_ms": 410}), {"train": timeline(walls, recorded=[3, 4, 5])})
+    assert (summary.step_ms, summary.steps, summary.is_profiled) == (101, "30 unprofiled steps", False)
+    assert (summary.profiled_ms, summary.profiled_steps) == (410, "steps 3-5")
+    assert summary.step == "step 101 ms (profiled steps 3-5: 410 ms)"
+
+
+def test_step_time_is_that_of_the_most_common_kind():
+    walls = [10.0] * 3 + [10.0, 10.1, 9.9, 25.0, 25.1] * 20
+    summary = summarize(report(), {"train": timeline(walls)})
+    assert (summary.step_ms, summary.steps) == (10, "60 unprofiled steps")
+
+
+@pytest.mark.parametrize("spread", ["normal", "lognormal"])
+def test_noise_is_no_kind_of_steps(spread):
+    walls = np.exp(np.random.default_rng(0).normal(0, 0.1 if spread == "normal" else 1, 500))
+    assert most_common(walls).mean() > 0.99
+
+
+def test_profiled_steps_are_named_if_only_they_are_known():
+    summary = summarize(report({"wall_ms": 410, "backward_ms": 410}), {})
+    assert (summary.step_ms, summary.is_profiled, summary.step) == (410, True, "step 410 ms (profiled steps 3-5)")
+
+
+def test_short_program_reports_its_steps_after_the_first():
+    summary = summarize(report(), {"train": timeline([5000, 210, 200])})
+    assert (summary.step_ms, summary.steps) == (205, "2 unprofiled steps")
+
+
+def test_part_of_a_step_is_no_step_time():
+    summary = summarize(report({"wall_ms": 410, "backward_ms": 410}, is_part=True), {})
+    assert (summary.step_ms, summary.profiled_ms) == (None, None)
+    assert summary.step == "a part of steps 3-5 was recorded"
+
+
+def test_data_share_is_that_of_unprofiled_steps():
+    """Recording makes the work of the host longer, and not the wait for data."""
+    profiled = {"wall_ms": 200, "data_ms": 50, "forward_ms": 100, "backward_ms": 50}
+    steps = timeline([100.0] * 30, data=[50.0] * 30, recorded=[3, 4, 5])
+    parts = {part.name: round(part.share, 3) for part in summarize(report(profiled), {"train": steps}).parts}
+    assert parts == {"waiting for data": 0.5, "forward": 0.333, "backward": 0.167}
+
+
+def test_rare_work_of_the_profiled_steps_is_no_part_of_the_typical_step():
+    profiled = {"wall_ms": 1000, "validation_ms": 900, "forward_ms": 50, "backward_ms": 50}
+    parts = summarize(report(profiled), {"train": timeline([100.0] * 30)}).parts
+    assert {part.name: part.share for part in parts} == {"forward": 0.5, "backward": 0.5}
+
+
+def test_findings_and_warning():
+    rows = [
+        finding("The machine is busy.", doubts_others=True),
+        finding("Data.", 12.0, evidence=["train.py(20): 3 ms"]),
+        *map(finding, "bcd"),
+    ]
+    summary = summarize(report({"wall_ms": 100}, findings=rows), {})
+    assert [(each.title, each.gain, each.where) for each in summary.findings[:1]] == [
+        ("Data.", "up to 12 ms, 12%", "train.py:20")
+    ]
+    assert len(summary.findings) == 3
+    assert summary.warning == "The machine is busy."
+
+
+def test_loop_with_most_time_is_the_one_of_the_summary():
+    data = report({"wall_ms": 1}, stage="validate")
+    data["windows"] = report({"wall_ms": 2})["windows"] + data["windows"]
+    steps = {"train": timeline([2.0] * 30), "validate": timeline([1.0] * 30)}
+    assert summarize(data, steps).step_ms == 2
+
+
+def test_trace_of_others_has_a_summary(tmp_path):
+    events = [step_mark(0, 0, 100 * MS), annotation("forward", 0, 60 * MS)]
+    summary = from_trace(testing.write_trace(tmp_path / "t.json", events))["summary"]
+    assert (summary["step_ms"], summary["is_profiled"]) == (100, True)
+    assert summary["parts"] == [{"name": "forward", "share": 0.6}, {"name": "other code", "share": 0.4}]
+
+
+def test_summary_is_read_from_the_report_without_polars(tmp_path):
+    assert read_summary(tmp_path) is None
+    (tmp_path / "report.json").write_text('{"format": 1, "summary": {"step_ms": 3.5, "steps": "9 unprofiled steps"}}')
+    assert read_summary(tmp_path) == RunSummary(step_ms=3.5, steps="9 unprofiled steps")
+    code = "import sys, perfhooks.report.run_summary; assert 'polars' not in sys.modules and 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
