@@ -21,6 +21,7 @@ from perfhooks.run.capture import Capture
 from perfhooks.testing import op, python_frame, step_mark
 from perfhooks.trace import functions, read
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.tables import stacks
 
 MS = 1_000_000
 
@@ -146,3 +147,13 @@ def test_the_handler_writes_them_and_the_page_has_them(tmp_path):
     assert (part["rows"]["function"], part["count"]) == (["f", "g"], 2)
     bare = read(testing.write_trace(tmp_path / "bare.json", events[:1]))
     assert not window_data.reduce(Capture(), bare).get("functions"), "without frames the page has no such table"
+
+
+def test_functions_of_equal_objects_are_one_row_without_addresses(tmp_path):
+    names = [f"<built-in method sort of numpy.ndarray object at 0x7f{number:010x}>" for number in range(3)]
+    events = [testing.python_frame(name, 10 * place, 10 * place + 5) for place, name in enumerate(names)]
+    events.append(testing.python_frame("<function step at 0x7f00aa>", 40, 50))
+    trace = read(testing.write_trace(tmp_path / "t.json", events))
+    rows = {row["function"]: row["calls"] for row in functions.table(trace).to_dicts()}
+    assert rows == {"<built-in method sort of numpy.ndarray object>": 3, "<function step>": 1}
+    assert set(stacks.folded(trace)) == set(rows)

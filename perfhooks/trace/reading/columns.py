@@ -27,7 +27,7 @@ from perfhooks.trace.reading.arguments import (
 )
 from perfhooks.trace.reading.counters import CounterRows
 from perfhooks.trace.reading.events import Event, decode_object
-from perfhooks.trace.reading.recorder_defects import forget_aliased_external_ids
+from perfhooks.trace.reading.recorder_defects import forget_aliased_external_ids, strip_addresses
 from perfhooks.trace.reading.typed import Category
 
 if TYPE_CHECKING:
@@ -255,10 +255,12 @@ class Columns:
             next_recorder.number_launches(columns, given)
         if is_old:
             old_operators.number(columns, list(self._names), given)
+        names, indices = strip_addresses(self._names)
+        columns["name"] = indices[columns["name"]].astype(np.int32)
         return Trace(
             path=path,
             metadata=metadata,
-            names=[name if len(name) <= _LONGEST_NAME else _shortened(name) for name in self._names],
+            names=[name if len(name) <= _LONGEST_NAME else _shortened(name) for name in names],
             categories=list(self._categories),
             threads=[Thread(where, pid, tid, self._labels.get((pid, tid), "")) for where, pid, tid in self._threads],
             texts=list(self._texts)[1:],

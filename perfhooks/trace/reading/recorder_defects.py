@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -9,9 +10,23 @@ import numpy as np
 from perfhooks.trace.kinds import DEVICE_WORK, Kind
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from perfhooks.trace.model import Column, Ints
 
 _ALIASED_SHARE: Final = 0.9
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+def strip_addresses(names: Iterable[str]) -> tuple[list[str], Ints]:
+    """Remove memory addresses: ``<built-in method sort of numpy.ndarray object at 0x7f3c>`` is one name per object.
+
+    Returns:
+        The distinct names, and for each original name its index among them.
+    """
+    distinct: dict[str, int] = {}
+    indices = [distinct.setdefault(_ADDRESS.sub("", name), len(distinct)) for name in names]
+    return list(distinct), np.array(indices, np.int64)
 
 
 def forget_aliased_external_ids(kind: Column, arguments: dict[str, tuple[Ints, Column]]) -> None:
