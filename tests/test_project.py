@@ -235,6 +235,7 @@ OPENS_FILES = {
     **dict.fromkeys(
         ("watching/counters.py", "run/liveness.py", "run/manifest.py", "run/circumstances.py"), "the kernel's files"
     ),
+    "run/installation.py": "the metadata of installed packages",
 }
 """Modules that open files otherwise, and which: a run folder may come from anybody, with links and FIFOs in it."""
 

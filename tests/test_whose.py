@@ -1,6 +1,10 @@
 """Whose line a frame is: one definition, decided by what the machine that recorded knew."""
 
+import json
+import os
+import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import numpy as np
@@ -227,3 +231,92 @@ def test_where_a_real_script_spends_its_time_at_the_top_level_no_line_is_blamed(
         {"script.py: <module>"},
         {"script.py(3): add"},
     ]
+
+
+# --- environments on top of others ---
+
+LAYERS = """
+import sys
+from perfhooks.run.installation import Installation
+import helper, here.net, loose_library, targeted, torchvision
+installation = Installation.current()
+for module in (helper, here.net, loose_library, targeted, torchvision):
+    print(module.__name__, installation.origin_of(module.__file__).value)
+"""
+
+
+def package(folder, name, record=None):
+    """A package of one file; with a record, as ``pip install --target`` leaves one."""
+    (folder / name).mkdir(parents=True)
+    (folder / name / "__init__.py").touch()
+    if record:
+        (folder / f"{name}-1.0.dist-info").mkdir()
+        (folder / f"{name}-1.0.dist-info" / "RECORD").write_text(f"{name}/__init__.py,,\n")
+
+
+@pytest.fixture
+def layered(tmp_path):
+    """A virtual environment on top of another one, a target folder, an editable library and a project."""
+    base, top, project = tmp_path / "base", tmp_path / "top", tmp_path / "project"
+    for each in (base, top):
+        venv.create(each, system_site_packages=each == top)
+    (base_site,), (top_site,) = (each.glob("lib/python3*/site-packages") for each in (base, top))
+    package(base_site, "loose_library")
+    package(tmp_path / "vision", "torchvision")
+    package(tmp_path / "target", "targeted", record=True)
+    package(project, "here")
+    (project / "here" / "net.py").touch()
+    (project / "helper.py").touch()
+    here = Path(perfhooks.__file__).parents[1]
+    ours = [path for path in sys.path if "site-packages" in path]
+    paths = [str(base_site), str(tmp_path / "vision"), str(here), *ours]
+    (top_site / "layers.pth").write_text("\n".join(paths) + "\n")
+    record = {"url": (tmp_path / "vision").as_uri(), "dir_info": {"editable": True}}
+    (top_site / "torchvision-1.0.dist-info").mkdir()
+    (top_site / "torchvision-1.0.dist-info" / "direct_url.json").write_text(json.dumps(record))
+    return tmp_path
+
+
+@pytest.mark.parametrize(("folder", "torchvision"), [("project", "installed"), ("vision", "user")])
+def test_only_the_project_is_the_users_in_layered_environments(layered, folder, torchvision):
+    """The editable library is the user's only if the training runs in its folder."""
+    (layered / "project" / "layers.py").write_text(LAYERS)
+    done = subprocess.run(
+        [layered / "top" / "bin" / "python", layered / "project" / "layers.py"],
+        cwd=layered / folder,
+        env={**os.environ, "PYTHONPATH": str(layered / "target")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    origins = dict(line.split() for line in done.stdout.splitlines())
+    assert origins == {
+        "helper": "user",
+        "here.net": "user",
+        "loose_library": "installed",
+        "targeted": "installed",
+        "torchvision": torchvision,
+    }
+
+
+def test_a_target_folder_that_holds_the_script_is_told_apart_by_its_records(tmp_path):
+    package(tmp_path, "targeted", record=True)
+    (tmp_path / "train.py").touch()
+    here = Installation(path=(str(tmp_path),), folder=str(tmp_path))
+    trace = trace_of(tmp_path, [python_frame(f"{name}(1): f", 0, 5) for name in ("train.py", "targeted/__init__.py")])
+    assert here.owners(trace) == {"train.py": "user", "targeted": "installed"}
+
+
+def test_a_library_that_an_import_hook_found_is_installed(tmp_path):
+    """Editable installs with a finder are not below ``sys.path``: a trace has their whole path."""
+    package(tmp_path / "vision", "torchvision")
+    file = tmp_path / "vision" / "torchvision" / "__init__.py"
+    record = tmp_path / "site" / "torchvision-1.0.dist-info" / "direct_url.json"
+    record.parent.mkdir(parents=True)
+    record.write_text(json.dumps({"url": (tmp_path / "vision").as_uri(), "dir_info": {"editable": True}}))
+    here = Installation(sites=(str(tmp_path / "site"),), folder=str(tmp_path / "project"))
+    trace = trace_of(tmp_path, [python_frame(f"{file}(1): f", 0, 5)])
+    assert here.owners(trace) == {str(file): "installed"}
+    assert origin(f"{file}(1): f", here.owners(trace)) is Origin.INSTALLED

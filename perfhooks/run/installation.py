@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import re
 import site
 import sys
 import sysconfig
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote, urlsplit
 
 from perfhooks.frames import is_ours, is_torch
 from perfhooks.process import working_directory
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.names.whose import Origin, file_of, first_part
+from perfhooks.trace.names.whose import KNOWN, Origin, file_of, first_part, origin
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from perfhooks.trace import Trace
+
+_PACKAGE_FOLDERS: Final = frozenset(("site-packages", "dist-packages"))
+"""Names of folders into which pip and Debian install, in any environment."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +69,15 @@ class Installation:
             found, as on another machine, is left out. One file is looked up for each.
         """
         frames = {trace.names[name] for name in set(trace.name[trace.rows(Kind.PYTHON)].tolist())}
-        files = {first: file for name in frames if (first := first_part(name)) and (file := file_of(name))}
-        found = {first: self._folder_of(file) for first, file in sorted(files.items())}
-        return {first: self._origin(folder).value for first, folder in found.items() if folder is not None}
+        files = {first_part(name) or file: file for name in frames if (file := file_of(name))}
+        paths = {part: path for part, file in sorted(files.items()) if (path := self._path_of(file))}
+        origins = {part: _origin(self, path) for part, path in paths.items()}
+        # an absolute name tells its origin, except for libraries in editable mode
+        return {
+            part: found.value
+            for part, found in origins.items()
+            if not os.path.isabs(part) or found is not origin(f"{part}(1): f")
+        }
 
     def origin_of(self, file: str) -> Origin:
         """Whose a file of this process is, by its whole path; a name in brackets is generated code."""
@@ -71,25 +87,75 @@ class Installation:
             return Origin.TORCH
         if is_ours(file):
             return Origin.PERFHOOKS
-        return self._origin(os.path.dirname(file))
+        return _origin(self, file)
 
     def named(self, file: str) -> str:
         """What the recorder calls a file of this process: without the longest folder that it can cut off."""
+        return file.removeprefix(os.path.join(self.top_of(file), ""))
+
+    def top_of(self, file: str) -> str:
+        """The longest folder of ``sys.path`` that contains a file; empty if none does."""
         tops = (top for top in (*self.path, *self.sites) if top and file.startswith(os.path.join(top, "")))
-        return file[len(os.path.join(max(tops, key=len, default=""), "")) :]
+        return max(tops, key=len, default="")
 
-    def _folder_of(self, file: str) -> str | None:
-        """The folder that the recorder cut off a file's name; it cuts the longest."""
-        folders = sorted({*self.path, *self.sites}, reverse=True)
-        return next((folder for folder in folders if Path(folder, file).is_file()), None)
-
-    def _origin(self, folder: str) -> Origin:
-        if _below(folder, self.sites):
-            return Origin.INSTALLED
-        if _below(folder, self.standard) or folder.endswith(".zip"):
-            return Origin.STANDARD
-        return Origin.USER
+    def _path_of(self, file: str) -> str | None:
+        """The whole path of a file, of whose name the recorder cuts off the longest folder."""
+        folders = ("",) if os.path.isabs(file) else sorted({*self.path, *self.sites}, reverse=True)
+        return next((path for folder in folders if os.path.isfile(path := os.path.join(folder, file))), None)
 
 
-def _below(folder: str, tops: tuple[str, ...]) -> bool:
-    return any(Path(folder).is_relative_to(top) for top in tops)
+@lru_cache(4096)
+def _origin(installation: Installation, path: str) -> Origin:
+    """Classify a file by its whole path.
+
+    An environment may lie on top of another one: by ``--system-site-packages``, a ``.pth`` file, ``PYTHONPATH`` or
+    ``pip install --target``. So the folder around a package decides, and not the environment of this process.
+    """
+    folders = Path(path).parts[:-1]
+    if _below(path, installation.sites) or not _PACKAGE_FOLDERS.isdisjoint(folders):
+        return Origin.INSTALLED
+    if _below(path, installation.standard) or any(folder.endswith(".zip") for folder in folders):
+        return Origin.STANDARD
+    top = installation.top_of(path) or _around_package(path)
+    part = path.removeprefix(os.path.join(top, "")).partition(os.sep)[0]
+    is_library = part in KNOWN and not _below(path, (installation.folder,))
+    if is_library and _below(path, _editable_projects(installation.sites)):
+        return Origin.INSTALLED
+    return Origin.INSTALLED if part in _targeted(top) else Origin.USER
+
+
+def _around_package(path: str) -> str:
+    """The folder around the outermost package of a file that an import hook found outside of ``sys.path``."""
+    parents = [str(folder) for folder in Path(path).parents]
+    return next((folder for folder in parents if not os.path.isfile(os.path.join(folder, "__init__.py"))), "")
+
+
+@lru_cache(64)
+def _targeted(folder: str) -> frozenset[str]:
+    """The files and packages that ``pip install --target`` put into a folder, by the records that it keeps there."""
+    records = _records(folder, "RECORD")
+    return frozenset(part for record in records for part in re.findall(r"^[^/,\n]+", record, re.MULTILINE))
+
+
+@lru_cache(8)
+def _editable_projects(sites: tuple[str, ...]) -> tuple[str, ...]:
+    """The source folders of all packages in editable mode."""
+    projects: list[str] = []
+    for record in (record for folder in sites for record in _records(folder, "direct_url.json")):
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+            source = json.loads(record)
+            if source["dir_info"]["editable"]:
+                projects.append(unquote(urlsplit(source["url"]).path))
+    return tuple(projects)
+
+
+def _records(folder: str, name: str) -> Iterator[str]:
+    """The texts of one file of the metadata of each package in a folder."""
+    with contextlib.suppress(OSError, ValueError):
+        for path in Path(folder).glob(f"*.dist-info/{name}"):
+            if path.is_file():
+                yield path.read_text(encoding="utf-8", errors="replace")
+
+
+def _below(path: str, tops: tuple[str, ...]) -> bool:
+    return any(top and Path(path).is_relative_to(top) for top in tops)

@@ -33,7 +33,7 @@ class Origin(str, enum.Enum):
 
     USER = "user"
     INSTALLED = "installed"
-    """A package from where packages are installed; what is installed in editable mode is the user's."""
+    """An installed package, of any environment; a package in editable mode is the user's if it is not well known."""
     STANDARD = "standard"
     """The standard library."""
     TORCH = "torch"
@@ -45,7 +45,7 @@ class Origin(str, enum.Enum):
 
 
 Owners: TypeAlias = tuple[tuple[str, str], ...]
-"""The first parts of file names (``lightning``, ``train.py``) and the value of the `Origin` of each."""
+"""The first parts of file names (``lightning``, ``train.py``) or whole absolute names, and the `Origin` of each."""
 
 PREFERENCE: Final = ((Origin.USER,), (Origin.INSTALLED,), (Origin.TORCH, Origin.STANDARD))
 """Whose lines are named: what `spoken` takes; never our own."""
@@ -117,7 +117,8 @@ def origin(name: str, owners: Mapping[str, str] | None = None) -> Origin:
         return Origin.TORCH
     first = _first_part(file)
     if first is None:
-        return _of_absolute(file)
+        found = _of_absolute(file)
+        return Origin(owners[file]) if found is Origin.USER and owners and file in owners else found
     return _of_first(first, owners or {})
 
 
