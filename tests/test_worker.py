@@ -309,8 +309,8 @@ def test_a_worker_whose_training_has_ended_ends_too_however_long_a_handler_takes
     """Also where the training had ended before the worker asked; what it writes after that nobody hears."""
     hanging = (
         "import sys, threading; from perfhooks.finishing import serving; serving.ORPHAN_TIMEOUT_S = 0; "
-        "serving._problem = lambda message: threading.Event().wait(); "
-        "serving.serve(sys.stdin.readline(), int(sys.argv[1]))"
+        "serving._problem = lambda *_: threading.Event().wait(); "
+        "serving.serve(b'', int(sys.argv[1]))"
     )
     training = subprocess.Popen([sys.executable, "-c", "pass"])
     training.wait(TIMEOUT)

@@ -245,9 +245,10 @@ def _added(place: Ints, values: Ints, count: int) -> Ints:
 
 def _typical(place: Ints, number: Ints, lengths: Ints, count: int) -> Ints:
     """The median over the steps in which something ran, times their number, for each key."""
-    both, step_of_key = np.unique(np.stack([place, number], axis=1), axis=0, return_inverse=True)
-    spent = _added(step_of_key.ravel(), lengths, len(both))
-    key = both[:, 0]
+    pairs = np.stack([place, number], axis=1)
+    _, first_pair, step_of_key = np.unique(_packed(pairs), return_index=True, return_inverse=True)
+    spent = _added(step_of_key.ravel(), lengths, len(first_pair))
+    key = place[first_pair]
     ordered = spent[np.lexsort((spent, key))]
     steps_of_key = np.bincount(key, minlength=count)
     first = np.cumsum(steps_of_key) - steps_of_key

@@ -10,7 +10,7 @@ import numpy as np
 
 import perfhooks.trace
 from perfhooks import handlers, report
-from perfhooks.guard import logger
+from perfhooks.guard import guard, logger
 from perfhooks.handlers.permit import Permit
 from perfhooks.run import power, steps
 from perfhooks.run.folder import Run
@@ -33,7 +33,7 @@ _LOCK_TIMEOUT_S: Final = 600
 NOTHING_SAID: Final = Permit()
 
 
-def finish(place: Place, permit: Permit = NOTHING_SAID) -> Capture:
+def finish(place: Place, permit: Permit = NOTHING_SAID, *, write_report: bool = True) -> Capture:
     """Turn a spooled capture into its artifacts; a finished one stays as it is.
 
     A handler that fails leaves a note in the capture and the other handlers alone; one that could not write its file
@@ -42,6 +42,7 @@ def finish(place: Place, permit: Permit = NOTHING_SAID) -> Capture:
     Args:
         place: Where the window's files are.
         permit: What the user has said, that is not believed of a file.
+        write_report: Whether to write the report of the run as well, if it is this rank's turn.
 
     Returns:
         The facts of the finished window.
@@ -63,32 +64,45 @@ def finish(place: Place, permit: Permit = NOTHING_SAID) -> Capture:
     except TimeoutError as error:
         raise TimeoutError(f"rank {place.rank} of {run.folder} is being finished by another process") from error
     run.upload(place, capture, permit.remote)
-    if unfinished:
-        turn_page(place, permit, is_measured=True)
+    if unfinished and write_report and report.is_due(place):
+        write_page(run, permit)
     return capture
 
 
-def turn_page(place: Place, permit: Permit = NOTHING_SAID, *, is_measured: bool = False) -> None:
-    """Bring the page of the run up to date, if it is this rank's turn; the window is whole without it.
+def turn_page(place: Place, permit: Permit = NOTHING_SAID) -> None:
+    """Write the report of a run with the steps since its last window, if it is this rank's turn.
 
     Args:
         place: The window that this rank has finished last.
         permit: What the user has said, that is not believed of a file.
-        is_measured: Whether it was told just now what recording cost.
     """
-    run = Run.of(place)
+    with guard("measuring the cost of recording"):
+        measure_again(place)
+    if report.is_due(place):
+        write_page(Run.of(place), permit)
+
+
+def write_page(run: Run, permit: Permit = NOTHING_SAID) -> None:
+    """Write the report of a run; windows are whole without it.
+
+    Args:
+        run: The run.
+        permit: What the user has said, that is not believed of a file.
+    """
     try:
-        if not is_measured:
-            _measure_again(place, run)
-        if report.is_due(place):
-            report.write(run.folder, remote=permit.remote)
+        report.write(run.folder, remote=permit.remote)
     except Exception as error:  # the page can be made again at any time
         logger.warning("%s/%s is not up to date: %s: %s", run.folder, PAGE, type(error).__name__, error)
         logger.debug("the page failed", exc_info=True)
 
 
-def _measure_again(place: Place, run: Run) -> None:
-    """Keep what recording cost by all steps until now: at the end of a window soon after the start there were few."""
+def measure_again(place: Place) -> None:
+    """Measure the cost of recording by all steps until now: when the window ended, few unprofiled steps were known.
+
+    Args:
+        place: The window that this rank has finished last.
+    """
+    run = Run.of(place)
     with locked(run.folder / lock(place.rank), _LOCK_TIMEOUT_S):
         capture = place.load()
         cost = _cost(capture, capture.cost.events, run, place.rank)

@@ -47,10 +47,11 @@ def inert(data: Any) -> str:
 
 @functools.cache
 def _packed_plotly() -> str:
-    """plotly.js from the installed plotly, packed: a third of its size, and browsers unpack it when it is needed."""
+    """Return plotly.js, packed to a third of its size; browsers unpack it when a chart is drawn."""
     from plotly.offline import get_plotlyjs
 
-    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), 9, mtime=0)).decode()
+    # level 9 takes three times as long for 9% less
+    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), 3, mtime=0)).decode()
 
 
 def filled(name: str, **given: Any) -> str:

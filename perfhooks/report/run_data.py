@@ -242,6 +242,8 @@ def _run_facts(manifest: Manifest) -> dict[str, Any]:
 
 def _of_ranks(run: FinishedRun) -> dict[str, Any]:
     """What several ranks say together, and what to do about it; nothing of one rank of which nothing is missing."""
+    if _is_alone(run):
+        return {}
     try:
         known = Known.read(run.folder)
         told = perfhooks.ranks.gather(run.folder, run.folders, known, run.listing)
@@ -253,6 +255,12 @@ def _of_ranks(run: FinishedRun) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001 -- the page is worth having without it
         _log.debug("the page lacks what the ranks say together", exc_info=True)
         return {"ranks_together": {"problem": json_values.text(f"{type(error).__name__}: {error}")}}
+
+
+def _is_alone(run: FinishedRun) -> bool:
+    """Whether the run has no other rank, so that there is nothing to compare."""
+    ranks = {place.rank for places in run.places.values() for place in places} | layout.ranks_of_run(run.listing.files)
+    return (run.manifest.world_size or 1) == 1 and len(ranks) <= 1
 
 
 def _together(told: dict[str, Any]) -> dict[str, Any]:
