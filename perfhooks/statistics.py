@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     Values = NDArray[np.float64]
     Flags: TypeAlias = NDArray[np.bool_]
+    Ints: TypeAlias = NDArray[np.int64]
     Matrix: TypeAlias = np.ndarray[tuple[int, int], np.dtype[Any]]
     """Of each rank (row) in each step (column); NaN where it has no such step."""
 
@@ -49,6 +50,16 @@ every day, and false once in a hundred windows, is still believed."""
 MOST_PERCENT: Final = 75.0
 """A rank is slow if it is so in this many of 100 steps."""
 
+OUTLIER: Final = 3.0
+"""Multiple of the median from which a step is an outlier: it validates, saves a checkpoint, or pauses."""
+_KINDS: Final = 3
+"""Other kinds of steps that are left out, at most."""
+_FEWEST: Final = 3
+"""Fewest steps of a kind."""
+_SAME: Final = 0.05
+"""Steps whose times differ by less, in proportion, are of one kind: so exact is the step time that is reported."""
+_TRIMMED: Final = 0.05
+"""Of the steps on a side of a gap, the part that is left out at each end."""
 _ROUNDING: Final = 1e-12
 """Values that differ by less are equal."""
 _LEAST_BLOCK: Final = 20
@@ -387,3 +398,40 @@ def _certain(excess: Matrix, *, alone: bool) -> Flags:
     independent = max(free * (len(excess) - 1) // len(excess), 1)
     found: Flags = (steps > 0) & (mean > student(CHANCE / len(excess), independent) * error)
     return found
+
+
+def is_near(wall: Values | Ints) -> Flags:
+    """Return which steps are no outliers, by how long they took."""
+    found: Flags = wall <= OUTLIER * np.median(wall) if len(wall) else np.zeros(0, np.bool_)
+    return found
+
+
+def most_common(wall: Values) -> Flags:
+    """Which steps are of the most common kind: kinds differ by a gap that is wider than the spread of that kind.
+
+    Noise has no such gap, so its steps are all of one kind. Both are measured on a scale of ratios, from the 5th to
+    the 95th percentile of each side.
+    """
+    found: Flags = np.ones(len(wall), np.bool_)
+    for _ in range(_KINDS):
+        chosen = np.flatnonzero(found)[np.argsort(wall[found], kind="stable")]
+        size, below = len(chosen), np.arange(1, len(chosen))  # how many steps are on the lower side of each split
+        if size <= _FEWEST:
+            break
+        scale = np.log(wall[chosen])
+        lower = _edges(scale, np.zeros_like(below), below - 1)
+        upper = _edges(scale, below, np.full_like(below, size - 1))
+        is_lower = 2 * below >= size
+        spread = np.where(is_lower, lower[1] - lower[0], upper[1] - upper[0])
+        is_gap = upper[0] - lower[1] > np.maximum(spread, _SAME)
+        split = int(np.where(is_gap, np.diff(scale), -1).argmax())
+        if not is_gap[split] or max(below[split], size - below[split]) < _FEWEST:
+            break
+        found[chosen[below[split] :] if is_lower[split] else chosen[: below[split]]] = False
+    return found
+
+
+def _edges(values: Values, first: Ints, last: Ints) -> tuple[Values, Values]:
+    """Return the 5th and the 95th percentile of sorted values, each from a first to a last place."""
+    trimmed = (_TRIMMED * (last - first)).astype(np.int64)
+    return values[first + trimmed], values[last - trimmed]

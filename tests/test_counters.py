@@ -120,7 +120,7 @@ def test_that_clocks_were_held_is_said_where_the_numbers_of_the_window_begin(tmp
     (tmp_path / "report.json").write_bytes(msgspec.json.encode(run_data.from_trace(tmp_path / "t.json")))
     assert f"Warning: {found.title}" in report.headlines(tmp_path / "report.html")
     line = Capture(headline="steps 1-2: 10 ms each", last=2, notes=(labels.CLOCKS_LOCKED,)).line
-    assert line == "the clocks of the device were held to sample counters; steps 1-2: 10 ms each"
+    assert line == "steps 1-2: 10 ms each. Warning: the clocks of the device were locked to sample counters"
 
 
 def active(*values, name, gpu=0, every=5):

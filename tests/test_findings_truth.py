@@ -159,10 +159,10 @@ def test_a_window_of_the_validation_itself_is_not_told_to_validate_less(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("name", "of", "is_found"), [("", (0, 1), True), (" (auto)", (0,), True), (" (auto)", (0, 1), False)]
+    ("name", "of", "is_found"), [("", (0, 1), True), (" (auto)", (0,), False), (" (auto)", (0, 1), False)]
 )
 def test_what_every_step_does_in_evaluation_mode_is_no_validation_unless_somebody_says_so(name, of, is_found, tmp_path):
-    """A target network of reinforcement learning, or a teacher, is a part of the training."""
+    """A rollout, a target network of reinforcement learning, or a teacher, is a part of the training."""
     trace = trace_of(tmp_path, with_part(f"validation{name}", 30, of=of))
     assert ("validation-in-steps" in found(WHOLE, trace)) == is_found
 

@@ -46,7 +46,7 @@ def test_a_window_that_was_cut_short_says_by_what(tmp_path):
 def test_a_trace_in_markdown_has_what_a_trace_tells(tmp_path):
     path = testing.write_trace(tmp_path / "t.json", training())
     text = shown(path).output
-    assert "## Where the step goes\nsteps 10-12: 3.15 ms each, " in text
+    assert "## Where the step goes\nsteps 10-12: 3.15 ms, " in text
     assert "| optimizer | 0.4 |" in text
     assert str(path) in text
 

@@ -136,7 +136,15 @@ def test_names_are_known_however_they_are_spelled(name, part):
     assert part_names.of_label(name) == part
 
 
-LETTERS = {"F": "data", "X": "transfer", "T": "forward", "V": "validation", "B": "backward", "O": "optimizer"}
+LETTERS = {
+    "F": "data",
+    "X": "transfer",
+    "T": "forward",
+    "V": "validation",
+    "B": "backward",
+    "O": "optimizer",
+    "L": "loss",
+}
 
 
 @pytest.mark.parametrize(
@@ -146,7 +154,10 @@ LETTERS = {"F": "data", "X": "transfer", "T": "forward", "V": "validation", "B":
         ("FTBO FVFV TBO", "FTBO VVVV TBO"),  # one that is left early
         ("FVTBO FVTBO", "FTTBO FTTBO"),  # a teacher
         ("FVTB FVTBO", "FTTB FTTBO"),  # and with accumulation
-        ("VVV TBO VVV TBO", "VVV TBO VVV TBO"),  # without a loader
+        ("VVV TBO VVV TBO", "TTT TBO TTT TBO"),  # a rollout: neither a loader nor a loss
+        ("VLVL TLBO VL TLBO", "VLVL TLBO VL TLBO"),  # without a loader, but with a loss
+        ("TVLBO TVLBO", "TTLBO TTLBO"),  # a target network
+        ("FTLBO V FTLBO V", "FTLBO T FTLBO T"),  # acting, after an update from stored experience
         ("FFFF TBTBTBTBO", "FFFF TBTBTBTBO"),  # all batches fetched first
         ("FTBO FFVFVV", "FTBO VVVVVV"),  # a loader that fetches ahead
     ],

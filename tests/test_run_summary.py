@@ -11,7 +11,8 @@ import pytest
 from perfhooks import testing
 from perfhooks.report.run_data import from_trace
 from perfhooks.report.run_summary import RunSummary, read_summary, summarize
-from perfhooks.run.steps import Steps, most_common
+from perfhooks.run.steps import Steps
+from perfhooks.statistics import most_common
 from perfhooks.testing import annotation, step_mark
 
 MS = 1_000_000

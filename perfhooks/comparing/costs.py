@@ -12,7 +12,7 @@ import numpy as np
 from perfhooks import labels
 from perfhooks.comparing.around import PARTS, Around, Where
 from perfhooks.report import json_values
-from perfhooks.run.steps import is_near
+from perfhooks.statistics import is_near
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import operators, ranges
 from perfhooks.trace.nesting import device, intervals, parts, step_marks

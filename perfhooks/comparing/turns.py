@@ -18,7 +18,8 @@ import numpy as np
 
 from perfhooks.comparing.verdict import OFTEN, StepPair, Variance, of_pairs
 from perfhooks.run.circumstances import BUSY
-from perfhooks.run.steps import FEWEST_FIRST, MOST_FIRST, OF_FIRST, is_near
+from perfhooks.run.steps import FEWEST_FIRST, MOST_FIRST, OF_FIRST
+from perfhooks.statistics import is_near
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -164,7 +164,7 @@ def _cost(capture: Capture, events: int | None, run: Run, rank: int) -> Cost:
     """What recording cost, as far as the run's own clocks tell by now; rules take it off what they promise."""
     stage = in_timeline(capture.stage)
     of_loop = steps.read_last(run.timeline(rank)).get(stage, steps.NONE)
-    idle, waits = of_loop.unrecorded(), steps.read_waits(run.folder / processor(rank), stage)
+    idle, waits = of_loop.typical(), steps.read_waits(run.folder / processor(rank), stage)
     idle_ms, recorded_ms = _median(idle.wall_ms, least=5), _median(of_loop.recorded().wall_ms, least=3)
     return replace(
         capture.cost,

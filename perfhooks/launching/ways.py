@@ -69,6 +69,7 @@ class Round:
         a b b a b b       a leads: b steps several times in a round
         a ... a b ... b   b leads after a, as soon as it steps: a is gone, or had stepped ten times in a row
         a b a b a a       a leads from its second step in a row on: it has lost b
+        a a b b a a b b   b leads with its second step: all step several times in a row, so a round has all of them
     """
 
     def __init__(self) -> None:
@@ -85,26 +86,56 @@ class Round:
         self._leader: Callable[[], object] | None = None
         """Gives it as long as it is there."""
         self._before = self._in_a_row = self._since = 0
+        self._first: Callable[[], object] | None = None
+        """Returns the optimizer that stepped first, as long as it exists: a number may be used again."""
+        self._runs: dict[int, int] = {}
+        """How often each optimizer last stepped in a row."""
+        self._repeats = 0
+        """How often the one that leads steps in a row, if all of them do so several times; else 0."""
 
     def ends(self, optimizer: object) -> bool:
         """Whether this update is the last one of a round; known from the second round on."""
         mine, before, in_a_row = id(optimizer), self._before, self._in_a_row
         self._before, self._in_a_row = mine, in_a_row + 1 if mine == before else 1
         self._since += 1
-        if self._since > 3 * len(self._order) + _LOST:
+        if self._since > 3 * max(len(self._order), sum(self._runs.values()) if self._repeats else 0) + _LOST:
             self._forget()
+        self._first = self._first or weakref.ref(optimizer)
+        is_late = before not in (0, mine) and self._note_run(before, in_a_row, is_first=self._first() is optimizer)
         if self._last is None:
             self._learn(mine)
         elif mine != self._last:
             is_over = before == self._last and in_a_row >= _STAGE
             if is_over or (self._leader is not None and self._leader() is None) or self._has_lost(mine):
                 self._last, self._leader = mine, None
-        if mine != self._last:
-            return False
+        if mine != self._last or 0 < self._repeats != self._in_a_row <= _STAGE:
+            self.count += is_late
+            return is_late
         self._leader = self._leader or weakref.ref(optimizer)
         self._since = 0
         self.count += 1
         return True
+
+    def _note_run(self, before: int, length: int, *, is_first: bool) -> bool:
+        """Note how many times in a row an optimizer has stepped before another one.
+
+        Args:
+            before: The optimizer.
+            length: How many times.
+            is_first: Whether the other one is that of the first step, so that a round has ended.
+
+        Returns:
+            Whether it leads, and stepped less often than before: then its round has ended unnoticed.
+        """
+        self._runs[before] = length
+        if self._repeats and before == self._last:
+            is_late, self._repeats = length < self._repeats, length
+            return is_late
+        are_repeated = len(self._runs) > 1 and all(1 < run < _STAGE for run in self._runs.values())
+        if are_repeated and is_first and not self._repeats:
+            self._last, self._leader, self._repeats = before, None, length
+            self._several.update(self._runs)
+        return False
 
     def _learn(self, mine: int) -> None:
         if self._order and mine == self._order[0]:

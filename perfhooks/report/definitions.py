@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from perfhooks.run.steps import FAR, FEWEST_FIRST, MOST_FIRST
+from perfhooks.run.steps import FEWEST_FIRST, MOST_FIRST
+from perfhooks.statistics import OUTLIER
 from perfhooks.watching.causes import SEEN_BY
 
 DEFINITIONS: Final[dict[str, dict[str, str]]] = {
@@ -21,7 +22,7 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         "not recorded": (
             "The median wall time of this run's steps while the recorder was off, by the clock of the training "
             "process. The first steps of a process are left out: a twentieth of them, from "
-            f"{FEWEST_FIRST} to {MOST_FIRST}; and so are steps of more than {FAR:g} times the median, which have "
+            f"{FEWEST_FIRST} to {MOST_FIRST}; and so are steps of more than {OUTLIER:g} times the median, which have "
             "something else in them. What recording added is said only where the recorded "
             "steps differ less among themselves than from these."
         ),

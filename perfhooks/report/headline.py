@@ -50,8 +50,6 @@ _WHILE: Final = (
 """What is said of each of `device_time.CAUSES`."""
 _HOST_KINDS: Final = ("op", "annotation")
 _WORTH_NAMING: Final = 0.05
-_EVEN: Final = 1.25
-"""Times the shortest step: up to here steps are said to take their mean each, beyond it on average."""
 _BEHIND: Final = 1.05
 """Times what a step takes on the host: where a device works for longer on what each step launched, the host runs ahead
 of it, and the steps are shorter than the training's (an RTX 3060: 2.4 ms on the host, 170 ms on the device)."""
@@ -131,9 +129,9 @@ def headline(
         unmarked: What its one row is called where it is no step, as nobody has said what one is.
 
     Returns:
-        For instance ``steps 12-14: 412 ms each, 61% waiting for data, device busy 22%,
-        idle 60% while the step waits for data``, or ``steps 12-14: 150 ms each,
-        44% backward; 1.5 s where it validates (1 of 3)``. Empty if the table has no numbered steps.
+        For instance ``steps 12-14: 412 ms, 61% waiting for data, device busy 22%,
+        idle 60% while the step waits for data``, or ``steps 12-14: 150 ms,
+        44% backward; 1.5 s if it validates (1 of 3)``. Empty if the table has no numbered steps.
     """
     steps = table["step"].drop_nulls()
     if unmarked and not table.height:
@@ -143,7 +141,7 @@ def headline(
     usual = table.filter(pl.Series(step_kinds.usual(table)))
     span = unmarked or words.steps(min(steps), max(steps))
     others = [
-        f"{words.ms(each['wall_ms'])} where {_DOES[each['kind']]} ({each['count']} of {table.height})"
+        f"{words.ms(each['wall_ms'])} if {_DOES[each['kind']]} ({each['count']} of {table.height})"
         for each in other_kinds(table)
     ]
     largest = [] if operators is None else _largest(usual, operators)
@@ -152,10 +150,10 @@ def headline(
 
 def other_kinds(table: pl.DataFrame) -> list[dict[str, Any]]:
     """What steps of another kind take, where there are usual ones too: ``kind``, ``count`` and mean ``wall_ms``."""
-    kinds = pl.Series("kind", step_kinds.kinds(table), dtype=pl.String)
-    if not kinds.eq("").any():
-        return []
-    groups = table.with_columns(kinds).filter(pl.col("kind") != "").group_by("kind", maintain_order=True)
+    names = step_kinds.kinds(table)
+    rare = table.with_columns(pl.Series("kind", names, dtype=pl.String))
+    rare = rare.filter(~pl.col("kind").is_in(["", step_kinds.most_common(names)]))
+    groups = rare.group_by("kind", maintain_order=True)
     return groups.agg(pl.len().alias("count"), pl.col("wall_ms").mean()).to_dicts()
 
 
@@ -185,13 +183,10 @@ def busy_share(table: pl.DataFrame) -> float | None:
 
 
 def _each(table: pl.DataFrame) -> str:
-    """What a step takes: the mean, and from what to what if steps differ."""
-    wall = table["wall_ms"].to_numpy()
-    least, most, mean = float(wall.min()), float(wall.max()), float(wall.mean())
-    spread = " each" if most <= _EVEN * least else f" on average ({words.ms(least)} to {words.ms(most)})"
-    said = f"{words.ms(mean)}{spread if len(wall) > 1 else ''}"
-    worked = _worked(table)
-    return f"{said} on the host, {words.ms(worked)} of work for the device" if worked > _BEHIND * mean else said
+    """Return the mean time of a step, and the work of the device if that takes longer."""
+    mean, worked = float(table["wall_ms"].to_numpy().mean()), _worked(table)
+    work = f" on the host and {words.ms(worked)} on the device" if worked > _BEHIND * mean else ""
+    return f"{words.ms(mean)}{work}"
 
 
 def _worked(table: pl.DataFrame) -> float:

@@ -144,24 +144,26 @@ class Capture:
 
     @property
     def line(self) -> str:
-        """The headline beside what a step takes when nobody records, as far as that is known.
-
-        What is to be believed more comes first: that no processor was free, that clocks were held, and steps that
-        nobody recorded where recorded ones are far from them.
-        """
+        """The headline, after the typical unprofiled step if that is known, with at most one warning."""
         if self.explains:
             return f"{words.steps(self.first, self.end)}: recorded with stacks and shapes, to name lines and modules"
-        cost, line, is_far = self.cost, self.headline, self.is_far
-        if line and cost.idle_step_ms and not self.is_without_steps:
-            idle = f"{words.ms(cost.idle_step_ms)} a step when nobody records"
-            if is_far and cost.idle_data_ms is not None:
-                idle += f", {words.share(cost.idle_data_ms / cost.idle_step_ms)} waiting for data"
-            line = f"{idle}; recorded {line}" if is_far else f"{line}; {idle}"
-        if line and CLOCKS_LOCKED in self.notes:
-            line = f"the clocks of the device were held to sample counters; {line}"
-        if line and self.circumstances.is_busy:
-            line = f"{words.share(self.circumstances.queued or 0.0)} of the time no processor was free; {line}"
-        return line
+        cost, line = self.cost, self.headline
+        if line and cost.idle_step_ms and not (self.is_without_steps or self.is_part):
+            recorded, *parts = line.split(", ")
+            step = f"step {words.ms(cost.idle_step_ms)}"
+            if self.is_far and cost.idle_data_ms is not None:
+                step += f", {words.share(cost.idle_data_ms / cost.idle_step_ms)} waiting for data"
+            line = ", ".join([f"{step} (profiled {recorded})", *parts])
+        return f"{line}. Warning: {self._warning}" if line and self._warning else line
+
+    @property
+    def _warning(self) -> str:
+        """The most important reason to doubt the times of the window; empty if there is none."""
+        if CLOCKS_LOCKED in self.notes:
+            return "the clocks of the device were locked to sample counters"
+        if self.circumstances.is_busy:
+            return f"this job waited for a CPU {words.share(self.circumstances.queued or 0.0)} of the time"
+        return ""
 
     @property
     def end(self) -> int:

@@ -24,6 +24,7 @@ import numpy as np
 from perfhooks.run.publishing import OwnFolder
 from perfhooks.run.reading import open_plain
 from perfhooks.run.timeline import CAPACITY, HEADER, Rows, in_timeline
+from perfhooks.statistics import is_near, most_common
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -42,14 +43,6 @@ FEWEST_FIRST: Final = 3
 MOST_FIRST: Final = 10
 OF_FIRST: Final = 20
 """One in so many steps is a first one, between those bounds."""
-FAR: Final = 3.0
-"""A step that takes so many medians has something else in it."""
-_KINDS: Final = 3
-"""Other kinds of steps that are left out, at most."""
-_SAME: Final = 0.05
-"""Steps whose times differ by less, in proportion, are of one kind: so exact is the step time that is reported."""
-_TRIMMED: Final = 0.05
-"""Of the steps on a side of a gap, how many are left out at each end."""
 _LEAST_MEASURED: Final = 5
 """Of fewer steps, nothing is said of what they wait for."""
 _ROW_BYTES: Final = 68
@@ -84,43 +77,6 @@ def firsts(numbers: Ints, seams: Flags) -> Flags:
     count = np.clip(length // OF_FIRST, FEWEST_FIRST, MOST_FIRST)
     found: Flags = (stretch > 0) & (numbers - start < count[stretch])
     return found
-
-
-def is_near(wall: Values | Ints) -> Flags:
-    """Which of some steps, by how long they took, had nothing else in them."""
-    found: Flags = wall <= FAR * np.median(wall) if len(wall) else np.zeros(0, np.bool_)
-    return found
-
-
-def most_common(wall: Values) -> Flags:
-    """Which steps are of the most common kind: kinds differ by a gap that is wider than the spread of that kind.
-
-    Noise has no such gap, however wide it spreads: its steps are all of one kind. Both are measured on a scale of
-    ratios, from the 5th to the 95th percentile of each side.
-    """
-    found: Flags = np.ones(len(wall), np.bool_)
-    for _ in range(_KINDS):
-        chosen = np.flatnonzero(found)[np.argsort(wall[found], kind="stable")]
-        size, below = len(chosen), np.arange(1, len(chosen))  # how many steps are on the lower side of each split
-        if size <= FEWEST_FIRST:
-            break
-        scale = np.log(wall[chosen])
-        lower = _edges(scale, np.zeros_like(below), below - 1)
-        upper = _edges(scale, below, np.full_like(below, size - 1))
-        is_lower = 2 * below >= size
-        spread = np.where(is_lower, lower[1] - lower[0], upper[1] - upper[0])
-        is_gap = upper[0] - lower[1] > np.maximum(spread, _SAME)
-        split = int(np.where(is_gap, np.diff(scale), -1).argmax())
-        if not is_gap[split] or max(below[split], size - below[split]) < FEWEST_FIRST:
-            break
-        found[chosen[below[split] :] if is_lower[split] else chosen[: below[split]]] = False
-    return found
-
-
-def _edges(values: Values, first: Ints, last: Ints) -> tuple[Values, Values]:
-    """The 5th and the 95th percentile of parts of sorted values, from the first to the last place of each part."""
-    trimmed = (_TRIMMED * (last - first)).astype(np.int64)
-    return values[first + trimmed], values[last - trimmed]
 
 
 class Steps(NamedTuple):

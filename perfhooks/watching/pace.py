@@ -7,7 +7,8 @@ from collections import deque
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
-from perfhooks.run.steps import FAR, FEWEST_FIRST, MOST_FIRST
+from perfhooks.run.steps import FEWEST_FIRST, MOST_FIRST
+from perfhooks.statistics import OUTLIER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +53,7 @@ class Pace:
         self._walls.extend(walls[first:][-LATELY:])
         if self._passed >= MOST_FIRST:
             self.median_ns = median(self._walls)
-            self.limit_ns = min(FAR * self.median_ns, self._far_from_others(self.median_ns)) + MORE_NS
+            self.limit_ns = min(OUTLIER * self.median_ns, self._far_from_others(self.median_ns)) + MORE_NS
             self.doubt_ns = self.median_ns + _DOUBT * (self.limit_ns - self.median_ns)
 
     def _far_from_others(self, median_ns: float) -> float:

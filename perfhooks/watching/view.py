@@ -19,8 +19,8 @@ from perfhooks.run import layout
 from perfhooks.run.folder import Run, places_of
 from perfhooks.run.liveness import Process
 from perfhooks.run.reading import is_plain, read_json
-from perfhooks.run.steps import FAR
 from perfhooks.schedule import Phase
+from perfhooks.statistics import OUTLIER
 from perfhooks.watching import slow_steps
 from perfhooks.watching.status import Status
 from perfhooks.watching.tail import Tail
@@ -99,7 +99,7 @@ def last_minute(rows: Iterable[Row], stage: str) -> list[Row]:
 
 
 def bars(walls: Sequence[float], most: int) -> list[float]:
-    """Step times as heights from 0 to 1, full at `FAR` medians, beyond which something else is in a step.
+    """Step times as heights from 0 to 1, full at `OUTLIER` medians, beyond which something else is in a step.
 
     Args:
         walls: Times in milliseconds.
@@ -107,7 +107,7 @@ def bars(walls: Sequence[float], most: int) -> list[float]:
     """
     if not walls or most < 1:
         return []
-    full = FAR * median(walls) or 1.0
+    full = OUTLIER * median(walls) or 1.0
     each = math.ceil(len(walls) / most)
     return [min(1.0, max(walls[at : at + each]) / full) for at in range(0, len(walls), each)]
 

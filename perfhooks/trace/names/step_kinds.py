@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from perfhooks import labels
+from perfhooks.statistics import is_near
 
 if TYPE_CHECKING:
     import polars as pl
@@ -16,24 +17,33 @@ if TYPE_CHECKING:
 KINDS: Final = (labels.VALIDATION, labels.CHECKPOINT)
 """The parts that make a step one of another kind."""
 _COLUMNS: Final = tuple(f"{kind}_ms" for kind in KINDS)
-OTHERWISE: Final = 0.05
-"""Of its time: a step that spends so much in one of these parts is of that kind."""
 
 
 def kinds(table: pl.DataFrame) -> list[str]:
-    """The kind of each step of a step table: ``validation``, ``checkpoint``, or nothing for all other steps.
+    """Return the kind of each step of a step table: ``validation``, ``checkpoint``, or nothing for all other steps.
+
+    A part that all steps have makes no kind, however much of a step it is.
 
     Args:
-        table: what `perfhooks.trace.tables.steps.table` makes.
+        table: The result of `perfhooks.trace.tables.steps.table`.
     """
-    found = []
-    for wall, *parts in zip(*(table[column].to_list() for column in ("wall_ms", *_COLUMNS)), strict=True):
-        spent, kind = max((part or 0.0, kind) for part, kind in zip(parts, KINDS, strict=True))
-        found.append(kind if spent > 0 and spent >= OTHERWISE * wall else "")
-    return found
+    parts = {kind: table[column].fill_null(0).to_list() for kind, column in zip(KINDS, _COLUMNS, strict=True)}
+    rare = {kind: spent for kind, spent in parts.items() if any(spent) and not all(spent)}
+    largest = [
+        max(((spent[step], kind) for kind, spent in rare.items()), default=(0, "")) for step in range(table.height)
+    ]
+    return [kind if spent > 0 else "" for spent, kind in largest]
+
+
+def most_common(names: list[str]) -> str:
+    """Return the kind that most steps have."""
+    return max(("", *KINDS), key=names.count)
 
 
 def usual(table: pl.DataFrame) -> Flags:
-    """Which steps are of no other kind; all of them where none is."""
-    found: Flags = np.array([not kind for kind in kinds(table)], np.bool_)
-    return found if found.any() else ~found
+    """Return which steps are of the most common kind, without outliers."""
+    names = kinds(table)
+    common = most_common(names)
+    found: Flags = np.array([kind == common for kind in names], np.bool_)
+    found[found] = is_near(table["wall_ms"].to_numpy()[found])
+    return found

@@ -8,7 +8,7 @@ import numpy as np
 
 from perfhooks import labels
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.names import communication, device_work, part_names
+from perfhooks.trace.names import communication, device_work, operators, part_names
 from perfhooks.trace.names.ranges import COMPILED_REGION, LOADER
 from perfhooks.trace.nesting import host, intervals, phases, validations
 from perfhooks.trace.nesting.spans import Spans, from_moments, layered
@@ -47,6 +47,7 @@ class _All(NamedTuple):
     frames: _Found
     copies: _Found
     collectives: _Found
+    losses: _Found
     marks: _Found
 
 
@@ -73,7 +74,7 @@ def of_thread(trace: Trace, thread: int) -> dict[str, Intervals]:
 
     Fetches and transfers that belong to a validation count as ``validation``; see `validations`.
     """
-    written, fetches, automatic, ranges, compiled, frames, copies, collectives, marks = (
+    written, fetches, automatic, ranges, compiled, frames, copies, collectives, losses, marks = (
         found.on(thread) for found in _all(trace)
     )
     first, last = np.searchsorted(trace.thread, [thread, thread + 1])
@@ -84,8 +85,8 @@ def of_thread(trace: Trace, thread: int) -> dict[str, Intervals]:
         not phases.are_on(trace, thread, extent)
     ):
         return dict.fromkeys(labels.PARTS, intervals.nothing())
-    fetches, copies, automatic = _validating(written, fetches, copies, automatic, ranges)
     optimizers = from_moments({labels.OPTIMIZER: ranges.of(labels.OPTIMIZER)})
+    fetches, copies, automatic = _validating(written, [fetches, copies, automatic], [optimizers, losses])
     edges = [each.edges for each in (written, fetches, automatic, optimizers, marks)]
     breaks = intervals.distinct(*edges)
     backward = phases.backward(trace, thread, extent, intervals.distinct(breaks, frames.of(labels.FORWARD)[:, 0]))
@@ -116,6 +117,7 @@ def _all(trace: Trace) -> _All:
         frames=_called(trace, part_names.of_frame, Kind.PYTHON, outermost=True),
         copies=_found(trace, _copying(trace), labels.TRANSFER),
         collectives=_called(trace, _collective, Kind.OP, Kind.ANNOTATION),
+        losses=_found(trace, trace.searched(operators.LOSSES, Kind.OP), validations.LOSS),
         marks=_found(trace, marks, ""),
     )
 
@@ -148,12 +150,17 @@ def _copying(trace: Trace) -> Ints:
     return intervals.distinct(host.tree(trace).row[operators])
 
 
-def _validating(written: Spans, fetches: Spans, copies: Spans, automatic: Spans, ranges: Spans) -> list[Spans]:
-    """Fetches, copies and our labels, with what belongs to a validation told from what belongs to training."""
-    every = [fetches, copies, automatic]
-    if labels.VALIDATION not in automatic.part:
+def _validating(written: Spans, every: list[Spans], hints: list[Spans]) -> list[Spans]:
+    """Return fetches, copies and our labels, with the parts of a validation told from those of training.
+
+    Args:
+        written: Labels of the user.
+        every: Fetches, copies and our labels.
+        hints: Optimizers and losses, which tell both apart.
+    """
+    if not any(labels.VALIDATION in spans.part for spans in every):
         return every
-    marks = _marks(written, [*every, from_moments({labels.OPTIMIZER: ranges.of(labels.OPTIMIZER)})])
+    marks = _marks(written, [*every, *hints])
     told = validations.told([part for *_, part in marks], [group for _, group, *_ in marks])
     corrected = [list(spans.part) for spans in every]
     for (_, group, place, _), part in zip(marks, told, strict=True):
