@@ -3,14 +3,16 @@
 import dataclasses
 import re
 
+import msgspec
 import pytest
 from comparing_runs import make_run, training
 from typer.testing import CliRunner
 
-from perfhooks import handlers, testing, trace
+from perfhooks import handlers, report, testing, trace
 from perfhooks.command.app import app
 from perfhooks.errors import OptionError
 from perfhooks.report import markdown
+from perfhooks.report.run_summary import read_summary
 from perfhooks.run.capture import Capture, Place
 
 
@@ -46,7 +48,7 @@ def test_a_window_that_was_cut_short_says_by_what(tmp_path):
 def test_a_trace_in_markdown_has_what_a_trace_tells(tmp_path):
     path = testing.write_trace(tmp_path / "t.json", training())
     text = shown(path).output
-    assert "## Where the step goes\nsteps 10-12: 3.15 ms, " in text
+    assert "## Where the step goes\nstep 3.15 ms (profiled steps 10-12), " in text
     assert "| optimizer | 0.4 |" in text
     assert str(path) in text
 
@@ -61,6 +63,23 @@ def finished(folder):
         with place.artifact(artifact.name).open("wb") as file:
             artifact.write(file)
     return place
+
+
+def test_show_and_markdown_have_the_findings_of_the_report(tmp_path):
+    """A run goes on after the window: what a rule computes again later differs."""
+    folder = make_run(tmp_path / "base", training(data=6000), [8.0] * 50)
+    place = finished(folder)
+    share = msgspec.json.decode(place.artifact("page.json").read_bytes())
+    row = share["findings"]["rows"][0]
+    share["findings"]["rows"] = [row | {"title": title, "gain_ms": ms} for title, ms in (("One.", 2.0), ("Two.", 3.0))]
+    place.artifact("page.json").write_bytes(msgspec.json.encode(share))
+    report.write(folder)
+    table = CliRunner().invoke(app, ["show", str(folder), "-t", "findings", "--json"]).output
+    text = shown(folder).output
+    assert [row["title"] for row in msgspec.json.decode(table)] == ["One.", "Two."]
+    assert [finding.title for finding in read_summary(folder).findings] == ["One.", "Two."]
+    assert text.index("- **One.** Gain: up to 2 ms") < text.index("- **Two.** Gain: up to 3 ms")
+    assert read_summary(folder).line in text
 
 
 def tokens(text):

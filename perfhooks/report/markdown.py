@@ -10,6 +10,7 @@ import msgspec
 
 from perfhooks import labels, words
 from perfhooks.report.run_data import from_trace, gather
+from perfhooks.report.run_summary import RunSummary, gain
 from perfhooks.run.layout import PAGE, artifact, timeline
 from perfhooks.trace.names import work_kinds
 
@@ -108,14 +109,15 @@ def _files(folder: Path, windows: list[dict[str, Any]]) -> list[str]:
 
 def _written(data: Mapping[str, Any], files: list[str]) -> str:
     """Section by section, as far as there is room: what matters most comes first."""
+    summary = msgspec.convert(data["summary"], RunSummary)
     windows = data.get("windows") or []
-    window = windows[-1] if windows else {}
+    window: Mapping[str, Any] = next((window for window in windows if window["name"] == summary.window), {})
     details: dict[str, Any] = next(iter(window.get("details", {}).values()), {})
     rank: dict[str, Any] = next(iter(window.get("ranks", ())), {})
     sections = [
-        _head(data, window, details, rank),
+        _head(data, summary, window, details, rank),
         _labels(details),
-        _steps(details, rank),
+        _steps(summary, details),
         _slow(data.get("slow")),
         _findings([*data.get("findings", ()), *details.get("findings", {}).get("rows", ())]),
         _kernels(details),
@@ -141,7 +143,13 @@ def _titled(title: str, lines: Iterable[str]) -> Iterator[str]:
         yield from ("", f"## {title}", *found)
 
 
-def _head(data: Mapping[str, Any], window: Mapping[str, Any], details: Mapping[str, Any], rank: Any) -> Iterator[str]:
+def _head(
+    data: Mapping[str, Any],
+    summary: RunSummary,
+    window: Mapping[str, Any],
+    details: Mapping[str, Any],
+    rank: Mapping[str, Any],
+) -> Iterator[str]:
     run, subject = data.get("run", {}), details.get("subject", {})
     yield f"# {data.get('title', '')}"
     versions = {**run.get("versions", {}), **rank.get("versions", {})}
@@ -158,10 +166,10 @@ def _head(data: Mapping[str, Any], window: Mapping[str, Any], details: Mapping[s
         "recorded": ", ".join(name for name, value in rank.get("options", {}).items() if value is True),
     }
     yield from (f"- {name}: {value}" for name, value in told.items() if value)
-    doubts = [row["title"] for row in details.get("findings", {}).get("rows", ()) if row.get("doubts_others")]
-    yield from (f"- {title}" for title in doubts)
     if rank.get("partial"):
         yield f"- partial: {rank['partial']}"
+    if summary.warning:
+        yield f"- {summary.warning}"
     if not details:
         yield "- no window was finished" if not window else "- the details of this window are in its files"
 
@@ -182,18 +190,19 @@ def _rows(table: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
 
 
-def _steps(details: Mapping[str, Any], rank: Mapping[str, Any]) -> Iterator[str]:
+def _steps(summary: RunSummary, details: Mapping[str, Any]) -> Iterator[str]:
+    """The summary, then the parts of the profiled steps in milliseconds."""
     steps = details.get("steps", {})
-    mean = steps.get("mean", {})
-    wall = mean.get("wall_ms")
+    usual = steps.get("usual", {})
+    wall = usual.get("wall_ms")
+    if not summary.line:
+        return
+    yield from _titled("Where the step goes", [f"{summary.line}."])
     if not wall:
         return
-    what = f"{steps.get('headline', '')}."
-    said = [*_idle(rank), what] if rank.get("is_far") else [what, *_idle(rank)]
-    yield from _titled("Where the step goes", said)
-    yield from ("", "| part | ms | share |", "|---|---:|---:|")
+    yield from ("", f"Profiled {summary.profiled_steps}:", "", "| part | ms | share |", "|---|---:|---:|")
     for name in (*_PARTS, *_DEVICE):
-        value = mean.get(f"{name}_ms")
+        value = usual.get(f"{name}_ms")
         if value:
             where = f"device {_DEVICE[name]}" if name in _DEVICE else name
             yield f"| {where} | {value:.4g} | {words.share(value / wall)} |"
@@ -201,12 +210,6 @@ def _steps(details: Mapping[str, Any], rank: Mapping[str, Any]) -> Iterator[str]
     for row in causes:
         if row["kind"] == "idle" and row["ms"] >= _WORTH_NAMING * wall:
             yield f"| device idle: {row['part']} | {row['ms']:.4g} | {words.share(row['ms'] / wall)} |"
-
-
-def _idle(rank: Mapping[str, Any]) -> Iterator[str]:
-    idle = rank.get("cost", {}).get("idle_step_ms")
-    if idle:
-        yield f"The median step that nobody recorded takes {words.ms(idle)}."
 
 
 def _slow(slow: Mapping[str, Any] | None) -> Iterator[str]:
@@ -224,9 +227,9 @@ def _slow(slow: Mapping[str, Any] | None) -> Iterator[str]:
 
 def _findings(rows: list[Mapping[str, Any]]) -> Iterator[str]:
     def lines() -> Iterator[str]:
-        for row in rows[:_FINDINGS]:
-            gain = row.get("gain_ms")
-            yield f"- **{row['title']}**{f' Up to {words.ms(gain)} a step.' if gain else ''}"
+        for row in [row for row in rows if not row.get("doubts_others")][:_FINDINGS]:
+            text = gain(row)
+            yield f"- **{row['title']}**{f' Gain: {text} of a step.' if text else ''}"
             yield from (f"  - {evidence}" for evidence in row.get("evidence", ())[:2])
             if row.get("advice"):
                 yield f"  - do: {row['advice']}"

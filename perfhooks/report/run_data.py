@@ -316,6 +316,26 @@ def _steps(run: FinishedRun) -> dict[str, Steps]:
         return {}
 
 
+def stored_findings(folder: Path) -> tuple[str, dict[tuple[str, int], list[dict[str, Any]]]]:
+    """Read the findings of a run as its report has them.
+
+    Args:
+        folder: The run folder.
+
+    Returns:
+        The name of the window that the summary describes; and findings by window and rank, in the order of the report,
+        after those about the whole run. Windows without a share of the report are absent.
+    """
+    data = gather(folder)
+    found = {
+        (window["name"], int(rank)): [*data.get("findings", ()), *share["findings"]["rows"]]
+        for window in data["windows"]
+        for rank, share in window["details"].items()
+        if "findings" in share
+    }
+    return data["summary"].get("window", ""), found
+
+
 def _count(steps: dict[str, Steps]) -> int | None:
     """How many steps that is, each number once; None where none is known."""
     return sum(int(np.ptp(each.numbers)) + 1 for each in steps.values()) or None

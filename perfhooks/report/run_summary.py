@@ -75,8 +75,15 @@ class RunSummary(_Strict):
     """Largest first; they sum to the step, without what is below one percent."""
     findings: list[SummaryFinding] = []
     """At most three, in the order of the report."""
+    window: str = ""
+    """Name of the window that the parts and findings are from."""
     warning: str | None = None
     """The most important reason to doubt these numbers, in one sentence."""
+
+    @property
+    def line(self) -> str:
+        """The step time and the largest parts in words: ``step 277 ms, 44% backward, 31% forward``."""
+        return ", ".join(filter(None, [self.step, *(f"{words.share(part.share)} {part.name}" for part in self.parts)]))
 
     @property
     def step(self) -> str:
@@ -125,7 +132,10 @@ def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary
     window = _shown(windows, loop)
     share: Mapping[str, Any] = next(iter(window.get("details", {}).values()), {})
     rank: Mapping[str, Any] = next(iter(window.get("ranks", ())), {})
-    summary = RunSummary(unit=_UNITS.get((data.get("run", {}).get("steps_by") or {}).get("what", ""), "step"))
+    summary = RunSummary(
+        window=window.get("name", ""),
+        unit=_UNITS.get((data.get("run", {}).get("steps_by") or {}).get("what", ""), "step"),
+    )
     counted = steps[loop].typical() if loop in steps else None
     if counted is not None and counted.median_ms is not None:
         summary.step_ms = counted.median_ms
@@ -216,5 +226,3 @@ def _warnings(
         yield "The work of the device was not recorded."
     if rank.get("partial"):
         yield f"The window is not complete: {rank['partial']}"
-    if summary.is_profiled and summary.unit != "program":
-        yield "Only profiled steps were measured. An unprofiled step is shorter."

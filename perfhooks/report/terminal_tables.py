@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from perfhooks import words
+from perfhooks.report import run_summary
 from perfhooks.run.reading import is_plain, read_bytes
 
 if TYPE_CHECKING:
@@ -161,9 +162,8 @@ def _draw_findings(console: Console, table: pl.DataFrame) -> None:
 
 def gain(finding: Mapping[str, Any]) -> str:
     """What a finding could gain, in brackets; nothing where that cannot be told."""
-    if finding["gain_ms"] is None:
-        return ""
-    return f" (up to {words.ms(finding['gain_ms'])}, {words.share(finding['gain_percent'] / 100)} of a step)"
+    text = run_summary.gain(finding)
+    return f" ({text} of a step)" if text else ""
 
 
 _SENTENCES: Final = {"checks": _draw_checks, "findings": _draw_findings}

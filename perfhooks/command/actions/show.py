@@ -20,7 +20,9 @@ from perfhooks.loading import looks
 from perfhooks.loading.plan import COLUMNS
 from perfhooks.progress import working
 from perfhooks.report import compiled_rows, slow_rows, startup_rows
-from perfhooks.report import markdown as summary
+from perfhooks.report import markdown as in_markdown
+from perfhooks.report.run_data import stored_findings
+from perfhooks.report.run_summary import read_summary
 from perfhooks.report.terminal_tables import NOTHING, draw
 from perfhooks.run.capture import Capture
 from perfhooks.trace.kinds import DEVICE_WORK, Kind
@@ -120,7 +122,8 @@ def _explained(rows: list[dict[str, Any]], source: Source, sources: Sequence[Sou
 
 
 def _told(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
-    return pl.DataFrame([{**row, "evidence": "; ".join(row["evidence"])} for row in rows], schema=_FINDINGS)
+    told = [{name: row[name] for name in _FINDINGS} | {"evidence": "; ".join(row["evidence"])} for row in rows]
+    return pl.DataFrame(told, schema=_FINDINGS)
 
 
 def _plan(trace: Trace, capture: Capture) -> pl.DataFrame:
@@ -192,6 +195,9 @@ def tables(
     sources = find(target) if of_windows or run is None else []
     found: dict[str, list[pl.DataFrame]] = {name: [] for name in of_windows}
     of_last = {name: last_window(sources, need=_need(name, by))[0].window for name in of_windows}
+    shown, stored = stored_findings(run) if run is not None and "findings" in of_windows else ("", {})
+    if shown in {source.window for source in sources}:
+        of_last["findings"] = shown
     others = [source for source in sources if not source.explains] or sources
     for source in sources:
         here = [
@@ -205,7 +211,10 @@ def tables(
             read = trace.read(source.path, communication=communication or source.communication)
             for name in here:
                 if name == "findings":
-                    table = _told(_explained(_findings(read, source.capture), source, sources))
+                    rows = stored.get((source.window, source.rank))
+                    table = _told(
+                        _explained(_findings(read, source.capture), source, sources) if rows is None else rows
+                    )
                 else:
                     table = compute(read, name, by, source.capture)
                 found[name].append(_told_apart(table, source, others))
@@ -242,7 +251,7 @@ def markdown(target: str | None, names: Sequence[str] = ()) -> str:
     if names:
         raise OptionError("--format markdown is a summary of the whole; choose --csv or --json for a table")
     path = mirror.here(target)
-    return summary.of_trace(path) if path.is_file() else summary.of_run(run_in(path) or path)
+    return in_markdown.of_trace(path) if path.is_file() else in_markdown.of_run(run_in(path) or path)
 
 
 def form(*, csv: bool, json: bool) -> Form:
@@ -295,6 +304,8 @@ def show(
     if sort:
         found = {name: _sorted(name, table, sort) for name, table in found.items()}
     if form == "table":
+        if not names and (summary := _summary(target)):
+            sys.stdout.write(f"{summary}\n\n")
         draw(found, limit, nothing=NOTHING | _unrecorded(target, found))
         return
     shown = {name: table.head(limit) if limit else table for name, table in found.items()}
@@ -302,6 +313,13 @@ def show(
     for text in _written(shown, form, alone=bool(names)):
         sys.stdout.buffer.write(text.encode("utf-8", "replace"))
     sys.stdout.flush()
+
+
+def _summary(target: str | None) -> str:
+    """The step time, its parts and the reason to doubt them, as the report has them; empty for a trace."""
+    run = run_of(target)
+    found = None if run is None else read_summary(run)
+    return "" if found is None else "\n".join(filter(None, [found.line, found.warning]))
 
 
 def _unrecorded(target: str | None, found: Mapping[str, pl.DataFrame]) -> dict[str, str]:
