@@ -70,9 +70,9 @@ def definitions(section: str) -> str:
 
 def rules(_: str) -> str:
     """Every rule: what it means, what to do about it, and how it is told."""
-    from perfhooks.findings import RULES
+    from perfhooks.findings import RULES, RUN_RULES
 
-    return "\n\n".join(_rule(rule) for rule in RULES)
+    return "\n\n".join(_rule(rule) for rule in (*RULES, *RUN_RULES))
 
 
 def causes(_: str) -> str:

@@ -401,7 +401,7 @@ def test_findings_are_sentences_with_what_they_gain():
     row = {"title": ["It waits."], "gain_ms": [5.0], "gain_percent": [25.0], "advice": ["Do [this]."]}
     assert [line.rstrip() for line in drawn({"findings": pl.DataFrame(row)}).splitlines()] == [
         "findings what to do, what gains most first",
-        "1. It waits. (up to 5 ms, 25% of a step)",
+        "1. It waits. (gain: about 5 ms, 25% of a step)",
         "   Do [this].",
     ]
 

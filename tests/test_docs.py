@@ -13,7 +13,7 @@ import typer.main
 from perfhooks import handlers
 from perfhooks.command.actions import show
 from perfhooks.command.app import app
-from perfhooks.findings import RULES
+from perfhooks.findings import RULES, RUN_RULES
 from perfhooks.options import described
 from perfhooks.report.definitions import DEFINITIONS
 from perfhooks.schedule import Schedule
@@ -43,7 +43,12 @@ def test_every_option_is_in_one_table_with_its_default(generated):
 
 def test_every_rule_is_there_with_what_it_means_what_to_do_and_its_thresholds(generated):
     page = generated.rules("")
-    assert page.count("### ") == page.count("**What to do.** ") == page.count("How it is told") == len(RULES)
+    assert (
+        page.count("### ")
+        == page.count("**What to do.** ")
+        == page.count("How it is told")
+        == len((*RULES, *RUN_RULES))
+    )
     assert "### The step waits N ms for data, N% of its time\n" in page
     assert "`validation-in-steps`: " in page, "the name that the run gives it"
     assert re.search(r"- `WAITING = 0\.\d+`: \w+", page)

@@ -399,7 +399,7 @@ def test_a_call_changes_no_class_while_nobody_can_begin(program, monkeypatch):
     monkeypatch.setattr(calls, "would_wake_a_device", lambda: True)
     told = []
     monkeypatch.setattr(calls, "_left", 100)
-    calls.listen(lambda: told.append(program.early.at_first_call()), bool)
+    calls.listen(lambda: told.append(program.early.at_first_call()), bool, slice)
     try:
         changes = []
         with monkeypatch.context() as watched:

@@ -116,7 +116,6 @@ def test_page_and_findings_are_about_the_same_steps_as_the_line(tmp_path):
     assert page["steps"]["others"] == [{"kind": "checkpoint", "count": 1, "wall_ms": 1500}]
     waiting = next(each for each in page["findings"]["rows"] if each["rule"] == "waiting-for-data")
     assert (waiting["gain_ms"], waiting["gain_percent"]) == (75, 50)
-    assert "checkpoint-in-steps" in [each["rule"] for each in page["findings"]["rows"]]
 
 
 def test_every_part_of_a_page_has_its_place_in_the_file():

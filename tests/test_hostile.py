@@ -263,6 +263,7 @@ NAMES_OF_A_RUN = (
         "rank0.timeline.csv",
         "rank0.processor.csv",
         "rank0.status.json",
+        "rank0.rare.csv",
         "rank0.slow.csv",
         "rank0.slow.folded",
         "rank0.worker.log",

@@ -11,11 +11,11 @@ from test_rates import H100, HALF, PRODUCT, US, called
 
 from perfhooks import testing
 from perfhooks.finishing.finish import finish
+from perfhooks.finishing.power import limit_of
 from perfhooks.report import limits_said
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.circumstances import Circumstances, PowerLimit
 from perfhooks.run.liveness import boot
-from perfhooks.run.power import limit_of
 from perfhooks.run.publishing import publish_json
 from perfhooks.trace import read
 

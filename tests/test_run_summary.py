@@ -97,7 +97,7 @@ def test_findings_and_warning():
     ]
     summary = summarize(report({"wall_ms": 100}, findings=rows), {})
     assert [(each.title, each.gain, each.where) for each in summary.findings[:1]] == [
-        ("Data.", "up to 12 ms, 12%", "train.py:20")
+        ("Data.", "about 12 ms, 12%", "train.py:20")
     ]
     assert len(summary.findings) == 3
     assert summary.warning == "The machine is busy."

@@ -390,7 +390,7 @@ def heard(monkeypatch):
         monkeypatch.setattr(kind, name, getattr(kind, name))
     heard, aside = Heard(), []
     heard.waiting = SimpleNamespace(
-        ask=lambda _: None, arrive=lambda _: None, set_aside=lambda *when: aside.append(when)
+        ask=lambda _: None, arrive=lambda _: None, set_aside=lambda *when: aside.append(when[:2])
     )
     loaders.listen(module, SimpleNamespace(heard=heard, look_at_fetch=lambda: None))
     return heard, aside
@@ -405,11 +405,16 @@ def test_a_pass_over_a_loader_from_which_nothing_is_learned_is_set_aside(heard, 
     for _ in loader:
         heard.updates += 1
     assert not aside
-    for _ in loader:
-        if is_left:
+    for batch in loader:
+        if is_left and batch:
             break
     assert len(aside) == 1
     assert aside[0][0] < aside[0][1]
+    next(iter(loader))
+    assert len(aside) == 1, "a single fetch is the batch of a training step"
+    for _ in loader:
+        heard.backwards += 1
+    assert len(aside) == 1, "gradients are accumulated"
 
 
 def test_each_pass_of_an_iterator_that_is_kept_is_one_also_where_the_loop_has_left_it(heard):
@@ -426,7 +431,8 @@ def test_each_pass_of_an_iterator_that_is_kept_is_one_also_where_the_loop_has_le
 
     heard, aside = heard
     heard.updates, loader = 1, Kept(range(4))
-    next(iter(loader))
+    iterator = iter(loader)
+    next(iterator), next(iterator)
     assert not aside, "it is still there"
     left = clock()
     for _ in loader:

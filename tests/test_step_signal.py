@@ -59,7 +59,7 @@ class Counter:
     def arrive(self, time):
         self.arrived.append((self.step_num, time))
 
-    def set_aside(self, began, now):
+    def set_aside(self, began, now, *_):
         pass
 
     def passed_back(self, times):
@@ -331,7 +331,7 @@ def by_grad(batches, net):
 @pytest.fixture
 def passes(heard):
     """The signal hears of backward passes."""
-    calls.listen(bool, heard[0].hear_backward)
+    calls.listen(bool, heard[0].hear_backward, slice)
     yield
     calls.pause()
     calls.hear_no_backward()

@@ -11,6 +11,7 @@ from perfhooks import labels
 from perfhooks.adapting.module_names import ModuleNames
 from perfhooks.adapting.open_labels import OpenLabels
 from perfhooks.adapting.wrapped_methods import WrappedMethods
+from perfhooks.run.rare_work import PARTS as RARE
 from perfhooks.run.timeline import clock
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Parts:
         """Whether a window is open."""
         self._region = profiler.region
         self._pulse = profiler.pulse
-        self._validates_since: int | None = None
+        self._since: dict[str, int] = {}
         self._paths = methods
         self._more = more
         self._waits = waits
@@ -93,16 +94,16 @@ class Parts:
 
     def begin(self, part: str) -> None:
         """A part begins in one hook and ends in another; the first of several beginnings counts."""
-        if part == labels.VALIDATION and self._validates_since is None:
-            self._validates_since = clock()
+        if part in RARE:
+            self._since.setdefault(part, clock())
         if self.is_on and not self.labels.has(part):
             self.labels.begin(part)
 
     def end(self, part: str) -> None:
         """It ends, if it has begun."""
-        if part == labels.VALIDATION and self._validates_since is not None:
-            self._pulse.set_aside(self._validates_since, clock())
-            self._validates_since = None
+        since = self._since.pop(part, None)
+        if since is not None:
+            self._pulse.set_aside(since, clock(), part)
         if self.is_on:
             self.labels.end(part)
 

@@ -144,7 +144,7 @@ def _recorder() -> tuple[State, str]:
 
 
 def _devices() -> tuple[State, str]:
-    from perfhooks.run.power import limit_of
+    from perfhooks.finishing.power import limit_of
 
     torch = _imported()
     names = sorted(activity.name for activity in torch.profiler.supported_activities())

@@ -16,14 +16,14 @@ from perfhooks.findings import (
     machine,
     memory,
     optimizer,
+    rare_work,
     recorder,
-    stages,
     start,
     unnamed,
 )
 from perfhooks.findings.evidence import Evidence
-from perfhooks.findings.explained import explained
-from perfhooks.findings.finding import Finding
+from perfhooks.findings.explained import explained, where
+from perfhooks.findings.finding import Finding, gain, ordered, rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from perfhooks.run.capture import Capture
     from perfhooks.trace import Trace
 
-__all__ = ["RULES", "Evidence", "Finding", "explained", "find", "look"]
+__all__ = ["RULES", "RUN_RULES", "Evidence", "Finding", "explained", "find", "gain", "look", "ordered", "where"]
 
 _logger: Final = logging.getLogger("perfhooks")
 
@@ -45,7 +45,6 @@ RULES: Final[tuple[Callable[[Evidence], Iterator[Finding]], ...]] = (
     host.host_bound,
     host.device_pauses,
     host.synchronisation,
-    host.numpy_on_the_host,
     compiled.recompilation,
     compiled.left_uncompiled,
     compiled.graph_breaks,
@@ -64,13 +63,13 @@ RULES: Final[tuple[Callable[[Evidence], Iterator[Finding]], ...]] = (
     communication.exposed_communication,
     communication.small_collectives,
     communication.data_parallel,
-    stages.validation_in_steps,
-    stages.checkpoint_in_steps,
     recorder.profiler_overhead,
     start.recorded_start,
     unnamed.unnamed_time,
 )
-"""Every rule; the order decides only between findings of equal gain. That the machine was busy comes first."""
+"""Every rule about a window; the order decides only between findings of equal gain."""
+RUN_RULES: Final = tuple(rule for rule, _ in rare_work.RUN_RULES)
+"""Every rule about a whole run."""
 
 
 def find(capture: Capture, trace: Trace) -> list[Finding]:
@@ -97,8 +96,4 @@ def look(seen: Evidence) -> list[Finding]:
             found += rule(seen)
         except Exception:
             _logger.debug("rule %s failed", getattr(rule, "__name__", rule), exc_info=True)
-    return sorted(found, key=_rank)
-
-
-def _rank(finding: Finding) -> tuple[bool, float]:
-    return not finding.doubts_others, -(finding.gain_ms or finding.concerns_ms or 0.0)
+    return sorted(found, key=lambda finding: rank(vars(finding)))

@@ -52,7 +52,7 @@ def written_out_attention(seen: Evidence) -> Iterator[Finding]:
         "written-out-attention",
         spent,
         title=f"Attention is written out as GEMMs and a softmax, which take {ms(spent)} in a {seen.unit}.",
-        estimate="Worth trying: how much a fused kernel saves depends on the length of the sequences and the device.",
+        estimate="How much a fused kernel saves depends on the length of the sequences and the device.",
         evidence=[
             f"{seen.often(begin)} times in a {seen.unit} a softmax stands between two batched GEMMs",
             *(seen.by_name(work) if len(work) else seen.by_name(gemms)),

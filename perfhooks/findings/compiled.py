@@ -6,7 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from perfhooks import words
-from perfhooks.findings.evidence import NOTABLE, most
+from perfhooks.findings.evidence import most
+from perfhooks.findings.finding import NOTABLE
 from perfhooks.findings.start import spent_in
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import ranges

@@ -114,7 +114,7 @@ def held_by_copies(seen: Evidence) -> Iterator[Finding]:
             if is_for_others
             else f"Calls that copy hold the host for {words.ms(spent)} of a {seen.unit} while no kernel runs."
         ),
-        estimate="Worth trying: the time for which these calls took and no kernel ran.",
+        estimate="The time for which these calls took and no kernel ran.",
         evidence=[
             f"{seen.often(calls)} such calls in a {seen.unit}, {words.ms(seen.per_step(seen.spans(calls)))} together",
             f"for {words.ms(idle)} of it no work of a device was recorded, not even the copy",

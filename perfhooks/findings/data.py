@@ -142,7 +142,7 @@ def waiting_for_data(seen: Evidence) -> Iterator[Finding]:
         advice=advice,
         code=code,
         of=None if waited.is_unrecorded else _exposed(seen, fetches),
-        is_wait=True,
+        is_wait=not alone,
     )
 
 
@@ -201,7 +201,7 @@ def unseen(told: Circumstances) -> str:
 def _estimate(left: float | None) -> str:
     """How the gain was estimated; see `_advice`."""
     if left is None:
-        return "Worth trying: how much of the wait this saves depends on what makes the batches."
+        return "The whole wait: how much of it can be saved depends on what makes the batches."
     if left:
         return f"The wait, less what a device did meanwhile and less {words.ms(left)}, which stay by the plan."
     return "The whole wait, less what a device did meanwhile: it vanishes if batches are ready when asked for."

@@ -11,7 +11,7 @@ import polars as pl
 
 from perfhooks import words
 from perfhooks.findings import faces
-from perfhooks.findings.finding import Finding
+from perfhooks.findings.finding import NOTABLE, Finding, gain_of
 from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.names import step_kinds, whose
 from perfhooks.trace.names.whose import Origin
@@ -30,11 +30,9 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.grouping import Groups
     from perfhooks.trace.nesting.intervals import Flags, Intervals
 
-NOTABLE: Final = 0.01
-"""A gain below this share of a step is no finding: two recordings of the same program differ by as much."""
 OVERLAP: Final = "Gains of different findings may overlap."
-BUSY: Final = "No gain is promised, as the training waited for processors: these times are too long."
-UNMEASURED: Final = "Whether the advice gains anything here was never measured."
+BUSY: Final = "An upper bound: the training waited for CPUs, so these times are too long."
+UNMEASURED: Final = "An upper bound: the gain of this advice was never measured under these conditions."
 
 _SLOW_CALL_NS: Final = 50_000
 """A launch takes 5 to 10 us; HolisticTraceAnalysis calls one above 50 us an outlier. If the device works all the while,
@@ -45,21 +43,20 @@ _COVERED: Final = 0.9  # of a call: the device worked all the while, but for wha
 class Evidence:
     """One window as the rules see it.
 
-    A *step* here is one that counts (`perfhooks.trace.window.Tables`) and is of no other kind, such as one that
-    validates (`perfhooks.trace.names.step_kinds`); without marks it is the whole recording. Figures are means over
-    these steps, the same that the headline is about.
+    A *step* here is one that counts (`perfhooks.trace.window.Tables`), is not one of the first steps of its program,
+    and is of no other kind, such as one that validates (`perfhooks.trace.names.step_kinds`); without marks it is the
+    whole recording. Figures are means over these steps.
 
     Two limits keep estimates honest. What the host saves shortens a step only while the device idles: `host_limit_ms`.
     What the device saves shortens it only where the host waits for the device: `device_limit_ms`.
     """
 
-    def __init__(self, capture: Capture, trace: Trace, *, of_every_kind: bool = False) -> None:
+    def __init__(self, capture: Capture, trace: Trace) -> None:
         self.capture = capture
         self.told = capture.circumstances
         """What its process had to work with, and whose face recorded it."""
         self.trace = trace
         self.tables = capture.tables(trace)
-        self._of_every_kind = of_every_kind
 
     # --- steps ---
 
@@ -70,8 +67,18 @@ class Evidence:
 
     @cached_property
     def _usual(self) -> Flags:
-        """Which of the steps that count are looked at."""
-        return step_kinds.usual(self.tables.steps) | self._of_every_kind
+        """Which of the steps that count are examined."""
+        table = self.tables.steps
+        usual, numbers = step_kinds.usual(table), table["step"].fill_null(0).to_numpy()
+        later = usual & (numbers >= self.capture.first + self.capture.starting_steps)
+        return later if later.any() else usual
+
+    @cached_property
+    def is_start(self) -> bool:
+        """Whether all steps are among the first ones of their program: imports and first calls take their time."""
+        until = self.capture.first + self.capture.starting_steps
+        is_starting: bool = (self.steps["step"].fill_null(until) < until).all()
+        return self.count > 0 and is_starting
 
     @cached_property
     def marks(self) -> MarkedSteps:
@@ -80,15 +87,6 @@ class Evidence:
         return MarkedSteps(
             [every.number[place] for place in counting.tolist()], *(each[counting] for each in every[1:])
         )
-
-    @property
-    def _has_kinds(self) -> bool:
-        return self._of_every_kind and any(step_kinds.kinds(self.tables.steps))
-
-    @property
-    def of_every_kind(self) -> Evidence:
-        """The same over the steps of every kind."""
-        return Evidence(self.capture, self.trace, of_every_kind=True)
 
     @property
     def are_numbered(self) -> bool:
@@ -229,11 +227,8 @@ class Evidence:
 
     @cached_property
     def unrecorded_ms(self) -> float:
-        """What a step takes when nobody records; what it took in the window where that is not known.
-
-        The run's own clock has the median, which is none of steps of several kinds.
-        """
-        idle = None if self._has_kinds else self.capture.cost.idle_step_ms
+        """Time of an unprofiled step; of a profiled one if it is unknown."""
+        idle = self.capture.cost.idle_step_ms
         return min(idle, self.step_ms) if idle else self.step_ms
 
     @property
@@ -256,21 +251,20 @@ class Evidence:
         """How much of such a step the thread of the steps computes; None where that is not known."""
         return None if self.unrecorded_data_ms is None else self.capture.cost.idle_thread_ms
 
-    def without_recording(self, gain_ms: float, of: Intervals | None = None) -> float:
-        """What is left of a gain when nobody records, and never more than such a step takes.
+    def overhead_share(self, gain_ms: float, of: Intervals | None) -> float:
+        """See `perfhooks.findings.finding.Finding.overhead_share`.
 
-        The recorder works for every slice that it writes down, so what it added to a step is spread evenly over the
-        slices on the thread of the steps.
+        The recorder works for every slice that it writes, so its time is spread evenly over the slices on the thread of
+        the steps. Recording adds nothing to the time of a device.
 
         Args:
-            gain_ms: in milliseconds of a recorded step.
-            of: the moments of the host of which it is a part; None for time of a device, which recording leaves alone.
+            gain_ms: A gain, in milliseconds of a profiled step.
+            of: The moments of the host of which it is a part; None for time of a device.
         """
         length = 0.0 if of is None else self.per_step(of)
-        if of is not None and length > 0:
-            added = self.recording_ms * self._slices_in(of) / max(self._slices_in(self.windows), 1)
-            gain_ms *= max(1 - added / length, 0.0)
-        return min(gain_ms, self.unrecorded_ms)
+        if of is None or length <= 0:
+            return 0.0
+        return gain_ms / length * self._slices_in(of) / max(self._slices_in(self.windows), 1)
 
     def _slices_in(self, moments: Intervals) -> int:
         """How many slices began in some moments, on the thread of the steps."""
@@ -491,39 +485,35 @@ class Evidence:
         is_wait: bool = False,
         doubts_others: bool = False,
     ) -> Iterator[Finding]:
-        """A finding, with its gain as it is when nobody records; none where hardly anything is left of it then.
+        """A finding with its gain in an unprofiled step; none if that is below `NOTABLE`, or at the program's start.
 
         Args:
             rule: its name.
-            gain_ms: what a recorded step could be shorter; None where that cannot be told.
+            gain_ms: gain in a profiled step; None if unknown.
             title: one sentence.
             estimate: how the gain was estimated.
             evidence: what was seen.
             advice: what to do.
             code: the lines to write.
-            of: the moments of the host of which the gain is a part, see `without_recording`.
-            is_measured: whether following the advice was measured to help under these conditions; where not, it is
-                worth trying, and no gain is promised.
+            of: the moments of the host of which the gain is a part, see `overhead_share`.
+            is_measured: whether following the advice was measured to help under these conditions; else the gain is an
+                upper bound.
             is_wait: whether it is time in which one waits for another thread, process or device: where processors are
                 short that grows unlike everything else, so it is said only if more is left of it than the thread of
                 the steps waited for them itself.
             doubts_others: See `Finding`.
         """
-        concerns_ms = None
+        profiled_ms, share, is_bound = gain_ms, 0.0, False
         queued = self.told.queued or 0.0
-        if gain_ms is not None:
-            gain_ms = self.without_recording(gain_ms, of)
+        if profiled_ms is not None:
+            if self.is_start:
+                return
+            share = self.overhead_share(profiled_ms, of)
+            gain_ms = gain_of(profiled_ms, share, self.step_ms, self.unrecorded_ms)
             if gain_ms < (NOTABLE + (queued if is_wait and self.is_busy else 0.0)) * self.unrecorded_ms:
                 return
-            if self.is_busy or not is_measured:
-                gain_ms, concerns_ms = None, gain_ms
-            scaled = (
-                f" For a step as it is when nobody records, {words.ms(self.unrecorded_ms)}."
-                if self.recording_ms
-                else ""
-            )
-            doubt = BUSY if self.is_busy else OVERLAP if is_measured else UNMEASURED
-            estimate = f"{estimate}{scaled} {doubt}"
+            is_bound = self.is_busy or not is_measured
+            estimate = f"{estimate} {BUSY if self.is_busy else OVERLAP if is_measured else UNMEASURED}"
         yield Finding(
             rule=rule,
             title=title,
@@ -533,8 +523,10 @@ class Evidence:
             evidence=tuple(evidence),
             advice=advice,
             code=code,
-            concerns_ms=concerns_ms,
+            is_bound=is_bound,
             doubts_others=doubts_others,
+            profiled_ms=profiled_ms,
+            overhead_share=share,
         )
 
 

@@ -1,32 +1,104 @@
-"""One thing worth doing about a run, with its evidence."""
+"""One problem of a run that is worth solving, with its evidence and its gain."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from perfhooks import words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+NOTABLE: Final = 0.01
+"""Smallest gain of a finding, as a share of the step: two recordings of the same program differ by as much."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What a rule found in a window; every field is plain data, ready for JSON."""
+    """What a rule found; every field is plain data, ready for JSON.
+
+    There are three kinds of gain:
+
+    * an estimate, if following the advice was measured to help under these conditions: ``about 12 ms, 9%``;
+    * an upper bound, if it was not measured: ``at most 12 ms, 9%``;
+    * none, if nothing is known or the finding is no advice.
+    """
 
     rule: str
     """The name of the rule, as one word for programs."""
     title: str
-    """One plain sentence, with the number that matters."""
+    """The problem and its size, in one sentence."""
     gain_ms: float | None
-    """Milliseconds that a step could be shorter at most; None where that cannot be told, or the advice was never
-    measured to help under these conditions and on such a device."""
+    """Gain in milliseconds of an unprofiled step; None if unknown. Never more than the step takes."""
     gain_percent: float | None
-    """The same as a part of the step."""
+    """The same as a percentage of that step."""
     estimate: str
     """How the gain was estimated."""
     evidence: tuple[str, ...]
-    """What was seen: numbers, steps, operators, lines of source."""
+    """Numbers, steps, operators, lines of source."""
     advice: str
     """What to do, in one paragraph."""
     code: str
     """The lines to write."""
+    is_bound: bool = False
+    """Whether the gain is only an upper bound."""
     doubts_others: bool = False
-    """Whether it says that the times of all others are too long, so that it comes before them."""
-    concerns_ms: float | None = None
-    """Milliseconds of a step that it is about where no gain is promised: the advice is worth trying."""
+    """Whether it is a reason to doubt all other numbers, and no advice."""
+    profiled_ms: float | None = None
+    """The gain in a profiled step, from which `of_unprofiled` computes that of an unprofiled one."""
+    overhead_share: float = 0.0
+    """Milliseconds of `profiled_ms` for each millisecond that recording adds to the step."""
+
+
+def gain(finding: Mapping[str, Any]) -> str:
+    """The gain of a finding in words, the same in all outputs; empty if unknown."""
+    if finding.get("gain_ms") is None:
+        return ""
+    amount = f"{'at most' if finding.get('is_bound') else 'about'} {words.ms(finding['gain_ms'])}"
+    percent = finding.get("gain_percent")
+    return amount if percent is None else f"{amount}, {words.share(percent / 100)}"
+
+
+def ordered(findings: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Sort findings: the largest gain first, then findings without a gain, then doubts."""
+    return sorted(findings, key=rank)
+
+
+def rank(finding: Mapping[str, Any]) -> tuple[bool, float]:
+    """The place of a finding among others, see `ordered`."""
+    return finding.get("doubts_others", False), -(finding.get("gain_ms") or 0.0)
+
+
+def gain_of(profiled_ms: float, overhead_share: float, profiled_step_ms: float, step_ms: float) -> float:
+    """The gain in an unprofiled step, without the time that recording added.
+
+    Args:
+        profiled_ms: The gain in a profiled step.
+        overhead_share: See `Finding.overhead_share`.
+        profiled_step_ms: What a profiled step takes.
+        step_ms: What an unprofiled step takes.
+    """
+    added = max(profiled_step_ms - step_ms, 0.0)
+    return min(max(profiled_ms - overhead_share * added, 0.0), step_ms)
+
+
+def of_unprofiled(
+    findings: Iterable[Mapping[str, Any]], profiled_step_ms: float, step_ms: float
+) -> list[dict[str, Any]]:
+    """Findings with their gains in an unprofiled step whose time became known later; without gains too small to name.
+
+    Args:
+        findings: As plain data.
+        profiled_step_ms: What a profiled step takes.
+        step_ms: What an unprofiled step takes.
+    """
+    found = []
+    for row in findings:
+        if row.get("profiled_ms") is None:
+            found.append(dict(row))
+            continue
+        saved = gain_of(row["profiled_ms"], row.get("overhead_share", 0.0), profiled_step_ms, step_ms)
+        if saved >= NOTABLE * step_ms:
+            found.append({**row, "gain_ms": saved, "gain_percent": 100 * saved / step_ms})
+    return found

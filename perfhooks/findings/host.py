@@ -9,12 +9,11 @@ import numpy as np
 import polars as pl
 
 from perfhooks import words
-from perfhooks.findings.data import data_ranges
 from perfhooks.findings.evidence import most
 from perfhooks.findings.replays import Replay, of_steps
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import runtime_calls
-from perfhooks.trace.nesting import captures, host, intervals
+from perfhooks.trace.nesting import captures, intervals
 from perfhooks.trace.tables import device_time, idle
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from perfhooks.findings.evidence import Evidence
     from perfhooks.findings.finding import Finding
     from perfhooks.trace.model import Ints
-    from perfhooks.trace.nesting.intervals import Flags, Intervals
+    from perfhooks.trace.nesting.intervals import Flags
 
 STARVED: Final = 0.2
 """Of the step: the device idles so long because nothing was launched. Small gaps are everywhere; from a fifth on, fewer
@@ -34,8 +33,6 @@ PAUSE_NS: Final = 5_000_000
 """The device idling longer than this at once is no slow launching: between two launches lie some microseconds to some
 hundreds of them. Then the host did something else, and the advice would be wrong (the two sampled ranks of a 128-rank
 job pause for 10 to 70 ms at a time)."""
-NUMPY: Final = 0.05
-"""Of the step: what is spent outside of torch after a tensor became an array."""
 PAUSES: Final = 0.1
 """Of the step. What a device is idle for beyond `PAUSE_NS` at once is no slow launching; from a tenth of the step on it
 is worth a look at what the host does then."""
@@ -76,7 +73,6 @@ _OF_OPERATORS: Final = (
 _STACKS: Final = (
     "stacks were recorded, for which the recorder works at every call of Python: without them less of this remains"
 )
-_NUMPY: Final = r"^<built-in method numpy of Tensor"
 _SLACK_NS: Final = 5_000  # clocks of host and device agree to some microseconds
 
 
@@ -194,7 +190,7 @@ def device_pauses(seen: Evidence) -> Iterator[Finding]:
         min(spent, seen.host_limit_ms),
         title=f"The device has nothing to do for {words.ms(spent)} of a {seen.unit}, in pauses of more than 5 ms "
         "at once.",
-        estimate="Worth trying: as much as the host can do at another time, or on another thread, is gained.",
+        estimate="As much as the host can do at another time, or on another thread, is gained.",
         evidence=[
             f"such pauses in a {seen.unit}: {seen.often(np.unique(seen.gaps.of[long]))}; meanwhile:",
             *inside,
@@ -205,36 +201,6 @@ def device_pauses(seen: Evidence) -> Iterator[Finding]:
         code="" if is_in_operators else _ASIDE,
         of=pauses,
         is_wait=True,
-    )
-
-
-def numpy_on_the_host(seen: Evidence) -> Iterator[Finding]:
-    """After a tensor became a NumPy array, the host works outside of torch for 5% of the step or more.
-
-    Source: `NUMPY`; the time from each ``Tensor.numpy()`` to the next operator of the same thread, the function that
-    asked for it at most. Needs stacks. The loading of data does not count.
-
-    Measured: on a CPU with one thread it did not help: ``examples/bad/numpy_on_the_host.py`` took 79 and 49 ms a step
-    with NumPy, 86 and 86 ms with torch. With more threads or on a device it was not measured; it is worth trying.
-    """
-    moments, calls = _outside_torch(seen)
-    spent = seen.per_step(moments)
-    gain = min(spent, seen.host_limit_ms)
-    if seen.share(gain) < NUMPY:
-        return
-    lines = [(line or "?", spent / len(calls)) for line in seen.where(calls)]
-    yield from seen.finding(
-        "numpy-on-the-host",
-        gain,
-        title=f"The host computes in NumPy for {words.ms(spent)} of a {seen.unit}.",
-        estimate="All of that time, if torch takes none for it: on several cores, or on a device where there is one.",
-        evidence=[f"tensors that become arrays in a {seen.unit}: {seen.often(calls)}", *most(lines)],
-        advice=(
-            "Between numpy() and the next operator of torch one core computes while everything else waits. Write that "
-            "part in torch: it runs on all cores or on the device, and autograd can follow it."
-        ),
-        code="values = torch.exp(x) * torch.sin(x)   # not: np.exp(x.numpy()) * np.sin(x.numpy())",
-        of=moments,
     )
 
 
@@ -272,29 +238,4 @@ def _gaps_after(seen: Evidence, begin: Ints, end: Ints) -> Ints:
         np.where(np.isin(seen.idle.cause, (device_time.SYNC, device_time.LATENCY, *SLOW)), seen.idle.length, 0)
     )
     np.add.at(found, place[counts], spent[counts])
-    return found
-
-
-def _outside_torch(seen: Evidence) -> tuple[Intervals, Ints]:
-    """From each ``Tensor.numpy()`` to the next operator on its thread or the end of its caller; and these calls."""
-    trace, tree = seen.trace, host.tree(seen.trace)
-    calls = seen.named(_NUMPY, Kind.PYTHON)
-    loading = seen.spans(data_ranges(seen))
-    calls = calls[intervals.within(loading, trace.start[calls], trace.end[calls]) == 0]
-    if not len(calls):
-        return intervals.nothing(), calls
-    parent = tree.nesting.parent[tree.entry[calls]]
-    until = np.where(parent >= 0, tree.nesting.end[parent], trace.end[calls])
-    return seen.clipped(intervals.union(trace.end[calls], np.minimum(until, _next_operator(seen, calls)))), calls
-
-
-def _next_operator(seen: Evidence, calls: Ints) -> Ints:
-    """When the next operator or label begins on the thread of each call, after it."""
-    trace = seen.trace
-    ops = trace.rows(Kind.OP, Kind.ANNOTATION)
-    found = np.full(len(calls), np.iinfo(np.int64).max)
-    for thread in intervals.distinct(trace.thread[calls]).tolist():
-        here = trace.thread[calls] == thread
-        begun = np.append(trace.start[ops[trace.thread[ops] == thread]], np.iinfo(np.int64).max)
-        found[here] = begun[np.searchsorted(begun, trace.end[calls[here]])]
     return found

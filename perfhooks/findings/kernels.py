@@ -183,7 +183,7 @@ def slow_convolution(seen: Evidence) -> Iterator[Finding]:
         is_measured=not on_device,
         title=f"Convolutions take torch's slow path, for {words.ms(spent)} in a {seen.unit}: {library} is not used.",
         estimate=(
-            "Worth trying: what it gains on a device was not measured."
+            "The time of this work."
             if on_device
             else f"{words.share(UNFOLDED)} of the time of these operators: about what oneDNN was measured to save "
             "on a CPU."
@@ -252,9 +252,9 @@ def unaligned_products(seen: Evidence) -> Iterator[Finding]:
     multiples = sorted({str(_multiple(seen.trace.names[name])) for name in seen.trace.name[rows].tolist()})
     yield from seen.finding(
         "unaligned-products",
-        spent,
+        min(spent, seen.device_limit_ms),
         title=f"GEMMs of sizes that do not fit the tensor cores take {words.ms(spent)} in a {seen.unit}.",
-        estimate="Worth trying: kernels that load 16 bytes at once are faster, at the price of a little padding.",
+        estimate="Kernels that load 16 bytes at once are faster, at the price of a little padding.",
         evidence=[
             f"{seen.often(rows)} kernels in a {seen.unit} load fewer than 16 bytes at a time",
             *seen.by_name(rows),
@@ -350,7 +350,7 @@ def kernels_below_limit(seen: Evidence) -> Iterator[Finding]:
         min(spent * float(1 - least.sum() / took.sum()), seen.device_limit_ms),
         title=f"Kernels that reach {words.share(float(least.sum() / took.sum()))} of what the device can do take "
         f"{words.ms(spent)} of a {seen.unit}.",
-        estimate="Worth trying: what they take beyond the time that their operations or bytes need at least.",
+        estimate="What they take beyond the time that their operations or bytes need at least.",
         evidence=[
             f"{seen.often(rows)} kernels in a {seen.unit}, of {words.count(len(shapes), 'shape')}",
             *[line for line, _ in shapes[:3]],
@@ -411,7 +411,7 @@ def own_products(seen: Evidence) -> Iterator[Finding]:
         "own-products",
         min(spent, seen.device_limit_ms),
         title=f"Products of matrices by kernels of no library take {words.ms(spent)} of a {seen.unit}.",
-        estimate="Worth trying: what these kernels take; a library's take some of it.",
+        estimate="What these kernels take; a library's take some of it.",
         evidence=[f"{seen.often(rows)} kernels in a {seen.unit}", *seen.by_name(rows)],
         advice=(
             "No operator of a library launched these kernels, and no library that is known has such names: somebody "
@@ -452,9 +452,9 @@ def fusable_chains(seen: Evidence) -> Iterator[Finding]:
     ]
     yield from seen.finding(
         "fusable-chains",
-        spent - float(stays.sum()),
+        min(spent - float(stays.sum()), seen.device_limit_ms),
         title=f"Chains of small kernels that a compiler would fuse take {words.ms(spent)} of a {seen.unit}.",
-        estimate="Worth trying: all of each chain but its longest kernel, as one kernel has to read and write as well.",
+        estimate="All of each chain but its longest kernel, as one kernel has to read and write as well.",
         evidence=[
             f"{seen.often(rows)} such kernels in a {seen.unit}: {', '.join(shares)}",
             f"the device works for {words.share(seen.share(seen.mean('device_busy_ms')))} of the {seen.unit}",

@@ -67,7 +67,7 @@ def optimizer_loop(seen: Evidence) -> Iterator[Finding]:
         is_measured=not on_device,
         title=f"{name} updates its parameters one by one, for {words.ms(spent)} in a {seen.unit}.",
         estimate=(
-            "Worth trying: what it gains on a device was not measured."
+            "The time of this work."
             if on_device
             else f"{words.share(saved)} of the update, the middle of what fused {name} was measured to save on a CPU."
         ),

@@ -29,33 +29,38 @@ _SHOWN: Final = 3
 
 
 def recorded_start(seen: Evidence) -> Iterator[Finding]:
-    """A tenth of the recorded time or more goes into what a program does once.
+    """One-time work takes a tenth of the recorded time or more, or only first steps of the program were recorded.
 
-    Source: `START`, `SOONEST`, `WARMUP`; loading kernels and making a context, the first compilation, capturing graphs,
-    trying out convolutions (`perfhooks.trace.nesting.starts`). Compiling in the last recorded step as well is no start
-    but `recompilation`. Nothing is gained here but figures that are about steps.
+    Source: `START`, `SOONEST`, `WARMUP`; the first steps are the first three of a process. One-time work is loading
+    kernels and making a context, the first compilation, capturing graphs, trying out convolutions
+    (`perfhooks.trace.nesting.starts`). Compiling in the last recorded step as well is no start but `recompilation`.
 
     Measured: there is no gain to measure.
     """
     spent = spent_in(seen)
     every = intervals.joined(*spent.values())
     taken = seen.per_step(every)
-    if seen.share(taken) < START:
+    if seen.share(taken) < START and not seen.is_start:
         return
     wait = max(SOONEST, _last(seen, every) + 1)
     yield from seen.finding(
         "recorded-start",
-        taken,
-        title=f"{ms(taken)} of {ms(seen.step_ms)} of the {seen.unit} are a start, which comes once.",
-        estimate="No gain for the training: the window says what its start costs, and not what a step takes later.",
-        evidence=[f"{name}: {ms(seen.per_step(each))}" for name, each in spent.items()] + _calls(seen, every),
+        None,
+        title=(
+            f"One-time work takes {ms(taken)} of the {ms(seen.step_ms)} of a recorded {seen.unit}."
+            if seen.share(taken) >= START
+            else "Only first steps of the program were recorded, so there is no advice about its steps."
+        ),
+        estimate="No gain for the training: this finding explains why these figures are not those of later steps.",
+        evidence=[f"{name}: {ms(seen.per_step(each))}" for name, each in spent.items()]
+        + (_calls(seen, every) or [f"recorded: {seen.numbers}"]),
         advice=(
-            "The figures of this window are not those of later steps. Record later: leave out the first steps, in "
-            "which kernels are loaded, code is compiled, graphs are captured and convolutions are tried out, and let "
-            "the recorder warm up for some steps. If it is the start that takes too long, this window shows why."
+            "The figures of this window are not those of later steps. In the first steps libraries are imported, "
+            "kernels are loaded, code is compiled, graphs are captured and convolutions are tried. Record later, and "
+            "let the recorder warm up for some steps. If the start itself is too slow, this window shows why."
         ),
         code=_later(seen, wait),
-        of=every,
+        doubts_others=True,
     )
 
 

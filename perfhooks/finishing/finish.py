@@ -10,9 +10,10 @@ import numpy as np
 
 import perfhooks.trace
 from perfhooks import handlers, report
+from perfhooks.finishing import power
 from perfhooks.guard import guard, logger
 from perfhooks.handlers.permit import Permit
-from perfhooks.run import power, steps
+from perfhooks.run import steps
 from perfhooks.run.folder import Run
 from perfhooks.run.layout import PAGE, lock, processor
 from perfhooks.run.liveness import boot

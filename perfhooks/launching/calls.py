@@ -23,6 +23,7 @@ from torch.compiler import is_compiling
 from torch.nn import Module
 
 from perfhooks import process
+from perfhooks.run.installation import line_of_user
 from perfhooks.run.timeline import clock
 
 if TYPE_CHECKING:
@@ -40,22 +41,29 @@ _MOST_CALLS: Final = 1000
 _call: Callable[..., Any] = Module.__call__
 _backward: Callable[..., Any] = vars(torch.autograd)[_RUNS]
 _told_call: Callable[[], bool] = bool
+_save: Callable[..., Any] = torch.save
 _told_backward: Callable[[int], object] = bool
+_told_save: Callable[[int, int, str], object] = slice
 _main = threading.main_thread().ident
 _left = _MOST_CALLS
 
 
-def listen(told_call: Callable[[], bool], told_backward: Callable[[int], object]) -> None:
+def listen(
+    told_call: Callable[[], bool], told_backward: Callable[[int], object], told_save: Callable[[int, int, str], object]
+) -> None:
     """Hear of what the main thread calls.
 
     Args:
         told_call: Is told that a module is about to be called; whether it wants to hear of no more.
         told_backward: Is called after each backward pass, with the time at which it began; 0 where a device still works
             on it, so that its end is not known.
+        told_save: Is called after each ``torch.save``: when it began and ended, and the line that called it.
     """
-    global _told_call, _told_backward
-    _told_call, _told_backward = told_call, told_backward
+    global _told_call, _told_backward, _told_save
+    _told_call, _told_backward, _told_save = told_call, told_backward, told_save
     go_on()
+    for owner in (torch, torch.serialization):  # both, as pickle looks the function up by its module
+        _replace(owner, "save", _save, _heard_save)
     _replace(torch.autograd, _RUNS, _backward, _heard_backward)
 
 
@@ -160,4 +168,14 @@ def _heard_backward(outputs: Any, *given: Any, **named: Any) -> Any:
             # a device may still work on it, and on the collectives in it
             is_over = outputs and getattr(outputs[0], "is_cpu", False)
             _told_backward(began if is_over else 0)
+    return result
+
+
+@functools.wraps(_save)
+def _heard_save(*args: Any, **kwargs: Any) -> Any:
+    """The stand-in of ``torch.save``."""
+    began = clock()
+    result = _save(*args, **kwargs)
+    if threading.get_ident() == _main:
+        _told_save(began, clock(), line_of_user())
     return result

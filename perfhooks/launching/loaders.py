@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+from perfhooks.run.installation import line_of_user
 from perfhooks.run.timeline import clock
 
 if TYPE_CHECKING:
     from perfhooks.launching.step_signal import StepSignal
-    from perfhooks.launching.ways import Heard
+    from perfhooks.launching.ways import Heard, PassBegin
 
 
 class _Pass:
@@ -17,14 +18,14 @@ class _Pass:
 
     Args:
         heard: Is told.
-        began: When it was asked for.
+        since: The counts when it began.
     """
 
-    def __init__(self, heard: Heard, began: int) -> None:
-        self.heard, self.began, self.updates = heard, began, heard.updates
+    def __init__(self, heard: Heard, since: PassBegin) -> None:
+        self.heard, self.since = heard, since
 
     def __del__(self) -> None:
-        self.heard.pass_ended(self.began, self.updates, clock())
+        self.heard.pass_ended(self.since, clock())
 
 
 def listen(module: Any, signal: StepSignal) -> None:
@@ -44,11 +45,12 @@ def listen(module: Any, signal: StepSignal) -> None:
     @functools.wraps(begin)
     def __iter__(self: Any) -> Any:
         waiting, began = heard.waiting, clock()
+        since = heard.begin_pass(began, line_of_user())
         waiting.ask(began)
         made = begin(self)
         waiting.arrive(clock())  # to start its workers is a wait as well
         if isinstance(made, iterator):
-            made.perfhooks_pass = _Pass(heard, began)  # an iterator that is kept may have left one
+            made.perfhooks_pass = _Pass(heard, since)  # an iterator that is kept may have left one
         return made
 
     @functools.wraps(fetch)

@@ -11,7 +11,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from perfhooks import process, words
+from perfhooks import labels, process, words
 from perfhooks.guard import cause_of, guard, logger, speak_up
 from perfhooks.launching import farewell
 from perfhooks.launching.command_line import Request
@@ -180,6 +180,13 @@ class StepSignal:
         if heard.is_updated_by_hand:
             self._hear(_BACKWARD)
 
+    def hear_save(self, began: int, ended: int, line: str) -> None:
+        """``torch.save`` has returned: the step that goes on writes a checkpoint."""
+        with self._listening():
+            trains = [profiler.pulse for stage, profiler in self._faces if stage == "train" and profiler.is_running]
+            for pulse in (self.heard.waiting, *trains):
+                pulse.set_aside(began, ended, labels.CHECKPOINT, line)
+
     @contextmanager
     def _listening(self) -> Iterator[None]:
         """What fails here fails once: a loop asks for thousands of batches."""
@@ -325,7 +332,7 @@ class StepSignal:
         from perfhooks.launching import calls  # as above
 
         self._stand_ins = calls
-        calls.listen(self.hear_call, self.hear_backward)
+        calls.listen(self.hear_call, self.hear_backward, self.hear_save)
         if not self.asked.turns and calls.make_ready():
             self.startup.when_computing = self._look_for_operators
 

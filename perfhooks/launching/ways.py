@@ -29,7 +29,9 @@ from __future__ import annotations
 
 import sys
 import weakref
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+from perfhooks import labels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -167,7 +169,7 @@ class Nobody:
     def arrive(self, _: int) -> None:
         """Nobody has waited."""
 
-    def set_aside(self, *_: int) -> None:
+    def set_aside(self, *_: int | str) -> None:
         """Nobody has waited."""
 
     def passed_back(self, _: tuple[int, int]) -> None:
@@ -177,24 +179,41 @@ class Nobody:
 NOBODY: Final = Nobody()
 
 
+class PassBegin(NamedTuple):
+    """The counts when a pass over a loader began."""
+
+    time: int
+    fetches: int
+    updates: int
+    backwards: int
+    line: str
+    """The line of the program that began it."""
+
+
 class Heard:
     """What was heard of the program; each fetch and each update writes here, whatever comes of it."""
 
     def __init__(self) -> None:
         self.forget()
 
-    def pass_ended(self, began: int, updates: int, now: int) -> None:
-        """No more batches come of a loader: if nothing was learned from those it gave, it is not the training's.
+    def pass_ended(self, since: PassBegin, now: int) -> None:
+        """Classify a pass over a loader that has ended: without an update it is a validation.
+
+        A single fetch is no pass: ``next(iter(loader))`` fetches the batch of a training step.
 
         Args:
-            began: When it was asked for its first batch.
-            updates: How many there had been by then; where there was none, it may be that there never is.
+            since: The counts when it began; before the first update it may be that there never is one.
             now: The time.
         """
-        if updates and updates == self.updates:
-            self.waiting.set_aside(began, now)
+        if since.updates and (since.updates, since.backwards) == (self.updates, self.backwards):
+            if self.fetches - since.fetches > 1:
+                self.waiting.set_aside(since.time, now, labels.VALIDATION, since.line)
         elif self.way.is_sure:  # what follows may have no loader
             self.due_update = self.way.due_update = 0
+
+    def begin_pass(self, now: int, line: str) -> PassBegin:
+        """Return the counts for a pass over a loader that begins."""
+        return PassBegin(now, self.fetches, self.updates, self.backwards, line)
 
     def forget(self) -> None:
         """Begin anew; who writes here goes on doing so."""

@@ -42,16 +42,16 @@ _ADVICE: Final = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankFinding(Finding):
-    """A finding about ranks, in the form in which `findings` gives it."""
+class RunFinding(Finding):
+    """A finding about a whole run; the fields here are known if it is about ranks."""
 
-    rank: int
+    rank: int | None = None
     """The slowest."""
-    ranks: tuple[int, ...]
+    ranks: tuple[int, ...] = ()
     """All that are slow in this."""
-    part: str
+    part: str = ""
     """In what: a key of `_WORDS`."""
-    windows: tuple[str, ...]
+    windows: tuple[str, ...] = ()
     """The windows in which the slowest is slow."""
 
 

@@ -120,6 +120,8 @@ class Course:
         if step is not None:
             check_step(step)
             self.pulse.step = step
+        if self.state is State.NEW:
+            self.windows.handover.first_step = self.pulse.step
         self.state = State.RUNNING
         self.pulse.due = NEVER
         self.requests.begin(self.pulse.step)

@@ -20,7 +20,7 @@ from perfhooks.handlers import Handler
 from perfhooks.handlers.permit import Permit
 from perfhooks.recording.tasks import QUEUE, Tasks
 from perfhooks.recording.worker import can_start
-from perfhooks.run import layout
+from perfhooks.run import layout, rare_work
 from perfhooks.run.capture import Capture, Cost, Place
 from perfhooks.run.circumstances import Circumstances
 from perfhooks.run.compilation import Compilation
@@ -29,6 +29,7 @@ from perfhooks.run.installation import Installation
 from perfhooks.run.liveness import began_s, boot
 from perfhooks.run.manifest import versions
 from perfhooks.run.publishing import publish, shown
+from perfhooks.run.steps import FEWEST_FIRST
 from perfhooks.trace.reading.packing import plain_size
 from perfhooks.watching.counters import Queueing
 from perfhooks.watching.loops import LONG_WAIT_S
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perfhooks.recording.window import Recorded
-    from perfhooks.run.timeline import Rows
+    from perfhooks.run.timeline import Aside, Rows
     from perfhooks.watching.loops import WatchedLoop
 
 HandlerLike = str | Mapping[str, Any] | Handler | Callable[..., object]
@@ -110,6 +111,7 @@ class Handover:
         self.is_summed_up = False
         """Whether `perfhooks run` says at the end what came of it: until then it is only said that there is a page."""
         self.framework = ""
+        self.first_step = 0
         """Whose face profiles the loop, as its messages call it; advice is given in its words."""
 
     def open(self, run: Run | None) -> None:
@@ -238,6 +240,7 @@ class Handover:
             first=window.first,
             last=window.planned.last if window.planned else None,
             reached=window.reached,
+            starting_steps=max(self.first_step + FEWEST_FIRST - window.first, 0),
             partial=window.partial,
             state="spooled",
             token=token,
@@ -280,12 +283,13 @@ class Handover:
     def keep_time(self, loop: WatchedLoop) -> None:
         """Append the steps of a loop that have ended to the run's timeline; where that failed once, they are lost."""
         with loop.timeline.taking:
-            rows = loop.timeline.rows()
+            rare, rows = loop.timeline.take_rare(), loop.timeline.rows()
             if not self._has_lost_steps:
                 self._has_lost_steps = True
                 with guard("writing the timeline", self._on_error):
                     self._is_page_old |= loop.wrote_steps
                     self._write_steps(rows)
+                    self._write_rare(loop.stage, rare)
                     loop.wrote_steps = self._has_lost_steps = False
 
     def _write_steps(self, rows: Rows) -> None:
@@ -302,6 +306,11 @@ class Handover:
         with publish(raw) as file:
             rows.save(file)
         self.tasks.tell(WriteSteps(str(raw), str(timeline)))
+
+    def _write_rare(self, stage: str, rare: Sequence[Aside]) -> None:
+        if self.run is not None and rare:
+            self._is_page_old = True
+            rare_work.append(self.run.folder / layout.rare(self.run.rank), stage, rare)
 
     def end_run(self) -> None:
         """No steps for now: let the page show those since the last window."""

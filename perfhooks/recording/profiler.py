@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from typing_extensions import Self, Unpack
@@ -17,6 +17,7 @@ from perfhooks.recording.like_torch.accepted import check_recording, legacy_acti
 from perfhooks.recording.like_torch.face import TorchFace
 from perfhooks.recording.loader import SteppingLoader
 from perfhooks.recording.window import region
+from perfhooks.run import rare_work
 from perfhooks.run.folder import check_out
 from perfhooks.run.layout import LABELS, STEPS
 from perfhooks.run.timeline import clock
@@ -255,7 +256,19 @@ class Profiler(TorchFace):
         Args:
             name: One of :data:`perfhooks.labels.PARTS` counts in the step table; any other shows in the trace.
         """
+        if name in rare_work.PARTS:
+            return self._rare(name)
         return region(str(name)) if self.pulse.is_recording else _NOTHING
+
+    @contextmanager
+    def _rare(self, part: str) -> Iterator[None]:
+        """Time a validation or a checkpoint in every step."""
+        began = clock()
+        try:
+            with region(part) if self.pulse.is_recording else _NOTHING:
+                yield
+        finally:
+            self.pulse.set_aside(began, clock(), part)
 
     def when_finished(self, listener: Callable[[Capture, Place], object]) -> None:
         """Have ``listener`` called on the training thread, at the end of some later step, when a window has its files.

@@ -51,7 +51,7 @@ class Pulse:
         end_step: Callable[[int], None],
         arrive: Callable[[int], None],
         ask: Callable[[int], None],
-        set_aside: Callable[[int, int], None],
+        set_aside: Callable[..., None],
         passed_back: Callable[[Iterable[int]], None],
     ) -> None:
         self.end_step = end_step
@@ -61,7 +61,7 @@ class Pulse:
         self.ask = ask
         """Takes the clock when a batch, or a pass over a loader, is asked for: what came before is no wait for data."""
         self.set_aside = set_aside
-        """Takes when an evaluation began and ended: its batches are none that the training waited for."""
+        """Takes when a validation or a checkpoint began and ended, which part it is, and the line that called it."""
         self.passed_back = passed_back
         """Takes when a backward pass began and when it ended."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from perfhooks.findings.finding import Finding
-from perfhooks.ranks.findings import RankFinding
+from perfhooks.ranks.findings import RunFinding
 from perfhooks.report.json_values import Columns
 from perfhooks.report.run_summary import RunSummary
 from perfhooks.run.reading import read_format
@@ -323,7 +323,7 @@ class RunData(_Part):
     windows_count: int | None = None
     """How many windows there are, where these are not all."""
     ranks_together: dict[str, Any] | None = None
-    findings: list[RankFinding] = []
+    findings: list[RunFinding] = []
     """About the run, and not about one window of one rank."""
     explanations: dict[str, ExplanationPart] = {}
     """By loop."""

@@ -13,18 +13,21 @@ import perfhooks.ranks
 import perfhooks.trace
 from perfhooks import words
 from perfhooks.errors import PerfhooksError
+from perfhooks.findings import rare_work as findings
 from perfhooks.findings.explained import explained
+from perfhooks.findings.finding import ordered
 from perfhooks.ranks.known import Known
 from perfhooks.report import json_values, slow_rows, startup_rows, window_data
 from perfhooks.report.data import EXPLAINED, FORMAT, read_share, read_tried
 from perfhooks.report.run_summary import summarize
-from perfhooks.run import layout
+from perfhooks.run import layout, rare_work
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.finished import FinishedRun, FinishedWindow
 from perfhooks.run.layout import SHARE
 from perfhooks.trace.names import stages
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from perfhooks.run.manifest import Manifest
@@ -35,6 +38,7 @@ _BUDGET: Final = 5 << 19
 of numbers."""
 _BUDGET_RANKS: Final = 5 << 17
 """Maximum of these bytes for what ranks say together."""
+_TRAINING: Final = "train"
 _MISSING: Final = 60
 _UNSHOWN: Final = ("steps", "own", "worst")
 """Of what `perfhooks.ranks.gather` says of a window: more than the page shows."""
@@ -68,6 +72,7 @@ def gather(folder: Path) -> dict[str, Any]:
     of_ranks, explanations = _of_ranks(run), _explanations(run)
     shown = _chosen(run.windows, _BUDGET - len(msgspec.json.encode([of_ranks, explanations])))
     steps, count = _steps(run), len(run.listing.windows)
+    of_run = [*of_ranks.pop("findings", ()), *_rare(run, steps)]
     data = {
         "format": FORMAT,
         "title": folder.resolve().name,
@@ -81,6 +86,7 @@ def gather(folder: Path) -> dict[str, Any]:
         **json_values.facts({"explanations": explanations}),
         **json_values.facts({"startup": _startup(folder, run.rank)}),
         **of_ranks,
+        **json_values.facts({"findings": ordered(of_run)}),
     }
     return data | {"summary": msgspec.to_builtins(summarize(data, steps))}
 
@@ -263,6 +269,17 @@ def _is_alone(run: FinishedRun) -> bool:
     return (run.manifest.world_size or 1) == 1 and len(ranks) <= 1
 
 
+def _rare(run: FinishedRun, steps: Mapping[str, Steps]) -> list[dict[str, Any]]:
+    """Findings about the validations and checkpoints of the training."""
+    training = steps.get(_TRAINING)
+    if training is None:
+        return []
+    rows = [row for row in rare_work.read(run.folder / layout.rare(run.rank)) if row.stage == _TRAINING]
+    last = run.last(_TRAINING)
+    found = findings.of_run(rows, training, last.capture.circumstances.framework if last is not None else "")
+    return [msgspec.to_builtins(each) for each in found]
+
+
 def _together(told: dict[str, Any]) -> dict[str, Any]:
     """What `perfhooks.ranks.gather` told, as far as the page shows it and there is room: late windows first.
 
@@ -316,7 +333,7 @@ def _steps(run: FinishedRun) -> dict[str, Steps]:
         return {}
 
 
-def stored_findings(folder: Path) -> tuple[str, dict[tuple[str, int], list[dict[str, Any]]]]:
+def stored_findings(folder: Path) -> tuple[str, dict[tuple[str, int], list[Mapping[str, Any]]]]:
     """Read the findings of a run as its report has them.
 
     Args:
@@ -324,11 +341,11 @@ def stored_findings(folder: Path) -> tuple[str, dict[tuple[str, int], list[dict[
 
     Returns:
         The name of the window that the summary describes; and findings by window and rank, in the order of the report,
-        after those about the whole run. Windows without a share of the report are absent.
+        with those about the whole run. Windows without a share of the report are absent.
     """
     data = gather(folder)
     found = {
-        (window["name"], int(rank)): [*data.get("findings", ()), *share["findings"]["rows"]]
+        (window["name"], int(rank)): ordered([*data.get("findings", ()), *share["findings"]["rows"]])
         for window in data["windows"]
         for rank, share in window["details"].items()
         if "findings" in share

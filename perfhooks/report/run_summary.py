@@ -51,7 +51,7 @@ class SummaryFinding(_Strict):
     gain_ms: float | None = None
     """Estimated gain per step; None if unknown."""
     gain: str = ""
-    """The gain in words: ``up to 12 ms, 9%``."""
+    """The gain in words: ``about 12 ms, 9%``, or ``at most`` if it is an upper bound."""
     where: str = ""
     """The first line of source of its evidence: ``train.py:20``."""
 
@@ -127,6 +127,8 @@ def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary
         data: The data of the report, as `perfhooks.report.run_data` gathers it.
         steps: The timeline of the lowest rank, by loop.
     """
+    from perfhooks import findings
+
     windows = data.get("windows") or []
     loop = _main_loop(windows, steps)
     window = _shown(windows, loop)
@@ -142,8 +144,17 @@ def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary
         summary.steps = words.count(len(counted.wall_ms), f"unprofiled {summary.unit}")
     _add_profiled(summary, window, share)
     summary.parts = _parts(summary, share.get("steps", {}).get("usual", {}), counted)
-    rows = [*data.get("findings", ()), *share.get("findings", {}).get("rows", ())]
-    summary.findings = [_finding(row) for row in rows if not row.get("doubts_others")][:_FINDINGS]
+    rows = findings.ordered([*data.get("findings", ()), *share.get("findings", {}).get("rows", ())])
+    summary.findings = [
+        SummaryFinding(
+            title=row["title"],
+            gain_ms=row.get("gain_ms"),
+            gain=findings.gain(row),
+            where=findings.where(row["evidence"]),
+        )
+        for row in rows
+        if not row.get("doubts_others")
+    ][:_FINDINGS]
     summary.warning = next(_warnings(summary, share, rank, rows), None)
     return summary
 
@@ -200,19 +211,6 @@ def _parts(summary: RunSummary, usual: Mapping[str, Any], counted: Counted | Non
         shares = {part: value / whole for part, value in spent.items()}
     ranked = sorted(shares.items(), key=lambda item: -item[1])
     return [SummaryPart(name=_PHRASES.get(part, part), share=share) for part, share in ranked if share >= _LEAST_SHARE]
-
-
-def _finding(row: Mapping[str, Any]) -> SummaryFinding:
-    from perfhooks.findings.explained import where
-
-    return SummaryFinding(title=row["title"], gain_ms=row.get("gain_ms"), gain=gain(row), where=where(row["evidence"]))
-
-
-def gain(finding: Mapping[str, Any]) -> str:
-    """The estimated gain of a finding in words; empty if unknown."""
-    if finding.get("gain_ms") is None or finding.get("gain_percent") is None:
-        return ""
-    return f"up to {words.ms(finding['gain_ms'])}, {words.share(finding['gain_percent'] / 100)}"
 
 
 def _warnings(

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from perfhooks import words
-from perfhooks.report import run_summary
+from perfhooks.findings.finding import gain as gain_text
 from perfhooks.run.reading import is_plain, read_bytes
 
 if TYPE_CHECKING:
@@ -161,9 +161,9 @@ def _draw_findings(console: Console, table: pl.DataFrame) -> None:
 
 
 def gain(finding: Mapping[str, Any]) -> str:
-    """What a finding could gain, in brackets; nothing where that cannot be told."""
-    text = run_summary.gain(finding)
-    return f" ({text} of a step)" if text else ""
+    """The gain of a finding in brackets; empty if unknown."""
+    amount = gain_text(finding)
+    return f" (gain: {amount} of a step)" if amount else ""
 
 
 _SENTENCES: Final = {"checks": _draw_checks, "findings": _draw_findings}

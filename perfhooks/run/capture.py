@@ -90,6 +90,8 @@ class Capture:
     """Last active step, as planned; None where recording went from start to stop."""
     reached: Step = 0
     """Number of the step during which, or before which, recording ended."""
+    starting_steps: Step = 0
+    """How many of its first steps are among the first ones of the process: imports and first calls take their time."""
     partial: str | None = None
     """Why the window ended before its last step; None for a whole window."""
     state: State = "done"

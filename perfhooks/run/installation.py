@@ -10,7 +10,7 @@ import site
 import sys
 import sysconfig
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
@@ -22,6 +22,7 @@ from perfhooks.trace.names.whose import KNOWN, Origin, file_of, first_part, orig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import FrameType
 
     from perfhooks.trace import Trace
 
@@ -159,3 +160,24 @@ def _records(folder: str, name: str) -> Iterator[str]:
 
 def _below(path: str, tops: tuple[str, ...]) -> bool:
     return any(top and Path(path).is_relative_to(top) for top in tops)
+
+
+def line_of_user() -> str:
+    """The innermost line of the program itself that called ours: ``evaluate (train.py:20)``; empty if there is none."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not _is_of_user(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        return ""
+    file = frame.f_code.co_filename.removeprefix(working_directory() + os.sep)
+    return f"{frame.f_code.co_name} ({file}:{frame.f_lineno})"
+
+
+@cache
+def _is_of_user(file: str) -> bool:
+    return _installation().origin_of(file) is Origin.USER
+
+
+@cache
+def _installation() -> Installation:
+    return Installation.current()

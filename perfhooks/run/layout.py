@@ -111,11 +111,13 @@ status: Final = OfRank("rank*.status.json")
 """Where a rank is, as it says itself every few seconds."""
 processor: Final = OfRank("rank*.processor.csv")
 """What the steps of a rank had of the processors, and waited for them."""
+rare: Final = OfRank("rank*.rare.csv")
+"""The validations and checkpoints of a rank, each with its time."""
 slow_steps: Final = OfRank("rank*.slow.csv")
 """The slow steps of a rank, each with its cause."""
 slow_stacks: Final = OfRank("rank*.slow.folded")
 """Where the training thread was during slow steps, as folded stacks in milliseconds."""
-OF_RUN: Final = (timeline, startup, status, processor, slow_steps, slow_stacks)
+OF_RUN: Final = (timeline, startup, status, processor, rare, slow_steps, slow_stacks)
 """What a rank leaves of the whole run, and is worth keeping with it."""
 worker_log: Final = OfRank("rank*.worker.log")
 """What the worker of a rank prints."""

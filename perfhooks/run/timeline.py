@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from perfhooks import labels
 from perfhooks.run.publishing import OwnFolder
 from perfhooks.run.reading import read_bytes
 from perfhooks.schedule import Phase
@@ -66,6 +67,17 @@ def parsed(text: bytes) -> Iterator[Row]:
                 yield row
 
 
+class Aside(NamedTuple):
+    """A validation or a checkpoint, which is no part of what every step does."""
+
+    step: int
+    """The step in which it began."""
+    part: str
+    ns: int
+    line: str
+    """The line of the training that called it; empty if unknown."""
+
+
 class Ended(NamedTuple):
     """Steps that have ended; clock readings in nanoseconds."""
 
@@ -99,6 +111,8 @@ class Timeline:
         self._asked = array("q")
         self._passes = array("q")
         self._aside: deque[tuple[int, int]] = deque(maxlen=_ASIDE)
+        self._rare: deque[tuple[int, int, str, str]] = deque(maxlen=_ASIDE)
+        self._rare_until: dict[str, int] = {}
         self._begins: dict[int, int] = {}
         self.is_kept = False
         """Whether we keep the loop waiting, between two steps, until the next one is said to begin."""
@@ -133,8 +147,8 @@ class Timeline:
         """Takes when a backward pass began and when it ended, both at once: one that fails has neither."""
         return self._passes.extend
 
-    def set_aside(self, begin: int, end: int) -> None:
-        """Say that an evaluation ran, whose batches the training did not wait for: as once a pass over the data.
+    def set_aside(self, begin: int, end: int, part: str = labels.VALIDATION, line: str = "") -> None:
+        """Say that a validation or a checkpoint ran, whose batches the training did not wait for.
 
         ::
 
@@ -142,8 +156,24 @@ class Timeline:
                                          [ evaluation, set aside ]
             wait        ~~~~~                                    ~~~~~
         """
-        self._aside.append((begin, end))
-        self._asked.append(end)
+        if part == labels.VALIDATION:
+            self._aside.append((begin, end))
+            self._asked.append(end)
+        self._rare.append((begin, end, part, line))
+
+    def take_rare(self) -> list[Aside]:
+        """Forget the validations and checkpoints so far and return them; call it under ``taking``, before `take`.
+
+        Nested ones of the same part count once: two loaders that are read together are one validation.
+        """
+        taken: list[Aside] = []
+        rare = [self._rare.popleft() for _ in range(len(self._rare))]
+        for begin, end, part, line in sorted(rare):
+            since = max(begin, self._rare_until.get(part, 0))
+            if end > since:
+                self._rare_until[part] = end
+                taken.append(Aside(self._first + bisect_right(self._ends, begin), part, end - since, line))
+        return taken
 
     def aside_within(self, begin: int, end: int) -> list[tuple[int, int]]:
         """What of a stretch of time was set aside."""

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from perfhooks.guard import cause_of, logger
-from perfhooks.run import layout, steps
+from perfhooks.run import layout, rare_work, steps
 from perfhooks.run.liveness import Process
 from perfhooks.run.publishing import publish, publish_json
 from perfhooks.watching.counters import CountedThread, Processors, Queueing
@@ -165,6 +165,7 @@ class Watch:
             if any(rank == run.rank for _, rank in run.left_steps()):
                 return
             with timeline.taking:
+                rare_work.append(run.folder / layout.rare(run.rank), self._loop.stage, timeline.take_rare())
                 timeline.rows().append_to(run.timeline(run.rank))
                 self._loop.wrote_steps = True
 

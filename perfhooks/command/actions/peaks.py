@@ -11,8 +11,8 @@ import msgspec
 
 from perfhooks.command.actions import output
 from perfhooks.errors import PerfhooksError
+from perfhooks.finishing.power import limit_of
 from perfhooks.run.circumstances import processor
-from perfhooks.run.power import limit_of
 from perfhooks.trace.limits import peaks
 from perfhooks.trace.limits.datasheets import Peaks
 

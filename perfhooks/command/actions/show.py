@@ -60,6 +60,7 @@ _FINDINGS: Final = {
     "title": str,
     "gain_ms": float,
     "gain_percent": float,
+    "is_bound": bool,
     **dict.fromkeys(("advice", "code", "evidence", "estimate"), str),
 }
 _ATTRIBUTES: Final = {"syncs": "synchronisations", "memory": "alive_at_peak"}

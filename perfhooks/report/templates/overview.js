@@ -173,22 +173,14 @@ function heading(window_, details, rank) {
 }
 
 function gain(finding) {
-  const parts = [];
-  if (known(finding.concerns_ms)) {
-    return el(
-      "p",
-      { class: "gain", title: finding.estimate },
-      "Worth trying: it is about ",
-      el("strong", null, ms(finding.concerns_ms)),
-      " a step",
-    );
-  }
-  if (known(finding.gain_ms))
-    parts.push(
-      el("strong", null, ms(finding.gain_ms)),
-      ` a step${known(finding.gain_percent) ? `, ${percent(finding.gain_percent / 100)}` : ""}`,
-    );
-  return parts.length ? el("p", { class: "gain", title: finding.estimate }, "Could gain up to ", parts) : null;
+  if (!known(finding.gain_ms)) return null;
+  return el(
+    "p",
+    { class: "gain", title: finding.estimate },
+    `Gain: ${finding.is_bound ? "at most" : "about"} `,
+    el("strong", null, ms(finding.gain_ms)),
+    ` a step${known(finding.gain_percent) ? `, ${percent(finding.gain_percent / 100)}` : ""}`,
+  );
 }
 
 function measured(finding) {
@@ -208,7 +200,6 @@ function measured(finding) {
 }
 
 function findingItem(finding, links) {
-  const why = known(finding.concerns_ms) ? "What that is" : "How the gain was estimated";
   return el(
     "li",
     { class: "finding" },
@@ -233,13 +224,13 @@ function findingItem(finding, links) {
             copyButton("Copy", "Copy these lines", () => finding.code),
           )
         : null,
-      finding.estimate ? el("p", { class: "muted" }, `${why}: ${finding.estimate}`) : null,
+      finding.estimate ? el("p", { class: "muted" }, `How the gain was estimated: ${finding.estimate}`) : null,
     ),
   );
 }
 
 function weight(finding) {
-  return finding.doubts_others ? Number.MAX_VALUE : finding.gain_ms || finding.concerns_ms || 0;
+  return finding.doubts_others ? -1 : finding.gain_ms || 0;
 }
 
 function findings(details) {

@@ -1,0 +1,80 @@
+"""Validations and checkpoints of a whole run: work of a few steps, timed in all steps."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from perfhooks import labels
+from perfhooks.run.publishing import OwnFolder
+from perfhooks.run.reading import open_plain
+from perfhooks.run.timeline import in_timeline
+from perfhooks.words import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from perfhooks.run.timeline import Aside
+
+PARTS: Final = (labels.VALIDATION, labels.CHECKPOINT)
+"""The parts of a step that only a few steps have."""
+_LARGEST: Final = 16 << 20
+"""Maximum bytes that are read: 10^5 validations."""
+_LONGEST: Final = 1000
+"""Maximum length of a file name and a function name."""
+
+
+class RareWork(NamedTuple):
+    """A row of ``rank0.rare.csv``: one validation, or one checkpoint."""
+
+    stage: str
+    step: int
+    """The step in which it began."""
+    part: str
+    ms: float
+    line: str
+    """The line of the training that called it: ``evaluate (train.py:20)``; empty if unknown."""
+
+
+def append(path: Path, stage: str, asides: Iterable[Aside]) -> None:
+    """Append to the file of a rank.
+
+    Raises:
+        OSError: It cannot be written, or is no file of its own.
+    """
+    rows = [[in_timeline(stage), each.step, each.part, f"{each.ns / 1e6:.3f}", each.line] for each in asides]
+    if not rows:
+        return
+    folder = OwnFolder(path.parent)
+    folder.make()
+    with folder.append(path.name) as file:
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        if not file.seek(0, os.SEEK_END):
+            writer.writerow(RareWork._fields)
+        writer.writerows(rows)
+        file.write(text.getvalue().encode("utf-8", "replace"))
+
+
+def read(path: Path) -> list[RareWork]:
+    """Read the rows of a rank; a file that is not there has none, and torn or unknown rows are left out."""
+    try:
+        with os.fdopen(open_plain(path), "rb") as file:
+            text = file.read(_LARGEST).decode("utf-8", "replace")
+    except OSError:
+        return []
+    rows = (_row(line) for line in text.splitlines()[1:])
+    return [row for row in rows if row is not None]
+
+
+def _row(line: str) -> RareWork | None:
+    try:
+        stage, step, part, ms, where = next(csv.reader([line]))
+        row = RareWork(stage, int(step), part, float(ms), printable(" ".join(where[:_LONGEST].split())))
+    except (csv.Error, ValueError, StopIteration):
+        return None
+    return row if row.part in PARTS and 0 <= row.step < 1 << 62 and 0 <= row.ms < math.inf else None

@@ -1,0 +1,122 @@
+"""Validations and checkpoints are timed in every step, and judged over the whole run."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+
+import numpy as np
+import pytest
+
+from perfhooks import labels
+from perfhooks.findings import rare_work as findings
+from perfhooks.run import rare_work, steps
+from perfhooks.run.rare_work import RareWork
+from perfhooks.run.timeline import Aside, Timeline
+
+MS = 1_000_000
+
+
+def steps_of(*walls):
+    numbers, none = np.arange(len(walls)), np.full(len(walls), np.nan)
+    flags = np.ones(len(walls), bool)
+    return steps.Steps(numbers, flags, ~flags, np.array(walls, float), none, none, none, ~flags)
+
+
+def validations(*pairs):
+    return [RareWork("train", step, labels.VALIDATION, ms, "evaluate (train.py:20)") for step, ms in pairs]
+
+
+def test_validation_is_judged_by_the_time_of_the_run():
+    """Three of 100 steps validate for 40 ms each, which is 12% of the run."""
+    walls = [48.8 if step % 33 == 32 else 8.8 for step in range(100)]
+    (found,) = findings.of_run(validations((32, 40), (65, 40), (98, 40)), steps_of(*walls))
+    assert found.title == "Validation takes 12% of the run."
+    assert (found.gain_ms, found.gain_percent) == (pytest.approx(0.6), pytest.approx(6.0))
+    assert found.evidence == (
+        "3 validations of 40 ms on average in 100 steps: 120 ms of 1 s",
+        "evaluate (train.py:20): 120 ms",
+    )
+
+
+@pytest.mark.parametrize(
+    "rows", [validations((9, 900.0)), validations((5, 0.3), (9, 0.3)), []], ids=["only once", "little", "none"]
+)
+def test_little_or_single_validation_is_no_finding(rows):
+    assert findings.of_run(rows, steps_of(*[10.0] * 10)) == []
+
+
+def test_validation_after_the_last_step_belongs_to_the_run():
+    (found,) = findings.of_run(validations((1, 50), (4, 100)), steps_of(10, 60, 10, 10))
+    assert found.title == "Validation takes 79% of the run."
+
+
+def test_the_rows_of_a_run_are_written_and_read(tmp_path):
+    path = tmp_path / "rank0.rare.csv"
+    rare_work.append(path, "train", [Aside(3, labels.CHECKPOINT, 5 * MS, "save (a, b.py:2)")])
+    rare_work.append(path, "train", [Aside(7, labels.VALIDATION, MS, "")])
+    with path.open("a") as file:
+        file.write("train,-1,validation,1,\ntrain,1,other,1,\ntrain,1,validation,nan,\ntrain,1,valid")
+    assert rare_work.read(path) == [
+        RareWork("train", 3, "checkpoint", 5.0, "save (a, b.py:2)"),
+        RareWork("train", 7, "validation", 1.0, ""),
+    ]
+    assert rare_work.read(tmp_path / "other.csv") == []
+
+
+def test_nested_work_counts_once_and_belongs_to_its_step():
+    line = Timeline("train")
+    line.begin(5)
+    line.set_aside(10, 90)
+    line.set_aside(20, 60)
+    line.set_aside(30, 40, labels.CHECKPOINT, "f (a.py:1)")
+    line.end_step(100)
+    line.set_aside(150, 170)
+    taken = line.take_rare()
+    assert taken == [
+        Aside(5, labels.VALIDATION, 80, ""),
+        Aside(5, labels.CHECKPOINT, 10, "f (a.py:1)"),
+        Aside(6, labels.VALIDATION, 20, ""),
+    ]
+    assert line.take_rare() == []
+
+
+SCRIPT = """
+    import io, time
+    import torch
+    from torch.utils.data import DataLoader
+
+    net = torch.nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    loader, held_out = DataLoader(torch.rand(80, 8), batch_size=4), DataLoader(torch.rand(4, 8), batch_size=2)
+
+    def evaluate():
+        with torch.no_grad():
+            for batch in held_out:
+                net(batch)
+                time.sleep(0.05)
+
+    for epoch in range(3):
+        for batch in loader:
+            net(batch).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            time.sleep(0.005)
+        evaluate()
+        torch.save(net.state_dict(), io.BytesIO())
+        time.sleep(0.02)
+"""
+
+
+def test_perfhooks_run_finds_the_validation_of_each_epoch_and_its_line(launch, tmp_path):
+    (tmp_path / "train.py").write_text(textwrap.dedent(SCRIPT))
+    launch("--run", "it", "train.py")
+    rows = rare_work.read(tmp_path / "perf/it/rank0.rare.csv")
+    assert [(row.part, row.step) for row in rows] == [
+        (part, step) for step in (20, 40, 60) for part in ("validation", "checkpoint")
+    ]
+    assert {row.line for row in rows if row.part == "validation"} == {"evaluate (train.py:12)"}
+    assert all(row.ms >= 100 for row in rows if row.part == "validation")
+    (found,) = json.loads((tmp_path / "perf/it/report.json").read_bytes())["findings"]
+    assert found["rule"] == "validation-in-steps"
+    assert any(line.startswith("evaluate (train.py:12)") for line in found["evidence"])
