@@ -356,6 +356,19 @@ def test_a_function_evaluates_if_modules_are_called_in_a_quarter_of_it(script, c
     assert explainer(*usual).explain(facts(called, rest))[:2] == (cause, 900 * MS)
 
 
+def test_function_has_one_cause_whatever_is_seen_in_one_step(script):
+    """A rollout calls the model without gradients, and does other work in between."""
+    judge = explainer(*[Look((script.main(5), CALL), 5 * MS)] * 20)
+    called = [Look((script.main(5), script.score(15), CALL), 40 * MS)] * 20
+    other = [Look((script.main(5), script.score(15)), 40 * MS)] * 20
+    names = [judge.explain(facts(*looks)).cause for looks in (called, called[:5] + other[:15], other)]
+    assert names == ["evaluation"] * 3
+    judge.usual.count(1000 * MS, Counters(waited_ns=0))
+    seen = facts(*called, garbage_ns=500 * MS, waited_ns=700 * MS)
+    assert judge.explain(seen).cause == "evaluation", "what happens by chance is no name of a function"
+    assert judge.explain(seen._replace(garbage_ns=800 * MS)).cause == "garbage collection", "it is nearly all"
+
+
 def test_modules_that_are_never_trained_make_no_evaluation_of_a_step(script):
     """As a teacher whose answers each step learns from."""
     usual = [Look((script.main(5), CALL), 5 * MS, is_evaluating=True)] * 20

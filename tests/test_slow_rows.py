@@ -25,9 +25,13 @@ from perfhooks.watching.slow_steps import SlowStep
 HOSTILE = '</script><img src=x onerror="alert(1)">\x1b[31m\u202e'
 
 
+LINES = {"checkpoint": "save (train.py:9)", "disk": "read (train.py:5)"}
+
+
 def slow(step, wall_ms=500.0, cause="data", **given):
     row = {
-        "stage": "train", "times_median": wall_ms / 10, "explained_ms": wall_ms - 20, "line": "load (train.py:3)",
+        "stage": "train", "times_median": wall_ms / 10, "explained_ms": wall_ms - 20,
+        "line": LINES.get(cause, "load (train.py:3)"),
         "data_ms": None, "gc_ms": 0.0, "cpu_share": 0.5, "switches": 3, "faults": 0, "alloc_retries": None,
     }  # fmt: skip
     return SlowStep(step=step, wall_ms=wall_ms, cause=cause, **row | given)
@@ -63,6 +67,18 @@ def test_how_many_steps_were_slow_and_why(run):
     assert found.rows["step"] == [91, 92, 90]
     assert "rank" not in found.rows
     assert "data_ms" not in found.rows, "nobody said when a batch arrives"
+
+
+def test_one_function_has_one_cause(run):
+    """Of the first slow steps little was seen; what happened by chance is no name of a function."""
+    causes = [("unknown", 9), ("own code", 9), ("evaluation", 13), ("evaluation", 13), ("busy processor", 13)]
+    keep(
+        run, 0, *(slow(90 + at, cause=cause, line=f"rollout (r.py:{line})") for at, (cause, line) in enumerate(causes))
+    )
+    keep(run, 0, slow(99, cause="unknown", line="<module> (r.py:13)"))
+    found = dict(zip(of_page(run).rows["step"], of_page(run).rows["cause"], strict=True))
+    assert [found[90 + at] for at in range(4)] == ["evaluation"] * 4
+    assert (found[94], found[99]) == ("busy processor", "unknown")
 
 
 def test_a_run_without_a_slow_step_says_nothing(run):

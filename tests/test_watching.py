@@ -31,7 +31,7 @@ from perfhooks.run.folder import Run
 from perfhooks.run.installation import Installation
 from perfhooks.run.steps import read_waits
 from perfhooks.run.timeline import Timeline
-from perfhooks.schedule import MOST_BYTES
+from perfhooks.schedule import MOST_BYTES, Phase
 from perfhooks.watching import counters, slow, slow_steps, watch, watcher
 from perfhooks.watching.causes import Explainer, Explanation, StepFacts
 from perfhooks.watching.counters import Collections, CountedThread, Counters
@@ -213,6 +213,22 @@ def by_hand(tmp_path, monkeypatch):
 def test_the_first_ten_steps_are_never_slow(by_hand):
     by_hand.steps(*[100.0] * 9, 5000.0, *[100.0] * 5, 5000.0)
     assert [row.step for row in by_hand.slow()] == [15]
+
+
+def test_step_that_a_recording_makes_slow_is_not_listed(by_hand, monkeypatch):
+    """Its stop within the step is none of the training; nor are steps of a window with stacks."""
+    monkeypatch.setattr(timeline, "OWN_WORK", timeline.OWN_WORK.copy())
+    monkeypatch.setattr(slow, "OWN_WORK", timeline.OWN_WORK)
+    by_hand.steps(*QUIET)
+    at = int(by_hand.now_ms * 1e6)
+    timeline.OWN_WORK.append((threading.get_ident(), at + 10_000_000, at + 910_000_000))
+    by_hand.steps(1000.0)
+    timeline.OWN_WORK.append((threading.get_ident() + 1, at + 1_000_000_000, at + 2_000_000_000))
+    by_hand.steps(1000.0)
+    by_hand.loop.timeline.enter(22, Phase.WARMUP)
+    by_hand.loop.timeline.enter(23, Phase.WAIT)
+    by_hand.steps(1000.0, 1000.0)
+    assert [row.step for row in by_hand.slow()] == [21, 23]
 
 
 @pytest.mark.parametrize(

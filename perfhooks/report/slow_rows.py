@@ -11,7 +11,7 @@ from perfhooks.run import layout
 from perfhooks.run.layout import Listing
 from perfhooks.run.reading import is_plain
 from perfhooks.watching import slow_steps
-from perfhooks.watching.causes import RANKS, UNKNOWN
+from perfhooks.watching.causes import LUCKY, RANKS, UNKNOWN
 from perfhooks.watching.slow_steps import SlowStep
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ _ROWS: Final = 200
 """Rows on a page, the longest steps: nobody reads more, and they have 30 kB."""
 _CAUSES: Final = 16
 """Causes that are named: there are fifteen, and a file may say anything."""
+_LINE_NUMBER: Final = r":\d+\)$"
 _SCHEMA: Final = {
     "rank": pl.Int64,
     **dict.fromkeys(("stage", "cause", "line"), pl.String),
@@ -86,8 +87,25 @@ def _table(run: Path | None, seen: Listing | None = None) -> tuple[pl.DataFrame,
         for row in slow_steps.read(path, most):
             for name, value in zip(columns, (rank, *row), strict=True):
                 columns[name].append(value)
-    made = pl.DataFrame(columns, schema={name: _SCHEMA[name] for name in columns})
+    made = _with_one_name(pl.DataFrame(columns, schema={name: _SCHEMA[name] for name in columns}))
     return made.sort("wall_ms", "rank", "step", descending=[True, False, False]), is_cut
+
+
+def _with_one_name(table: pl.DataFrame) -> pl.DataFrame:
+    """Give all slow steps of one function the cause that most of their time has, other than one by chance.
+
+    The first of them were named when little of the function had been seen.
+    """
+    is_by_chance = pl.col("cause").is_in([*LUCKY, RANKS])
+    is_script = pl.col("line").str.starts_with("<module>")
+    function = pl.when(is_script).then("line").otherwise(pl.col("line").str.replace(_LINE_NUMBER, ")"))
+    rows = table.with_columns(function=function)
+    named = rows.filter(~is_by_chance & (pl.col("cause") != UNKNOWN) & (pl.col("line") != ""))
+    spent = named.group_by("function", pl.col("cause").alias("common")).agg(pl.col("wall_ms").sum().alias("spent"))
+    most = spent.sort("spent", "common", descending=[True, False]).unique("function", keep="first")
+    joined = rows.join(most, on="function", how="left", maintain_order="left")
+    cause = pl.when(is_by_chance | pl.col("common").is_null()).then("cause").otherwise("common").alias("cause")
+    return joined.with_columns(cause).select(table.columns)
 
 
 def _files(run: Path, seen: Listing) -> dict[int, Path]:

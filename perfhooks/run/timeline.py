@@ -38,6 +38,10 @@ _ASIDE: Final = 1024
 clock = time.perf_counter_ns
 
 
+OWN_WORK: Final[deque[tuple[int, int, int]]] = deque(maxlen=_ASIDE)
+"""When perfhooks last kept a thread waiting to start, stop or save a recording: thread, begin and end."""
+
+
 class Row(NamedTuple):
     """A line of the file."""
 
@@ -180,6 +184,11 @@ class Timeline:
         return [
             (max(first, begin), min(last, end)) for first, last in list(self._aside) if first < end and last > begin
         ]
+
+    def phase_of(self, step: int) -> Phase:
+        """The phase of a step that was not taken, or was among the last that were."""
+        changes = self._changes[:]
+        return next((phase for first, phase in reversed(changes) if first <= step), changes[0][1])
 
     def begin(self, step: int) -> None:
         """Say that ``step`` begins now: at the start, and after we kept the loop waiting."""

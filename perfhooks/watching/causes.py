@@ -6,6 +6,7 @@ import linecache
 import re
 from collections import Counter
 from functools import lru_cache
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from perfhooks import frames
@@ -13,10 +14,11 @@ from perfhooks.trace.names.whose import PREFERENCE, Origin
 from perfhooks.watching import evaluations
 from perfhooks.watching.looks import Doing, Look
 from perfhooks.watching.sampling import common
-from perfhooks.watching.usual import UsualSteps, beyond
+from perfhooks.watching.usual import MANY, UsualSteps, beyond
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from types import CodeType
 
     from perfhooks.run.installation import Installation
     from perfhooks.watching.counters import Counters
@@ -69,6 +71,8 @@ SEEN_BY: Final = {
 }
 """How each cause is told; the order is that in which they are tried. The page and the site say it from here."""
 
+LUCKY: Final = (GARBAGE, PROCESSOR, ALLOCATOR, CLOCK)
+"""Causes that any step may have by chance, in whatever function it is; they are measured."""
 _ENOUGH: Final = 0.5
 """What explains less than this share of the excess is not the cause: two may add up, but one of them is larger."""
 _ALMOST_ALL: Final = 0.8
@@ -137,6 +141,10 @@ class Explanation(NamedTuple):
     """The line of code; None where nobody saw one."""
 
 
+def _total(inside: Sequence[tuple[Look, Frame]]) -> int:
+    return sum(look.spent_ns for look, _ in inside)
+
+
 def spent(looks: Sequence[Look]) -> int:
     """How long it was so, in nanoseconds."""
     return sum(look.spent_ns for look in looks)
@@ -152,9 +160,14 @@ class Explainer:
     def __init__(self, installation: Installation) -> None:
         self._installation = installation
         self.usual = UsualSteps()
+        self._functions: dict[CodeType, Counter[str]] = {}
+        """Nanoseconds of each cause that slow steps had so far in each function."""
 
     def explain(self, seen: StepFacts) -> Explanation:
-        """The cause: the first, from the narrowest on, that explains enough of the excess."""
+        """The cause: of the function that holds the excess, else the first that explains enough of it."""
+        inside, measured = self._in_function(seen), max(seen.garbage_ns, seen.wait_ns)
+        if inside and measured < _ALMOST_ALL * seen.excess_ns and (found := self._of_function(seen, inside)):
+            return found
         looks = {cause: [look for look in seen.looks if self._is(look, cause)] for cause in _TOLD_BY_LOOKS}
         looks[EVALUATION] = evaluations.found(seen.looks, self.usual)
         looks[RANKS] += [] if looks[RANKS] else self._waiting_in_backward(seen)
@@ -187,6 +200,46 @@ class Explainer:
         elif seen.clock_share is not None and seen.clock_share < _THROTTLED:
             cause = CLOCK
         return Explanation(cause, None, self._frame(seen, cause, seen.looks))
+
+    def _in_function(self, seen: StepFacts) -> list[tuple[Look, Frame]]:
+        """Return the looks in the innermost function that holds most of the excess, if usual steps are never in it.
+
+        Functions that a model calls are a part of its call.
+        None if the training is still there after the step, because it has gone on to another loop.
+        """
+        if len(self.usual.looks) < MANY:
+            return []
+        known = {frame.code for stack in (seen.after, *(look.stack for look in self.usual.looks)) for frame in stack}
+        inside: dict[CodeType, list[tuple[Look, Frame]]] = {}
+        for look in seen.looks:
+            outside = takewhile(lambda frame: frame.name != frames.CALLS_MODULE, self.usual.own(look.stack))
+            for code, frame in {frame.code: frame for frame in outside}.items():
+                if code not in known and self._origin(frame) is Origin.USER:
+                    inside.setdefault(code, []).append((look, frame))
+        enough = max((_total(looks) for looks in inside.values()), default=0) * _ALMOST_ALL
+        held = [looks for looks in inside.values() if _total(looks) >= enough]
+        most = max(held, key=lambda looks: looks[0][0].stack.index(looks[0][1]), default=[])
+        return most if _total(most) >= _ENOUGH * seen.excess_ns else []
+
+    def _of_function(self, seen: StepFacts, inside: Sequence[tuple[Look, Frame]]) -> Explanation | None:
+        """Name what a function does by all slow steps in which it was seen, so that its name does not depend on one.
+
+        None if it mostly waits for something unknown.
+        """
+        lines: Counter[Frame] = Counter()
+        for look, frame in inside:
+            lines[frame] += look.spent_ns if look.is_exact else 0
+        line, looks = lines.most_common(1)[0][0], [look for look, _ in inside]
+        totals = self._functions.setdefault(line.code, Counter())
+        for cause in _TOLD_BY_LOOKS:
+            is_so = evaluations.found(looks, self.usual) if cause == EVALUATION else None
+            totals[cause] += spent([look for look in looks if self._is(look, cause)] if is_so is None else is_so)
+        totals[DEVICE] *= seen.has_device
+        totals[MEMORY] += min(int(self._paging(seen)), spent(looks))
+        totals[OWN] += spent([look for look in looks if look.doing in (Doing.COMPUTING, Doing.QUEUEING)])
+        totals[UNKNOWN] += spent(looks)
+        cause = next(cause for cause in SEEN_BY if totals[cause] >= _ENOUGH * totals[UNKNOWN])
+        return None if cause == UNKNOWN else Explanation(cause, min(float(spent(looks)), seen.excess_ns), line)
 
     def _is(self, look: Look, cause: str) -> bool:
         """Whether a look saw a cause."""

@@ -9,7 +9,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from perfhooks.run.installation import Installation
-from perfhooks.run.timeline import clock
+from perfhooks.run.timeline import OWN_WORK, clock
+from perfhooks.schedule import Phase
 from perfhooks.watching.causes import Explainer, StepFacts, spent
 from perfhooks.watching.counters import Collections, Counters, clock_mhz
 from perfhooks.watching.looks import Doing, Folded, Looker
@@ -209,8 +210,15 @@ class SlowSteps:
         for place in (ended.ends - ended.begins > limit_ns).nonzero()[0].tolist():
             times = _Times(*(int(column[place]) for column in ended))
             known = watched if watched is not None and watched.begin == times.begin else None
-            if _unseen_ns(times, known, limit_ns) <= _ASLEEP_NS:
+            if _unseen_ns(times, known, limit_ns) <= _ASLEEP_NS and not self._is_ours(times, limit_ns):
                 self._explain(times, known, median_ns)
+
+    def _is_ours(self, times: _Times, limit_ns: float) -> bool:
+        """Whether a step is slow because of a recording: it warms up, explains a window, or was started or stopped."""
+        own = [(begin, end) for thread, begin, end in list(OWN_WORK) if thread == self._loop.thread]
+        spent_ns = sum(max(0, min(end, times.end) - max(begin, times.begin)) for begin, end in own)
+        is_warming_up = self._loop.timeline.phase_of(times.step) is Phase.WARMUP
+        return is_warming_up or times.end - times.begin - spent_ns <= limit_ns
 
     def _explain(self, times: _Times, known: _Watched | None, median_ns: float) -> None:
         step, begin, end, wait = times[:4]

@@ -15,9 +15,10 @@ from perfhooks import process
 from perfhooks.guard import cause_of
 from perfhooks.recording import worker
 from perfhooks.recording.ending import signals
+from perfhooks.run.timeline import OWN_WORK, clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
 
 
 class Closable(Protocol):
@@ -104,12 +105,18 @@ process.at_end(process.End.PROFILERS, _leave_all)
 process.in_child(process.Child.PROFILERS, _abandon_all)
 
 
-def busy() -> contextlib.AbstractContextManager[object]:
-    """Hold signals back while the recorder is being started, stopped or saved; in other threads there are none."""
-    return signals.held if threading.current_thread() is threading.main_thread() else _NOT_MAIN
+@contextlib.contextmanager
+def busy() -> Iterator[None]:
+    """Hold signals back while the recorder is being started, stopped or saved, and note how long that takes.
 
-
-_NOT_MAIN = contextlib.nullcontext()
+    Other threads than the main one have no signals.
+    """
+    is_main, begin = threading.current_thread() is threading.main_thread(), clock()
+    try:
+        with signals.held if is_main else contextlib.nullcontext():
+            yield
+    finally:
+        OWN_WORK.append((threading.get_ident(), begin, clock()))
 
 
 def watch(window: object) -> None:
