@@ -7,9 +7,11 @@ import pytest
 
 from perfhooks.errors import OptionError
 from perfhooks.handlers import Flame
+from perfhooks.report import tree
 from perfhooks.run.capture import Capture
-from perfhooks.testing import kernel, launch, op, python_frame, step_mark, write_trace
+from perfhooks.testing import annotation, kernel, launch, op, python_frame, step_mark, write_trace
 from perfhooks.trace import read
+from perfhooks.trace.tables import stacks
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -87,3 +89,26 @@ def test_there_is_no_picture_of_nothing(trace):
 def test_wrong_options_are_refused(options):
     with pytest.raises(OptionError, match=next(iter(options))):
         Flame(**options)
+
+
+def test_a_flame_graph_begins_at_the_users_code_and_loses_no_time(tmp_path):
+    """What a launcher does besides, the labels around the user's code, and code without a user's frame stay."""
+    launcher = ["<frozen runpy>(198): _run_module_as_main", "fast/cli.py(7): main", "torch/nn/run.py(3): call"]
+    events = [python_frame(name, place, 990 - place) for place, name in enumerate(launcher)]
+    events += [annotation("fit", 10, 900), python_frame("fast/loop.py(2): fit", 11, 899)]
+    events += [python_frame("train.py(5): training_step", begin, begin + 100) for begin in (100, 300)]
+    events += [python_frame("torch/nn/module.py(1): _call_impl", 120, 150), op("aten::mm", 130, 140)]
+    events.append(op("aten::add", 600, 700))
+    trace = read(write_trace(tmp_path / "t.json", [step_mark(1, 0, 1000), *events]))
+    owners = {"fast": "installed", "train.py": "user"}
+    made = tree.tree(stacks.summed(trace), share=0, owners=owners)
+    names = [made["names"][frame] for frame in made["frame"]]
+    paths = []
+    for parent, name in zip(made["parent"], names, strict=True):
+        paths.append([*paths[parent], name] if parent >= 0 else [])
+    step = ["step", "fit", "train.py(5): training_step"]
+    assert [*step, "torch/nn/module.py(1): _call_impl", "aten::mm"] in paths
+    assert ["step", "fast/cli.py(7): main", *launcher[2:], "fit", "fast/loop.py(2): fit", "aten::add"] in paths
+    assert not any("fast/cli.py(7): main" in path and step[-1] in path for path in paths)
+    assert made["value"][0] == 1000
+    assert made["value"][paths.index(step)] == 200

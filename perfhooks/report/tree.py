@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from perfhooks.report import json_values
-from perfhooks.trace.names import operators, ranges, runtime_calls
+from perfhooks.trace.names import operators, part_names, ranges, runtime_calls
 from perfhooks.trace.names.whose import Origin, origin
-from perfhooks.trace.nesting import host
+from perfhooks.trace.nesting import grouping, host
 from perfhooks.trace.tables.stacks import Summed
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def tree(
         ``names`` and ``kinds`` (an index into `KINDS`) of the distinct frames; ``parent`` (-1 for the root), ``frame``
         and ``value`` of the nodes, parents before their children, siblings by value.
     """
-    lines = _listed(stacks, share, nodes)
+    lines = _listed(_from_user_code(stacks, owners), share, nodes)
     inner = {parent for parent, _, _ in lines}
     names: dict[tuple[str, str], int] = {}
     frame = []
@@ -79,7 +79,7 @@ def tree(
     for place, (_, name, _) in enumerate(lines):
         found = kinds[name]
         found = leaves if leaves and place not in inner and found != "other" else found
-        frame.append(names.setdefault((name, found), len(names)))
+        frame.append(names.setdefault((part_names.readable(name), found), len(names)))
     return {
         "names": [json_values.text(name) for name, _ in names],
         "kinds": [KINDS.index(found) for _, found in names],
@@ -104,6 +104,43 @@ def planted(stacks: Mapping[str, int]) -> Summed:
     parents = np.array([parent for parent, _ in nodes], np.int64)
     frames = np.array([names[name] for _, name in nodes], np.int64)
     return Summed(list(names), parents, frames, np.array(values, np.int64))
+
+
+def _from_user_code(stacks: Summed, owners: Mapping[str, str] | None) -> Summed:
+    """The stacks without installed code above their first frame of the user; stacks without such a frame stay whole."""
+    parents, frames = stacks.parents.tolist(), stacks.frames.tolist()
+    kinds: dict[int, str] = {}
+    is_inside: list[bool] = []  # the user's code, or called by it
+    outermost: dict[int, int] = {}
+    for node, (parent, frame) in enumerate(zip(parents, frames, strict=True)):
+        is_below = parent >= 0 and is_inside[parent]
+        if not is_below and frame not in kinds:
+            kinds[frame] = kind(stacks.names[frame], owners)
+        is_inside.append(is_below or kinds[frame] == "code")
+        if is_inside[-1] and not is_below:
+            outermost[node] = parent
+    if not any(parent >= 0 for parent in outermost.values()):
+        return stacks
+    numbers: dict[tuple[int, int], int] = {}
+    places: list[int] = []
+    for node, (parent, frame) in enumerate(zip(parents, frames, strict=True)):
+        around = places[parent] if parent >= 0 else -1
+        if node in outermost:
+            around = -1
+            for kept in _labels_above(node, parents, frames, kinds):
+                around = numbers.setdefault((around, kept), len(numbers))
+        places.append(numbers.setdefault((around, frame), len(numbers)))
+    values = grouping.summed(np.array(places, np.int64), stacks.values, len(numbers))
+    return Summed(stacks.names, *np.array(list(numbers), np.int64).T, values)
+
+
+def _labels_above(node: int, parents: list[int], frames: list[int], kinds: Mapping[int, str]) -> list[int]:
+    """The frames above a node that are no installed code, the outermost first."""
+    found = []
+    while (node := parents[node]) >= 0:
+        if kinds[frames[node]] != "library":
+            found.append(frames[node])
+    return found[::-1]
 
 
 def _listed(stacks: Summed, share: float, nodes: int) -> list[tuple[int, str, int]]:

@@ -10,6 +10,7 @@ import polars as pl
 
 from perfhooks import findings
 from perfhooks.findings import data, faces
+from perfhooks.labels import STEP_MARK
 from perfhooks.loading import looks
 from perfhooks.loading.plan import COLUMNS
 from perfhooks.report import compiled_rows, device_rows, json_values, limits_said, operator_rows, roofline, tree
@@ -17,7 +18,7 @@ from perfhooks.report.data import SHARE_FORMAT
 from perfhooks.report.headline import is_device_missing, of_window, other_kinds, summary
 from perfhooks.trace.kinds import Kind, classify
 from perfhooks.trace.limits import rates
-from perfhooks.trace.names import step_kinds
+from perfhooks.trace.names import part_names, step_kinds
 from perfhooks.trace.tables import counters, memory, modules
 
 if TYPE_CHECKING:
@@ -124,8 +125,19 @@ def _rated(table: pl.DataFrame) -> pl.DataFrame:
 
 def _costliest(table: pl.DataFrame) -> pl.DataFrame:
     """The rows that cost most, on the host or on devices; work of devices by itself has a table of its own."""
-    ours = table.filter(~pl.col("kind").is_in(_ON_DEVICE))
-    return pl.concat([ours.head(_ROWS), _by_device(ours)]).unique(maintain_order=True)
+    ours = _on_host(table)
+    return _readable(pl.concat([ours.head(_ROWS), _by_device(ours)]).unique(maintain_order=True))
+
+
+def _on_host(table: pl.DataFrame) -> pl.DataFrame:
+    """The rows without work of devices and without the marks of steps."""
+    return table.filter(~pl.col("kind").is_in(_ON_DEVICE) & ~pl.col("name").str.starts_with(STEP_MARK[:-1]))
+
+
+def _readable(table: pl.DataFrame) -> pl.DataFrame:
+    """The same rows with names of labels as a reader knows them."""
+    names = table["name"].unique().to_list()
+    return table.with_columns(pl.col("name").replace({name: part_names.readable(name) for name in names}))
 
 
 def _by_device(table: pl.DataFrame) -> pl.DataFrame:
@@ -135,7 +147,7 @@ def _by_device(table: pl.DataFrame) -> pl.DataFrame:
 
 def _behind_operators(capture: Capture, trace: Trace) -> json_values.Columns:
     tables = capture.tables(trace)
-    ours = tables.operators().filter(~pl.col("kind").is_in(_ON_DEVICE))
+    ours = _on_host(tables.operators())
     shown = pl.concat([ours.head(_ROWS // 2), _by_device(ours)]).unique("name", maintain_order=True)
     return operator_rows.behind(tables, shown["name"].to_list(), has_shapes="dims" in trace.arguments)
 
@@ -143,7 +155,7 @@ def _behind_operators(capture: Capture, trace: Trace) -> json_values.Columns:
 def _labels(capture: Capture, trace: Trace) -> json_values.Columns:
     """The labels, where somebody wrote some of their own."""
     table = capture.tables(trace).labels
-    return json_values.columns(table, _ROWS) if table["own"].any() else {}
+    return json_values.columns(_readable(table), _ROWS) if table["own"].any() else {}
 
 
 def _functions(capture: Capture, trace: Trace) -> dict[str, Any]:

@@ -35,10 +35,10 @@ function flameTree(flame) {
 
 // the thread of the steps, if it is one of several: others mostly wait
 function stepThread(nodes) {
-  const holds = nodes.map((node) => /^ProfilerStep[#*]/.test(node.name));
+  const holds = nodes.map((node) => node.kind === "label" && node.name === "step");
   for (let i = nodes.length - 1; i > 0; i -= 1) if (holds[i]) holds[nodes[i].parent] = true;
   const threads = nodes[0].children.filter((child) => holds[child]);
-  return threads.length === 1 && !/^ProfilerStep/.test(nodes[threads[0]].name) ? threads[0] : 0;
+  return threads.length === 1 && !holds[threads[0]].own ? threads[0] : 0;
 }
 
 // what every stack has in common is no news: begin where the graph branches

@@ -58,6 +58,16 @@ _RANGES: Final = (
 _AUTOMATIC: Final = {name: part for part, name in labels.AUTOMATIC.items()}
 
 
+def readable(name: str) -> str:
+    """The name of a label as reports show it; any other name as it is.
+
+    ``forward (auto)`` is ``forward``, ``ProfilerStep#7`` is ``step`` and a fetch of a loader is ``waiting for data``.
+    """
+    if name.startswith(ranges.LOADER):
+        return "waiting for data"
+    return "step" if name.startswith(labels.STEP_MARK[:-1]) else _AUTOMATIC.get(name, name)
+
+
 def of_label(name: str) -> str | None:
     """The part that somebody meant who wrote a label; None for other labels."""
     if name.startswith(ranges.LIGHTNING):
