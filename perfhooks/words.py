@@ -15,6 +15,8 @@ _FROM: Final = {"us": 0.0, "ms": 0.1, "s": 1e3, "min": 1.2e5, "h": 7.2e6}
 """From how many milliseconds each is used: two minutes are the first time that is easier to read in minutes."""
 _SIZES: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _STEP: Final = 1024
+_LEAST_NUMBER: Final = 0.0001
+"""Smaller numbers would need an exponent."""
 _ABSURD: Final = 1e6
 """Of the largest unit: no file that is true has as many hours, and one that lies must not fill the screen."""
 
@@ -30,6 +32,14 @@ def ms(milliseconds: float) -> str:
         return "0 ms"
     unit = [name for name, least in _FROM.items() if value >= least][-1]
     return f"{'-' if milliseconds < 0 else ''}{_plain(value / dict(_TIMES)[unit])} {unit}"
+
+
+def number(value: float) -> str:
+    """A number in three significant digits: ``0.0123``, ``4.12``, ``1,230``; ``<0.0001`` below that."""
+    size = _rounded(abs(value))
+    if 0 < size < _LEAST_NUMBER:
+        return f"<{_LEAST_NUMBER}"
+    return f"{'-' if value < 0 else ''}{f'{size:,.0f}' if size >= 100 else _plain(size)}"
 
 
 def share(part: float) -> str:

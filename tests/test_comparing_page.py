@@ -83,7 +83,7 @@ def test_the_page_draws_itself_without_the_network_and_can_be_searched(made, tmp
         assert opened.complaints == []
         assert {each.partition(":")[0] for each in opened.requests} <= {"file", "data", "blob"}
         assert opened.run("[...document.querySelectorAll('main > section')].map((each) => each.id).join()") == (
-            "overview,waterfall,rows,flame,besides,footnotes"
+            "overview,waterfall,rows,flame,besides"
         )
         assert opened.run("document.querySelectorAll('.waterfall .more').length") > 1
         overview = opened.run("document.getElementById('overview').innerText")
@@ -91,7 +91,7 @@ def test_the_page_draws_itself_without_the_network_and_can_be_searched(made, tmp
         assert opened.run("document.querySelectorAll('.stat').length") == 2
         assert opened.run("document.querySelectorAll('.overview > .doubts > li').length") <= 2
         assert opened.run("document.getElementById('notes').open") is False
-        assert opened.run("document.querySelectorAll('.frame[class*=d-more]').length") > 0
+        assert opened.run("document.querySelectorAll('.frame[style*=d-more]').length") > 0
         opened.run(
             "const box = document.querySelector('#rows input'); box.value = 'linear_2';"
             "box.dispatchEvent(new Event('input')); 0"

@@ -13,6 +13,7 @@ from many_ranks import ManyRanks
 
 from perfhooks import handlers, report
 from perfhooks.errors import PerfhooksError
+from perfhooks.loading.plan import BatchCost, LoaderPlan, Needs
 from perfhooks.report import json_values, page, run_data, svg, terminal_tables, tree, window_data
 from perfhooks.report.data import RunData
 from perfhooks.report.definitions import DEFINITIONS
@@ -116,6 +117,15 @@ def test_every_word_that_a_column_is_explained_by_has_an_explanation():
     asked -= {("", "")}
     assert len(asked) > 30
     assert sorted((group, term) for group, term in asked if term not in DEFINITIONS[group]) == []
+
+
+@pytest.mark.parametrize(("workers", "is_shown"), [(1, True), (8, False)])
+def test_a_plan_of_workers_that_changes_nothing_is_hidden(trace, monkeypatch, workers, is_shown):
+    needs = Needs(rest_s=0.05, waited_s=0.05, processors=16, workers=workers)
+    plan = LoaderPlan.made(BatchCost(processor_s=0.1), needs)
+    assert plan.is_of_more == is_shown
+    monkeypatch.setattr("perfhooks.findings.data.shown_plan", lambda _: plan)
+    assert ("plan" in window_data.reduce(Capture(), trace)) == is_shown
 
 
 def test_what_a_trace_does_not_show_is_absent(tmp_path):

@@ -39,6 +39,7 @@ SHARES = {
     0.614: "61%",
     1.2: "120%",
 }
+NUMBERS = {0: "0", 1e-7: "<0.0001", 0.0123: "0.0123", 4.126: "4.13", 99.96: "100", 1234.5: "1,230", -65.71: "-65.7"}
 SIZES = {0: "0 B", 512: "512 B", 1023: "1023 B", 1536: "1.5 KiB", 20 << 20: "20 MiB", 5 << 40: "5 TiB", -2048: "-2 KiB"}
 
 
@@ -50,6 +51,11 @@ def test_a_time_has_three_digits_and_the_unit_that_makes_it_short(value, text):
 @pytest.mark.parametrize(("value", "text"), SHARES.items())
 def test_a_share_is_in_percent_with_a_digit_behind_the_point_below_ten(value, text):
     assert words.share(value) == text
+
+
+@pytest.mark.parametrize(("value", "text"), NUMBERS.items())
+def test_a_number_has_three_digits_and_no_exponent(value, text):
+    assert words.number(value) == text
 
 
 @pytest.mark.parametrize(("value", "text"), SIZES.items())

@@ -230,7 +230,7 @@ def test_workers_that_began_before_the_profiler_are_said_to_be_unseen(tmp_path: 
         assert ("2 workers" in said) == (name == "early")
         assert bool(said) == (name == "early")
         assert said in (tmp_path / name / "latest" / "report.html").read_text()
-        assert ("plan" in share) == (name != "early")
+        assert name != "early" or "plan" not in share
     shown = subprocess.run(
         [sys.executable, "-m", "perfhooks", "show", "early/latest", "-t", "workers", "-t", "plan", "--json"],
         cwd=tmp_path, capture_output=True, text=True, check=True, timeout=100,

@@ -137,7 +137,7 @@ def _on_host(table: pl.DataFrame) -> pl.DataFrame:
 def _readable(table: pl.DataFrame) -> pl.DataFrame:
     """The same rows with names of labels as a reader knows them."""
     names = table["name"].unique().to_list()
-    return table.with_columns(pl.col("name").replace({name: part_names.readable(name) for name in names}))
+    return table.with_columns(pl.col("name").replace_strict({name: part_names.readable(name) for name in names}))
 
 
 def _by_device(table: pl.DataFrame) -> pl.DataFrame:
@@ -175,7 +175,7 @@ def _workers(capture: Capture, trace: Trace) -> json_values.Columns:
 
 def _plan(capture: Capture, trace: Trace) -> dict[str, Any]:
     plan = data.shown_plan(findings.Evidence(capture, trace))
-    if plan is None:
+    if plan is None or not (plan.is_of_more or plan.ahead):
         return {}
     return {"said": str(plan), "rows": json_values.columns(pl.DataFrame(plan.rows, schema=COLUMNS))}
 

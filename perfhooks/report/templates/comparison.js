@@ -6,7 +6,6 @@ const SECTIONS = {
   rows: "All rows",
   flame: "Flame graph",
   besides: "Besides",
-  footnotes: "Definitions",
 };
 const VIEWS = {
   reasons: "Reasons",
@@ -46,7 +45,7 @@ function overview() {
     el(
       "div",
       { class: "heading" },
-      el("h1", null, `${DATA.a.label} → ${DATA.b.label}`),
+      el("div", { class: "title" }, el("h1", null, `${DATA.a.label} → ${DATA.b.label}`), definitions("Verdict")),
       el("p", { class: "meta" }, el("span", null, stageName(DATA.a.stage))),
     ),
     opening.differing.map((each) => el("p", { class: "lead" }, each)),
@@ -268,27 +267,7 @@ function besides() {
   return parts.length ? section("besides", "Besides", null, ...parts) : null;
 }
 
-function notes() {
-  return section(
-    "footnotes",
-    "Definitions",
-    null,
-    Object.entries(DEFINITIONS).map(([title, terms]) =>
-      el(
-        "div",
-        { class: "notes" },
-        el("h3", null, title),
-        el(
-          "dl",
-          null,
-          Object.entries(terms).map(([term, text]) => [el("dt", null, term), el("dd", null, text)]),
-        ),
-      ),
-    ),
-  );
-}
-
-const sections = [overview(), waterfall(), allRows(), flame(), besides(), notes()].filter(Boolean);
+const sections = [overview(), waterfall(), allRows(), flame(), besides()].filter(Boolean);
 document.getElementById("main").replaceChildren(...sections);
 document
   .getElementById("nav")

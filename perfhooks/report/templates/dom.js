@@ -8,7 +8,10 @@ function el(tag, attributes, ...children) {
   for (const [name, value] of Object.entries(attributes || {})) {
     if (value === null || value === undefined || value === false) continue;
     if (name === "on") for (const [event, act] of Object.entries(value)) element.addEventListener(event, act);
-    else if (name === "style")
+    else if (name === "tip" && value) {
+      element.dataset.tip = value;
+      element.setAttribute("aria-description", value);
+    } else if (name === "style")
       for (const [property, each] of Object.entries(value)) element.style.setProperty(property, each);
     else element.setAttribute(name, value === true ? "" : String(value));
   }
@@ -18,9 +21,6 @@ function el(tag, attributes, ...children) {
   }
   return element;
 }
-
-// plotly reads a little markup in labels; a trace's own texts shall have none
-const literal = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 
 const known = (value) => value !== null && value !== undefined;
 const column = (table, name) => (table && table[name]) || null;
@@ -43,6 +43,12 @@ const threeDigits = (value) => Number(value.toPrecision(3));
 
 function plain(value) {
   return value >= 100 ? grouped(value, 0) : String(threeDigits(value));
+}
+
+function digits(value) {
+  const size = threeDigits(Math.abs(value));
+  if (size > 0 && size < 0.0001) return "<0.0001";
+  return `${value < 0 ? "-" : ""}${plain(size)}`;
 }
 
 function ms(value) {
@@ -81,7 +87,7 @@ function large(value) {
     size /= 1000;
     unit += 1;
   }
-  return `${unit === 0 ? size : size.toFixed(1)}${units[unit] ? " " + units[unit] : ""}`;
+  return `${digits(size)}${units[unit] ? " " + units[unit] : ""}`;
 }
 
 function plural(count, word, many) {
@@ -125,11 +131,82 @@ function kernelName(name) {
   return name.replace(/^void /, "").replace(/\b(?:at::native::|\(anonymous namespace\)::)/g, "");
 }
 
+/* Definitions. Columns have theirs as tooltips; a section has those that no column of it has. */
+
+// the definitions of a section
+const GROUP_OF = {
+  steps: "Steps",
+  labels: "Labels",
+  plan: "Plan",
+  workers: "Workers",
+  functions: "Functions",
+  operators: "Operators",
+  kernels: "Kernels",
+  categories: "Categories",
+  device: "Device time",
+  gaps: "Longest gaps",
+  flame: "Flame graph",
+  modules: "Modules",
+  memory: "Memory",
+  compiled: "Compiled",
+  communication: "Communication and waiting",
+  ranks: "Ranks",
+  slow: "Slow steps",
+  checks: "Checks",
+  rows: "Reasons",
+};
+const definedByColumns = new Set();
+
+function meaning(group, term) {
+  const text = (DEFINITIONS[group] || {})[term];
+  definedByColumns.add(text);
+  return text;
+}
+
+function definitions(group) {
+  const terms = Object.entries(DEFINITIONS[group] || {}).filter(([, text]) => !definedByColumns.has(text));
+  if (!terms.length) return null;
+  return info(terms.map(([term, text]) => `${term}: ${text}`).join("\n\n"));
+}
+
+const info = (tip) => el("button", { type: "button", class: "info", "aria-label": "Definitions", tip }, "?");
+
+const tooltip = el("div", { id: "tooltip", role: "tooltip", hidden: true });
+document.body.append(tooltip);
+function showTooltip(event) {
+  const owner = event.target instanceof Element && event.target.closest("[data-tip]");
+  tooltip.hidden = !owner;
+  if (!owner) return;
+  tooltip.textContent = owner.dataset.tip;
+  const box = owner.getBoundingClientRect();
+  const below = box.bottom + tooltip.offsetHeight + 14 < innerHeight;
+  tooltip.style.left = `${Math.max(Math.min(box.left, innerWidth - tooltip.offsetWidth - 16), 8)}px`;
+  tooltip.style.top = `${below ? box.bottom + 6 : Math.max(box.top - tooltip.offsetHeight - 6, 8)}px`;
+}
+for (const kind of ["mouseover", "focusin"]) document.addEventListener(kind, showTooltip);
+document.addEventListener("keydown", (event) => (tooltip.hidden = tooltip.hidden || event.key === "Escape"));
+
+// entries: [label, name of a colour]; what the colours of a chart mean, written in one way
+function legend(entries) {
+  const entry = ([label, name]) =>
+    el("span", null, el("i", { class: "chip", style: { background: `var(--${name})` } }), label);
+  return el("p", { class: "legend" }, entries.map(entry));
+}
+
+// a path without its middle; the first folder and the file stay
+function shortPath(path) {
+  const parts = path.split("/");
+  let left = path;
+  for (let count = parts.length - 2; left.length > 36 && count > 0; count -= 1)
+    left = [...parts.slice(0, path.startsWith("/") ? 2 : 1), "…", ...parts.slice(-count)].join("/");
+  return left;
+}
+
 function section(id, title, lead, ...children) {
   return el(
     "section",
-    { id, "aria-labelledby": `${id}-title`, class: "block" },
-    el("h2", { id: `${id}-title` }, title),
+    { id, "aria-label": title, class: "block" },
+    el("div", { class: "title" }, el("h2", null, title), definitions(GROUP_OF[id])),
     lead ? el("p", { class: "lead" }, lead) : null,
     ...children,
   );

@@ -1,15 +1,15 @@
 // Figures: plotly, unpacked when the first one comes into sight, in the colours of the page.
 
 const PARTS = [
-  ["data_ms", "data"],
+  ["data_ms", "waiting for data"],
   ["transfer_ms", "transfer"],
   ["forward_ms", "forward"],
   ["backward_ms", "backward"],
   ["optimizer_ms", "optimizer"],
   ["validation_ms", "validation"],
-  ["checkpoint_ms", "checkpoint"],
+  ["checkpoint_ms", "checkpointing"],
   ["communication_ms", "communication"],
-  ["other_ms", "other"],
+  ["other_ms", "other code"],
 ];
 const ON_DEVICE = [
   ["compute_ms", "compute"],
@@ -29,10 +29,18 @@ const HORIZONTAL = 14; // as many bars as can lie one below the other
 
 let loading = null;
 const figures = new Map();
+const probe = el("i", { class: "hidden" });
+document.body.append(probe);
 
+// the colours are those of page.css; plotly needs them as numbers
 function colour(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  probe.style.color = `var(--${name})`;
+  return getComputedStyle(probe).color;
 }
+
+const colourOf = (key) => `part-${key.replace("_ms", "").replace(/_/g, "-")}`;
+
+const partsLegend = (parts) => legend(parts.map(([key, label]) => [label, colourOf(key)]));
 
 async function plotly() {
   if (loading === null) loading = unpack(document.getElementById("plotly").textContent);
@@ -124,7 +132,7 @@ function stacked(rows, parts, across, yaxis) {
       x: across ? values : labels,
       y: across ? labels : values,
       yaxis,
-      marker: { color: colour(`part-${key.replace("_ms", "").replace(/_/g, "-")}`), line: { width: 0 } },
+      marker: { color: colour(colourOf(key)), line: { width: 0 } },
       text,
       textposition: "inside",
       insidetextanchor: "middle",
@@ -140,6 +148,30 @@ function stacked(rows, parts, across, yaxis) {
       ),
     };
   });
+}
+
+// where bars are cut so that the usual ones can be read; null if none is much longer than the others
+function cutOf(values) {
+  const sorted = values.filter(known).sort((a, b) => a - b);
+  const most = 3 * sorted[Math.floor((sorted.length - 1) / 2)];
+  const usual = sorted.filter((value) => value <= most);
+  return usual.length < sorted.length && usual.length && most > 0 ? 1.15 * usual[usual.length - 1] : null;
+}
+
+// a break mark and the value at the end of each bar that is cut
+function breaks(rows, whole, cut, across, yref) {
+  return rows
+    .map((row) => [rowLabel(row), row.step, whole(row)])
+    .filter(([, , value]) => cut !== null && value > cut)
+    .map(([label, step, value]) => ({
+      text: `⫽ ${ms(value)}`,
+      yref,
+      ...(across ? { x: cut, y: label, xanchor: "right" } : { x: step, y: cut, yanchor: "top", textangle: -90 }),
+      showarrow: false,
+      bgcolor: colour("bg"),
+      borderpad: 1,
+      font: { size: 11, color: colour("ink") },
+    }));
 }
 
 function ranksFigure(rows) {
@@ -187,7 +219,7 @@ function stepsFigure(rows, onDevice, baseline) {
   const gap = host && device ? (across ? 10 / size : 0.05) : 0;
   const make = () => ({
     traces: stepTraces(rows, onDevice, across, baseline, host),
-    layout: stepLayout(rows, across, baseline, host, device, cut, gap),
+    layout: stepLayout(rows, across, baseline, host, device, cut, gap, onDevice),
   });
   return figure(
     "Where the time of each step goes, on the host and on devices; the tables beside it have the numbers",
@@ -203,25 +235,27 @@ function stepTraces(rows, onDevice, across, baseline, host) {
     traces.push({
       type: "bar",
       orientation: "h",
-      name: "not recorded",
+      name: "unprofiled",
       x: [baseline],
-      y: ["not recorded"],
+      y: ["unprofiled"],
       yaxis: "y",
       marker: { color: colour("baseline"), line: { color: colour("faint"), width: 1 } },
       text: [ms(baseline)],
       textposition: "inside",
       insidetextanchor: "middle",
       textfont: { color: colour("muted"), size: 11 },
-      hovertemplate: `median step while the recorder was off<br><b>${ms(baseline)}</b><extra></extra>`,
+      hovertemplate: `median unprofiled step<br><b>${ms(baseline)}</b><extra></extra>`,
     });
   }
   if (onDevice.length) traces.push(...stacked(onDevice, ON_DEVICE, across, "y2"));
   return traces;
 }
 
-function stepLayout(rows, across, baseline, host, device, cut, gap) {
+function stepLayout(rows, across, baseline, host, device, cut, gap, onDevice) {
   const labels = rows.map((row) => stepLabel(row.step));
-  const time = axis({ ticksuffix: " ms", rangemode: "tozero", anchor: across && device ? "y2" : undefined });
+  const end = cutOf([...rows.map((row) => row.wall_ms), baseline]);
+  const range = { ticksuffix: " ms", rangemode: "tozero", ...(end === null ? {} : { range: [0, end] }) };
+  const time = axis({ ...range, anchor: across && device ? "y2" : undefined });
   const category = (values) =>
     axis({
       type: "category",
@@ -231,6 +265,12 @@ function stepLayout(rows, across, baseline, host, device, cut, gap) {
       ticklabelstandoff: 6,
     });
   const layout = { barmode: "stack", uniformtext: { mode: "hide", minsize: 10 } };
+  const deviceWall = (row) => ON_DEVICE.reduce((sum, [key]) => sum + (row[key] || 0), 0);
+  const cuts = [
+    ...(host ? breaks(rows, (row) => row.wall_ms, end, across, "y") : []),
+    ...breaks(onDevice, deviceWall, end, across, "y2"),
+  ];
+  layout.annotations = cuts;
   if (host && device) {
     const title = (text, yref) => ({
       text,
@@ -243,13 +283,13 @@ function stepLayout(rows, across, baseline, host, device, cut, gap) {
       showarrow: false,
       font: { size: 11, color: colour("ink") },
     });
-    layout.annotations = [title("<b>Host</b>", "y domain"), title("<b>Device</b>", "y2 domain")];
+    layout.annotations = [title("<b>Host</b>", "y domain"), title("<b>Device</b>", "y2 domain"), ...cuts];
     layout.margin = { l: 8, r: 16, t: 20, b: 30 };
   }
   if (across) {
     layout.xaxis = time;
     layout.yaxis = {
-      ...category(known(baseline) ? ["not recorded", ...labels] : labels),
+      ...category(known(baseline) ? ["unprofiled", ...labels] : labels),
       domain: [cut + gap, 1],
       visible: host,
     };
@@ -262,9 +302,9 @@ function stepLayout(rows, across, baseline, host, device, cut, gap) {
       anchor: device ? "y2" : "y",
       title: { text: "step", standoff: 4 },
     });
-    layout.yaxis = { ...axis({ ticksuffix: " ms", rangemode: "tozero" }), domain: [cut + gap, 1], visible: host };
+    layout.yaxis = { ...axis(range), domain: [cut + gap, 1], visible: host };
     if (device)
-      layout.yaxis2 = { ...axis({ ticksuffix: " ms", rangemode: "tozero" }), domain: [0, cut - gap], anchor: "x" };
+      layout.yaxis2 = { ...axis(range), domain: [0, cut - gap], anchor: "x" };
   }
   if (known(baseline) && host) {
     const place = across
@@ -276,23 +316,40 @@ function stepLayout(rows, across, baseline, host, device, cut, gap) {
 }
 
 function timelineFigure(rows) {
+  const end = cutOf(rows.map((row) => row.wall_ms));
+  const top = (value) => (end === null ? value : Math.min(value, end));
+  const outliers = rows.filter((row) => end !== null && row.wall_ms > end);
   const make = () => {
-    const part = (recorded) => rows.filter((row) => row.recorded === recorded);
-    const trace = (some, name, tone, size) => ({
+    const trace = (some, name, tone, more) => ({
       type: "scatter",
-      mode: some.length > 60 && size < 6 ? "lines" : "markers",
+      mode: "markers",
       name,
       x: some.map((row) => row.step),
-      y: some.map((row) => row.wall_ms),
+      y: some.map((row) => top(row.wall_ms)),
       line: { color: tone, width: 1.25 },
-      marker: { color: tone, size },
-      hovertemplate: `step %{x}<br><b>%{y:.4~g} ms</b><extra>${name}</extra>`,
+      marker: { color: tone, size: 4 },
+      cliponaxis: false,
+      hovertemplate: some.map((row) => `step ${row.step}<br><b>${ms(row.wall_ms)}</b><extra>${name}</extra>`),
+      ...more,
     });
+    const part = (recorded) => rows.filter((row) => row.recorded === recorded);
+    const [unprofiled, profiled] = [part(false), part(true)];
+    const traces = [
+      trace(unprofiled, "unprofiled", colour("faint"), unprofiled.length > 60 ? { mode: "lines" } : {}),
+      trace(profiled, "profiled", colour("accent"), { marker: { color: colour("accent"), size: 7 } }),
+    ];
+    if (outliers.length)
+      traces.push(
+        trace(outliers, "cut", colour("bad"), {
+          mode: outliers.length > 8 ? "markers" : "markers+text",
+          marker: { color: colour("bad"), size: 8, symbol: "triangle-up" },
+          text: outliers.map((row) => `⫽ ${ms(row.wall_ms)}`),
+          textposition: "top center",
+          textfont: { size: 11, color: colour("ink") },
+        }),
+      );
     return {
-      traces: [
-        trace(part(false), "not recorded", colour("faint"), 4),
-        trace(part(true), "recorded", colour("accent"), 7),
-      ],
+      traces,
       layout: {
         // a few steps would get ticks between two of them
         xaxis: axis({
@@ -301,14 +358,14 @@ function timelineFigure(rows) {
           dtick: rows.length < 10 ? 1 : undefined,
           title: { text: "step", standoff: 4 },
         }),
-        yaxis: axis({ ticksuffix: " ms", rangemode: "tozero" }),
+        yaxis: axis({ ticksuffix: " ms", rangemode: "tozero", ...(end === null ? {} : { range: [0, end] }) }),
         showlegend: true,
-        legend: { orientation: "h", x: 1, xanchor: "right", y: 1.02, yanchor: "bottom" },
-        margin: { l: 8, r: 16, t: 24, b: 40 },
+        legend: { orientation: "h", x: 1, xanchor: "right", y: 1.1, yanchor: "bottom" },
+        margin: { l: 8, r: 16, t: 44, b: 40 },
       },
     };
   };
-  return figure("Wall time of every step of the run", 230, make);
+  return figure("Wall time of every step of the run", 250, make);
 }
 
 function memoryFigure(device, levels, peak) {
@@ -325,7 +382,7 @@ function memoryFigure(device, levels, peak) {
       x: times,
       y: levels[key].map((value) => value / unit[1]),
       line: { shape: "hv", color: tone, width: 1.5 },
-      hovertemplate: `%{x:.4~g} ms<br><b>%{y:.4~g} ${unit[0]}</b><extra>${name}</extra>`,
+      hovertemplate: `%{x:.3~r} ms<br><b>%{y:.3~r} ${unit[0]}</b><extra>${name}</extra>`,
       ...more,
     });
     const traces = [];
@@ -405,7 +462,7 @@ function rooflineFigure({ points, roofs, gb_per_s: speed }) {
         },
         hovertemplate: rows.map(
           (row) =>
-            `<b>${shortened(row.name)}</b> ${shortened(row.input_shapes)}<br>${ms(row.ms)}, %{y:.3~g} TFLOP/s, ` +
+            `<b>${shortened(row.name)}</b> ${shortened(row.input_shapes)}<br>${ms(row.ms)}, %{y:.3~r} TFLOP/s, ` +
             `${percent(row.limit_percent / 100)} of its limit<extra></extra>`,
         ),
       },
@@ -475,7 +532,7 @@ function countersFigure({ parts, lanes, count }) {
         yaxis: `y${number}`,
         line: { color: colour("accent"), width: 1.25 },
         hovertemplate: twice(parts.step).map(
-          (step) => `%{x:.4~g} ms<br><b>%{y:.4~g}</b><extra>${stepLabel(step)}</extra>`,
+          (step) => `%{x:.3~r} ms<br><b>%{y:.3~r}</b><extra>${stepLabel(step)}</extra>`,
         ),
       };
     });

@@ -12,9 +12,9 @@ const KIND_NAMES = {
   other: "other",
 };
 const CHANGES = [
-  ["d-more-3", "takes longer than in the other run"],
-  ["d-same", "within 5%"],
-  ["d-less-3", "takes less"],
+  ["takes longer than in the other run", "d-more-3"],
+  ["within 5%", "d-same"],
+  ["takes less", "d-less-3"],
 ];
 const ROW = 21;
 
@@ -36,9 +36,10 @@ function flameTree(flame) {
 // the thread of the steps, if it is one of several: others mostly wait
 function stepThread(nodes) {
   const holds = nodes.map((node) => node.kind === "label" && node.name === "step");
+  const marks = [...holds];
   for (let i = nodes.length - 1; i > 0; i -= 1) if (holds[i]) holds[nodes[i].parent] = true;
   const threads = nodes[0].children.filter((child) => holds[child]);
-  return threads.length === 1 && !holds[threads[0]].own ? threads[0] : 0;
+  return threads.length === 1 && !marks[threads[0]] ? threads[0] : 0;
 }
 
 // what every stack has in common is no news: begin where the graph branches
@@ -135,9 +136,14 @@ function flameGraph(flames, id) {
     return el(
       "div",
       {
-        class: `frame ${changed(node) || `k-${node.kind}`}${dim ? " dim" : ""}${place === focus ? " focus" : ""}`,
+        class: `frame k-${node.kind}${dim ? " dim" : ""}${place === focus ? " focus" : ""}`,
         "data-place": place,
-        style: { left: `${(left / nodes[root].value) * 100}%`, width: `${width}%`, top: `${depth * ROW}px` },
+        style: {
+          left: `${(left / nodes[root].value) * 100}%`,
+          width: `${width}%`,
+          top: `${depth * ROW}px`,
+          background: `var(--${changed(node) || `k-${node.kind}`})`,
+        },
         on: {
           click: () => {
             zoom(place === root && node.parent >= 0 ? node.parent : place);
@@ -234,20 +240,9 @@ function flameGraph(flames, id) {
   take(id ? addressOf(id) : {});
   if (id) places.set(id, take);
   const kinds = new Set(Object.values(flames).flatMap((flame) => flame.kinds.map((kind) => FRAME_KINDS[kind])));
-  const legend = el(
-    "p",
-    { class: "legend" },
-    FRAME_KINDS.filter((kind) => kinds.has(kind)).map((kind) =>
-      el("span", null, el("i", { class: `chip k-${kind}` }), KIND_NAMES[kind]),
-    ),
-  );
   const colours = flames[which].before
-    ? el(
-        "p",
-        { class: "legend" },
-        CHANGES.map(([name, text]) => el("span", null, el("i", { class: `chip ${name}` }), text)),
-      )
-    : legend;
+    ? CHANGES
+    : FRAME_KINDS.filter((kind) => kinds.has(kind)).map((kind) => [KIND_NAMES[kind], `k-${kind}`]);
   return el(
     "div",
     { class: "flame-box" },
@@ -255,6 +250,6 @@ function flameGraph(flames, id) {
     crumbs,
     el("div", { class: "flame-scroll" }, canvas),
     detail,
-    colours,
+    legend(colours),
   );
 }

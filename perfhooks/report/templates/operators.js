@@ -8,11 +8,11 @@ function operatorColumns(extra) {
     { key: "count", label: "Count", kind: "count", title: of("count") },
     { key: "self_cpu_ms", label: "Self host, ms", kind: "ms", bar: true, title: of("self host") },
     { key: "cpu_ms", label: "Host, ms", kind: "ms", title: of("host") },
-    { key: "exclusive_cpu_ms", label: "Exclusive host, ms", kind: "ms", title: of("exclusive host") },
+    { key: "exclusive_cpu_ms", label: "Own host, ms", kind: "ms", extra: true, title: of("exclusive host") },
     { key: "self_device_ms", label: "Self device, ms", kind: "ms", bar: true, title: of("self device") },
     { key: "device_ms", label: "Device, ms", kind: "ms", title: of("device") },
-    { key: "self_cpu_bytes", label: "Host memory", kind: "bytes", title: of("host memory") },
-    { key: "self_device_bytes", label: "Device memory", kind: "bytes", title: of("device memory") },
+    { key: "self_cpu_bytes", label: "Host memory", kind: "bytes", title: of("host memory"), extra: true },
+    { key: "self_device_bytes", label: "Device memory", kind: "bytes", title: of("device memory"), extra: true },
     { key: "flops", label: "Flops", kind: "flops", title: of("flops") },
     ...rateColumns(),
   ];
@@ -101,8 +101,8 @@ function operatorsSection(details) {
   return section(
     "operators",
     "Operators",
-    "What torch ran, summed over all recorded steps: on the host, and the device work it launched. Click one to see " +
-      "its costliest shapes, lines and modules.",
+    "Operators of torch in all profiled steps: their time on the host and the device work that they launched. Click " +
+      "one for its shapes, lines and modules.",
     (details.limits || []).map((sentence) => el("p", { class: "lead" }, sentence)),
     rooflinePart(details),
     dataTable({

@@ -1,40 +1,48 @@
 // The first screen: what was profiled, what a step takes, where it goes, and what to do about it.
 
-function sharesTable(title, rows, parts, whole, note) {
-  const mean = (key) => rows.reduce((sum, row) => sum + (row[key] || 0), 0) / rows.length;
-  const lines = presentParts(rows, parts).map(([key, label]) =>
+// rows: [label, colour, milliseconds]; terms: the definitions of the parts
+function sharesTable(title, rows, whole, group, terms) {
+  const tip = terms.map((term) => `${term}: ${meaning(group, term)}`).join("\n\n");
+  const line = ([label, name, value]) =>
     el(
       "tr",
       null,
-      el(
-        "th",
-        { scope: "row" },
-        el("i", { class: "chip", style: { background: `var(--part-${key.replace("_ms", "").replace(/_/g, "-")})` } }),
-        label,
-      ),
-      el("td", { class: "num" }, mean(key).toFixed(Math.max(decimals([whole]) - (whole >= 100 ? 0 : 1), 1))),
-      el("td", { class: "num share" }, percent(mean(key) / whole)),
-    ),
-  );
+      el("th", { scope: "row" }, el("i", { class: "chip", style: { background: `var(--${name})` } }), label),
+      el("td", { class: "num" }, digits(value)),
+      el("td", { class: "num share" }, percent(value / whole)),
+    );
   return el(
     "table",
     { class: "shares" },
-    el("caption", null, title, note ? el("span", { class: "muted" }, ` ${note}`) : null),
-    el(
-      "thead",
-      { class: "hidden" },
-      el(
-        "tr",
-        null,
-        ["part", "ms a step", "share"].map((each) => el("th", { scope: "col" }, each)),
-      ),
-    ),
-    el("tbody", null, lines),
+    el("caption", null, title, el("span", { class: "muted" }, " ms "), info(tip)),
+    el("tbody", null, rows.map(line)),
   );
 }
 
-function stat(value, label, title) {
-  return el("div", { class: "stat", title }, el("strong", null, value), el("span", null, label));
+const DEVICE_TERMS = ["compute", "exposed communication", "exposed copies", "other steps' work", "idle in the span"];
+
+// the means of the steps, as such rows
+function meanParts(rows, parts) {
+  const mean = (key) => rows.reduce((sum, row) => sum + (row[key] || 0), 0) / rows.length;
+  return presentParts(rows, parts).map(([key, label]) => [label, colourOf(key), mean(key)]);
+}
+
+// the parts of the summary, as such rows
+function summaryParts(summary) {
+  const key = (label) => (PARTS.find(([, name]) => name === label) || ["other_ms"])[0];
+  return summary.parts.map(({ name, share }) => [name, colourOf(key(name)), share * summary.step_ms]);
+}
+
+// the summary of the run, if the window and rank are those that it is about
+function summaryOf(window_, rank) {
+  const found = DATA.summary;
+  const shown = Object.keys(window_.details).map(Number);
+  const first = shown.length ? Math.min(...shown) : window_.ranks[0].rank;
+  return found && found.window === window_.name && rank.rank === first ? found : null;
+}
+
+function stat(value, label, tip) {
+  return el("div", { class: "stat", tip }, el("strong", null, value), el("span", null, label));
 }
 
 // the share of its steps in which a rank only waited for others, whatever part of a step that fell into
@@ -51,79 +59,57 @@ function usualSteps(steps) {
   return found.length ? found : rows;
 }
 
-function otherSteps(steps) {
-  const does = { validation: "it validates", checkpoint: "it saves a checkpoint" };
-  return (steps.others || [])
-    .map((each) => `; ${ms(each.wall_ms)} where ${does[each.kind]} (${each.count} of ${steps.count})`)
-    .join("");
+/* The step time, large; below it which steps it is from, and what the profiled ones took. */
+function stepTime(window_, details, rank) {
+  const steps = details.steps || {};
+  const summary = summaryOf(window_, rank);
+  const mean = (steps.usual || steps.mean || {}).wall_ms;
+  const idle = summary ? (summary.is_profiled ? null : summary.step_ms) : (rank.cost || {}).idle_step_ms;
+  const walls = usualSteps(steps).map((row) => row.wall_ms);
+  const spread = walls.length > 1 ? ` (${ms(Math.min(...walls))} to ${ms(Math.max(...walls))})` : "";
+  const range = known(window_.first) ? `profiled ${stepRange(window_.first, window_.last)}` : "the whole recording";
+  const unit = summary ? summary.unit || "step" : "step";
+  const value = known(idle) ? idle : summary ? summary.step_ms : mean;
+  const from = known(idle)
+    ? [`median of ${summary ? summary.steps : "the unprofiled steps"}`, known(mean) && `${range}: ${ms(mean)}${spread}`]
+    : known(value)
+      ? [`${range}${spread}`]
+      : [`${(summary || {}).profiled_steps || "nothing"} was recorded`];
+  return el(
+    "div",
+    { class: "step-time" },
+    el("p", null, el("strong", null, ms(value)), unit === "program" ? " in all" : ` per ${unit}`),
+    el("p", { class: "muted" }, from.filter(Boolean).join("; ")),
+  );
 }
 
+/* What else there is to know of a step. */
 function stats(window_, details, rank) {
   const steps = details.steps || {};
   const mean = steps.usual || steps.mean || {};
-  const walls = usualSteps(steps).map((row) => row.wall_ms);
-  const spread = [Math.min(...walls), Math.max(...walls)];
-  const step = mean.wall_ms;
-  const found = [];
-  const idle = (rank.cost || {}).idle_step_ms;
-  const isFar = rank.is_far;
-  if (isFar) found.push(stat(ms(idle), "a step when nobody records, the median"));
-  if (known(step)) {
-    const what = isFar ? "a recorded step" : "a step";
-    const label =
-      walls.length > 1
-        ? `${what}: the mean of ${walls.length}, ${ms(spread[0])} to ${ms(spread[1])}`
-        : steps.without_steps
-          ? "from start to stop: nobody said what a step is"
-          : isFar
-            ? "the recorded step"
-            : "the step";
-    found.push(stat(ms(step), label + otherSteps(steps)));
-  }
-  const named = PARTS.filter(([key]) => key !== "other_ms" && known(mean[key])).sort(
-    (a, b) => mean[b[0]] - mean[a[0]],
-  )[0];
-  const verbs = {
-    data: "of it waiting for data",
-    transfer: "of it in transfers",
-    checkpoint: "of it writing checkpoints",
-  };
-  if (named && mean[named[0]] > 0)
-    found.push(stat(percent(mean[named[0]] / mean.wall_ms), verbs[named[1]] || `of it in ${named[1]}`));
-  // the host runs ahead of its device: these steps are shorter than those of the training
-  if (known(mean.busy_ms) && mean.busy_ms > 1.05 * step)
-    found.push(stat(ms(mean.busy_ms), "of work for the device in each: the host runs ahead of it"));
+  const does = { validation: "with validation", checkpoint: "with a checkpoint" };
+  const found = (steps.others || []).map((each) =>
+    stat(ms(each.wall_ms), `a step ${does[each.kind]} (${each.count} of ${steps.count} profiled)`),
+  );
+  if (known(mean.busy_ms) && mean.busy_ms > 1.05 * mean.wall_ms)
+    found.push(stat(ms(mean.busy_ms), "device work per step: the host runs ahead of the device"));
   const wait = waited(window_, rank);
-  if (wait >= 0.05) found.push(stat(percent(wait), "of it waiting for other ranks", (DEFINITIONS.Ranks || {}).wait));
-  const busy = (DEFINITIONS.Steps || {})["device busy, idle"];
+  if (wait >= 0.05) found.push(stat(percent(wait), "waiting for other ranks", meaning("Ranks", "wait")));
+  const busy = meaning("Steps", "device busy, idle");
   if (known(mean.busy_share)) found.push(stat(percent(mean.busy_share), "device busy", busy));
   const why = rowsOf((details.device || {}).parts).find((row) => row.kind === "idle");
-  if (why && why.ms >= 0.05 * step) found.push(stat(percent(why.ms / step), `device idle: ${why.part}`, busy));
-  if (known(idle) && known(step) && !isFar) {
-    const added = step / idle - 1;
-    // steps that differ more among themselves than from the others prove nothing
-    const certain = spread[1] - spread[0] < Math.max(step - idle, 0.1 * step);
-    found.push(
-      stat(
-        ms(idle),
-        certain && Math.abs(added) < 0.01
-          ? "when not recorded: recording cost less than 1%"
-          : certain && added > 0
-            ? `when not recorded: recording added ${percent(added)}`
-            : "when not recorded, the median",
-      ),
-    );
-  }
-  return el("div", { class: "stats" }, found);
+  if (why && why.ms >= 0.05 * mean.wall_ms)
+    found.push(stat(percent(why.ms / mean.wall_ms), `device idle: ${why.part}`, busy));
+  return found.length ? el("div", { class: "stats" }, found) : null;
 }
 
 const STEPS_BY = {
-  loader: "a fetch after an update ends a step",
-  optimizer: "an update ends a step",
-  batches: "a fetch ends a step",
-  backward: "a backward pass ends a step",
-  call: "a call of the model begins a step",
-  process: "the script as a whole, as far as it was recorded",
+  loader: "step: from one fetched batch to the next",
+  optimizer: "step: one update of the optimizer",
+  batches: "step: one fetched batch",
+  backward: "step: one backward pass",
+  call: "step: one call of the model",
+  process: "the recorded part of the script",
 };
 
 /* How `perfhooks run` told steps, in a script that did not say so itself. */
@@ -188,7 +174,7 @@ function measured(finding) {
   if (!tried) return null;
   const where = `${plural(tried.operators, "operator")} run again on ${tried.device}; if nothing else changes`;
   const range = (write) => (tried.most ? `${write(tried)} to ${write(tried.most)}` : write(tried));
-  const times = range((end) => end.times.toPrecision(2));
+  const times = range((end) => digits(end.times));
   const saved = `${range((end) => ms(end.saved_ms))} a step, ${range((end) => percent(end.saved_percent / 100))}`;
   return el(
     "p",
@@ -230,18 +216,17 @@ function findingItem(finding, links) {
 }
 
 function weight(finding) {
-  return finding.doubts_others ? -1 : finding.gain_ms || 0;
+  return finding.gain_ms || 0;
 }
 
 function findings(details) {
   // what gains most first, whoever found it
-  const found = [...(DATA.findings || []), ...((details.findings || {}).rows || [])].sort(
-    (a, b) => weight(b) - weight(a),
-  );
+  const found = [...(DATA.findings || []), ...((details.findings || {}).rows || [])]
+    .filter((finding) => !finding.doubts_others)
+    .sort((a, b) => weight(b) - weight(a));
   if (!found.length) {
     const text = details.findings
-      ? `Nothing wrong was found: every rule looked at this window, and ${percent(details.findings.accounted)} of ` +
-        `the step is accounted for.`
+      ? `No problem was found. ${percent(details.findings.accounted)} of the step has a name that rules can check.`
       : "The rules that look for problems did not run on this window.";
     return el("div", { class: "findings" }, el("h2", null, "What to do first"), el("p", { class: "good" }, text));
   }
@@ -271,10 +256,16 @@ function findings(details) {
   );
 }
 
-/* What makes every time of the window doubtful is said before them. */
-function busyLines(details) {
-  const found = ((details.findings || {}).rows || []).filter((finding) => finding.doubts_others);
-  return found.map((finding) => el("p", { class: "busy-line" }, finding.title));
+/* The most important reason to doubt the numbers, and where the others are. */
+function warning(window_, details, rank) {
+  const summary = summaryOf(window_, rank);
+  const first = ((details.findings || {}).rows || []).find((finding) => finding.doubts_others);
+  const count =
+    rowsOf((details.checks || {}).rows).filter((each) => each.severity !== "info").length +
+    (details.problems || []).length;
+  const text = (summary || {}).warning || (first || {}).title || (count ? "Some of these numbers may be wrong." : null);
+  if (!text) return null;
+  return el("p", { class: "doubt" }, `${text} `, el("a", { href: address("checks", {}) }, "How far to trust this"));
 }
 
 function overview(window_, details, rank) {
@@ -291,39 +282,41 @@ function overview(window_, details, rank) {
     box.append(...[none, slowLine()].filter(Boolean));
     return box;
   }
-  const lines = [...busyLines(details), stats(window_, details, rank), explanationLine(details, rank), slowLine()];
+  const lines = [
+    stepTime(window_, details, rank),
+    warning(window_, details, rank),
+    stats(window_, details, rank),
+    slowLine(),
+  ];
   box.append(...lines.filter(Boolean));
-  const whole = usual.reduce((sum, row) => sum + row.wall_ms, 0) / usual.length;
+  const summary = summaryOf(window_, rank);
   const hosted = presentParts(rows, PARTS).length > 0;
   const onDevice = rowsOf((details.device || {}).steps);
   const usualOnDevice = usualSteps({ ...steps, rows: (details.device || {}).steps });
-  const cost = rank.cost || {};
+  const mean = usual.reduce((sum, row) => sum + row.wall_ms, 0) / usual.length;
+  const bySummary = summary && summary.parts && known(summary.step_ms);
+  const onHost = bySummary ? summaryParts(summary) : meanParts(usual, PARTS);
+  const whole = bySummary ? summary.step_ms : mean;
+  const shown = [...presentParts(rows, hosted ? PARTS : []), ...presentParts(onDevice, ON_DEVICE)];
   const left = el(
     "div",
     { class: "where-time" },
-    el("h2", null, "Where the step goes"),
-    hosted || onDevice.length ? stepsFigure(rows, onDevice, hosted ? cost.idle_step_ms : null) : null,
+    el("h2", null, "Where the time goes"),
     el(
       "div",
       { class: "pair" },
-      hosted ? sharesTable("Host", usual, PARTS, whole, "ms a step") : null,
-      onDevice.length ? sharesTable("Device", usualOnDevice, ON_DEVICE, whole, "ms a step") : null,
+      hosted ? sharesTable("Host", onHost, whole, "Steps", ["host parts"]) : null,
+      onDevice.length ? sharesTable("Device", meanParts(usualOnDevice, ON_DEVICE), mean, "Steps", DEVICE_TERMS) : null,
     ),
+    hosted || onDevice.length
+      ? [
+          el("h3", null, known(window_.first) ? `Profiled ${stepRange(window_.first, window_.last)}` : "The recording"),
+          stepsFigure(rows, onDevice, hosted ? (rank.cost || {}).idle_step_ms : null),
+          partsLegend(shown),
+        ]
+      : null,
     details.counters ? countersFigure(details.counters) : null,
   );
   box.append(el("div", { class: "split" }, left, findings(details)));
-  const doubts =
-    rowsOf((details.checks || {}).rows).filter((each) => each.severity !== "info").length +
-    (details.problems || []).length;
-  if (doubts)
-    box.append(
-      el(
-        "p",
-        { class: "doubt" },
-        `${plural(doubts, "thing makes", "things make")} these numbers doubtful: `,
-        el("a", { href: "#checks" }, "see how far they can be trusted"),
-        ".",
-      ),
-    );
   return box;
 }

@@ -1,30 +1,5 @@
 // Which window and rank is shown, and drawing it.
 
-const LABELS = {
-  overview: "Overview",
-  timeline: "All steps",
-  slow: "Slow steps",
-  startup: "Start",
-  labels: "Labels",
-  windows: "Windows",
-  steps: "Steps",
-  categories: "Kinds of work",
-  operators: "Operators",
-  kernels: "Kernels",
-  compiled: "Compiled",
-  device: "Device time",
-  gaps: "Gaps",
-  flame: "Flame graph",
-  functions: "Functions",
-  plan: "How many workers",
-  workers: "Workers",
-  modules: "Modules",
-  memory: "Memory",
-  communication: "Communication",
-  ranks: "Ranks",
-  checks: "Checks",
-  footnotes: "Definitions",
-};
 const chosen = { window: DATA.windows.length - 1, rank: null };
 
 // what an address must name so that others see the same
@@ -86,12 +61,14 @@ function absent(window_, _, rank) {
     "section",
     { id: "overview", class: "overview", "aria-label": "Overview" },
     heading(window_, {}, rank),
+    stepTime(window_, {}, rank),
+    warning(window_, {}, rank),
     el("p", { class: "good" }, rank.headline || ""),
     slowLine(),
     el(
       "p",
       { class: "muted" },
-      `The details of this rank are not in this page, to keep it small. They are in the files ` +
+      `The details of this rank are not in this report, to keep it small. They are in the files ` +
         `${window_.name}/rank${rank.rank}.*`,
     ),
     (DATA.findings || []).length ? findings({}) : null,
@@ -104,14 +81,25 @@ function attempt(make, ...given) {
     return make(...given);
   } catch (error) {
     console.error(error);
-    return el("p", { class: "doubt" }, `A part of this page could not be drawn: ${error}`);
+    return el("p", { class: "doubt" }, `A part of this report could not be drawn: ${error}`);
   }
 }
 
 function missingLines() {
   const lost = (DATA.lost || []).map((each) => `The process ended while it recorded ${each}; that window is lost.`);
-  const unread = (DATA.unread || []).map((each) => `Not on this page: ${each}`);
+  const unread = (DATA.unread || []).map((each) => `Not in this report: ${each}`);
   return [...lost, ...unread].map((text) => el("p", { class: "doubt" }, text));
+}
+
+// one menu for each group of sections
+function menus(groups) {
+  return Object.entries(groups).flatMap(([name, parts]) => {
+    const sections = parts.filter((each) => each && each.id);
+    if (!sections.length) return [];
+    const link = (each, text) => el("a", { href: address(each.id, {}) }, text);
+    const items = sections.map((each) => link(each, each.getAttribute("aria-label")));
+    return el("div", { class: "menu" }, link(sections[0], name), el("div", { class: "items" }, items));
+  });
 }
 
 function show() {
@@ -136,52 +124,41 @@ function show() {
   const details = withExplanation(window_, window_.details[String(rank.rank)]);
   const missing = missingLines();
   if (DATA.windows_count) {
-    const some = `The latest ${DATA.windows.length} of ${DATA.windows_count} windows are on this page`;
-    missing.push(el("p", { class: "muted" }, `${some}; the files of all are beside it.`));
+    const some = `The latest ${DATA.windows.length} of ${DATA.windows_count} windows are in this report`;
+    missing.push(el("p", { class: "muted" }, `${some}; the files of all are in the run folder.`));
   }
   places.clear();
   moduleNames.clear();
   for (const row of rowsOf(((details || {}).modules || {}).rows))
     if (known(row.qualified_name)) moduleNames.set(`nn.Module: ${row.name}`, row.qualified_name);
-  const first = attempt(details ? overview : absent, window_, details || {}, rank);
-  const labels = details ? attempt(labelsSection, details) : null;
-  const ofRun = [windowsSection, ranksSection, timelineSection, slowSection, startupSection].map((make) =>
-    attempt(make, window_, rank),
-  );
-  const ofWindow = [
-    stepsSection,
-    categoriesSection,
-    operatorsSection,
-    kernelsSection,
-    compiledSection,
-    deviceSection,
-    gapsSection,
-    flameSection,
-    functionsSection,
-    planSection,
-    workersSection,
-    modulesSection,
-    memorySection,
-    communicationSection,
-    checksSection,
-  ];
-  const parts = [
-    first,
-    ...missing,
-    labels,
-    ...ofRun,
-    ...(details ? ofWindow.map((make) => attempt(make, details, rank)) : []),
-    attempt(footnotesSection),
-  ];
-  main.replaceChildren(...parts.filter(Boolean));
+  const ofRun = (...makers) => makers.map((make) => attempt(make, window_, rank));
+  const ofWindow = (...makers) => (details ? makers.map((make) => attempt(make, details, rank)) : []);
+  const groups = {
+    Steps: [
+      attempt(details ? overview : absent, window_, details || {}, rank),
+      ...missing,
+      ...ofWindow(labelsSection),
+      ...ofRun(timelineSection, slowSection),
+      ...ofWindow(stepsSection),
+      ...ofRun(windowsSection, ranksSection, startupSection),
+    ],
+    Work: ofWindow(
+      categoriesSection,
+      operatorsSection,
+      kernelsSection,
+      deviceSection,
+      gapsSection,
+      memorySection,
+      communicationSection,
+      planSection,
+      workersSection,
+    ),
+    Code: ofWindow(flameSection, functionsSection, modulesSection, compiledSection),
+    Trust: ofWindow(checksSection),
+  };
+  main.replaceChildren(...Object.values(groups).flat().filter(Boolean));
   drawPickers(window_, rank);
-  document
-    .getElementById("nav")
-    .replaceChildren(
-      ...[...main.querySelectorAll("section[id]")].map((each) =>
-        el("a", { href: address(each.id, {}) }, LABELS[each.id] || each.id),
-      ),
-    );
+  document.getElementById("nav").replaceChildren(...menus(groups));
   document.title = `${DATA.title} · perfhooks`;
   drawFigures().then(() => {
     document.body.dataset.ready = "yes";

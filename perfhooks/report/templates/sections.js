@@ -1,7 +1,5 @@
 // Everything below the first screen, one function a section; null where there is nothing to show.
 
-const meaning = (group, term) => (DEFINITIONS[group] || {})[term];
-
 // the classes of the table of kernels, in the words of the field
 const className = (name) => (name === "set" ? "memset" : name);
 
@@ -59,7 +57,7 @@ function labelsSection(details) {
   return section(
     "labels",
     "Your labels",
-    "What you labelled, by total time on the host, over all recorded steps.",
+    "Your labels, by total time on the host, over all profiled steps.",
     dataTable({
       id: "labels",
       caption: "Labels",
@@ -80,7 +78,7 @@ function functionsSection(details) {
     { key: "self_ms", label: "Self, ms", kind: "ms", bar: true, title: of("self") },
     { key: "total_ms", label: "Total, ms", kind: "ms", bar: true, title: of("total") },
     { key: "mean_ms", label: "Mean, ms", kind: "ms" },
-    { key: "file", word: true, label: "File", kind: "text" },
+    { key: "file", word: true, label: "File", kind: "text", show: shortPath },
     { key: "line", label: "Line", kind: "count", title: of("line") },
   ];
   return section(
@@ -88,7 +86,7 @@ function functionsSection(details) {
     "Python functions",
     explanationLead(
       details,
-      "What each Python function took, without and with the functions that it called, over all recorded steps.",
+      "Time of each Python function in all profiled steps, without and with the functions that it called.",
     ),
     dataTable({
       id: "functions",
@@ -108,14 +106,14 @@ function flameSection(details) {
   if (!flames || !Object.keys(flames).length) return null;
   const frames = (details.subject || {}).python_frames || details.explanation;
   const lead = frames
-    ? "Wider is longer; what is below was called by what is above. Click a frame to look closer, click it again " +
-      "to go back."
-    : "Labels, operators and kernels; lines of Python as well with " + details.subject.stacks_by + ".";
+    ? "A frame is as wide as its time; its callees are below it. Click a frame to zoom in, click it again to zoom out."
+    : `Labels, operators and kernels. For lines of Python record with ${details.subject.stacks_by}.`;
   return section("flame", "Flame graph", explanationLead(details, lead), flameGraph(flames, "flame"));
 }
 
 function modulesSection(details) {
   if (!details.modules) return null;
+  const of = (term) => meaning("Modules", term);
   const columns = [
     {
       key: "name",
@@ -123,13 +121,13 @@ function modulesSection(details) {
       kind: "name",
       node: (value, row) => el("span", { class: "indent", style: { "--depth": row.depth } }, value),
     },
-    { key: "qualified_name", label: "In the model", kind: "name" },
+    { key: "qualified_name", label: "In the model", kind: "name", title: of("in the model") },
     { key: "calls", label: "Calls", kind: "count" },
-    { key: "forward_ms", label: "Forward, ms", kind: "ms", bar: true },
-    { key: "forward_self_ms", label: "Self, ms", kind: "ms" },
-    { key: "forward_device_ms", label: "Device forward, ms", kind: "ms" },
-    { key: "backward_ms", label: "Backward, ms", kind: "ms", bar: true },
-    { key: "backward_device_ms", label: "Device backward, ms", kind: "ms" },
+    { key: "forward_ms", label: "Forward, ms", kind: "ms", bar: true, title: of("forward") },
+    { key: "forward_self_ms", label: "Self, ms", kind: "ms", title: of("forward") },
+    { key: "forward_device_ms", label: "Device forward, ms", kind: "ms", title: of("device forward, backward") },
+    { key: "backward_ms", label: "Backward, ms", kind: "ms", bar: true, title: of("backward") },
+    { key: "backward_device_ms", label: "Device backward, ms", kind: "ms", title: of("device forward, backward") },
   ];
   return section(
     "modules",
@@ -265,12 +263,18 @@ function communicationSection(details) {
   return made.length ? section("communication", "Communication and waiting", null, ...made) : null;
 }
 
+const partColumn = ([key, label]) => ({
+  key,
+  label: `${label[0].toUpperCase()}${label.slice(1)}, ms`,
+  kind: "ms",
+  title: meaning("Steps", "host parts"),
+});
+
 function meansColumns(first) {
-  const part = ([key, label]) => ({ key, label: `${label[0].toUpperCase()}${label.slice(1)}, ms`, kind: "ms" });
   return [
     ...first,
-    { key: "wall_ms", label: "Step, ms", kind: "ms", bar: true, title: "mean over the recorded steps" },
-    ...PARTS.map(part),
+    { key: "wall_ms", label: "Step, ms", kind: "ms", bar: true, title: meaning("Steps", "mean step") },
+    ...PARTS.map(partColumn),
     { key: "device_busy_ms", label: "Device busy, ms", kind: "ms" },
     { key: "exposed_comm_ms", label: "Exposed comm, ms", kind: "ms" },
     { key: "device_idle_ms", label: "Idle, ms", kind: "ms" },
@@ -281,25 +285,25 @@ function meansColumns(first) {
 const STEP_COLUMNS = [
   { key: "device_busy_ms", label: "Device busy, ms", kind: "ms", term: "device busy, idle" },
   { key: "device_idle_ms", label: "Device idle, ms", kind: "ms", term: "device busy, idle" },
-  { key: "device_span_ms", label: "Device span, ms", kind: "ms", term: "device span" },
-  { key: "busy_ms", label: "Own work, ms", kind: "ms", term: "own work" },
-  { key: "compute_ms", label: "Compute, ms", kind: "ms", term: "compute" },
-  { key: "comm_ms", label: "Communication, ms", kind: "ms", term: "communication" },
+  { key: "device_span_ms", label: "Device span, ms", kind: "ms", term: "device span", extra: true },
+  { key: "busy_ms", label: "Own work, ms", kind: "ms", term: "own work", extra: true },
+  { key: "compute_ms", label: "Compute, ms", kind: "ms", term: "compute", extra: true },
+  { key: "comm_ms", label: "Communication, ms", kind: "ms", term: "communication", extra: true },
   { key: "exposed_comm_ms", label: "Exposed comm, ms", kind: "ms", term: "exposed communication" },
-  { key: "exposed_copy_ms", label: "Exposed copies, ms", kind: "ms", term: "exposed copies" },
-  { key: "other_work_ms", label: "Other work, ms", kind: "ms", term: "other steps' work" },
-  { key: "idle_ms", label: "Idle in the span, ms", kind: "ms", term: "idle in the span" },
-  { key: "sync_ms", label: "Syncs, ms", kind: "ms", term: "syncs" },
+  { key: "exposed_copy_ms", label: "Exposed copies, ms", kind: "ms", term: "exposed copies", extra: true },
+  { key: "other_work_ms", label: "Other work, ms", kind: "ms", term: "other steps' work", extra: true },
+  { key: "idle_ms", label: "Idle in the span, ms", kind: "ms", term: "idle in the span", extra: true },
+  { key: "sync_ms", label: "Syncs, ms", kind: "ms", term: "syncs", extra: true },
   { key: "ops", label: "Operators", kind: "count" },
-  { key: "launches", label: "Launches", kind: "count" },
-  { key: "kernels", label: "Kernels", kind: "count" },
-  { key: "syncs", label: "Syncs", kind: "count", term: "syncs" },
+  { key: "launches", label: "Launches", kind: "count", extra: true },
+  { key: "kernels", label: "Kernels", kind: "count", extra: true },
+  { key: "syncs", label: "Syncs", kind: "count", term: "syncs", extra: true },
   { key: "allocated_peak_mb", label: "Peak memory, MB", kind: "number", term: "peak memory" },
-  { key: "alloc_count", label: "Allocations", kind: "count" },
-  { key: "tflop", label: "TFLOP", kind: "number", term: "TFLOP" },
+  { key: "alloc_count", label: "Allocations", kind: "count", extra: true },
+  { key: "tflop", label: "TFLOP", kind: "number", term: "TFLOP", extra: true },
   { key: "mfu_percent", label: "MFU, %", kind: "percent", term: "MFU, HFU" },
-  { key: "hfu_percent", label: "HFU, %", kind: "percent", term: "MFU, HFU" },
-  { key: "known_percent", label: "Of which known, %", kind: "percent", term: "of which known" },
+  { key: "hfu_percent", label: "HFU, %", kind: "percent", term: "MFU, HFU", extra: true },
+  { key: "known_percent", label: "Of which known, %", kind: "percent", term: "of which known", extra: true },
 ];
 
 function stepsSection(details) {
@@ -307,16 +311,15 @@ function stepsSection(details) {
   const rows = rowsOf(steps.rows).map((row, place) => ({ ...row, kind: (steps.kinds || [])[place] || null }));
   if (!rows.some((row) => known(row.step))) return null;
   const of = (term) => meaning("Steps", term);
-  const part = ([key, label]) => ({ key, label: `${label[0].toUpperCase()}${label.slice(1)}, ms`, kind: "ms" });
   const columns = [
-    { key: "step", label: "Step", kind: "count", title: of("step") },
+    { key: "step", label: "Number", kind: "count", title: of("step") },
     { key: "kind", label: "Kind", kind: "text", word: true, title: of("mean step") },
-    { key: "wall_ms", label: "Wall, ms", kind: "ms", bar: true },
-    ...PARTS.map(part),
+    { key: "wall_ms", label: "Step, ms", kind: "ms", bar: true, title: of("mean step") },
+    ...PARTS.map(partColumn),
     ...STEP_COLUMNS.map(({ term, ...column }) => ({ ...column, title: of(term) })),
   ];
   const table = { id: "steps", key: "step", caption: "Steps", columns, rows, limit: 8, total: steps.count };
-  return section("steps", "Steps", "Where the time of each recorded step went.", dataTable(table));
+  return section("steps", "Steps", "Where the time of each profiled step went.", dataTable(table));
 }
 
 function windowsSection(current) {
@@ -352,7 +355,7 @@ function togetherColumns(node) {
     { key: "rank", label: "Rank", kind: "text", node },
     { key: "node", word: true, label: "Node", kind: "text" },
     { key: "role", label: "Role", kind: "text", title: of("role") },
-    { key: "wall_ms", label: "Step, ms", kind: "ms", title: "mean over the recorded steps" },
+    { key: "wall_ms", label: "Step, ms", kind: "ms", title: meaning("Steps", "mean step") },
     { key: "own_ms", label: "Own work, ms", kind: "ms", bar: true, title: of("own work") },
     { key: "wait_ms", label: "Wait, ms", kind: "ms", title: of("wait") },
     { key: "excess_ms", label: "Excess, ms", kind: "ms", title: of("excess") },
@@ -428,7 +431,7 @@ function frontierPart(together) {
     el(
       "p",
       { class: "lead" },
-      `${plural(longest.steps, "step")} of ${longest.stage} that nobody recorded, ${longest.first} to ` +
+      `${plural(longest.steps, "unprofiled step")} of ${longest.stage}, ${longest.first} to ` +
         `${longest.last}: ${ms(longest.step_ms)} from one meeting of the ranks to the next. `,
       groups.length > 1 ? `Ranks are compared with those that do the same work, in ${groups.length} groups. ` : null,
       leads.length ? null : "No rank leads by more than chance makes of equal ones.",
@@ -491,6 +494,8 @@ function ranksBy(key, label, ranks) {
   return { [key]: { label, columns, rows } };
 }
 
+const RANK_PARTS = "data, compute, communication, other";
+
 function ranksSection(window_, rank) {
   const together = DATA.ranks_together;
   if (!together) return meansSection(window_, rank);
@@ -545,8 +550,8 @@ function ranksSection(window_, rank) {
     el(
       "div",
       { class: "split" },
-      ranksFigure(rows),
-      sharesTable("Mean of all ranks", rows, OF_RANKS, whole, "ms a step"),
+      el("div", null, ranksFigure(rows), partsLegend(presentParts(rows, OF_RANKS))),
+      sharesTable("Mean of all ranks", meanParts(rows, OF_RANKS), whole, "Ranks", ["own work", RANK_PARTS, "wait"]),
     ),
     frontierPart(together),
     el("h3", null, "Step by rank"),
@@ -620,8 +625,8 @@ function timelineSection(window_) {
     ? section(
         "timeline",
         "All steps of the run",
-        "The wall time of every step by the training’s own clock, recorded or not, to step " +
-          `${rows[rows.length - 1].step}; of long runs the median of each stretch.`,
+        "The time of every step by the training’s own clock. Long runs show the median of each interval. Red marks " +
+          "are steps beyond the chart.",
         timelineFigure(rows),
       )
     : null;
@@ -634,8 +639,8 @@ function startupSection() {
     ? section(
         "startup",
         "Before the first step",
-        `${Number(whole.toPrecision(3))} s from the start of the process to the end of its first step, by looking at ` +
-          "its main thread every 50 ms.",
+        `${ms(1000 * whole)} from the start of the process to the end of its first step. The main thread was sampled ` +
+          "every 50 ms.",
         dataTable({
           id: "startup",
           caption: "Before the first step",
@@ -663,8 +668,11 @@ function checksSection(details, rank) {
     );
   const lines = found.map((each) => line(each.severity, each.text, each.first ? `First: ${each.first}.` : ""));
   lines.push(
+    ...((details.findings || {}).rows || [])
+      .filter((finding) => finding.doubts_others)
+      .map((finding) => line("warning", finding.title, [...finding.evidence, finding.advice].join("; "))),
     ...(rank.notes || []).map((note) => line("warning", note)),
-    ...(details.problems || []).map((problem) => line("warning", `not on this page: ${problem}`)),
+    ...(details.problems || []).map((problem) => line("warning", `not in this report: ${problem}`)),
   );
   const cost = rank.cost || {};
   const spent = cost.trace_bytes
@@ -685,26 +693,5 @@ function checksSection(details, rank) {
     "How far this can be trusted",
     lead,
     lines.length ? el("ul", { class: "checks" }, lines) : null,
-  );
-}
-
-function footnotesSection() {
-  const blocks = Object.entries(DEFINITIONS).map(([group, terms]) =>
-    el(
-      "div",
-      { class: "notes" },
-      el("h3", null, group),
-      el(
-        "dl",
-        null,
-        Object.entries(terms).map(([term, text]) => [el("dt", null, term), el("dd", null, text)]),
-      ),
-    ),
-  );
-  return section(
-    "footnotes",
-    "What the numbers mean",
-    "Times are milliseconds on the trace’s own clock. What a trace cannot tell is empty, never 0.",
-    ...blocks,
   );
 }

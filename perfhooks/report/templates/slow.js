@@ -4,11 +4,11 @@ function slowSteps() {
   const slow = DATA.slow;
   const count = plural(slow.count, "step");
   const of = known(slow.steps) ? `${grouped(slow.count, 0)} of ${plural(slow.steps, "step")}` : count;
-  const whole = slow.wall_ms < 1000 ? ms(slow.wall_ms) : `${grouped(slow.wall_ms / 1000, 1)} s`;
   const causes = Object.entries(slow.causes)
+    .filter(([cause]) => cause !== "unknown")
     .map(([cause, count]) => `${cause} ${grouped(count, 0)}`)
     .join(", ");
-  return `${of} took far longer than the others, ${whole} in all: ${causes}`;
+  return `${of} took much longer than the others, ${ms(slow.wall_ms)} in all. Causes: ${causes || "unknown"}`;
 }
 
 function slowLine() {
@@ -31,19 +31,21 @@ function slowSection() {
     { key: "step", label: "Step", kind: "text", title: of("stage, step") },
     { key: "stage", label: "Loop", kind: "text", word: true, title: of("stage, step") },
     { key: "rank", label: "Rank", kind: "text" },
-    { key: "wall_ms", label: "Wall, ms", kind: "ms", bar: true, title: of("wall_ms, times_median") },
+    { key: "wall_ms", label: "Step, ms", kind: "ms", bar: true, title: of("wall_ms, times_median") },
     { key: "times_median", label: "Times the median", kind: "number", title: of("wall_ms, times_median") },
     { key: "cause", label: "Cause", kind: "text", word: true, title: of("cause") },
-    { key: "explained_ms", label: "Explained, ms", kind: "ms", title: of("explained_ms") },
+    { key: "explained_ms", label: "Explained, ms", kind: "ms", title: of("explained_ms"), extra: true },
     { key: "line", label: "Line", kind: "name", title: of("line") },
-    { key: "data_ms", label: "Data, ms", kind: "ms", title: of("data_ms") },
+    { key: "data_ms", label: "Waiting for data, ms", kind: "ms", title: of("data_ms") },
     { key: "gc_ms", label: "Garbage collection, ms", kind: "ms", title: of("gc_ms") },
-    { key: "cpu_share", label: "Processor", kind: "number", title: of("cpu_share") },
-    { key: "switches", label: "Switches", kind: "count", title: of("switches, faults") },
-    { key: "faults", label: "Page faults", kind: "count", title: of("switches, faults") },
-    { key: "alloc_retries", label: "Retries", kind: "count", title: of("alloc_retries") },
+    { key: "cpu_percent", label: "CPU use, %", kind: "percent", title: of("cpu_share"), extra: true },
+    { key: "switches", label: "Times off the CPU", kind: "count", title: of("switches, faults"), extra: true },
+    { key: "faults", label: "Memory page faults", kind: "count", title: of("switches, faults"), extra: true },
+    { key: "alloc_retries", label: "Allocator retries", kind: "count", title: of("alloc_retries"), extra: true },
   ].filter((each) => each.key !== "stage" || stages.size > 1);
   const shown = height(slow.rows);
+  const share = (row) => (known(row.cpu_share) ? 100 * row.cpu_share : null);
+  const rows = rowsOf(slow.rows).map((row) => ({ ...row, cpu_percent: share(row) }));
   const notes = [
     slow.ranks > 1 ? `On ${slow.ranks} ranks; a step that was slow on several counts once.` : null,
     shown < slow.rows_count ? `These are the longest ${shown} of ${grouped(slow.rows_count, 0)}.` : null,
@@ -58,7 +60,7 @@ function slowSection() {
       key: "step",
       caption: "Slow steps",
       columns,
-      rows: rowsOf(slow.rows),
+      rows,
       sort: { key: "wall_ms", descending: true },
       search: "Search slow steps",
       limit: 10,

@@ -1,21 +1,16 @@
 // Tables that can be searched, sorted and grouped, with numbers that line up.
 
 const FORMATS = {
-  ms: (value, scale) => value.toFixed(scale),
+  ms: digits,
   count: (value) => grouped(value, 0),
-  number: (value, scale) => value.toFixed(scale),
-  percent: (value) => value.toFixed(1),
+  number: digits,
+  percent: (value) => percent(value / 100).replace("%", ""),
   bytes,
   flops: large,
   text: (value) => (value === true ? "yes" : value === false ? "no" : String(value)),
   name: String,
 };
 const NUMERIC = new Set(["ms", "count", "number", "percent", "bytes", "flops"]);
-
-function decimals(values) {
-  const most = values.reduce((top, value) => (known(value) && Math.abs(value) > top ? Math.abs(value) : top), 0);
-  return most >= 100 ? 1 : most >= 10 ? 2 : 3;
-}
 
 function compare(a, b, descending) {
   if (!known(a) || !known(b)) return known(a) ? -1 : known(b) ? 1 : 0;
@@ -30,11 +25,11 @@ const fileName = (caption) =>
     .replace(/[^\w.-]+/g, "-")
     .toLowerCase()}.csv`;
 
-function cell(spec, value, row, scale, top) {
+function cell(spec, value, row, top) {
   const label = spec.label; // shown beside the value where rows are not as wide as their columns
   if (spec.node) return el("td", { class: spec.kind === "name" ? "name" : null }, spec.node(value, row));
   if (!known(value)) return el("td", { class: NUMERIC.has(spec.kind) ? "num none" : "none" }, "–");
-  const text = FORMATS[spec.kind](value, scale);
+  const text = FORMATS[spec.kind](value);
   if (!NUMERIC.has(spec.kind)) {
     const shown = spec.show ? spec.show(value, row) : text;
     const title = shown !== text || text.length > 40 ? text : null;
@@ -88,30 +83,31 @@ function rateColumns() {
   ];
 }
 
-// columns: [{key, label, kind, title, bar, word, show, node}]; those without any value, or number but 0, are left out;
+// columns: [{key, label, kind, title, bar, word, show, node, extra}]; those without any value or
+// with 0 only are left out, and extra ones until all columns are asked for;
 // id names the table in addresses, key the column by which they name a row, open(row) makes what a click on it shows
 function dataTable({ id, key = "name", open, ...given }) {
   const { caption, columns, rows, sort, limit = 12, search, total, groups, group } = given;
-  const current = { sort: { ...sort }, text: "", all: false, group, at: null };
+  const current = { sort: { ...sort }, text: "", all: false, group, at: null, wide: false };
   const box = el("div", { class: "table", "data-table": id });
   const scroll = el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption });
   const foot = el("div", { class: "table-foot" });
   const status = el("span", { role: "status" });
-  const more = el("button", {
-    type: "button",
-    class: "plain",
-    on: {
-      click: () => {
-        current.all = !current.all;
-        draw();
-      },
-    },
-  });
+  const toggle = (name) => {
+    const click = () => {
+      current[name] = !current[name];
+      draw();
+    };
+    return el("button", { type: "button", class: "plain", on: { click } });
+  };
+  const more = toggle("all");
+  const wider = toggle("wide");
   foot.append(
     status,
     el(
       "span",
       { class: "take" },
+      wider,
       more,
       copyButton("Copy", "Copy these rows for a spreadsheet", () => asCells(source().columns, ordered())),
       csvButton(
@@ -157,7 +153,7 @@ function dataTable({ id, key = "name", open, ...given }) {
         return el(
           "th",
           { scope: "col", class: NUMERIC.has(spec.kind) ? "num" : null, "aria-sort": order },
-          el("button", { type: "button", "data-key": spec.key, title: spec.title, on: { click: turn } }, spec.label),
+          el("button", { type: "button", "data-key": spec.key, tip: spec.title, on: { click: turn } }, spec.label),
         );
       }),
     );
@@ -173,7 +169,7 @@ function dataTable({ id, key = "name", open, ...given }) {
     const first = el("tr", { class: kind }, cells);
     return more ? [first, el("tr", { class: "more" }, el("td", { colspan: cells.length }, more))] : [first];
   }
-  function toggle(row) {
+  function openRow(row) {
     current.at = isNamed(row) ? null : String(row[key]);
     draw();
     note();
@@ -183,21 +179,21 @@ function dataTable({ id, key = "name", open, ...given }) {
   const opens = (row) => open && current.group === group && open(row);
   const node = (spec) =>
     open && spec.key === key
-      ? (value, row) => (opens(row) ? opener(value, isNamed(row), () => toggle(row)) : el("span", null, value))
+      ? (value, row) => (opens(row) ? opener(value, isNamed(row), () => openRow(row)) : el("span", null, value))
       : spec.node;
   function draw() {
     const { columns: specs, rows: every } = source();
-    const shown = specs.filter((spec) =>
+    const filled = specs.filter((spec) =>
       every.some((row) => known(row[spec.key]) && !(spec.kind !== "count" && row[spec.key] === 0)),
     );
+    const shown = filled.filter((spec) => current.wide || !spec.extra);
     const found = ordered();
     const visible = current.all ? found : found.slice(0, limit);
-    const scale = shown.map((spec) => decimals(every.map((row) => (NUMERIC.has(spec.kind) ? row[spec.key] : null))));
     const tops = shown.map((spec) => (spec.bar ? Math.max(...every.map((row) => row[spec.key] || 0)) : 0));
     const body = visible.map((row) =>
       line(
         row,
-        shown.map((spec, i) => cell({ ...spec, node: node(spec) }, row[spec.key], row, scale[i], tops[i])),
+        shown.map((spec, i) => cell({ ...spec, node: node(spec) }, row[spec.key], row, tops[i])),
       ),
     );
     scroll.replaceChildren(
@@ -217,6 +213,8 @@ function dataTable({ id, key = "name", open, ...given }) {
         : cut
           ? `${plural(found.length, "row")}${cut}`
           : "";
+    wider.hidden = !filled.some((spec) => spec.extra);
+    wider.textContent = current.wide ? "Fewer columns" : "All columns";
     more.hidden = found.length <= limit;
     more.textContent = current.all ? "Show fewer" : `Show all ${found.length}`;
   }

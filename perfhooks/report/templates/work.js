@@ -74,10 +74,8 @@ function categoriesSection(details) {
   const rows = rowsOf(details.categories);
   if (!rows.length) return null;
   const of = (term) => meaning("Categories", term);
-  const chip = (value) =>
-    el("span", null, el("i", { class: "chip", style: { background: `var(--work-${value})` } }), value);
   const columns = [
-    { key: "category", label: "Kind of work", kind: "text", node: chip, title: of("category") },
+    { key: "category", label: "Kind of work", kind: "text", title: of("category") },
     { key: "device_ms", label: "Device, ms", kind: "ms", title: of("device") },
     { key: "device_percent", label: "Of the device, %", kind: "percent", title: of("device") },
     { key: "kernels", label: "Kernels", kind: "count" },
@@ -90,20 +88,14 @@ function categoriesSection(details) {
   return section(
     "categories",
     "Kinds of work",
-    "What the operators and kernels of the recorded window did, by what they are; the parts sum to the whole.",
+    "The kinds of operators and kernels in all profiled steps. The parts sum to the whole.",
     ...bars,
-    dataTable({ caption: "Kinds of work", columns, rows }),
+    legend(rows.map((row) => [row.category, `work-${row.category}`])),
+    dataTable({ id: "kinds", key: "category", caption: "Kinds of work", columns, rows }),
   );
 }
 
-const COLOURS = {
-  compute: "compute",
-  communication: "exposed-comm",
-  copy: "exposed-copy",
-  set: "exposed-copy",
-  other: "other-work",
-  idle: "idle",
-};
+const kindColour = (kind) => `part-${kind === "other" ? "other-work" : kind}`;
 
 /* The device's time in a usual step: one bar, and its parts in words. */
 function deviceSection(details) {
@@ -124,7 +116,7 @@ function deviceSection(details) {
       parts.map((row, place) =>
         el("i", {
           title: `${said[place]}, ${ms(row.ms)}`,
-          style: { "flex-grow": row.ms / whole, background: `var(--part-${COLOURS[row.kind]})` },
+          style: { "flex-grow": row.ms / whole, background: `var(--${kindColour(row.kind)})` },
         }),
       ),
     ),
@@ -143,15 +135,8 @@ function deviceSection(details) {
     { key: "idle_ms", label: "Idle, ms", kind: "ms", bar: true, title: of("idle") },
     { key: "percent", label: "Of the step, %", kind: "percent" },
   ];
-  const chip = (_, row) =>
-    el(
-      "span",
-      null,
-      el("i", { class: "chip", style: { background: `var(--part-${COLOURS[row.kind]})` } }),
-      word(row),
-    );
   const partColumns = [
-    { key: "part", label: "Part", kind: "text", node: chip, title: of("part") },
+    { key: "part", label: "Part", kind: "text", show: (_, row) => word(row), title: of("part") },
     { key: "ms", label: "A step, ms", kind: "ms", bar: true },
   ];
   return section(
@@ -159,7 +144,8 @@ function deviceSection(details) {
     "Device time",
     "What the devices did in a usual step, and why they idled; the parts sum to the step.",
     bar,
-    el("p", { class: "muted", title: of("queue") }, line),
+    legend([...new Map(parts.map((row) => [row.kind === "idle" ? "idle" : row.part, kindColour(row.kind)]))]),
+    el("p", { class: "muted", tip: of("queue") }, line),
     dataTable({ id: "device-parts", caption: "Parts", columns: partColumns, rows: parts }),
     idle.length ? dataTable({ id: "idle", caption: "Idle time", columns, rows: idle }) : null,
   );

@@ -15,9 +15,9 @@ function planSection(details) {
           caption: "How many workers",
           columns: [
             { key: "workers", label: "Workers", kind: "count" },
-            { key: "batches_per_s", label: "They make, batches/s", kind: "number", title: of("they make") },
-            { key: "of_step_percent", label: "Of what it eats, %", kind: "percent", bar: true, title: of("eats") },
-            { key: "waits_percent", label: "The step then waits, %", kind: "percent", title: of("waits") },
+            { key: "batches_per_s", label: "Supply, batches/s", kind: "number", title: of("they make") },
+            { key: "of_step_percent", label: "Of the demand, %", kind: "percent", bar: true, title: of("eats") },
+            { key: "waits_percent", label: "Step waits, %", kind: "percent", title: of("waits") },
             { key: "step_ms", label: "Step, ms", kind: "ms", title: of("step") },
             { key: "said", word: true, label: "", kind: "text" },
           ],
@@ -40,7 +40,7 @@ function workersSection(details) {
   return section(
     "workers",
     "Workers of the loader",
-    explanationLead(details, "Where they spent their time while this window was open, by looks at their stacks."),
+    explanationLead(details, "Where the workers spent their time in this window, by samples of their stacks."),
     dataTable({
       id: "workers",
       key: "function",
@@ -57,7 +57,7 @@ function workersSection(details) {
         part("collate", "Collates"),
         part("hand_over", "Hands over"),
         part("idle", "Nothing asked"),
-        { key: "file", word: true, label: "File", kind: "text" },
+        { key: "file", word: true, label: "File", kind: "text", show: shortPath },
         { key: "line", label: "Line", kind: "count" },
       ],
       rows: rowsOf(details.workers),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Ints
 
 _ALIASED_SHARE: Final = 0.9
-_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
+_ADDRESS: Final = re.compile(r"(?: of pybind11_builtins\.\w+ object)? at 0x[0-9a-fA-F]+")
 
 
 def strip_addresses(names: Iterable[str]) -> tuple[list[str], Ints]:
