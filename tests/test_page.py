@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import io
+import itertools
 import re
 from urllib.parse import parse_qs
 
@@ -14,6 +15,7 @@ from many_ranks import ManyRanks
 
 from perfhooks import report, words
 from perfhooks.report import page, run_data, svg, tree, window_data
+from perfhooks.report.definitions import DEFINITIONS
 from perfhooks.run.capture import Capture
 from perfhooks.run.compilation import Break, Compilation, Graph
 from perfhooks.run.timeline import HEADER
@@ -436,10 +438,10 @@ CUT = """
 """
 
 
-def assert_whole(chromium):
+def assert_whole(chromium, least=50):
     """No text with a number in it leaves what shows it."""
     seen, cut = chromium.run(CUT)
-    assert seen > 50
+    assert seen > least
     assert cut == []
 
 
@@ -447,6 +449,59 @@ def test_no_number_is_cut_on_a_phone(chromium, recorded):
     chromium.open(recorded / "report.html", width=390)
     chromium.run("document.querySelector('#operators .opener').click()")
     assert_whole(chromium)
+
+
+def test_outlier_steps_are_cut_with_a_break_and_their_value(chromium, tmp_path):
+    """Of steps of 10 ms and one of 200 ms the usual ones stay readable, and the bar of the long one ends at the cut."""
+    ms = 1_000_000
+    ends = [0, 10, 20, 220, 230]
+    events = [step_mark(number, ends[number] * ms, ends[number + 1] * ms) for number in range(4)]
+    events += [annotation("forward", begin * ms, (end - 1) * ms) for begin, end in itertools.pairwise(ends)]
+    chromium.open(of_trace(write_trace(tmp_path / "t.json", events), tmp_path))
+    figure = "document.querySelector('.where-time .figure')"
+    assert chromium.run(f"{figure}.layout.xaxis.range") == [0, pytest.approx(11.5)]
+    assert chromium.run(f"{figure}.layout.annotations.map(each => [each.text, each.y])") == [["⫽ 200 ms", "step 2"]]
+    lengths = chromium.run(f"{figure}.data.map(each => each.x)")
+    assert [sum(each) for each in zip(*lengths, strict=True)] == [pytest.approx(10)] * 2 + [11.5, pytest.approx(10)]
+    assert_whole(chromium, least=20)
+    assert_quiet(chromium)
+
+
+def test_definitions_are_tooltips_for_the_mouse_and_the_keyboard(chromium, recorded):
+    chromium.open(recorded / "report.html")
+    shown = "!document.getElementById('tooltip').hidden && document.getElementById('tooltip').textContent"
+    chromium.run("document.querySelector('#operators th [data-key=self_cpu_ms]').focus()")
+    assert chromium.run(shown) == DEFINITIONS["Operators"]["self host"]
+    assert chromium.run("document.activeElement.getAttribute('aria-description')") == chromium.run(shown)
+    chromium.press("Escape")
+    assert chromium.run(shown) is False
+    chromium.run("document.querySelector('#flame .info').dispatchEvent(new MouseEvent('mouseover', {bubbles: true}))")
+    assert all(text in chromium.run(shown) for text in DEFINITIONS["Flame graph"].values())
+    assert sections(chromium)[-1] == "checks", "there are no footnotes"
+
+
+def test_the_menu_has_four_groups_and_their_sections(chromium, recorded):
+    chromium.open(recorded / "report.html")
+    assert texts(chromium, ".menu > a") == ["Steps", "Work", "Code", "Trust"]
+    assert texts(chromium, ".menu:nth-child(3) .items a") == ["Flame graph", "Python functions", "Modules"]
+    chromium.run("document.querySelector('.menu:nth-child(3) > a').focus()")
+    assert chromium.run("getComputedStyle(document.querySelector('.menu:nth-child(3) .items')).display") == "block"
+
+
+def test_rare_columns_are_behind_all_columns(chromium, tmp_path):
+    data = run_data.from_trace(write_trace(tmp_path / "t.json", [step_mark(0, 0, 900), op("aten::mm", 0, 300)]))
+    rows = {"step": [9], "wall_ms": [500.0], "switches": [7], "faults": [8]}
+    data["slow"] = {"rows": rows, "rows_count": 1, "count": 1, "wall_ms": 500.0, "causes": {"unknown": 1}, "ranks": 1}
+    (tmp_path / "report.html").write_text(page.render(data), encoding="utf-8")
+    chromium.open(tmp_path / "report.html")
+    rare = {"Times off the CPU", "Memory page faults"}
+    assert not rare & set(texts(chromium, "#slow th"))
+    assert "Own host, ms" not in texts(chromium, "#operators th")
+    assert not any("ProfilerStep" in text for text in texts(chromium, "td"))
+    chromium.run(
+        "[...document.querySelectorAll('#slow button')].find(each => each.textContent === 'All columns').click()"
+    )
+    assert rare <= set(texts(chromium, "#slow th"))
 
 
 def test_another_window_is_chosen(chromium, recorded):

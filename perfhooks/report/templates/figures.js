@@ -119,18 +119,26 @@ function presentParts(rows, parts) {
   return parts.filter(([key]) => rows.some((row) => row[key] > 0));
 }
 
-function stacked(rows, parts, across, yaxis) {
+function stacked(rows, parts, across, yaxis, cut = null) {
+  const ends = rows.map(() => 0);
+  const whole = rows.map((row) => parts.reduce((sum, [each]) => sum + (row[each] || 0), 0));
+  const longest = Math.min(Math.max(...whole), cut === null ? Infinity : cut);
   return presentParts(rows, parts).map(([key, label]) => {
     const values = rows.map((row) => row[key] || 0);
-    const whole = rows.map((row) => parts.reduce((sum, [each]) => sum + (row[each] || 0), 0));
+    const drawn = values.map((value, i) => {
+      const room = cut === null ? value : Math.max(Math.min(value, cut - ends[i]), 0);
+      ends[i] += value;
+      return room;
+    });
     const labels = rows.map((row) => (across ? rowLabel(row) : known(row.rank) ? row.rank : row.step));
-    const text = values.map((value, i) => (across && value / whole[i] >= 0.09 ? percent(value / whole[i]) : ""));
+    const fits = (i) => across && drawn[i] >= 0.09 * Math.min(whole[i], longest);
+    const text = values.map((value, i) => (fits(i) ? percent(value / whole[i]) : ""));
     return {
       type: "bar",
       name: label,
       orientation: across ? "h" : "v",
-      x: across ? values : labels,
-      y: across ? labels : values,
+      x: across ? drawn : labels,
+      y: across ? labels : drawn,
       yaxis,
       marker: { color: colour(colourOf(key)), line: { width: 0 } },
       text,
@@ -217,9 +225,10 @@ function stepsFigure(rows, onDevice, baseline) {
   const size = across ? 46 + 24 * bars + (host && device ? 38 : 0) : host && device ? 330 : 200;
   const cut = host && device ? (across ? rows.length / bars : 0.45) : host ? 0 : 1;
   const gap = host && device ? (across ? 10 / size : 0.05) : 0;
+  const end = cutOf([...rows.map((row) => row.wall_ms), baseline]);
   const make = () => ({
-    traces: stepTraces(rows, onDevice, across, baseline, host),
-    layout: stepLayout(rows, across, baseline, host, device, cut, gap, onDevice),
+    traces: stepTraces(rows, onDevice, across, baseline, host, end),
+    layout: stepLayout(rows, onDevice, across, baseline, host, end, cut, gap),
   });
   return figure(
     "Where the time of each step goes, on the host and on devices; the tables beside it have the numbers",
@@ -228,9 +237,9 @@ function stepsFigure(rows, onDevice, baseline) {
   );
 }
 
-function stepTraces(rows, onDevice, across, baseline, host) {
+function stepTraces(rows, onDevice, across, baseline, host, end) {
   const traces = [];
-  if (host) traces.push(...stacked(rows, PARTS, across, "y"));
+  if (host) traces.push(...stacked(rows, PARTS, across, "y", end));
   if (host && across && known(baseline)) {
     traces.push({
       type: "bar",
@@ -247,13 +256,13 @@ function stepTraces(rows, onDevice, across, baseline, host) {
       hovertemplate: `median unprofiled step<br><b>${ms(baseline)}</b><extra></extra>`,
     });
   }
-  if (onDevice.length) traces.push(...stacked(onDevice, ON_DEVICE, across, "y2"));
+  if (onDevice.length) traces.push(...stacked(onDevice, ON_DEVICE, across, "y2", end));
   return traces;
 }
 
-function stepLayout(rows, across, baseline, host, device, cut, gap, onDevice) {
+function stepLayout(rows, onDevice, across, baseline, host, end, cut, gap) {
+  const device = onDevice.length > 0;
   const labels = rows.map((row) => stepLabel(row.step));
-  const end = cutOf([...rows.map((row) => row.wall_ms), baseline]);
   const range = { ticksuffix: " ms", rangemode: "tozero", ...(end === null ? {} : { range: [0, end] }) };
   const time = axis({ ...range, anchor: across && device ? "y2" : undefined });
   const category = (values) =>
