@@ -137,7 +137,10 @@ _ADVICE = {
         "fused optimizer, a larger batch. Where graphs are replayed already, prepare the next inputs while the device "
         "works."
     ),
-    "unnamed-time": "Label the parts of the step, and record with `with_stack=True`.",
+    "unnamed-time": (
+        "If this code prepares data, move it into a Dataset, and let the workers of a DataLoader run it while the "
+        "training computes. Else do it less often, or in a thread."
+    ),
 }
 """Where a rule puts its advice together from what it saw."""
 

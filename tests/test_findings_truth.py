@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from perfhooks import findings, testing
+from perfhooks.findings.finding import of_unprofiled
 from perfhooks.loading.looks import Looked
 from perfhooks.loading.making import Making
 from perfhooks.report import window_data
@@ -49,8 +50,8 @@ def test_a_large_part_without_a_name_is_a_finding(tmp_path):
         ),
     )
     finding = found(WHOLE, trace)["unnamed-time"]
-    assert finding.title == "30% of the step, 30 ms, is part of nothing that has a name."
-    assert finding.gain_ms is None
+    assert finding.title == "Code outside of torch takes 30 ms of a step, 30%."
+    assert (finding.gain_ms, finding.is_bound) == (pytest.approx(30), True)
     assert list(finding.evidence) == [
         "30 ms in no operator of torch and in no part of the step",
         "train.py(7): loss: 29 ms",
@@ -89,11 +90,13 @@ def test_what_a_device_does_meanwhile_has_a_name(tmp_path):
     assert "unnamed-time" not in found(WHOLE, trace)
 
 
-@pytest.mark.parametrize(("queued", "is_found"), [(0.02, True), (0.1, True), (0.4, False)])
-def test_what_has_no_name_on_a_busy_machine_may_be_the_wait_for_a_processor(queued, is_found, tmp_path):
-    """Half of the step has no name."""
+@pytest.mark.parametrize(("queued", "is_found"), [(0.02, True), (0.4, False)])
+def test_a_wait_for_a_cpu_in_one_step_is_no_code_outside_of_torch(queued, is_found, tmp_path):
     told = replace(WHOLE, circumstances=Circumstances(queued=queued))
-    assert ("unnamed-time" in found(told, trace_of(tmp_path, half_named(50)))) == is_found
+    wait = [step_mark(2, 200 * MS, 400 * MS), annotation("backward", 200 * MS, 240 * MS)]
+    trace = trace_of(tmp_path, [*half_named(90), *wait])
+    assert ("unnamed-time" in found(replace(told, last=2, reached=3), trace)) == is_found
+    assert "unnamed-time" in found(told, trace_of(tmp_path, half_named(50))), "in each step"
 
 
 @pytest.mark.parametrize(("extra", "is_advised"), [([], True), ([python_frame], False)], ids=["no stacks", "stacks"])
@@ -233,7 +236,7 @@ def test_what_the_timeline_saw_of_the_wait_is_what_is_said(tmp_path):
     assert finding.gain_ms == pytest.approx(51)
     assert finding.gain_percent == pytest.approx(100 * 51 / 104)
     assert finding.title == "The step waits 51 ms for data, 49% of its time."
-    assert finding.evidence[0] == "steps that were not recorded wait 51 ms of 104 ms for data, by the run's own clock"
+    assert finding.evidence[0] == "unprofiled steps wait 51 ms of 104 ms for data, by the run's own clock"
     silent = found(replace(WHOLE, cost=replace(cost, idle_data_ms=5.0)), trace)
     assert "waiting-for-data" not in silent, "recording alone makes the wait"
 
@@ -484,3 +487,30 @@ def test_only_what_was_recorded_is_advised_to_be_left_out(options, code, tmp_pat
     finding = found(slow, trace_of(tmp_path, half_named(95)))["profiler-overhead"]
     assert finding.code == code
     assert ("Record less" in finding.advice) == bool(options)
+
+
+# --- an unprofiled step becomes known after the window ---
+
+
+def test_findings_are_about_the_unprofiled_step_that_is_known_later(tmp_path):
+    """A profiled step of 100 ms waits 40 ms; an unprofiled one of 60 ms waits 50 ms."""
+    (row,) = [vars(each) for each in findings.find(WHOLE, trace_of(tmp_path, loading(40)))]
+    (found,) = of_unprofiled([row], 100.0, 60.0, 50.0)
+    assert found["title"] == "The step waits 50 ms for data, 83% of its time."
+    assert found["evidence"][0] == "unprofiled steps wait 50 ms of 60 ms for data, by the run's own clock"
+    assert found["gain_ms"] <= 50
+    assert of_unprofiled([row], 100.0, 60.0, 0.1) == []
+    again = of_unprofiled([found], 100.0, 30.0, 20.0)[0]
+    assert sum("own clock" in line for line in again["evidence"]) == 1
+
+
+def test_a_gain_loses_what_recording_added():
+    row = {"gain_ms": 40.0, "gain_percent": 40.0, "profiled_ms": 40.0, "overhead_share": 0.5, "evidence": ()}
+    assert of_unprofiled([row], 100.0, 60.0, None)[0]["gain_ms"] == pytest.approx(40 - 0.5 * 40)
+    assert of_unprofiled([row | {"overhead_share": 0.0}], 100.0, 30.0, None)[0]["gain_ms"] == 30.0
+    assert of_unprofiled([row | {"overhead_share": 1.0}], 100.0, 60.0, None) == []
+
+
+@pytest.mark.parametrize(("starting", "rules"), [(2, {"recorded-start"}), (1, {"waiting-for-data"})])
+def test_first_steps_of_a_program_give_no_advice(starting, rules, tmp_path):
+    assert set(found(replace(WHOLE, starting_steps=starting), trace_of(tmp_path, loading(40)))) == rules

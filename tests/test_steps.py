@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfhooks import labels, testing
+from perfhooks.run.steps import Steps
 from perfhooks.testing import annotation, kernel, launch, memory, op, step_mark
 from perfhooks.trace import read
 from perfhooks.trace.tables import steps
@@ -333,3 +334,12 @@ def test_work_of_other_steps_is_no_idle_time(tmp_path):
 @pytest.mark.parametrize("stage", ["train", "predict"])
 def test_the_stage_is_said(tmp_path, stage):
     assert rows(tmp_path, [step_mark(0, 0, 1)], stage=stage)[0]["stage"] == stage
+
+
+def test_steps_that_are_long_because_they_wait_for_data_count_as_waiting():
+    """A worker that makes two batches at once: every second step waits ten times as long as a step works."""
+    numbers, wall = np.arange(40), np.array([10.0, 110.0] * 20)
+    flags, none = np.ones(40, bool), np.full(40, np.nan)
+    found = Steps(numbers, flags, ~flags, wall, wall - 10, none, none, ~flags)
+    assert found.unrecorded().waiting == pytest.approx(100 / 120)
+    assert found.typical().waiting == pytest.approx(100 / 120)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from perfhooks import labels, words
 from perfhooks.findings import faces
 from perfhooks.findings.evidence import most
+from perfhooks.findings.finding import CLOCK
 from perfhooks.loading import looks
 from perfhooks.loading.plan import BatchCost, LoaderPlan, Needs
 from perfhooks.run.circumstances import Circumstances, Loader
@@ -143,6 +144,8 @@ def waiting_for_data(seen: Evidence) -> Iterator[Finding]:
         code=code,
         of=None if waited.is_unrecorded else _exposed(seen, fetches),
         is_wait=not alone,
+        wait_ms=waited.exposed,
+        wait_share=waited.exposed / waited.whole,
     )
 
 
@@ -234,7 +237,7 @@ def _has_workers(seen: Evidence) -> bool:
 
 def _of_timeline(seen: Evidence) -> str:
     waited, step = words.ms(seen.unrecorded_data_ms or 0.0), words.ms(seen.unrecorded_ms)
-    return f"steps that were not recorded wait {waited} of {step} for data, by the run's own clock"
+    return f"unprofiled steps wait {waited} of {step} for data{CLOCK}"
 
 
 def data_ranges(seen: Evidence) -> Ints:

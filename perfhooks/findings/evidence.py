@@ -484,6 +484,8 @@ class Evidence:
         is_measured: bool = False,
         is_wait: bool = False,
         doubts_others: bool = False,
+        wait_ms: float | None = None,
+        wait_share: float = 1.0,
     ) -> Iterator[Finding]:
         """A finding with its gain in an unprofiled step; none if that is below `NOTABLE`, or at the program's start.
 
@@ -502,6 +504,8 @@ class Evidence:
                 short that grows unlike everything else, so it is said only if more is left of it than the thread of
                 the steps waited for them itself.
             doubts_others: See `Finding`.
+            wait_ms: See `Finding`.
+            wait_share: See `Finding`.
         """
         profiled_ms, share, is_bound = gain_ms, 0.0, False
         queued = self.told.queued or 0.0
@@ -527,6 +531,8 @@ class Evidence:
             doubts_others=doubts_others,
             profiled_ms=profiled_ms,
             overhead_share=share,
+            wait_ms=wait_ms,
+            wait_share=wait_share,
         )
 
 

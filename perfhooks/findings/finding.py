@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 NOTABLE: Final = 0.01
 """Smallest gain of a finding, as a share of the step: two recordings of the same program differ by as much."""
+CLOCK: Final = ", by the run's own clock"
+"""End of the evidence that the timeline has for a wait."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +51,10 @@ class Finding:
     """The gain in a profiled step, from which `of_unprofiled` computes that of an unprofiled one."""
     overhead_share: float = 0.0
     """Milliseconds of `profiled_ms` for each millisecond that recording adds to the step."""
+    wait_ms: float | None = None
+    """The wait for data in a profiled step while no device works, if the finding is about it."""
+    wait_share: float = 1.0
+    """The share of the wait for data while no device works."""
 
 
 def gain(finding: Mapping[str, Any]) -> str:
@@ -84,21 +90,30 @@ def gain_of(profiled_ms: float, overhead_share: float, profiled_step_ms: float, 
 
 
 def of_unprofiled(
-    findings: Iterable[Mapping[str, Any]], profiled_step_ms: float, step_ms: float
+    findings: Iterable[Mapping[str, Any]], profiled_step_ms: float, step_ms: float, data_ms: float | None
 ) -> list[dict[str, Any]]:
-    """Findings with their gains in an unprofiled step whose time became known later; without gains too small to name.
+    """Findings of a window for an unprofiled step, whose time became known later; without gains too small to name.
 
     Args:
         findings: As plain data.
         profiled_step_ms: What a profiled step takes.
         step_ms: What an unprofiled step takes.
+        data_ms: How long that step waits for data; None if unknown.
     """
     found = []
     for row in findings:
-        if row.get("profiled_ms") is None:
-            found.append(dict(row))
+        new, profiled_ms, wait_ms = dict(row), row.get("profiled_ms"), row.get("wait_ms")
+        if profiled_ms is None:
+            found.append(new)
             continue
-        saved = gain_of(row["profiled_ms"], row.get("overhead_share", 0.0), profiled_step_ms, step_ms)
+        if wait_ms and data_ms is not None:
+            exposed = min(data_ms * row["wait_share"], step_ms)
+            saved = exposed * profiled_ms / wait_ms
+            clock = f"unprofiled steps wait {words.ms(data_ms)} of {words.ms(step_ms)} for data{CLOCK}"
+            title = f"The step waits {words.ms(exposed)} for data, {words.share(exposed / step_ms)} of its time."
+            new |= {"title": title, "evidence": [clock, *(line for line in row["evidence"] if CLOCK not in line)]}
+        else:
+            saved = gain_of(profiled_ms, row.get("overhead_share", 0.0), profiled_step_ms, step_ms)
         if saved >= NOTABLE * step_ms:
-            found.append({**row, "gain_ms": saved, "gain_percent": 100 * saved / step_ms})
+            found.append(new | {"gain_ms": saved, "gain_percent": 100 * saved / step_ms})
     return found

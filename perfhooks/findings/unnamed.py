@@ -1,4 +1,4 @@
-"""A large part of the step that nobody can name: no page may say that nothing is wrong with it."""
+"""A large part of the step is code outside of torch: batches that are made by hand, environments, logging."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from perfhooks import words
 from perfhooks.findings import faces
 from perfhooks.findings.evidence import most
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.nesting import intervals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,14 +17,16 @@ if TYPE_CHECKING:
     from perfhooks.findings.finding import Finding
 
 ACCOUNTED: Final = 0.8
-"""Of the step's time. Below it, that no rule found anything says little: none of them looks at what has no name."""
+"""Smallest share of the step that has names. If less has names, the absence of other findings says little."""
 
-_LABELS: Final = """\
-with torch.profiler.record_function("forward"):
-    loss = model(batch)"""
+_DATASET: Final = """\
+class Batches(torch.utils.data.IterableDataset):   # or a Dataset
+    def __iter__(self):
+        yield from make_batches()
+loader = DataLoader(Batches(), batch_size=None, num_workers=...)"""
 _ADVICE: Final = (
-    "Give the parts of the step names: forward, backward, optimizer, data, transfer, validation and checkpoint "
-    "become columns of the table of steps, and any other label is shown in the trace."
+    "If this code prepares data, move it into a Dataset, and let the workers of a DataLoader run it while the training "
+    "computes. Else do it less often, or in a thread."
 )
 RECORD: Final = " Record with "
 _THEN: Final = ": then modules and the lines of your own code are named."
@@ -32,29 +35,38 @@ AND: Final = "\n# and: "
 
 
 def unnamed_time(seen: Evidence) -> Iterator[Finding]:
-    """A fifth of a training step or more is part of nothing that has a name, while no device works.
+    """A fifth of a training step or more is code outside of torch, while no device works.
 
-    Source: `ACCOUNTED`; ``other_ms`` of the table of steps, less operators and the moments in which a device worked. It
-    promises no gain: it says that nothing can be said. An inference has no parts that could have names, and where
-    recording made a step half as long again, what has no name may be the recorder. What the thread waited for a
-    processor may all lie there: of a window of three steps, one such wait is a part.
+    Source: `ACCOUNTED`; ``other_ms`` of the table of steps, less operators and the moments in which a device worked. An
+    inference has no parts that could have names. If recording made a step half as long again, this time may be that of
+    the recorder. If the training waited for CPUs, the step with the smallest share counts: a wait hits single steps.
 
-    Measured: there is no gain to measure.
+    Measured: never; how much of it can be saved depends on that code.
     """
-    accounted = seen.accounted + (seen.told.queued or 0.0) * seen.is_busy
-    if accounted >= ACCOUNTED or not seen.step_ms or not seen.mean("backward_ms") or seen.capture.cost.is_large:
+    is_recorder = seen.capture.cost.is_large and not seen.capture.explains
+    if _unnamed_share(seen) <= 1 - ACCOUNTED or not seen.mean("backward_ms") or is_recorder:
         return
     spent, has_stacks = seen.per_step(seen.unnamed), bool(seen.trace.rows(Kind.PYTHON).size)
     yield from seen.finding(
         "unnamed-time",
-        None,
-        title=f"{words.share(1 - seen.accounted)} of the {seen.unit}, {words.ms(spent)}, is part of nothing that has "
-        "a name.",
-        estimate="No gain: what is wrong with this part of the step, if anything, cannot be told yet.",
+        min(spent, seen.host_limit_ms),
+        title=f"Code outside of torch takes {words.ms(spent)} of a {seen.unit}, {words.share(1 - seen.accounted)}.",
+        estimate="All of this time.",
         evidence=[
             f"{words.ms(spent)} in no operator of torch and in no part of the step",
             *most(seen.own_time_in(seen.unnamed)),
         ],
         advice=_ADVICE if has_stacks else f"{_ADVICE}{RECORD}{seen.option('with_stack')}{_THEN}",
-        code=_LABELS if has_stacks else f"{_LABELS}{AND}{faces.stacks(seen.told)}",
+        code=_DATASET if has_stacks else f"{_DATASET}{AND}{faces.stacks(seen.told)}",
+        of=seen.unnamed,
     )
+
+
+def _unnamed_share(seen: Evidence) -> float:
+    """The share of the step that is code outside of torch."""
+    if not seen.is_busy:
+        return 1 - seen.accounted
+    span = seen.marks.end - seen.marks.start
+    spent = intervals.within(seen.unnamed, seen.marks.start, seen.marks.end)
+    shares = spent[span > 0] / span[span > 0]
+    return float(shares.min(initial=1.0)) if len(shares) else 0.0

@@ -134,6 +134,8 @@ class Findings(_Part):
     rows: list[Finding]
     accounted: float | None = None
     """The part of the steps that the tables account for, from 0 to 1."""
+    step_ms: float | None = None
+    """The time of a profiled step."""
 
 
 class DevicePart(_Part):

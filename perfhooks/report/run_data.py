@@ -15,13 +15,13 @@ from perfhooks import words
 from perfhooks.errors import PerfhooksError
 from perfhooks.findings import rare_work as findings
 from perfhooks.findings.explained import explained
-from perfhooks.findings.finding import ordered
+from perfhooks.findings.finding import of_unprofiled, ordered
 from perfhooks.ranks.known import Known
 from perfhooks.report import json_values, slow_rows, startup_rows, window_data
 from perfhooks.report.data import EXPLAINED, FORMAT, read_share, read_tried
 from perfhooks.report.run_summary import summarize
 from perfhooks.run import layout, rare_work
-from perfhooks.run.capture import Capture, Place
+from perfhooks.run.capture import Capture, Cost, Place
 from perfhooks.run.finished import FinishedRun, FinishedWindow
 from perfhooks.run.layout import SHARE
 from perfhooks.trace.names import stages
@@ -181,7 +181,11 @@ def _least_ms(share: dict[str, Any]) -> float | None:
 
 
 def _window(window: FinishedWindow, shown: dict[Place, dict[str, Any]], explanations: dict[str, Any]) -> dict[str, Any]:
-    details = {str(place.rank): shown[place] for place in window.captures if place in shown}
+    details = {
+        str(place.rank): _of_unprofiled(shown[place], capture.cost)
+        for place, capture in window.captures.items()
+        if place in shown
+    }
     explanation = explanations.get(window.capture.stage)
     if explanation is not None:
         idle = {str(each.rank): each.cost.idle_step_ms for each in window.captures.values()}
@@ -190,6 +194,15 @@ def _window(window: FinishedWindow, shown: dict[Place, dict[str, Any]], explanat
         }
     ranks = [_rank(each, each.summary, brief=place not in shown) for place, each in window.captures.items()]
     return _facts(window) | {"ranks": ranks, "details": details}
+
+
+def _of_unprofiled(share: dict[str, Any], cost: Cost) -> dict[str, Any]:
+    """A window's share, with its findings for an unprofiled step: few of them are known when the window ends."""
+    told = share.get("findings")
+    if not told or not told.get("step_ms") or not cost.idle_step_ms:
+        return share
+    rows = of_unprofiled(told["rows"], told["step_ms"], min(cost.idle_step_ms, told["step_ms"]), cost.idle_data_ms)
+    return share | {"findings": told | {"rows": ordered(rows)}}
 
 
 def _explained(share: dict[str, Any], explanation: dict[str, Any]) -> dict[str, Any]:

@@ -295,7 +295,7 @@ def _known(column: pl.Expr) -> pl.Expr:
 def _findings(capture: Capture, trace: Trace) -> dict[str, Any]:
     seen = findings.Evidence(capture, trace)
     rows = msgspec.json.decode(msgspec.json.encode(findings.look(seen)))
-    return {"rows": rows, "accounted": json_values.number(seen.accounted)}
+    return {"rows": rows, "accounted": json_values.number(seen.accounted), "step_ms": json_values.number(seen.step_ms)}
 
 
 _PARTS: Final[dict[str, Callable[[Capture, Trace], Any]]] = {

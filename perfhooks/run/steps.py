@@ -158,11 +158,12 @@ class Counted(NamedTuple):
 
         A mean, as workers that do not keep up make only some of the steps wait.
         """
-        known = np.isfinite(self.data_ms)
+        known = np.isfinite(self.all_data_ms)
         if known.sum() < max(_LEAST_MEASURED, len(known) / 2):
             return None
-        wall = self.wall_ms[known]
-        return float(np.minimum(self.data_ms[known], wall).sum() / wall.sum())
+        wall, data = self.all_ms[known], np.minimum(self.all_data_ms[known], self.all_ms[known])
+        usual = is_near(wall - data)  # a step that is long because it waits has nothing else in it
+        return float(data[usual].sum() / wall[usual].sum())
 
 
 _NO: Final = np.zeros(0)
