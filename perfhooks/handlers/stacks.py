@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from perfhooks.errors import OptionError
 from perfhooks.handlers.artifact import Artifact
-from perfhooks.trace.tables import stacks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,6 +44,8 @@ class Stacks:
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
         """One file per measure."""
+        from perfhooks.trace.tables import stacks
+
         for measure in self.by:
             found = capture.tables(trace).stacks(measure)
             name = ".".join(["stacks", *([] if measure == "host" else [measure]), _ENDINGS[self.format]])

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from perfhooks import handlers, words
 from perfhooks.errors import OnError, OptionError
-from perfhooks.finishing.finish import finish, turn_page
 from perfhooks.finishing.messages import FinishWindow, TurnPage, WakeUp, WriteSteps
 from perfhooks.guard import guard, logger
 from perfhooks.handlers import Handler
@@ -273,6 +272,8 @@ class Handover:
         if self._background:
             self.tasks.tell(FinishWindow(str(place.folder), place.rank, self._permit))
         else:
+            from perfhooks.finishing.finish import finish  # only the worker needs it otherwise
+
             self._finished(place, finish(place, self._permit))
 
     @property
@@ -318,6 +319,8 @@ class Handover:
             return
         self._is_page_old, place = False, self.places[-1]
         if not self._background:
+            from perfhooks.finishing.finish import turn_page  # as above
+
             turn_page(place, self._permit)
         else:
             self.tasks.tell(TurnPage(str(place.folder), place.rank, self._permit))

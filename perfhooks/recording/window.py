@@ -30,9 +30,7 @@ from perfhooks.recording import next_recorder, wall_clock
 from perfhooks.recording.like_torch import averages, deprecated
 from perfhooks.run.publishing import is_whole_json, publish
 from perfhooks.schedule import Phase
-from perfhooks.trace import read
 from perfhooks.trace.reading.packing import copy_stream
-from perfhooks.trace.tables import stacks
 from perfhooks.watching.loops import WAITED_A_SECOND
 
 if TYPE_CHECKING:
@@ -545,6 +543,8 @@ class Window(Recorded, TorchProfile):
         """
         if metric not in _METRICS:
             raise OptionError(f"metric must be one of {', '.join(_METRICS)}, got {metric!r}")
+        from perfhooks.trace import read, stacks  # the worker reads all other traces
+
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder) / "trace.json"
             with copy.open("wb") as target:

@@ -7,7 +7,6 @@ steps. A window is the warm-up and the active steps of one cycle.
 from __future__ import annotations
 
 import difflib
-import html
 import itertools
 import operator
 import re
@@ -203,6 +202,8 @@ class Schedule:
 
     def _repr_html_(self) -> str:
         """The drawing, for notebooks."""
+        import html  # notebooks only
+
         return f'<pre style="line-height: 1.3">{html.escape(str(self))}</pre>'
 
     def _words(self) -> str:

@@ -1,11 +1,13 @@
 """Reading Kineto traces and computing tables from them; imports neither torch nor polars."""
 
 import importlib
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from perfhooks.trace.kinds import DEVICE_WORK, Kind, Lane
-from perfhooks.trace.model import Doubt, Flows, Instants, Samples, Thread, Trace
-from perfhooks.trace.reading.reader import read
+
+if TYPE_CHECKING:
+    from perfhooks.trace.model import Doubt, Flows, Instants, Samples, Thread, Trace
+    from perfhooks.trace.reading.reader import read
 
 __all__ = ["DEVICE_WORK", "Doubt", "Flows", "Instants", "Kind", "Lane", "Samples", "Thread", "Trace", "read"]
 
@@ -15,8 +17,16 @@ _TABLES: Final = (
 )
 
 
+_HOMES: Final = {
+    **dict.fromkeys(("Doubt", "Flows", "Instants", "Samples", "Thread", "Trace"), "model"),
+    "read": "reading.reader",
+}
+
+
 def __getattr__(name: str) -> Any:
-    """Import a table when it is first asked for: tables need polars, which reading does not."""
-    if name not in _TABLES:
+    """Import a name when it is first used: a training reads no trace, and reading needs no tables and no polars."""
+    if name in _TABLES:
+        return importlib.import_module(f"{__name__}.tables.{name}")
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return importlib.import_module(f"{__name__}.tables.{name}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

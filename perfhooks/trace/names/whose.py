@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.nesting import device, host
-from perfhooks.trace.nesting.slices import nearest
 from perfhooks.trace.once import once
 
 if TYPE_CHECKING:
@@ -184,9 +182,11 @@ def at_rows(trace: Trace, rows: Ints, owners: Owners = ()) -> tuple[list[str], I
         rows: slices of the host, in any order, or -1.
         owners: what the machine that recorded knew.
     """
+    from perfhooks.trace.nesting import host, slices  # a training needs the names alone
+
     tree = host.tree(trace)
     names, parent = trace.name[tree.row], tree.nesting.parent
-    found = [nearest(parent, tree.entry[rows], names_of(trace, each, owners)[names]) for each in PREFERENCE]
+    found = [slices.nearest(parent, tree.entry[rows], names_of(trace, each, owners)[names]) for each in PREFERENCE]
     return _numbered(trace, *(np.append(tree.row, -1)[each] for each in found))
 
 
@@ -230,6 +230,8 @@ def begun_in(trace: Trace) -> frozenset[int]:
     The recorder writes those that are open then one after the other, from the outermost to its own, and each with the
     line that runs: as a place to look at, the line in which a step ends is innocent. Any other has its first line.
     """
+    from perfhooks.trace.nesting import host  # as above
+
     tree = host.tree(trace)
     frames = np.flatnonzero(trace.kind[tree.row] == Kind.PYTHON)
     _, first = np.unique(tree.thread[frames], return_index=True)
@@ -249,6 +251,8 @@ def begun_in(trace: Trace) -> frozenset[int]:
 
 def _around(trace: Trace, rows: Ints, origins: tuple[Origin, ...], owners: Owners) -> Ints:
     """The innermost frame of some origins around each slice, or -1."""
+    from perfhooks.trace.nesting import device  # as above
+
     frames = trace.rows(Kind.PYTHON)
     frames = frames[names_of(trace, origins, owners)[trace.name[frames]]]
     found = np.full(len(rows), -1, np.int64)
