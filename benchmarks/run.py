@@ -21,6 +21,7 @@ GROUPS = {
         "fourteen planted causes of slow steps: what is said of them, beside none and six busy programs",
     ),
     "run": ("launching", "perfhooks run while nothing is recorded: a fetch, an update, the start of a Python"),
+    "launch": ("launch_cost", "perfhooks run with both windows and the report: CPU by process and phase, memory"),
     "lightning": ("lightning_fit", "a step of a Lightning fit while nothing is recorded"),
     "operators": ("operator_table", "the operator table of a capture"),
     "trace": ("trace_engine", "reading a trace and making its tables: a window, a gigabyte, ten million events"),

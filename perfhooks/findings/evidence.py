@@ -14,7 +14,7 @@ from perfhooks.findings import faces
 from perfhooks.findings.finding import NOTABLE, Finding, gain_of
 from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.names import step_kinds, whose
-from perfhooks.trace.names.whose import Origin
+from perfhooks.trace.names.origins import Origin
 from perfhooks.trace.nesting import device, intervals, parts, starts
 from perfhooks.trace.nesting.grouping import groups
 from perfhooks.trace.nesting.step_marks import MarkedSteps, step_of

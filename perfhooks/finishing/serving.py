@@ -52,7 +52,7 @@ def serve(unread: bytes, training: int) -> None:
             _answer(answers, result)
         results.clear()
 
-    _logger.info("imports: %.2f s of CPU", time.process_time())
+    _logger.info("imports: %.3f s of CPU", time.process_time())
     while line := inbox.read():
         message = message_of(line)
         if not isinstance(message, WakeUp):
@@ -61,6 +61,7 @@ def serve(unread: bytes, training: int) -> None:
             catch_up()
     catch_up()
     reports.upload_rest()
+    _logger.info("all: %.3f s of CPU", time.process_time())
 
 
 class Inbox:
@@ -112,7 +113,7 @@ class Reports:
         for run, permit in self._due.items():
             began = time.process_time()
             write_page(run, permit)
-            _logger.info("%s: %.2f s of CPU", run.folder / PAGE, time.process_time() - began)
+            _logger.info("%s: %.3f s of CPU", run.folder / PAGE, time.process_time() - began)
         self._due.clear()
 
     def upload_rest(self) -> None:
@@ -139,7 +140,7 @@ def _problem(message: Task, reports: Reports) -> str | None:
     except Exception as error:  # the next one must be served all the same
         _logger.exception("%s", message.task)
         return cause_of(error)
-    _logger.info("%s: %.2f s of CPU", message.task, time.process_time() - began)
+    _logger.info("%s: %.3f s of CPU", message.task, time.process_time() - began)
     return None
 
 

@@ -272,9 +272,7 @@ class Handover:
         if self._background:
             self.tasks.tell(FinishWindow(str(place.folder), place.rank, self._permit))
         else:
-            from perfhooks.finishing.finish import finish  # only the worker needs it otherwise
-
-            self._finished(place, finish(place, self._permit))
+            self._finished(place, _finisher().finish(place, self._permit))
 
     @property
     def _permit(self) -> Permit:
@@ -319,9 +317,7 @@ class Handover:
             return
         self._is_page_old, place = False, self.places[-1]
         if not self._background:
-            from perfhooks.finishing.finish import turn_page  # as above
-
-            turn_page(place, self._permit)
+            _finisher().turn_page(place, self._permit)
         else:
             self.tasks.tell(TurnPage(str(place.folder), place.rank, self._permit))
 
@@ -351,6 +347,13 @@ class Handover:
         """This process is a forked child: the worker and its windows are its parent's."""
         self.tasks.abandon()
         self.run = None
+
+
+def _finisher() -> Any:
+    """Import the module that finishes windows, which is the worker's work in all other trainings."""
+    from perfhooks.finishing import finish
+
+    return finish
 
 
 def _timed(act: Callable[[], object]) -> float:

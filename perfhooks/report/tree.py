@@ -9,7 +9,7 @@ import numpy as np
 
 from perfhooks.report import json_values
 from perfhooks.trace.names import operators, part_names, ranges, runtime_calls
-from perfhooks.trace.names.whose import Origin, origin
+from perfhooks.trace.names.origins import Origin, origin
 from perfhooks.trace.nesting import grouping, host
 from perfhooks.trace.tables.stacks import Summed
 

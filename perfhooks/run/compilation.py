@@ -15,7 +15,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from perfhooks.trace.names.whose import Origin
+from perfhooks.trace.names.origins import Origin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 from perfhooks.frames import is_ours, is_torch
 from perfhooks.process import working_directory
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.names.whose import KNOWN, Origin, file_of, first_part, origin
+from perfhooks.trace.names.origins import KNOWN, Origin, file_of, first_part, origin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -202,9 +202,7 @@ class Schedule:
 
     def _repr_html_(self) -> str:
         """The drawing, for notebooks."""
-        import html  # notebooks only
-
-        return f'<pre style="line-height: 1.3">{html.escape(str(self))}</pre>'
+        return f'<pre style="line-height: 1.3">{self}</pre>'  # numbers and words alone, nothing to escape
 
     def _words(self) -> str:
         """The fields, less those that have their default value."""

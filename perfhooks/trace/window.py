@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from perfhooks.trace.model import Ints, Trace
-    from perfhooks.trace.names.whose import Owners
+    from perfhooks.trace.names.origins import Owners
     from perfhooks.trace.nesting.intervals import Flags
     from perfhooks.trace.tables.stacks import Summed
 

@@ -10,7 +10,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from perfhooks import frames
-from perfhooks.trace.names.whose import PREFERENCE, Origin
+from perfhooks.trace.names.origins import PREFERENCE, Origin
 from perfhooks.watching import evaluations
 from perfhooks.watching.looks import Doing, Look
 from perfhooks.watching.sampling import common

@@ -1,154 +1,26 @@
-"""Whose line a frame is: the one definition of the user's code for findings, synchronisations, memory and flame graphs.
-
-The recorder cuts the folders of ``sys.path`` off file names: ``lightning/pytorch/x.py`` lies where packages are
-installed, ``models/net.py`` beside the user's script, and the name does not tell them apart. So the worker looks up
-the first part of each name on the machine that recorded, and the capture keeps what it found (see
-`perfhooks.run.installation`). Where nobody looked, as for traces that others recorded, names of the standard library
-and of well-known packages are what they usually are, and everything else is the user's.
-"""
+"""Lines of the user's code, of installed packages and of torch around slices of the host; see `origins`."""
 
 from __future__ import annotations
 
-import enum
 import re
-import sys
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.names.origins import PLACE, PREFERENCE, Origin, Owners, origin
+from perfhooks.trace.nesting import device, host
+from perfhooks.trace.nesting.slices import nearest
 from perfhooks.trace.once import once
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from perfhooks.trace.model import Ints, Trace
     from perfhooks.trace.nesting.intervals import Flags
 
-
-class Origin(str, enum.Enum):
-    """Where the code of a frame comes from."""
-
-    USER = "user"
-    INSTALLED = "installed"
-    """An installed package, of any environment; a package in editable mode is the user's if it is not well known."""
-    STANDARD = "standard"
-    """The standard library."""
-    TORCH = "torch"
-    """torch, and the code that it generates."""
-    PERFHOOKS = "perfhooks"
-    """perfhooks and its integrations."""
-    NO_SOURCE = "no source"
-    """No line of Python: a function written in C, a module's name, an operator."""
-
-
-Owners: TypeAlias = tuple[tuple[str, str], ...]
-"""The first parts of file names (``lightning``, ``train.py``) or whole absolute names, and the `Origin` of each."""
-
-PREFERENCE: Final = ((Origin.USER,), (Origin.INSTALLED,), (Origin.TORCH, Origin.STANDARD))
-"""Whose lines are named: what `spoken` takes; never our own."""
-
-KNOWN: Final = frozenset(
-    (
-        *("torchvision", "torchaudio", "torchtext", "torchmetrics", "torchdata", "torchao", "ignite"),
-        *("lightning", "pytorch_lightning", "lightning_fabric", "lightning_utilities", "jsonargparse"),
-        *("mmengine", "mmcv", "mmdet", "mmpretrain", "mmseg", "transformers", "accelerate", "datasets", "peft", "trl"),
-        *("tokenizers", "safetensors", "evaluate", "diffusers", "deepspeed", "megatron", "transformer_engine"),
-        *("timm", "apex", "xformers", "flash_attn", "vllm", "sglang", "einops", "composer", "torchrec", "fbgemm_gpu"),
-        *("numpy", "scipy", "pandas", "polars", "pyarrow", "sklearn", "PIL", "cv2", "albumentations", "skimage"),
-        *("tqdm", "rich", "tensorboard", "tensorboardX", "wandb", "mlflow", "hydra", "omegaconf", "yaml", "requests"),
-        *("fsspec", "huggingface_hub", "filelock", "typing_extensions", "six.py", "decorator.py", "packaging", "click"),
-        *("IPython", "ipykernel", "tornado", "zmq", "nest_asyncio.py", "debugpy", "_pytest", "pytest", "pluggy"),
-    )
-)
-"""Packages that nobody profiles as their own, for traces of which nobody looked up whose they are."""
-
-_TORCH: Final = frozenset(("torch", "functorch", "torchgen", "triton"))
-_PLACE: Final = re.compile(r"(?P<file><[^>]*>[.\d]*|.+\.py\w?)\(\d+\): ")
 _STARTS: Final = re.compile(r"torch/(?:autograd/profiler|profiler/profiler)\.py\(\d+\): _?start_trace$")
 """What begins a recording."""
 _DEEPEST: Final = 1000
 """Frames between the outermost one and that."""
-_INSTALLED: Final = re.compile(r"/(?:site-packages|dist-packages)/(?P<rest>.+)")
-_STANDARD: Final = re.compile(r"/(?:lib/)?python3(?:\.\d+)?/(?!(?:site|dist)-packages/)|\.zip/")
-# what torch.compile writes may lie below a folder of sys.path, which the recorder cuts off, or in a cache of any name
-_GENERATED: Final = re.compile(
-    r"(?:^|/)torchinductor_|(?:^|/)[a-z2-7]{2}/c[a-z2-7]{51}\.py$|^<eval_with_key>|(?:^|/)\.triton/"
-)
-_GENERATORS: Final = ("torchinductor_", "<eval_with_key>", ".triton/")
-_HASHED: Final = 55  # letters in the name of a file that is called by what is in it
-_OURS: Final = re.compile(r"perfhooks(?:_\w+)?$")
-_OUR_FILES: Final = re.compile(r"/(?:perfhooks|integrations/perfhooks_\w+)/(?!examples/|tests/|benchmarks/)[\w/]+\.py$")
-
-
-def first_part(name: str) -> str | None:
-    """The first part of the file of a frame, which decides whose it is; None where it has no such part.
-
-    Args:
-        name: the name of a frame: ``lightning/pytorch/x.py(12): f`` has ``lightning``, ``train.py(3): f`` ``train.py``.
-    """
-    file = file_of(name)
-    return None if file is None else _first_part(file)
-
-
-def _first_part(file: str) -> str | None:
-    return None if file.startswith(("/", "<")) or file[1:2] == ":" else file.partition("/")[0]
-
-
-def file_of(name: str) -> str | None:
-    """The file of a frame as the recorder names it, with slashes; None where the frame is no line of Python."""
-    place = _PLACE.match(name)
-    return place["file"].replace("\\", "/") if place else None
-
-
-def origin(name: str, owners: Mapping[str, str] | None = None) -> Origin:
-    """Say whose line a frame is.
-
-    Args:
-        name: the name of a frame, as ``with_stack`` records it.
-        owners: what the machine that recorded knew of first parts; None where nobody looked.
-    """
-    file = file_of(name)
-    if file is None:
-        return Origin.NO_SOURCE
-    if _is_generated(file):
-        return Origin.TORCH
-    first = _first_part(file)
-    if first is None:
-        found = _of_absolute(file)
-        return Origin(owners[file]) if found is Origin.USER and owners and file in owners else found
-    return _of_first(first, owners or {})
-
-
-def _is_generated(file: str) -> bool:
-    """Whether torch.compile wrote it; the expression is slow for long names, and of hardly any it need be asked."""
-    may_be = len(file.rpartition("/")[2]) == _HASHED or any(word in file for word in _GENERATORS)
-    return may_be and _GENERATED.search(file) is not None
-
-
-def _of_absolute(file: str) -> Origin:
-    """Of a file that does not lie below ``sys.path``, or has no name: what a cell of a notebook runs is the user's."""
-    if file.startswith("<"):
-        return Origin.USER if file.startswith("<ipython") else Origin.STANDARD
-    installed = _INSTALLED.search(file)
-    if installed:
-        found = _of_first(installed["rest"].partition("/")[0], {})
-        return found if found in (Origin.TORCH, Origin.PERFHOOKS) else Origin.INSTALLED
-    if _OUR_FILES.search(file):
-        return Origin.PERFHOOKS
-    return Origin.STANDARD if _STANDARD.search(file) else Origin.USER
-
-
-def _of_first(first: str, owners: Mapping[str, str]) -> Origin:
-    if first in _TORCH:
-        return Origin.TORCH
-    if _OURS.match(first):
-        return Origin.PERFHOOKS
-    if first in owners:
-        return Origin(owners[first])
-    if first.removesuffix(".py") in sys.stdlib_module_names:
-        return Origin.STANDARD
-    return Origin.INSTALLED if first in KNOWN else Origin.USER
 
 
 def lines(trace: Trace, rows: Ints, owners: Owners = (), *, otherwise: bool = False) -> list[str | None]:
@@ -182,11 +54,9 @@ def at_rows(trace: Trace, rows: Ints, owners: Owners = ()) -> tuple[list[str], I
         rows: slices of the host, in any order, or -1.
         owners: what the machine that recorded knew.
     """
-    from perfhooks.trace.nesting import host, slices  # a training needs the names alone
-
     tree = host.tree(trace)
     names, parent = trace.name[tree.row], tree.nesting.parent
-    found = [slices.nearest(parent, tree.entry[rows], names_of(trace, each, owners)[names]) for each in PREFERENCE]
+    found = [nearest(parent, tree.entry[rows], names_of(trace, each, owners)[names]) for each in PREFERENCE]
     return _numbered(trace, *(np.append(tree.row, -1)[each] for each in found))
 
 
@@ -219,7 +89,7 @@ def spoken(trace: Trace, user: int, library: int, other: int = -1) -> str | None
 def _place(trace: Trace, frame: int) -> str | None:
     """The name of a frame, without the number of its line where that is none of its own."""
     name = trace.name_of(frame)
-    place = _PLACE.match(name) if name is not None and frame in begun_in(trace) else None
+    place = PLACE.match(name) if name is not None and frame in begun_in(trace) else None
     return name if place is None else f"{place['file']}: {place.string[place.end() :]}"
 
 
@@ -230,8 +100,6 @@ def begun_in(trace: Trace) -> frozenset[int]:
     The recorder writes those that are open then one after the other, from the outermost to its own, and each with the
     line that runs: as a place to look at, the line in which a step ends is innocent. Any other has its first line.
     """
-    from perfhooks.trace.nesting import host  # as above
-
     tree = host.tree(trace)
     frames = np.flatnonzero(trace.kind[tree.row] == Kind.PYTHON)
     _, first = np.unique(tree.thread[frames], return_index=True)
@@ -251,8 +119,6 @@ def begun_in(trace: Trace) -> frozenset[int]:
 
 def _around(trace: Trace, rows: Ints, origins: tuple[Origin, ...], owners: Owners) -> Ints:
     """The innermost frame of some origins around each slice, or -1."""
-    from perfhooks.trace.nesting import device  # as above
-
     frames = trace.rows(Kind.PYTHON)
     frames = frames[names_of(trace, origins, owners)[trace.name[frames]]]
     found = np.full(len(rows), -1, np.int64)

@@ -15,7 +15,7 @@ from perfhooks.trace.tables.step_columns import since_start, step_numbers
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Flags, Trace
-    from perfhooks.trace.names.whose import Owners
+    from perfhooks.trace.names.origins import Owners
 
 MOST: Final = 10
 """Rows of the table."""

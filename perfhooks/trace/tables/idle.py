@@ -17,7 +17,7 @@ from perfhooks.trace.tables.step_columns import where
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Flags, Ints, Trace
-    from perfhooks.trace.names.whose import Owners
+    from perfhooks.trace.names.origins import Owners
 
 _NAMED: Final = (
     *(device_time.SYNC, device_time.MEMORY, device_time.OPERATORS, device_time.CALLS),

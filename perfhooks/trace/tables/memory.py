@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from perfhooks.trace.model import Ints, Trace
-    from perfhooks.trace.names.whose import Owners
+    from perfhooks.trace.names.origins import Owners
 
 BEFORE: Final = "before the recording"
 """The row of what was allocated at the peak, but not while the trace was recorded."""

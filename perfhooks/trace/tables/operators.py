@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from perfhooks.trace.model import Column, Ints, Trace
-    from perfhooks.trace.names.whose import Owners
+    from perfhooks.trace.names.origins import Owners
     from perfhooks.trace.nesting.grouping import Groups
 
 _HOST: Final = (Kind.OP, Kind.ANNOTATION, Kind.RUNTIME, Kind.OVERHEAD)

@@ -18,7 +18,7 @@ from perfhooks.trace.tables.step_columns import since_start, step_numbers, where
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace
-    from perfhooks.trace.names.whose import Owners
+    from perfhooks.trace.names.origins import Owners
 
 _BLOCKING: Final = "Blocking Copy"
 _SCHEMA: Final = {
