@@ -6,6 +6,7 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
+import perfhooks.trace
 from perfhooks.errors import OptionError
 from perfhooks.handlers.artifact import Artifact
 
@@ -44,14 +45,14 @@ class Stacks:
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
         """One file per measure."""
-        from perfhooks.trace.tables import stacks
-
         for measure in self.by:
             found = capture.tables(trace).stacks(measure)
             name = ".".join(["stacks", *([] if measure == "host" else [measure]), _ENDINGS[self.format]])
             if self.format == "folded":
-                yield Artifact(name, functools.partial(stacks.write, found))
+                yield Artifact(name, functools.partial(perfhooks.trace.stacks.write, found))
             else:
                 title = f"{capture.stage} from step {capture.first}, rank {capture.rank}: {measure}"
                 unit = "bytes" if measure == "bytes" else "nanoseconds"
-                yield Artifact(name, functools.partial(stacks.write_speedscope, found, name=title, unit=unit))
+                yield Artifact(
+                    name, functools.partial(perfhooks.trace.stacks.write_speedscope, found, name=title, unit=unit)
+                )

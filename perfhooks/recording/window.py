@@ -23,6 +23,7 @@ import torch.profiler
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerAction, ProfilerActivity, record_function
 
+import perfhooks.trace
 from perfhooks import process
 from perfhooks.errors import NothingRecordedError, OptionError, PerfhooksError
 from perfhooks.labels import DEVICE_STOPPED
@@ -543,15 +544,13 @@ class Window(Recorded, TorchProfile):
         """
         if metric not in _METRICS:
             raise OptionError(f"metric must be one of {', '.join(_METRICS)}, got {metric!r}")
-        from perfhooks.trace import read, stacks  # the worker reads all other traces
-
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder) / "trace.json"
             with copy.open("wb") as target:
                 copy_stream(self._file(), target, compress=False)
-            folded = stacks.folded(read(copy), by=_METRICS[metric])
+            folded = perfhooks.trace.stacks.folded(perfhooks.trace.read(copy), by=_METRICS[metric])
         with publish(Path(path)) as target:
-            stacks.write(_microseconds(folded), target)
+            perfhooks.trace.stacks.write(_microseconds(folded), target)
 
     def release(self) -> None:
         """Free what torch holds, now: its objects refer to each other, so the garbage collector would come late."""
