@@ -3,6 +3,7 @@
 ``python benchmarks/noises.py`` simulates 25 noises, runs of several lengths and several runs a side, and prints, for
 each, the share of pairs of equal trainings that are called slower or faster, which is to be 1% at most, and that of
 pairs that are rightly told apart where B takes 5% or 12% longer, or every fifth of its steps 2.5 times as long.
+With ``--processes`` it simulates even runs whose processes differ, without steps: thousands of pairs in a minute.
 With ``--turns`` it does so for programs that take turns (``perfhooks compare --run``), by what processes differ by.
 """
 
@@ -19,7 +20,7 @@ import numpy as np
 from perfhooks.comparing.turns import FEWEST_PAIRS, MOST_PAIRS, share
 from perfhooks.comparing.verdict import StepPair, Variance, of_pairs, verdict
 from perfhooks.run.steps import is_near
-from perfhooks.statistics import Level, level
+from perfhooks.statistics import Estimate, Level, level
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,6 +36,8 @@ SPREADS = (0.003, 0.005, 0.0075, 0.01, 0.02, 0.03, 0.05, 0.1)
 BY_TURNS = 0.004
 """And what is left open by the turns of a pair, of four seconds for each program."""
 TURNS_FREEDOM = 60
+BY_STEPS = 3e-4
+"""Standard error of the mean of 1,000 steps that differ by 1%."""
 FACTORS = {"+5%": 1.05, "+12%": 1.12}
 
 
@@ -183,6 +186,26 @@ def rows(noise: str, pairs: int, lengths: Sequence[int], earlier: int) -> Iterat
             yield f"{noise:34} {steps:6} {runs:2}  " + " ".join(f"{100 * each:6.1f}" for each in columns) + mark
 
 
+def even_run(log: float) -> Level:
+    """Return a run of 1,000 even steps: how it would be known, without its steps."""
+    estimate = Estimate(log=log, below=BY_STEPS, above=BY_STEPS, freedom=49)
+    return Level(typical=estimate, mean=estimate, whole=estimate, steps=1000)
+
+
+def process_rows(pairs: int) -> Iterator[str]:
+    for spread in (0.005, 0.01, 0.02, 0.03, 0.05):
+        for runs in RUNS:
+            random = np.random.default_rng([runs, round(1e6 * spread)])
+            shares = list[float]()
+            for factor in (1.0, *FACTORS.values()):
+                a, b = np.array([[0.0], [math.log(factor)]]) + random.normal(0, spread, (2, runs * pairs))
+                found = told(list(map(even_run, a)), list(map(even_run, b)), runs)
+                alarms = found.get("slower", 0.0) + found.get("faster", 0.0)
+                shares += [alarms, found.get("same", 0.0)] if factor == 1 else [found.get("slower", 0.0)]
+            columns = (f"{100 * share:.1f}" for share in shares)
+            yield f"| {100 * spread:g}% | {runs} | {' | '.join(columns)} |"
+
+
 def course(random: Random, spread: float, factor: float) -> tuple[str, int]:
     """What is said of two programs in the end, and after how many pairs."""
     typical, mean, outcome = list[StepPair](), list[StepPair](), "undecided"
@@ -229,7 +252,13 @@ def main() -> None:
     parser.add_argument("--noise", default="", help="only those whose name contains this")
     parser.add_argument("--earlier", type=int, default=0, help="runs that the folder has of A besides")
     parser.add_argument("--turns", action="store_true", help="programs that take turns; --pairs are whole comparisons")
+    parser.add_argument("--processes", action="store_true", help="even runs whose processes differ")
     given = parser.parse_args()
+    if given.processes:
+        print("| processes differ by | runs a side | alarms | same | +5% | +12% |\n|---:|---:|---:|---:|---:|---:|")
+        for row in process_rows(given.pairs):
+            print(row, flush=True)
+        return
     if given.turns:
         print_turns(given.pairs)
         return

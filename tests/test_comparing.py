@@ -33,6 +33,7 @@ from perfhooks.comparing.around import Where
 from perfhooks.comparing.matching import Aligned
 from perfhooks.comparing.reason import Contribution, Usual, largest, usual
 from perfhooks.comparing.side import Side, joined
+from perfhooks.comparing.verdict import Ratio
 from perfhooks.errors import PerfhooksError
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.circumstances import Circumstances, Loader
@@ -576,7 +577,7 @@ def test_what_differs_besides_is_said_first(folder, base):
     # where files are kept is no difference
     told = "What differs besides: OMP_NUM_THREADS none / 4; version of torch 2.15 / 2.16; machine 8 x z80 / 2 x z80."
     assert (second, empty) == (told, "")
-    assert verdict.startswith("Not decided: ")
+    assert verdict.startswith("Undecided: ")
     assert "CACHE_DIR" not in output
     assert "different machines" in output.partition("Where it comes from")[0]
 
@@ -602,7 +603,7 @@ def test_what_differs_besides_is_said_first(folder, base):
 def test_commands_differ_in_what_they_ask_for_and_not_in_where_results_go(tmp_path, a, b, said):
     sides = [make_run(tmp_path / name, None, steps(), command=told.split()) for name, told in (("a", a), ("b", b))]
     first = run(*sides).output.splitlines()[0]
-    assert first == f"The commands differ: {said}." if said else first.startswith("Not decided")
+    assert first == f"The commands differ: {said}." if said else first.startswith("Undecided")
 
 
 def test_a_baseline_holds_the_command_without_folders_and_without_secrets(tmp_path):
@@ -666,9 +667,37 @@ def test_an_interval_that_says_nothing_is_not_shown(folder):
     draws = [np.random.default_rng(seed).uniform(size=40) for seed in (1, 2)]
     uneven = [make_run(folder / f"uneven {place}", training(), 5 * 10**each) for place, each in enumerate(draws)]
     lines = run(*uneven).output.splitlines()
-    assert re.fullmatch(r"  steps are too uneven to tell changes below a factor of \d.*", lines[3]), lines
+    assert re.fullmatch(r"  steps are too uneven to detect changes below a factor of \d.*", lines[3]), lines
     assert not any("interval" in line for line in lines)
-    assert re.match(r"Not decided: .* ms, [+-]\d+(\.\d)?%, which may be chance\.", lines[0])
+    assert re.match(r"Undecided: .* ms, [+-]\d+(\.\d)?%, which may be chance\.", lines[0])
+
+
+def test_equal_runs_list_no_reason_within_the_noise(folder):
+    events = [training(noise=1), training(noise=2)]
+    sides = [
+        [make_run(folder / f"{name} {number}", event, steps()) for number in (1, 2)]
+        for name, event in zip("ab", events, strict=True)
+    ]
+    output = run(*sides[0], "--", *sides[1]).output
+    assert output.startswith("The same, within ")
+    assert "What differs for certain, by the host's time" in output
+    assert "  nothing beyond the noise" in output
+    assert "a step: " not in output
+
+
+@pytest.mark.parametrize(
+    ("outcome", "low", "high", "text"),
+    [
+        ("slower", 1.038, 1.78, "+3.8% to +78%"),
+        ("slower", 1.5, 300.0, "1.5 to 300 times that"),
+        ("undecided", 1e-9, 2e6, None),
+        ("undecided", 0.9, 1.2, "-10% to +20%"),
+    ],
+)
+def test_a_wide_interval_is_not_printed_as_percentages(outcome, low, high, text):
+    found = Ratio(outcome, math.sqrt(low * high), low, high, 1.0, math.sqrt(low * high))
+    assert sentences.is_wide(found) == (text is None)
+    assert text is None or sentences.interval(found) == text
 
 
 def test_what_must_be_read_is_short_and_all_else_comes_after_the_reasons(folder):
@@ -728,7 +757,7 @@ def test_a_thread_that_waited_for_a_processor_is_said_to_have(folder, base, tmp_
         assert (f"for 0% in A {told}: the mean step without those waits is compared" in output) == is_said
         output = " ".join(run(base, busy).output.split())
         assert (f"for an unknown share in A {told}: nothing is decided" in output) == is_said
-        assert ("Not decided" in output) == is_said
+        assert ("Undecided" in output) == is_said
 
 
 def test_that_other_programs_used_the_machine_is_said(folder, base, tmp_path):
@@ -738,7 +767,7 @@ def test_that_other_programs_used_the_machine_is_said(folder, base, tmp_path):
     output = " ".join(run(base, beside).output.split())
     told = "other programs used an unknown share in A and 50% in B of this machine's processors"
     assert told in output
-    assert "Not decided" in output
+    assert "Undecided" in output
     assert json.loads(run(base, beside, "--format", "json").output)["verdict"]["others_b"] == 0.5
     append_waits(beside / "rank0.processor.csv", "train", [Stretch(0, 999, 9e3, 5e3, 5e3, 4e3, 4.5e3)])
     assert told not in " ".join(run(base, beside).output.split())
@@ -1335,7 +1364,7 @@ def test_two_traces_are_compared_without_a_verdict(folder):
         testing.write_trace(folder / f"{name}.json", training(data=data)) for name, data in (("a", 1000), ("b", 4000))
     ]
     output = run(*traces).output
-    change = r"Not decided: \S+ ms -> \S+ ms in the recorded steps \(\d and \d steps, \+\S+\); "
+    change = r"Undecided: \S+ ms -> \S+ ms in the recorded steps \(\d and \d steps, \+\S+\); "
     assert re.search(change + r"nothing unrecorded to judge by\.", " ".join(output.split())), output
     assert "waiting for data takes 4 ms instead of 1 ms" in output
 

@@ -31,11 +31,11 @@ def test_runs_that_saw_the_same_data_are_compared_step_by_step():
     """And are known twenty times as well."""
     random = np.random.default_rng(1)
     data = lengths(random)
-    a, b = ([run(data + noise(random) + shift) for _ in range(3)] for shift in (0, math.log(1.05)))
+    a, b = ([run(data + noise(random) + shift) for _ in range(3)] for shift in (0, math.log(1.04)))
     apart = verdict([each.level() for each in a], [each.level() for each in b])
     together = verdict(*paired(a, b))
     assert (apart.outcome, together.outcome) == ("undecided", "slower")
-    assert together.ratio == pytest.approx(1.05, rel=0.005)
+    assert together.ratio == pytest.approx(1.04, rel=0.005)
     errors = [[each.mean.above for each in levels] for levels in ([each.level() for each in a], paired(a, b)[0])]
     assert np.mean(errors[0]) > 10 * np.mean(errors[1])
 

@@ -11,6 +11,9 @@ from perfhooks.comparing import comparison, sources
 
 WAIT_S = 0.03
 ITEMS = 50
+EVALUATED = 33
+"""Step of the window that evaluates as well."""
+EVALUATIONS = 20
 
 
 class Net(nn.Module):
@@ -31,14 +34,25 @@ def slowly(loader):
         yield batch
 
 
-def train(out, name, *, layers=2, planted=False):
+def evaluate(model, batches):
+    model.eval()
+    with torch.no_grad():
+        for x in batches:
+            model(x).softmax(1).argmax(1)
+    model.train()
+
+
+def train(out, name, *, layers=2, planted=False, evaluates=False):
     model = Net(layers)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     batches = [torch.ones(16, 64)] * 60
     schedule = "skip_first=30 wait=0 warmup=1 active=5 repeat=1"
     options = {"with_stack": True, "record_shapes": True, "background": False}
     with perfhooks.Profiler(schedule=schedule, out=out, run=name, **options) as prof:
-        for x in prof.steps(slowly(batches) if planted else batches):
+        for step, x in enumerate(prof.steps(slowly(batches) if planted else batches)):
+            if evaluates and step == EVALUATED:
+                with prof.region("validation"):
+                    evaluate(model, batches[:EVALUATIONS])
             model(x).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -75,6 +89,15 @@ def test_a_slow_loader_and_a_new_layer_are_found_in_real_trainings(runs):
     assert (item.is_new, item.count_b) == (True, ITEMS)
     difference = made.b.costs.wall / made.b.costs.steps - made.a.costs.wall / made.a.costs.steps
     assert sum(row.difference for row in made.reasons) == pytest.approx(difference, abs=1e-3)
+
+
+def test_an_evaluation_in_one_window_is_not_a_reason(runs):
+    out, _ = runs
+    train(out, "evaluates", evaluates=True)
+    made = comparison.compare(*sources.read([[out / "base"], [out / "evaluates"]]))
+    assert not made.b.costs.counts.get("aten::argmax")
+    assert not [row.name for row in made.reasons if row.b and ("argmax" in row.name or "softmax" in row.name)]
+    assert not [row for row in made.reasons if row.name == "validation" and row.b]
 
 
 def test_a_training_sums_itself_up_in_markdown(runs):

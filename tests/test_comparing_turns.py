@@ -100,7 +100,7 @@ def test_the_error_of_a_typical_turn_is_what_it_varies_by():
 
 
 def test_a_question_that_is_asked_early_needs_more_to_be_answered():
-    """Three pairs that agree say less than five would: an answer after five may be wrong forty times as often."""
+    """Three pairs may agree by chance: a verdict after five may be wrong forty times as often."""
     made = pairs(np.random.default_rng(12), 8, process=1e-9, noise=1e-9)
     widths = [math.log(found.typical.high / found.typical.low) for found in (verdict(made[:n]) for n in range(3, 6))]
     alike = ([StepPair(1, 1)] * count for count in (3, 4, 5))
@@ -108,7 +108,7 @@ def test_a_question_that_is_asked_early_needs_more_to_be_answered():
     assert widths == sorted(widths, reverse=True)
     ratios = [width / once for width, once in zip(widths, alone, strict=True)]
     assert ratios == sorted(ratios, reverse=True)
-    assert ratios[-1] == pytest.approx(1, abs=0.1)
+    assert ratios[-1] < 1.4 < ratios[0]
     assert ratios[0] > 1.5
 
 

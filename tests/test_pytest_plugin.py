@@ -43,7 +43,7 @@ def test_a_test_fails_where_a_run_is_slower_than_its_base(pytester, session, med
         done.stdout.fnmatch_lines(["*AssertionError: *Slower: a step takes*", "*waiting for data takes 4 ms*"])
     else:
         # what could not be decided passes, and is said
-        done.stdout.fnmatch_lines(["*= perfhooks =*", "test_it: Not decided: a step takes *"])
+        done.stdout.fnmatch_lines(["*= perfhooks =*", "test_it: Undecided: a step takes *"])
 
 
 def test_two_percent_are_no_difference_where_nobody_says_how_much_is(pytester, session):

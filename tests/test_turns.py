@@ -239,7 +239,7 @@ def test_ctrl_c_ends_both_and_says_what_there_is(short):
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert out.startswith("Not decided: ")
+    assert out.startswith("Undecided: ")
     assert not any(child.is_running() for child in children)
 
 

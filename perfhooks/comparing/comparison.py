@@ -78,10 +78,21 @@ class Comparison(msgspec.Struct, kw_only=True):
         return self.verdict.decisive.a * a, self.verdict.decisive.b * b
 
     @property
+    def is_decided(self) -> bool:
+        """Whether one side is slower; also True if only windows, or shares of the step, are compared."""
+        return self.shares or self.verdict is None or self.verdict.outcome in ("slower", "faster")
+
+    @property
     def told(self) -> list[str]:
-        """The largest reasons in words."""
+        """The largest reasons in words. Without a difference to explain, only certain ones."""
         say = words.share if self.shares else None
-        return [sentences.contribution(each, say) for each in self.reasons[:NAMED] if each.difference]
+        listed = [each for each in self.reasons if each.difference and (self.is_decided or self._is_certain(each))]
+        return [sentences.contribution(each, say) for each in listed[:NAMED]]
+
+    def _is_certain(self, row: Contribution) -> bool:
+        """Under CPU contention only more or fewer calls are certain: their price is noise."""
+        is_disturbed = self.verdict is not None and (self.verdict.is_busy or self.verdict.is_beside_others)
+        return row.is_certain and (not is_disturbed or abs(row.by_count) > abs(row.by_price))
 
     @property
     def recorded(self) -> str:
@@ -90,7 +101,8 @@ class Comparison(msgspec.Struct, kw_only=True):
             return ""
         whose = "by the device's time" if self.by_device else "by the host's time"
         of_a, of_b = (f"{side.costs.steps:,} steps of {words.ms(side.step_ms)}" for side in (self.a, self.b))
-        return f"Where it comes from, {whose}, recorded in {of_a} and {of_b}:"
+        head = "Where it comes from" if self.is_decided else "What differs for certain"
+        return f"{head}, {whose}, recorded in {of_a} and {of_b}:"
 
 
 def compare(a: Side, b: Side, *, tolerance: float = TOLERANCE, shares: bool = False) -> Comparison:

@@ -12,7 +12,6 @@ import numpy as np
 from perfhooks import labels
 from perfhooks.comparing.around import PARTS, Around, Where
 from perfhooks.report import json_values
-from perfhooks.statistics import is_near
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import operators, ranges
 from perfhooks.trace.nesting import device, intervals, parts, step_marks
@@ -121,14 +120,14 @@ def measure(tables: Tables) -> Costs:
     copies and memsets, and of several of a class to the one that began first; else it is idle, while the host was in
     some part of the step. Work has the part, module and operator of its launch.
 
-    Steps that take far longer than the median are left out, as they are of the verdict: one stop among ten steps would
-    look like rows that became dearer.
+    Only steps of the most common kind count: one evaluation in a window is not a reason. Steps longer than three
+    medians do not count either, as in the verdict.
 
     Args:
         tables: Those of the window.
     """
     trace = tables.trace
-    marks, counting = tables.marks, _near(tables.marks, tables.counting)
+    marks, counting = tables.marks, tables.usual
     chosen = step_marks.MarkedSteps(
         [number for number, counts in zip(marks.number, counting.tolist(), strict=True) if counts],
         *(column[counting] for column in marks[1:]),
@@ -140,7 +139,7 @@ def measure(tables: Tables) -> Costs:
         wall=int((chosen.end - chosen.start).sum()),
         host=shortened(_host(trace, chosen, moments, frames), MOST_ROWS),
         device=shortened(_device(trace, chosen, moments, frames), MOST_ROWS) if trace.is_device_traced else {},
-        collectives=_collectives(tables),
+        collectives=_collectives(tables, chosen),
         peak_bytes=_peaks(tables),
         counts=_counts(trace, chosen),
         shapes="dims" in trace.arguments,
@@ -149,14 +148,6 @@ def measure(tables: Tables) -> Costs:
         fetches=_fetches(trace, chosen),
         device_name=_device_name(trace),
     )
-
-
-def _near(marks: MarkedSteps, counting: Flags) -> Flags:
-    """Those of the steps that count in which nothing else happened, as for those nobody recorded."""
-    wall = marks.end - marks.start
-    near: Flags = counting.copy()
-    near[counting] = is_near(wall[counting])
-    return near
 
 
 def _host(trace: Trace, chosen: MarkedSteps, by_thread: dict[int, Moments], frames: Around) -> dict[Where, Spent]:
@@ -337,10 +328,10 @@ def _idle(free: Intervals, moments: Moments, chosen: MarkedSteps) -> dict[Where,
     }
 
 
-def _collectives(tables: Tables) -> list[Collective]:
+def _collectives(tables: Tables, chosen: MarkedSteps) -> list[Collective]:
     found: dict[str, list[int]] = {}
     table = tables.collectives.select("operation", "duration_ms", "bytes", "step")
-    wanted = set(tables.steps["step"].to_list())
+    wanted = set(chosen.number)
     for operation, duration, size, step in table.iter_rows():
         if step in wanted:
             row = found.setdefault(operation or "unknown", [0, 0, 0])

@@ -29,7 +29,7 @@ DEFINITIONS: Final = {
             "Contains the true ratio in 99 of 100 comparisons, by how blocks of steps differ and by how processes do: "
             "by 1%, joined with what several runs of a side show. Of what is the same it is that of 90%."
         ),
-        "not decided": "The interval reaches over the tolerance: both answers are possible.",
+        "undecided": "The interval reaches over the tolerance: both answers are possible.",
     },
     "Reasons": {
         "contribution": (

@@ -47,6 +47,8 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
     """The difference of the middle steps: far smaller than ``difference`` where single steps make that."""
     sure: float | None = None
     """Of a reason: how much of the difference is beyond what unchanged rows vary by (`Usual`)."""
+    is_certain: bool = False
+    """Whether ``sure`` is 1% of the step or more."""
     inside: list[tuple[str, float, float, float]] = []
     """What changed most in it: name, difference, calls of A and calls of B."""
 
@@ -136,8 +138,7 @@ def largest(aligned: Aligned) -> list[Contribution]:
     the operator that the program called, with all that this one calls, else its line's. Operators that were given
     other types are one reason together. On devices communication, copies and idle time are told apart first.
 
-    First comes what surely is a difference: a new call of some microseconds is certain, a loader that took 3 ms more
-    while everything took more is not.
+    Certain differences come first. A new call is certain. A loader that takes 3 ms more is not, if all rows take more.
 
     Args:
         aligned: Both sides.
@@ -147,7 +148,10 @@ def largest(aligned: Aligned) -> list[Contribution]:
     found = _grouped(aligned, aligned.rows, lambda where: _reason(where, causes, order), usual(aligned))
     typical = [[pair.typical[side].nanoseconds for pair in aligned.rows.values()] for side in (0, 1)]
     least = _WORTH * max(sum(typical[0]) / aligned.a.steps, sum(typical[1]) / aligned.b.steps)
-    return sorted(found, key=lambda each: -abs(each.sure) if each.sure and abs(each.sure) >= least else 0.0)
+    marked = [
+        msgspec.structs.replace(each, is_certain=bool(each.sure) and abs(each.sure or 0) >= least) for each in found
+    ]
+    return sorted(marked, key=lambda each: -abs(each.sure or 0) if each.is_certain else 0.0)
 
 
 def by_part(aligned: Aligned) -> list[Contribution]:

@@ -9,7 +9,7 @@ from perfhooks import words
 from perfhooks.comparing.facts import GIVEN
 from perfhooks.comparing.reason import ELSEWHERE
 from perfhooks.comparing.turns import FEWEST_PAIRS
-from perfhooks.comparing.verdict import SAME_CONFIDENCE, SAME_MARGIN
+from perfhooks.comparing.verdict import EDGE_CONFIDENCE
 from perfhooks.statistics import CONFIDENCE
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from perfhooks.comparing.reason import Contribution
     from perfhooks.comparing.side import Side
     from perfhooks.comparing.timed import Stalls
-    from perfhooks.comparing.verdict import Verdict
+    from perfhooks.comparing.verdict import Ratio, Verdict
 
 _PARTS: Final = {
     "data": "waiting for data",
@@ -52,7 +52,7 @@ def verdict(found: Verdict | None, samples: tuple[int, int] | None = None) -> st
         samples: How many a step of each side takes, where they differ.
     """
     if found is None:
-        return "Not decided: no side has enough steps that nobody recorded, so there is nothing to judge by."
+        return "Undecided: too few unprofiled steps on both sides."
     if samples:
         return _by_sample(found, samples)
     change = f"{words.ms(found.decisive.b)} instead of {words.ms(found.decisive.a)}, {changed(found.ratio)}"
@@ -61,19 +61,19 @@ def verdict(found: Verdict | None, samples: tuple[int, int] | None = None) -> st
         step = f"in processor time {step}" if found.is_in_turns else f"without its waits for a processor {step}"
     chance = "which the busy machine may have made" if found.is_withheld else "which may be chance"
     if found.outcome == "same":
-        return f"The same, within {100 * SAME_MARGIN * found.tolerance:.3g}%: {step} takes {change}."
+        return f"The same, within {_widest(found)}: {step} takes {change}."
     if found.outcome == "undecided" and found.is_in_turns and found.runs_a < FEWEST_PAIRS:
         are = "is" if found.runs_a == 1 else "are"
-        return f"Not decided: {step} takes {change}; {_runs(found)} {are} too few to say, {FEWEST_PAIRS} do."
+        return f"Undecided: {step} takes {change}; {_runs(found)} {are} too few to say, {FEWEST_PAIRS} do."
     if found.outcome == "undecided":
-        return f"Not decided: {step} takes {change}, {chance}."
+        return f"Undecided: {step} takes {change}, {chance}."
     return f"{found.outcome.capitalize()}: {step} takes {change}."
 
 
 def _by_sample(found: Verdict, samples: tuple[int, int]) -> str:
     a, b = (1e3 / median for median in (found.decisive.a, found.decisive.b))
     rates = f"{_rate(b)} instead of {_rate(a)} samples a second, {changed(1 / found.ratio)}"
-    word = {"slower": "Slower", "faster": "Faster", "same": "The same", "undecided": "Not decided"}[found.outcome]
+    word = {"slower": "Slower", "faster": "Faster", "same": "The same", "undecided": "Undecided"}[found.outcome]
     chance = ", which may be chance" if found.outcome == "undecided" else ""
     return f"{word} by the sample: {rates}{chance}; a step takes {samples[1]:,} samples instead of {samples[0]:,}."
 
@@ -126,20 +126,38 @@ _ORDINALS: Final = dict(
 
 
 def certainty(found: Verdict) -> list[str]:
-    """How sure that is, and what would decide."""
+    """Return the interval of the ratio, and the number of runs that would decide; empty if nothing can."""
     if found.is_withheld:
         return []
-    if found.high / found.low > _WIDE:
+    if is_wide(found.decisive):
         factor = math.sqrt(found.high / found.low)
-        told = f"steps are too uneven to tell changes below a factor of {factor:.2g} ({_runs(found)})"
+        change = f"changes below a factor of {factor:.2g}" if factor < _LARGE else "any change"
+        told = f"steps are too uneven to detect {change} ({_runs(found)})"
     else:
-        width = SAME_CONFIDENCE if found.outcome == "same" else CONFIDENCE
-        told = f"{100 * width:.0f}% interval {percent(found.low)} to {percent(found.high)} ({_of(found)})"
+        width = EDGE_CONFIDENCE if found.outcome == "same" else CONFIDENCE
+        told = f"{100 * width:.0f}% interval {interval(found.decisive)} ({_of(found)})"
     return ["; ".join(filter(None, (told, _needed(found) if found.outcome == "undecided" else "")))]
 
 
-_WIDE: Final = 2.0
-"""From an interval on whose ends are so many times apart, it tells of noise alone: -30% to +40% is no result."""
+def is_wide(found: Ratio) -> bool:
+    """Whether an undecided interval shows only noise: -30% to +40% is not a result."""
+    return found.outcome == "undecided" and found.high / found.low > _TIMES
+
+
+def interval(found: Ratio) -> str:
+    """Return an interval as two changes: ``+3.8% to +78%``, or ``1.5 to 30 times that``."""
+    if found.high > _WIDEST:
+        return f"{found.low:.2g} to {found.high:,.0f} times that"
+    return f"{percent(found.low)} to {percent(found.high)}"
+
+
+def _widest(found: Verdict) -> str:
+    """Return the larger end of an interval, as the bound of "the same"."""
+    return f"{100 * (max(found.high, 1 / found.low) - 1):.2g}%"
+
+
+_WIDEST: Final = 10.0
+"""Ratio from which on a percentage is hard to read: +900%."""
 
 
 def commands(differing: Sequence[Difference]) -> str:
@@ -169,7 +187,7 @@ def windows_alone(a: Side, b: Side) -> str:
     change = f"{words.ms(a.step_ms)} -> {words.ms(b.step_ms)} in the recorded steps"
     ratio = f", {percent(b.step_ms / a.step_ms)}" if a.step_ms else ""
     counts = f"{a.costs.steps} and {words.count(b.costs.steps, 'step')}"
-    return f"Not decided: {change} ({counts}{ratio}); nothing unrecorded to judge by."
+    return f"Undecided: {change} ({counts}{ratio}); nothing unrecorded to judge by."
 
 
 def _of(found: Verdict) -> str:
@@ -192,14 +210,14 @@ def _needed(found: Verdict) -> str:
     if found.more_runs is not None:
         options.append(f"{words.count(found.more_runs, 'more run')} a side")
     if not options:
-        return f"no number of runs that one makes will decide so small a difference{_IN_TURNS}"
+        return f"more runs will not decide so small a difference; {_IN_TURNS}"
     many = found.more_steps is None and (found.more_runs or 0) > _MANY_RUNS
-    return f"{' or '.join(options)} would decide{_IN_TURNS if many else ''}"
+    return f"{' or '.join(options)} would decide{f'; {_IN_TURNS}' if many else ''}"
 
 
 _MANY_RUNS: Final = 10
-"""More runs a side than that nobody makes while there is another way."""
-_IN_TURNS: Final = ", where both commands in turns, by --run, may take fewer"
+"""Above this many runs per side, suggest `compare --run` instead."""
+_IN_TURNS: Final = "`perfhooks compare --run` may need fewer"
 
 
 def contribution(found: Contribution, amount: Callable[[float], str] | None = None) -> str:

@@ -31,11 +31,9 @@ if TYPE_CHECKING:
 FEWEST_PAIRS: Final = 3
 MOST_PAIRS: Final = 8
 """Of processes. After each from the third on it is asked whether the verdict is decided."""
-_SHARES: Final = (0.02, 0.1, 0.8, 0.4, 0.4, 0.4)
-"""What part of the 1% of wrong answers each of those times may have. Three pairs that happen to agree are what is wrong
-most often, and five are what most people have the time for. In sum it is more than one, as what is wrong after five
-pairs is mostly so after six: of equal programs 0.9% are told apart where processes differ by 5%, and fewer where they
-differ by less, see ``python benchmarks/noises.py --turns``."""
+_SHARES: Final = (0.01, 0.04, 0.4, 0.15, 0.15, 0.25)
+"""Part of the 1% of wrong verdicts that may come after each number of pairs, from three on. Three pairs agree by chance
+most often, and most users wait for five. ``python benchmarks/noises.py --turns`` measures the sum."""
 LEAST_BLOCKS: Final = 5
 """Of each side, in a pair that counts: fewer do not tell how blocks differ."""
 _FEWEST: Final = 2

@@ -42,11 +42,11 @@ OTHERS_SD: Final = 0.2
 processor takes none from this one, but the speed of the memory, and shared caches. Beside a program that does nothing
 but copy in memory, on one of two processors, a small training that waited for 1% of its time took 1.9 times as long;
 beside one that counts in Python, as long as alone."""
-SAME_MARGIN: Final = 1.5
-"""What is the same lies within so many times the tolerance. Of equal quiet runs of 1,000 steps, two a side, that can be
-told of all pairs; that they lie within the tolerance itself, of three in four."""
-SAME_CONFIDENCE: Final = 0.9
-"""How wide the interval is that must lie within that margin: then it is wrong in one of twenty at most, each way."""
+SAME_MARGIN: Final = 2.5
+"""Two sides are the same if the interval lies within this multiple of the tolerance. Of equal pairs with two runs a
+side, whose processes differ by 1%, ``benchmarks/noises.py`` finds 91% to be the same. A margin of 1.5 finds 60%."""
+EDGE_CONFIDENCE: Final = 0.9
+"""Confidence that a change exceeds the tolerance, or that two sides are the same. Either is wrong in 5% at most."""
 OFTEN: Final = 0.02
 """From this share of the steps on, of either side, far ones belong to the throughput: something that happens more
 than once in 50 steps is no evaluation or checkpoint. Those are compared by how often they come."""
@@ -60,7 +60,7 @@ _POWER: Final = 0.84
 """Standard deviations by which an interval should end before the edge, to do so in 80 of 100 cases."""
 _TAIL: Final = (1 - CONFIDENCE) / 4
 """Of each end: two questions, each of which may be answered slower or faster."""
-_SAME_TAIL: Final = (1 - SAME_CONFIDENCE) / 2
+_EDGE_TAIL: Final = (1 - EDGE_CONFIDENCE) / 2
 
 Outcome = Literal["slower", "faster", "same", "undecided"]
 Question = Literal["mean", "typical"]
@@ -75,7 +75,7 @@ class Ratio(NamedTuple):
     """Above 1 is slower."""
     low: float
     high: float
-    """The interval that the outcome was read from: that of `SAME_CONFIDENCE` where it is ``same``."""
+    """The 99% interval; that of `EDGE_CONFIDENCE` if the outcome is ``same``."""
     a: float
     b: float
     """The times, in the unit of the steps."""
@@ -182,10 +182,12 @@ def verdict(
         tolerance: What share of difference is none.
 
     Returns:
-        ``slower`` where the whole interval of the mean, or of the typical step, is above 1 + tolerance, ``faster``
-        where it is below 1 / (1 + tolerance), ``same`` where that of the mean is within `SAME_MARGIN` times the
-        tolerance and the typical step does not differ, else ``undecided``; B against A is the mirror of A against B.
-        The intervals are such that equal trainings are told apart in one of 100 comparisons at most.
+        ``slower`` if the 99% interval of the mean, or of the typical step, lies above 1, and its 90% interval above
+        1 + tolerance. ``faster`` is the mirror of that. ``same`` if the mean differs by less than the tolerance, its
+        90% interval lies within `SAME_MARGIN` times the tolerance, and the typical step does not differ. Else
+        ``undecided``. One or two runs a side hardly show how much processes differ. So single runs are never the same,
+        and the second interval is wider: 99% for single runs, 98% for two. Equal trainings are called different in one
+        of 100 comparisons at most.
     """
     runs = [*a, *b]
     is_far_counted = max(_far(a), _far(b)) >= OFTEN
@@ -308,7 +310,7 @@ def smallest(side: Sequence[Level], *, tolerance: float = TOLERANCE) -> float:
     """The smallest ratio that is found in most cases where runs are compared with as many others like them."""
     runs = [run.mean for run in side]
     found = _Difference.of(runs, runs, _assumed(side))
-    return math.exp(math.log1p(tolerance) + found.needed)
+    return math.exp(found.detectable(math.log1p(tolerance)))
 
 
 def in_turn(a: ArrayLike, b: ArrayLike, *, tolerance: float = TOLERANCE) -> Ratio:
@@ -337,11 +339,6 @@ def in_turn(a: ArrayLike, b: ArrayLike, *, tolerance: float = TOLERANCE) -> Rati
     low, high = ratio.log - reach * ratio.below, ratio.log + reach * ratio.above
     times = (float(np.median(first)), float(np.median(second)))
     return Ratio(_outcome(low, high, math.log1p(tolerance)), ratio.value, math.exp(low), math.exp(high), *times)
-
-
-def in_words(outcome: Outcome) -> str:
-    """An outcome in words."""
-    return "not decided" if outcome == "undecided" else outcome
 
 
 def _edges(tolerance: float) -> tuple[float, float]:
@@ -426,12 +423,16 @@ class _Difference:
 
     @property
     def process(self) -> Variance:
-        """The variance of one process: what is assumed, joined with what was seen."""
-        freedom = PROCESS_FREEDOM + self.measured
-        joined = (PROCESS_FREEDOM * self.assumed**2 + self.squares) / freedom
-        # where processes differ by more than was assumed, they are believed: of equal pairs that differ by 5% two in a
-        # hundred were told apart otherwise, and one is now; 5% are found as often where they differ by 0.5%
-        return Variance(max(joined, self.squares / self.measured if self.measured else 0.0), freedom)
+        """Variance of one process: the assumption, joined with the runs.
+
+        The further the runs exceed the assumption, the fewer degrees of freedom it adds. With all of them, 2% of equal
+        pairs whose processes differ by 2.5% were called different.
+        """
+        joined = PROCESS_FREEDOM * self.assumed**2 + self.squares
+        if self.squares > self.measured * self.assumed**2:
+            seen = self.squares / self.measured
+            return Variance(seen, self.measured + PROCESS_FREEDOM * self.assumed**2 / seen)
+        return Variance(joined / (PROCESS_FREEDOM + self.measured), PROCESS_FREEDOM + self.measured)
 
     @property
     def centre(self) -> float:
@@ -454,30 +455,39 @@ class _Difference:
             _half(tail, [own._replace(variance=own.variance * weight)], beyond), _half(tail, by_steps, beyond)
         )
 
+    def detectable(self, tolerance: float) -> float:
+        """Return the logarithm of the smallest ratio that is found in most cases."""
+        is_different, is_beyond = (self._reach(tail, self.above, _POWER) for tail in (_TAIL, self._beyond_tail))
+        return max(is_different, is_beyond + tolerance)
+
     @property
-    def needed(self) -> float:
-        """How far beyond the tolerance something must be to be found in most cases."""
-        return self._reach(_TAIL, self.above, _POWER)
+    def _beyond_tail(self) -> float:
+        """Tail for "beyond the tolerance": 0.25% without measured freedom, 5% from `PROCESS_FREEDOM` on."""
+        return _TAIL * math.pow(_EDGE_TAIL / _TAIL, min(self.measured / PROCESS_FREEDOM, 1.0))
 
     def ratio(self, tolerance: float, share: float) -> Ratio:
         """The answer to one question."""
         edge, margin = _edges(tolerance)
-        ends = self.interval(_TAIL * share)
-        outcome = _outcome(*ends, edge)
-        inner = self.interval(_SAME_TAIL * share)
-        if outcome in ("same", "undecided") and _outcome(*inner, margin) == "same":
+        ends, beyond, inner = (self.interval(tail * share) for tail in (_TAIL, self._beyond_tail, _EDGE_TAIL))
+        outcome: Outcome = "undecided"
+        if ends[0] > 0 and beyond[0] > edge:
+            outcome = "slower"
+        elif ends[1] < 0 and beyond[1] < -edge:
+            outcome = "faster"
+        elif self.measured and abs(self.centre) <= edge and max(-inner[0], inner[1]) <= margin:
             outcome, ends = "same", inner
-        times = (math.exp(each) for each in self.logs)
-        return Ratio(outcome, math.exp(self.centre), math.exp(ends[0]), math.exp(ends[1]), *times)
+        return Ratio(outcome, *(math.exp(log) for log in (self.centre, *ends, *self.logs)))
 
     def is_decided(self, tolerance: float, share: float) -> bool:
         """Whether it will be, in most cases."""
         edge, margin = _edges(tolerance)
-        distances = ((_TAIL, abs(self.centre) - edge), (_SAME_TAIL, margin - abs(self.centre)))
-        sides = (self.below, self.above)
-        return any(
-            max(self._reach(tail * share, parts, _POWER) for parts in sides) <= distance for tail, distance in distances
+        distance = abs(self.centre)
+        outer, beyond, inner = (
+            max(self._reach(tail * share, parts, _POWER) for parts in (self.below, self.above))
+            for tail in (_TAIL, self._beyond_tail, _EDGE_TAIL)
         )
+        is_same = bool(self.measured) and distance <= edge and inner <= margin - distance
+        return is_same or (outer <= distance and beyond <= distance - edge)
 
     def with_more_runs(self, more: int) -> _Difference:
         """What to expect with so many runs more a side, if they differ as those that there are."""

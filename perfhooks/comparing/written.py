@@ -33,7 +33,7 @@ def text(made: Comparison) -> str:
     lines += [f"  {each}" for each in first.doubts]
     if made.recorded:
         lines += ["", made.recorded]
-        lines += [f"  {place}. {each}" for place, each in enumerate(made.told, 1)] or ["  no difference"]
+        lines += [f"  {place}. {each}" for place, each in enumerate(made.told, 1)] or [f"  {_nothing(made)}"]
         lines += [f"  {each}" for each in _besides(made)]
     if first.notes:
         lines += ["", "Notes:", *(f"  {each}" for each in first.notes)]
@@ -50,7 +50,9 @@ def markdown(made: Comparison) -> str:
     lines += [f"- {say(each)}" for each in first.doubts]
     if made.recorded:
         lines += ["", say(made.recorded), ""]
-        lines += [f"{place}. {say(each)}" for place, each in enumerate(made.told, 1)] or ["No difference."]
+        lines += [f"{place}. {say(each)}" for place, each in enumerate(made.told, 1)] or [
+            f"{_nothing(made).capitalize()}."
+        ]
     folded = list(_folded(made, first.notes, MOST_LINES - len(lines) - len(_FOLD) - 1))
     opened, closed = _FOLD[:-2], _FOLD[-2:]
     return "\n".join([*lines, *opened, *folded, *closed] if folded else lines)
@@ -72,12 +74,16 @@ def _folded(made: Comparison, notes: Sequence[str], most: int) -> Iterator[str]:
             yield from table
 
 
+def _nothing(made: Comparison) -> str:
+    return "no difference" if made.is_decided else "nothing beyond the noise"
+
+
 def _besides(made: Comparison) -> Iterator[str]:
-    """Memory, findings and ranks, as far as they say something."""
+    """Yield the differences of memory and findings, and the ranks. Equal sides have no new findings."""
     for each in comparison.memory(made):
         if each["a"] != each["b"]:
             yield f"peak memory of {each['device']}: {words.size(each['a'])} -> {words.size(each['b'])}"
-    found = comparison.findings(made)
+    found = comparison.findings(made) if made.is_decided else {"came": [], "went": []}
     for word, titles in (("new finding", found["came"]), ("finding gone", found["went"])):
         yield from (f"{word}: {title}" for title in titles[:3])
     ranks = comparison.ranks(made)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from perfhooks import words
-from perfhooks.comparing.verdict import Outcome, in_words
+from perfhooks.comparing.verdict import Outcome
 from perfhooks.loading.plan import BatchCost, LoaderPlan, Needs
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
                 "memory_mib": None if each.memory_bytes is None else each.memory_bytes / 2**20,
                 "first_batch_s": each.first_s,
                 "turns": len(each.rates),
-                "verdict": None if each.verdict is None else in_words(each.verdict),
+                "verdict": each.verdict,
                 "problem": each.problem or None,
             }
             for each in self.tried
@@ -211,9 +211,7 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
         if alone is not None and alone.rate > best.rate * _AS_GOOD:
             text += f" Without workers it gives {alone.rate:.3g}: to hand a batch over takes longer than to make it."
         if best.verdict == "undecided":
-            text += (
-                f" That is the median of {words.count(len(best.rates), 'turn')}, and not decided: give it more time."
-            )
+            text += f" That is the median of {words.count(len(best.rates), 'turn')}, and undecided: give it more time."
         if (best.waited_percent or 0.0) > _WAITING:
             return f"{text} Its workers wait for {best.waited_percent:.0f}% of their time: a disk, a network, a lock."
         if self.cores is not None and (best.processors or 0.0) > _FULL * self.cores:

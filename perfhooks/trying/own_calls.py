@@ -18,7 +18,7 @@ from torch.utils.benchmark import Compare, Measurement, TaskSpec
 from torch.utils.benchmark.utils import compare as colors
 
 from perfhooks import words
-from perfhooks.comparing.verdict import in_words, verdict
+from perfhooks.comparing.verdict import verdict
 from perfhooks.errors import OptionError
 from perfhooks.run.publishing import publish
 from perfhooks.run.reading import read_format
@@ -329,7 +329,7 @@ def _later(before: TimedCall, now: TimedCall) -> dict[str, Any]:
     told = verdict([level(before.seconds)], [level(now.seconds)], tolerance=timing.TOLERANCE)
     times = {"before_ms": 1e3 * medians.median(before.seconds), "now_ms": 1e3 * medians.median(now.seconds)}
     ends = {"ratio": told.ratio, "low": told.low, "high": told.high}
-    return {**now.columns, **times, **ends, "verdict": in_words(told.outcome)}
+    return {**now.columns, **times, **ends, "verdict": told.outcome}
 
 
 def _rounded(table: pl.DataFrame) -> pl.DataFrame:

@@ -73,7 +73,7 @@ class Timing:
             "times": self.times,
             "low": 1 / self.high,
             "high": 1 / self.low,
-            "verdict": verdict.in_words(self.outcome),
+            "verdict": self.outcome,
         }
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from perfhooks import words
-from perfhooks.comparing.verdict import in_words
 from perfhooks.errors import PerfhooksError
 from perfhooks.report.data import TRIED_FORMAT, TriedAdvice, TriedFile, TriedMost, read_tried
 from perfhooks.run.layout import TRIED
@@ -105,7 +104,7 @@ def verdict(row: TriedOperator, tried: Tried) -> str:
     """What to think of a variant, in a word or three."""
     if tried.timing is None:
         return f"not run: {tried.problem}"
-    word = in_words(tried.timing.outcome)
+    word = tried.timing.outcome
     if tried.is_wrong:
         return f"{word}, WRONG"
     return word if row.is_comparable else f"{word}, not comparable"

@@ -25,7 +25,7 @@ def lines(made: Alternation) -> Iterator[str]:
     """All that is said, the verdict first."""
     seen = made.judgement
     if seen is None:
-        yield "Not decided: no pair of programs came to its end."
+        yield "Undecided: no pair of programs came to its end."
     else:
         yield sentences.verdict(seen.verdict)
         yield from _doubts(made, seen)
@@ -88,8 +88,9 @@ def _clock(seen: Judgement) -> str:
     told = " and ".join("an unknown share" if each is None else words.share(each) for each in shares)
     why = [] if shares == [None, None] else [f"the steps waited for a processor {told} of their time"]
     other = "processor time" if seen.verdict.clock == "wall" else "the wall clock"
-    span = f"{percent(seen.other.low)} to {percent(seen.other.high)}"
-    return "; ".join([*why, f"by {other} it is {percent(seen.other.ratio)} ({span})"])
+    if sentences.is_wide(seen.other):
+        return "; ".join([*why, f"by {other} it is unknown: its steps are too uneven"])
+    return "; ".join([*why, f"by {other} it is {percent(seen.other.ratio)} ({sentences.interval(seen.other)})"])
 
 
 def _ends(made: Alternation) -> str:
