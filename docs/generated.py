@@ -65,7 +65,7 @@ def definitions(section: str) -> str:
 
     if section:
         return _terms(DEFINITIONS[section])
-    return "\n\n".join(f"### {title}\n\n{_terms(terms)}" for title, terms in DEFINITIONS.items())
+    return "\n\n".join(f"### {section.capitalize()}\n\n{_terms(terms)}" for section, terms in DEFINITIONS.items())
 
 
 def rules(_: str) -> str:

@@ -58,7 +58,7 @@ def test_every_rule_is_there_with_what_it_means_what_to_do_and_its_thresholds(ge
 def test_every_number_of_the_page_is_explained(generated):
     page = generated.definitions("")
     for section, terms in DEFINITIONS.items():
-        assert f"### {section}\n" in page
+        assert f"### {section.capitalize()}\n" in page
         assert all(f"| {term} | " in page for term in terms)
 
 
@@ -67,11 +67,11 @@ def test_every_cause_of_a_slow_step_is_explained_on_the_page_and_on_the_site(gen
     site = generated.on_page_markdown((ROOT / "docs/slow.md").read_text(encoding="utf-8"))
     assert sorted(named - causes.SEEN_BY.keys()) == []
     assert [cause for cause in causes.SEEN_BY if f"\n| {cause} | " not in site] == []
-    assert [cause for cause in causes.SEEN_BY if f" {cause}: " not in DEFINITIONS["Slow steps"]["cause"]] == []
+    assert [cause for cause in causes.SEEN_BY if f" {cause}: " not in DEFINITIONS["slow"]["cause"]] == []
 
 
 def test_a_start_is_defined_by_the_thresholds_that_find_it():
-    said = DEFINITIONS["Checks"]["start"]
+    said = DEFINITIONS["checks"]["start"]
     assert f"launches of {starts.LOADING_NS // 10**6} ms" in said
     assert f"calls of {starts.CONTEXT_NS // 10**6} ms" in said
 

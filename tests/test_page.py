@@ -471,12 +471,12 @@ def test_definitions_are_tooltips_for_the_mouse_and_the_keyboard(chromium, recor
     chromium.open(recorded / "report.html")
     shown = "!document.getElementById('tooltip').hidden && document.getElementById('tooltip').textContent"
     chromium.run("document.querySelector('#operators th [data-key=self_cpu_ms]').focus()")
-    assert chromium.run(shown) == DEFINITIONS["Operators"]["self host"]
+    assert chromium.run(shown) == DEFINITIONS["operators"]["self host"]
     assert chromium.run("document.activeElement.getAttribute('aria-description')") == chromium.run(shown)
     chromium.press("Escape")
     assert chromium.run(shown) is False
     chromium.run("document.querySelector('#flame .info').dispatchEvent(new MouseEvent('mouseover', {bubbles: true}))")
-    assert all(text in chromium.run(shown) for text in DEFINITIONS["Flame graph"].values())
+    assert all(text in chromium.run(shown) for text in DEFINITIONS["flame"].values())
     assert sections(chromium)[-1] == "checks", "there are no footnotes"
 
 

@@ -113,7 +113,7 @@ def test_every_word_that_a_column_is_explained_by_has_an_explanation():
     for script in Path(report.__file__).parent.glob("templates/*.js"):
         for begun, other, named, by_of, of_steps in re.findall(words, script.read_text(encoding="utf-8")):
             group = begun or group
-            asked |= {(other, named), (group if by_of else "", by_of), ("Steps" if of_steps else "", of_steps)}
+            asked |= {(other, named), (group if by_of else "", by_of), ("steps" if of_steps else "", of_steps)}
     asked -= {("", "")}
     assert len(asked) > 30
     assert sorted((group, term) for group, term in asked if term not in DEFINITIONS[group]) == []

@@ -227,7 +227,7 @@ def test_on_a_terminal_no_step_is_said_to_be_slow(run, show):
 
 
 def test_every_column_is_explained():
-    named = {name for term in DEFINITIONS["Slow steps"] for name in term.split(", ")}
+    named = {name for term in DEFINITIONS["slow"] for name in term.split(", ")}
     assert set(SlowStep._fields) <= named
 
 

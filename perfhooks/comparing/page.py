@@ -20,7 +20,7 @@ MOST_NODES: Final = 2500
 _NUMBER: Final = re.compile(r"\(\d+\): ")
 
 DEFINITIONS: Final = {
-    "Verdict": {
+    "verdict": {
         "step": (
             "The mean of the steps that nobody recorded, without the first ones and those with validation or "
             "checkpoints; of several runs the geometric mean. The typical step is the median one."
@@ -31,7 +31,7 @@ DEFINITIONS: Final = {
         ),
         "undecided": "The interval reaches over the tolerance: both answers are possible.",
     },
-    "Reasons": {
+    "rows": {
         "contribution": (
             "B less A, of one recorded step. Each moment of a step is in exactly one row, so the rows sum to the "
             "difference of the recorded steps. Recording makes steps longer, so this is not the difference of the "

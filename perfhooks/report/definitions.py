@@ -1,4 +1,4 @@
-"""What every number on the page means: its footnotes, and the titles of its columns."""
+"""What every number in the report means: the tooltips of its columns and sections."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from perfhooks.statistics import OUTLIER
 from perfhooks.watching.causes import SEEN_BY
 
 DEFINITIONS: Final[dict[str, dict[str, str]]] = {
-    "Steps": {
+    "steps": {
         "step": (
             "Everything between two calls of step(), as the recorder marked it. Numbers count from 0, and go on "
             "in a run that was resumed. A step that was cut short is left out where there are whole ones."
@@ -85,7 +85,7 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
             "are known: of the rest MFU and HFU know nothing, and below 80% they are not told."
         ),
     },
-    "Labels": {
+    "labels": {
         "yours": (
             "What somebody wrote with record_function or prof.region. The names of the parts of a step are in the "
             "table of steps; what torch and frameworks label of themselves is under All."
@@ -98,7 +98,7 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         "self": "The total without the labels and operators in it.",
         "device": "Durations of the device work that was launched in it.",
     },
-    "Plan": {
+    "plan": {
         "they make": (
             "What so many workers can make beside such steps: they share the processors that the training and others "
             "leave, and wait side by side. From what a batch cost the workers that there were."
@@ -107,7 +107,7 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         "waits": "The share of the step in which it would wait for data.",
         "step": "What a step would take, with its wait.",
     },
-    "Workers": {
+    "workers": {
         "of their time": (
             "Of all workers, from their first look to their last, in the user's functions with all that these called, "
             "but for other ones of the user's. A timer has each look at its stack every 10 ms or more."
@@ -123,7 +123,7 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         "hands over": "Its main thread handed a batch over; another thread of it pickles batches meanwhile.",
         "nothing asked": "It had made all that it may make ahead, and waited until more was asked for.",
     },
-    "Functions": {
+    "functions": {
         "calls": "How often it was called in the recorded window; calls that it made of itself count, too.",
         "self": (
             "Time in it without the Python functions that it called, with the operators that ran in it. What threads "
@@ -135,7 +135,7 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
             "functions in which recording began: of those a trace has the line that ran then."
         ),
     },
-    "Operators": {
+    "operators": {
         "count": "How often it ran in the recorded window.",
         "self host": (
             "Time on the host, in all steps together, without the operators that it called. By torch's rule calls into "
@@ -160,7 +160,7 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         ),
         "equal to torch": "Rows are those of torch.profiler's key_averages() for the same trace.",
     },
-    "Limits": {
+    "limits": {
         "TFLOP/s": (
             "10^12 floating point operations a second, of products of matrices, convolutions and attention, by the "
             "formulas of torch's FlopCounterMode from the recorded shapes; causal attention counts in full. Time is "
@@ -183,7 +183,7 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
             "not half of that is needed. That of most of the time."
         ),
     },
-    "Kernels": {
+    "kernels": {
         "total": (
             "The sum of the durations; kernels that ran side by side count each. What holds other work of its own "
             "stream, as a call of a library its kernels, counts without it: no moment of a stream counts twice."
@@ -200,7 +200,7 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         "gap before": "How long the stream had been idle when the kernel began, on average.",
         "launched by": "The operators that launched it, up to three, most time first.",
     },
-    "Categories": {
+    "categories": {
         "category": (
             "What kind of work it was. GEMMs are matrix products, quantised and grouped ones too. Softmax, losses over "
             "classes, sorting, sampling and pooling are reductions; filling, dropout, random numbers and rotary "
@@ -223,7 +223,7 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         ),
         "most of it in": "The operators, or kernels that no operator launched, that cost most: three at most.",
     },
-    "Device time": {
+    "device": {
         "part": (
             "Each moment of the steps' walls is one: work that the step launched itself, by class, each without the "
             "moments of those before it; work of other steps; or idle, by cause. They sum to the wall, to the "
@@ -243,13 +243,13 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         "idle": "Milliseconds of a usual step in which no device worked; with a number, that device.",
         "queue": "Launches made whose work had not begun; a replay of a graph is one.",
     },
-    "Longest gaps": {
+    "gaps": {
         "gap": "A time of the steps in which no device of the process worked.",
         "from": "When it began, from the first slice of the trace; step is that in which it began.",
         "most of it for": "The cause that took most of it, as under Device time, and for how long.",
         "in, line": "What was called then, and the line.",
     },
-    "Flame graph": {
+    "flame": {
         "width": (
             "Time, summed over all calls of the same stack: of the host, by thread; or of the device, moved to "
             "the stack that launched the work. What is smaller than a thousandth is summed as (other). What "
@@ -260,7 +260,7 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
             "runtime, a label, a kernel."
         ),
     },
-    "Modules": {
+    "modules": {
         "in the model": (
             "What the model calls the module, as in named_modules(), where perfhooks recorded with stacks; names of "
             "several models begin with their class. The other name is the recorder's: the class, and a number by the "
@@ -274,7 +274,7 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
             "(torch.cuda.graph_annotations)."
         ),
     },
-    "Memory": {
+    "memory": {
         "allocated": (
             "What the allocator has handed out, by its own count; on a device with what was allocated before the "
             "recording. Reserved is what it holds."
@@ -284,7 +284,7 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
             "asked for them; with recorded stacks by the innermost line of code outside of installed packages."
         ),
     },
-    "Compiled": {
+    "compiled": {
         "graphs": (
             "How often torch.compile made code of the function, or of what follows a break in it, which begins at "
             "that line. torch keeps the last 64."
@@ -296,7 +296,7 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         "compiled again for": "The guard that failed last: what had to be as it was. torch 2.4 does not tell.",
         "met": "By how many compilations.",
     },
-    "Communication and waiting": {
+    "communication": {
         "message": "The larger of what one rank puts in and what it gets out, in bytes, as nccl-tests counts it.",
         "bus bandwidth": (
             "Bytes a second times the share that crosses the slowest link (nccl-tests): 2(n-1)/n for all_reduce, "
@@ -310,7 +310,7 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
             "without a wait."
         ),
     },
-    "Ranks": {
+    "ranks": {
         "role": (
             "Ranks that take part in the same kinds of collectives and messages, about equally often in a step, do the "
             "same work and are compared with each other: not the stages of a pipeline."
@@ -378,7 +378,7 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         "waiting for the last": "How long the rank that came first waited, the median over all of a kind.",
         "last rank": "The rank that came last most often, and in how many of all.",
     },
-    "Slow steps": {
+    "slow": {
         "slow": (
             "More than 3 times the median of the last 50 steps, or far beyond what those vary by (1.3 medians, and 6 "
             "times as far from the median as one in ten is), and 50 ms more, on the training's own clock. All steps "
@@ -405,7 +405,7 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         ),
         "alloc_retries": "Times that the device's allocator gave memory back and tried again, in that time.",
     },
-    "Checks": {
+    "checks": {
         "start": (
             "What a program does once, as the check recorded-a-start and the finding recorded-start have it: compiling "
             "(the ranges of TorchDynamo), capturing graphs (from the call that begins it to the one that ends it), "
@@ -426,4 +426,4 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         ),
     },
 }
-"""By section, for each term what it means."""
+"""By the id of its section, for each term what it means."""

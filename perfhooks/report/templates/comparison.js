@@ -45,7 +45,7 @@ function overview() {
     el(
       "div",
       { class: "heading" },
-      el("div", { class: "title" }, el("h1", null, `${DATA.a.label} → ${DATA.b.label}`), definitions("Verdict")),
+      el("div", { class: "title" }, el("h1", null, `${DATA.a.label} → ${DATA.b.label}`), definitions("verdict")),
       el("p", { class: "meta" }, el("span", null, stageName(DATA.a.stage))),
     ),
     opening.differing.map((each) => el("p", { class: "lead" }, each)),

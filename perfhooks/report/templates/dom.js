@@ -133,28 +133,6 @@ function kernelName(name) {
 
 /* Definitions. Columns have theirs as tooltips; a section has those that no column of it has. */
 
-// the definitions of a section
-const GROUP_OF = {
-  steps: "Steps",
-  labels: "Labels",
-  plan: "Plan",
-  workers: "Workers",
-  functions: "Functions",
-  operators: "Operators",
-  kernels: "Kernels",
-  categories: "Categories",
-  device: "Device time",
-  gaps: "Longest gaps",
-  flame: "Flame graph",
-  modules: "Modules",
-  memory: "Memory",
-  compiled: "Compiled",
-  communication: "Communication and waiting",
-  ranks: "Ranks",
-  slow: "Slow steps",
-  checks: "Checks",
-  rows: "Reasons",
-};
 const definedByColumns = new Set();
 
 function meaning(group, term) {
@@ -206,7 +184,7 @@ function section(id, title, lead, ...children) {
   return el(
     "section",
     { id, "aria-label": title, class: "block" },
-    el("div", { class: "title" }, el("h2", null, title), definitions(GROUP_OF[id])),
+    el("div", { class: "title" }, el("h2", null, title), definitions(id)),
     lead ? el("p", { class: "lead" }, lead) : null,
     ...children,
   );

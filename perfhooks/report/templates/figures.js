@@ -25,6 +25,7 @@ const OF_RANKS = [
   ["other_ms", "other"],
   ["wait_ms", "wait for other ranks"],
 ];
+const LEGEND = { orientation: "h", x: 1, xanchor: "right", y: 1.02, yanchor: "bottom" };
 const HORIZONTAL = 14; // as many bars as can lie one below the other
 
 let loading = null;
@@ -119,7 +120,7 @@ function presentParts(rows, parts) {
   return parts.filter(([key]) => rows.some((row) => row[key] > 0));
 }
 
-function stacked(rows, parts, across, yaxis, cut = null) {
+function stacked(rows, parts, across, cut) {
   const ends = rows.map(() => 0);
   const whole = rows.map((row) => parts.reduce((sum, [each]) => sum + (row[each] || 0), 0));
   const longest = Math.min(Math.max(...whole), cut === null ? Infinity : cut);
@@ -139,7 +140,6 @@ function stacked(rows, parts, across, yaxis, cut = null) {
       orientation: across ? "h" : "v",
       x: across ? drawn : labels,
       y: across ? labels : drawn,
-      yaxis,
       marker: { color: colour(colourOf(key)), line: { width: 0 } },
       text,
       textposition: "inside",
@@ -166,162 +166,62 @@ function cutOf(values) {
   return usual.length < sorted.length && usual.length && most > 0 ? 1.15 * usual[usual.length - 1] : null;
 }
 
-// a break mark and the value at the end of each bar that is cut
-function breaks(rows, whole, cut, across, yref) {
-  return rows
-    .map((row) => [rowLabel(row), row.step, whole(row)])
-    .filter(([, , value]) => cut !== null && value > cut)
-    .map(([label, step, value]) => ({
-      text: `⫽ ${ms(value)}`,
-      yref,
-      ...(across ? { x: cut, y: label, xanchor: "right" } : { x: step, y: cut, yanchor: "top", textangle: -90 }),
-      showarrow: false,
-      bgcolor: colour("bg"),
-      borderpad: 1,
-      font: { size: 11, color: colour("ink") },
-    }));
-}
-
-function ranksFigure(rows) {
+/* One bar for each step or rank, of its parts; with a baseline that of an unprofiled step, cut at the end if there is
+   one. */
+function barsFigure(label, rows, parts, { baseline = null, end = null } = {}) {
   const across = rows.length <= HORIZONTAL;
-  const time = () => axis({ ticksuffix: " ms", rangemode: "tozero" });
-  const names = rows.map(rowLabel).reverse();
-  const make = () => ({
-    traces: stacked(rows, OF_RANKS, across, "y"),
-    layout: across
-      ? {
-          barmode: "stack",
-          uniformtext: { mode: "hide", minsize: 10 },
-          xaxis: time(),
-          yaxis: axis({
-            type: "category",
-            categoryorder: "array",
-            categoryarray: names,
-            showgrid: false,
-            ticklabelstandoff: 6,
-          }),
-        }
-      : {
-          barmode: "stack",
-          bargap: rows.length > 100 ? 0 : 0.2,
-          margin: { l: 8, r: 16, t: 6, b: 40 },
-          xaxis: axis({ showgrid: false, tickformat: "d", title: { text: "rank", standoff: 4 } }),
-          yaxis: time(),
-        },
-  });
-  return figure(
-    "Where the time of a step goes on each rank; the tables have the numbers",
-    across ? 46 + 24 * rows.length : 230,
-    make,
-  );
-}
-
-function stepsFigure(rows, onDevice, baseline) {
-  const host = presentParts(rows, PARTS).length > 0;
-  const device = onDevice.length > 0;
-  const across = rows.length <= HORIZONTAL;
-  const idle = known(baseline) ? 1 : 0;
-  const bars = (host ? rows.length + idle : 0) + (device ? rows.length : 0);
-  const size = across ? 46 + 24 * bars + (host && device ? 38 : 0) : host && device ? 330 : 200;
-  const cut = host && device ? (across ? rows.length / bars : 0.45) : host ? 0 : 1;
-  const gap = host && device ? (across ? 10 / size : 0.05) : 0;
-  const end = cutOf([...rows.map((row) => row.wall_ms), baseline]);
-  const make = () => ({
-    traces: stepTraces(rows, onDevice, across, baseline, host, end),
-    layout: stepLayout(rows, onDevice, across, baseline, host, end, cut, gap),
-  });
-  return figure(
-    "Where the time of each step goes, on the host and on devices; the tables beside it have the numbers",
-    size,
-    make,
-  );
-}
-
-function stepTraces(rows, onDevice, across, baseline, host, end) {
-  const traces = [];
-  if (host) traces.push(...stacked(rows, PARTS, across, "y", end));
-  if (host && across && known(baseline)) {
-    traces.push({
+  const unprofiled = across && known(baseline) ? ["unprofiled"] : [];
+  const names = [...unprofiled, ...rows.map(rowLabel)];
+  const make = () => {
+    const time = axis({ ticksuffix: " ms", rangemode: "tozero", ...(end === null ? {} : { range: [0, end] }) });
+    const unit = known(rows[0].rank) ? "rank" : "step";
+    const category = across
+      ? axis({ type: "category", categoryarray: [...names].reverse(), showgrid: false, ticklabelstandoff: 6 })
+      : axis({ showgrid: false, tickformat: "d", title: { text: unit, standoff: 4 } });
+    const [length, place, other] = across ? ["x", "y", "y"] : ["y", "x", "x"];
+    const line = { [`${length}0`]: baseline, [`${length}1`]: baseline, [`${other}0`]: 0, [`${other}1`]: 1 };
+    // a break mark and the value at the end of each bar that is cut
+    const breaks = rows
+      .map((row) => [row, parts.reduce((sum, [key]) => sum + (row[key] || 0), 0)])
+      .filter(([, whole]) => end !== null && whole > end)
+      .map(([row, whole]) => ({
+        text: `⫽ ${ms(whole)}`,
+        [length]: end,
+        [place]: across ? rowLabel(row) : row[unit],
+        ...(across ? { xanchor: "right" } : { yanchor: "top", textangle: -90 }),
+        showarrow: false,
+        bgcolor: colour("bg"),
+        borderpad: 1,
+        font: { size: 11, color: colour("ink") },
+      }));
+    const bar = {
       type: "bar",
       orientation: "h",
-      name: "unprofiled",
       x: [baseline],
-      y: ["unprofiled"],
-      yaxis: "y",
+      y: unprofiled,
       marker: { color: colour("baseline"), line: { color: colour("faint"), width: 1 } },
       text: [ms(baseline)],
       textposition: "inside",
       insidetextanchor: "middle",
       textfont: { color: colour("muted"), size: 11 },
       hovertemplate: `median unprofiled step<br><b>${ms(baseline)}</b><extra></extra>`,
-    });
-  }
-  if (onDevice.length) traces.push(...stacked(onDevice, ON_DEVICE, across, "y2", end));
-  return traces;
-}
-
-function stepLayout(rows, onDevice, across, baseline, host, end, cut, gap) {
-  const device = onDevice.length > 0;
-  const labels = rows.map((row) => stepLabel(row.step));
-  const range = { ticksuffix: " ms", rangemode: "tozero", ...(end === null ? {} : { range: [0, end] }) };
-  const time = axis({ ...range, anchor: across && device ? "y2" : undefined });
-  const category = (values) =>
-    axis({
-      type: "category",
-      categoryorder: "array",
-      categoryarray: [...values].reverse(),
-      showgrid: false,
-      ticklabelstandoff: 6,
-    });
-  const layout = { barmode: "stack", uniformtext: { mode: "hide", minsize: 10 } };
-  const deviceWall = (row) => ON_DEVICE.reduce((sum, [key]) => sum + (row[key] || 0), 0);
-  const cuts = [
-    ...(host ? breaks(rows, (row) => row.wall_ms, end, across, "y") : []),
-    ...breaks(onDevice, deviceWall, end, across, "y2"),
-  ];
-  layout.annotations = cuts;
-  if (host && device) {
-    const title = (text, yref) => ({
-      text,
-      x: across ? -8 / 600 : 0,
-      xref: "paper",
-      xanchor: across ? "right" : "left",
-      y: 1,
-      yref,
-      yanchor: "bottom",
-      showarrow: false,
-      font: { size: 11, color: colour("ink") },
-    });
-    layout.annotations = [title("<b>Host</b>", "y domain"), title("<b>Device</b>", "y2 domain"), ...cuts];
-    layout.margin = { l: 8, r: 16, t: 20, b: 30 };
-  }
-  if (across) {
-    layout.xaxis = time;
-    layout.yaxis = {
-      ...category(known(baseline) ? ["unprofiled", ...labels] : labels),
-      domain: [cut + gap, 1],
-      visible: host,
     };
-    if (device)
-      layout.yaxis2 = { ...category(labels), domain: [0, Math.max(cut - gap, 0)], anchor: "x", ticklabelstandoff: 6 };
-  } else {
-    layout.xaxis = axis({
-      showgrid: false,
-      tickformat: "d",
-      anchor: device ? "y2" : "y",
-      title: { text: "step", standoff: 4 },
-    });
-    layout.yaxis = { ...axis(range), domain: [cut + gap, 1], visible: host };
-    if (device)
-      layout.yaxis2 = { ...axis(range), domain: [0, cut - gap], anchor: "x" };
-  }
-  if (known(baseline) && host) {
-    const place = across
-      ? { x0: baseline, x1: baseline, y0: 0, y1: 1, yref: "y domain" }
-      : { y0: baseline, y1: baseline, x0: 0, x1: 1, xref: "x domain" };
-    layout.shapes = [{ type: "line", ...place, line: { color: colour("faint"), width: 1, dash: "dot" } }];
-  }
-  return layout;
+    const dotted = { type: "line", ...line, [`${other}ref`]: "paper", line: { color: colour("faint"), dash: "dot" } };
+    return {
+      traces: [...(unprofiled.length ? [bar] : []), ...stacked(rows, parts, across, end)],
+      layout: {
+        barmode: "stack",
+        bargap: rows.length > 100 ? 0 : 0.28,
+        uniformtext: { mode: "hide", minsize: 10 },
+        annotations: breaks,
+        shapes: known(baseline) ? [{ ...dotted, line: { ...dotted.line, width: 1 } }] : [],
+        margin: { l: across ? 84 : 8, r: 16, t: 6, b: across ? 30 : 40 },
+        [`${length}axis`]: time,
+        [`${place}axis`]: category,
+      },
+    };
+  };
+  return figure(`${label}; the tables have the numbers`, across ? 46 + 24 * names.length : 230, make);
 }
 
 function timelineFigure(rows) {
@@ -369,7 +269,7 @@ function timelineFigure(rows) {
         }),
         yaxis: axis({ ticksuffix: " ms", rangemode: "tozero", ...(end === null ? {} : { range: [0, end] }) }),
         showlegend: true,
-        legend: { orientation: "h", x: 1, xanchor: "right", y: 1.1, yanchor: "bottom" },
+        legend: { ...LEGEND, y: 1.1 },
         margin: { l: 8, r: 16, t: 44, b: 40 },
       },
     };
@@ -427,7 +327,7 @@ function memoryFigure(device, levels, peak) {
         yaxis: axis({ ticksuffix: ` ${unit[0]}`, rangemode: "tozero" }),
         margin: { l: 8, r: 16, t: 30, b: 30 },
         showlegend: Boolean(levels.reserved_bytes),
-        legend: { orientation: "h", x: 1, xanchor: "right", y: 1.02, yanchor: "bottom" },
+        legend: LEGEND,
       },
     };
   };

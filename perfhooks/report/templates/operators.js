@@ -1,7 +1,7 @@
 // The table of operators; a click on one shows the shapes, lines and modules behind it.
 
 function operatorColumns(extra) {
-  const of = (term) => meaning("Operators", term);
+  const of = (term) => meaning("operators", term);
   return [
     { key: "name", label: "Operator", kind: "name" },
     ...extra,
@@ -91,7 +91,7 @@ function operatorsSection(details) {
   const extra = {
     name: ["By name", []],
     shapes: [byShape, [{ key: "input_shapes", label: "Input shapes", kind: "name" }]],
-    step: ["By step", [{ key: "step", label: "Step", kind: "count" }]],
+    step: ["By step", [{ key: "step", label: "Step", kind: "id" }]],
   };
   const groups = {};
   for (const [key, [label, columns]] of Object.entries(extra)) {

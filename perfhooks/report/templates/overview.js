@@ -59,12 +59,18 @@ function usualSteps(steps) {
   return found.length ? found : rows;
 }
 
+// the time of an unprofiled step, if it is known
+function unprofiled(summary, rank) {
+  if (!summary) return (rank.cost || {}).idle_step_ms;
+  return summary.is_profiled ? null : summary.step_ms;
+}
+
 /* The step time, large; below it which steps it is from, and what the profiled ones took. */
 function stepTime(window_, details, rank) {
   const steps = details.steps || {};
   const summary = summaryOf(window_, rank);
   const mean = (steps.usual || steps.mean || {}).wall_ms;
-  const idle = summary ? (summary.is_profiled ? null : summary.step_ms) : (rank.cost || {}).idle_step_ms;
+  const idle = unprofiled(summary, rank);
   const walls = usualSteps(steps).map((row) => row.wall_ms);
   const spread = walls.length > 1 ? ` (${ms(Math.min(...walls))} to ${ms(Math.max(...walls))})` : "";
   const range = known(window_.first) ? `profiled ${stepRange(window_.first, window_.last)}` : "the whole recording";
@@ -94,8 +100,8 @@ function stats(window_, details, rank) {
   if (known(mean.busy_ms) && mean.busy_ms > 1.05 * mean.wall_ms)
     found.push(stat(ms(mean.busy_ms), "device work per step: the host runs ahead of the device"));
   const wait = waited(window_, rank);
-  if (wait >= 0.05) found.push(stat(percent(wait), "waiting for other ranks", meaning("Ranks", "wait")));
-  const busy = meaning("Steps", "device busy, idle");
+  if (wait >= 0.05) found.push(stat(percent(wait), "waiting for other ranks", meaning("ranks", "wait")));
+  const busy = meaning("steps", "device busy, idle");
   if (known(mean.busy_share)) found.push(stat(percent(mean.busy_share), "device busy", busy));
   const why = rowsOf((details.device || {}).parts).find((row) => row.kind === "idle");
   if (why && why.ms >= 0.05 * mean.wall_ms)
@@ -297,6 +303,8 @@ function overview(window_, details, rank) {
   const bySummary = summary && summary.parts && known(summary.step_ms);
   const onHost = bySummary ? summaryParts(summary) : meanParts(usual, PARTS);
   const whole = bySummary ? summary.step_ms : mean;
+  const baseline = unprofiled(summary, rank);
+  const end = cutOf([...rows.map((row) => row.wall_ms), baseline]);
   const shown = [...presentParts(rows, hosted ? PARTS : []), ...presentParts(onDevice, ON_DEVICE)];
   const left = el(
     "div",
@@ -305,13 +313,16 @@ function overview(window_, details, rank) {
     el(
       "div",
       { class: "pair" },
-      hosted ? sharesTable("Host", onHost, whole, "Steps", ["host parts"]) : null,
-      onDevice.length ? sharesTable("Device", meanParts(usualOnDevice, ON_DEVICE), mean, "Steps", DEVICE_TERMS) : null,
+      hosted ? sharesTable("Host", onHost, whole, "steps", ["host parts"]) : null,
+      onDevice.length ? sharesTable("Device", meanParts(usualOnDevice, ON_DEVICE), mean, "steps", DEVICE_TERMS) : null,
     ),
     hosted || onDevice.length
       ? [
           el("h3", null, known(window_.first) ? `Profiled ${stepRange(window_.first, window_.last)}` : "The recording"),
-          stepsFigure(rows, onDevice, hosted ? (rank.cost || {}).idle_step_ms : null),
+          hosted && onDevice.length ? el("p", { class: "muted" }, "Host") : null,
+          hosted ? barsFigure("Where each step goes on the host", rows, PARTS, { baseline, end }) : null,
+          hosted && onDevice.length ? el("p", { class: "muted" }, "Device") : null,
+          onDevice.length ? barsFigure("Where each step goes on the device", onDevice, ON_DEVICE, { end }) : null,
           partsLegend(shown),
         ]
       : null,

@@ -5,7 +5,7 @@ const className = (name) => (name === "set" ? "memset" : name);
 
 function kernelsSection(details) {
   if (!details.kernels) return null;
-  const of = (term) => meaning("Kernels", term);
+  const of = (term) => meaning("kernels", term);
   const columns = [
     { key: "name", label: "Kernel", kind: "name", show: kernelName },
     { key: "class", word: true, label: "Class", kind: "text", show: className, title: of("class") },
@@ -40,7 +40,7 @@ function kernelsSection(details) {
 
 function labelsSection(details) {
   if (!height(details.labels)) return null;
-  const of = (term) => meaning("Labels", term);
+  const of = (term) => meaning("labels", term);
   const columns = [
     { key: "name", label: "Label", kind: "name" },
     { key: "calls", label: "Calls", kind: "count" },
@@ -71,7 +71,7 @@ function labelsSection(details) {
 
 function functionsSection(details) {
   if (!details.functions) return null;
-  const of = (term) => meaning("Functions", term);
+  const of = (term) => meaning("functions", term);
   const columns = [
     { key: "function", label: "Function", kind: "name", show: frameName },
     { key: "calls", label: "Calls", kind: "count", title: of("calls") },
@@ -79,7 +79,7 @@ function functionsSection(details) {
     { key: "total_ms", label: "Total, ms", kind: "ms", bar: true, title: of("total") },
     { key: "mean_ms", label: "Mean, ms", kind: "ms" },
     { key: "file", word: true, label: "File", kind: "text", show: shortPath },
-    { key: "line", label: "Line", kind: "count", title: of("line") },
+    { key: "line", label: "Line", kind: "id", title: of("line") },
   ];
   return section(
     "functions",
@@ -113,7 +113,7 @@ function flameSection(details) {
 
 function modulesSection(details) {
   if (!details.modules) return null;
-  const of = (term) => meaning("Modules", term);
+  const of = (term) => meaning("modules", term);
   const columns = [
     {
       key: "name",
@@ -200,7 +200,7 @@ function memorySection(details) {
 }
 
 function communicationSection(details) {
-  const of = (term) => meaning("Communication and waiting", term);
+  const of = (term) => meaning("communication", term);
   const made = [];
   const add = (id, title, table, columns, key) => {
     if (height(table))
@@ -267,13 +267,13 @@ const partColumn = ([key, label]) => ({
   key,
   label: `${label[0].toUpperCase()}${label.slice(1)}, ms`,
   kind: "ms",
-  title: meaning("Steps", "host parts"),
+  title: meaning("steps", "host parts"),
 });
 
 function meansColumns(first) {
   return [
     ...first,
-    { key: "wall_ms", label: "Step, ms", kind: "ms", bar: true, title: meaning("Steps", "mean step") },
+    { key: "wall_ms", label: "Step, ms", kind: "ms", bar: true, title: meaning("steps", "mean step") },
     ...PARTS.map(partColumn),
     { key: "device_busy_ms", label: "Device busy, ms", kind: "ms" },
     { key: "exposed_comm_ms", label: "Exposed comm, ms", kind: "ms" },
@@ -310,9 +310,9 @@ function stepsSection(details) {
   const steps = details.steps || {};
   const rows = rowsOf(steps.rows).map((row, place) => ({ ...row, kind: (steps.kinds || [])[place] || null }));
   if (!rows.some((row) => known(row.step))) return null;
-  const of = (term) => meaning("Steps", term);
+  const of = (term) => meaning("steps", term);
   const columns = [
-    { key: "step", label: "Number", kind: "count", title: of("step") },
+    { key: "step", label: "Number", kind: "id", title: of("step") },
     { key: "kind", label: "Kind", kind: "text", word: true, title: of("mean step") },
     { key: "wall_ms", label: "Step, ms", kind: "ms", bar: true, title: of("mean step") },
     ...PARTS.map(partColumn),
@@ -350,12 +350,12 @@ function windowsSection(current) {
 }
 
 function togetherColumns(node) {
-  const of = (term) => meaning("Ranks", term);
+  const of = (term) => meaning("ranks", term);
   return [
     { key: "rank", label: "Rank", kind: "text", node },
     { key: "node", word: true, label: "Node", kind: "text" },
     { key: "role", label: "Role", kind: "text", title: of("role") },
-    { key: "wall_ms", label: "Step, ms", kind: "ms", title: meaning("Steps", "mean step") },
+    { key: "wall_ms", label: "Step, ms", kind: "ms", title: meaning("steps", "mean step") },
     { key: "own_ms", label: "Own work, ms", kind: "ms", bar: true, title: of("own work") },
     { key: "wait_ms", label: "Wait, ms", kind: "ms", title: of("wait") },
     { key: "excess_ms", label: "Excess, ms", kind: "ms", title: of("excess") },
@@ -368,14 +368,14 @@ function togetherColumns(node) {
 }
 
 function kindsColumns(clocks) {
-  const of = (term) => meaning("Ranks", term);
+  const of = (term) => meaning("ranks", term);
   const error = known(clocks.error_ms) ? ` (clocks ± ${ms(clocks.error_ms)})` : "";
   return [
     { key: "operation", label: "Operation", kind: "name" },
     { key: "group_size", label: "Ranks", kind: "count" },
     { key: "groups", label: "Groups", kind: "count" },
     { key: "dtype", word: true, label: "Type", kind: "text" },
-    { key: "bytes", label: "Message", kind: "bytes", title: meaning("Communication and waiting", "message") },
+    { key: "bytes", label: "Message", kind: "bytes", title: meaning("communication", "message") },
     { key: "count", label: "Count", kind: "count" },
     { key: "duration_ms", label: "Duration, ms", kind: "ms", title: of("duration") },
     { key: "spread_ms", label: `Spread of starts, ms${error}`, kind: "ms", title: of("spread of starts") },
@@ -423,7 +423,7 @@ function missingList(together) {
 function frontierPart(together) {
   const groups = together.frontier || [];
   if (!groups.length) return null;
-  const of = (term) => meaning("Ranks", term);
+  const of = (term) => meaning("ranks", term);
   const longest = groups.reduce((top, group) => (group.step_ms > top.step_ms ? group : top));
   const leads = groups.flatMap((group) => group.leads);
   return [
@@ -486,8 +486,8 @@ function ranksBy(key, label, ranks) {
   const columns = [
     { key: "name", label: key === "node" ? "Node" : "Role", kind: "text" },
     { key: "ranks", label: "Ranks", kind: "count" },
-    { key: "own_ms", label: "Own work, ms", kind: "ms", bar: true, title: meaning("Ranks", "own work") },
-    { key: "wait_ms", label: "Wait, ms", kind: "ms", title: meaning("Ranks", "wait") },
+    { key: "own_ms", label: "Own work, ms", kind: "ms", bar: true, title: meaning("ranks", "own work") },
+    { key: "wait_ms", label: "Wait, ms", kind: "ms", title: meaning("ranks", "wait") },
     { key: "longest_ms", label: "Longest own work, ms", kind: "ms" },
     { key: "rank", label: "Of rank", kind: "text" },
   ];
@@ -550,8 +550,13 @@ function ranksSection(window_, rank) {
     el(
       "div",
       { class: "split" },
-      el("div", null, ranksFigure(rows), partsLegend(presentParts(rows, OF_RANKS))),
-      sharesTable("Mean of all ranks", meanParts(rows, OF_RANKS), whole, "Ranks", ["own work", RANK_PARTS, "wait"]),
+      el(
+        "div",
+        null,
+        barsFigure("Where each rank’s step goes", rows, OF_RANKS),
+        partsLegend(presentParts(rows, OF_RANKS)),
+      ),
+      sharesTable("Mean of all ranks", meanParts(rows, OF_RANKS), whole, "ranks", ["own work", RANK_PARTS, "wait"]),
     ),
     frontierPart(together),
     el("h3", null, "Step by rank"),

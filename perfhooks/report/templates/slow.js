@@ -25,7 +25,7 @@ function slowLine() {
 function slowSection() {
   const slow = DATA.slow;
   if (!slow) return null;
-  const of = (term) => meaning("Slow steps", term);
+  const of = (term) => meaning("slow", term);
   const stages = new Set((slow.rows.stage || []).values());
   const columns = [
     { key: "step", label: "Step", kind: "text", title: of("stage, step") },

@@ -3,6 +3,7 @@
 const FORMATS = {
   ms: digits,
   count: (value) => grouped(value, 0),
+  id: String,
   number: digits,
   percent: (value) => percent(value / 100).replace("%", ""),
   bytes,
@@ -10,7 +11,7 @@ const FORMATS = {
   text: (value) => (value === true ? "yes" : value === false ? "no" : String(value)),
   name: String,
 };
-const NUMERIC = new Set(["ms", "count", "number", "percent", "bytes", "flops"]);
+const NUMERIC = new Set(["ms", "count", "id", "number", "percent", "bytes", "flops"]);
 
 function compare(a, b, descending) {
   if (!known(a) || !known(b)) return known(a) ? -1 : known(b) ? 1 : 0;
@@ -74,7 +75,7 @@ const sortOf = (name) => ({ key: name.replace(/^-/, ""), descending: name.starts
 
 // how fast something was and how far from its limit; nothing of it where no shapes were recorded
 function rateColumns() {
-  const of = (term) => meaning("Limits", term);
+  const of = (term) => meaning("limits", term);
   return [
     { key: "tflops_per_s", label: "TFLOP/s", kind: "number", title: of("TFLOP/s") },
     { key: "gb_per_s", label: "GB/s", kind: "number", title: of("GB/s") },

@@ -26,7 +26,7 @@ function shareBar(label, rows, key) {
 function compiledSection(details) {
   const made = details.compiled;
   if (!made) return null;
-  const of = (term) => meaning("Compiled", term);
+  const of = (term) => meaning("compiled", term);
   const rows = rowsOf(made.functions);
   const sum = (key) => rows.reduce((total, row) => total + (row[key] || 0), 0);
   const [graphs, recorded] = [sum("graphs"), sum("recorded")];
@@ -73,7 +73,7 @@ function compiledSection(details) {
 function categoriesSection(details) {
   const rows = rowsOf(details.categories);
   if (!rows.length) return null;
-  const of = (term) => meaning("Categories", term);
+  const of = (term) => meaning("categories", term);
   const columns = [
     { key: "category", label: "Kind of work", kind: "text", title: of("category") },
     { key: "device_ms", label: "Device, ms", kind: "ms", title: of("device") },
@@ -101,7 +101,7 @@ const kindColour = (kind) => `part-${kind === "other" ? "other-work" : kind}`;
 function deviceSection(details) {
   const device = details.device;
   if (!device) return null;
-  const of = (term) => meaning("Device time", term);
+  const of = (term) => meaning("device", term);
   const parts = rowsOf(device.parts);
   const whole = parts.reduce((sum, row) => sum + row.ms, 0);
   const word = (row) => (row.kind === "idle" ? `idle, ${row.part}` : row.part);
@@ -154,9 +154,9 @@ function deviceSection(details) {
 function gapsSection(details) {
   const rows = rowsOf(details.gaps);
   if (!rows.length) return null;
-  const of = (term) => meaning("Longest gaps", term);
+  const of = (term) => meaning("gaps", term);
   const columns = [
-    { key: "step", label: "Step", kind: "count" },
+    { key: "step", label: "Step", kind: "id" },
     { key: "start_ms", label: "From, ms", kind: "ms", title: of("from") },
     { key: "gap_ms", label: "Gap, ms", kind: "ms", bar: true, title: of("gap") },
     { key: "cause", label: "Most of it for", kind: "text", title: of("most of it for") },

@@ -2,7 +2,7 @@
 
 function planSection(details) {
   if (!details.plan) return null;
-  const of = (term) => meaning("Plan", term);
+  const of = (term) => meaning("plan", term);
   const rows = rowsOf(details.plan.rows);
   return section(
     "plan",
@@ -32,7 +32,7 @@ function workersSection(details) {
     const unseen = details.unseen_workers;
     return unseen ? section("workers", "Workers of the loader", unseen) : null;
   }
-  const of = (term) => meaning("Workers", term);
+  const of = (term) => meaning("workers", term);
   const part = (key, label) => {
     const title = of(label.toLowerCase());
     return { key: `${key}_ms`, label: `${label}, ms`, kind: "ms", title };
@@ -58,7 +58,7 @@ function workersSection(details) {
         part("hand_over", "Hands over"),
         part("idle", "Nothing asked"),
         { key: "file", word: true, label: "File", kind: "text", show: shortPath },
-        { key: "line", label: "Line", kind: "count" },
+        { key: "line", label: "Line", kind: "id" },
       ],
       rows: rowsOf(details.workers),
       sort: { key: "total_ms", descending: true },
