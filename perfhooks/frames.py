@@ -11,10 +11,9 @@ import re
 from pathlib import Path
 from typing import Final
 
-COMPILER: Final = ("/torch/_dynamo/", "/torch/_inductor/", "/torch/_functorch/")
-"""All of ``torch.compile``, also where it only passes a call on to code that it has compiled before."""
 COMPILES: Final = re.compile(r"/torch/_dynamo/convert_frame\.py$|/torch/_inductor/compile_fx\.py$|/triton/compiler/")
-"""Its files that are only on the stack while it compiles."""
+"""Files of ``torch.compile`` that are only on the stack while it compiles. Others pass calls on: each ``step`` of an
+optimizer goes through ``torch/_dynamo/eval_frame.py``."""
 TORCH: Final = "/torch/__init__.py"
 """Where ``torch.compile`` is."""
 RECORDER: Final = ("/torch/profiler/", "/torch/autograd/profiler")

@@ -53,9 +53,9 @@ MOST_PERCENT: Final = 75.0
 OUTLIER: Final = 3.0
 """Multiple of the median from which a step is an outlier: it validates, saves a checkpoint, or pauses."""
 _KINDS: Final = 3
-"""Other kinds of steps that are left out, at most."""
+"""How often all kinds are split again: into eight at most."""
 _FEWEST: Final = 3
-"""Fewest steps of a kind."""
+"""Steps that are never split."""
 _SAME: Final = 0.05
 """Steps whose times differ by less, in proportion, are of one kind: so exact is the step time that is reported."""
 _TRIMMED: Final = 0.05
@@ -412,23 +412,25 @@ def most_common(wall: Values) -> Flags:
     Noise has no such gap, so its steps are all of one kind. Both are measured on a scale of ratios, from the 5th to
     the 95th percentile of each side.
     """
-    found: Flags = np.ones(len(wall), np.bool_)
+    groups = [np.argsort(wall, kind="stable")]
     for _ in range(_KINDS):
-        chosen = np.flatnonzero(found)[np.argsort(wall[found], kind="stable")]
-        size, below = len(chosen), np.arange(1, len(chosen))  # how many steps are on the lower side of each split
-        if size <= _FEWEST:
-            break
-        scale = np.log(wall[chosen])
-        lower = _edges(scale, np.zeros_like(below), below - 1)
-        upper = _edges(scale, below, np.full_like(below, size - 1))
-        is_lower = 2 * below >= size
-        spread = np.where(is_lower, lower[1] - lower[0], upper[1] - upper[0])
-        is_gap = upper[0] - lower[1] > np.maximum(spread, _SAME)
-        split = int(np.where(is_gap, np.diff(scale), -1).argmax())
-        if not is_gap[split] or max(below[split], size - below[split]) < _FEWEST:
-            break
-        found[chosen[below[split] :] if is_lower[split] else chosen[: below[split]]] = False
+        groups = [part for group in groups for part in np.split(group, _gap(np.log(wall[group])))]
+    found: Flags = np.zeros(len(wall), np.bool_)
+    found[max(groups, key=len)] = True
     return found
+
+
+def _gap(scale: Values) -> list[int]:
+    """Return the place of the widest gap of sorted values that is wider than the spread of the larger side, if any."""
+    size, below = len(scale), np.arange(1, len(scale))  # how many values are on the lower side of each split
+    if size <= _FEWEST:
+        return []
+    lower = _edges(scale, np.zeros_like(below), below - 1)
+    upper = _edges(scale, below, np.full_like(below, size - 1))
+    spread = np.where(2 * below >= size, lower[1] - lower[0], upper[1] - upper[0])
+    is_gap = upper[0] - lower[1] > np.maximum(spread, _SAME)
+    split = int(np.where(is_gap, np.diff(scale), -1).argmax())
+    return [int(below[split])] if is_gap[split] else []
 
 
 def _edges(values: Values, first: Ints, last: Ints) -> tuple[Values, Values]:

@@ -87,7 +87,7 @@ def test_times_are_those_of_the_first(folder):
 
 
 def test_the_unrecorded_step_beside_the_headline_is_that_of_the_whole_run(folder):
-    idle = FinishedRun(folder).steps["train"].unrecorded().wall_ms
+    idle = FinishedRun(folder).steps["train"].unrecorded().all_ms
     assert captures(folder)[0].cost.idle_step_ms == pytest.approx(statistics.median(idle))
     assert first_line(folder).startswith("step ")
 
@@ -151,6 +151,7 @@ def test_the_table_of_findings_has_lines_of_the_second_as_well(folder, monkeypat
         return [Finding(**texts, gain_ms=None, gain_percent=None, evidence=evidence)]
 
     monkeypatch.setattr(findings, "find", found)
+    monkeypatch.setattr(show, "stored_findings", lambda _: ("", {}))  # as of windows without a share of the report
     table = show.tables(str(folder), ["findings"])["findings"]
     assert table["evidence"].to_list() == ["3 ms; a.py(3): f (seen in steps 17-18)"]
 

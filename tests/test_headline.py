@@ -65,7 +65,9 @@ def test_of_what_is_no_step_and_of_steps_that_took_no_time_nothing_is_said(table
     ids=["every step has it", "one step has it", "most steps have it"],
 )
 def test_step_kind_is_a_part_that_other_steps_lack(spent, kinds, usual):
-    table = pl.DataFrame({"wall_ms": [100.0] * 3, "validation_ms": spent, "checkpoint_ms": [None] * 3})
+    table = pl.DataFrame(
+        {"step": [5, 6, 7], "wall_ms": [100.0] * 3, "validation_ms": spent, "checkpoint_ms": [None] * 3}
+    )
     assert step_kinds.kinds(table) == kinds
     assert step_kinds.usual(table).tolist() == usual
 
@@ -143,6 +145,12 @@ def test_where_the_forward_pass_or_nothing_is_all_of_a_step_what_is_largest_in_i
     rows = [(*row, step) for row in rows for step in (1, 2)] + [("warming up", "op", 5000.0, 0)]
     operators = pl.DataFrame(rows, ["name", "kind", "self_cpu_ms", "step"], orient="row")
     assert headline(table, operators) == f"steps 1-2: 100 ms, {said}"
+
+
+def test_first_step_of_a_program_is_no_usual_step(tmp_path):
+    """The first call of an optimizer imports what it needs."""
+    line = line_of(tmp_path, (3000, "optimizer", 2900), (600, "backward", 300))
+    assert line == "steps 0-1: 600 ms, 50% backward"
 
 
 # --- the line of a window ---

@@ -203,8 +203,9 @@ def test_who_works_for_somebody_else_is_no_program_of_its_own(monkeypatch):
 @pytest.mark.parametrize(
     ("file", "function", "in_step", "phase"),
     [
-        ("/x/torch/_dynamo/symbolic.py", "call", True, "compilation"),
-        ("/x/torch/_inductor/codecache.py", "call", False, "compilation"),
+        ("/x/torch/_dynamo/convert_frame.py", "call", True, "compilation"),
+        ("/x/torch/_inductor/compile_fx.py", "call", False, "compilation"),
+        ("/x/torch/_dynamo/eval_frame.py", "_fn", True, "first step"),
         ("/x/torch/utils/data/dataloader.py", "call", True, "first batch"),
         ("/x/torch/nn/modules/linear.py", "__init__", False, "model"),
         ("/x/torch/nn/modules/linear.py", "forward", False, "script"),

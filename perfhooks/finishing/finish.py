@@ -166,7 +166,7 @@ def _cost(capture: Capture, events: int | None, run: Run, rank: int) -> Cost:
     stage = in_timeline(capture.stage)
     of_loop = steps.read_last(run.timeline(rank)).get(stage, steps.NONE)
     idle, waits = of_loop.typical(), steps.read_waits(run.folder / processor(rank), stage)
-    idle_ms, recorded_ms = _median(idle.wall_ms, least=5), _median(of_loop.recorded().wall_ms, least=3)
+    idle_ms, recorded_ms = _median(idle.all_ms, least=5), _median(of_loop.recorded().wall_ms, least=3)
     return replace(
         capture.cost,
         idle_step_ms=idle_ms,

@@ -150,7 +150,7 @@ def told(frame: FrameType | None, *, in_step: bool) -> Sample:
 
 def _phase(stack: list[FrameType], in_step: bool) -> str:
     files = [caller.f_code.co_filename for caller in stack]
-    if any(part in file for part in frames.COMPILER for file in files):
+    if any(map(frames.COMPILES.search, files)):
         return "compilation"
     if any(frames.LOADER in file for file in files):
         return "first batch"

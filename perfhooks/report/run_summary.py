@@ -141,7 +141,7 @@ def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary
     counted = steps[loop].typical() if loop in steps else None
     if counted is not None and counted.median_ms is not None:
         summary.step_ms = counted.median_ms
-        summary.steps = words.count(len(counted.wall_ms), f"unprofiled {summary.unit}")
+        summary.steps = words.count(len(counted.all_ms), f"unprofiled {summary.unit}")
     summary.window = window.get("name", "")
     _add_profiled(summary, window, share)
     summary.parts = _parts(summary, share.get("steps", {}).get("usual", {}), counted)
@@ -221,6 +221,8 @@ def _warnings(
     yield from (row["title"] for row in rows if row.get("doubts_others"))
     if summary.step_ms is None:
         yield "No whole step was measured, so the step time is unknown."
+    if summary.is_profiled and summary.steps == "profiled step 0":
+        yield "Only the first step was measured. It includes work that is done once."
     if share.get("steps", {}).get("no_device_data"):
         yield "The work of the device was not recorded."
     if rank.get("partial"):

@@ -101,17 +101,12 @@ class Steps(NamedTuple):
         return self._counted(self.is_idle)
 
     def typical(self) -> Counted:
-        """The unprofiled steps, of which all that are not of the most common kind count as far.
-
-        In a program that ended within its first steps, these are all but the very first one.
-        """
+        """The unprofiled steps that count; in a program that ended before any did, all but its very first step."""
         counted = self.unrecorded()
-        if not len(counted.numbers):
-            begins = self.is_first & (np.diff(self.numbers, prepend=self.numbers[:1] - 2) != 1)
-            counted = self._replace(is_first=begins).unrecorded()
-        is_far = counted.is_far.copy()
-        is_far[~is_far] = ~most_common(counted.wall_ms)
-        return counted._replace(is_far=is_far)
+        if len(counted.numbers):
+            return counted
+        begins = self.is_first & (np.diff(self.numbers, prepend=self.numbers[:1] - 2) != 1)
+        return self._replace(is_first=begins).unrecorded()
 
     def recorded(self) -> Counted:
         """Those that count, of the steps that were recorded."""
@@ -139,8 +134,11 @@ class Counted(NamedTuple):
 
     @property
     def median_ms(self) -> float | None:
-        """The median of these; None if there are none."""
-        return float(np.median(self.wall_ms)) if len(self.wall_ms) else None
+        """The median of all steps, far ones too; of the most common kind, if that has not the median. None of none."""
+        if not len(self.all_ms):
+            return None
+        median, common = float(np.median(self.all_ms)), self.all_ms[most_common(self.all_ms)]
+        return median if common.min() <= median <= common.max() else float(np.median(common))
 
     @property
     def data_ms(self) -> Values:

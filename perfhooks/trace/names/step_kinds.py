@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from perfhooks import labels
-from perfhooks.statistics import is_near
+from perfhooks.statistics import OUTLIER, is_near
 
 if TYPE_CHECKING:
     import polars as pl
@@ -41,9 +41,15 @@ def most_common(names: list[str]) -> str:
 
 
 def usual(table: pl.DataFrame) -> Flags:
-    """Return which steps are of the most common kind, without outliers."""
+    """Return which steps are of the most common kind, without outliers.
+
+    The first step of a program is one if it is far from the median of the others: it imports, and compiles.
+    """
     names = kinds(table)
     common = most_common(names)
     found: Flags = np.array([kind == common for kind in names], np.bool_)
-    found[found] = is_near(table["wall_ms"].to_numpy()[found])
+    wall, others = table["wall_ms"].to_numpy(), found & (table["step"].fill_null(-1) != 0).to_numpy()
+    if others.any() and wall[found][0] > OUTLIER * np.median(wall[others]):
+        found = others
+    found[found] = is_near(wall[found])
     return found
