@@ -1,6 +1,5 @@
 """Whose line a frame is: one definition, decided by what the machine that recorded knew."""
 
-import json
 import os
 import subprocess
 import sys
@@ -256,7 +255,7 @@ def package(folder, name, record=None):
 
 @pytest.fixture
 def layered(tmp_path):
-    """A virtual environment on top of another one, a target folder, an editable library and a project."""
+    """A virtual environment on top of another one, a target folder, a library's sources and a project."""
     base, top, project = tmp_path / "base", tmp_path / "top", tmp_path / "project"
     for each in (base, top):
         venv.create(each, system_site_packages=each == top)
@@ -271,15 +270,12 @@ def layered(tmp_path):
     ours = [path for path in sys.path if "site-packages" in path]
     paths = [str(base_site), str(tmp_path / "vision"), str(here), *ours]
     (top_site / "layers.pth").write_text("\n".join(paths) + "\n")
-    record = {"url": (tmp_path / "vision").as_uri(), "dir_info": {"editable": True}}
-    (top_site / "torchvision-1.0.dist-info").mkdir()
-    (top_site / "torchvision-1.0.dist-info" / "direct_url.json").write_text(json.dumps(record))
     return tmp_path
 
 
 @pytest.mark.parametrize(("folder", "torchvision"), [("project", "installed"), ("vision", "user")])
 def test_only_the_project_is_the_users_in_layered_environments(layered, folder, torchvision):
-    """The editable library is the user's only if the training runs in its folder."""
+    """The library with sources on the path, as in editable mode, is the user's only if the training runs there."""
     (layered / "project" / "layers.py").write_text(LAYERS)
     done = subprocess.run(
         [layered / "top" / "bin" / "python", layered / "project" / "layers.py"],
@@ -313,10 +309,7 @@ def test_a_library_that_an_import_hook_found_is_installed(tmp_path):
     """Editable installs with a finder are not below ``sys.path``: a trace has their whole path."""
     package(tmp_path / "vision", "torchvision")
     file = tmp_path / "vision" / "torchvision" / "__init__.py"
-    record = tmp_path / "site" / "torchvision-1.0.dist-info" / "direct_url.json"
-    record.parent.mkdir(parents=True)
-    record.write_text(json.dumps({"url": (tmp_path / "vision").as_uri(), "dir_info": {"editable": True}}))
-    here = Installation(sites=(str(tmp_path / "site"),), folder=str(tmp_path / "project"))
+    here = Installation(folder=str(tmp_path / "project"))
     trace = trace_of(tmp_path, [python_frame(f"{file}(1): f", 0, 5)])
     assert here.owners(trace) == {str(file): "installed"}
     assert origin(f"{file}(1): f", here.owners(trace)) is Origin.INSTALLED

@@ -322,6 +322,6 @@ _PARTS: Final[dict[str, Callable[[Capture, Trace], Any]]] = {
     "copies": _copies,
     "synchronisations": _synchronisations,
     "device": lambda capture, trace: device_rows.of_window(capture.tables(trace)),
-    "gaps": lambda capture, trace: json_values.columns(capture.tables(trace).gaps),
+    "gaps": lambda capture, trace: json_values.columns(_readable(capture.tables(trace).gaps)),
     "checks": lambda capture, trace: {"rows": json_values.columns(capture.tables(trace).checks, _ROWS)},
 }

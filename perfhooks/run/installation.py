@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import site
@@ -13,7 +12,6 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote, urlsplit
 
 from perfhooks.frames import is_ours, is_torch
 from perfhooks.process import working_directory
@@ -21,7 +19,6 @@ from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names.origins import KNOWN, Origin, file_of, first_part, origin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from types import FrameType
 
     from perfhooks.trace import Trace
@@ -73,7 +70,7 @@ class Installation:
         files = {first_part(name) or file: file for name in frames if (file := file_of(name))}
         paths = {part: path for part, file in sorted(files.items()) if (path := self._path_of(file))}
         origins = {part: _origin(self, path) for part, path in paths.items()}
-        # an absolute name tells its origin, except for libraries in editable mode
+        # an absolute name tells its origin, except for libraries that run from their sources
         return {
             part: found.value
             for part, found in origins.items()
@@ -119,10 +116,10 @@ def _origin(installation: Installation, path: str) -> Origin:
         return Origin.STANDARD
     top = installation.top_of(path) or _around_package(path)
     part = path.removeprefix(os.path.join(top, "")).partition(os.sep)[0]
-    is_library = part in KNOWN and not _below(path, (installation.folder,))
-    if is_library and _below(path, _editable_projects(installation.sites)):
-        return Origin.INSTALLED
-    return Origin.INSTALLED if part in _targeted(top) else Origin.USER
+    # a library from its sources, as in editable mode, is the user's only if the training runs in or from its folder
+    projects = (installation.folder, *installation.path[:1])
+    is_library = part in KNOWN and not any(_below(top, (each,)) or _below(each, (top,)) for each in projects)
+    return Origin.INSTALLED if is_library or part in _targeted(top) else Origin.USER
 
 
 def _around_package(path: str) -> str:
@@ -134,28 +131,12 @@ def _around_package(path: str) -> str:
 @lru_cache(64)
 def _targeted(folder: str) -> frozenset[str]:
     """The files and packages that ``pip install --target`` put into a folder, by the records that it keeps there."""
-    records = _records(folder, "RECORD")
-    return frozenset(part for record in records for part in re.findall(r"^[^/,\n]+", record, re.MULTILINE))
-
-
-@lru_cache(8)
-def _editable_projects(sites: tuple[str, ...]) -> tuple[str, ...]:
-    """The source folders of all packages in editable mode."""
-    projects: list[str] = []
-    for record in (record for folder in sites for record in _records(folder, "direct_url.json")):
-        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-            source = json.loads(record)
-            if source["dir_info"]["editable"]:
-                projects.append(unquote(urlsplit(source["url"]).path))
-    return tuple(projects)
-
-
-def _records(folder: str, name: str) -> Iterator[str]:
-    """The texts of one file of the metadata of each package in a folder."""
+    parts: set[str] = set()
     with contextlib.suppress(OSError, ValueError):
-        for path in Path(folder).glob(f"*.dist-info/{name}"):
-            if path.is_file():
-                yield path.read_text(encoding="utf-8", errors="replace")
+        for path in filter(Path.is_file, Path(folder).glob("*.dist-info/RECORD")):
+            record = path.read_text(encoding="utf-8", errors="replace")
+            parts.update(re.findall(r"^[^/,\n]+", record, re.MULTILINE))
+    return frozenset(parts)
 
 
 def _below(path: str, tops: tuple[str, ...]) -> bool:

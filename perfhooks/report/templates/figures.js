@@ -326,7 +326,7 @@ function memoryFigure(device, levels, peak) {
         xaxis: axis({ ticksuffix: " ms", showgrid: false }),
         yaxis: axis({ ticksuffix: ` ${unit[0]}`, rangemode: "tozero" }),
         margin: { l: 8, r: 16, t: 30, b: 30 },
-        showlegend: Boolean(levels.reserved_bytes),
+        showlegend: true,
         legend: LEGEND,
       },
     };
@@ -351,7 +351,7 @@ function rooflineFigure({ points, roofs, gb_per_s: speed }) {
         mode: "lines+text",
         x: [left, Math.sqrt((left * top) / slope), top / slope, right],
         y: [left * slope, Math.sqrt(left * slope * top), top, top],
-        text: ["", i ? "" : `${grouped(speed, 0)} GB/s`, "", `${name} ${grouped(top, top < 10 ? 1 : 0)}`],
+        text: ["", i ? "" : `${digits(speed)} GB/s`, "", `${name} ${digits(top)}`],
         textposition: "top left",
         textfont: { size: 11, color: colour("muted") },
         line: { color: colour("faint"), width: 1.25 },

@@ -23,7 +23,7 @@ class Origin(str, enum.Enum):
 
     USER = "user"
     INSTALLED = "installed"
-    """An installed package, of any environment; a package in editable mode is the user's if it is not well known."""
+    """An installed package of any environment, or a well-known library that runs from its sources elsewhere."""
     STANDARD = "standard"
     """The standard library."""
     TORCH = "torch"
