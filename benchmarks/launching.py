@@ -44,6 +44,10 @@ class ToldNumbers(Numbers):
         return 1
 
 
+class Optimizer:
+    """Stands for one of torch's."""
+
+
 class NoTable:
     """Stands for the table of the start, which ends with the first step."""
 
@@ -84,8 +88,8 @@ def signals() -> tuple[float, float, float]:
 
     say("fetches and updates of perfhooks run")
     signal = StepSignal(Request(), NoTable())  # type: ignore[arg-type]  # as far as it is asked
-    heard, updated = signal.heard, signal.hook()
-    updated(None, (), {})
+    heard, updated, optimizer = signal.heard, signal.hook(), Optimizer()
+    updated(optimizer, (), {})
     with tempfile.TemporaryDirectory() as out:
         profiler: Any = Profiler(schedule="wait=1000000000 warmup=1 active=1", out=out)
         profiler.start()
@@ -95,7 +99,7 @@ def signals() -> tuple[float, float, float]:
         listen(SimpleNamespace(DataLoader=ToldNumbers, _BaseDataLoaderIter=ToldNumbers), signal)
         fetch = per_call(ToldNumbers().__next__) - per_call(Numbers().__next__)
         backward = backward_pass(signal)
-        update = per_call(lambda: updated(None, (), {})) - per_call(lambda: None)
+        update = per_call(lambda: updated(optimizer, (), {})) - per_call(lambda: None)
         profiler.pause()
         profiler.wait()
     return fetch, backward, update
@@ -107,7 +111,7 @@ def backward_pass(signal: StepSignal) -> float:
 
     from perfhooks.launching import calls
 
-    calls.listen(lambda: True, signal.hear_backward)
+    calls.listen(lambda: True, signal.hear_backward, lambda *_: None)
     heard, nothing, torchs = vars(autograd)["_engine_run_backward"], lambda *_, **__: None, vars(calls)["_backward"]
     vars(calls)["_backward"] = nothing
     given = (ones(1),), (None,), False, False, ()
