@@ -120,3 +120,5 @@ def test_perfhooks_run_finds_the_validation_of_each_epoch_and_its_line(launch, t
     (found,) = json.loads((tmp_path / "perf/it/report.json").read_bytes())["findings"]
     assert found["rule"] == "validation-in-steps"
     assert any(line.startswith("evaluate (train.py:12)") for line in found["evidence"])
+    capture = next((tmp_path / "perf/it").glob("train-*/rank0.capture.json"))
+    assert json.loads(capture.read_bytes())["circumstances"]["loader"]["line"] == "<module> (train.py:17)"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from perfhooks import labels, words
 from perfhooks.findings import faces
 from perfhooks.findings.evidence import most
-from perfhooks.findings.finding import CLOCK
+from perfhooks.findings.finding import ASKS, CLOCK, WAITING
 from perfhooks.loading import looks
 from perfhooks.loading.plan import BatchCost, LoaderPlan, Needs
 from perfhooks.run.circumstances import Circumstances, Loader
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from perfhooks.findings.finding import Finding
     from perfhooks.trace.model import Ints
     from perfhooks.trace.nesting.intervals import Intervals
-
-WAITING: Final = 0.05
-"""Of the step: the threshold of torch_tb_profiler's first rule."""
 
 _NAMED: Final = 2
 """Functions of workers that are named, those of most time."""
@@ -119,6 +116,7 @@ def waiting_for_data(seen: Evidence) -> Iterator[Finding]:
     alone, workers = _is_alone(seen), _has_workers(seen)
     plan = planned(seen)
     advice, code, left = _advice(seen, waited, plan, alone=alone, workers=workers)
+    loader = seen.told.loader
     slowest = seen.steps.sort("data_ms", descending=True, nulls_last=True).head(1)
     number = slowest["step"][0]
     evidence = [
@@ -133,6 +131,7 @@ def waiting_for_data(seen: Evidence) -> Iterator[Finding]:
     ]
     functions = most(seen.own_time_in(seen.spans(fetches), whole=True))
     evidence += functions or seen.by_line(seen.outermost(fetches))
+    evidence += [f"{loader.line}{ASKS}"] if loader is not None and loader.line else []
     yield from seen.finding(
         "waiting-for-data",
         waited.exposed - (left or 0.0),

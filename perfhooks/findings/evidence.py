@@ -228,13 +228,12 @@ class Evidence:
     @cached_property
     def unrecorded_ms(self) -> float:
         """Time of an unprofiled step; of a profiled one if it is unknown."""
-        idle = self.capture.cost.idle_step_ms
-        return min(idle, self.step_ms) if idle else self.step_ms
+        return self.capture.cost.idle_step_ms or self.step_ms
 
     @property
     def recording_ms(self) -> float:
         """What recording added to a step."""
-        return self.step_ms - self.unrecorded_ms
+        return max(self.step_ms - self.unrecorded_ms, 0.0)
 
     @cached_property
     def unrecorded_data_ms(self) -> float | None:
@@ -513,6 +512,8 @@ class Evidence:
             if self.is_start:
                 return
             share = self.overhead_share(profiled_ms, of)
+            if self.is_busy and of is not None:  # a wait for a CPU makes all of the host's time longer
+                share = max(share, self.share(profiled_ms))
             gain_ms = gain_of(profiled_ms, share, self.step_ms, self.unrecorded_ms)
             if gain_ms < (NOTABLE + (queued if is_wait and self.is_busy else 0.0)) * self.unrecorded_ms:
                 return

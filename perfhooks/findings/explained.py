@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from perfhooks.findings.finding import ASKS
 from perfhooks.findings.unnamed import AND, RECORD
 
 if TYPE_CHECKING:
@@ -48,9 +49,11 @@ def explained(
         other = by_rule.get(str(row["rule"]))
         evidence = [line for line in row["evidence"] if not line.startswith(_ASKS_FOR_SHAPES)]
         more: dict[str, Any] = {name: row[name].partition(mark)[0] for name, mark in _ASKED}
-        if other is not None and not any(map(LINE.search, evidence)):
-            named = [_TIME.sub("", line) for line in other["evidence"] if LINE.search(line)]
-            evidence += [f"{line} (seen in {steps})" for line in named]
+        asks = [line for line in evidence if line.endswith(ASKS)]
+        if other is not None and not any(LINE.search(line) for line in evidence if line not in asks):
+            named = [_TIME.sub("", line) for line in other["evidence"] if LINE.search(line) and line not in asks]
+            evidence = [line for line in evidence if line not in asks]
+            evidence += [*(f"{line} (seen in {steps})" for line in named), *asks]
         told.append({**row, **more, "evidence": evidence})
     known = {row["rule"] for row in told}
     alone = [by_rule[rule] for rule in _BY_SHAPES if rule in by_rule and rule not in known]

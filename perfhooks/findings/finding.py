@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 
 NOTABLE: Final = 0.01
 """Smallest gain of a finding, as a share of the step: two recordings of the same program differ by as much."""
+WAITING: Final = 0.05
+"""Smallest wait for data of a finding, as a share of the step: the threshold of torch_tb_profiler's first rule."""
+ASKS: Final = " asks for the batches"
+"""End of the evidence that names the loop over a loader."""
 CLOCK: Final = ", by the run's own clock"
 """End of the evidence that the timeline has for a wait."""
 
@@ -108,6 +112,8 @@ def of_unprofiled(
             continue
         if wait_ms and data_ms is not None:
             exposed = min(data_ms * row["wait_share"], step_ms)
+            if exposed < WAITING * step_ms:
+                continue
             saved = exposed * profiled_ms / wait_ms
             clock = f"unprofiled steps wait {words.ms(data_ms)} of {words.ms(step_ms)} for data{CLOCK}"
             title = f"The step waits {words.ms(exposed)} for data, {words.share(exposed / step_ms)} of its time."

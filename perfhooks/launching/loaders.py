@@ -24,6 +24,11 @@ class _Pass:
     def __init__(self, heard: Heard, since: PassBegin) -> None:
         self.heard, self.since = heard, since
 
+    @property
+    def line(self) -> str:
+        """The line of the program that began it."""
+        return self.since.line
+
     def __del__(self) -> None:
         self.heard.pass_ended(self.since, clock())
 

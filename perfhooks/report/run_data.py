@@ -201,7 +201,7 @@ def _of_unprofiled(share: dict[str, Any], cost: Cost) -> dict[str, Any]:
     told = share.get("findings")
     if not told or not told.get("step_ms") or not cost.idle_step_ms:
         return share
-    rows = of_unprofiled(told["rows"], told["step_ms"], min(cost.idle_step_ms, told["step_ms"]), cost.idle_data_ms)
+    rows = of_unprofiled(told["rows"], told["step_ms"], cost.idle_step_ms, cost.idle_data_ms)
     return share | {"findings": told | {"rows": ordered(rows)}}
 
 

@@ -38,6 +38,8 @@ class Loader:
     """Batches that each worker makes ahead; None without workers."""
     batch_sampler: str = ""
     """The class that makes batches, if it is not torch's own."""
+    line: str = ""
+    """The line of the program that iterates over it: ``train (train.py:20)``; empty if unknown."""
 
     @classmethod
     def of(cls, iterator: Any) -> Loader:
@@ -51,6 +53,7 @@ class Loader:
             persistent_workers=_if_is(bool, getattr(iterator, "_persistent_workers", None)),
             prefetch_factor=_if_is(int, getattr(iterator, "_prefetch_factor", None)),
             batch_sampler="" if sampler is None or own else type(sampler).__name__,
+            line=getattr(getattr(iterator, "perfhooks_pass", None), "line", ""),
         )
 
 
