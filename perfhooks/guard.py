@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import select
 import signal
 import sys
 import traceback
@@ -22,7 +24,11 @@ class _Console(logging.StreamHandler):  # type: ignore[type-arg]  # generic only
 
     def emit(self, record: logging.LogRecord) -> None:
         is_alone = not logger.propagate or not logging.getLogger().handlers
-        if is_alone and logger.handlers == [self] and not _is_kept(record):
+        if not is_alone or logger.handlers != [self] or _is_kept(record):
+            return
+        if is_own_stderr():
+            write_error(f"{self.format(record)}\n")
+        else:
             self.stream = sys.stderr  # setStream flushes the one before, which may have been closed
             super().emit(record)
 
@@ -30,6 +36,44 @@ class _Console(logging.StreamHandler):  # type: ignore[type-arg]  # generic only
 def _is_kept(record: logging.LogRecord) -> bool:
     """Whether a line would stay in a notebook that is saved; warnings may."""
     return record.levelno < logging.WARNING and type(sys.stderr).__module__.startswith("ipykernel")
+
+
+_STDERR: Final = 2
+
+
+def is_own_stderr() -> bool:
+    """Return whether ``sys.stderr`` is the standard error of the process, and not an object of the program."""
+    try:
+        return sys.__stderr__ is not None and sys.stderr is sys.__stderr__ and sys.__stderr__.fileno() == _STDERR
+    except (OSError, ValueError):  # it was closed
+        return False
+
+
+def is_terminal() -> bool:
+    """Return whether `write_error` writes to a terminal."""
+    return os.isatty(_STDERR)
+
+
+def write_error(text: str) -> None:
+    """Write to standard error; a reader that is gone, or that does not read, changes nothing for the program.
+
+    ``sys.stderr`` would keep text that it cannot write, and Python would then end with exit code 120.
+    """
+    if sys.__stderr__ is None or sys.__stderr__.closed:
+        return
+    content = text.encode(sys.__stderr__.encoding or "utf-8", "replace")
+    pipe = {signal.SIGPIPE} if hasattr(signal, "pthread_sigmask") else set()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, pipe) if pipe else set()
+    try:
+        sys.__stderr__.flush()
+        while content and select.select([], [_STDERR], [], 1.0)[1]:
+            content = content[os.write(_STDERR, content[: select.PIPE_BUF]) :]
+    except (OSError, ValueError):
+        if pipe & signal.sigpending():
+            signal.sigwait(pipe)
+    finally:
+        if pipe:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def speak_up(*, apart: bool = False) -> None:

@@ -143,7 +143,7 @@ class Options(RecordingOptions, total=False):
     ]
     exit_timeout: Annotated[
         float,
-        Default(60.0, _FROM_0),
+        Default(2.0, _FROM_0),
         Doc("How long the end of the process waits for files, in seconds; after that they are made without it."),
     ]
     max_trace_mb: Annotated[

@@ -4,9 +4,12 @@ Python calls what is registered with `atexit` in the reverse order of registrati
 both are the order in which modules happen to be imported. Here the order is written down, and nobody else registers::
 
     import torch ─ first step ─ windows ─ ... ─ last step ─ the interpreter ends
-                                │                           COUNTS REASON STARTUP WATCHER PROFILERS
+                                │                           COUNTS REASON STARTUP WATCHER PROFILERS, exit summary
                                 └─ a fork: HOLD, then the parent goes on; in the child SIGNALS PROFILERS WATCHER STEPS
                                    RECORDER
+
+The exit summary of `perfhooks run` is printed by the first handler of all, so that it comes last: that of
+`launching.site.sitecustomize`, which processes without torch have as well.
 
 Threads of ours in a training, all of them daemons: the watcher (`watching.watcher`), which looks at steps, requests and
 the timeline; the look at the start and two timers of `perfhooks run`, which end the first recording and make its page
@@ -23,9 +26,12 @@ first three, as the listing above says; what is known of this process (`run.live
 from __future__ import annotations
 
 import atexit
+import builtins
+import contextlib
 import ctypes
 import functools
 import os
+import sys
 from enum import IntEnum, auto
 from typing import TYPE_CHECKING
 
@@ -63,6 +69,17 @@ class Child(IntEnum):
     """It will not wait for the recorder's thread when it ends."""
 
 
+class Outcome:
+    """What the exit summary of `perfhooks run` needs to know of the end of the process."""
+
+    def __init__(self) -> None:
+        self.unfinished: set[str] = set()
+        """The runs whose files are not complete."""
+        self.is_interrupted = False
+        """Whether the user ended the wait for files by Ctrl-C."""
+
+
+outcome = Outcome()
 _at_end: dict[End, Callable[[], object]] = {}
 _in_child: dict[Child, Callable[[], object]] = {}
 
@@ -99,6 +116,18 @@ def _each(calls: list[Callable[[], object]]) -> None:
             calls[0]()
         finally:
             _each(calls[1:])
+
+
+def end_by_ctrl_c() -> None:
+    """Let a program that a Ctrl-C ended die of SIGINT, as it would have without us.
+
+    Python notes that the main program raised KeyboardInterrupt, and forgets it when a text is executed, as dataclasses
+    do that are imported to make files. A text that raises it notes it again (``run_eval_code_obj`` in CPython).
+    """
+    is_interactive = hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")
+    if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt) and not is_interactive:
+        with contextlib.suppress(KeyboardInterrupt):
+            exec("raise KeyboardInterrupt")  # noqa: S102 -- it is this text
 
 
 def _split() -> None:

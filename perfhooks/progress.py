@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from perfhooks import words
+from perfhooks.guard import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_PATIENCE_S: Final = 0.5
+_PATIENCE_S: Final = 1.0
 """A wait shorter than this is over before a person has read about it."""
 
 
@@ -52,17 +53,24 @@ def line() -> Iterator[Callable[[str], None]]:
 
 
 @contextmanager
-def waiting() -> Iterator[Callable[[int, float], None]]:
-    """Show on a terminal, after a moment, that somebody is being waited for.
+def waiting() -> Iterator[Callable[[float], None]]:
+    """Say on one line, after a second, that the process waits for its files; a terminal forgets the line at the end.
 
     Yields:
-        Takes how many windows are waited for, and since how many seconds.
+        Takes for how many seconds the process has waited.
     """
+    is_said = False
     with line() as tell:
 
-        def show(count: int, seconds: float) -> None:
-            if seconds >= _PATIENCE_S:
-                tell(f"perfhooks: finishing {words.count(count, 'window')}, {words.ms(seconds * 1e3)} ")
+        def show(seconds: float) -> None:
+            nonlocal is_said
+            if seconds < _PATIENCE_S:
+                return
+            if sys.stderr is not None and sys.stderr.isatty():
+                tell(f"perfhooks: writing the report, {words.ms(seconds * 1e3)} ")
+            elif not is_said:
+                logger.info("writing the report")
+            is_said = True
 
         yield show
 

@@ -37,7 +37,7 @@ def generated():
 def test_every_option_is_in_one_table_with_its_default(generated):
     table = generated.options("")
     assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == [option.name for option in described()]
-    assert "| `exit_timeout` | `60.0` |" in table
+    assert "| `exit_timeout` | `2.0` |" in table
     assert all(row.count(" | ") == 2 for row in table.splitlines()[2:]), "a meaning would break its row"
 
 

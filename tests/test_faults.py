@@ -328,8 +328,8 @@ def test_a_handler_that_hangs_holds_the_exit_for_exit_timeout_only(train, tmp_pa
     # the exit handler that was registered first runs last: after ours
     training = train(kill + options + script(remember, 0))
     done = training.end()
-    assert (done.code, len(done.warnings)) == (0, 1)
-    assert "1 windows are not finished after 1 s; the worker goes on alone" in done.warnings[0]
+    assert (done.code, done.warnings) == (0, [])
+    assert "INFO perfhooks: report is still being written: " in done.err
     assert json.loads((done.folder / WINDOW / "rank0.capture.json").read_text())["state"] == "spooled"
 
 

@@ -12,11 +12,9 @@ from perfhooks import report
 from perfhooks.command.actions.show import markdown, tables
 from perfhooks.comparing import sources
 from perfhooks.finishing.adoption import adopted
-from perfhooks.launching.farewell import leave_note, lines
 from perfhooks.ranks.merge import merge
 from perfhooks.report.data import read_run
 from perfhooks.run import steps
-from perfhooks.run.capture import Place
 from perfhooks.run.timeline import HEADER
 from perfhooks.testing import op, step_mark, write_trace
 
@@ -144,12 +142,6 @@ def last_of_all(run):
     """The window that each of them takes for the last one."""
     page = report.write(run)
     summary = markdown(str(run)).splitlines()
-    (run / "notes").mkdir()
-    leave_note(str(run / "notes"), run=str(run))
-    line, *_ = lines(run / "notes", [])
-    headlines = {
-        capture.parent.name: Place(capture.parent).load().headline for capture in run.glob("*/rank0.capture.*")
-    }
     (side,) = sources.read([[run]])
     return {
         "page": {read_run(page.with_name("report.json")).windows[-1].name},
@@ -157,7 +149,6 @@ def last_of_all(run):
         "its files": {Path(text).parent.name for text in summary if "steps.csv" in text},
         "show": set(tables(str(run), ["operators"])["operators"]["window"]),
         "merge": {merge(run).path.parent.name},
-        "last line": {name for name, headline in headlines.items() if headline in line},
         "compare": {side.facts["option window"]},
     }
 

@@ -157,3 +157,40 @@ def test_functions_of_equal_objects_are_one_row_without_addresses(tmp_path):
     rows = {row["function"]: row["calls"] for row in functions.table(trace).to_dicts()}
     assert rows == {"<built-in method sort of numpy.ndarray object>": 3, "<function step>": 1}
     assert set(stacks.folded(trace)) == set(rows)
+
+
+def test_frames_of_perfhooks_and_what_they_call_have_no_row(tmp_path):
+    """But the program that a stand-in calls has: here a module, below a label, and the backward pass."""
+    stand_in, other = "perfhooks/recording/labelling.py(9): _labelled_call", "perfhooks/recording/course.py(9): _turn"
+    trace = read(
+        testing.write_trace(
+            tmp_path / "t.json",
+            [
+                step_mark(3, 0, 100_000),
+                python_frame("train.py(1): main", 0, 100_000),
+                python_frame(stand_in, 10_000, 40_000),
+                python_frame("<built-in function id>", 11_000, 12_000),
+                python_frame("contextlib.py(5): __enter__", 12_000, 14_000),
+                testing.annotation("forward (auto)", 15_000, 35_000),
+                python_frame("nn.Module: Linear_0", 16_000, 34_000),
+                python_frame("torch/nn/modules/linear.py(2): forward", 17_000, 33_000),
+                op("aten::linear", 18_000, 30_000),
+                python_frame("perfhooks_lightning/callback.py(7): on_batch_end", 50_000, 70_000),
+                python_frame(other, 52_000, 68_000),
+                python_frame("threading.py(3): wait", 53_000, 60_000),
+                python_frame("mine/perfhooks.py(3): not_ours", 80_000, 90_000),
+            ],
+        )
+    )
+    made = functions.table(trace)
+    spent = dict(made.select("function", "self_ms").iter_rows())
+    assert spent == {
+        "main": pytest.approx(0.040),  # 100 us, without 30 and 20 of ours, and 10 of another function
+        "not_ours": pytest.approx(0.010),
+        "nn.Module: Linear_0": pytest.approx(0.002),
+        "forward": pytest.approx(0.016),
+    }
+    stacks_of = stacks.folded(trace)
+    assert not any("perfhooks/" in stack or "built-in" in stack or "threading" in stack for stack in stacks_of)
+    assert any(stack.endswith("forward (auto);nn.Module: Linear_0") for stack in stacks_of)
+    assert any("perfhooks/" in stack for stack in stacks.folded(trace, skip=None))

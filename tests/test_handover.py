@@ -520,12 +520,12 @@ def test_progress_is_shown_on_a_terminal_only(monkeypatch, capsys):
     from perfhooks.progress import waiting
 
     with waiting() as show:
-        show(1, 5.0)
+        show(5.0)
     assert capsys.readouterr().err == ""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     with waiting() as show:
-        show(2, 5.0)
-    assert "finishing 2 windows, 5 s" in capsys.readouterr().err
+        show(5.0)
+    assert "writing the report, 5 s" in capsys.readouterr().err
 
 
 def test_info_reaches_a_program_that_never_configured_logging(run_script):

@@ -1,15 +1,12 @@
 """What `perfhooks run` puts into a program: whatever fails in it, the program is as it was, and one line says why."""
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import filelock
 import pytest
 from test_launching import RUN, done, ours, windows
-
-SITE = Path(__file__).parents[1] / "perfhooks/launching/site"
 
 TRAINING = """
 import torch
@@ -30,7 +27,7 @@ NO_TORCH = ("torch.py", "")
 def run(folder, script, *files, **options):
     """The exit code, what it says, and our lines, of a script with files beside it; the command is given elsewhere."""
     beside = folder / "beside"
-    beside.mkdir()
+    beside.mkdir(exist_ok=True)
     for name, text in (("script.py", script), *files):
         (beside / name).parent.mkdir(exist_ok=True, parents=True)
         (beside / name).write_text(text)
@@ -38,17 +35,58 @@ def run(folder, script, *files, **options):
     return code, out.split(), ours(err)
 
 
-def test_files_with_the_names_of_modules_of_ours_are_the_scripts_own(tmp_path):
-    """Nothing of ours is read from there, and what the script imports are its files."""
-    files = {"msgspec": "msgspec/__init__.py", "perfhooks": "perfhooks.py", "statistics": "statistics.py"}
-    script = "import torch, msgspec, perfhooks, statistics\nprint(msgspec.MINE, perfhooks.MINE, statistics.MINE)"
-    code, out, said = run(tmp_path, script, NO_TORCH, *((file, "MINE = __file__") for file in files.values()))
-    assert (code, out) == (0, [str(tmp_path / "beside" / file) for file in files.values()])
+OWN_MODULES = """
+import os, sys
+vendored = [os.path.join(os.path.dirname(__file__), name) for name in ("before", "after")]
+sys.path.insert(0, vendored[0])
+import filelock
+import torch
+sys.path.insert(0, vendored[1])
+layer = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+for step in range(20):
+    optimizer.zero_grad()
+    layer(torch.ones(4, 2)).sum().backward()
+    optimizer.step()
+    import msgspec, psutil, statistics
+print(filelock.MINE, msgspec.MINE, psutil.MINE, statistics.MINE)
+print(*(sys.modules[name] is module for name, module in (("psutil", psutil), ("msgspec", msgspec))))
+"""
+
+
+def test_a_program_has_its_own_modules_and_we_have_ours_of_the_same_names(tmp_path):
+    """Beside the script, in folders that it adds before and after it imports torch, and one that it imports before."""
+    files = ["statistics.py", "before/psutil.py", "before/filelock.py", "after/msgspec/__init__.py"]
+    (tmp_path / "beside/after").mkdir(parents=True)
+    code, out, said = run(tmp_path, OWN_MODULES, *((file, "MINE = __file__") for file in files))
+    assert code == 0, said
+    theirs = [tmp_path / "beside" / file for file in ("before/filelock.py", files[3], files[1], files[0])]
+    assert out == [*map(str, theirs), "True", "True"]
+    assert windows(tmp_path), said
+
+
+def test_a_module_of_ours_that_the_program_imports_as_well_is_the_same_one(tmp_path):
+    """Some extension modules must not be loaded twice; torch is a stub, at whose import ours is loaded."""
+    script = """
+import sys
+import torch
+hidden = [name for name in sys.modules if name.partition(".")[0] == "msgspec"]
+import msgspec, msgspec.json
+print(hidden, msgspec.__spec__.loader.__class__.__name__, sys.modules["msgspec"] is msgspec)
+print(msgspec.json.decode(b"[1]", type=list[int]))
+ours = sys.modules["perfhooks.launching.command_line"].msgspec
+print(ours is msgspec)
+"""
+    code, out, said = run(tmp_path, script, NO_TORCH)
+    assert (code, out) == (0, ["[]", "SourceFileLoader", "True", "[1]", "True"]), said
+
+
+def test_a_module_called_perfhooks_is_the_programs_own(tmp_path):
+    script = "import torch, perfhooks\nprint(perfhooks.MINE)"
+    code, out, said = run(tmp_path, script, NO_TORCH, ("perfhooks.py", "MINE = __file__"))
+    assert (code, out) == (0, [str(tmp_path / "beside/perfhooks.py")])
     assert len(said) == 1
-    assert (
-        "beside the script or in PYTHONPATH lies what has the name of a module of ours: msgspec, perfhooks, statistics)"
-        in said[0]
-    )
+    assert "beside the script or in PYTHONPATH is another module called perfhooks" in said[0]
     assert not (tmp_path / "perf").exists()
 
 
@@ -85,21 +123,3 @@ def test_hooks_of_old_libraries_in_pythonpath_and_names_that_nobody_needs_are_in
     code, out, said = run(tmp_path, script, *files, env={"PYTHONPATH": str(installed)})
     assert (code, out) == (0, ["trained"]), said
     assert windows(tmp_path)
-
-
-def test_what_is_imported_later_is_known_before(tmp_path):
-    """Else a file beside the script would be taken for it once the program runs."""
-    script = f"""
-import sys
-sys.path.insert(0, {str(SITE)!r})
-import sitecustomize
-import perfhooks.launching.arming, torch
-before = set(sys.modules)
-from perfhooks.launching import calls, early, frameworks, profiling
-from perfhooks.recording import worker
-from perfhooks.watching import watcher
-new = {{name.partition(".")[0] for name in set(sys.modules) - before}} - set(sys.builtin_module_names)
-print(*sorted(name for name in new - {{"perfhooks", "encodings", *sitecustomize.LATER}} if name[0] != "_"))
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert set(done.stdout.split()) <= {"termios"}, "a part of Python that is written in C"

@@ -25,17 +25,17 @@ from typer.testing import CliRunner
 
 from perfhooks.command import app, run
 from perfhooks.errors import OptionError
-from perfhooks.launching import farewell, startup
+from perfhooks.launching import detached, exit_summary, notes, startup
 from perfhooks.launching.command_line import VARIABLE
+from perfhooks.launching.summary_text import text_of
 from perfhooks.options import described
 from perfhooks.run import liveness
-from perfhooks.run.capture import Capture, Place
 from perfhooks.run.publishing import publish_json
 
 HERE = Path(__file__).parent
 SCRIPT = str(HERE / "launched_training.py")
 SCHEDULE = "skip_first=4 wait=0 warmup=1 active=4 repeat=1"
-WORDS = ["--schedule", SCHEDULE, "--run", "it", "--handler", "steps"]
+WORDS = ["--schedule", SCHEDULE, "--run", "it", "--handler", "steps", "--exit-timeout", "60"]
 """The page takes the most time of all: only where it is looked at."""
 ENDLESS = ["--schedule", "wait=0 warmup=0 active=1000000", "--run", "it", "--handler", "steps"]
 RUN = [sys.executable, "-m", "perfhooks", "run", *WORDS]
@@ -84,6 +84,14 @@ def ours(err):
     return [line for line in err.splitlines() if "perfhooks" in line]
 
 
+def summary(err):
+    """The lines of the exit summary, which end standard error."""
+    lines = err.splitlines()
+    (first,) = (number for number, line in enumerate(lines) if line.startswith("perfhooks: "))
+    assert all(line.startswith("  ") for line in lines[first + 1 :]), err
+    return lines[first:]
+
+
 # --- the training does not notice ---
 
 
@@ -110,10 +118,10 @@ def test_a_window_and_a_page_come_of_it_and_one_line_says_so(launched):
     folder, (_, _, err) = launched
     assert windows(folder) == ["train-000005-000008"]
     assert [row["step"] for row in rows(folder / "perf/it/train-000005-000008/rank0.steps.csv")] == ["5", "6", "7", "8"]
-    *_, soon, headline, page = [line for line in ours(err) if not line.startswith("perfhooks:   ")]
-    assert soon.endswith("steps 5-8 recorded -> perf/it/report.html")
-    assert "steps 5-8: " in headline
-    assert page == f"perfhooks: -> {folder / 'perf/it/report.html'}"
+    assert sum("recorded -> " in line for line in ours(err)) <= 1, "the log names a window once, and not at the end"
+    first, *others = summary(err)
+    assert "profiled steps 5-8: " in first
+    assert others[-1] == f"  report: {folder / 'perf/it/report.html'}"
 
 
 def test_the_run_says_what_ended_a_step_and_what_it_had(launched):
@@ -301,9 +309,8 @@ def test_a_users_own_sitecustomize_runs_too(tmp_path):
 def test_it_says_why_nothing_was_recorded(tmp_path):
     code, out, err = done(tmp_path, *RUN, sys.executable, "-I", "-c", "print(1)")
     assert (code, out) == (0, "1\n")
-    assert ours(err) == [
-        "perfhooks: nothing was recorded: Python was started with -I, which keeps it from reading PYTHONPATH"
-    ]
+    (line,) = ours(err)
+    assert line.startswith("perfhooks: nothing may be recorded: Python is started with -I, so it does not read")
     assert not (tmp_path / "perf").exists()
 
 
@@ -392,7 +399,7 @@ def test_every_option_that_can_be_said_in_words_reaches_the_training(monkeypatch
         raise OSError(0, "not today")
 
     monkeypatch.setattr(os, "execve", execve)
-    monkeypatch.setattr(farewell, "announce", lambda *_: None)
+    monkeypatch.setattr(detached, "start", lambda *_: None)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     result = CliRunner().invoke(app.app, ["run", *words, "--", sys.executable, "-c", "pass"])
@@ -440,39 +447,40 @@ def test_m_begins_the_command_where_python_would_take_it(given, becomes):
     assert run.separated(given) == becomes
 
 
-def test_the_last_word_is_the_latest_window_of_the_first_rank_once_for_each_run(tmp_path):
+def test_a_run_is_summed_up_once_however_many_ranks_note_it(tmp_path):
     run = tmp_path / "perf/it"
     run.parent.mkdir()
     windows_of(run, ("train-000050-000052", 0, 3.0), ("train-000060-000062", 0, 2.0), ("train-000060-000062", 1, 9.0))
     for number in range(4):
-        (tmp_path / f"{number}.json").write_text(json.dumps({"run": str(run)}))
-    (tmp_path / "9.json").write_text(json.dumps({"why": "a helper did nothing"}))
-    headline, page = farewell.lines(tmp_path, ["python"])
-    assert headline.startswith("steps 50-52: ")
-    assert page == f"-> {run / 'report.html'}"
+        (tmp_path / f"{number}-1-ab.json").write_text(json.dumps({"run": str(run), "is_speaker": number == 2}))
+    (tmp_path / "9-1-0.json").write_text(json.dumps({"why": "a helper did nothing"}))
+    assert notes.runs(notes.read(str(tmp_path))) == [str(run)]
+    assert text_of([str(run)]).endswith(f"report: {run / 'report.html'}\n")
     (run / "report.html").unlink()
-    assert [*farewell.lines(tmp_path, ["python"])][-1] == f"-> {run}"
+    assert text_of([str(run)]).endswith(f"files: {run}\n")
+    assert [notes.claim(str(tmp_path), str(run)) for _ in range(2)] == [True, False]
 
 
 def test_why_nothing_was_recorded_is_said_once_however_many_say_it(tmp_path):
     for number in range(4):
-        (tmp_path / f"{number}.json").write_text(json.dumps({"why": "it has a profiler"}))
-    assert list(farewell.lines(tmp_path, ["python"])) == ["nothing was recorded: it has a profiler"]
+        (tmp_path / f"{number}-1-0.json").write_text(json.dumps({"why": "it has a profiler"}))
+    assert exit_summary.reasons(notes.read(str(tmp_path)), ["python"]) == ["it has a profiler"]
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["python", "-E", "train.py"], "Python was started with -E,"),
-        (["python", "-uI", "train.py"], "Python was started with -uI,"),
+        (["python", "-E", "train.py"], "Python is started with -E,"),
+        (["python", "-uI", "train.py"], "Python is started with -uI,"),
         (["python", "train.py", "-I"], "no Python of this command imported torch"),
         (["python", "-m", "x", "-E"], "no Python of this command imported torch"),
         (["torchrun", "--IES", "-S"], "no Python of this command imported torch"),
+        (["sh", "-Ec", "true"], "no Python of this command imported torch"),
     ],
 )
-def test_only_words_of_python_itself_are_said_to_keep_it_from_us(tmp_path, words, said):
-    (line,) = farewell.lines(tmp_path, words)
-    assert line.startswith(f"nothing was recorded: {said}")
+def test_only_words_of_python_itself_are_said_to_keep_it_from_us(words, said):
+    (reason,) = exit_summary.reasons([], words)
+    assert reason.startswith(said)
 
 
 def test_the_table_of_the_start_begins_with_the_process_and_is_written_over_a_link_not_through_it(tmp_path):
@@ -489,42 +497,30 @@ def test_the_table_of_the_start_begins_with_the_process_and_is_written_over_a_li
 
 
 @pytest.mark.parametrize("is_told", [True, False])
-def test_the_last_word_comes_when_the_command_has_ended(monkeypatch, is_told):
+def test_the_detached_process_waits_for_the_end_of_the_command(monkeypatch, is_told):
     """Also where the system tells nobody of the end of a process that is no child."""
     if not is_told:
         monkeypatch.setattr(os, "pidfd_open", mock.Mock(side_effect=OSError), raising=False)
     command = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    waiting = threading.Thread(target=farewell._await, args=[command.pid, farewell._opened(command.pid)], daemon=True)
+    waiting = threading.Thread(target=detached.wait, args=[command.pid, detached._opened(command.pid)], daemon=True)
     waiting.start()
     waiting.join(0.3)
     assert waiting.is_alive()
     command.stdin.close()
     waiting.join(60)
     assert not waiting.is_alive()
-    farewell._await(command.pid, farewell._opened(command.pid))  # it has ended long ago
+    detached.wait(command.pid, detached._opened(command.pid))  # it has ended long ago
     command.wait()
 
 
-def test_the_last_word_has_no_more_than_three_findings(tmp_path, monkeypatch):
-    windows_of(tmp_path / "it", ("train-000050-000052", 0, 3.0))
-    (tmp_path / "it.json").write_text(json.dumps({"run": str(tmp_path / "it")}))
-    monkeypatch.setattr("perfhooks.report.headlines", lambda _: [f"{number}. It waits." for number in range(1, 6)])
-    _, *advice, _ = farewell.lines(tmp_path, ["python"])
-    assert advice == ["  1. It waits.", "  2. It waits.", "  3. It waits."]
-
-
-def test_the_last_word_tells_of_runs_that_are_not_finished_and_of_those_that_are_none(tmp_path):
-    for name in ("empty", "killed", "newer", "no", "unnumbered"):
-        if name != "no":
-            windows_of(tmp_path / name)
-        (tmp_path / f"{name}.json").write_text(json.dumps({"run": str(tmp_path / name)}))
-    Place(tmp_path / "killed/train-000001-000002", 0).save(Capture(first=1, last=2, reached=3, state="spooled"))
-    Place(tmp_path / "unnumbered/train-000001-000002", 0).save(Capture(first=1, last=2, reached=3, state="done"))
+def test_each_of_several_runs_is_summed_up_in_one_line(tmp_path):
+    for name in ("done", "newer"):
+        windows_of(tmp_path / name, ("train-000050-000052", 0, 3.0))
     publish_json(tmp_path / "newer/run.json", {"format": 999})
-    empty, killed, newer, none, unnumbered, folder = farewell.lines(tmp_path, ["python"])
-    assert empty == f"no window was recorded -> {tmp_path / 'empty'}"
-    assert killed == f"recorded, but not finished: perfhooks report {tmp_path / 'killed'}"
-    assert newer.startswith(f"{tmp_path / 'newer/run.json'}: format 999 is newer than this perfhooks knows")
-    assert none == f"{tmp_path / 'no'} does not exist"
-    assert unnumbered == "train-000001-000002 is recorded"
-    assert folder == f"-> {tmp_path / 'unnumbered'}"
+    (tmp_path / "newer/report.json").unlink(missing_ok=True)
+    runs = [str(tmp_path / name) for name in ("done", "newer", "no")]
+    done, newer, none = text_of(runs, {runs[1]}).splitlines()
+    assert done.startswith("perfhooks: step ")
+    assert done.endswith(f"report: {tmp_path / 'done/report.html'}")
+    assert newer == f"perfhooks: report is still being written: {tmp_path / 'newer/report.html'}"
+    assert none == f"perfhooks: files: {tmp_path / 'no'}"

@@ -87,7 +87,7 @@ def test_the_frameworks_own_face_takes_over(launch_framework, tmp_path, framewor
         {"mmengine": 4, "transformers": 8}.get(framework, 1),
     )
     assert '"steps_by": null' in (window.parent / "run.json").read_text(), "the framework says what a step is"
-    assert sum("steps 5-8" in line for line in err.splitlines() if line.startswith("perfhooks: ")) == 1, err
+    assert sum("steps 5-8: " in line for line in err.splitlines()) == 1, err
     logged = [
         path.read_text()
         for path in tmp_path.rglob("*")
@@ -118,9 +118,7 @@ def test_a_fit_of_few_batches_leaves_a_page_in_the_frameworks_own_folder(
     (steps,) = tmp_path.rglob("rank0.steps.csv")
     assert [row["step"] for row in rows(steps)] == [*recorded]
     assert (steps.parents[1] / "rank0.timeline.csv").exists(), "it is the run of the face"
-    last = [line for line in err.splitlines() if line.startswith("perfhooks: ")][-1]
-    assert ": nothing" not in last, err
-    assert last.endswith(str(steps.parents[1])), err
+    assert err.splitlines()[-1].endswith(str(steps.parents[1])), err
 
 
 def test_a_plain_loop_after_a_trainer_has_a_run_of_its_own(launch_framework, tmp_path):
@@ -140,4 +138,4 @@ for _ in range(60):
     windows = sorted(tmp_path.rglob("train-000005-000008"))
     assert [window.parent.name for window in windows] == ["it", "it-2"]
     assert [Place(window).load().circumstances.framework for window in windows] == ["Lightning", ""]
-    assert sum("steps 5-8" in line for line in done.stderr.splitlines() if line.startswith("perfhooks: ")) == 2
+    assert sum("steps 5-8: " in line for line in done.stderr.splitlines() if line.startswith("perfhooks: ")) == 2

@@ -41,15 +41,15 @@ def test_the_line_is_gone_at_the_end_also_after_an_error(monkeypatch):
 def test_where_nothing_was_shown_nothing_is_wiped(monkeypatch):
     shown = terminal(monkeypatch)
     with progress.waiting() as show:
-        show(1, 0.4)
+        show(0.9)
     assert shown.lines == []
 
 
-def test_a_wait_is_shown_once_it_takes_half_a_second(monkeypatch):
+def test_a_wait_is_shown_after_a_second(monkeypatch):
     shown = terminal(monkeypatch)
     with progress.waiting() as show:
-        show(1, 0.5)
-    assert shown.lines[0].rstrip() == "perfhooks: finishing 1 window, 500 ms"
+        show(1.0)
+    assert shown.lines[0].rstrip() == "perfhooks: writing the report, 1 s"
 
 
 def test_what_is_left_is_told_by_what_was_done_takes(monkeypatch):

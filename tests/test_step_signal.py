@@ -15,7 +15,8 @@ import pytest
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from perfhooks.launching import calls, farewell, loaders, profiling
+from perfhooks import Profiler
+from perfhooks.launching import calls, exit_summary, loaders, notes, profiling
 from perfhooks.launching.command_line import Request
 from perfhooks.launching.startup import is_of_somebody_else
 from perfhooks.launching.step_signal import StepSignal
@@ -49,6 +50,12 @@ class Counter:
         self.mode, self.first, self.step_num, self.stopped = mode, step, step, None
         self.asked, self.arrived, self.passes = [], [], []
         self.pulse = self
+
+    def discard(self):
+        return None  # a window was recorded
+
+    def why_nothing(self):
+        return "no window has been recorded"
 
     def step(self):
         self.step_num += 1
@@ -211,10 +218,8 @@ def test_who_stands_down_says_why_and_leaves_a_note_only_where_nothing_was_recor
     what = "more" if is_begun else "here"
     assert f"perfhooks run records nothing {what}: the script does it itself" in caplog.text
     assert [each.stopped for each in begun] == ["the script does it itself"] * is_begun
-    said = list(farewell.lines(tmp_path, ["train.py"]))
-    assert said[0].startswith(
-        "nothing was recorded: no Python" if is_begun else "nothing was recorded: the script does it"
-    )
+    reasons = exit_summary.reasons(notes.read(str(tmp_path)), ["train.py"])
+    assert reasons[0].startswith("no Python" if is_begun else "the script does it")
 
 
 @pytest.fixture
@@ -594,3 +599,26 @@ def test_a_process_of_a_pool_works_for_another_one():
     """What it does is no training of its own, and nothing is recorded there."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert [pool.apply_async(is_of_somebody_else).get(100), is_of_somebody_else()] == [True, False]
+
+
+def test_a_run_without_a_window_is_used_again_when_steps_are_told_in_another_way(tmp_path, monkeypatch):
+    """Twenty backward passes before the first update left a run that said that no window was recorded."""
+    monkeypatch.chdir(tmp_path)
+    first, second = (Profiler(schedule="wait=5 warmup=0 active=1 repeat=1", run=run) for run in (None, "again"))
+    first.start()
+    for _ in range(3):
+        first.step()
+    folder = first.discard()
+    assert folder.parent == tmp_path / "perf"
+    assert not list(folder.glob("rank0.timeline.csv"))
+    with Profiler(schedule="wait=1 warmup=0 active=1 repeat=1", run=folder.name, on_trace_ready="steps") as prof:
+        for _ in range(3):
+            prof.step()
+    prof.wait()
+    assert [path.name for path in folder.glob("train-*")] == ["train-000001-000001"]
+    assert [path for path in (tmp_path / "perf").iterdir() if not path.is_symlink()] == [folder]
+    second.start()
+    for _ in range(7):
+        second.step()
+    assert second.discard() is None, "it has a window"
+    second.stop()

@@ -9,9 +9,11 @@ import os
 import tempfile
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
+import msgspec
 import typer
 
-from perfhooks.errors import CommandError, OptionError, PerfhooksError
+from perfhooks.errors import CommandError, OptionError
+from perfhooks.guard import write_error
 from perfhooks.options import Option, RecordingOptions, described
 
 if TYPE_CHECKING:
@@ -49,21 +51,20 @@ def command(
     A step ends when a DataLoader is asked for a batch and an optimizer has stepped. Inside Lightning, mmengine and
     transformers their own face is used. Exit code, output and signals are those of the command.
     """
-    from perfhooks.launching import command_line, farewell
+    from perfhooks.launching import command_line, detached, exit_summary
 
     given = {name: _read(name, value) for name, value in options.items() if value is not None}
     wanted = command_line.command(words)
-    notes = _folder_for_notes() if farewell.can_be_said() else ""
-    try:
-        asked = command_line.request(
-            schedule, handler or (), given, notes, command_line.PATIENCE_S if patience is None else patience
-        )
-    except PerfhooksError:
-        if notes:
-            os.rmdir(notes)  # noqa: PTH106 -- a string
-        raise
-    if notes:
-        farewell.announce(os.getpid(), notes, wanted)
+    seconds = command_line.PATIENCE_S if patience is None else patience
+    asked = command_line.request(schedule, handler or (), given, seconds)
+    reason = exit_summary.known_before(wanted)
+    if reason is not None:
+        write_error(f"perfhooks: nothing may be recorded: {reason}\n")
+    notes = _folder_for_notes()
+    is_watched = bool(notes) and detached.is_possible()
+    asked = msgspec.structs.replace(asked, notes=notes, command=os.getpid(), is_watched=is_watched)
+    if is_watched:
+        detached.start(os.getpid(), notes, wanted)
     try:
         os.execve(wanted[0], wanted, command_line.environment(asked, os.environ))  # noqa: S606 -- it is what the user asked for
     except OSError as error:
@@ -72,10 +73,10 @@ def command(
 
 
 def _folder_for_notes() -> str:
-    """The folder that the last word is made of; nothing where there is no room for it."""
+    """Make the folder in which processes of the command leave notes; empty if the disk is full."""
     try:
         return tempfile.mkdtemp(prefix="perfhooks-run-")
-    except OSError:  # the disk is full: that costs the last word, and not the recording
+    except OSError:  # that costs a part of the exit summary, and not the recording
         return ""
 
 

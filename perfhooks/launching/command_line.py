@@ -14,6 +14,7 @@ import msgspec
 from perfhooks.errors import CommandError, OptionError
 from perfhooks.options import checked
 from perfhooks.process import working_directory
+from perfhooks.run.folder import check_out
 from perfhooks.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -46,7 +47,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     here: str = ""
     """The working directory in which the command was given: the place for runs is in there."""
     notes: str = ""
-    """The folder in which processes leave a note of the run that they recorded, for `farewell`."""
+    """The folder in which processes leave notes of what they recorded, see `perfhooks.launching.notes`."""
+    command: int = 0
+    """The process that becomes the command. Its exit reports what no other process has reported."""
+    is_watched: bool = False
+    """Whether `perfhooks.launching.detached` waits for the end of the command, and deletes the notes."""
     turns: str = ""
     """The socket that says when it is the program's turn, under ``perfhooks compare --run``: nothing is recorded."""
     trial: str = ""
@@ -78,7 +83,6 @@ def request(
     schedule: str | None,
     handlers: Sequence[str],
     options: Mapping[str, Any],
-    notes: str = "",
     patience: float = PATIENCE_S,
 ) -> Request:
     """Check what was asked for, before anything starts.
@@ -87,7 +91,6 @@ def request(
         schedule: In words, or None.
         handlers: Names of handlers; none make everything that was recorded for.
         options: Of `perfhooks.Options`.
-        notes: See `Request`.
         patience: See `Request`.
 
     Raises:
@@ -108,15 +111,16 @@ def request(
         whole.setdefault("max_trace_mb", MAX_TRACE_MB)
     checked(whole)  # type: ignore[arg-type]  # the names were generated from Options
     out = whole.get("out")
-    if out is not None and "://" not in out:
-        whole["out"] = str(Path(out).absolute())  # the training may change its working directory
+    if out is not None:
+        check_out(out)
+        if "://" not in out:
+            whole["out"] = str(Path(out).absolute())  # the training may change its working directory
     return Request(
         schedule=schedule,
         handlers=list(handlers) or None,
         options=whole,
         patience=patience,
         here=working_directory(),
-        notes=notes,
     )
 
 

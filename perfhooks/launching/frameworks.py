@@ -7,13 +7,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from perfhooks.guard import guard, speak_up
-from perfhooks.launching import farewell, step_signal
+from perfhooks.launching import step_signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perfhooks.launching.step_signal import StepSignal
-    from perfhooks.run.capture import Capture, Place
 
 
 def lightning_callbacks() -> list[Any]:
@@ -64,16 +63,14 @@ def _take_over(signal: StepSignal, package: str, name: str, give: Callable[[Any]
         return
     asked = signal.next_request()
 
-    def leave_note(_: Capture, place: Place) -> None:
-        """At the end of each window, as the folder of the run is known only then."""
-        farewell.leave_note(asked.notes, run=str(place.folder.parent))
-
     with guard("profiling with the framework's own face"):
+        from perfhooks.launching.profiling import leave_note  # torch, which is being imported when this module is
+
         kind = getattr(importlib.import_module(package), name)
         speak_up(apart=True)
         face = kind(schedule=asked.schedule, on_trace_ready=asked.handlers, log_results=False, **asked.options)
         for profiler in face.profilers.values():
-            profiler.when_finished(leave_note)
+            profiler.when_saved(functools.partial(leave_note, asked.notes))
             profiler.say_less()
         give(face)
         signal.give_way(face.profilers)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from perfhooks.guard import guard
-from perfhooks.launching import farewell
+from perfhooks.launching import notes
 from perfhooks.recording.ending import lifetime
 from perfhooks.recording.profiler import Profiler
 from perfhooks.recording.window import recorder_busy
@@ -57,9 +60,9 @@ def _started(asked: Request, mode: Mode, step: int, schedule: str, **more: Any) 
     if mode in _STAGES:
         options["stage"] = _STAGES[mode]
     profiler = Profiler(schedule=schedule, on_trace_ready=asked.handlers, **options)
-    profiler.start(step=step)
-    leave_note(asked.notes, profiler.folder)
+    profiler.when_saved(functools.partial(leave_note, asked.notes))
     profiler.say_less()
+    profiler.start(step=step)
     say_steps_by(profiler, mode)
     return profiler
 
@@ -91,10 +94,15 @@ class Profilers:
         Returns:
             Why that is not done; None where it is.
         """
-        self.end(f"steps are told by {way.mode} from here on")
+        folder = None if self.current is None else self.current.discard()
+        if folder is None:
+            self.end(f"steps end with {way.mode} from here on")
+        self.current = None
         reason = why_not([*self._stopped, *faces])
         if reason is None:
-            self.current = begin(self.asked, way.mode, way.first)
+            again = {} if folder is None else {"run": folder.name}  # nothing was recorded into it
+            asked = msgspec.structs.replace(self.asked, options={**self.asked.options, **again})
+            self.current = begin(asked, way.mode, way.first)
             self._way, self._before = way, (heard.fetches, heard.updates)
         return reason
 
@@ -103,12 +111,17 @@ class Profilers:
         if self.current is not None:
             self.current.pause(cause)
 
-    def end(self, cause: str | None) -> None:
-        """Profile no more, as far as anything is profiled."""
+    def end(self, cause: str | None) -> str | None:
+        """Profile no more.
+
+        Returns:
+            Why the last profiler recorded nothing; None if it recorded a window.
+        """
         profiler, self.current = self.current, None
         if profiler is not None:
             profiler.stop(cause)
             self._stopped.append(profiler)
+        return None if profiler is None else profiler.why_nothing()
 
     def keep(self, early: Early, why: str, faces: Iterable[tuple[str, Profiler]]) -> Profiler | None:
         """Make a page of what was recorded before anything else, if nothing else was.
@@ -130,7 +143,6 @@ class Profilers:
                 more = {"watch": False, "max_trace_mb": None}
                 profiler = _started(self.asked, early.told_by, window.first, ON_REQUEST, **more)
             profiler.adopt(window)
-            leave_note(self.asked.notes, profiler.folder)
             self.current = profiler
             self.end("the program ended")
             return profiler
@@ -162,7 +174,12 @@ def say_steps_by(profiler: Profiler, mode: Mode, **means: float) -> None:
         Run(profiler.folder).say_steps_by(StepsBy(what=mode, **means))
 
 
-def leave_note(notes: str, folder: Path | None) -> None:
-    """Tell `farewell` which run this process recorded."""
-    if folder is not None:
-        farewell.leave_note(notes, run=str(folder))
+def leave_note(folder: str, run: Path, *, is_speaker: bool) -> None:
+    """Note that this process saved a window, for the exit summary.
+
+    Args:
+        folder: The folder of notes.
+        run: The folder of the run.
+        is_speaker: Whether this rank reports the run.
+    """
+    notes.leave(folder, run=str(run), is_speaker=is_speaker)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from perfhooks import labels, process, words
 from perfhooks.guard import cause_of, guard, logger, speak_up
-from perfhooks.launching import farewell
+from perfhooks.launching import notes
 from perfhooks.launching.command_line import Request
 from perfhooks.launching.startup import Startup, file_of, is_of_somebody_else
 from perfhooks.launching.ways import (
@@ -195,7 +195,7 @@ class StepSignal:
             yield
             failed = False
         if failed:
-            farewell.leave_note(self.asked.notes, why="perfhooks failed, as its log says")
+            notes.leave(self.asked.notes, why="perfhooks failed, as its log says")
             self.stand_down()
 
     # -- what becomes of it ------------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ class StepSignal:
         self._leave_steps(StandingBy(self.heard), reason)
         if reason is not None:
             if not had_begun:
-                farewell.leave_note(self.asked.notes, why=reason)
+                notes.leave(self.asked.notes, why=reason)
             if not self._faces:  # they say themselves what they do not record
                 logger.warning("perfhooks run records nothing %s: %s", "more" if had_begun else "here", reason)
 
@@ -328,7 +328,7 @@ class StepSignal:
         if is_of_somebody_else():
             return
         self._has_torch = True
-        farewell.leave_note(self.asked.notes, guess=_KILLED)
+        notes.leave(self.asked.notes, guess=_KILLED)
         from perfhooks.launching import calls  # as above
 
         self._stand_ins = calls
@@ -405,11 +405,12 @@ class StepSignal:
         for _, profiler in self._faces:
             profiler.pause(cause or "the interpreter exited")
         if not self._keep_early(cause):
+            reason = self._why_nothing()
             if self._profilers is not None:
-                self._profilers.end(cause)
+                reason = self._profilers.end(cause) or reason
             if self._has_torch:
-                said = {"why": f"the program ended with {cause}"} if cause else {"guess": self._why_nothing()}
-                farewell.leave_note(self.asked.notes, **said)
+                said = {"why": f"the program ended with {cause}"} if cause else {"guess": reason}
+                notes.leave(self.asked.notes, **said)
 
     def _why_nothing(self) -> str:
         """What was heard, and was not recorded."""

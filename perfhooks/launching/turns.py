@@ -227,10 +227,11 @@ class Turns:
         if self.current is None:
             self.current = HeldSteps(self.asked.turns)
 
-    def end(self, _: str | None) -> None:
+    def end(self, _: str | None) -> str | None:
         """Steps are told no more."""
         if self.current is not None:
             self.current.let_go()
+        return None
 
     def pause(self, _: str) -> None:
         """No window is open."""

@@ -14,6 +14,7 @@ open window is only told of each step (*mark*), and without one nothing happens 
 
 from __future__ import annotations
 
+import logging
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,6 +38,7 @@ from perfhooks.watching.loops import WatchedLoop
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from perfhooks.options import Options
     from perfhooks.recording.handover import HandlerLike
@@ -166,7 +168,8 @@ class Course:
     def end(self) -> None:
         """After a pause: the loop will not go on."""
         if self.state is State.PAUSED and not self.requests.is_until_stop and not self.windows.begun and not spares():
-            logger.warning(self.why_nothing())
+            level = logging.DEBUG if self.windows.handover.is_summed_up else logging.WARNING
+            logger.log(level, self.why_nothing())
         if self.state is State.RUNNING:
             return  # another thread has to end it
         if self.state is not State.LEFT_OUT:
@@ -177,6 +180,27 @@ class Course:
             watcher.detach(self.loop)
             self.windows.handover.end_run()
             self.windows.handover.tasks.rest()
+
+    def discard(self) -> Path | None:
+        """End without a word, and forget the steps so far: they were none.
+
+        Returns:
+            The run folder, which another profiler may use; None if a window was recorded.
+        """
+        handover = self.windows.handover
+        if handover.places or handover.run is None:
+            return None
+        self.windows.is_dropping = True
+        handover.drop_steps(self.loop)
+        self.pause(STOPPED)
+        self.state = State.ENDED
+        with lifetime.busy(), guard("beginning the run again", self.options["on_error"]):
+            self.windows.workers.give_back()
+            self.requests.end("steps are detected in another way from here on")
+            watcher.detach(self.loop)
+            handover.tasks.rest()
+            handover.run.forget_steps()
+        return handover.run.folder
 
     @property
     def is_over(self) -> bool:

@@ -92,6 +92,8 @@ class Handover:
         self.places: list[Place] = []
         """The windows that were saved, in the order of their end."""
         self.listeners: list[Callable[[Capture, Place], object]] = []
+        self.when_saved: list[Callable[..., object]] = []
+        """Called with the folder of the run, and ``is_speaker``, when a trace is saved."""
         self.tasks = Tasks(self._heard, on_error)
         self.recorded = {name: value for name, value in recorded.items() if isinstance(value, bool | int | str)}
         self._stage = stage
@@ -108,7 +110,8 @@ class Handover:
         self.is_loud = True
         """Whether finished windows are worth an INFO line: of several ranks that record, one says it."""
         self.is_summed_up = False
-        """Whether `perfhooks run` says at the end what came of it: until then it is only said that there is a page."""
+        """Whether `perfhooks run` prints a summary at the end: the log names only windows and the report."""
+        self._is_leaving = False
         self.framework = ""
         self.first_step = 0
         """Whose face profiles the loop, as its messages call it; advice is given in its words."""
@@ -207,6 +210,8 @@ class Handover:
                 )
             elsewhere = None if saved.path.parent == place.folder else str(saved.path)
             place.save(replace(facts, cost=cost, spool=elsewhere))
+            for listen in self.when_saved:
+                listen(place.run, is_speaker=self.is_loud)
             self._hand_over(place, explains=facts.explains)
 
     def _save(self, window: Recorded, place: Place, token: str) -> _Saved | None:
@@ -311,6 +316,11 @@ class Handover:
             self._is_page_old = True
             rare_work.append(self.run.folder / layout.rare(self.run.rank), stage, rare)
 
+    def drop_steps(self, loop: WatchedLoop) -> None:
+        """Write no more steps of a loop."""
+        with loop.timeline.taking:
+            self._has_lost_steps = True
+
     def end_run(self) -> None:
         """No steps for now: let the page show those since the last window."""
         if not self.places or not self._is_page_old:
@@ -332,7 +342,8 @@ class Handover:
         if capture.explains:  # nobody is told of steps that were recorded only to tell lines of
             return
         page = place.folder.parent / layout.PAGE
-        level = logging.INFO if self.is_loud else logging.DEBUG
+        is_in_summary = self.is_summed_up and self._is_leaving
+        level = logging.INFO if self.is_loud and not is_in_summary else logging.DEBUG
         logger.log(
             level,
             "%s -> %s",
@@ -342,6 +353,21 @@ class Handover:
         for listen in self.listeners:
             with guard(f"telling {getattr(listen, '__qualname__', listen)!r} about {place.folder}", self._on_error):
                 listen(capture, place)
+
+    def leave(self, timeout: float) -> bool:
+        """End with the process: wait for the files for a while, then let the worker go on alone.
+
+        Args:
+            timeout: Maximum wait, in seconds.
+
+        Returns:
+            Whether the files are complete.
+        """
+        self._is_leaving = True
+        is_complete = self.tasks.leave(timeout)
+        if not is_complete and not self.is_summed_up and self.places:
+            logger.info("report is still being written: %s", shown(self.places[-1].run / layout.PAGE))
+        return is_complete
 
     def abandon(self) -> None:
         """This process is a forked child: the worker and its windows are its parent's."""

@@ -138,15 +138,34 @@ class Profiler(TorchFace):
         """
         self._course.pause(cause)
 
+    def discard(self) -> Path | None:
+        """End without a word, and forget the steps so far: it has turned out that they were none.
+
+        Returns:
+            The run folder, which another profiler may use; None if a window was recorded.
+        """
+        folder = self._course.discard()
+        if folder is not None:
+            lifetime.forget(self)
+        return folder
+
     def abandon(self) -> None:
         """Do nothing from now on, and touch nothing that was recorded: this process is a forked child."""
         self._course.abandon()
 
-    def leave(self) -> None:
-        """The process ends: stop, and wait for the files for at most ``exit_timeout`` seconds."""
+    def leave(self, waited_s: float = 0.0) -> Path | None:
+        """End with the process: stop, and wait for the files for at most ``exit_timeout`` seconds.
+
+        Args:
+            waited_s: Seconds that the process has waited for other profilers.
+
+        Returns:
+            The run whose files are not complete; None if they are.
+        """
         if self._course.state is State.RUNNING:
             self.stop(lifetime.why_it_ends())
-        self._course.windows.handover.tasks.leave(self._course.options["exit_timeout"])
+        timeout = max(self._course.options["exit_timeout"] - waited_s, 0.0)
+        return None if self._course.windows.handover.leave(timeout) else self.folder
 
     def adopt(self, window: Window) -> None:
         """Make the files of a window that was recorded by hand, before it was known that this profiler records none.
@@ -278,8 +297,16 @@ class Profiler(TorchFace):
         """
         self._course.windows.handover.listeners.append(listener)
 
+    def when_saved(self, listener: Callable[..., object]) -> None:
+        """Have ``listener`` called on the training thread when the trace of a window is saved.
+
+        Args:
+            listener: Gets the folder of the run, and as ``is_speaker`` whether this rank reports the run.
+        """
+        self._course.windows.handover.when_saved.append(listener)
+
     def say_less(self) -> None:
-        """`perfhooks run` sums up: until then the log says only that there is a window, and where its page is."""
+        """Leave the results to the exit summary of `perfhooks run`: the log names only windows and the report."""
         self._course.windows.handover.is_summed_up = True
 
     def speak_as(self, framework: str) -> None:
@@ -289,6 +316,10 @@ class Profiler(TorchFace):
             framework: As `perfhooks.findings.faces` calls it; of any other, advice is in torch's own words.
         """
         self._course.windows.handover.framework = framework
+
+    def why_nothing(self) -> str | None:
+        """Return why no window was recorded; None if one was."""
+        return None if self._course.windows.begun else self._course.why_nothing()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until every recorded window has its files.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 QUEUE: Final = 8
 """Windows that may wait to be finished before further ones are skipped."""
 _POLL_S: Final = 0.2
-_FAREWELL_S: Final = 0.5
+_EXIT_S: Final = 0.5
 _MOST_DEATHS: Final = 3
 """Workers in a row that die before they did anything; it is not the fault of a window then."""
 _LATER: Final = "`perfhooks report` finishes what is left"
@@ -174,7 +174,7 @@ class Tasks:
                 passed = time.monotonic() - began
                 if timeout is not None and passed >= timeout:
                     break
-                show(len(self.pending), passed)
+                show(passed)
                 self.poll(_POLL_S if timeout is None else min(_POLL_S, timeout - passed))
         reap()
         return not self.pending
@@ -182,31 +182,29 @@ class Tasks:
     def rest(self) -> None:
         """No windows for now: the worker ends when its work is done."""
         if self.worker is not None and not self.pending:
-            self.worker.leave(_FAREWELL_S)
+            self.worker.leave(_EXIT_S)
             self.worker = None
         elif self.worker is not None:
             self.worker.close()
 
-    def leave(self, timeout: float) -> None:
+    def leave(self, timeout: float) -> bool:
         """The process ends: wait for the worker for a while, then let it go on alone.
 
         Args:
-            timeout: How long at most, in seconds.
+            timeout: Maximum wait, in seconds.
+
+        Returns:
+            Whether the worker is done.
         """
         if self.worker is not None:
             self.worker.close()
-        if not self.wait(timeout) and (self.worker is not None or self._former):
-            logger.warning(
-                "%d windows are not finished after %.0f s; the worker goes on alone, %s",
-                self.windows_left,
-                timeout,
-                _LATER,
-            )
+        is_done = self.wait(timeout)
         for worker in [*self._former, self.worker]:
             if worker is not None:
-                worker.leave(_FAREWELL_S if not self.pending else 0.0)
+                worker.leave(_EXIT_S if not self.pending else 0.0)
         self._former.clear()
         self.worker = None
+        return is_done
 
     def abandon(self) -> None:
         """This process is a forked child: the worker and its work are its parent's."""

@@ -73,6 +73,8 @@ class Windows:
         """Those of the loaders that it reads."""
         self.fit_at: int | None = None
         """The step at which it is asked again how long the open window must be; None where that is settled."""
+        self.is_dropping = False
+        """Whether windows are left without files, because their steps were none."""
         self.begun = self.skipped = 0
         """How many windows were begun, and how many that were due were not."""
 
@@ -252,7 +254,7 @@ class Windows:
             raise
         finally:
             self._leave(window)
-        if partial is not None:
+        if partial is not None and not self.is_dropping:
             what = "the window ended early,"
             if is_warming_up:
                 what = "a window is left out: it ended during its warm-up,"
@@ -274,7 +276,8 @@ class Windows:
                 spare.release()
                 lifetime.unwatch(spare)
         self.handover.keep_time(requests.loop)
-        size = self.handover.take(window, write=not is_empty and not is_dull, release=None if keep else window.release)
+        is_kept = not (is_empty or is_dull or self.is_dropping)
+        size = self.handover.take(window, write=is_kept, release=None if keep else window.release)
         self._waited_for_step_s = self.handover.waited_s / max(window.reached - window.first, 1)
         if window.request is not None:
             place = None if size is None else self.handover.place_of(window)

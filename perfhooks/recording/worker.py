@@ -31,6 +31,15 @@ try:
 except FileNotFoundError:
     here = os.chdir("/") or "/"
 sys.path[:] = [entry for entry in sys.path if entry and os.path.abspath(entry) != here]
+given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+def is_own(entry):
+    if entry not in given:
+        return True
+    try:
+        return any(name.endswith(".dist-info") for name in os.listdir(entry))
+    except OSError:
+        return False
+own = [entry for entry in sys.path if is_own(entry)]
 import gc, json
 gc.disable()
 if hasattr(os, "nice"):
@@ -40,7 +49,8 @@ os.dup2(channel, 0)
 os.dup2(channel, 1)
 os.close(channel)
 unread = os.read(0, 65536)
-sys.path[:] = json.loads(sys.argv[1])
+ours, path = json.loads(sys.argv[1])
+sys.path[:] = dict.fromkeys([*([] if ours in (here, *own) else [ours]), *own, *path])
 from perfhooks.finishing.serving import serve
 gc.freeze()
 gc.enable()
@@ -48,11 +58,16 @@ serve(unread, int(sys.argv[3]))
 """
 """Nothing is imported before the first message: a worker that waits is a bare interpreter.
 
+What is installed comes first on its path. A library that the training puts before it, as ray does with its own psutil,
+would replace a dependency of ours.
+
 Nothing is imported from the working directory, which an empty entry of PYTHONPATH names as well; and what a
 sitecustomize prints is in the log and not among the answers. The garbage collector is off during the imports, because
 it would look at all modules several times.
 """
 
+_HERE: Final = str(Path(__file__).parents[2])
+"""The folder that holds perfhooks."""
 _ENVIRONMENT: Final = {
     # it must not touch the training's devices, nor take its processors
     "CUDA_VISIBLE_DEVICES": "",
@@ -123,7 +138,7 @@ class Worker:
             with theirs, run.append(log.name) as printed:
                 numbers = [str(theirs.fileno()), str(os.getpid())]
                 self._process = subprocess.Popen(  # noqa: S603 -- our own interpreter
-                    [sys.executable, "-c", _BOOTSTRAP, json.dumps(_search_path()), *numbers],
+                    [sys.executable, "-c", _BOOTSTRAP, json.dumps([_HERE, _search_path()]), *numbers],
                     stdin=subprocess.DEVNULL,
                     stdout=printed,
                     stderr=printed,

@@ -131,7 +131,8 @@ def _from_user_code(stacks: Summed, owners: Mapping[str, str] | None) -> Summed:
                 around = numbers.setdefault((around, kept), len(numbers))
         places.append(numbers.setdefault((around, frame), len(numbers)))
     values = grouping.summed(np.array(places, np.int64), stacks.values, len(numbers))
-    return Summed(stacks.names, *np.array(list(numbers), np.int64).T, values)
+    around_each, frame_of_each = np.array(list(numbers), np.int64).T
+    return Summed(stacks.names, around_each, frame_of_each, values)
 
 
 def _labels_above(node: int, parents: list[int], frames: list[int], kinds: Mapping[int, str]) -> list[int]:

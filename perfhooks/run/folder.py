@@ -117,6 +117,13 @@ class Run:
         ):
             shutil.rmtree(self.folder, ignore_errors=True)
 
+    def forget_steps(self) -> None:
+        """Delete what this rank has written about steps."""
+        own = OwnFolder(self.folder)
+        for kind in layout.OF_RUN:
+            if kind is not layout.startup:
+                own.remove(kind(self.rank))
+
     def manifest(self) -> Manifest:
         """What ``run.json`` says.
 
@@ -372,11 +379,16 @@ def check_out(out: str | os.PathLike[str]) -> None:
 
 
 def _check_folder(out: str) -> None:
-    _check_text(Path(out).absolute())
-    probe = draft_of(Path(out) / "probe")
-    probe.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(out).absolute()
+    _check_text(folder)
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    probe = draft_of(folder / "probe")
+    folder.mkdir(parents=True, exist_ok=True)
     probe.touch()
     probe.unlink()
+    with contextlib.suppress(OSError):  # another process has begun a run there
+        for path in missing:
+            path.rmdir()
 
 
 def _check_text(path: Path) -> None:

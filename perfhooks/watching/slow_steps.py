@@ -143,7 +143,7 @@ def _text(text: str) -> str:
 class Log:
     """Says the first slow step of a kind, and then how many there were: at 3, 10, 30, 100 and so on.
 
-    A step that nobody knows anything of is a row of the table, and no line.
+    A step with an unknown cause is a row of the table, and no line.
     """
 
     def __init__(self) -> None:
@@ -152,7 +152,7 @@ class Log:
 
     def say(self, row: SlowStep) -> None:
         """A step was slow."""
-        if row.cause == UNKNOWN and not row.line:
+        if row.cause == UNKNOWN:
             return
         kind = self._walls[row.cause, row.line.rpartition(":")[0]]
         kind[:] = count, wall_ms = kind[0] + 1, kind[1] + row.wall_ms

@@ -20,7 +20,7 @@ import psutil
 
 from perfhooks.comparing.turns import Block
 from perfhooks.errors import OptionError
-from perfhooks.launching import command_line, farewell
+from perfhooks.launching import command_line, exit_summary, notes
 from perfhooks.launching.turns import Turn, TurnEnd
 from perfhooks.run.reading import read_bytes
 
@@ -275,7 +275,7 @@ class Program:
         """Why nothing of it could be held."""
         if self._process.poll() is None:
             return f"{time.monotonic() - self.began:.0f} s after its start there was none"
-        return "; ".join(farewell.reasons(self._said, self.command.words, self.code))
+        return "; ".join(exit_summary.reasons(notes.read(str(self._said)), self.command.words, self.code))
 
     def last_lines(self, count: int) -> list[str]:
         """What it wrote last."""

@@ -6,11 +6,13 @@ that never import torch pay for the lines below and for nothing else.
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import time
 from _frozen_importlib_external import PathFinder
 from _thread import get_ident
+from importlib import import_module
 
 TYPE_CHECKING = False  # typing takes milliseconds to import, and type checkers know the name
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 BEGAN = time.monotonic_ns()
 """When this Python came here, by the clock that `perfhooks.launching.startup` goes by."""
 
+PID = os.getpid()
 STARTER = "subprocess"
 WATCHED = (
     *(STARTER, "torch", "torch.optim.optimizer", "torch.utils.data.dataloader"),
@@ -30,73 +33,77 @@ EXPECTED = ("torch", "torch._dynamo")
 """Those before whose import there is something to do."""
 
 
-LATER = ("filelock", "fractions", "getpass", "numpy", "psutil", "statistics")
-"""What our code imports of others only once the program runs."""
-
-
 class ImportWatcher:
     """Tells `perfhooks.launching.arming` when one of the modules that matter has been imported.
 
-    It finds what our own code imports, as a file of the same name beside the script is not ours. All else is found by
-    others.
+    It finds our own modules, see `perfhooks.launching.own_imports`. All else is found by others.
     """
 
     def __init__(self) -> None:
         self.waiting = set(WATCHED)
         self.importing = 0
-        """The thread that imports our own code just now."""
+        """The thread that imports the first of our modules just now."""
+        self.own: Any = None
+        """Finds our modules, once the first one is imported."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Let the others find it, and listen to its end."""
-        if self.importing and path is None and self.importing == get_ident():
-            return PathFinder.find_spec(name, OWN, target)
-        if name not in self.waiting:
-            return None
-        self.waiting.discard(name)
-        spec: ModuleSpec | None = tried(self.listened, name, path, target)
+        spec: ModuleSpec | None = None
+        if self.own is not None:
+            spec = tried(self.own.find_spec, name, path, target)
+        elif self.importing and path is None and self.importing == get_ident():
+            spec = PathFinder.find_spec(name, OWN, target)
+        if spec is None and name in self.waiting:
+            self.waiting.discard(name)
+            spec = tried(self.listened, name, path, target)
         return spec
+
+    def others(self, name: str, path: Any, target: Any) -> ModuleSpec | None:
+        """Find what the program finds."""
+        # finders of old have no such method, and are for Python itself to ask
+        finders = [finder.find_spec for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
+        return next(filter(None, (find(name, path, target) for find in finders)), None)
 
     def listened(self, name: str, path: Any, target: Any) -> ModuleSpec | None:
         """What the others find, with an ear on it; nothing where we cannot listen, and Python asks them itself."""
         if name in EXPECTED and not tried(tell, f"{name} is coming", None):
             return None
-        # finders of old have no such method, and are for Python itself to ask
-        others = [finder.find_spec for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
-        spec = next(filter(None, (find(name, path, target) for find in others)), None)
+        spec = self.others(name, path, target)
         if spec is not None and hasattr(spec.loader, "exec_module"):
             listen(spec.loader, name)
         return spec
 
-    def our_code(self) -> Any:
-        """Import it, so that the program finds all modules that it would find without us.
+    def our_code(self, name: str) -> Any:
+        """Import a module of ours, so that the program finds all modules that it would find without us.
 
         Raises:
-            ImportError: That cannot be.
+            ImportError: The program has a module called perfhooks.
         """
-        before = set(sys.modules)
-        OWN[:] = [entry for entry in sys.path if entry in OWN or (entry in GIVEN and is_installed_into(entry))]
-        self.importing = get_ident()
-        try:
-            from perfhooks.launching import arming
-        finally:
-            self.importing = 0
-            new = {name: name.partition(".")[0] for name in set(sys.modules) - before}
-            taken = {name for name in {*new.values(), *LATER} if is_taken(name)}
-            for name in [name for name, top in new.items() if top in taken]:
-                del sys.modules[name]
-        if taken:
-            names = ", ".join(sorted(taken))
-            raise ImportError(f"beside the script or in PYTHONPATH lies what has the name of a module of ours: {names}")
-        return arming
+        if self.own is None:
+            OWN[:] = [entry for entry in PATH if entry in OWN or is_installed_into(entry)]
+            if is_taken("perfhooks"):
+                raise ImportError("beside the script or in PYTHONPATH is another module called perfhooks")
+            self.importing = get_ident()
+            try:
+                from perfhooks.launching.own_imports import OwnImports
+            finally:
+                self.importing = 0
+            self.own = OwnImports(OWN, self.others)
+        return import_module(name)
 
 
 def is_installed_into(folder: str) -> bool:
     """Whether libraries were installed into a folder, as what the installer leaves there says."""
+    return any(name.endswith(".dist-info") for name in names_in(folder))
+
+
+def names_in(folder: str) -> list[str]:
+    """The names of what is in a folder; none where there is none."""
     try:
         with os.scandir(folder) as entries:
-            return any(entry.name.endswith(".dist-info") for entry in entries)
+            return [entry.name for entry in entries]
     except OSError:
-        return False
+        return []
 
 
 def is_taken(name: str) -> bool:
@@ -155,7 +162,7 @@ def stay_in_environ() -> None:
 
 def tell(name: str, module: Any) -> bool:
     """Say what was imported, or is about to be."""
-    watcher.our_code().imported(name, module, BEGAN)
+    watcher.our_code("perfhooks.launching.arming").imported(name, module, BEGAN)
     return True
 
 
@@ -174,11 +181,28 @@ def leave_note(error: BaseException) -> None:
     """Have ``perfhooks run`` say why nothing was recorded; by no module, as any of them may be what is broken."""
     why = f"{sys.executable} cannot use perfhooks ({type(error).__name__}: {error})"
     plain = "".join(letter if letter.isprintable() and letter not in '"\\' else " " for letter in why)
-    folder = os.environ["PERFHOOKS_RUN"].partition('"notes":"')[2].partition('"')[0]
+    folder = told("notes")
     if folder:
-        file = os.open(f"{folder}/{os.getpid()}.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        file = os.open(f"{folder}/{os.getpid()}-{os.getppid()}-0.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         os.write(file, f'{{"why": "{plain}"}}'.encode())
         os.close(file)
+
+
+def print_summary() -> None:
+    """Print what was recorded, when this process ends; the last of all handlers, because it is the first."""
+    name = "perfhooks.launching.exit_summary"
+    if os.getpid() != PID:
+        return  # a forked child
+    folder = told("notes")
+    is_command = f'"command":{PID},' in os.environ["PERFHOOKS_RUN"]
+    is_known = is_command or name.replace("exit_summary", "notes") in sys.modules
+    if is_known or any(f"-{PID}-" in note for note in names_in(folder)):
+        watcher.our_code(name).at_exit(is_command=is_command)
+
+
+def told(field: str) -> str:
+    """Return a text of `perfhooks.launching.command_line.Request`, without a module that reads JSON."""
+    return os.environ.get("PERFHOOKS_RUN", "").partition(f'"{field}":"')[2].partition('"')[0]
 
 
 def run_the_users() -> None:
@@ -197,14 +221,16 @@ absolute, folder_of = os.path.abspath, os.path.dirname  # pathlib takes millisec
 here = folder_of(absolute(__file__))
 sys.path[:] = [entry for entry in sys.path if entry != here]
 GIVEN = [absolute(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-OWN = [entry for entry in sys.path if entry not in GIVEN]
-"""Where our code imports from: the environment, without what the program adds and before the script's folder.
+PATH = list(sys.path)
+OWN = [entry for entry in PATH if entry not in GIVEN]
+"""Where our code imports from: the environment, without the script's folder and what the program adds.
 
 With the folders of `GIVEN` that libraries were installed into, once our code is imported.
 """
 watcher = ImportWatcher()
 if os.environ.get("PERFHOOKS_RUN"):
     sys.meta_path.insert(0, watcher)
+    atexit.register(tried, print_summary)
     stay_in_environ()
     if STARTER in sys.modules:
         stay_in(sys.modules[STARTER])

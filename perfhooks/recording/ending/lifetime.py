@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import builtins
 import contextlib
+import math
 import os
 import signal
 import sys
 import threading
+import time
 import weakref
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,6 +20,7 @@ from perfhooks.run.timeline import OWN_WORK, clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
+    from pathlib import Path
 
 
 class Closable(Protocol):
@@ -31,8 +33,8 @@ class Closable(Protocol):
     def stop(self, cause: str | None = None) -> None:
         """End what is being recorded, and keep it."""
 
-    def leave(self) -> None:
-        """Stop, and wait for files for a while."""
+    def leave(self, waited_s: float = 0.0) -> Path | None:
+        """Stop, and wait for files for a while; returns the run if its files are not complete."""
 
     def abandon(self) -> None:
         """Forget what is being recorded."""
@@ -65,26 +67,22 @@ def forget(profiler: Closable) -> None:
 
 
 def _leave_all() -> None:
-    """An open recorder at the end of the interpreter is a segmentation fault."""
-    was_any = bool(_known)
+    """Close all recorders: an open one at the end of the interpreter is a segmentation fault.
+
+    All profilers together wait for their files for as long as one of them may. A Ctrl-C ends the wait.
+    """
+    was_any, began = bool(_known), time.monotonic()
     for profiler in list(_known):
-        profiler.leave()
+        try:
+            run = profiler.leave(math.inf if process.outcome.is_interrupted else time.monotonic() - began)
+        except KeyboardInterrupt:
+            process.outcome.is_interrupted, run = True, None
+        if run is not None:
+            process.outcome.unfinished.add(str(run))
     _known.clear()
     worker.let_go()
     if was_any:
-        _end_by_ctrl_c()
-
-
-def _end_by_ctrl_c() -> None:
-    """Let a program that nobody's except kept from a Ctrl-C die of SIGINT, as it would have without us.
-
-    Python notes that the main program raised KeyboardInterrupt, and forgets it when a text is executed, as dataclasses
-    do that are imported to make files. A text that raises it notes it again (``run_eval_code_obj`` in CPython).
-    """
-    is_interactive = hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")
-    if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt) and not is_interactive:
-        with contextlib.suppress(KeyboardInterrupt):
-            exec("raise KeyboardInterrupt")  # noqa: S102 -- it is this text
+        process.end_by_ctrl_c()
 
 
 def why_it_ends() -> str:

@@ -9,7 +9,7 @@ import polars as pl
 
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import whose
-from perfhooks.trace.nesting import host, idle_threads
+from perfhooks.trace.nesting import host, idle_threads, own_frames
 from perfhooks.trace.nesting.slices import nest
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ def table(trace: Trace) -> pl.DataFrame:
     (``nn.Module: Linear_0``): a trace has no other lines. ``line`` is null as well where recording began in the only
     call of the function, see `perfhooks.trace.names.whose.begun_in`.
 
-    Self times sum to the time in which any function ran, of each thread, to the nanosecond; what threads other than
+    Frames of perfhooks, and what they call for themselves, have no row, and their time is in no self time. The other
+    self times sum to the time in which any function ran, of each thread, to the nanosecond; what threads other than
     those of the steps wait for locks, queues, files or time is in no self time, as in the folded stacks::
 
         main   |----------------|     self 6, total 18
@@ -47,7 +48,8 @@ def table(trace: Trace) -> pl.DataFrame:
     Args:
         trace: any trace; without Python frames there are no rows.
     """
-    rows = trace.rows(Kind.PYTHON)
+    tree = host.tree(trace)
+    rows = tree.row[trace.kind[tree.row] == Kind.PYTHON]
     nesting = nest(trace.thread[rows], trace.start[rows], trace.end[rows])
     frames = pl.DataFrame(
         {
@@ -55,9 +57,9 @@ def table(trace: Trace) -> pl.DataFrame:
             "thread": trace.thread[rows],
             "start": trace.start[rows],
             "end": nesting.end,
-            "own": np.where(idle_threads.waiting(trace)[host.tree(trace).entry[rows]], 0, nesting.own),
+            "own": np.where(idle_threads.waiting(trace)[tree.entry[rows]], 0, nesting.own),
         }
-    )
+    ).filter(~own_frames.ours(trace)[tree.entry[rows]])
     # by time, of one function and thread: what begins before all earlier calls have ended lies in one of them
     reached = pl.col("end").cum_max().shift(1).over("place", "thread")
     outermost = (pl.col("start") >= reached).fill_null(value=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.names import torch_rules
-from perfhooks.trace.nesting import autograd, device, grouping, host, idle_threads, intervals
+from perfhooks.trace.nesting import autograd, device, grouping, host, idle_threads, intervals, own_frames
 from perfhooks.trace.nesting.slices import inherited
 from perfhooks.trace.once import once
 
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 UNINTERESTING: Final = (
     # two branches in all, as each one is tried at every letter of every name
     r"(?:^|/)(?:runpy\.py\(|importlib/|threading\.py\(\d+\): (?:_bootstrap|_bootstrap_inner|run)$"
-    r"|torch/(?:profiler/|autograd/profiler\.py\()|perfhooks/)|<frozen (?:runpy>|importlib)"
+    r"|torch/(?:profiler/|autograd/profiler\.py\())|<frozen (?:runpy>|importlib)"
 )
-"""Frames that every stack has and nobody looks for: how Python was started, and the profiler itself."""
+"""Frames that every stack has and nobody looks for: how Python was started, and torch's profiler. Those of perfhooks,
+and what they call for themselves, are left out with them."""
 
 SKIPPED: Final = "(skipped)"
 """The stack of time whose frames are all uninteresting."""
@@ -58,7 +59,8 @@ def folded(
 
     A stack is ``outer;inner;leaf``: Python frames if they were recorded, labels, operators and runtime calls, as they
     nest on their thread. Nothing is lost: over all stacks, times by host sum to the union of the slices of each thread
-    (less what threads other than those of the steps wait for locks, queues, files and time), times by device to the
+    (less what threads other than those of the steps wait for locks, queues, files and time, and less what perfhooks
+    took, unless ``skip`` is None), times by device to the
     durations of all work, bytes to everything that was allocated.
 
     Args:
@@ -214,6 +216,8 @@ class _Named(NamedTuple):
     names: list[str]
     frame: Ints
     """For each of `Trace.names` its place among these."""
+    ours: Flags
+    """Which entries of the tree are left out with their time, as it is that of perfhooks."""
 
 
 @once
@@ -227,7 +231,8 @@ def _paths(trace: Trace, skip: str | None) -> _Named:
     for number in trace.names_of(*HOST):
         dull[number] = pattern is not None and pattern.search(shown[number]) is not None
     names = trace.name[tree.row]
-    return _Named(host.paths(tree.nesting, frame[names], dull[names]), list(frames), frame)
+    ours = own_frames.ours(trace) & (pattern is not None)
+    return _Named(host.paths(tree.nesting, frame[names], dull[names] | ours), list(frames), frame, ours)
 
 
 def _planted(found: _Named, node: Ints, leaf: Ints, value: Ints) -> Summed:
@@ -276,7 +281,7 @@ _NOWHERE: Final = (SKIPPED, UNKNOWN, OUTSIDE)
 
 def _host(trace: Trace, found: _Named) -> tuple[Ints, Ints, Ints]:
     node, own = found.paths.node, host.tree(trace).nesting.own
-    return node, np.full(len(node), -1, np.int64), np.where(idle_threads.waiting(trace), 0, own)
+    return node, np.full(len(node), -1, np.int64), np.where(idle_threads.waiting(trace) | found.ours, 0, own)
 
 
 def _device(trace: Trace, found: _Named) -> tuple[Ints, Ints, Ints]:

@@ -16,12 +16,14 @@ from pathlib import Path
 
 import pytest
 import warm
-from finished_runs import windows_of
 
 from perfhooks.errors import CommandError
 from perfhooks.finishing.leftovers import finish_all
-from perfhooks.launching import farewell
+from perfhooks.launching import detached, exit_summary, notes
 from perfhooks.launching.command_line import SITE, VARIABLE, command
+from perfhooks.launching.summary_text import Box, box, plain, text_of
+from perfhooks.report.run_summary import RunSummary, SummaryFinding, SummaryPart
+from perfhooks.run.capture import Capture, Place
 from perfhooks.run.publishing import draft_of
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux")
@@ -127,9 +129,9 @@ def test_a_command_that_waits_for_all_its_children_does_not_wait_for_us(tmp_path
 
 
 def test_the_first_process_of_a_container_is_one_of_those(monkeypatch):
-    assert farewell.can_be_said()
+    assert detached.is_possible()
     monkeypatch.setattr(os, "getpid", lambda: 1)
-    assert not farewell.can_be_said()
+    assert not detached.is_possible()
 
 
 def test_what_the_command_was_given_is_free_when_it_has_ended(tmp_path):
@@ -159,8 +161,8 @@ TELLS = sys.platform == "linux" and tuple(map(int, platform.release().split(".")
 def test_how_the_command_has_ended_is_known(command, code):
     """Also once nobody is left who could be asked, but for the one who has opened it."""
     with subprocess.Popen(["sh", "-c", command], stderr=subprocess.DEVNULL) as process:
-        descriptor = farewell._opened(process.pid)
-    assert farewell._await(process.pid, descriptor) == (code if TELLS else None)
+        descriptor = detached._opened(process.pid)
+    assert detached.wait(process.pid, descriptor) == (code if TELLS else None)
     os.close(descriptor)
 
 
@@ -176,8 +178,8 @@ def test_how_the_command_has_ended_is_known(command, code):
     ],
 )
 def test_of_a_command_that_has_failed_nothing_is_guessed(tmp_path, note, code, said):
-    (tmp_path / "1.json").write_text(json.dumps(note))
-    assert list(farewell.lines(tmp_path, ["sh"], code)) == [f"nothing was recorded: {said}"]
+    (tmp_path / "1-1-0.json").write_text(json.dumps(note))
+    assert exit_summary.reasons(notes.read(str(tmp_path)), ["sh"], code) == [said]
 
 
 # --- a PYTHONPATH of the program's own ---
@@ -212,6 +214,7 @@ def test_pythons_that_the_program_starts_find_us_whatever_pythonpath_it_gives_th
 @pytest.mark.parametrize(
     ("text", "is_cause"),
     [
+        ("# PYTHONPATH=. is not needed\npython train.py", False),
         ("export PYTHONPATH=src\npython train.py", True),
         ("PYTHONPATH=. python train.py", True),
         ("export PYTHONPATH=src:$PYTHONPATH", False),
@@ -225,21 +228,8 @@ def test_a_shell_script_that_sets_pythonpath_is_named_as_the_cause(tmp_path, tex
         (["sh", str(tmp_path / "train.sh")], tmp_path / "train.sh"),
         (["sh", "-c", text], "the command"),
     ):
-        (line,) = farewell.lines(tmp_path, words, 0)
-        assert line.startswith(f"nothing was recorded: {what} sets PYTHONPATH") == is_cause
-
-
-def test_of_many_findings_the_first_three_are_said(tmp_path, monkeypatch):
-    """With one run; of several it is the lines that say where their time goes."""
-    monkeypatch.setattr("perfhooks.report.headlines", lambda page: [f"finding {number}" for number in range(9)])
-    notes = tmp_path / "notes"
-    notes.mkdir()
-    for count in (1, 2):
-        run = tmp_path / f"run{count}"
-        windows_of(run, ("train-000004-000006", 0, 1.0))
-        (notes / f"{count}.json").write_text(json.dumps({"run": str(run)}))
-        found = [line for line in farewell.lines(notes, ["python"]) if line.startswith("  finding")]
-        assert found == ([f"  finding {number}" for number in range(3)] if count == 1 else [])
+        reason = exit_summary.known_before(words)
+        assert (reason or "").startswith(f"{what} sets PYTHONPATH") == is_cause
 
 
 # --- places that are not as they should be ---
@@ -255,16 +245,16 @@ def test_a_folder_whose_name_is_not_utf8_is_one_as_any_other(channel, tmp_path):
     assert len(list(folder.glob("perf/it/train-*/rank0.steps.csv"))) == 1, done.stderr
 
 
-def test_without_room_for_notes_there_is_no_last_word_and_all_else(tmp_path, monkeypatch):
+def test_without_room_for_notes_the_process_itself_knows_its_runs(tmp_path, monkeypatch):
     """No temporary folder takes a file: faked, as the suite cannot fill a disk."""
-    monkeypatch.setattr(farewell.tempfile, "TemporaryFile", lambda **_: open("/dev/full", "wb", buffering=0))  # noqa: PTH123, SIM115 -- it is closed where it is used
+    monkeypatch.setattr(notes.tempfile, "TemporaryFile", lambda **_: open("/dev/full", "wb", buffering=0))  # noqa: PTH123, SIM115 -- it is closed where it is used
     monkeypatch.setattr(Path, "write_text", lambda *_, **__: os.write(os.open("/dev/full", os.O_WRONLY), b"x"))
-    farewell.leave_note(str(tmp_path), run="somewhere")
-    (line,) = farewell.lines(tmp_path, ["python"])
-    assert line.startswith("what was recorded is not known")
+    notes.leave(str(tmp_path), run="somewhere")
+    assert not notes.takes_files(str(tmp_path))
+    assert [note.run for note in notes.own()] == ["somewhere"], "the process itself knows"
 
 
-def test_a_temporary_folder_that_is_not_there_costs_the_last_word_only(tmp_path):
+def test_a_temporary_folder_that_is_not_there_costs_the_command_nothing(tmp_path):
     code = """
         import tempfile, sys
         def full(**_):
@@ -307,3 +297,94 @@ def test_report_clears_drafts_of_the_dead_and_no_others(tmp_path):
         os.utime(file, 2 * (now - 60 * minutes,))
     list(finish_all(tmp_path))
     assert [file.exists() for file in (dead, slow, fresh, own)] == [False, True, True, True]
+
+
+# --- the summary itself ---
+
+ENDS = {
+    "sys.exit(3)": 3,
+    "raise ValueError('bad batch')": 1,
+    "os.kill(os.getpid(), signal.SIGINT); time.sleep(60)": -2,
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_the_summary_is_complete_before_the_command_returns(tmp_path, end):
+    """No other process could print it: nothing waits for the end of a command that adopts orphans."""
+    script(tmp_path, f"import os, signal, sys, time\n{textwrap.dedent(TRAINING)}\n{end}")
+    done = run(tmp_path, "--exit-timeout", "60", "train.py", preexec_fn=be_a_subreaper)
+    assert (done.returncode, done.stdout) == (ENDS[end], b"trained\n"), done.stderr
+    *_, path = done.stderr.decode().splitlines()
+    assert path.startswith("  report: ")
+    assert Path(path.removeprefix("  report: ")).exists()
+    assert done.stderr.count(b"\nperfhooks: ") == 1
+
+
+def test_a_command_without_torch_says_so_before_it_returns(tmp_path):
+    done = run(tmp_path, sys.executable, "-c", "print(1)", preexec_fn=be_a_subreaper)
+    assert (done.returncode, done.stdout) == (0, b"1\n")
+    assert done.stderr.startswith(b"perfhooks: nothing was recorded: no Python of this command imported torch")
+
+
+@pytest.mark.parametrize("sigpipe", ["SIG_IGN", "SIG_DFL"])
+def test_a_reader_that_is_gone_changes_no_exit_code(tmp_path, sigpipe):
+    code = f"import signal; signal.signal(signal.SIGPIPE, signal.{sigpipe}); print(1)"
+    ours, theirs = os.pipe()
+    os.close(ours)
+    clean = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    with os.fdopen(theirs) as closed:
+        done = subprocess.run(
+            [*RUN, sys.executable, "-c", code],
+            cwd=tmp_path,
+            env=clean,
+            stdout=subprocess.PIPE,
+            stderr=closed,
+            check=False,
+        )
+    assert (done.returncode, done.stdout) == (0, b"1\n")
+
+
+def test_a_closed_standard_error_changes_nothing(tmp_path):
+    done = run(tmp_path, "sh", "-c", f"exec {sys.executable} -c 'print(1)' 2>&-", preexec_fn=be_a_subreaper)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"1\n", b"")
+
+
+SUMMARY = RunSummary(
+    step_ms=277.0,
+    profiled_ms=441.0,
+    profiled_steps="steps 52-54",
+    parts=[SummaryPart(name="backward", share=0.44), SummaryPart(name="waiting for data", share=0.31)],
+    findings=[SummaryFinding(title="The step waits 113 ms for data", gain="up to 113 ms, 41%", where="train.py:31")],
+    warning="The training waited for a CPU 54% of the time, so all times are longer than they need to be.",
+)
+
+
+@pytest.mark.parametrize(("encoding", "corner"), [("utf-8", "╭"), ("ascii", "+")])
+def test_the_box_has_eighty_columns_and_the_whole_path(encoding, corner):
+    path = f"report: /{'long/' * 40}report.html"
+    *rows, last, end = box(Box(SUMMARY, "", path), 80, encoding).split("\n")
+    assert (last, end) == (path, "")
+    assert {len(row) for row in rows} == {80}
+    assert rows[0].startswith(corner)
+    assert "│ 1. The step waits 113 ms for data (train.py:31): up to 113 ms, 41%" in rows[3] or encoding == "ascii"
+    assert len(rows) <= 12
+
+
+def test_a_pipe_gets_the_same_lines_without_a_box():
+    first, parts, finding, warning, path = plain(Box(SUMMARY, "", "report: x")).splitlines()
+    assert first == "perfhooks: step 277 ms (profiled steps 52-54: 441 ms)"
+    assert parts == "  backward 44%, waiting for data 31%"
+    assert finding == "  1. The step waits 113 ms for data (train.py:31): up to 113 ms, 41%"
+    assert warning.startswith("  warning: The training waited for a CPU")
+    assert path == "  report: x"
+
+
+def test_a_run_whose_report_is_late_has_its_step_time(tmp_path):
+    """The timeline is written by the training itself."""
+    (tmp_path / "run.json").write_text('{"format": 1}')
+    rows = [f"train,{step},wait,12.5,0" for step in range(40)]
+    (tmp_path / "rank0.timeline.csv").write_text("\n".join(["stage,step,phase,wall_ms,data_ms", *rows, ""]))
+    Place(tmp_path / "train-000020-000022", 0).save(Capture(first=20, last=22, reached=23, state="spooled"))
+    first, path = text_of([str(tmp_path)], {str(tmp_path)}).splitlines()
+    assert first == "perfhooks: step 12.5 ms"
+    assert path == f"  report is still being written: {tmp_path / 'report.html'}"

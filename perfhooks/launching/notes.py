@@ -1,0 +1,118 @@
+"""Notes that the processes of a command leave for each other: which runs they recorded, or why they recorded none.
+
+`perfhooks run` makes a temporary folder for them. Each process writes its own files, and only reads those of others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import tempfile
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from perfhooks.run.reading import read_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_NAME: Final = re.compile(r"(\d+)-(\d+)-[0-9a-f]+\.json")
+
+
+class Note(NamedTuple):
+    """One note of one process."""
+
+    pid: int
+    parent: int
+    """The process that started it."""
+    run: str = ""
+    """The folder of a run in which a window was saved."""
+    is_speaker: bool = True
+    """Whether this rank reports the run, and not another one."""
+    why: str = ""
+    """Why nothing was recorded. It counts if no process recorded anything."""
+    guess: str = ""
+    """The same, if the command did not fail."""
+
+
+_own: dict[str, Note] = {}
+"""The runs of this process, also if the folder of notes is on another host or its disk is full."""
+
+
+def leave(folder: str, **facts: Any) -> None:
+    """Write a note of this process.
+
+    Args:
+        folder: The folder of notes; nothing is written if it is not there.
+        **facts: Fields of `Note`.
+    """
+    note = Note(os.getpid(), os.getppid(), **facts)
+    if note.run:
+        _own[note.run] = note
+    name = f"{note.pid}-{note.parent}-{_key(note.run)}.json"
+    if folder and Path(folder).is_dir():
+        with contextlib.suppress(OSError):  # a full disk must not cost the recording; see `takes_files`
+            Path(folder, name).write_text(json.dumps(facts), encoding="utf-8")
+
+
+def own() -> list[Note]:
+    """Return the notes of this process on its runs."""
+    return [note for note in _own.values() if note.pid == os.getpid()]
+
+
+def read(folder: str) -> list[Note]:
+    """Return the notes of all processes; broken ones are left out."""
+    notes = []
+    for path in sorted(Path(folder).glob("*.json")) if folder else ():
+        name, facts = _NAME.fullmatch(path.name), _facts(path)
+        if name is not None:
+            known = {field: facts[field] for field in ("run", "why", "guess") if isinstance(facts.get(field), str)}
+            is_speaker = facts.get("is_speaker") is not False
+            notes.append(Note(int(name[1]), int(name[2]), is_speaker=is_speaker, **known))
+    return notes
+
+
+def runs(notes: Iterable[Note]) -> list[str]:
+    """Return the folders of runs that are to be reported, each once."""
+    return list(dict.fromkeys(note.run for note in notes if note.run and note.is_speaker))
+
+
+def claim(folder: str, run: str) -> bool:
+    """Return whether this process is the first one to report a run."""
+    return mark(folder, f"{_key(run)}.printed")
+
+
+def mark(folder: str, name: str) -> bool:
+    """Make an empty file; return False if it was there already."""
+    try:
+        os.close(os.open(Path(folder, name), os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    except OSError:  # there is no folder, so no other process knows of the run
+        return True
+    return True
+
+
+def takes_files(folder: str) -> bool:
+    """Return whether a process could have left a note."""
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            file.write(b"{}")
+    except OSError:
+        return False
+    return True
+
+
+def _key(run: str) -> str:
+    return f"{zlib.crc32(run.encode(errors='replace')):x}"
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    try:
+        facts = json.loads(read_bytes(path))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return facts if isinstance(facts, dict) else {}

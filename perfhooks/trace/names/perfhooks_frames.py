@@ -1,0 +1,18 @@
+"""Frames of perfhooks itself, as a trace names them."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+OURS: Final = re.compile(r"(?:^|/)perfhooks(?:_[a-z]+)?/(?:\w+/)*\w+\.py\(\d+\): ")
+STAND_IN: Final = re.compile(
+    r"(?:^|/)perfhooks(?:_[a-z]+/|/adapting/|/launching/(?:calls|loaders|frameworks)\.py|/recording/loader\.py)"
+    r"|(?:^|/)perfhooks/recording/labelling\.py\(\d+\): (?:_labelled_call|labelled|noted)$"
+)
+"""Frames that stand in for functions of torch or of a framework: they call the user's program."""
+PROGRAM: Final = re.compile(
+    r"^nn\.Module: |^(?!.*(?:^|/)(?:contextlib|functools|threading)\.py\(|.*torch/(?:compiler|_dynamo|profiler)/"
+    r"|.*torch/autograd/profiler\.py\().+\(\d+\): "
+)
+"""Frames that belong to the program if a stand-in calls them; the others help the stand-in."""

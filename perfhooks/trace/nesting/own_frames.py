@@ -1,0 +1,36 @@
+"""Frames of perfhooks in a trace, with what they call: no time of the user's program."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from perfhooks.trace.kinds import Kind
+from perfhooks.trace.names.perfhooks_frames import OURS, PROGRAM, STAND_IN
+from perfhooks.trace.nesting import host
+from perfhooks.trace.nesting.slices import inherited
+from perfhooks.trace.once import once
+
+if TYPE_CHECKING:
+    from perfhooks.trace.model import Trace
+    from perfhooks.trace.nesting.intervals import Flags
+
+
+@once
+def ours(trace: Trace) -> Flags:
+    """Return which entries of `host.tree` are frames of perfhooks, or are called by them for their own purpose."""
+    tree = host.tree(trace)
+    parent = tree.nesting.parent
+    is_frame: Flags = trace.kind[tree.row] == Kind.PYTHON
+    is_own, is_stand_in, is_program = (is_frame.copy() for _ in range(3))
+    for flags, pattern in ((is_own, OURS), (is_stand_in, STAND_IN), (is_program, PROGRAM)):
+        flags[is_frame] = trace.matching(pattern, tree.row[is_frame])
+    if not is_own.any():
+        return np.zeros(len(is_own), np.bool_)
+    # a label of ours lies between the stand-in and the program
+    frame = inherited(parent, np.where(is_frame, np.arange(len(is_frame)), -1))
+    around = np.append(frame, -1)[parent]
+    passes = ~is_own & np.append(is_stand_in, False)[around] & (is_program | ~is_frame)
+    found: Flags = inherited(parent, np.where(is_own, 1, np.where(passes, 0, -1))) == 1
+    return found
