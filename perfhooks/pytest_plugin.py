@@ -62,7 +62,9 @@ def assert_not_slower(request: pytest.FixtureRequest) -> Callable[..., Compariso
             return None
         missing = [path for path in _paths(base) if not path.exists()]
         if missing:
-            pytest.fail(f"assert_not_slower: {missing[0]} does not exist; pytest --perfhooks-save writes it", pytrace=False)
+            pytest.fail(
+                f"assert_not_slower: {missing[0]} does not exist; pytest --perfhooks-save writes it", pytrace=False
+            )
         made = testing.assert_not_slower(_paths(base), runs, by=by)
         said.append(f"{request.node.name}: {made.sentence}")
         return made

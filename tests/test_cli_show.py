@@ -68,7 +68,7 @@ def as_csv(text):
 
 @pytest.mark.parametrize("name", show.TABLES)
 def test_every_table_as_csv_and_json(run, trace, name):
-    code, text, errors = run(trace, "--table", name)
+    code, text, errors = run(trace, "--table", name, "--csv")
     assert (code, errors) == (0, "")
     rows = as_csv(text)
     assert (rows == []) == (name in ("checks", "compiled", "counters", "startup", "slow", "workers", "plan"))
@@ -80,6 +80,14 @@ def test_every_table_as_csv_and_json(run, trace, name):
 def test_in_a_pipe_the_steps_are_shown(run, trace):
     _, text, _ = run(trace)
     assert [(row["step"], row["wall_ms"]) for row in as_csv(text)] == [("3", "0.001000"), ("4", "0.001000")]
+
+
+def test_a_pipe_gets_no_empty_columns_and_csv_gets_all(run, trace):
+    """A script asks for --csv, and finds each column that the documentation names."""
+    piped, complete = (as_csv(run(trace, *options)[1]) for options in ((), ("--csv",)))
+    assert set(piped[0]) < set(complete[0])
+    assert all(any(row[name] for row in piped) for name in piped[0])
+    assert [{name: row[name] for name in piped[0]} for row in complete] == piped
 
 
 def test_json_of_everything_has_the_tables_by_name(run, trace):

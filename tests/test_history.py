@@ -131,7 +131,7 @@ def test_a_run_that_is_broken_is_left_out_and_a_folder_without_runs_is_an_error(
     assert "left out: " in run(folder).output
     assert "run.json" in run(folder).output
     (tmp_path / "empty").mkdir()
-    for target, said in ((tmp_path / "empty", "no run with 20 steps"), (tmp_path / "none", "no folder of runs")):
+    for target, said in ((tmp_path / "empty", "no run with 20 steps"), (tmp_path / "none", "There is no folder")):
         done = run(target)
         assert isinstance(done.exception, PerfhooksError)
         assert said in str(done.exception)

@@ -660,7 +660,7 @@ def test_where_nobody_would_hear_it_no_window_is_asked_for_and_it_is_said_why(ru
     assert (request.note, request._thread) == ("the run has ended", None)
 
 
-def test_without_a_terminal_it_prints_a_line_a_second_until_the_end(run):
+def test_without_a_terminal_it_prints_changes_until_the_end(run):
     run.owner(0, ALIVE)
     words = [sys.executable, "-m", "perfhooks", "top", str(run.path)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
@@ -670,6 +670,20 @@ def test_without_a_terminal_it_prints_a_line_a_second_until_the_end(run):
         run.owner(0, GONE)
         process.stdout.read()
         assert process.wait(300) == 0
+
+
+def test_an_unchanged_run_is_printed_once(run, monkeypatch, capsys):
+    looks = []
+
+    def look():
+        run.owner(0, ALIVE if len(looks) < 5 else GONE)
+        looks.append(View(run.path).look())
+        return looks[-1]
+
+    monkeypatch.setattr(top, "_EACH_S", 0)
+    top._print(look)
+    assert len(looks) == 6
+    assert capsys.readouterr().out == "no step yet, 0 windows\n"
 
 
 def test_ctrl_c_ends_the_lines_with_the_usual_exit_code(run):

@@ -40,7 +40,8 @@ def test_a_verb_that_needs_torch_says_so_in_one_line(verb):
 def test_the_doctor_names_it_as_the_problem(tmp_path):
     result = done("from perfhooks.command.app import main\nmain()", "doctor", "--out", tmp_path / "perf")
     assert result.returncode == 1
-    (line,) = [line for line in result.stdout.splitlines() if line.startswith("problem  torch")]
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("problem")]
+    assert line.startswith("problem  torch")
     assert "pip install 'torch>=2.4'" in line
 
 

@@ -89,11 +89,12 @@ def examine(out: Path) -> Iterator[Diagnosis]:
         A diagnosis for each thing, as it is found.
     """
     yield Diagnosis("ok", "python", sys.version.split()[0])
+    torch = _looked("torch", _torch)
+    yield torch
+    # without torch there is one problem, and nothing to examine in it
+    of_torch = (("recorder", _recorder), ("devices", _devices), ("stacks", _stacks)) if torch.state == "ok" else ()
     for subject, look in (
-        ("torch", _torch),
-        ("recorder", _recorder),
-        ("devices", _devices),
-        ("stacks", _stacks),
+        *of_torch,
         ("frameworks", _frameworks),
         ("other tools", _other_tools),
         ("files", lambda: _files(out)),

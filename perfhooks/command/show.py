@@ -83,7 +83,7 @@ def command(
             show_default=False,
         ),
     ] = None,
-    csv: Annotated[bool, typer.Option("--csv", help="CSV, as in a pipe.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="CSV with all columns; a pipe gets no empty ones.")] = False,
     json: Annotated[bool, typer.Option("--json", help="JSON: a list of rows, or an object of such lists.")] = False,
     written: Annotated[
         Written | None,
@@ -108,4 +108,14 @@ def command(
     chosen = show.form(csv=csv or written is Written.csv, json=json or written is Written.json)
     if written is Written.table:
         chosen = "table"
-    show.show(target, table or (), by or (), form=chosen, limit=limit, communication=communication, sort=sort)
+    is_csv_wanted = csv or written is Written.csv
+    show.show(
+        target,
+        table or (),
+        by or (),
+        form=chosen,
+        limit=limit,
+        communication=communication,
+        sort=sort,
+        all_columns=is_csv_wanted,
+    )

@@ -25,7 +25,7 @@ def command(
     """Watch a run: its pace, its slow steps and ranks, and its windows, redrawn each second; of an ended one the end.
 
     Reads files only, so it runs on any machine that sees the folder. q or Ctrl-C quits, c records the next 3 steps.
-    Without a terminal it prints one line a second, until the run has ended.
+    Without a terminal it prints a line for each change, at most one a second, until the run has ended.
     """
     from perfhooks.command.actions import top
 

@@ -87,7 +87,7 @@ def read(folder: Path) -> tuple[list[Series], list[str]]:
         PerfhooksError: It holds none that can be drawn.
     """
     if not folder.is_dir():
-        raise PerfhooksError(f"{folder} is no folder of runs")
+        raise PerfhooksError(f"There is no folder {folder}: say which folder holds the runs, such as perf.")
     histories: dict[tuple[str, str, str], list[tuple[float, Point]]] = {}
     left: list[str] = []
     for path in runs_in(folder):

@@ -23,7 +23,7 @@ from perfhooks.trace.model import epoch
 from perfhooks.trace.reading.events import MALFORMED, decode_object
 from perfhooks.trace.reading.packing import LEVEL
 from perfhooks.trace.reading.source import BLOCK, TornArchiveError, blocks, opened
-from perfhooks.words import ms
+from perfhooks.words import ms, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -68,7 +68,7 @@ class Merged:
         clocks = "times by the clock of each rank's host"
         if self.aligned and self.error_ms is not None:
             clocks = f"clocks brought together to {ms(self.error_ms)}"
-        return f"{shown(self.path)}: {named(self.ranks)}, {clocks}"
+        return f"{shown(self.path)} ({size(self.path.stat().st_size)}): {named(self.ranks)}, {clocks}"
 
 
 def merge(

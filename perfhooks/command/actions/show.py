@@ -123,7 +123,7 @@ def _explained(rows: list[dict[str, Any]], source: Source, sources: Sequence[Sou
 
 
 def _told(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
-    told = [{name: row[name] for name in _FINDINGS} | {"evidence": "; ".join(row["evidence"])} for row in rows]
+    told = [{name: row.get(name) for name in _FINDINGS} | {"evidence": "; ".join(row["evidence"])} for row in rows]
     return pl.DataFrame(told, schema=_FINDINGS)
 
 
@@ -275,6 +275,7 @@ def show(
     limit: int | None = None,
     communication: str | None = None,
     sort: str | None = None,
+    all_columns: bool = True,
 ) -> None:
     """Write tables to standard output.
 
@@ -286,6 +287,7 @@ def show(
         limit: how many rows of each; None is what fits a screen, and all in CSV and JSON; 0 is all.
         communication: see `tables`.
         sort: what to sort them by, see `perfhooks.trace.names.sort_keys`; None is the order of each.
+        all_columns: Whether CSV has the columns that are empty in all rows.
 
     Raises:
         TraceError: there is no trace, or one cannot be read.
@@ -310,6 +312,8 @@ def show(
         draw(found, limit, nothing=NOTHING | _unrecorded(target, found))
         return
     shown = {name: table.head(limit) if limit else table for name, table in found.items()}
+    if form == "csv" and not all_columns:
+        shown = {name: _without_empty_columns(table) for name, table in shown.items()}
     sys.stdout.flush()
     for text in _written(shown, form, alone=bool(names)):
         sys.stdout.buffer.write(text.encode("utf-8", "replace"))
@@ -321,6 +325,11 @@ def _summary(target: str | None) -> str:
     run = run_of(target)
     found = None if run is None else read_summary(run)
     return "" if found is None else "\n".join(filter(None, [found.line, found.warning]))
+
+
+def _without_empty_columns(table: pl.DataFrame) -> pl.DataFrame:
+    filled = [column.name for column in table if column.null_count() < table.height]
+    return table.select(filled) if table.height else table
 
 
 def _unrecorded(target: str | None, found: Mapping[str, pl.DataFrame]) -> dict[str, str]:

@@ -40,7 +40,7 @@ _FAREWELL_S: Final = 5.0
 
 
 def top(target: str | None) -> None:
-    """Show a run until somebody quits; in a pipe until it has ended."""
+    """Show a run until the user quits; in a pipe until it has ended."""
     view, url = View(mirror.here(target)), target if target is not None and is_url(target) else None
     look = view.look if url is None else _elsewhere(view, url)
     if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
@@ -64,10 +64,15 @@ def _elsewhere(view: View, url: str) -> Callable[[], Seen]:
 
 
 def _print(look: Callable[[], Seen]) -> None:
+    """Print a line for each change, until the run has ended."""
+    last = ""
     while True:
         seen = look()
-        typer.echo(line(seen))
-        sys.stdout.flush()
+        text = line(seen)
+        if text != last:
+            typer.echo(text)
+            sys.stdout.flush()
+            last = text
         if seen.is_alive is False or (seen.is_alive is None and seen.silent_s > _FORGOTTEN_S):
             return
         time.sleep(_EACH_S)
