@@ -536,7 +536,7 @@ def test_a_process_that_lives_keeps_its_run(tmp_path):
 
 
 def test_a_path_that_cannot_be_recorded_into_is_refused_at_construction(tmp_path):
-    from perfhooks.run.folder import check_out
+    from perfhooks.run.remote import check_out
 
     with pytest.raises(PerfhooksError, match="the recorder cannot save"):
         check_out(tmp_path / "a\nb")

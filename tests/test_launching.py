@@ -23,7 +23,8 @@ import warm
 from finished_runs import windows_of
 from typer.testing import CliRunner
 
-from perfhooks.command import app, run
+from perfhooks.command import app
+from perfhooks.command.actions import run
 from perfhooks.errors import OptionError
 from perfhooks.launching import detached, exit_summary, notes, startup
 from perfhooks.launching.command_line import VARIABLE
@@ -445,6 +446,54 @@ def test_activities_that_words_do_not_say_are_a_json_list():
 )
 def test_m_begins_the_command_where_python_would_take_it(given, becomes):
     assert run.separated(given) == becomes
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "train.py --lr 0.1",
+        "--out here --run it train.py --out there",
+        "--out=here --max-trace-mb=12.5 --with-stack train.py",
+        "--no-watch --record-shapes -- python -c pass",
+        "--handler trace --handler steps --patience 3 train.py",
+        "--ranks 0,4-7 --keep-windows 3 -m package.train --with-stack",
+        "--activities cpu,cuda --exit-timeout 0 torchrun --nproc-per-node 2 train.py",
+        "--run a --run b train.py",
+    ],
+)
+def test_words_are_read_like_typer_reads_them(words, monkeypatch):
+    seen = []
+    monkeypatch.setattr(run, "start", seen.append)
+    arguments = ["run", *words.split()]
+    CliRunner().invoke(app.app, run.separated(arguments), catch_exceptions=False)
+    (expected,) = seen
+    assert run.parsed(arguments) == (expected.words, expected.options)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("", "--help train.py", "--help-all", "--with-stack", "--out", "--no-such-option train.py", "-x train.py"),
+        *("--max-trace-mb much train.py", "--with-stack=1 train.py", "--no-with-stack train.py", "--out --run it"),
+    ],
+)
+def test_words_that_are_wrong_are_left_to_typer(words):
+    assert run.parsed(["run", *words.split()]) is None
+    assert run.parsed(["show", *words.split()]) is None
+
+
+def test_run_starts_without_the_modules_of_other_verbs(tmp_path):
+    script = tmp_path / "train.py"
+    script.touch()
+    code = (
+        "import os, sys; from perfhooks.command import app\n"
+        "os.execve = lambda *_: print({'typer', 'rich', 'numpy', 'psutil'} & {*sys.modules}) or os._exit(0)\n"
+        f"sys.argv = ['perfhooks', 'run', '--out', {str(tmp_path / 'runs')!r}, {str(script)!r}]\n"
+        "sys.stdout.reconfigure(line_buffering=True)\n"
+        "app.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
+    assert done.stdout == "set()\n"
 
 
 def test_a_run_is_summed_up_once_however_many_ranks_note_it(tmp_path):

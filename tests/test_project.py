@@ -51,7 +51,7 @@ LAPTOP = (
     "comparing.comparison",
     "watching.requests",
     "finishing.serving",
-    "command.app",
+    "command.verbs",
     "command.show",
 )
 """What must work on a machine without torch."""

@@ -24,10 +24,11 @@ from perfhooks.finishing.leftovers import finish_all
 from perfhooks.job import Job
 from perfhooks.run import remote
 from perfhooks.run.capture import Capture, Place
-from perfhooks.run.folder import Run, check_out
+from perfhooks.run.folder import Run
 from perfhooks.run.liveness import Process, began, born_s, clock_s
 from perfhooks.run.manifest import Manifest
 from perfhooks.run.publishing import file_name, publish
+from perfhooks.run.remote import check_out
 from perfhooks.testing import op, step_mark, write_trace
 
 ALONE = Job(node="here")

@@ -17,7 +17,7 @@ from perfhooks.run.installation import Installation
 from perfhooks.testing import annotation, op, python_frame, step_mark
 from perfhooks.trace import Kind, read
 from perfhooks.trace.names import whose
-from perfhooks.trace.names.whose import Origin, origin
+from perfhooks.trace.names.origins import Origin, origin
 from perfhooks.trace.tables import functions, memory
 
 MS = 1_000_000

@@ -1,72 +1,36 @@
-"""The command line: one verb for each question a person has, each in a module of its own."""
+"""The entry point of the command line. `perfhooks run` starts without typer and the modules of the other verbs."""
 
 from __future__ import annotations
 
+import importlib
 import sys
-from typing import Annotated
+from typing import Any
 
-import typer
-
-from perfhooks.command import (
-    capture,
-    compare,
-    demo,
-    doctor,
-    flame,
-    history,
-    merge,
-    report,
-    run,
-    schedule,
-    show,
-    top,
-    trying,
-)
+from perfhooks.command.actions import run
 from perfhooks.errors import PerfhooksError
-from perfhooks.version import __version__
+from perfhooks.guard import write_error
 from perfhooks.words import line
-
-app = typer.Typer(
-    add_completion=True,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
-def _say_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(__version__)
-        raise typer.Exit
-
-
-@app.callback()
-def perfhooks(
-    *,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say the version and exit.")
-    ] = False,
-) -> None:
-    """Profile PyTorch trainings, look at what was recorded, and finish what a killed process left behind."""
-
-
-app.command("run", epilog=run.EXAMPLES, context_settings={"allow_interspersed_args": False})(run.command)
-app.command("try", epilog=trying.EXAMPLES)(trying.command)
-for verb in (capture, top, compare, history, report, flame, schedule, doctor, demo, show, merge):
-    of_class = getattr(verb, "CLASS", None)
-    app.command(verb.__name__.rpartition(".")[2], epilog=verb.EXAMPLES, cls=of_class)(verb.command)
 
 
 def main() -> None:
     """Run the command line; errors of ours are one line and an exit code, mostly 2."""
     try:
-        app(args=run.separated(sys.argv[1:]))
+        plain = run.parsed(sys.argv[1:])
+        if plain is not None:
+            run.start(plain)
+        __getattr__("app")(args=run.separated(sys.argv[1:]))
     except PerfhooksError as error:
-        typer.echo(line(f"perfhooks: {error}"), err=True)
+        write_error(line(f"perfhooks: {error}") + "\n")
         sys.exit(error.exit_code)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        typer.echo(f"perfhooks: {error}", err=True)
+        write_error(f"perfhooks: {error}\n")
         sys.exit(2)
+
+
+def __getattr__(name: str) -> Any:
+    """Import the typer application when it is first used."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return importlib.import_module("perfhooks.command.verbs").app

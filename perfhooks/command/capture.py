@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from perfhooks.command.run import numbers
+from perfhooks.command.actions.run import numbers
 from perfhooks.command.targets import last_run
 from perfhooks.errors import OptionError
 from perfhooks.options import check_request

@@ -195,10 +195,10 @@ def _other_tools() -> tuple[State, str]:
 
 
 def _files(out: Path) -> tuple[State, str]:
-    from perfhooks.run import folder, remote
+    from perfhooks.run import remote
 
     made = not out.exists()
-    folder.check_out(out)
+    remote.check_out(out)
     if made:
         out.rmdir()
     network = (

@@ -12,7 +12,7 @@ import numpy as np
 from perfhooks import labels
 from perfhooks.report import json_values
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.names import operators, tensor_types, whose
+from perfhooks.trace.names import operators, origins, tensor_types, whose
 from perfhooks.trace.nesting import host
 from perfhooks.trace.nesting.slices import inherited, outermost
 from perfhooks.trace.tables import modules
@@ -60,14 +60,14 @@ class Where(NamedTuple):
 class Around:
     """What is around each entry of `host.tree`."""
 
-    def __init__(self, trace: Trace, owners: whose.Owners) -> None:
+    def __init__(self, trace: Trace, owners: origins.Owners) -> None:
         self.tree = host.tree(trace)
         kind = trace.kind[self.tree.row]
         parent = self.tree.nesting.parent
         entries = np.arange(len(kind))
         self.operator = inherited(parent, np.where(kind == Kind.OP, entries, -1))
         self.call = _calls(trace, self.tree)
-        own = whose.names_of(trace, (whose.Origin.USER,), owners)
+        own = whose.names_of(trace, (origins.Origin.USER,), owners)
         line = (kind == Kind.PYTHON) & own[trace.name[self.tree.row]]
         self.line = inherited(parent, np.where(line, entries, -1))
         paths, place = modules.of_slices(trace)

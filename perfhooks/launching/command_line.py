@@ -14,7 +14,7 @@ import msgspec
 from perfhooks.errors import CommandError, OptionError
 from perfhooks.options import checked
 from perfhooks.process import working_directory
-from perfhooks.run.folder import check_out
+from perfhooks.run.remote import check_out
 from perfhooks.schedule import Schedule
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from perfhooks.recording.like_torch.face import TorchFace
 from perfhooks.recording.loader import SteppingLoader
 from perfhooks.recording.window import region
 from perfhooks.run import rare_work
-from perfhooks.run.folder import check_out
 from perfhooks.run.layout import LABELS, STEPS
+from perfhooks.run.remote import check_out
 from perfhooks.run.timeline import clock
 from perfhooks.schedule import Schedule, WhenSettled
 from perfhooks.watching.loops import Asked

@@ -12,8 +12,9 @@ from perfhooks.handlers import Handler
 from perfhooks.labels import DEVICE_STOPPED
 from perfhooks.recording.handover import Handover
 from perfhooks.recording.window import Recorded
-from perfhooks.run.folder import Run, check_out
+from perfhooks.run.folder import Run
 from perfhooks.run.job import current_job
+from perfhooks.run.remote import check_out
 from perfhooks.schedule import Planned
 
 if TYPE_CHECKING:

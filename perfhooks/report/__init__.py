@@ -81,8 +81,8 @@ def is_due(place: Place) -> bool:
     far, so that no rank's share is missing in the end.
 
     Args:
-        place: The window that was finished.
+        place: The window that was finished. A training that keeps its latest windows may have deleted it since.
     """
-    names = [path.name for path in place.folder.iterdir()]
+    names = [path.name for path in place.folder.iterdir()] if place.folder.exists() else []
     shared, recorded = set(layout.share.ranks(names)), layout.ranks_of_window(names)
     return place.rank in shared and (place.rank == min(recorded) or recorded == shared)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from perfhooks.errors import OptionError, PerfhooksError
+from perfhooks.errors import PerfhooksError
 from perfhooks.guard import logger
 from perfhooks.run import layout, remote
 from perfhooks.run.capture import Capture, Place
@@ -57,7 +57,7 @@ class Run:
                 all there is.
         """
         parent = remote.local_folder(out) if remote.is_url(out) else Path(out).absolute()
-        _check_text(parent)
+        remote.check_text(parent)
         parent.mkdir(parents=True, exist_ok=True)
         again = f"-{before}" if before else ""
         shared = name or (job.identity and job.identity + again)
@@ -363,37 +363,6 @@ def places_of(window: Path) -> list[Place]:
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
     with os.scandir(folder) as entries:
         return list(entries)
-
-
-def check_out(out: str | os.PathLike[str]) -> None:
-    """Find out before training starts that nothing can be written to ``out``.
-
-    Raises:
-        OptionError: ``out`` cannot be made or written to.
-    """
-    try:
-        (remote.check if remote.is_url(out) else _check_folder)(os.fspath(out))
-    except Exception as error:  # a remote file system has errors of its own
-        why = "it is a file" if isinstance(error, FileExistsError) else error
-        raise OptionError(f"out must be a folder that can be written to, got {os.fspath(out)!r} ({why})") from error
-
-
-def _check_folder(out: str) -> None:
-    folder = Path(out).absolute()
-    _check_text(folder)
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    probe = draft_of(folder / "probe")
-    folder.mkdir(parents=True, exist_ok=True)
-    probe.touch()
-    probe.unlink()
-    with contextlib.suppress(OSError):  # another process has begun a run there
-        for path in missing:
-            path.rmdir()
-
-
-def _check_text(path: Path) -> None:
-    if any(ord(mark) < ord(" ") for mark in str(path)):
-        raise ValueError("the recorder cannot save under a name with a line break or another control character")
 
 
 def _unique(parent: Path) -> Path:

@@ -12,7 +12,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfhooks.errors import PerfhooksError
+from perfhooks.errors import OptionError, PerfhooksError
+from perfhooks.run.publishing import draft_of
 from perfhooks.run.reading import is_plain, said
 
 if TYPE_CHECKING:
@@ -152,3 +153,39 @@ def _user() -> str:
         return getpass.getuser()
     except (OSError, KeyError):
         return "user"
+
+
+def check_out(out: str | os.PathLike[str]) -> None:
+    """Find out before training starts that nothing can be written to ``out``.
+
+    Raises:
+        OptionError: ``out`` cannot be made or written to.
+    """
+    try:
+        (check if is_url(out) else _check_folder)(os.fspath(out))
+    except Exception as error:  # a remote file system has errors of its own
+        why = "it is a file" if isinstance(error, FileExistsError) else error
+        raise OptionError(f"out must be a folder that can be written to, got {os.fspath(out)!r} ({why})") from error
+
+
+def _check_folder(out: str) -> None:
+    folder = Path(out).absolute()
+    check_text(folder)
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    probe = draft_of(folder / "probe")
+    folder.mkdir(parents=True, exist_ok=True)
+    probe.touch()
+    probe.unlink()
+    with contextlib.suppress(OSError):  # another process has begun a run there
+        for path in missing:
+            path.rmdir()
+
+
+def check_text(path: Path) -> None:
+    """Check the characters of a path.
+
+    Raises:
+        ValueError: The recorder cannot save there.
+    """
+    if any(ord(mark) < ord(" ") for mark in str(path)):
+        raise ValueError("the recorder cannot save under a name with a line break or another control character")

@@ -9,6 +9,7 @@ import polars as pl
 
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import whose
+from perfhooks.trace.names.origins import PREFERENCE
 from perfhooks.trace.nesting import host, intervals, step_marks
 from perfhooks.trace.nesting.grouping import groups
 from perfhooks.trace.nesting.intervals import MS
@@ -148,7 +149,7 @@ def holder(trace: Trace, found: device_time.Idle, owners: Owners = ()) -> tuple[
     tree, marks = host.tree(trace), step_marks.find(trace)
     mine = np.isin(found.cause, DONE) & (found.row >= 0)
     frames = trace.rows(Kind.PYTHON)
-    lines = whose.names_of(trace, (*whose.PREFERENCE[0], *whose.PREFERENCE[1]), owners)
+    lines = whose.names_of(trace, (*PREFERENCE[0], *PREFERENCE[1]), owners)
     frames = frames[lines[trace.name[frames]]]
     step = step_marks.step_of(marks, trace.start[frames])
     frames = frames[(step >= 0) & (marks.end[step] >= trace.end[frames]) & (trace.thread[frames] == marks.thread[step])]

@@ -9,6 +9,7 @@ import polars as pl
 
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import operators, whose
+from perfhooks.trace.names.origins import PREFERENCE
 from perfhooks.trace.nesting import host, intervals, step_marks
 from perfhooks.trace.nesting.slices import nearest
 from perfhooks.trace.once import once
@@ -222,7 +223,7 @@ def _sources(trace: Trace, entry: Ints, owners: Owners) -> list[str | None]:
     tree = host.tree(trace)
     is_frame, name = trace.kind[tree.row] == Kind.PYTHON, trace.name[tree.row]
     around = []
-    for origins in whose.PREFERENCE:
+    for origins in PREFERENCE:
         wanted = is_frame & whose.names_of(trace, origins, owners)[name]
         around.append(np.append(tree.row, -1)[nearest(tree.nesting.parent, entry, wanted)].tolist())
     return [whose.spoken(trace, *entries) for entries in zip(*around, strict=True)]
