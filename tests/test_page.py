@@ -460,7 +460,7 @@ def test_outlier_steps_are_cut_with_a_break_and_their_value(chromium, tmp_path):
     chromium.open(of_trace(write_trace(tmp_path / "t.json", events), tmp_path))
     figure = "document.querySelector('.where-time .figure')"
     assert chromium.run(f"{figure}.layout.xaxis.range") == [0, pytest.approx(11.5)]
-    assert chromium.run(f"{figure}.layout.annotations.map(each => [each.text, each.y])") == [["⫽ 200 ms", "step 2"]]
+    assert chromium.run(f"{figure}.layout.annotations.map(each => [each.text, each.y])") == [["// 200 ms", "step 2"]]
     lengths = chromium.run(f"{figure}.data.map(each => each.x)")
     assert [sum(each) for each in zip(*lengths, strict=True)] == [pytest.approx(10)] * 2 + [11.5, pytest.approx(10)]
     assert_whole(chromium, least=20)
@@ -478,6 +478,13 @@ def test_definitions_are_tooltips_for_the_mouse_and_the_keyboard(chromium, recor
     chromium.run("document.querySelector('#flame .info').dispatchEvent(new MouseEvent('mouseover', {bubbles: true}))")
     assert all(text in chromium.run(shown) for text in DEFINITIONS["flame"].values())
     assert sections(chromium)[-1] == "checks", "there are no footnotes"
+
+
+def test_the_flame_graph_begins_at_a_frame_of_the_user(chromium, recorded):
+    chromium.open(recorded / "report.html")
+    first = chromium.run("(f => [f.className, f.textContent])(document.querySelector('#flame .frame'))")
+    assert "k-code" in first[0]
+    assert "loop.py" in first[1]
 
 
 def test_the_menu_has_four_groups_and_their_sections(chromium, recorded):

@@ -36,8 +36,8 @@ def behind(tables: Tables, names: Collection[str], *, has_shapes: bool) -> json_
     wanted = pl.DataFrame({"name": list(names)[:_NAMES]}, schema={"name": pl.String}).with_row_index("place")
     found = [_of(tables, wanted, by) for by in _GROUPS if by != "shapes" or has_shapes]
     rows = pl.concat(found).sort("place", maintain_order=True).drop("place")
-    rows = rows.with_columns(pl.col("name").replace_strict({name: part_names.readable(name) for name in names}))
-    return json_values.columns(rows) if rows.height else {}
+    readable = pl.Series("name", map(part_names.readable, rows["name"]), dtype=pl.String)
+    return json_values.columns(rows.with_columns(readable)) if rows.height else {}
 
 
 def _of(tables: Tables, wanted: pl.DataFrame, by: str) -> pl.DataFrame:

@@ -136,8 +136,8 @@ def _on_host(table: pl.DataFrame) -> pl.DataFrame:
 
 def _readable(table: pl.DataFrame) -> pl.DataFrame:
     """The same rows with names of labels as a reader knows them."""
-    names = table["name"].unique().to_list()
-    return table.with_columns(pl.col("name").replace_strict({name: part_names.readable(name) for name in names}))
+    names = [name and part_names.readable(name) for name in table["name"]]
+    return table.with_columns(pl.Series("name", names, dtype=pl.String))
 
 
 def _by_device(table: pl.DataFrame) -> pl.DataFrame:

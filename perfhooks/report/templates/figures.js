@@ -185,7 +185,7 @@ function barsFigure(label, rows, parts, { baseline = null, end = null } = {}) {
       .map((row) => [row, parts.reduce((sum, [key]) => sum + (row[key] || 0), 0)])
       .filter(([, whole]) => end !== null && whole > end)
       .map(([row, whole]) => ({
-        text: `⫽ ${ms(whole)}`,
+        text: `// ${ms(whole)}`,
         [length]: end,
         [place]: across ? rowLabel(row) : row[unit],
         ...(across ? { xanchor: "right" } : { yanchor: "top", textangle: -90 }),
@@ -228,6 +228,10 @@ function timelineFigure(rows) {
   const end = cutOf(rows.map((row) => row.wall_ms));
   const top = (value) => (end === null ? value : Math.min(value, end));
   const outliers = rows.filter((row) => end !== null && row.wall_ms > end);
+  const apart = 0.07 * (rows[rows.length - 1].step - rows[0].step);
+  const labelled = [];
+  for (const row of [...outliers].sort((a, b) => b.wall_ms - a.wall_ms))
+    if (labelled.every((other) => Math.abs(other.step - row.step) > apart)) labelled.push(row);
   const make = () => {
     const trace = (some, name, tone, more) => ({
       type: "scatter",
@@ -250,9 +254,9 @@ function timelineFigure(rows) {
     if (outliers.length)
       traces.push(
         trace(outliers, "cut", colour("bad"), {
-          mode: outliers.length > 8 ? "markers" : "markers+text",
+          mode: "markers+text",
           marker: { color: colour("bad"), size: 8, symbol: "triangle-up" },
-          text: outliers.map((row) => `⫽ ${ms(row.wall_ms)}`),
+          text: outliers.map((row) => (labelled.includes(row) ? ms(row.wall_ms) : "")),
           textposition: "top center",
           textfont: { size: 11, color: colour("ink") },
         }),

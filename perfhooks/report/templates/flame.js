@@ -42,12 +42,16 @@ function stepThread(nodes) {
   return threads.length === 1 && !marks[threads[0]] ? threads[0] : 0;
 }
 
-// what every stack has in common is no news: begin where the graph branches
+// where all stacks are one the graph begins at its innermost frame of the user, else where it branches
 function firstBranch(nodes) {
   let place = stepThread(nodes);
-  while (nodes[place].children.length && nodes[nodes[place].children[0]].value >= 0.97 * nodes[place].value)
+  let own = nodes[place].kind === "code" ? place : null;
+  while (nodes[place].children.length && nodes[nodes[place].children[0]].value >= 0.97 * nodes[place].value) {
     place = nodes[place].children[0];
-  return place === 0 ? 0 : nodes[place].children.length ? place : nodes[place].parent;
+    if (nodes[place].kind === "code") own = place;
+  }
+  if (own !== null || place === 0) return own || 0;
+  return nodes[place].children.length ? place : nodes[place].parent;
 }
 
 // of two runs: red where this one takes longer, blue where the other does, the stronger the more of the whole it is
