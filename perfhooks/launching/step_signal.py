@@ -6,6 +6,7 @@ Here it is acted upon: a step, a profiler that begins or ends, and what came of 
 
 from __future__ import annotations
 
+import importlib
 import sys
 import threading
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ from perfhooks.launching.ways import (
     Undecided,
 )
 from perfhooks.loading.lending import LoaderWorkers
-from perfhooks.run.timeline import clock
+from perfhooks.run.timeline import OWN_WORK, clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -222,6 +223,7 @@ class StepSignal:
 
     def _begin(self, way: Telling) -> None:
         """Profile from here on, steps being told in another way; a count that began otherwise is left."""
+        began = clock()
         speak_up(apart=True)
         self.startup.first_step()
         self._profilers = self._profilers or self._make_profilers()
@@ -238,6 +240,7 @@ class StepSignal:
         self.heard.waiting = self.profiler.pulse
         self._starting = (self.profiler,)
         process.at_end(process.End.COUNTS, self._say_counts)
+        OWN_WORK.append((threading.get_ident(), began, clock()))  # within an update, of which it is no part
 
     def _make_profilers(self) -> Profilers | Turns:
         if self.asked.turns:
@@ -319,6 +322,7 @@ class StepSignal:
             if self.asked.turns:
                 self._early.drop()
             else:
+                importlib.import_module("perfhooks.launching.profiling")  # 0.1 s that no update is to take
                 self._hear_no_others = when_others_begin(self._make_room)
                 lifetime.at_sigterm(self._keep_at_once)
         return self._early

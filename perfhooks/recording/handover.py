@@ -29,6 +29,7 @@ from perfhooks.run.liveness import began_s, boot
 from perfhooks.run.manifest import versions
 from perfhooks.run.publishing import publish, shown
 from perfhooks.run.steps import FEWEST_FIRST
+from perfhooks.run.timeline import own_work_s
 from perfhooks.trace.reading.packing import plain_size
 from perfhooks.watching.counters import Queueing
 from perfhooks.watching.loops import LONG_WAIT_S
@@ -268,6 +269,7 @@ class Handover:
             compilation=Compilation.current(installation, window.began),
             began=began_s(),
             time=window.ended or time.time(),
+            own_work=own_work_s(window.began, window.ended or time.time()),
         )
 
     def _hand_over(self, place: Place, *, explains: bool) -> None:

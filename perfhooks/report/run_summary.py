@@ -142,7 +142,6 @@ def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary
     if counted is not None and counted.median_ms is not None:
         summary.step_ms = counted.median_ms
         summary.steps = words.count(len(counted.all_ms), f"unprofiled {summary.unit}")
-    summary.window = window.get("name", "")
     _add_profiled(summary, window, share)
     summary.parts = _parts(summary, share.get("steps", {}).get("usual", {}), counted)
     rows = findings.ordered([*data.get("findings", ()), *share.get("findings", {}).get("rows", ())])

@@ -124,6 +124,8 @@ class Capture:
     """What torch.compile had made in it when the window ended."""
     owners: dict[str, str] = field(default_factory=dict)
     """Whose the files in the trace are, by the first part of their names; see `perfhooks.trace.names.whose`."""
+    own_work: tuple[tuple[float, float], ...] = ()
+    """When perfhooks itself kept the recorded thread waiting, begin and end in seconds since 1970."""
     request: str = ""
     """Why it was recorded outside of the schedule: the name of a request, ``code``, ``signal``, ``slow``, or
     ``explanation``, see `explains`."""
@@ -199,7 +201,9 @@ class Capture:
         owners = tuple(sorted(self.owners.items()))
         first = self.first if self.last is None else 0
         stage = None if self.stage == FOREIGN else self.stage
-        return Tables(trace, self.rank, stage, first=first, unfinished=self.unfinished_step, owners=owners)
+        return Tables(
+            trace, self.rank, stage, first=first, unfinished=self.unfinished_step, owners=owners, own_work=self.own_work
+        )
 
 
 @dataclass(frozen=True)

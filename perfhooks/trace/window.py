@@ -66,6 +66,8 @@ class Tables:
     """The first step that counts; those before it warmed up."""
     unfinished: int | None = None
     """The step that was still open when recording ended."""
+    own_work: tuple[tuple[float, float], ...] = ()
+    """When perfhooks itself kept the thread of the steps waiting, which is no part of them; in seconds since 1970."""
     owners: Owners = ()
     """Whose code is whose; see `perfhooks.trace.names.whose`."""
 
@@ -82,7 +84,9 @@ class Tables:
     @property
     def steps(self) -> pl.DataFrame:
         """The table of the steps that count: `perfhooks.trace.tables.steps.table`."""
-        return _steps(self.trace, self.rank, self.stage, self.first, self.unfinished)
+        return _steps(
+            self.trace, self.rank, self.stage, first=self.first, unfinished=self.unfinished, own_work=self.own_work
+        )
 
     def operators(self, by: Iterable[str] = (), *, stack_depth: int = 5, all_flops: bool = False) -> pl.DataFrame:
         """The table of operators: `perfhooks.trace.tables.operators.table`."""
@@ -223,8 +227,16 @@ def _counting(trace: Trace, first: int, unfinished: int | None) -> Flags:
 
 
 @once
-def _steps(trace: Trace, rank: int | None, stage: str | None, first: int, unfinished: int | None) -> pl.DataFrame:
-    every = steps.table(trace, rank=rank, stage=stage)
+def _steps(
+    trace: Trace,
+    rank: int | None,
+    stage: str | None,
+    *,
+    first: int,
+    unfinished: int | None,
+    own_work: tuple[tuple[float, float], ...],
+) -> pl.DataFrame:
+    every = steps.table(trace, rank=rank, stage=stage, own_work=own_work)
     return every.filter(pl.Series(_counting(trace, first, unfinished), dtype=pl.Boolean))
 
 

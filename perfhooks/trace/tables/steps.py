@@ -10,12 +10,16 @@ import polars as pl
 from perfhooks import labels
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.limits import utilisation
+from perfhooks.trace.model import epoch
 from perfhooks.trace.names import stages
 from perfhooks.trace.nesting import device, intervals, parts, step_marks, waits
 from perfhooks.trace.tables import device_time
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from perfhooks.trace.model import Column, Ints, Trace
+    from perfhooks.trace.nesting.intervals import Intervals
 
 _MB: Final = 1 << 20
 _HOST_PARTS: Final = tuple(f"{part}_ms" for part in labels.PARTS)
@@ -34,7 +38,13 @@ _SCHEMA: Final = {
 }
 
 
-def table(trace: Trace, *, rank: int | None = None, stage: str | None = None) -> pl.DataFrame:
+def table(
+    trace: Trace,
+    *,
+    rank: int | None = None,
+    stage: str | None = None,
+    own_work: Sequence[tuple[float, float]] = (),
+) -> pl.DataFrame:
     """Say for every step where its time went.
 
     A step is a ``ProfilerStep#N`` mark on the host; without any, the whole trace is one step whose number is null. All
@@ -77,6 +87,7 @@ def table(trace: Trace, *, rank: int | None = None, stage: str | None = None) ->
         trace: any trace.
         rank: the rank of the process, for traces that do not know it.
         stage: train, validate, test or predict, as recorded; None for what the trace shows, see `stages.shown`.
+        own_work: When perfhooks itself kept the thread of the steps waiting, in seconds since 1970. It is left out.
     """
     steps = step_marks.find(trace)
     count = len(steps.number)
@@ -84,7 +95,7 @@ def table(trace: Trace, *, rank: int | None = None, stage: str | None = None) ->
         "rank": [rank if trace.rank is None else trace.rank] * count,
         "stage": [stages.shown(trace) if stage is None else stage] * count,
         "step": steps.number,
-        **_milliseconds(_host(trace, steps)),
+        **_milliseconds(_host(trace, steps, _own_moments(trace, own_work))),
         **_device(trace, steps),
         **_counts(trace, steps),
         **_memory(trace, steps),
@@ -99,7 +110,17 @@ def _milliseconds(nanos: dict[str, Ints | None]) -> dict[str, Column | None]:
     return {name: None if values is None else values * intervals.MS for name, values in nanos.items()}
 
 
-def _host(trace: Trace, steps: step_marks.MarkedSteps) -> dict[str, Ints | None]:
+def _own_moments(trace: Trace, own_work: Sequence[tuple[float, float]]) -> Intervals:
+    """Seconds since 1970 as moments of a trace."""
+    if not own_work:
+        return intervals.nothing()
+    begins, ends = (
+        (np.array(column) * 1e9).astype(np.int64) - epoch(trace.metadata) for column in zip(*own_work, strict=True)
+    )
+    return intervals.union(begins, ends)
+
+
+def _host(trace: Trace, steps: step_marks.MarkedSteps, own: Intervals) -> dict[str, Ints | None]:
     """The parts of each step, in nanoseconds, for each thread that has steps."""
     spent = {part: np.zeros(len(steps.thread), np.int64) for part in labels.PARTS}
     seen: set[str] = set()
@@ -107,9 +128,10 @@ def _host(trace: Trace, steps: step_marks.MarkedSteps) -> dict[str, Ints | None]
     threads, first = np.unique(steps.thread[by_thread], return_index=True)
     for thread, mine in zip(threads.tolist(), np.split(by_thread, first[1:]), strict=False):
         for part, moments in parts.of_thread(trace, thread).items():
-            spent[part][mine] = intervals.within(moments, steps.start[mine], steps.end[mine])
+            own_less = intervals.subtract(moments, own) if len(own) else moments
+            spent[part][mine] = intervals.within(own_less, steps.start[mine], steps.end[mine])
             seen |= {part} if len(moments) else set()
-    wall: Ints = steps.end - steps.start
+    wall: Ints = steps.end - steps.start - intervals.within(own, steps.start, steps.end)
     other: Ints = wall - sum(spent.values())
     shown = {f"{part}_ms": values if part in seen else None for part, values in spent.items()}
     return {"wall_ms": wall, **shown, "other_ms": other}

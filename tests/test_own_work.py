@@ -1,0 +1,38 @@
+"""Time in which perfhooks itself keeps the training waiting is no part of a step."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from perfhooks import testing
+from perfhooks.run import timeline
+from perfhooks.run.capture import Capture
+from perfhooks.testing import annotation, step_mark
+from perfhooks.trace import read
+from perfhooks.trace.model import epoch
+
+MS = 1_000_000
+
+
+def test_own_work_is_neither_step_nor_part(tmp_path):
+    """The start of a profiler lies within an update: 80 of the 90 ms that the optimizer seems to take."""
+    events = [step_mark(0, 0, 100 * MS), annotation("optimizer", 10 * MS, 100 * MS), step_mark(1, 100 * MS, 120 * MS)]
+    trace = read(testing.write_trace(tmp_path / "t.json", events))
+    base = epoch(trace.metadata) * 1e-9
+    capture = Capture(last=1, reached=2, own_work=((base + 0.015, base + 0.095), (base + 0.02, base + 0.03)))
+    row = capture.tables(trace).steps.row(0, named=True)
+    assert row["wall_ms"] == pytest.approx(20, abs=0.01)
+    assert row["optimizer_ms"] == pytest.approx(10, abs=0.01)
+    assert row["other_ms"] == pytest.approx(10, abs=0.01)
+    assert capture.tables(trace).steps["wall_ms"][1] == pytest.approx(20, abs=0.01)
+
+
+def test_own_work_of_a_window_is_that_of_its_thread_and_time(monkeypatch):
+    here, clock = threading.get_ident(), timeline.clock()
+    ago = [(here, clock - 9 * 10**9, clock - 8 * 10**9), (here, clock - 3 * 10**9, clock - 1 * 10**9)]
+    monkeypatch.setattr(timeline, "OWN_WORK", [*ago, (here + 1, clock - 2 * 10**9, clock)])
+    now = timeline.time.time()
+    ((begin, end),) = timeline.own_work_s(now - 2, now)
+    assert (begin, end) == (pytest.approx(now - 2, abs=0.1), pytest.approx(now - 1, abs=0.1))
