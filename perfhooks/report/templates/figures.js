@@ -108,6 +108,8 @@ function axis(more) {
     zeroline: false,
     linecolor: colour("line"),
     fixedrange: true,
+    exponentformat: "none",
+    separatethousands: true,
     automargin: true,
     ...more,
   };
