@@ -54,6 +54,12 @@ def test_step_time_is_that_of_the_most_common_kind():
     assert (summary.step_ms, summary.steps) == (10, "200 unprofiled steps")
 
 
+def test_unit_is_what_ends_a_step():
+    data = report() | {"run": {"steps_by": {"what": "batches"}}}
+    summary = summarize(data, {"train": timeline([2.0] * 30)})
+    assert (summary.step, summary.steps) == ("batch 2 ms", "27 unprofiled batches")
+
+
 @pytest.mark.parametrize("spread", ["normal", "lognormal"])
 def test_noise_is_no_kind_of_steps(spread):
     walls = np.exp(np.random.default_rng(0).normal(0, 0.1 if spread == "normal" else 1, 500))
@@ -74,6 +80,14 @@ def test_part_of_a_step_is_no_step_time():
     summary = summarize(report({"wall_ms": 410, "backward_ms": 410}, is_part=True), {})
     assert (summary.step_ms, summary.profiled_ms) == (None, None)
     assert summary.step == "a part of steps 3-5 was recorded"
+
+
+def test_recording_without_steps_is_no_step_time():
+    data = report({"wall_ms": 410, "backward_ms": 410}, without_steps=True)
+    assert summarize(data, {}).step == "recording 410 ms (from start to stop)"
+    assert summarize(data, {"train": timeline([5.0] * 30)}).step == "step 5 ms"
+    other_loop = summarize(report({"wall_ms": 410}, stage="process", is_part=True), {"train": timeline([9e3, 5, 5])})
+    assert (other_loop.step, other_loop.profiled_steps) == ("step 5 ms", "a part of steps 3-5")
 
 
 def test_data_share_is_that_of_unprofiled_steps():

@@ -347,8 +347,8 @@ def test_gradients_that_are_off_tell_an_evaluation_where_modules_are_called(scri
     assert explainer(*usual).explain(facts(Look((script.main(11),), 800 * MS))).cause == "own code"
 
 
-@pytest.mark.parametrize(("called_ms", "cause"), [(300, "evaluation"), (200, "own code")])
-def test_a_function_evaluates_if_modules_are_called_in_a_quarter_of_it(script, called_ms, cause):
+@pytest.mark.parametrize(("called_ms", "cause"), [(120, "evaluation"), (60, "own code")])
+def test_a_function_evaluates_if_modules_are_called_in_a_tenth_of_it(script, called_ms, cause):
     """The rest may be scores; where it is most of it, as in one that writes a checkpoint too, it is something else."""
     usual = [Look((script.main(5), CALL), 5 * MS)] * 20
     called = Look((script.main(5), script.score(15), CALL), called_ms * MS, is_evaluating=True)

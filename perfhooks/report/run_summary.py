@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _FINDINGS: Final = 3
 """Findings on the first screen."""
-_UNITS: Final = {"batches": "batch", "call": "call", "process": "program", "backward": "backward pass"}
+_UNITS: Final = {"batches": "batch", "call": "call", "backward": "backward pass"}
 """What a step is, by what ends it (`perfhooks.run.manifest.StepsBy`); else a step."""
 _PHRASES: Final = {"data": "waiting for data", "checkpoint": "checkpointing", "other": "other code"}
 """Parts whose name in a sentence differs from their name in a table."""
@@ -60,7 +60,7 @@ class RunSummary(_Strict):
     """The facts of a run for the first screen."""
 
     unit: str = "step"
-    """What one step is: ``step``, ``batch``, ``call``, ``backward pass``, or ``program`` for a run without steps."""
+    """What one step is: ``step``, ``batch``, ``call``, ``backward pass``; ``recording`` where there are no steps."""
     step_ms: float | None = None
     """Median unprofiled step of the most common kind; None if unknown."""
     steps: str = ""
@@ -141,7 +141,8 @@ def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary
     counted = steps[loop].typical() if loop in steps else None
     if counted is not None and counted.median_ms is not None:
         summary.step_ms = counted.median_ms
-        summary.steps = words.count(len(counted.all_ms), f"unprofiled {summary.unit}")
+        many = f"unprofiled {summary.unit}{'es' if summary.unit.endswith(('ch', 'ss')) else 's'}"
+        summary.steps = words.count(len(counted.all_ms), f"unprofiled {summary.unit}", many)
     _add_profiled(summary, window, share)
     summary.parts = _parts(summary, share.get("steps", {}).get("usual", {}), counted)
     rows = findings.ordered([*data.get("findings", ()), *share.get("findings", {}).get("rows", ())])
@@ -162,14 +163,16 @@ def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary
 def _main_loop(windows: Sequence[Mapping[str, Any]], steps: Mapping[str, Steps]) -> str:
     """The loop that took most time, of those with a window."""
     known = [in_timeline(window["stage"]) for window in windows]
-    loops = [loop for loop in known if loop in steps] or [loop for loop in steps if not known]
+    loops = [loop for loop in known if loop in steps] or list(steps)
     return max(loops, key=lambda loop: float(steps[loop].wall_ms.sum()), default=known[-1] if known else "")
 
 
 def _shown(windows: Sequence[Mapping[str, Any]], loop: str) -> Mapping[str, Any]:
     """The last window of a loop, with details if any window of it has them."""
     own = [window for window in windows if in_timeline(window["stage"]) == loop]
-    return next((window for window in reversed(own) if window.get("details")), own[-1] if own else {})
+    candidates = own or windows
+    detailed = (window for window in reversed(candidates) if window.get("details"))
+    return next(detailed, candidates[-1] if candidates else {})
 
 
 def _add_profiled(summary: RunSummary, window: Mapping[str, Any], share: Mapping[str, Any]) -> None:
@@ -178,16 +181,19 @@ def _add_profiled(summary: RunSummary, window: Mapping[str, Any], share: Mapping
     wall, first, last = table.get("usual", {}).get("wall_ms"), window.get("first"), window.get("last")
     summary.profiled_steps = "" if first is None or last is None else words.steps(first, last)
     if table.get("is_part"):
-        of = "the program" if summary.unit == "program" else summary.profiled_steps or "a step"
+        of = "the program" if first is None else summary.profiled_steps
         summary.profiled_steps = f"a part of {of}"
         return
-    if table.get("without_steps") or first is None:
-        summary.unit, summary.profiled_steps = "program", "the whole recording"
+    is_without_steps = table.get("without_steps") or first is None
+    if is_without_steps and summary.step_ms is not None:
+        summary.profiled_steps = ""  # its one row is no step
+        return
+    if is_without_steps:
+        summary.unit, summary.profiled_steps = "recording", "from start to stop"
     summary.profiled_ms = wall
     if summary.step_ms is None and wall:
         summary.step_ms, summary.is_profiled = wall, True
-        whole = summary.profiled_steps
-        summary.steps = whole if summary.unit == "program" else f"profiled {whole}"
+        summary.steps = summary.profiled_steps if is_without_steps else f"profiled {summary.profiled_steps}"
 
 
 def _parts(summary: RunSummary, usual: Mapping[str, Any], counted: Counted | None) -> list[SummaryPart]:

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from perfhooks.watching.sampling import Frame, Stack
     from perfhooks.watching.usual import UsualSteps
 
-_SOME: Final = 0.25
-"""A function evaluates if modules are called in so much of it: the rest may be scores, and loading does not count."""
+_SOME: Final = 0.1
+"""A function evaluates if modules are called in so much of it: the rest may be scores, or the environment of a rollout,
+in which a call of a small model takes a fifth of the time. Loading does not count."""
 
 
 def found(looks: Sequence[Look], usual: UsualSteps) -> list[Look]:

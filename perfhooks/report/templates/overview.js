@@ -84,7 +84,7 @@ function stepTime(window_, details, rank) {
   return el(
     "div",
     { class: "step-time" },
-    el("p", null, el("strong", null, ms(value)), unit === "program" ? " in all" : ` per ${unit}`),
+    el("p", null, el("strong", null, ms(value)), unit === "recording" ? " in all" : ` per ${unit}`),
     el("p", { class: "muted" }, from.filter(Boolean).join("; ")),
   );
 }
