@@ -10,6 +10,7 @@ import torch
 import perfhooks
 from perfhooks import adapting
 from perfhooks.adapting import ModuleNames, OpenLabels, Parts, Stage, Stages, WrappedMethods
+from perfhooks.adapting import parts as adapting_parts
 from perfhooks.run.capture import Capture
 
 ONE = "wait=1 warmup=0 active=1 repeat=1"
@@ -236,9 +237,11 @@ def test_a_label_that_ends_closes_what_was_left_open_inside(seen, region):
     assert seen == ["<outer>", "<inner>", "</inner>", "</outer>", "<last>", "</last>"]
 
 
-def test_a_part_that_hooks_begin_twice_is_one_and_before_a_window_it_is_none(seen, region):
+def test_a_part_that_hooks_begin_twice_is_one_and_before_a_window_it_is_none(seen, region, monkeypatch):
     """As with a hook that comes for every micro-batch."""
-    parts = Parts(SimpleNamespace(region=region, pulse=None), {})
+    monkeypatch.setattr(adapting_parts, "region", region)
+    pulse = SimpleNamespace(is_recording=True, set_aside=lambda *_: None)
+    parts = Parts(SimpleNamespace(pulse=pulse), {})
     parts.begin("optimizer")
     parts.put(None, waiting=False)
     parts.begin("optimizer")

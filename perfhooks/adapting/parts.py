@@ -11,6 +11,7 @@ from perfhooks import labels
 from perfhooks.adapting.module_names import ModuleNames
 from perfhooks.adapting.open_labels import OpenLabels
 from perfhooks.adapting.wrapped_methods import WrappedMethods
+from perfhooks.recording.window import region
 from perfhooks.run.rare_work import PARTS as RARE
 from perfhooks.run.timeline import clock
 
@@ -48,11 +49,10 @@ class Parts:
     ) -> None:
         self.methods = WrappedMethods()
         """What is wrapped until the window closes."""
-        self.labels = OpenLabels(profiler.region)
+        self.labels = OpenLabels(self._region)
         """What is open in the trace."""
         self.is_on = False
         """Whether a window is open."""
-        self._region = profiler.region
         self._pulse = profiler.pulse
         self._since: dict[str, int] = {}
         self._paths = methods
@@ -60,6 +60,10 @@ class Parts:
         self._waits = waits
         self._modules = modules
         self._names: ModuleNames | None = None
+
+    def _region(self, name: str) -> AbstractContextManager[Any]:
+        """A label of the window; `Profiler.region` would time a validation a second time."""
+        return region(name) if self._pulse.is_recording else nullcontext()
 
     def put(self, loop: Any, *, waiting: bool) -> None:
         """A window has opened."""
