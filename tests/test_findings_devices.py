@@ -540,7 +540,7 @@ def test_a_framework_and_perfhooks_run_are_not_told_what_torchs_own_profiler_is_
 def test_float64_on_a_device_costs_its_kernels_not_their_launches(tmp_path):
     (finding,) = found_in(tmp_path, steps(double_products, name="cutlass_80_tensorop_d884gemm_64x64_16x3_nn_align1"))
     assert finding.rule == "float64-products"
-    assert finding.gain_ms == pytest.approx(0.5 * 9.94, rel=0.01)
+    assert 0.5 * 9.94 < finding.gain_ms <= 9.94
 
 
 @pytest.mark.parametrize("is_unfolded", [False, True])

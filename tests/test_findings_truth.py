@@ -514,3 +514,14 @@ def test_a_gain_loses_what_recording_added():
 @pytest.mark.parametrize(("starting", "rules"), [(2, {"recorded-start"}), (1, {"waiting-for-data"})])
 def test_first_steps_of_a_program_give_no_advice(starting, rules, tmp_path):
     assert set(found(replace(WHOLE, starting_steps=starting), trace_of(tmp_path, loading(40)))) == rules
+
+
+def test_a_bound_is_the_whole_time_that_the_advice_is_about(tmp_path):
+    """Workers are planned to leave some of the wait; under contention nothing of that plan is sure."""
+    told = Circumstances(cores=16, ranks=4, threads=1)
+    trace = trace_of(tmp_path, loading(90))
+    estimate = found(replace(WHOLE, circumstances=told), trace)["waiting-for-data"]
+    bound = found(replace(WHOLE, circumstances=replace(told, queued=0.2)), trace)["waiting-for-data"]
+    assert (estimate.is_bound, estimate.gain_ms) == (False, pytest.approx(75, rel=0.02))
+    assert (bound.is_bound, bound.gain_ms) == (True, pytest.approx(90))
+    assert bound.estimate.startswith("The whole time")

@@ -136,6 +136,7 @@ def waiting_for_data(seen: Evidence) -> Iterator[Finding]:
         "waiting-for-data",
         waited.exposed - (left or 0.0),
         is_measured=left is not None,
+        bound_ms=waited.exposed,
         title=f"The {seen.unit} waits {words.ms(waited.exposed)} for data, {words.share(waited.share)} of its time.",
         estimate=_estimate(left),
         evidence=evidence,

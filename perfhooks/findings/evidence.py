@@ -483,6 +483,7 @@ class Evidence:
         is_measured: bool = False,
         is_wait: bool = False,
         doubts_others: bool = False,
+        bound_ms: float | None = None,
         wait_ms: float | None = None,
         wait_share: float = 1.0,
     ) -> Iterator[Finding]:
@@ -503,10 +504,14 @@ class Evidence:
                 short that grows unlike everything else, so it is said only if more is left of it than the thread of
                 the steps waited for them itself.
             doubts_others: See `Finding`.
+            bound_ms: the upper bound in a profiled step, if ``gain_ms`` is an estimate below it.
             wait_ms: See `Finding`.
             wait_share: See `Finding`.
         """
-        profiled_ms, share, is_bound = gain_ms, 0.0, False
+        share, is_bound = 0.0, gain_ms is not None and (self.is_busy or not is_measured)
+        profiled_ms = gain_ms
+        if is_bound and bound_ms is not None:
+            profiled_ms, estimate = bound_ms, "The whole time that the advice is about."
         queued = self.told.queued or 0.0
         if profiled_ms is not None:
             if self.is_start:
@@ -517,7 +522,6 @@ class Evidence:
             gain_ms = gain_of(profiled_ms, share, self.step_ms, self.unrecorded_ms)
             if gain_ms < (NOTABLE + (queued if is_wait and self.is_busy else 0.0)) * self.unrecorded_ms:
                 return
-            is_bound = self.is_busy or not is_measured
             estimate = f"{estimate} {BUSY if self.is_busy else OVERLAP if is_measured else UNMEASURED}"
         yield Finding(
             rule=rule,

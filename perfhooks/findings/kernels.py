@@ -89,6 +89,7 @@ def float32_products(seen: Evidence) -> Iterator[Finding]:
     yield from seen.finding(
         "float32-products",
         gain,
+        bound_ms=min(spent, seen.device_limit_ms),
         title=(
             f"{_products(seen, rows)} in float32 take {words.ms(spent)} in a {seen.unit} while the tensor cores idle."
         ),
@@ -140,6 +141,7 @@ def float64_products(seen: Evidence) -> Iterator[Finding]:
     yield from seen.finding(
         "float64-products",
         gain,
+        bound_ms=min(spent, limit),
         is_measured=not len(seen.launched_by(rows)),
         title=f"GEMMs and convolutions in float64 take {words.ms(spent)} in a {seen.unit}.",
         estimate=f"{words.share(HALVED)} of their time: about what float32 was measured to save on a CPU.",
@@ -180,6 +182,7 @@ def slow_convolution(seen: Evidence) -> Iterator[Finding]:
     yield from seen.finding(
         "slow-convolution",
         gain,
+        bound_ms=min(spent, limit),
         is_measured=not on_device,
         title=f"Convolutions take torch's slow path, for {words.ms(spent)} in a {seen.unit}: {library} is not used.",
         estimate=(

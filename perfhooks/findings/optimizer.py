@@ -65,6 +65,7 @@ def optimizer_loop(seen: Evidence) -> Iterator[Finding]:
         "optimizer-loop",
         gain,
         is_measured=not on_device,
+        bound_ms=min(spent, seen.device_limit_ms if on_device else seen.host_limit_ms),
         title=f"{name} updates its parameters one by one, for {words.ms(spent)} in a {seen.unit}.",
         estimate=(
             "The time of this work."
