@@ -37,7 +37,7 @@ def written_out_attention(seen: Evidence) -> Iterator[Finding]:
     shapes were recorded, none with one query, which has no matrix of scores. The time is that of all work launched from
     the first GEMM to the last one, on a device if there is one.
 
-    Measured: never on a device; it is worth trying.
+    Measured: never on a device; the gain is an upper bound.
     """
     _, begin, end = _attention(seen)
     if not len(begin):

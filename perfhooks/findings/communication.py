@@ -43,7 +43,7 @@ def exposed_communication(seen: Evidence) -> Iterator[Finding]:
     Source: `EXPOSED`; ``exposed_comm_ms`` of the table of steps. The gain is as much of it as the host waits for the
     device; where it is not seen waiting, the gain is not known: a step that waits for the host becomes no shorter.
 
-    Measured: never; on such devices the advice is worth trying.
+    Measured: never; the gain is an upper bound.
     """
     exposed = seen.mean("exposed_comm_ms")
     if seen.share(exposed) < EXPOSED:
@@ -145,7 +145,7 @@ def small_collectives(seen: Evidence) -> Iterator[Finding]:
 
     Source: `SMALL_BYTES`, `SHORT_MS`, `MANY_SMALL`, `evidence.NOTABLE`.
 
-    Measured: never; on such devices the advice is worth trying.
+    Measured: never; the gain is an upper bound.
     """
     is_small, is_exposed = pl.col("bytes") < SMALL_BYTES, pl.col("exposed_ms") > 0
     if seen.tables.steps["stage"].first() == stages.TRAIN and not _is_outside_backward(seen):
@@ -177,7 +177,7 @@ def data_parallel(seen: Evidence) -> Iterator[Finding]:
 
     Source: the operators of its autograd functions; `DATA_PARALLEL`.
 
-    Measured: never; on such devices the advice is worth trying.
+    Measured: never; the gain is an upper bound.
     """
     trace = seen.trace
     used = intervals.distinct(device.devices(trace, trace.device_rows)) if trace.is_device_traced else np.empty(0)

@@ -48,7 +48,7 @@ def recompilation(seen: Evidence) -> Iterator[Finding]:
     (`start.recorded_start`).
 
     Measured: on a CPU, where shapes that stay the same took a step of ``examples/bad/recompilation.py`` from 366 and
-    377 ms to 64 and 66 ms; 231 ms were promised. On a device it was not measured, so there it is worth trying.
+    377 ms to 64 and 66 ms; 231 ms were estimated. On a device it was not measured, so the gain there is an upper bound.
     """
     rows = seen.named(ranges.COMPILING, Kind.OP, Kind.ANNOTATION)
     spent = seen.per_step(seen.spans(rows))
@@ -83,7 +83,7 @@ def left_uncompiled(seen: Evidence) -> Iterator[Finding]:
     function unless ``torch._dynamo.config.recompile_limit`` is another, or a line where a graph cannot break, as in a
     loop. torch 2.4 says nothing of the limit.
 
-    Measured: never, as what compiled code would gain depends on the function; it is worth trying.
+    Measured: never, as what compiled code would gain depends on the function; the gain is an upper bound.
     """
     graphs = [graph for graph in seen.capture.compilation.graphs if graph.is_own]
     failed = {graph.function: graph for graph in graphs if graph.failed}

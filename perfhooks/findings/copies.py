@@ -61,7 +61,7 @@ def blocking_copies(seen: Evidence) -> Iterator[Finding]:
     Source: `STAGED_BYTES` and `evidence.NOTABLE`. Where the recorder does not tell pinned memory from pageable (ROCm),
     copies whose call waits for them.
 
-    Measured: never; on such devices the advice is worth trying.
+    Measured: never; the gain is an upper bound.
     """
     rows, trace = _unpinned(seen), seen.trace
     kernels = intervals.of_slices(trace, trace.rows(Kind.KERNEL))
@@ -92,7 +92,7 @@ def held_by_copies(seen: Evidence) -> Iterator[Finding]:
     which the call waits; a call behind which no device works at all, as it makes room or takes pages first; and a
     device that does no recorded work though some was launched before the call, for which the call waits first.
 
-    Measured: never; it is worth trying.
+    Measured: never; the gain is an upper bound.
     """
     trace = seen.trace
     if not trace.is_device_traced:

@@ -107,7 +107,7 @@ def waiting_for_data(seen: Evidence) -> Iterator[Finding]:
     processors to spare: batches of 64 samples of 0.2 ms of work came from two workers in 83 ms instead of 118, on a
     busy machine with two cores. With a device the wait is the host's all the same. How many workers, and what they
     give, says `perfhooks.loading.plan`, of what the workers did. Elsewhere other advice is given, which was not
-    measured: it is worth trying.
+    measured: the gain is an upper bound.
     """
     fetches = data_ranges(seen)
     waited = _waited(seen, fetches)

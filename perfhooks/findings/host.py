@@ -85,7 +85,7 @@ def host_bound(seen: Evidence) -> Iterator[Finding]:
     many. Silent where a graph is being captured: that is what it would advise. Whether CUDA graphs fit the steps is
     told by their kernels and waits (`perfhooks.findings.replays`).
 
-    Measured: never; on such devices the advice is worth trying.
+    Measured: never; the gain is an upper bound.
     """
     trace = seen.trace
     if not trace.is_device_traced or captures.by_thread(trace):
@@ -127,7 +127,7 @@ def synchronisation(seen: Evidence) -> Iterator[Finding]:
     next and does nothing else that has a name; it is no more than the wait itself, and than the device idles: without
     the wait the host would run ahead by so much.
 
-    Measured: never; on such devices the advice is worth trying.
+    Measured: never; the gain is an upper bound.
     """
     waits = seen.synchronisations.filter(pl.col("host_ms") > 0)
     if not waits.height or not seen.trace.is_device_traced:
@@ -173,7 +173,7 @@ def device_pauses(seen: Evidence) -> Iterator[Finding]:
     thread that launched the next work ran operators or code between them: it did not wait for data or the device,
     validate, save, ask for memory, or do what is done once.
 
-    Measured: never, for the advice depends on what the host does; it is worth trying.
+    Measured: never, for the advice depends on what the host does; the gain is an upper bound.
     """
     if not seen.trace.is_device_traced:
         return

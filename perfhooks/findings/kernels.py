@@ -75,7 +75,7 @@ def float32_products(seen: Evidence) -> Iterator[Finding]:
     Source: `HEAVY`, `SAVED`; the kernels by their names, the device by its compute capability. Devices of other makers
     than NVIDIA tell neither.
 
-    Measured: never; on such devices the advice is worth trying.
+    Measured: never; the gain is an upper bound.
     """
     if seen.gpu is None or seen.gpu[1] < TENSOR_CORES:
         return
@@ -128,7 +128,7 @@ def float64_products(seen: Evidence) -> Iterator[Finding]:
     Source: `HEAVY`, `HALVED`; the types of inputs, which ``record_shapes`` records. Numbers (tensors without
     dimensions) do not count.
 
-    Measured: on a CPU, see `HALVED`. On a device it was not measured, so there it is worth trying.
+    Measured: on a CPU, see `HALVED`. On a device it was not measured, so the gain there is an upper bound.
     """
     rows = _in_float64(seen, seen.named(operators.GEMMS, Kind.OP))
     if not len(rows):
@@ -166,7 +166,7 @@ def slow_convolution(seen: Evidence) -> Iterator[Finding]:
     so where nothing is known, one convolution in the library shows that it is on. In float64 a CPU has nothing else,
     which is `float64_products`.
 
-    Measured: on a CPU, see `UNFOLDED`. On a device it was not measured, so there it is worth trying.
+    Measured: on a CPU, see `UNFOLDED`. On a device it was not measured, so the gain there is an upper bound.
     """
     rows = seen.named(operators.UNFOLDING, Kind.OP)
     rows = rows[~np.isin(rows, _in_float64(seen, rows))]
@@ -211,7 +211,7 @@ def layout_conversions(seen: Evidence) -> Iterator[Finding]:
 
     Source: `evidence.NOTABLE`; the kernels of cuDNN and MIOpen, by their names. Tensor cores want channels last.
 
-    Measured: never; on such devices the advice is worth trying.
+    Measured: never; the gain is an upper bound.
     """
     rows = seen.work_named(device_work.LAYOUT, Kind.KERNEL)
     spent = seen.device_ms(rows)
@@ -244,7 +244,7 @@ def unaligned_products(seen: Evidence) -> Iterator[Finding]:
     "Matrix Multiplication Background User's Guide": GEMMs are fastest with dimensions that are multiples of 16
     bytes. The sizes are those of the operators that launched them, which ``record_shapes`` records.
 
-    Measured: never; it is worth trying.
+    Measured: never; the gain is an upper bound.
     """
     rows = seen.work_named(device_work.UNALIGNED, Kind.KERNEL)
     rows = rows[~np.isin(rows, attention.written_out(seen))] if len(rows) else rows
@@ -437,7 +437,7 @@ def fusable_chains(seen: Evidence) -> Iterator[Finding]:
     stream. What the optimizer launches does not count. Silent where compiled code runs. One kernel for a chain reads
     and writes no less than the longest of it did, so that one stays.
 
-    Measured: never on a device; it is worth trying.
+    Measured: never on a device; the gain is an upper bound.
     """
     if seen.share(seen.mean("device_busy_ms")) < BOUND or _is_compiled(seen):
         return

@@ -88,7 +88,7 @@ def lowered_clock(seen: Evidence) -> Iterator[Finding]:
 
     Source: the counters in MHz of `perfhooks.trace.tables.counters`, over steps that samples cover.
 
-    Measured: never; it is worth trying.
+    Measured: never; the gain is an upper bound.
     """
     clocks = seen.tables.counters.filter((pl.col("unit") == "MHz") & (pl.col("mean") > 0), pl.col("covered_ms") > 0)
     known = clocks.drop_nulls("integral").join(seen.steps.drop_nulls("step"), on="step")

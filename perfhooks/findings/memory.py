@@ -36,7 +36,7 @@ def allocator_churn(seen: Evidence) -> Iterator[Finding]:
     after a tenth of all launches (`perfhooks.trace.nesting.starts.FIRST`). Where most of what was recorded is a start
     (`STARTING`) nothing is said.
 
-    Measured: never; on such devices the advice is worth trying.
+    Measured: never; the gain is an upper bound.
     """
     rows = seen.named(runtime_calls.ALLOCATOR, Kind.RUNTIME)
     if not seen.are_numbered:

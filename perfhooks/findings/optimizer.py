@@ -43,7 +43,7 @@ def optimizer_loop(seen: Evidence) -> Iterator[Finding]:
     makes its state, one in-place operator runs that often, and none for many tensors at once (``_foreach_``,
     ``_fused_``) or compiled. Only for optimizers of torch that have a fused implementation.
 
-    Measured: on a CPU, see `SAVED`. On a device it was not measured, so there it is worth trying and promises no gain.
+    Measured: on a CPU, see `SAVED`. On a device it was not measured, so the gain there is an upper bound.
     """
     updates, name = _updates(seen), _optimizer(seen)
     made = seen.spans(_within(seen, seen.named(operators.MAKING_STATE, Kind.OP), updates))
@@ -100,7 +100,7 @@ def zeroed_gradients(seen: Evidence) -> Iterator[Finding]:
 
     Measured: on a CPU with one thread it saved 27% of ``examples/bad/zeroed_gradients.py`` and 34 to 46% with a large
     embedding, and cost 11 to 52% in two layers of 2,048: fresh memory for large gradients is paid in page faults. So it
-    is worth trying, and promises nothing.
+    is an upper bound.
     """
     zero_grad = seen.starting(ranges.ZERO_GRAD, Kind.ANNOTATION)
     filling = _within(seen, seen.named(operators.ZERO, Kind.OP), intervals.of_slices(seen.trace, zero_grad))

@@ -415,10 +415,10 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         ),
         "error, warning, note": "Numbers are wrong or missing; numbers may be; worth knowing when reading them.",
         "gain": (
-            "What a finding could gain is an estimate from this window alone; how it was made is said beside it. "
-            "It is that of a step when nobody records, where that is known: what recording added is taken off each "
-            "part of the step by the number of slices that were recorded in it, and no gain is more than such a "
-            "step takes. Gains of several findings overlap and do not add up."
+            "The time that an unprofiled step could save. 'About' is an estimate of advice that was measured to help. "
+            "'At most' is an upper bound: the whole time that the advice is about. Time that recording added is "
+            "subtracted, by the number of recorded slices. No gain is more than the unprofiled step. Gains of several "
+            "findings overlap and do not add up."
         ),
         "accounted for": (
             "The share of the step that is one of its parts, or in which a device worked. Below 80% the rest is a "
