@@ -11,6 +11,8 @@ import traceback
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from perfhooks.frames import is_ours
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -105,6 +107,24 @@ def cause_of(error: BaseException) -> str:
         return f"{name}: {str(error)[:MOST_CHARACTERS]}".rstrip(": ")
     except Exception:  # noqa: BLE001 -- the text is code of the user's
         return name
+
+
+def hide_frames(error: BaseException) -> None:
+    """Leave our frames out of the traceback of an exception of the program, which passes through a stand-in of ours.
+
+    On Python 3.10 an exception that is raised again keeps them.
+    """
+    trace = error.__traceback__
+    while trace is not None and is_ours(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    error.__traceback__ = trace
+    while trace is not None:
+        inner = trace.tb_next
+        while inner is not None and is_ours(inner.tb_frame.f_code.co_filename):
+            inner = inner.tb_next
+        if inner is not trace.tb_next:
+            trace.tb_next = inner
+        trace = inner
 
 
 def is_of_handler(error: BaseException) -> bool:

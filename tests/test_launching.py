@@ -573,3 +573,66 @@ def test_each_of_several_runs_is_summed_up_in_one_line(tmp_path):
     assert done.endswith(f"report: {tmp_path / 'done/report.html'}")
     assert newer == f"perfhooks: report is still being written: {tmp_path / 'newer/report.html'}"
     assert none == f"perfhooks: files: {tmp_path / 'no'}"
+
+
+TRACEBACKS = """
+import subprocess, traceback
+import torch
+
+def files(call):
+    try:
+        call()
+    except Exception as error:
+        return [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 80
+
+    def __getitem__(self, index):
+        return torch.ones(4) if index < 60 else {}[index]
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.fails = torch.nn.Linear(4, 4), False
+
+    def forward(self, batch):
+        return self.inner({}[1] if self.fails else batch)
+
+class Fails(torch.autograd.Function):
+    forward = staticmethod(lambda context, value: value * 2)
+    backward = staticmethod(lambda context, gradient: {}[1])
+
+model = torch.nn.Sequential(Model())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+seen = []
+
+def fail(batch):
+    model[0].fails = True
+    seen.append(files(lambda: model(batch)))
+    model[0].fails = False
+    seen.append(files(lambda: Fails.apply(model(batch)).sum().backward()))
+
+def train():
+    for batch in torch.utils.data.DataLoader(Data(), batch_size=2):
+        fail(batch)
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+
+fail(torch.ones(2, 4))
+seen.append(files(train))
+seen.append(files(lambda: subprocess.Popen(["/no/such/command"])))
+assert len(seen) > 60 and all(seen)
+print(sorted({file for found in seen for file in found if "/perfhooks" in file and "-packages" not in file}))
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 keeps the frames of an exception raised again")
+def test_no_frame_of_ours_is_in_a_traceback_of_the_program(launch, tmp_path):
+    """Of modules, backward passes, a loader and another process; before, in and after the first window."""
+    (tmp_path / "fails.py").write_text(TRACEBACKS)
+    done = launch(*WORDS, "fails.py")
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+    assert windows(tmp_path) == ["train-000005-000008"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Final
 
-from perfhooks.adapting import WrappedMethods
+from perfhooks.adapting import WrappedMethods, hide_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +41,9 @@ class Loops:
             try:
                 with self._around(stage, self._depth == 1):
                     return run(*args, **kwargs)
+            except BaseException as error:
+                hide_frames(error)
+                raise
             finally:
                 self._depth -= 1
                 if not self._depth:

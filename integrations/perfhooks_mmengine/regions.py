@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mmengine.model import is_model_wrapper
 
-from perfhooks.adapting import Parts, labels
+from perfhooks.adapting import Parts, hide_frames, labels
 from perfhooks_mmengine.updates import optim_wrappers
 
 if TYPE_CHECKING:
@@ -51,7 +51,11 @@ def _around_hooks(parts: Parts, before_data: tuple[str, ...], call_hook: Callabl
     @functools.wraps(call_hook)
     def labelled(fn_name: str, **arguments: Any) -> None:
         parts.end(labels.DATA)
-        call_hook(fn_name, **arguments)
+        try:
+            call_hook(fn_name, **arguments)
+        except BaseException as error:
+            hide_frames(error)
+            raise
         if fn_name in before_data:
             parts.wait()
 

@@ -15,7 +15,7 @@ from perfhooks.adapting.results import last_step, markdown, scalars, step_rows
 from perfhooks.adapting.stages import SCHEDULE, Labels, Stage, Stages, schedules
 from perfhooks.adapting.wrapped_methods import WrappedMethods
 from perfhooks.errors import OnError
-from perfhooks.guard import cause_of, guard, logger
+from perfhooks.guard import cause_of, guard, hide_frames, logger
 from perfhooks.options import with_options
 from perfhooks.recording.handover import HandlerLike
 from perfhooks.recording.profiler import ScheduleLike
@@ -40,6 +40,7 @@ __all__ = [
     "check",
     "folder_in",
     "guard",
+    "hide_frames",
     "labels",
     "last_step",
     "logger",

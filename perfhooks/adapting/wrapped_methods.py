@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from perfhooks.guard import hide_frames
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
@@ -41,8 +43,12 @@ class WrappedMethods:
         def make(method: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(method)
             def inside(*args: Any, **kwargs: Any) -> Any:
-                with around():
-                    return method(*args, **kwargs)
+                try:
+                    with around():
+                        return method(*args, **kwargs)
+                except BaseException as error:
+                    hide_frames(error)
+                    raise
 
             return inside
 

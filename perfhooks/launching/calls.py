@@ -23,6 +23,7 @@ from torch.compiler import is_compiling
 from torch.nn import Module
 
 from perfhooks import process
+from perfhooks.guard import hide_frames
 from perfhooks.run.installation import line_of_user
 from perfhooks.run.timeline import clock
 
@@ -141,11 +142,15 @@ def _replace(owner: Any, name: str, there: Any, other: Any) -> None:
 def _heard_call(module: Module, /, *args: Any, **kwargs: Any) -> Any:
     """The stand-in of ``torch.nn.Module.__call__``."""
     # first of all: torch.compile guards what it reads
-    if not is_compiling() and _left and threading.get_ident() == _main:
-        _hear_call()
-        if not _left:  # it is labelled from here on
-            return Module.__call__(module, *args, **kwargs)
-    return _call(module, *args, **kwargs)
+    if is_compiling() or not _left or threading.get_ident() != _main:
+        return _call(module, *args, **kwargs)
+    _hear_call()
+    try:
+        # without more to hear it is labelled from here on
+        return _call(module, *args, **kwargs) if _left else Module.__call__(module, *args, **kwargs)
+    except BaseException as error:
+        hide_frames(error)
+        raise
 
 
 def _hear_call() -> None:
@@ -160,7 +165,11 @@ def _hear_call() -> None:
 def _heard_backward(outputs: Any, *given: Any, **named: Any) -> Any:
     """The stand-in of what runs a backward pass, by `torch.autograd.backward` or `torch.autograd.grad`."""
     began = clock()
-    result = _backward(outputs, *given, **named)
+    try:
+        result = _backward(outputs, *given, **named)
+    except BaseException as error:
+        hide_frames(error)
+        raise
     if not is_compiling() and threading.get_ident() == _main:
         _, _, keeps_graph, *_ = given
         # gradients that have a graph of their own are a part of what is going to be learned from: another pass follows

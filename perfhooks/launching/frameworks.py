@@ -6,7 +6,7 @@ import functools
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from perfhooks.guard import guard, speak_up
+from perfhooks.guard import guard, hide_frames, speak_up
 from perfhooks.launching import step_signal
 
 if TYPE_CHECKING:
@@ -51,7 +51,11 @@ def _when_made(kind: Any, take_over: Callable[[Any], None]) -> None:
 
     @functools.wraps(plain)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        plain(self, *args, **kwargs)
+        try:
+            plain(self, *args, **kwargs)
+        except BaseException as error:
+            hide_frames(error)
+            raise
         take_over(self)
 
     kind.__init__ = __init__

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+from perfhooks.guard import hide_frames
 from perfhooks.run.installation import line_of_user
 from perfhooks.run.timeline import clock
 
@@ -52,7 +53,11 @@ def listen(module: Any, signal: StepSignal) -> None:
         waiting, began = heard.waiting, clock()
         since = heard.begin_pass(began, line_of_user())
         waiting.ask(began)
-        made = begin(self)
+        try:
+            made = begin(self)
+        except BaseException as error:
+            hide_frames(error)
+            raise
         waiting.arrive(clock())  # to start its workers is a wait as well
         if isinstance(made, iterator):
             made.perfhooks_pass = _Pass(heard, since)  # an iterator that is kept may have left one
@@ -68,8 +73,10 @@ def listen(module: Any, signal: StepSignal) -> None:
         profiler.ask(clock())
         try:
             item = fetch(self)
-        except StopIteration:
-            vars(self).pop("perfhooks_pass", None)
+        except BaseException as error:
+            if isinstance(error, StopIteration):
+                vars(self).pop("perfhooks_pass", None)
+            hide_frames(error)
             raise
         profiler.arrive(clock())
         return item

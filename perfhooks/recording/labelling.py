@@ -24,7 +24,7 @@ from torch.jit import is_tracing  # type: ignore[attr-defined]  # public, but no
 from torch.nn import Module
 
 from perfhooks import labels
-from perfhooks.guard import logger
+from perfhooks.guard import hide_frames, logger
 from perfhooks.recording import next_recorder
 from perfhooks.recording.like_torch.accepted import metadata_json
 from perfhooks.recording.loaders_read import LoadersRead
@@ -232,6 +232,9 @@ def _inside(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
         label = begin(part)
         try:
             return function(*args, **kwargs)
+        except BaseException as error:
+            hide_frames(error)
+            raise
         finally:
             end(label)
 
@@ -246,7 +249,11 @@ def _noting(fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
         is_known = id(self) in _here.loaders.of_step or get_ident() != _here.thread
         if not is_known and (torch.is_grad_enabled() or not _here.has_gradients):
             _here.loaders.add(self)
-        return fetch(self)
+        try:
+            return fetch(self)
+        except BaseException as error:
+            hide_frames(error)
+            raise
 
     return noted
 
@@ -284,6 +291,9 @@ def _labelled_call(module: Module, /, *args: Any, **kwargs: Any) -> Any:
     label = _begin_call(module, args)
     try:
         return _call_module(module, *args, **kwargs)
+    except BaseException as error:
+        hide_frames(error)  # of the calls inside as well
+        raise
     finally:
         _end(label)
 

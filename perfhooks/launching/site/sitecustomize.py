@@ -138,7 +138,11 @@ def stay_in(module: Any) -> None:
         env = named.get("env")
         if env is not None and "PERFHOOKS_RUN" in env:
             named["env"] = {**env, "PYTHONPATH": with_us(env.get("PYTHONPATH", ""))}
-        plain(self, *given, **named)
+        try:
+            plain(self, *given, **named)
+        except BaseException as error:
+            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without this frame
+            raise
 
     begin.__wrapped__ = plain  # type: ignore[attr-defined]  # its signature is found there
     module.Popen.__init__ = begin
