@@ -199,7 +199,8 @@ def test_a_run_without_a_window_shows_its_slow_steps(run, show):
         assert [(row["rank"], row["step"], row["wall_ms"]) for row in rows] == [
             ("1", "91", "700.000000"), ("0", "90", "500.000000"),
         ]  # fmt: skip
-        assert list(rows[0]) == ["rank", *SlowStep._fields]
+        unknown = {"data_ms", "alloc_retries"}
+        assert list(rows[0]) == ["rank", *(name for name in SlowStep._fields if name not in unknown)]
         assert rows[0]["explained_ms"] == ""
     (first, _) = json.loads(show(run, "--json"))
     assert (first["cause"], first["explained_ms"], first["line"]) == ("data", None, "load (train.py:3)")

@@ -15,15 +15,16 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
             "in a run that was resumed. A step that was cut short is left out where there are whole ones."
         ),
         "mean step": (
-            "The mean of the recorded steps' wall time. Parts and findings are means over the same steps. Steps that "
-            "spend 5% or more of their time on validation or on saving a checkpoint are steps of another kind: they "
-            "are named apart, and are in no mean where there are others."
+            "The mean wall time of the profiled steps of the most common kind. Parts and findings are means over the "
+            "same steps. A step that validates or saves a checkpoint is of another kind, if most steps do not. "
+            f"Outliers of more than {OUTLIER:g} times the median are left out, and so is the time in which perfhooks "
+            "itself started or stopped a recording."
         ),
         "not recorded": (
             "The median wall time of this run's steps while the recorder was off, by the clock of the training "
             "process. The first steps of a process are left out: a twentieth of them, from "
-            f"{FEWEST_FIRST} to {MOST_FIRST}; and so are steps of more than {OUTLIER:g} times the median, which have "
-            "something else in them. What recording added is said only where the recorded "
+            f"{FEWEST_FIRST} to {MOST_FIRST}. If several kinds of steps have a gap between their times, it is the "
+            "median of the most common kind. What recording added is said only where the recorded "
             "steps differ less among themselves than from these."
         ),
         "host parts": (
@@ -31,12 +32,13 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
             "validation, checkpoint, communication and other sum to the wall time. A moment belongs to the innermost "
             "label that somebody wrote. Where nobody did: data inside PyTorch's DataLoader, optimizer inside "
             "Optimizer.step and zero_grad, and what perfhooks labels while it records: forward and validation are the "
-            "outermost calls of modules (validation in evaluation mode without gradients, with its fetches and "
-            "copies), backward the whole call, checkpoint what saves one, communication the loop's own waits for "
-            "collectives. Transfer are operators that copy to a device. In traces without these labels, forward is "
-            "told from the operators that autograd noted, and backward from its first to its last node, each with "
-            "what lies between. On a machine with a device the host only asks for the work, so these are the times of "
-            "asking; the device's own are below."
+            "outermost calls of modules, backward the whole call, checkpoint what saves one, communication the loop's "
+            "own waits for collectives. A call in evaluation mode without gradients is validation if it belongs to a "
+            "batch of a loader, or a loss is computed from it, and no backward pass follows: rollouts, target "
+            "networks, teachers and samples are forward. Transfer are operators that copy to a device. In traces "
+            "without these labels, forward is told from the operators that autograd noted, and backward from its first "
+            "to its last node, each with what lies between. On a machine with a device the host only asks for the "
+            "work, so these are the times of asking; the device's own are below."
         ),
         "device span": (
             "From the start of the first to the end of the last piece of device work that was launched inside the "
