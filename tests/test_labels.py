@@ -68,6 +68,13 @@ def test_what_torch_writes_and_the_parts_of_a_step_are_not_called_the_users_own(
     ]
 
 
+def test_hooks_of_lightning_are_not_the_users_labels(tmp_path):
+    names = ("[Strategy]DDPStrategy.backward", "[LightningModule]Net.on_fit", "[_EvaluationLoop].val_next", "[mine] a")
+    events = [annotation(name, 10 * place, 10 * place + 5) for place, name in enumerate(names)]
+    table = labels.table(read(testing.write_trace(tmp_path / "t.json", events)))
+    assert table.filter("own")["name"].to_list() == ["[mine] a"]
+
+
 @pytest.mark.parametrize("name", ["a100-ddp2-train-3steps", "sampled-128ranks-rank0"])
 def test_recorded_labels_have_the_times_of_the_table_of_operators(recordings, name):
     found = read(recordings / f"{name}.json.gz")

@@ -24,7 +24,9 @@ _BEGINNINGS: Final = (
     ranges.LIGHTNING,
     *ranges.WRAPPERS,
 )
-_WORDS: Final = re.compile(f"{ranges.COMPILED}|{ranges.COMPILING}|{ranges.CAPTURING}|^{communication.LABEL.pattern}")
+_WORDS: Final = re.compile(
+    f"{ranges.COMPILED}|{ranges.COMPILING}|{ranges.CAPTURING}|{ranges.LIGHTNING_HOOKS}|^{communication.LABEL.pattern}"
+)
 _PARTS: Final = frozenset((*PARTS, *AUTOMATIC.values()))
 
 
