@@ -194,7 +194,7 @@ def run(tmp_path, way, *options, **environment):
 
 @pytest.mark.parametrize("way", ["fork", "forkserver"])
 def test_the_trainings_loader_is_tried_in_its_place_and_no_step_is_made(tmp_path, way):
-    done, said = run(tmp_path, way, "--seconds", "2", "--csv")
+    done, said = run(tmp_path, way, "--seconds", "20", "--csv")
     assert done.returncode == 0, done.stderr
     assert said == ["validated"] * 2, "nothing comes after, and a validation is no training"
     header, *rows = done.stdout.splitlines()
@@ -213,10 +213,26 @@ def test_a_training_without_a_loader_is_told_in_one_line(tmp_path):
 
 
 def test_a_dataset_that_raises_is_told_in_one_line(tmp_path):
-    done, _ = run(tmp_path, "raises", "--seconds", "2")
+    done, _ = run(tmp_path, "raises", "--seconds", "20")
     assert done.returncode == 2
     assert done.stderr.strip().startswith("perfhooks: the loader cannot be tried: ValueError: broken image")
     assert done.stderr.strip().count("\n") == 0
+
+
+def test_a_training_without_a_loader_ends_with_the_time(tmp_path):
+    """With all processes that it started."""
+    (tmp_path / "waits.py").write_text(
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "open('child', 'w').write(str(child.pid))\n"
+        "time.sleep(600)\n"
+    )
+    words = [sys.executable, "-m", "perfhooks", "try", "--loader", "--seconds", "10", "--", "waits.py"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "waits.py did not iterate within 10 s (--seconds) a torch.utils.data.DataLoader" in done.stderr
+    child = int((tmp_path / "child").read_text())
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
 
 
 def test_what_fails_on_our_side_is_told_as_that(tmp_path, monkeypatch, caplog):
@@ -224,7 +240,9 @@ def test_what_fails_on_our_side_is_told_as_that(tmp_path, monkeypatch, caplog):
     ends = []
     monkeypatch.setattr(loader_trials.os, "_exit", ends.append)
     monkeypatch.setattr("perfhooks.trying.loader_trial.try_loader", lambda *_, **__: 1 / 0)
-    loader_trials._end_with(DataLoader(Sleepy()), SimpleNamespace(trial=str(tmp_path / "trial.json"), trial_s=1.0))
+    loader_trials._end_with(
+        DataLoader(Sleepy()), SimpleNamespace(trial=str(tmp_path / "trial.json"), trial_ends=time.monotonic() + 1)
+    )
     said = json.loads((tmp_path / "trial.json").read_text())
     assert said["problem"] == "trying it failed (ZeroDivisionError: division by zero)"
     assert (ends, caplog.text) == ([0], "")

@@ -115,7 +115,7 @@ def test_what_there_is_no_time_for_is_said(monkeypatch):
     done = tried(MM, ADD, SUB, seconds=0.5)
     assert done.is_out_of_time
     assert len(done.rows) < 3
-    assert "The time was over: other operators were not tried (--seconds)." in written.sentences(done)
+    assert "The time was over before all operators had been tried: give more --seconds." in written.sentences(done)
 
 
 def test_a_parent_that_is_killed_leaves_no_child_behind(tmp_path):

@@ -58,7 +58,7 @@ def by_bytes(name, tensors):
 
 
 def test_a_finding_is_tried_and_the_page_shows_it_beside_the_estimate(run, folder):
-    code, out, err = run(folder, "--finding", "float64-products")
+    code, out, err = run(folder, "--finding", "float64-products", "--csv")
     assert code == 0, err
     rows = list(csv.DictReader(io.StringIO(out)))
     assert {row["variant"] for row in rows} == {"float32"}
@@ -69,11 +69,30 @@ def test_a_finding_is_tried_and_the_page_shows_it_beside_the_estimate(run, folde
     (kept,) = read_run(folder / "report.json").tried
     assert (kept.rule, kept.variant, kept.device) == ("float64-products", "float32", "cpu")
     assert kept.times == pytest.approx(2)
-    assert kept.saved_ms == pytest.approx(sum(float(row["saved_ms"]) for row in rows), abs=1e-4)
+    assert kept.saved_ms == pytest.approx(sum(float(row["saved_ms"]) for row in rows), rel=0.01)
     assert '"tried"' in (folder / "report.html").read_text()
     # another finding leaves what was measured of this one
     run(folder, "--op", "mm", "--variant", "channels_last")
     assert len(read_run(folder / "report.json").tried) == 1
+
+
+def test_a_pipe_gets_the_table_and_the_result_in_eight_lines(run, folder):
+    code, out, err = run(folder, "--finding", "float64-products")
+    assert (code, err.count("saves")) == (0, 0)
+    last = out.rstrip().splitlines()[-8:]
+    assert any(line.startswith("If nothing else changes, a step of") for line in last)
+    assert last[-1].startswith("  float32: ")
+
+
+def test_numbers_have_three_digits_and_unknown_ends_are_empty(run, folder):
+    _, out, _ = run(folder, "--op", "mm", "--variant", "float32", "--csv")
+    for row in csv.DictReader(io.StringIO(out)):
+        digits = [
+            row[name].partition("e")[0].replace(".", "").strip("0") for name in ("times", "recorded_ms", "saved_ms")
+        ]
+        assert all(len(each) <= 3 for each in digits), row
+    few = timing.Timing(outcome="undecided", ratio=1, low=1 / timing.UNBOUNDED, high=timing.UNBOUNDED, a=(1,), b=(1,))
+    assert (few.columns["low"], few.columns["high"]) == (None, None)
 
 
 def test_json_says_what_cannot_be_run_again(run, folder):
@@ -126,7 +145,7 @@ def test_an_option_that_there_was_once_is_answered_as_one_that_there_never_was(r
 def test_shapes_that_no_tensor_has_are_a_line(run, tmp_path, dims, said):
     shapes = {"Input_Dims": dims, "Input_type": ["float", "float"]}
     events = [testing.step_mark(0, 0, 1000), testing.op("aten::mm", 0, 500, **shapes)]
-    _, out, err = run(testing.write_trace(tmp_path / "t.json", events), "--variant", "bf16")
+    _, out, err = run(testing.write_trace(tmp_path / "t.json", events), "--variant", "bf16", "--csv")
     assert said in out + err
 
 
@@ -163,7 +182,7 @@ def test_ctrl_c_on_a_terminal_shows_what_was_measured_until_then(folder):
         assert terminal.end() == 130
         shown = terminal.text.partition("WAITING")[2]
         assert "waits" in shown, "the row of the first operator"
-        assert "Interrupted: this is what was measured until then." in shown
+        assert "Interrupted: these are the measurements until then." in shown
         assert "the 2 tried here" in shown
         assert "Traceback" not in terminal.text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Final
 
 import typer
@@ -53,8 +54,8 @@ Limit = Annotated[int, typer.Option("--limit", "-n", help="How many of the opera
 Memory = Annotated[
     float | None, typer.Option("--memory", help="GiB that may be taken; half of what is free if not given.")
 ]
-Seconds = Annotated[float, typer.Option("--seconds", help="How long it may take, roughly; more decides more.")]
-Csv = Annotated[bool, typer.Option("--csv", help="CSV, as in a pipe.")]
+Seconds = Annotated[float, typer.Option("--seconds", help="Maximum time in all; more decides more.")]
+Csv = Annotated[bool, typer.Option("--csv", help="CSV on standard output; the result goes to standard error.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON, with what cannot be run again.")]
 
 
@@ -77,13 +78,14 @@ def command(
     Operators need a recording with shapes (record_shapes=True). Inputs have the recorded sizes, types and layout; each
     variant is timed in turn with the original, and its results are held against it.
     """
+    ends = time.monotonic() + seconds
     from perfhooks.command.actions import loader, show, sources
 
-    chosen = show.form(csv=csv, json=json)
+    chosen = show.form(csv=csv, json=json) if csv or json else "table"
     if of_loader:
         if op or variant or finding or device or memory:
             raise OptionError("--loader goes with --seconds, --csv and --json, and with no option of operators")
-        loader.tell(loader.tried(target or (), seconds), chosen)
+        loader.tell(loader.tried(target or (), seconds, ends), chosen)
         return
     if target and len(target) > 1:
         raise OptionError(f"one recording at a time, got {' '.join(target)}; a command goes with --loader")
@@ -95,7 +97,16 @@ def command(
         raise PerfhooksError(f"try runs operators of torch, and {error.name} is not installed") from error
 
     done = trying.tried(
-        source, timed, op or (), variant or (), finding, device=device, limit=limit, memory=memory, seconds=seconds
+        source,
+        timed,
+        op or (),
+        variant or (),
+        finding,
+        device=device,
+        limit=limit,
+        memory=memory,
+        seconds=seconds,
+        ends=ends,
     )
     trying.tell(done, chosen)
     trying.keep(done, source)

@@ -56,8 +56,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """The socket that says when it is the program's turn, under ``perfhooks compare --run``: nothing is recorded."""
     trial: str = ""
     """The file for what comes of trying its loader, under ``perfhooks try --loader``: nothing else is done."""
-    trial_s: float = 60.0
-    """How long that may take, in seconds."""
+    trial_ends: float = 0.0
+    """When that is over, in seconds of the monotonic clock of the system."""
 
     def named(self, number: int) -> Request:
         """The same for another training of the same program: a name that was given for the run is the first one's.

@@ -11,8 +11,9 @@ import functools
 import multiprocessing
 import os
 import sys
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from perfhooks.guard import cause_of, logger
 from perfhooks.run.job import current_job
@@ -20,6 +21,12 @@ from perfhooks.run.publishing import publish_json
 
 if TYPE_CHECKING:
     from perfhooks.launching.command_line import Request
+
+
+_LEAST_S: Final = 0.1
+"""Minimum time of a trial: one batch of each setting."""
+_OF_TIME: Final = 0.9
+"""Share of the time for the trial. The end of its workers takes the other tenth."""
 
 
 def listen(module: Any, asked: Request) -> None:
@@ -52,7 +59,8 @@ def _end_with(loader: Any, asked: Request) -> None:
             try:
                 from perfhooks.trying.loader_trial import try_loader  # torch is being imported when this module is
 
-                publish_json(file, try_loader(loader, seconds=asked.trial_s))
+                left = max(asked.trial_ends - time.monotonic(), _LEAST_S)
+                publish_json(file, try_loader(loader, seconds=_OF_TIME * left))
             except Exception as error:  # the command that waits for this process says it, in one line
                 logger.debug("trying the loader failed", exc_info=True)
                 publish_json(file, {"name": kind, "problem": f"trying it failed ({cause_of(error)})"})

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     Answer = Callable[..., Any]
 
 _LONGEST_S: Final = 1e6
-"""What a timer of the system takes."""
+"""Maximum of a timer of the system."""
+_GRACE_S: Final = 2.0
+"""Maximum wait after the timer of the child should have ended it."""
 
 
 class DeadError(Exception):
@@ -55,13 +57,16 @@ class ChildProcess:
         """
         if self._process is None:
             self._begin()
+        limit = min(seconds, _LONGEST_S)
         try:
-            self._pipe.send((min(seconds, _LONGEST_S), question))
-            return self._pipe.recv()
+            self._pipe.send((limit, question))
+            if self._pipe.poll(limit + _GRACE_S):
+                return self._pipe.recv()
+            code = -signal.SIGALRM  # it blocks the signal, or still imports torch
         except (EOFError, ConnectionError):
             self._process.join()
             code = self._process.exitcode
-            self.close()
+        self.close()
         if code == -signal.SIGALRM:
             raise DeadError(f"it took more than {words.ms(1e3 * seconds)} of the time that was left (--seconds)")
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"

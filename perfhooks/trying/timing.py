@@ -68,11 +68,12 @@ class Timing:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """How a table shows it: how many times as fast B is, the ends of its interval, and the verdict."""
+        """Return the cells of a table: the speedup of B, its interval if known, and the verdict."""
+        is_known = self.high < UNBOUNDED
         return {
             "times": self.times,
-            "low": 1 / self.high,
-            "high": 1 / self.low,
+            "low": 1 / self.high if is_known else None,
+            "high": 1 / self.low if is_known else None,
             "verdict": self.outcome,
         }
 

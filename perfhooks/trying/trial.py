@@ -113,6 +113,8 @@ def run(
     options: TrialOptions,
     circumstances: Circumstances,
     tell: Callable[[int, int, str], None] = lambda *_: None,
+    *,
+    ends: float | None = None,
 ) -> Trial:
     """Try what a recording offers.
 
@@ -122,10 +124,12 @@ def run(
         options: What to try.
         circumstances: What the training had to work with.
         tell: Is told how many operators are done, of how many, and what is tried now.
+        ends: The end of all, by the monotonic clock; None for ``options.seconds`` from now on.
 
     Returns:
         What was measured, also where somebody pressed Ctrl-C meanwhile.
     """
+    began = time.monotonic()
     trial = Trial(cut=cut, step_ms=step_ms, device=str(options.device))
     signatures = tuple(group.signature for group in cut.groups)
     answering = functools.partial(bench.answering, signatures, options, circumstances)
@@ -133,7 +137,7 @@ def run(
     if forks:
         inputs.learn_sizes()
     with contextlib.closing(ChildProcess(answering, forks=forks)) as child:
-        asking = _Asking(child, time.monotonic() + options.seconds, options.limit, tell)
+        asking = _Asking(child, began + options.seconds if ends is None else ends, options.limit, tell)
         try:
             for place in range(len(signatures)):
                 if len(trial.rows) >= options.limit:

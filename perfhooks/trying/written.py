@@ -46,6 +46,8 @@ value in them, null where they are drawn; ``saved_ms`` and ``saved_percent``, by
 nothing else changes, null where that cannot be said
 with one number.
 """
+_MOST_LINES: Final = 8
+"""Lines of the result: it is read at the end of the output."""
 _REASONS: Final = 6
 """How many reasons are told: those that take most time."""
 _NAMED: Final = 3
@@ -111,31 +113,32 @@ def verdict(row: TriedOperator, tried: Tried) -> str:
 
 
 def sentences(trial: Trial) -> list[str]:
-    """What it comes to."""
-    said = ["Interrupted: this is what was measured until then."] if trial.is_interrupted else []
+    """Return the result in at most eight lines."""
+    said = ["Interrupted: these are the measurements until then."] if trial.is_interrupted else []
     if trial.is_out_of_time:
-        said.append("The time was over: other operators were not tried (--seconds).")
-    if saved := trial.saved():
-        said.append(f"If nothing else changes, a step of {words.ms(trial.step_ms)} would be shorter by:")
-        said += [_line(name, savings, trial) for name, savings in saved.items()]
-    elif trial.rows:
-        said.append("Nothing that was tried makes a step shorter for sure.")
+        which = "all operators" if trial.rows else "the first operator"
+        said.append(f"The time was over before {which} had been tried: give more --seconds.")
     odd = sum(row.alone_ms is not None and not row.is_comparable for row in trial.rows)
     undecided = sum(tried.timing is not None and tried.timing.outcome == "undecided" for tried in _all(trial))
     least, most = trials.COMPARABLE
     if odd:
         said.append(
-            f"{odd} of {len(trial.rows)} operators took less than {least:g} or more than {most:g} times what was "
-            "recorded when run alone: not comparable, as their inputs lay in other caches or others used the machine. "
-            "Where one of them is faster, a range goes from what it saves of the time that both have in common to what "
-            "it saves of the time that was recorded."
+            f"{odd} of {len(trial.rows)} operators are not comparable: alone they took less than {least:g} or "
+            f"more than {most:g} times the recorded time. Their savings are ranges."
         )
     if undecided:
-        said.append(
-            f"{words.count(undecided, 'variant')} could not be decided in the time that there was: there a range "
-            "begins at nothing. Give more --seconds, on a machine that nobody else uses."
-        )
-    return said + _covered(trial)
+        said.append(f"{words.count(undecided, 'variant')} undecided: their ranges begin at 0. Give more --seconds.")
+    tried = sum(row.group.step_ms for row in trial.rows)
+    said.append(
+        f"{words.share(trial.cut.covered)} of the time of operators can be run again; the {len(trial.rows)} tried here "
+        f"take {words.ms(tried)} of a step."
+    )
+    if saved := trial.saved():
+        said.append(f"If nothing else changes, a step of {words.ms(trial.step_ms)} would be shorter by:")
+        said += [_line(name, savings, trial) for name, savings in [*saved.items()][: _MOST_LINES - len(said)]]
+    elif trial.rows:
+        said.append("No variant makes a step shorter for certain.")
+    return said
 
 
 def _all(trial: Trial) -> Iterator[Tried]:
@@ -155,11 +158,8 @@ def _line(name: str, savings: list[Saving], trial: Trial) -> str:
     return f"  {name}: {times}, {shares} ({operators})"
 
 
-def _covered(trial: Trial) -> list[str]:
-    """What can be run again, and why the rest cannot."""
-    tried = sum(row.group.step_ms for row in trial.rows)
-    share = f"{words.share(trial.cut.covered)} of the time of operators can be run again"
-    said = [f"{share}; the {len(trial.rows)} tried here take {words.ms(tried)} of a step."]
+def untried(trial: Trial) -> Iterator[str]:
+    """Yield the reasons why the largest part of the operators cannot be run again."""
     by_reason: dict[str, list[Left]] = defaultdict(list)
     for left in trial.cut.left:
         by_reason[left.reason].append(left)
@@ -168,8 +168,7 @@ def _covered(trial: Trial) -> list[str]:
         lefts = by_reason[reason]
         names = ", ".join(left.name for left in lefts[:_NAMED])
         more = f" and {len(lefts) - _NAMED} more" if len(lefts) > _NAMED else ""
-        said.append(f"  {words.share(shares[reason])} cannot: {reason} ({names}{more})")
-    return said
+        yield f"{words.share(shares[reason])} cannot be run again: {reason} ({names}{more})"
 
 
 def data(trial: Trial) -> dict[str, Any]:

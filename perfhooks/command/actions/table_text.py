@@ -20,6 +20,13 @@ def csv(table: pl.DataFrame) -> Iterator[str]:
         yield piece.write_csv(include_header=False, float_precision=6)
 
 
+def csv_of_three_digits(table: pl.DataFrame) -> str:
+    """Return a small table as CSV, its floats with three significant digits."""
+    from polars import selectors
+
+    return table.with_columns(selectors.float().round_sig_figs(3)).write_csv()
+
+
 def json(table: pl.DataFrame) -> Iterator[str]:
     """A table as a list of rows."""
     yield "["

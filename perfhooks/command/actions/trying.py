@@ -11,6 +11,7 @@ import msgspec
 import typer
 
 from perfhooks import report, trace
+from perfhooks.command.actions import table_text
 from perfhooks.errors import OptionError, PerfhooksError
 from perfhooks.progress import remaining, working
 from perfhooks.report.terminal_tables import draw
@@ -41,6 +42,7 @@ def tried(
     limit: int,
     memory: float | None,
     seconds: float,
+    ends: float,
 ) -> Trial:
     """Try what was asked for with the operators of a window; see the options of ``perfhooks try``.
 
@@ -53,7 +55,8 @@ def tried(
         device: Where to run.
         limit: How many operators.
         memory: GiB that may be taken.
-        seconds: How long it may take.
+        seconds: Maximum time in all.
+        ends: The end of that time, by the monotonic clock.
 
     Raises:
         OptionError: There is no such variant, or finding.
@@ -76,7 +79,7 @@ def tried(
     )
     said = Circumstances() if source.capture is None else source.capture.circumstances
     with remaining("trying") as tell:
-        return trial.run(offered, calls.step_ms, options, said, tell)
+        return trial.run(offered, calls.step_ms, options, said, tell, ends=ends)
 
 
 def _read(source: Source, timed: Source) -> tuple[Any, float | None, Any]:
@@ -121,14 +124,16 @@ def keep(done: Trial, source: Source) -> None:
 
 
 def tell(done: Trial, chosen: Form) -> None:
-    """Write it to standard output, and in a pipe of CSV what is no table to standard error."""
+    """Write the table, then the result in at most eight lines; beside CSV the result goes to standard error."""
     if chosen == "json":
         typer.echo(msgspec.json.encode(written.data(done)).decode())
         return
     if chosen == "csv":
-        sys.stdout.write(written.table(done).write_csv(float_precision=6))
+        sys.stdout.write(table_text.csv_of_three_digits(written.table(done)))
         sys.stdout.flush()
     else:
+        for line in written.untried(done):
+            typer.echo(line)
         draw({"tried": written.brief(done)}, limit=0)
     for line in written.sentences(done):
         typer.echo(line, err=chosen == "csv")
