@@ -148,12 +148,11 @@ class Options(RecordingOptions, total=False):
     ]
     max_trace_mb: Annotated[
         float | None,
-        Default(None, _ABOVE_0),
+        Default(20.0, _ABOVE_0),
         Doc(
-            "Shorten the windows to come when one's trace, as plain JSON, is larger than this, in MB, and end one that "
-            "becomes as large, by the memory that it takes; None sets no limit, but `perfhooks run` one of 100. Their "
-            "folders are still called by the steps that the schedule asked for: ranks may be shortened "
-            "differently."
+            "Largest trace of a window, as plain JSON, in MB. A window ends before the step that would exceed it, or "
+            "inside its first step. The training waits at most 0.1 s per MB for a trace. None sets no limit. Folders "
+            "are still named by the planned steps, because the windows of ranks may end at different steps."
         ),
     ]
     keep_windows: Annotated[

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
 import json
 import logging
 import os
@@ -13,25 +12,20 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-import perfhooks
 from perfhooks import Profiler
 from perfhooks.finishing.finish import _cost
 from perfhooks.finishing.leftovers import finish_all
 from perfhooks.guard import logger, speak_up
-from perfhooks.recording import handover
 from perfhooks.recording.window import Window, _no_words
-from perfhooks.recording.windows import Windows
 from perfhooks.run import remote
 from perfhooks.run.capture import Capture
 from perfhooks.run.folder import Run
 from perfhooks.run.steps import WAITS_HEADER
 from perfhooks.run.timeline import HEADER
-from perfhooks.watching import counters
 
 torch.set_num_threads(1)
 X = torch.ones(16, 16)
@@ -63,18 +57,6 @@ def test_what_a_window_found_is_said_in_a_line_with_its_place(caplog):
         assert prof.wait(60)
     (said,) = [each for each in caplog.messages if " -> " in each]
     assert re.search(r"steps 2-3: [\d.]+ .?s", said), said
-
-
-@pytest.mark.parametrize(("waited_s", "is_said"), [(0.7, True), (0.6, False)])
-def test_a_loop_that_is_going_to_wait_two_seconds_or_more_is_told_before(caplog, waited_s, is_said):
-    """By what the end of the window before took for each of its steps: here by three."""
-    caplog.set_level("INFO", "perfhooks")
-    with Profiler(schedule="wait=1 warmup=1 active=3 repeat=1", out="runs", run="r", background=False) as prof:
-        prof._course.windows._waited_for_step_s = waited_s
-        loop(prof, 2)
-        said = [each for each in caplog.messages if "the loop is going to wait" in each]
-        assert said == (["steps 2-4: the loop is going to wait about 2.1 s at its end"] if is_said else [])
-        loop(prof, 4)
 
 
 def test_a_trace_that_the_recorder_did_not_write_to_its_end_is_none(monkeypatch, caplog):
@@ -205,21 +187,6 @@ def test_what_recording_cost_is_kept_and_shown():
     assert "unrecorded" in prof.summary()
 
 
-@pytest.mark.parametrize("is_long", [True, False])
-def test_a_loop_that_waits_long_at_the_end_of_a_window_is_told_so_while_it_waits_and_afterwards(
-    monkeypatch, caplog, is_long
-):
-    monkeypatch.setattr(handover, "LONG_WAIT_S", 0.0 if is_long else 1e9)
-    caplog.set_level("INFO")
-    with Profiler(schedule="wait=0 warmup=1 active=3 repeat=1", out="runs", background=False) as prof:
-        loop(prof, 6)
-    said = [each for each in caplog.messages if each.startswith("train-000001-000003: ")]
-    assert len(said) == 2 * is_long
-    if is_long:
-        assert "to stop; the loop waits for its trace, too" in said[0]
-        assert re.search(r"the loop waited \S+ \S+ at its end, for a trace of [\d.]+ [KM]iB; .*max_trace_mb=", said[1])
-
-
 def test_the_timeline_has_every_step_once_with_its_phase():
     with Profiler(schedule="wait=2 warmup=1 active=2 repeat=2", out="runs", run="r") as prof:
         for _ in prof.steps(range(13)):
@@ -257,103 +224,6 @@ def test_steps_that_a_killed_worker_left_are_written_by_report(monkeypatch):
     assert list(Path("runs/r").glob(".rank0.steps*"))
     assert list(finish_all(Path("runs/r"))) == []
     assert len(Path("runs/r/rank0.timeline.csv").read_text().splitlines()) == 3001
-
-
-def test_too_large_a_trace_shortens_the_windows_to_come(caplog):
-    with Profiler(schedule="wait=1 warmup=1 active=4 repeat=3", out="runs", run="r", background=False,
-                  max_trace_mb=0.02) as prof:  # fmt: skip
-        for _ in range(20):
-            for _ in range(20):
-                X @ X
-            prof.step()
-    windows = sorted(path.name for path in Path("runs/r").glob("train-*"))
-    assert windows[0] == "train-000002-000005"
-    # called as they were meant to be, so that a rank that is not shortened meets it
-    assert windows == ["train-000002-000005", "train-000008-000011", "train-000014-000017"]
-    assert facts(windows[0])["last"] == 5
-    assert (facts(windows[1])["first"], facts(windows[1])["partial"]) == (8, None)
-    assert facts(windows[1])["last"] < 11
-    assert facts(windows[2])["last"] - 14 <= facts(windows[1])["last"] - 8
-    lines = [record.message for record in caplog.records if "max_trace_mb" in record.message]
-    assert lines[0].startswith("4 steps made a trace of")
-
-
-def test_a_window_that_takes_too_much_memory_ends_and_those_to_come_are_as_short(monkeypatch, caplog):
-    """As the recorder takes it: about what the trace will have."""
-    resident = itertools.count(0, 1_000_000)
-    monkeypatch.setattr(counters, "resident", lambda: next(resident))
-    with Profiler(schedule="wait=1 warmup=1 active=1000000 repeat=2", out="runs", run="r", background=False, poll=0.01,
-                  max_trace_mb=5) as prof:  # fmt: skip
-        while prof.step_num < 2 or prof.in_window:
-            X @ X
-            prof.step()
-        last = prof.step_num - 1
-        loop(prof, 3)
-    (window,) = Path("runs/r").glob("train-*")
-    assert window.name == "train-000002-1000001", "as it was meant to be"
-    assert (facts(window.name)["last"], facts(window.name)["partial"]) == (last, None)
-    assert f"steps 2-{last} have a trace as large as max_trace_mb=5: the window ends" in caplog.messages
-    with Path("runs/r/rank0.timeline.csv").open() as file:
-        phases = [row["phase"] for row in csv.DictReader(file)]
-    assert phases[2:] == ["active"] * (last - 1) + ["wait"] * 3
-
-
-def test_a_window_that_nobody_planned_has_three_steps_however_large_they_are(monkeypatch):
-    """One of them says what it happened to do; beyond these it goes on only as long as it is small."""
-    looks = []
-    profiler = Profiler(schedule="when settled", out="runs", run="r", background=False, explain=False)
-    until = time.monotonic() + 60
-    monkeypatch.setattr(counters, "resident", lambda: looks.append(profiler.step_num) or 10**9 * looks[-1])
-    with profiler as prof:
-        while not list(Path("runs/r").glob("train-*/*.capture.json")):
-            X @ X
-            # three looks tell of a step; whoever is seen to look again has told what the one before has shown
-            while prof.is_recording and looks.count(prof.step_num) < 5 and time.monotonic() < until:
-                time.sleep(0.01)
-            prof.step()
-    (window,) = Path("runs/r").glob("train-*")
-    assert 3 <= facts(window.name)["last"] - facts(window.name)["first"] + 1 < 10
-
-
-def test_a_window_is_shortened_or_left_out_before_it_begins_where_its_size_can_be_told(monkeypatch, caplog):
-    """As under `perfhooks run`, where the first steps were recorded."""
-    monkeypatch.setattr(Windows, "_expected_of_step", lambda windows: 1e6 if windows.begun == 0 else 3e6)
-    with Profiler(schedule="wait=1 warmup=1 active=6 repeat=2", out="runs", run="r", max_trace_mb=2.5) as prof:
-        loop(prof, 20)
-    assert [path.name for path in Path("runs/r").glob("train-*")] == ["train-000002-000007"]
-    assert facts("train-000002-000007")["last"] == 3
-    said = "6 steps would make a trace of 6 MB, more than max_trace_mb=2.5: windows have 2 active steps from now on"
-    assert said in caplog.messages
-    assert any(said.endswith("the window at step 9 is left out") for said in caplog.messages)
-
-
-def test_one_long_step_does_not_make_the_next_window_too_large_before_it_begins(monkeypatch):
-    """As an evaluation after the first update: with 1 MB a second, both together are 100 kB and more."""
-    monkeypatch.setattr("perfhooks.recording.windows.spares", lambda: [SimpleNamespace(density=1e6)])
-    with Profiler(schedule="wait=9 warmup=0 active=1 repeat=1", out="runs", run="r") as prof:
-        loop(prof, 1)
-        time.sleep(0.2)
-        loop(prof, 1)
-        expected = prof._course.windows._expected_of_step()
-    with Path("runs/r/rank0.timeline.csv").open() as file:
-        walls = [float(row["wall_ms"]) for row in csv.DictReader(file)]
-    assert max(walls) > 200
-    assert expected == pytest.approx(1e3 * min(walls), rel=1e-3)
-
-
-def test_a_loop_that_waited_long_is_told_so_before_the_next_window(monkeypatch, caplog):
-    monkeypatch.setattr("perfhooks.recording.windows.LONG_WAIT_S", 1e-9)
-    caplog.set_level("INFO")
-    with Profiler(schedule="wait=0 warmup=1 active=3 repeat=2", out="runs", background=False) as prof:
-        loop(prof, 4)
-    (said,) = [said for said in caplog.messages if "is going to wait" in said]
-    assert re.fullmatch(r"steps 5-7: the loop is going to wait about [\d.]+ \S+ at its end", said)
-
-
-@pytest.mark.parametrize("schedule", [None, lambda step: None])
-def test_a_budget_needs_windows_that_are_known(schedule):
-    with pytest.raises(perfhooks.OptionError, match="max_trace_mb needs a schedule"):
-        Profiler(schedule=schedule, max_trace_mb=1)
 
 
 def test_only_the_last_windows_of_this_run_are_kept():

@@ -142,15 +142,6 @@ def test_where_everything_is_recorded_anyway_a_request_is_refused():
     assert active(phases, 10) == list(range(10))
 
 
-def test_a_window_of_a_single_step_is_as_short_as_it_gets_and_nothing_is_said_of_shorter_ones(caplog):
-    wanted, _ = requested(base=Schedule(wait=1, warmup=1, active=1))
-    wanted.shorten(size=5_000_000, budget_mb=1)
-    assert not caplog.records
-    longer, _ = requested(base=Schedule(wait=1, warmup=1, active=10))
-    longer.shorten(size=5_000_000, budget_mb=1)
-    assert "windows have 2 active steps from now on" in caplog.text
-
-
 def apply(schedule, step):
     """A callable of somebody's: torch's own would be read back."""
     return schedule(step)

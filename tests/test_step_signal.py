@@ -587,12 +587,12 @@ def test_without_an_end_of_the_loader_seven_updates_without_a_fetch_are_steps(he
 def test_no_operators_are_recorded_of_a_program_that_ends(heard, monkeypatch):
     signal, _ = heard
     asked = []
-    monkeypatch.setattr(type(signal.early), "begin", lambda _, *, has_steps: asked.append(has_steps))
+    monkeypatch.setattr(type(signal.early), "begin_with_operators", lambda _: asked.append(True))
     signal._look_for_operators()
-    assert asked == [False]
+    assert asked == [True]
     signal._is_ending = True
     signal._look_for_operators()
-    assert asked == [False]
+    assert asked == [True]
 
 
 def test_a_process_of_a_pool_works_for_another_one():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import itertools
 import math
 import os
 import random
@@ -31,12 +30,12 @@ from perfhooks.run.folder import Run
 from perfhooks.run.installation import Installation
 from perfhooks.run.steps import read_waits
 from perfhooks.run.timeline import Timeline
-from perfhooks.schedule import MOST_BYTES, Phase
+from perfhooks.schedule import Phase
 from perfhooks.watching import counters, slow, slow_steps, watch, watcher
 from perfhooks.watching.causes import Explainer, Explanation, StepFacts
 from perfhooks.watching.counters import Collections, CountedThread, Counters
 from perfhooks.watching.looks import Folded, Look
-from perfhooks.watching.loops import Growth, OpenWindow, WatchedLoop
+from perfhooks.watching.loops import WatchedLoop
 from perfhooks.watching.pace import Pace
 from perfhooks.watching.sampling import outwards, stack_of
 from perfhooks.watching.slow import SlowSteps, predict
@@ -912,42 +911,3 @@ def test_what_others_use_is_told_where_no_other_rank_may_be_one_of_them(monkeypa
         seen.look(threading.get_ident(), threading.get_native_id(), step)
     (row,) = seen.rows
     assert (row.first, row.last, math.isnan(row.others_ms)) == (3, 5, not is_told)
-
-
-# --- how large a window becomes ---
-
-
-@pytest.mark.parametrize(
-    ("resident_mb", "said"),
-    [
-        # 40 MB a look; the least of three looks in a row counts, so three looks are 120 MB
-        ([0, 40, 80, 120, 160, 200], ("114 MiB", "5.6 s")),
-        # goes up and down within a step
-        ([0, 900, 400, 900, 0, 900], None),
-        ([0, 0, 0, 0, 0, 0], None),
-    ],
-)  # fmt: skip  # a line for each
-def test_a_window_whose_end_is_going_to_take_long_is_told_by_the_memory_it_takes(caplog, resident_mb, said):
-    caplog.set_level("INFO")
-    step, readings = itertools.count(5), iter(resident_mb + resident_mb)
-    loop = mock.Mock(window=OpenWindow("steps 5-14", 5, 14, None), is_too_large=False, step=lambda: next(step))
-    seen = Growth(lambda: int(next(readings) * 1e6))
-    for _ in resident_mb:
-        seen.look(loop)
-    found = re.findall(
-        "steps 5-14: its trace has about (.*) so far, and the loop is going to wait about (.*) at", caplog.text
-    )
-    assert found == [said] * (said is not None)
-    assert not loop.is_too_large
-
-
-@pytest.mark.parametrize(("steps", "ends"), [([5, 6, 7, 7, 7, 7], False), ([5, 6, 7, 8, 8, 8], True)])
-def test_a_window_that_is_long_enough_ends_at_twenty_megabytes(steps, ends):
-    """One that nobody planned goes on for the sake of short steps; three of them it has in any case."""
-    step, readings = iter(steps), iter([0, 0, 0, 50, 50, 50])
-    window = OpenWindow("steps 5-104", 5, 104, 100e6, 8, MOST_BYTES)
-    loop = mock.Mock(window=window, is_too_large=False, step=lambda: next(step))
-    seen = Growth(lambda: int(next(readings) * 1e6))
-    for _ in steps:
-        seen.look(loop)
-    assert loop.is_too_large is ends

@@ -11,18 +11,15 @@ ours is there meanwhile.
 from __future__ import annotations
 
 import functools
-import os
 import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch.autograd.profiler import profile
 from torch.compiler import is_compiling
 from torch.nn import Module
 
-from perfhooks import process
 from perfhooks.guard import hide_frames
 from perfhooks.run.installation import line_of_user
 from perfhooks.run.timeline import clock
@@ -30,9 +27,6 @@ from perfhooks.run.timeline import clock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_LEVEL: Final = "KINETO_LOG_LEVEL"
-_NOTHING: Final = "6"
-"""See `perfhooks.recording.window`, which a program that calls nothing need not import."""
 _RUNS: Final = "_engine_run_backward"
 """What ``torch.autograd.backward`` and ``grad`` both call; torch.compile guards the second."""
 _MOST_CALLS: Final = 1000
@@ -97,24 +91,6 @@ def keep_from_compiling() -> None:
     disable: Any = torch.compiler.disable
     sys.modules["torch._dynamo.decorators"].skip(_heard_backward)
     _told_call, _told_backward = disable(_told_call), disable(_told_backward)
-
-
-def make_ready() -> bool:
-    """Let the recorder make itself ready, which it does in the main thread or not at all.
-
-    Returns:
-        Whether another thread may begin to record.
-    """
-    if sys.platform != "linux" or threading.get_ident() != _main or would_wake_a_device() or has_woken_one():
-        return False
-    process.recorder_begins()
-    level = os.environ.setdefault(_LEVEL, _NOTHING)
-    try:
-        with profile():
-            return True
-    finally:
-        if level is _NOTHING:
-            del os.environ[_LEVEL]
 
 
 def would_wake_a_device() -> bool:

@@ -27,8 +27,6 @@ SITE: Final = Path(__file__).parent / "site"
 """The folder that goes first in PYTHONPATH; it holds ``sitecustomize.py`` and nothing else."""
 
 
-MAX_TRACE_MB: Final = 100.0
-"""Nobody who asks for a page without a change to his script expects it to stand still for long: 2 seconds or so."""
 PATIENCE_S: Final = 60.0
 """Most trainings have made a step by then; and who waits for an answer waits no longer."""
 
@@ -97,7 +95,7 @@ def request(
         ScheduleError: The schedule cannot be.
         OptionError: An option has a value that it cannot have, or there is no such handler.
     """
-    steps = None if schedule is None else Schedule.of(schedule)
+    Schedule.of(schedule)
     if not 0 <= patience < float("inf"):
         raise OptionError(f"patience must be a number of seconds, 0 or more, got {patience:g}")
     if handlers:
@@ -107,8 +105,6 @@ def request(
             if handler != "default":
                 build(handler)
     whole = dict(options)
-    if steps is None or isinstance(steps, Schedule):
-        whole.setdefault("max_trace_mb", MAX_TRACE_MB)
     checked(whole)  # type: ignore[arg-type]  # the names were generated from Options
     out = whole.get("out")
     if out is not None:

@@ -3,17 +3,18 @@
 Most programs come to a window of the schedule, and these steps are dropped. One that ends before, as a forward pass,
 ten steps or an evaluation without a loader do, has them on its page::
 
-    torch is imported   the first call, fetch, backward or update           6 steps, or 3 s        the end
+    torch is imported   the first call, fetch, backward or update           6 steps, or budget     the end
     ────────────────────┬──────────────────────────────────────────────────┬──────────── ... ──────┬
         nothing heard   │ step 0, which warms up │ step 1 │ step 2 │ ...    │ kept, not exported    │ written, if there
                         │                                                  │                       │ is no other window
-                        └ 0.3 s of nothing but a script that computes ──► half a second of operators, without steps
+                        └ 0.3 s of nothing but a script that computes ──► operators, without steps
 
 A step begins with a fetch, or with the call of a module that was called before, once what ends a step has come since:
-an update, else a backward pass, else a call. Where a stronger end turns up later, as the first update after several
-backward passes, recording begins anew with the right steps.
+an update, else a backward pass, else a call. If a stronger end turns up later, for example the first update after
+several backward passes, the recorder goes on, and the steps are counted anew from there.
 
-All threads are recorded, so that any of them may end it: a timer does, and a fork does.
+One thread is recorded, and ends the recording: torch's recorder must not end while that thread runs an operator. Nor
+does it begin again while a range is open that it has recorded: the end of that range would write to freed memory.
 """
 
 from __future__ import annotations
@@ -21,14 +22,17 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Final
 
-from perfhooks import frames, words
+from perfhooks import frames
 from perfhooks.guard import guard
 from perfhooks.launching import calls
 from perfhooks.recording import labelling
-from perfhooks.recording.ending import lifetime
-from perfhooks.recording.window import Window, of_all_threads, recorder_busy
+from perfhooks.recording.ending import lifetime, open_ranges
+from perfhooks.recording.ending.in_step import in_main_thread
+from perfhooks.recording.limits.budget import DEFAULT_MB, FIRST_STEPS_S, Limits
+from perfhooks.recording.window import Window, recorder_busy
 from perfhooks.schedule import FromStartToStop
 from perfhooks.watching.sampling import outwards
 
@@ -41,14 +45,14 @@ if TYPE_CHECKING:
 STEPS: Final = 6
 """The first of them warms up."""
 LONGEST_S: Final = 3.0
-"""Up to a million operators, which take the recorder as long again to stop, or longer."""
-OPERATORS_S: Final = 0.5
-"""Of a program that calls operators and nothing else: nothing is known of it, so it is looked at for a shorter time."""
+"""Seconds after which the recording ends although its budget is not spent, for example while the program waits."""
+_ELSEWHERE_S: Final = 1.0
+"""How long another thread waits until the recorded one has ended the recording, in seconds."""
 
 _CALL, _BACKWARD, _UPDATE = range(3)
 """What ends a step, the stronger the later."""
 _RECORDED: Final = ("record_shapes", "with_flops")
-"""Options for recording that apply here as well. Stacks and memory are those of one thread."""
+"""Options for recording that apply here as well. Stacks and memory would use up the budget."""
 
 
 class Early:
@@ -57,15 +61,18 @@ class Early:
     Args:
         heard: What was heard of the program.
         options: Those of the recorder.
-        when_over: Is called when recording has ended, in whatever thread.
+        when_over: Is called when recording has ended.
     """
 
     def __init__(self, heard: Heard, options: Mapping[str, Any], when_over: Callable[[], object]) -> None:
         self._heard = heard
         self._recording = {name: options[name] for name in _RECORDED if name in options}
+        of_size = Limits.of_size(options.get("max_trace_mb", DEFAULT_MB))
+        self._limits = of_size._replace(training_s=FIRST_STEPS_S, name=f"the budget of {FIRST_STEPS_S:g} s")
         self._when_over = when_over
         self._lock = threading.RLock()
-        self._timer: threading.Timer | None = None
+        self._until = 0.0
+        """When the recording ends at the latest, by the monotonic clock."""
         self._window: Window | None = None
         self.besides: Collection[Closable] = ()
         """Profilers of a framework's face, beside which it records: any other means that the script profiles itself."""
@@ -84,6 +91,8 @@ class Early:
 
     def _forget(self) -> None:
         self._begin = self._step = self._since_way = 0
+        self._is_warm = False
+        """Whether the recorder ran before the first step."""
         self._end = -1
         """The strongest end of a step so far."""
         self._prepared = -1
@@ -139,7 +148,7 @@ class Early:
                 self._next()
             elif self._since_way > 1:  # there was more in it than one of ours
                 self._way = way
-                self._begin_anew()
+                self._count_anew(0)
             self._since_way = 0
 
     @property
@@ -157,8 +166,13 @@ class Early:
         if self.is_listening:
             if self.is_new:
                 self.begin()
-            elif not self.has_steps or (not self.is_recording and what > _CALL):
+            elif not self.has_steps and self.is_recording:
                 self.has_steps = True
+                calls.hear_no_calls()
+                if self._window is not None:
+                    self._window.record_steps = True  # with a mark for each from here on
+                self._count_anew(0)
+            elif not self.has_steps or (not self.is_recording and what > _CALL):
                 self._begin_anew()
         return self.is_recording and self._way is None
 
@@ -174,7 +188,7 @@ class Early:
             return
         is_stronger, self._end = end > self._end, end
         if is_stronger and self._step > self._begin:
-            self._begin_anew(1)  # one such step has just ended
+            self._count_anew(1)  # one such step has just ended
         else:
             self._since_way += 1
             self._next()
@@ -182,106 +196,132 @@ class Early:
     # -- recording ---------------------------------------------------------------------------------------------------
 
     def begin(self, *, has_steps: bool = True) -> None:
-        """Record from here on.
+        """Record the calling thread from here on.
 
         Args:
-            has_steps: Whether steps are told, in the thread that begins: the main thread.
+            has_steps: Whether steps are told.
         """
-        config = of_all_threads()
         with lifetime.busy(), guard("recording the first steps"), self._lock:
-            if not self.is_new or self._is_closed or config is None or calls.would_wake_a_device():
+            if not self.is_new or self._is_closed or calls.would_wake_a_device():
                 return
             self.is_new = False
+            self.has_steps = has_steps
             if recorder_busy() or lifetime.is_anybody_known(self.besides):
                 self._is_closed = True
-                return
-            self.has_steps = has_steps
-            self._forget()
-            self._open(config)
+            else:
+                self._open()
 
-    def _open(self, config: Any) -> None:
+    def begin_with_operators(self) -> None:
+        """Have the main thread record its operators, without steps; called in another thread, again and again."""
+        in_main_thread(lambda: self.begin(has_steps=False))
+
+    def _open(self) -> None:
+        self._forget()
         window = self._window = Window(
-            first=self._begin,
-            phases=FromStartToStop(self._begin),
+            first=0,
+            phases=FromStartToStop(0),
             on_trace_ready=lambda _: None,
             recording=self._recording,
             marks_steps=self.has_steps,
-            all_threads=config,
+            limits=self._limits,
+            end_in_step=self._end_in_step,
+            is_spent=lambda: time.monotonic() > self._until,
         )
         window.give_way = self.end
         lifetime.watch(window)
         window.start()
+        self._until = time.monotonic() + LONGEST_S
         self.is_recording = True
         if self.has_steps:
             calls.hear_no_calls()  # labels tell of them
             self._label()
-        self._timer = threading.Timer(LONGEST_S if self.has_steps else OPERATORS_S, self._end_late)
-        self._timer.daemon = True
-        self._timer.start()
 
     def _label(self) -> None:
         labelling.put(self.stage, self.at_call)
 
-    def _next(self) -> None:
-        """A step has ended, and the next one begins."""
+    def _next(self, step: int | None = None) -> None:
+        """A step has ended, and the next one begins.
+
+        Args:
+            step: The number of the next one.
+        """
         with lifetime.busy(), guard("recording the first steps"), self._lock:
             window = self._window
-            if window is None or not self.is_recording:
+            if window is None or not self.is_recording or window.is_elsewhere:
                 return
-            self._step += 1
+            self._step = self._step + 1 if step is None else step
             self._clear()
-            if self._step >= self._begin + STEPS:
+            if self._step >= self._begin + STEPS or window.budget.is_spent():
                 self.end()
             else:
                 window.step()
                 self._label()
 
-    def _begin_anew(self, step: int = 0) -> None:
-        """What was recorded are no steps.
+    def _count_anew(self, step: int) -> None:
+        """What was recorded were no steps.
 
         Args:
             step: The number of the one that begins.
         """
+        window = self._window
+        if window is not None:
+            window.marks_before = window.step_num + 1 - step
+            self._begin, self._since_way, self._is_warm = step, 0, True
+            self._prepared = -1
+            self._next(step)
+
+    def _begin_anew(self) -> None:
+        """Record a second time: what was recorded is less than the program does."""
         with lifetime.busy(), guard("recording the first steps"), self._lock:
-            if self.is_recording:
-                self._stop(None)
             if self._window is not None:
                 self._forget_window(self._window)
-            if recorder_busy():
+            self.has_steps = True
+            if recorder_busy() or open_ranges.is_any_open():
                 self._is_closed = True
-                return
-            self._begin = self._step = step
-            self._since_way = 0
-            self._clear()
-            self._open(of_all_threads())
+            else:
+                self._open()
 
-    def _end_late(self) -> None:
-        with guard("ending the first steps"):
-            self.end(
-                ""
-                if self._step > self._begin or not self.has_steps
-                else f"it is recorded for {words.ms(LONGEST_S * 1e3)}"
-            )
+    def _end_in_step(self) -> None:
+        """The budget is spent; called in the main thread."""
+        if self._window is not None and self.is_recording and not self._window.is_elsewhere:
+            is_whole = self._step > self._begin or not self.has_steps
+            self.end("" if is_whole else f"{self._limits.name} was reached inside step {self._step}")
 
     def end(self, why: str = "") -> None:
-        """Record no more, and keep what there is; in any thread.
+        """Record no more, and keep what there is.
 
         Args:
             why: Why its last step is not whole.
         """
         with self._lock:
-            if self.is_recording:
-                self._stop(why or None)
+            window = self._window
+            if not self.is_recording or window is None:
+                return
+            if not window.is_elsewhere:
+                self._stop(window, why or None)
                 self._when_over()
+                return
+        until = time.monotonic() + _ELSEWHERE_S
+        while self.is_recording and time.monotonic() < until:
+            in_main_thread(lambda: None if window.is_elsewhere else self.end(why))
+            time.sleep(_ELSEWHERE_S / 100)
 
-    def _stop(self, why: str | None) -> None:
+    def _stop(self, window: Window, why: str | None) -> None:
         self.is_recording = False
-        if self._timer is not None:
-            self._timer.cancel()
         labelling.take_back()
-        if self._window is not None:
-            self._window.loader = labelling.loader()
-            self._window.close(self._step, why)
+        window.loader = labelling.loader()
+        mark = window.step_num
+        window.close(self._step, why)
+        window.step_num = mark
+        window.budget.learn(window.stop_s)
+
+    def abandon(self) -> None:
+        """This process is a forked child: what is recorded is its parent's."""
+        self._is_closed = True
+        if self._window is not None and self.is_recording:
+            self.is_recording = False
+            labelling.take_back()
+            self._window.leave_to_parent()
 
     # -- what came of it ---------------------------------------------------------------------------------------------
 
@@ -312,7 +352,8 @@ class Early:
                 return None
             lifetime.unwatch(window)
             # the first one warms up, and in another one a profiler may have begun; else they are all there is
-            usual = (max(self._begin, self._prepared) + 1, self._begin + 1)
+            begin = self._begin - self._is_warm
+            usual = (max(begin, self._prepared) + 1, begin + 1)
             window.first = next((first for first in usual if first < self._step), window.first)
             return window
 

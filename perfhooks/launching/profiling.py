@@ -140,8 +140,7 @@ class Profilers:
                 return None
             profiler = self.current or _of_stage(early.stage, faces)
             if profiler is None:
-                more = {"watch": False, "max_trace_mb": None}
-                profiler = _started(self.asked, early.told_by, window.first, ON_REQUEST, **more)
+                profiler = _started(self.asked, early.told_by, window.first, ON_REQUEST, watch=False)
             profiler.adopt(window)
             self.current = profiler
             self.end("the program ended")

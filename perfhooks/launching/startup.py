@@ -66,7 +66,7 @@ class Startup:
             self._came_s = clock_s() - (time.monotonic_ns() - began) * 1e-9
             self._add(Sample("before torch", "what ran before torch was imported"), (self._torch - began) * 1e-9)
         self.when_computing: Callable[[], object] | None = None
-        """Is called once, in the thread that looks, where the script has computed for a while and nothing was heard."""
+        """Is called in the thread that samples, while the script computes and calls no module."""
         self._thread = threading.Thread(target=self._watch, name="perfhooks-startup", daemon=True)
         self._thread.start()
 
@@ -126,7 +126,7 @@ class Startup:
             self._add(sample, (now - last) * 1e-9)
             last = now
             looks = looks + 1 if sample.phase == "script" else 0
-            if looks == _LOOKS and self.when_computing is not None:
+            if looks >= _LOOKS and self.when_computing is not None:
                 with guard("looking at a script"):
                     self.when_computing()
             if is_over or is_loader_worker():

@@ -31,6 +31,7 @@ from perfhooks.launching.ways import (
 )
 from perfhooks.loading.lending import LoaderWorkers
 from perfhooks.run.timeline import OWN_WORK, clock
+from perfhooks.schedule import Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -59,6 +60,7 @@ class StepSignal:
         self.heard = Heard()
         self._is_compiling: Callable[[], bool] = self._first_update
         self._hear_no_others: Callable[[], object] = bool
+        self._early: Early | None = None
         process.at_end(process.End.STARTUP, startup.wait)
         process.at_end(process.End.REASON, self.finish)
         process.in_child(process.Child.STEPS, self.forget)
@@ -69,7 +71,9 @@ class StepSignal:
         self.heard.forget()
         self._hear_no_others()
         self._hear_no_others = bool
-        self._early: Early | None = None
+        if self._early is not None:
+            self._early.abandon()
+        self._early = None
         self._patience: threading.Timer | None = None
         self._calls = 0
         self._making, self._keeping = threading.Lock(), threading.RLock()
@@ -212,9 +216,17 @@ class StepSignal:
                 self._end_startup()
             if self.early.is_listening and self.mode is not None:
                 self.early.at_step(self.mode)
+                self._end_before_window(self.profiler.step_num)
         elif answer is not None:
             self._begin(answer)
         self._attend()
+
+    def _end_before_window(self, step: int) -> None:
+        """End the first recording a step before a window without a warm-up: both in one update may crash torch."""
+        schedule = None if self.asked.schedule is None else Schedule.of(self.asked.schedule)
+        window = None if schedule is None else schedule.next_window(step + 1)
+        if window is not None and window.first == window.active == step + 1:
+            self.early.end()
 
     def _attend(self) -> None:
         """Have each fetch looked at as long as anybody wants to hear of it, and each update as long as the way does."""
@@ -337,7 +349,7 @@ class StepSignal:
 
         self._stand_ins = calls
         calls.listen(self.hear_call, self.hear_backward, self.hear_save)
-        if not self.asked.turns and calls.make_ready():
+        if not self.asked.turns and sys.platform == "linux":
             self.startup.when_computing = self._look_for_operators
 
     def see_workers(self) -> None:
@@ -358,9 +370,8 @@ class StepSignal:
 
     def _look_for_operators(self) -> None:
         """The script computes, and calls no module: record whatever operators it may call."""
-        with self._keeping:
-            if not self._is_ending and type(self.heard.way) is Undecided and self.early.is_new:
-                self.early.begin(has_steps=False)
+        if not self._is_ending and type(self.heard.way) is Undecided and self.early.is_new:
+            self.early.begin_with_operators()
 
     def _recorded_early(self) -> None:
         """Its files are made when the program ends, or, if it makes no steps, while it goes on."""

@@ -109,6 +109,7 @@ class Course:
             membership=Membership(options, handover, self.requests, writes=writes),
             handover=handover,
         )
+        self.windows.end_in_step = self._end_in_step
         self.state = State.NEW
         self._turn_at = 0
         """The next step that changes more than a mark in an open window."""
@@ -156,7 +157,6 @@ class Course:
             logger.warning("the window cannot end here: %s", window.where)
             return
         self.state = State.PAUSED
-        self.windows.second.rest()
         self.loop.is_running = False
         self.pulse.rest()
         with lifetime.busy(), guard("ending the profile", self.options["on_error"]):
@@ -220,7 +220,7 @@ class Course:
         if window is not None and window.is_elsewhere:
             self.pulse.due = NEVER
             logger.warning("the window of step %d cannot go on: %s", step, window.where)
-        elif window is not None and step < self._turn_at and not self.loop.is_too_large:
+        elif window is not None and step < self._turn_at and not self.windows.is_over(window, step):
             self._mark(window, step)
         elif self.state is not State.RUNNING:
             self.pulse.due = NEVER
@@ -250,8 +250,6 @@ class Course:
             with lifetime.busy(), guard(f"profiling step {step}", self.options["on_error"]):
                 if windows.current is not None:
                     self._go_on(windows.current, step)
-                if windows.current is None and windows.second.is_due:
-                    windows.second.turn()
                 self.requests.take_in(step)
                 if windows.current is None and self.requests.opens(step):
                     self._open(step)
@@ -291,8 +289,6 @@ class Course:
         """The next step that changes something, in a window or outside."""
         if self.state is State.LEFT_OUT:
             return NEVER
-        if self.windows.current is None and self.windows.second.is_due:
-            return step + 1
         change = self.requests.next_change(step)
         heard = step + _POLL_STEPS if self.windows.handover.tasks.windows_left else NEVER
         fit_at = self.windows.fit_at
@@ -310,10 +306,11 @@ class Course:
     def _go_on(self, window: Window, step: int) -> None:
         """One more step in an open window, or its end."""
         self.windows.fit(window, step)
-        if self.loop.is_too_large:
-            self.windows.cut(window, step)
-        is_whole = self.requests.ends(step - 1)
-        if is_whole or self.requests.phase(step) is Phase.WAIT or self.requests.opens(step):
+        is_over = self.windows.is_over(window, step)
+        is_whole = self.requests.ends(step - 1) or (is_over and window.planned is not None)
+        if is_over and not is_whole:
+            self._close(step, f"{window.budget.limits.name} was reached")
+        elif is_whole or self.requests.phase(step) is Phase.WAIT or self.requests.opens(step):
             self._close(step, None if is_whole else "the schedule ended the window without RECORD_AND_SAVE")
         else:
             window.step()
@@ -321,6 +318,17 @@ class Course:
     def _close(self, reached: int, partial: str | None) -> None:
         self.pulse.is_recording = False
         self.windows.close(reached, partial)
+
+    def _end_in_step(self) -> None:
+        """End the window inside a step, in the main thread, because its budget is spent."""
+        window, step = self.windows.current, self.pulse.step
+        if window is None or window.is_elsewhere or not window.budget.is_spent():
+            return
+        self.loop.timeline.is_kept = True  # until the next step begins
+        with guard("ending the window", self.options["on_error"]):
+            self._close(step, f"{window.budget.limits.name} was reached inside step {step}")
+        self._turn_at = step + 1
+        self.pulse.wake()
 
     def action(self, step: int) -> Any:
         """What torch calls what is done at a step."""

@@ -32,7 +32,6 @@ from perfhooks.run.steps import FEWEST_FIRST
 from perfhooks.run.timeline import own_work_s
 from perfhooks.trace.reading.packing import plain_size
 from perfhooks.watching.counters import Queueing
-from perfhooks.watching.loops import LONG_WAIT_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -201,14 +200,6 @@ class Handover:
         with guard(f"finishing {place.folder.name}", self._on_error):
             cost = replace(facts.cost, save_s=saved.seconds, free_s=freed_s, trace_bytes=saved.bytes)
             self.waited_s = cost.stop_s + cost.save_s + cost.free_s
-            if self.waited_s >= LONG_WAIT_S:
-                logger.info(
-                    "%s: the loop waited %s at its end, for a trace of %s; fewer active steps make that shorter, and "
-                    "max_trace_mb= sees to it",
-                    place.folder.name,
-                    words.ms(1e3 * self.waited_s),
-                    words.size(saved.bytes),
-                )
             elsewhere = None if saved.path.parent == place.folder else str(saved.path)
             place.save(replace(facts, cost=cost, spool=elsewhere))
             for listen in self.when_saved:
@@ -216,9 +207,6 @@ class Handover:
             self._hand_over(place, explains=facts.explains)
 
     def _save(self, window: Recorded, place: Place, token: str) -> _Saved | None:
-        if window.stop_s >= LONG_WAIT_S:  # writing takes as long as stopping, or longer
-            told = words.ms(1e3 * window.stop_s)
-            logger.info("%s: the recorder took %s to stop; the loop waits for its trace, too", place.folder.name, told)
         with guard(f"saving the trace of {place.folder.name}", self._on_error):
             spool, name = Run.of(place).spool(place), layout.saved_trace(place.rank, token)
             spool.make()

@@ -21,7 +21,7 @@ from perfhooks.run import rare_work
 from perfhooks.run.layout import LABELS, STEPS
 from perfhooks.run.remote import check_out
 from perfhooks.run.timeline import clock
-from perfhooks.schedule import Schedule, WhenSettled
+from perfhooks.schedule import Schedule
 from perfhooks.watching.loops import Asked
 
 if TYPE_CHECKING:
@@ -92,8 +92,6 @@ class Profiler(TorchFace):
         whole, steps = checked(options), Schedule.of(schedule)
         if whole["out"] is not None:
             check_out(whole["out"])
-        if whole["max_trace_mb"] is not None and not isinstance(steps, Schedule | WhenSettled):
-            raise OptionError("max_trace_mb needs a schedule whose windows are known, so that they can be shortened")
         course = Course(whole, steps, on_trace_ready, check_recording(recording(options)))
         super().__init__(course, on_trace_ready)
         speak_up()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from perfhooks.guard import logger
 from perfhooks.options import MOST_WAITING
 from perfhooks.run import layout
 from perfhooks.run.job import current_job
@@ -77,8 +76,6 @@ class Requests:
         self.base = base
         self.began = 0
         """The step that was current when the loop began, or went on."""
-        self.shortened = 0
-        """How many steps less than the schedule asked for its windows have."""
         self.is_unplanned = isinstance(base, WhenSettled)
         """Whether nobody said which steps to record."""
         self._windows: list[RequestedWindow] = []
@@ -143,42 +140,6 @@ class Requests:
         shorter = fitted(planned, walls)
         self.base = _alone(shorter)
         return shorter
-
-    def shorten(self, size: float, budget_mb: float, *, is_expected: bool = False) -> None:
-        """Shorten the windows of the schedule that are to come, if one's trace was too large.
-
-        Args:
-            size: Of the trace, in bytes.
-            budget_mb: What it may have, in MB.
-            is_expected: Whether it is not recorded yet.
-        """
-        schedule = self.base
-        if not isinstance(schedule, Schedule) or size <= budget_mb * 1e6:
-            return
-        active = self.record_at_most(int(schedule.active * budget_mb * 1e6 / size))
-        if active < schedule.active:
-            logger.warning(
-                "%d steps %s a trace of %.0f MB, more than max_trace_mb=%g: windows have %d active steps from now on",
-                schedule.active, "would make" if is_expected else "made", size / 1e6, budget_mb, active,
-            )  # fmt: skip  # the values stand under the words
-
-    def record_at_most(self, steps: int) -> int:
-        """Shorten the windows of the schedule, the one that is open with them.
-
-        Args:
-            steps: So many active ones; of fewer than one, one is left.
-
-        Returns:
-            How many they have.
-        """
-        schedule = self.base
-        if not isinstance(schedule, Schedule):
-            return steps
-        active = min(max(1, steps), schedule.active)
-        if active < schedule.active:
-            self.base = schedule.shortened(active)
-            self.shortened += schedule.active - active
-        return active
 
     def opening(self, step: int) -> RequestedWindow | None:
         """The window on request that begins at a step."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import sys
 import tempfile
 import threading
@@ -20,19 +21,21 @@ from typing import IO, TYPE_CHECKING, Any, Final, Literal
 import torch
 import torch.autograd.profiler
 import torch.profiler
-from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerAction, ProfilerActivity, record_function
 
 import perfhooks.trace
-from perfhooks import process
+from perfhooks import labels, process
 from perfhooks.errors import NothingRecordedError, OptionError, PerfhooksError
 from perfhooks.labels import DEVICE_STOPPED
 from perfhooks.recording import next_recorder, wall_clock
+from perfhooks.recording.ending import open_ranges
+from perfhooks.recording.ending.in_step import Overseer
 from perfhooks.recording.like_torch import averages, deprecated
+from perfhooks.recording.limits.budget import NO_LIMITS, Limits, StepCalls, WindowBudget
+from perfhooks.recording.limits.call_count import CallCount
 from perfhooks.run.publishing import is_whole_json, publish
 from perfhooks.schedule import Phase
 from perfhooks.trace.reading.packing import copy_stream
-from perfhooks.watching.loops import WAITED_A_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -86,8 +89,8 @@ def recorder_busy() -> bool:
     So is one that another thread is ending: torch says that nobody records as soon as that has begun, and crashes if
     somebody begins before it is done.
     """
-    is_ours = any(window.give_way is None for window in (*list(_open), *_ending_elsewhere()))
-    return is_ours or (_recording() and not _left)
+    ours = (*list(_open), *_ending_elsewhere())
+    return any(window.give_way is None for window in ours) or (_recording() and not ours and not _left)
 
 
 def make_room() -> None:
@@ -111,14 +114,6 @@ def spares() -> list[Window]:
 def is_spare_recording() -> bool:
     """Whether one of those records now, so that steps take longer than they would."""
     return any(window in _open for window in list(_spare))
-
-
-def of_all_threads() -> Any:
-    """What has torch record all threads, so that any of them may end it; None where the installed torch cannot."""
-    try:
-        return _ExperimentalConfig(profile_all_threads=True)
-    except TypeError:
-        return None
 
 
 def _recording() -> bool:
@@ -246,6 +241,18 @@ def _check_whole(path: Path) -> None:
         raise PerfhooksError(f"the recorder wrote no whole {path.name}: is the disk full?")
 
 
+def _renumber(path: Path, before: int) -> None:
+    """Number the marks of steps in a trace anew. Marks before step 0 get negative numbers, which no reader counts.
+
+    Args:
+        path: The trace.
+        before: Marks before step 0.
+    """
+    mark = labels.STEP_MARK.encode()
+    text = path.read_bytes()
+    path.write_bytes(re.sub(mark + rb"(\d+)", lambda found: mark + b"%d" % (int(found[1]) - before), text))
+
+
 class LostStacksError(PerfhooksError):
     """Old versions of torch lose a window with stacks that begins inside of a call from C (pytorch issue 101632)."""
 
@@ -280,6 +287,8 @@ class Recorded:
     """Where each of them was while it recorded, if they were looked at."""
     notes: list[str]
     """What is doubtful about it."""
+    budget: WindowBudget
+    """What it holds, and what it may hold."""
     ready: bool = False
     """Whether there is a trace to save."""
 
@@ -301,7 +310,9 @@ class Window(Recorded, TorchProfile):
         on_trace_ready: Called with the window when it has been recorded.
         recording: What ``torch.profiler.profile`` takes on top.
         marks_steps: Whether its steps are in the trace.
-        all_threads: What `of_all_threads` gives, where all are recorded; None records the thread that begins.
+        limits: Limits of the recording.
+        end_in_step: Ends the window inside a step when its budget is spent; None if it ends between steps only.
+        is_spent: Another reason to end it there.
     """
 
     def __init__(
@@ -312,7 +323,9 @@ class Window(Recorded, TorchProfile):
         on_trace_ready: Callable[[Window], None],
         recording: Mapping[str, Any],
         marks_steps: bool = True,
-        all_threads: Any = None,
+        limits: Limits = NO_LIMITS,
+        end_in_step: Callable[[], object] | None = None,
+        is_spent: Callable[[], bool] = bool,
     ) -> None:
         self._begin = first
         self._phases = phases
@@ -327,10 +340,16 @@ class Window(Recorded, TorchProfile):
         """Ends it, as somebody else is about to record; None for a window that gives way to nobody."""
         self._device = -1
         """That of the thread that began; -1 for none."""
-        self._began = self._recorded_s = self._ahead_s = 0.0
-        self._is_of_all_threads = all_threads is not None
-        if all_threads is not None:
-            recording = {**recording, "experimental_config": all_threads}
+        self._began = self._ahead_s = 0.0
+        self.budget = WindowBudget(limits, recording)
+        self._overseer: Overseer | None = None
+        if end_in_step is not None:
+            budget = self.budget  # not the window, which would keep itself alive
+            self._overseer = Overseer(lambda: is_spent() or budget.is_spent(), end_in_step)
+        self.marks_before = 0
+        """Marks of steps in the trace before its step 0: they were no steps."""
+        self._count: CallCount | None = None
+        """Counts Python calls during the warm-up."""
         super().__init__(schedule=self._action if marks_steps else None, on_trace_ready=on_trace_ready, **recording)
         self.step_num = first
 
@@ -346,7 +365,7 @@ class Window(Recorded, TorchProfile):
         self._phases = phases
         self.planned = phases.next_window(first)
         self.first = self.planned.active if self.planned else first
-        self.partial = None
+        self.partial, self.shortened = None, 0
         # torch keeps the schedule's last answer in both; one of them is new in 2.13
         action: Any = self._action(first)
         self.current_action = self._prev_schedule_action = action
@@ -369,11 +388,30 @@ class Window(Recorded, TorchProfile):
         with _quiet_kineto():
             super().start()
         _open.add(self)
+        if self.with_stack and not self.budget.is_running:
+            self._count = CallCount(self.budget.most_calls())
+            self._count.begin()
         if self.give_way is not None:
             _spare.add(self)
 
+    def step(self) -> None:
+        """Begin the next step."""
+        was_running = self.budget.is_running
+        super().step()
+        if was_running:
+            self.budget.end_step()
+
+    def count_calls(self) -> None:
+        """End the count of Python calls: the warm-up is over."""
+        count, self._count = self._count, None
+        if count is not None:
+            count.end()
+            steps = max(self.first - self._begin, 1)
+            self.budget.counted = StepCalls(count.calls / steps, count.cpu_s / steps)
+
     def stop(self) -> None:
         """End, in whatever phase."""
+        self.count_calls()
         _ending[self] = threading.current_thread()
         _open.discard(self)
         try:
@@ -411,11 +449,6 @@ class Window(Recorded, TorchProfile):
         )
 
     @property
-    def density(self) -> float:
-        """About how many bytes of trace a second of it has made, by the time the recorder took to stop."""
-        return self.stop_s * WAITED_A_SECOND / self._recorded_s if self._recorded_s else 0.0
-
-    @property
     def is_empty(self) -> bool:
         """Whether nothing happened while it was recorded: no operator, no call of the runtime."""
         recorded = getattr(self.profiler, "kineto_results", None)
@@ -444,13 +477,17 @@ class Window(Recorded, TorchProfile):
         self._observer = observer
 
     def start_trace(self) -> None:
-        """Begin to record this thread, or all."""
+        """Begin to record this thread."""
         _left.clear()
-        self._thread = None if self._is_of_all_threads else threading.current_thread()
+        self.count_calls()
+        self._thread = threading.current_thread()
         if torch.cuda.is_initialized():
             self._device = torch.cuda.current_device()
         self._began, self._ahead_s, self.began = time.perf_counter(), wall_clock.ahead_s(), time.time()
         super().start_trace()
+        self.budget.begin()
+        if self._overseer is not None:
+            self._overseer.begin()
 
     def stop_trace(self) -> None:
         """Stop the recorder, and take the time it needs.
@@ -458,7 +495,10 @@ class Window(Recorded, TorchProfile):
         Raises:
             LostStacksError: With its stacks torch has lost all of the window.
         """
-        if not self._is_of_all_threads and not _recording():
+        self.budget.end()
+        if self._overseer is not None:
+            self._overseer.end()
+        if not _recording():
             # torch crashes when a recorder is stopped that is none any more
             left = self._thread is not threading.current_thread()
             self.notes.append(
@@ -471,7 +511,6 @@ class Window(Recorded, TorchProfile):
                 self.execution_trace_observer.stop()
             return
         began = time.perf_counter()
-        self._recorded_s = began - self._began
         try:
             with torch.cuda.device(self._device):  # which is waited for; another thread may have another one
                 next_recorder.drain(self)
@@ -483,6 +522,7 @@ class Window(Recorded, TorchProfile):
                 f"torch {torch.__version__} cannot tell the Python stacks of this window, and has lost it; the next "
                 "ones are recorded without stacks"
             ) from error
+        open_ranges.note(self.profiler)
         self._thread = None
         self.stop_s = time.perf_counter() - began
         self.ended = time.time()
@@ -506,6 +546,8 @@ class Window(Recorded, TorchProfile):
             if (found := next_recorder.written(self, path)) != path:
                 found.replace(path)
             _check_whole(path)
+            if self.marks_before:
+                _renumber(path, self.marks_before)
         except BaseException:
             for left in (path, Path(f"{path}.tmp"), Path(f"{path}.gz")):
                 left.unlink(missing_ok=True)

@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 import logging
-from statistics import median_low
 from typing import TYPE_CHECKING, Any, Final
 
 from perfhooks import words
 from perfhooks.guard import guard, logger
 from perfhooks.loading.lending import LoaderWorkers
 from perfhooks.recording import labelling
-from perfhooks.recording.ending import lifetime
-from perfhooks.recording.explaining import SecondWindow
-from perfhooks.recording.window import LostStacksError, Window, make_room, recorder_busy, spares
+from perfhooks.recording.ending import lifetime, open_ranges
+from perfhooks.recording.limits import explaining
+from perfhooks.recording.limits.budget import EXPLAINING_S, Limits
+from perfhooks.recording.limits.explaining import SecondWindow
+from perfhooks.recording.window import LostStacksError, Window, is_spare_recording, make_room, recorder_busy, spares
 from perfhooks.run.capture import EXPLAINS
-from perfhooks.schedule import FEWEST_STEPS, MOST_BYTES, Phase, Schedule
-from perfhooks.watching.loops import LONG_WAIT_S, OpenWindow
+from perfhooks.schedule import FEWEST_STEPS, Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from perfhooks.options import Options
     from perfhooks.recording.handover import Handover
     from perfhooks.recording.membership import Membership
     from perfhooks.recording.requested import RequestedWindow, Requests
-    from perfhooks.schedule import Phases
+    from perfhooks.schedule import Phases, Planned
 
 STOPPED: Final = "stopped before its last step"
-_USUAL: Final = 16
-"""Last steps that say how long one takes."""
+LONG_WAIT_S: Final = 2.0
+"""Shortest wait that is announced, in seconds. The default budget allows no longer one."""
 
 
 class Windows:
@@ -67,14 +67,16 @@ class Windows:
             requests.loop,
             is_wanted=options["explain"] and requests.is_unplanned and not recording and handover.makes_everything,
         )
-        self._waited_for_step_s = 0.0
-        """What each step of the last one took of the loop at its end, in seconds."""
+        self.end_in_step: Callable[[], object] | None = None
+        """Ends the open window inside a step; None if it ends between steps only."""
         self.workers = LoaderWorkers()
         """Those of the loaders that it reads."""
         self.fit_at: int | None = None
         """The step at which it is asked again how long the open window must be; None where that is settled."""
         self.is_dropping = False
         """Whether windows are left without files, because their steps were none."""
+        self._ended_at = -1
+        """The step at whose beginning the last window ended."""
         self.begun = self.skipped = 0
         """How many windows were begun, and how many that were due were not."""
 
@@ -98,37 +100,22 @@ class Windows:
 
     def _why_not(self, step: int) -> str | None:
         """Why no window can begin now."""
+        is_same_step = is_spare_recording() or self._ended_at == step
         make_room()
-        if recorder_busy():
+        if recorder_busy() or is_spare_recording():
             return f"another profiler is recording: the window at step {step} is left to it"
-        budget_mb, size = self._options["max_trace_mb"], self._expected_of_step()
-        if budget_mb is not None and size > budget_mb * 1e6:
+        begins_now = self._requests.phase(step) is Phase.ACTIVE
+        if open_ranges.is_any_open(is_same_step=is_same_step and begins_now):
             return (
-                f"a step would make a trace of {words.size(size)}, more than max_trace_mb={budget_mb:g}: the window at "
-                f"step {step} is left out"
+                f"a range that an earlier window recorded is still open, and its end would crash torch's recorder: the "
+                f"window at step {step} is skipped"
             )
         if self.handover.is_full:
             return f"too many windows wait for their files: the window at step {step} is skipped"
         return None
 
-    def _expected_of_step(self) -> float:
-        """About how many bytes of trace a step makes, by what was recorded before this loop; 0 where nothing was."""
-        loop, before = self._requests.loop, spares()
-        if not before:
-            return 0.0
-        with loop.timeline.taking:
-            _, walls = loop.timeline.walls_since(max(loop.step() - _USUAL, 0))
-        # of two steps the shorter, as the other may be an evaluation; a window that becomes too large is ended
-        return before[0].density * median_low(walls.tolist()) * 1e-9 if len(walls) else 0.0
-
     def _scheduled(self, step: int) -> Window:
         """The window of the schedule that begins at a step."""
-        budget_mb, size = self._options["max_trace_mb"], self._expected_of_step()
-        if self._requests.is_unplanned and size:
-            self._requests.record_at_most(max(FEWEST_STEPS, int(MOST_BYTES / size)))
-        schedule = self._requests.base
-        if budget_mb is not None and isinstance(schedule, Schedule):
-            self._requests.shorten(size * schedule.active, budget_mb, is_expected=True)
         phases = self._requests.base
         if self._options["acc_events"] and self.last is not None:
             window = self.last
@@ -137,26 +124,42 @@ class Windows:
         else:
             marks_steps = self.membership.writes or not self._requests.is_until_stop
             window = self._window(step, phases, {}, marks_steps=marks_steps)
-        window.shortened = self._requests.shortened
         return window
 
     def _requested(self, request: RequestedWindow, step: int) -> Window:
-        window = self._window(step, request.phases, request.asked.options)
+        is_explaining = request.asked.by == EXPLAINS
+        window = self._window(step, request.phases, request.asked.options, is_explaining=is_explaining)
         window.request = request
         window.notes += [request.note] if request.note else []
         return window
 
-    def _window(self, first: int, phases: Phases, more: Mapping[str, bool], *, marks_steps: bool = True) -> Window:
-        recording = {**self.recording, **more}
+    def _window(
+        self,
+        first: int,
+        phases: Phases,
+        more: Mapping[str, bool],
+        *,
+        marks_steps: bool = True,
+        is_explaining: bool = False,
+    ) -> Window:
+        has_files = self.membership.writes or not self._requests.is_until_stop
+        limits = Limits.of_size(self._options["max_trace_mb"]) if has_files else Limits()
         return Window(
-            first=first, phases=phases, on_trace_ready=self._ready, recording=recording, marks_steps=marks_steps
+            first=first,
+            phases=phases,
+            on_trace_ready=self._ready,
+            recording={**self.recording, **more},
+            marks_steps=marks_steps,
+            limits=explaining.limits(limits) if is_explaining else limits,
+            end_in_step=self.end_in_step,
         )
 
     def _begin(self, window: Window) -> None:
         """Start the recorder last: what is done after that is part of the first step."""
         for key, value in self.metadata.items():
             window.preset_metadata_json(key, value)
-        self._announce(window)
+        is_unplanned = self._requests.is_unplanned and window.request is None
+        self.fit_at = window.first + FEWEST_STEPS if is_unplanned else None
         self.handover.warm_up()
         self.handover.enter(window)
         lifetime.watch(window)
@@ -168,51 +171,39 @@ class Windows:
             raise
         self.current = window
 
-    def _announce(self, window: Window) -> None:
-        """Have the window watched, and say before it that its loop is going to wait long at its end."""
-        planned, budget_mb = window.planned, self._options["max_trace_mb"]
-        most_bytes = None if budget_mb is None or window.request is not None else budget_mb * 1e6
-        first, last = window.first, None if planned is None else planned.last
-        what = f"step {first} and those after it" if last is None else words.steps(first, last)
-        self._requests.loop.is_too_large = False
-        is_unplanned = self._requests.is_unplanned and window.request is None
-        enough_from = first + FEWEST_STEPS if is_unplanned else None
-        self.fit_at = enough_from
-        self._requests.loop.window = OpenWindow(what, first, last, most_bytes, enough_from, MOST_BYTES)
-        waited_s = 0.0 if last is None else self._waited_for_step_s * (last - first + 1)
-        if waited_s >= LONG_WAIT_S:
-            logger.info("%s: the loop is going to wait about %s at its end", what, words.ms(1e3 * waited_s))
-
     def fit(self, window: Window, step: int) -> None:
         """Look again at how long a window must be that nobody planned, once its first steps are recorded."""
-        announced = self._requests.loop.window
-        if self.fit_at is None or step < self.fit_at or window.planned is None or announced is None:
-            return
-        fitted = self._requests.fit(window.planned)
-        self.fit_at = step + 1 if fitted is None else None
-        if fitted is not None:
-            window.planned = fitted
-            name = words.steps(fitted.active, fitted.last)
-            self._requests.loop.window = announced._replace(name=name, last=fitted.last)
+        if self.fit_at is not None and step >= self.fit_at and window.planned is not None:
+            fitted = self._requests.fit(window.planned)
+            self.fit_at = step + 1 if fitted is None else None
+            window.planned = fitted or window.planned
 
-    def cut(self, window: Window, step: int) -> None:
-        """End the window that is open with the step before, as it is as large as it may be."""
-        self._requests.loop.is_too_large = False
-        planned, announced = window.planned, self._requests.loop.window
-        if planned is not None and planned.active < step <= planned.last:
-            self._requests.record_at_most(step - planned.active)
-            window.shortened = self._requests.shortened
-            window.planned = planned._replace(last=step - 1)
-            if announced is None or announced.is_enough(step):
-                return
-            logger.warning(
-                "%s have a trace as large as max_trace_mb=%g: the window ends",
-                words.steps(planned.active, step - 1), self._options["max_trace_mb"],
-            )  # fmt: skip  # the values stand under the words
+    def is_over(self, window: Window, step: int) -> bool:
+        """Whether a window ends before a step: as planned, or because that step does not fit its budget."""
+        planned = window.planned
+        if planned is None:
+            return window.budget.is_spent()
+        if step == planned.active and _explains(window):
+            self._cut(window, planned, planned.active + self.second.steps_that_fit(window))
+        elif planned.active < step <= planned.last and not window.budget.has_room_for_step():
+            self._cut(window, planned, step)
+        return window.planned is not None and step > window.planned.last
+
+    def _cut(self, window: Window, planned: Planned, end: int) -> None:
+        """Let a window end before a step."""
+        if end > planned.last:
+            return
+        window.shortened += planned.last - end + 1
+        window.planned = planned._replace(last=end - 1)
+        if end == planned.active:
+            logger.info(explaining.LEFT_OUT, words.ms(1e3 * EXPLAINING_S))
+        elif not (self._requests.is_unplanned or _explains(window)):
+            steps, limit = words.steps(planned.active, end - 1), window.budget.limits.name
+            logger.warning("the window ends after %s: one more step would exceed %s", steps, limit)
 
     def _leave(self, window: Window) -> None:
         lifetime.unwatch(window)
-        self._requests.loop.window = self.fit_at = None
+        self.fit_at = None
         self.handover.enter(None)
 
     def adopt(self, window: Window) -> None:
@@ -240,12 +231,14 @@ class Windows:
         window, self.current = self.current, None
         if window is None:
             return
+        self._ended_at = reached
         labelling.take_back()
         labelling.describe(window)
         window.loader = labelling.loader()
         window.making, window.looked = self.workers.close(labelling.iterators())
         window.unseen_workers = (window.loader and self.workers.has_missed and window.loader.num_workers) or 0
         is_warming_up = self._requests.phase(window.step_num) is Phase.WARMUP
+        self._announce(window)
         try:
             window.close(reached, partial)
         except LostStacksError:
@@ -263,6 +256,13 @@ class Windows:
                 level = logging.DEBUG
             logger.log(level, "%s at step %d (%s)", what, reached, partial)
 
+    def _announce(self, window: Window) -> None:
+        """Log the wait for a trace if it is long."""
+        wait_s = window.budget.cost.wait_s
+        if wait_s >= LONG_WAIT_S:
+            events, wait = words.count(window.budget.events, "event"), words.ms(1e3 * wait_s)
+            logger.info("the recorder holds %s; the training waits about %s until the trace is saved", events, wait)
+
     def _ready(self, window: Window) -> None:
         """Called by torch when a window has been recorded."""
         requests = self._requests
@@ -278,18 +278,13 @@ class Windows:
         self.handover.keep_time(requests.loop)
         is_kept = not (is_empty or is_dull or self.is_dropping)
         size = self.handover.take(window, write=is_kept, release=None if keep else window.release)
-        self._waited_for_step_s = self.handover.waited_s / max(window.reached - window.first, 1)
+        window.budget.learn(self.handover.waited_s, size)
         if window.request is not None:
             place = None if size is None else self.handover.place_of(window)
             folder = None if place is None else place.folder.name
-            requests.recorded(window.request, folder, window.first, window.reached - 1, window.notes)
-        elif size is None or window.partial is not None or window.give_way is not None:
-            pass  # it says nothing of a window of the schedule
-        else:
-            if self._options["max_trace_mb"] is not None:
-                requests.shorten(size, self._options["max_trace_mb"])
-            if self.handover.is_loud:
-                self.second.follow(window.reached - window.first, size, self.handover.waited_s)
+            requests.recorded(window.request, folder, window.first, max(window.first, window.reached - 1), window.notes)
+        elif size is not None and window.partial is None and window.give_way is None and self.handover.is_loud:
+            self.second.follow(window.reached - window.first, window.budget.operators)
         if keep:
             if self.last is not None and self.last is not window:
                 self.last.release()

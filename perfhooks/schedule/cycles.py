@@ -11,7 +11,7 @@ import itertools
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
 from perfhooks.errors import ScheduleError
@@ -127,15 +127,6 @@ class Schedule:
     def to_dict(self) -> dict[str, int]:
         """All six fields by name; ``Schedule.of`` takes it back."""
         return asdict(self)
-
-    def shortened(self, active: int) -> Schedule:
-        """The same windows, beginning at the same steps, with fewer active steps.
-
-        Args:
-            active: Recorded steps of each window, at most as many as now.
-        """
-        idle = self.wait + self.active - active
-        return replace(self, active=active, wait=idle, skip_first=self._origin, skip_first_wait=1)
 
     @property
     def total_steps(self) -> int | None:

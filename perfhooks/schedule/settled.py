@@ -21,8 +21,6 @@ FEWEST_STEPS: Final = 3
 SHORTEST_S: Final = 0.3
 """Fewer and shorter steps than these say what one of them happened to do, and not what a step takes."""
 MOST_STEPS: Final = 100
-MOST_BYTES: Final = 20e6
-"""Of a trace that goes on only to be long enough: it holds the training up for less than half a second at its end."""
 
 _LOOKS: Final = (10, 15, 22, 33, 50)
 """Steps after which the pace is looked at. Ten show what the first ones paid for, as the workers of a loader or code
@@ -47,7 +45,7 @@ class WhenSettled(OnRequest):
         step    0 1 2 3 4 5 6 7 8 9                            a look after 10, 15, 22, 33 steps:
                     [before][ last]  warm-up, window           the pace has settled where the medians of both are even
 
-    It lasts `FEWEST_STEPS` and `SHORTEST_S` at least, `MOST_STEPS` at most; who records ends it at `MOST_BYTES`.
+    It lasts `FEWEST_STEPS` and `SHORTEST_S` at least, `MOST_STEPS` at most, unless its budget is spent earlier.
     Recording makes steps longer, stacks ten times, so one rank alone looks at the pace again after `FEWEST_STEPS`.
 
     Several ranks must record the same steps, and cannot ask each other. They look at each of the first ten steps, and

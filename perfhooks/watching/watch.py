@@ -11,7 +11,7 @@ from perfhooks.run import layout, rare_work, steps
 from perfhooks.run.liveness import Process
 from perfhooks.run.publishing import publish, publish_json
 from perfhooks.watching.counters import CountedThread, Processors, Queueing
-from perfhooks.watching.loops import Asked, Growth
+from perfhooks.watching.loops import Asked
 from perfhooks.watching.pace import Pace
 from perfhooks.watching.slow import SHORTEST_S, SlowSteps
 from perfhooks.watching.slow_steps import append
@@ -30,8 +30,6 @@ WRITE_S: Final = 8.0
 _MOST_ROWS: Final = 20_000
 """Steps that the watcher writes itself; a loop with more of them has its worker write them."""
 _LONG_S: Final = 1.0
-_GROWTH_S: Final = 0.05
-"""Between two looks at a window that need not go on: at ten looks it has come as far as it may last at least."""
 STATUS_S: Final = 5.0
 """Seconds after which a rank says again where it is, if it has gone on."""
 
@@ -57,7 +55,6 @@ class Watch:
         self._say_at = 0.0
         self._failed: set[str] = set()
         self._queueing = Queueing()
-        self._growth = Growth()
         self._processor = Processors()
 
     def where(self) -> Loop:
@@ -91,10 +88,6 @@ class Watch:
         if is_kept:  # what the thread does now is our work, and belongs to no step
             self._slow.forget_before()
             return SHORTEST_S
-        window = self._loop.window
-        if window is not None and window.enough_from is not None:
-            self._growth.look(self._loop)
-            return min(self._look_at(step, begin, late_ns), _GROWTH_S)
         return self._look_at(step, begin, late_ns)
 
     def _look_at(self, step: int, begin: int | None, late_ns: int) -> float:
@@ -110,7 +103,6 @@ class Watch:
         if self._loop.is_signalled:
             self._loop.is_signalled = False
             self._loop.ask(Asked("signal", STEPS))
-        self._growth.look(self._loop)
         self._processor.look(self._loop.thread, self._loop.native, self._seen)
         self._slow.learn()
         self._write_slow()

@@ -71,6 +71,11 @@ class _Held(contextlib.AbstractContextManager["_Held"]):
         if self._depth <= 0:
             self._deliver(self.release())
 
+    @property
+    def is_active(self) -> bool:
+        """Whether signals are held back."""
+        return self._depth > 0
+
     def handler(self, number: int) -> Any:
         """What a signal means when nothing is held back."""
         handler = signal.getsignal(number)

@@ -1,0 +1,126 @@
+"""End a recording inside a step: another thread decides, and the main thread does it.
+
+torch's recorder must end in the thread that it records, while that thread runs no operator. Python's pending calls run
+between two instructions of the main thread, like handlers of signals, and need no signal.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import ctypes
+import functools
+import sys
+import sysconfig
+import threading
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from perfhooks import frames
+from perfhooks.guard import guard
+from perfhooks.recording.ending import lifetime, signals
+from perfhooks.watching.sampling import outwards
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+POLL_S: Final = 0.02
+"""Seconds between two looks at the budget of a recording: at most 20,000 operators are recorded meanwhile."""
+_PACKAGES: Final = "-packages"
+_LIBRARIES: Final = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+
+
+class _PendingCall:
+    """A call for the main thread. Python asks for its truth there, so that an exception reaches the program."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self._run = functools.partial(_run, act)
+        decorators = sys.modules.get("torch._dynamo.decorators")
+        if decorators is not None:  # the main thread may run compiled code, whose calls torch.compile compiles
+            decorators.skip(_PendingCall.__bool__)
+            self._run = torch.compiler.disable(self._run)
+
+    def __bool__(self) -> bool:
+        _pending.clear()
+        self._run(sys._getframe(1))
+        return False
+
+
+_pending: Final[list[_PendingCall]] = []
+"""The call that the main thread has not run yet, kept alive for it."""
+
+
+def in_main_thread(act: Callable[[], object]) -> None:
+    """Have the main thread call something between two of its instructions.
+
+    The call is dropped if the main thread passes gradients back, or if it runs our code. Callers repeat it.
+
+    Args:
+        act: Is called with signals held back.
+    """
+    if not _pending:
+        call = _PendingCall(act)
+        _pending.append(call)
+        is_true = ctypes.cast(ctypes.pythonapi.PyObject_IsTrue, ctypes.c_void_p)
+        if ctypes.pythonapi.Py_AddPendingCall(is_true, ctypes.c_void_p(id(call))):
+            _pending.clear()
+
+
+def _run(act: Callable[[], object], frame: FrameType | None) -> None:
+    if _may_run(frame):
+        with lifetime.busy(), guard("ending a recording inside a step"):
+            act()
+
+
+def _may_run(frame: FrameType | None) -> bool:
+    """Whether a frame of the main thread runs code of the program, outside of a backward pass.
+
+    Inside a backward pass torch keeps the state of the thread, and restores it afterwards with the recorder in it.
+    """
+    if signals.held.is_active or torch._C._current_graph_task_id() != -1:  # noqa: SLF001 -- torch has no public name
+        return False
+    inner = ""
+    for caller in outwards(frame):
+        file, name = caller.f_code.co_filename, caller.f_code.co_name
+        if any(part in file for part in frames.RECORDER):
+            return False
+        if frames.is_ours(file):
+            if inner != frames.CALLS_MODULE:  # else it only passes on a call of a module
+                return False
+        elif not frames.is_torch(file) and (_PACKAGES in file or not file.startswith(_LIBRARIES)):
+            return True
+        inner = name
+    return True
+
+
+class Overseer:
+    """Looks at the budget of a recording in a thread of its own, and ends the recording when the budget is spent.
+
+    Args:
+        is_spent: Whether the recording must end.
+        end: Ends it, in the main thread.
+    """
+
+    def __init__(self, is_spent: Callable[[], bool], end: Callable[[], object]) -> None:
+        self._is_spent, self._end = is_spent, end
+        self._is_over = _thread.allocate_lock()
+
+    def begin(self) -> None:
+        """Look from now on; begin after the recorder, as stacks of later threads are not recorded."""
+        if threading.current_thread() is threading.main_thread():
+            self._is_over.acquire()
+            with contextlib.suppress(RuntimeError):  # no more threads
+                _thread.start_new_thread(self._live, ())
+
+    def end(self) -> None:
+        """Look no more."""
+        if self._is_over.locked():
+            self._is_over.release()
+
+    def _live(self) -> None:
+        with guard("looking at the budget of a recording"):
+            while not self._is_over.acquire(timeout=POLL_S):
+                if self._is_spent():
+                    in_main_thread(self._end)

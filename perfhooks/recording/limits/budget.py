@@ -1,0 +1,287 @@
+"""One budget for every recording: bytes of its trace, and seconds that the training waits until the trace is saved.
+
+The budget counts the events that torch's recorder holds. It never reads the memory of the process, because a training
+allocates memory too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import math
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import torch
+
+from perfhooks.watching.counters import CountedThread
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DEFAULT_MB: Final = 20.0
+"""Megabytes of one window's trace, unless the user gives another limit. 20 MB hold 75,000 operators."""
+WAIT_S_PER_MB: Final = 0.1
+"""Longest wait for a trace, so that the default budget never lets a training wait longer than 2 s."""
+FIRST_STEPS_S: Final = 0.5
+"""Training time for the recording of the first steps, in seconds."""
+EXPLAINING_S: Final = 0.02 * 60
+"""Training time for the window with stacks and shapes: 2% of a training's first minute."""
+
+
+class EventCost(NamedTuple):
+    """EventCost of events, or of one event."""
+
+    size: float = 0.0
+    """Bytes of the trace."""
+    record_s: float = 0.0
+    """Seconds that recording adds to the steps."""
+    wait_s: float = 0.0
+    """Seconds that the training waits at the end of the window: stop, save, free."""
+
+    def plus(self, other: EventCost, times: float = 1.0) -> EventCost:
+        """Return the sum with some events of another cost."""
+        return EventCost(*(own + times * more for own, more in zip(self, other, strict=True)))
+
+
+_OPERATOR: Final = EventCost(270, 1.0e-6, 4.5e-6)
+_CALL: Final = EventCost(285, 0.6e-6, 3.0e-6)
+_OPTIONS: Final = {
+    "record_shapes": EventCost(150, 0.6e-6, 6.5e-6),
+    "with_flops": EventCost(100, 0.4e-6, 2.0e-6),
+    "profile_memory": EventCost(200, 0.3e-6, 2.5e-6),
+}
+"""Measured with torch 2.14 and Python 3.11 on a CPU of 2.5 GHz: an operator, a Python call, and what an option adds to
+each operator. Later windows of a process use the cost of its earlier ones."""
+_CALLS_PER_S: Final = 300_000
+"""Python calls per second of CPU time under torch's tracer, in code that calls modules and operators."""
+_MOST_CALLS_PER_S: Final = 1_500_000
+"""The same for a loop that does nothing else: the fastest that Python can call."""
+_OPERATORS_PER_S: Final = 150_000
+"""Operators per second, if torch has no counter."""
+_STOP: Final = 0.55
+"""The stop of the recorder as a share of the wait."""
+_SURE_S: Final = 0.05
+"""Fixed costs of a window hide the cost of its events in a shorter wait."""
+
+
+class _Learned:
+    """Corrections from the windows that this process has ended, as factors."""
+
+    def __init__(self) -> None:
+        self.wait = 1.0
+        self.calls = 1.0
+        self.sizes: dict[frozenset[str], float] = {}
+        """By options of the recorder."""
+
+
+_learned = _Learned()
+
+
+class _Counter(NamedTuple):
+    """torch's count of the blocks that hold its events."""
+
+    blocks: ctypes.c_uint64
+    """Blocks of all threads since the process began."""
+    events: int
+    """Events in a block."""
+
+
+@functools.cache
+def _counter() -> _Counter | None:
+    """Return torch's counter, EventBlock in torch/csrc/profiler/collection.h; None if this torch has none."""
+    library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    storage = "5torch8profiler4impl19ThreadLocalSubqueue14TorchOpStorage10EventBlock"
+    for events in (512, 1024):
+        with contextlib.suppress(OSError, ValueError):
+            name = f"_ZZN{storage}INS1_21KinetoObserverContext5EventELm{events}EEC4EvE8counter_"
+            return _Counter(ctypes.c_uint64.in_dll(ctypes.CDLL(str(library)), name), events)
+    return None
+
+
+class Limits(NamedTuple):
+    """Limits of one recording."""
+
+    size: float = math.inf
+    """Bytes of its trace."""
+    wait_s: float = math.inf
+    """Seconds that the training waits at its end."""
+    training_s: float = math.inf
+    """Seconds that it takes from the training: overhead during the steps, and the wait."""
+    name: str = ""
+    """The limits in words, for messages."""
+
+    @classmethod
+    def of_size(cls, mb: float | None) -> Limits:
+        """Return the limits of a window for the value of ``max_trace_mb``."""
+        return cls() if mb is None else cls(1e6 * mb, WAIT_S_PER_MB * mb, name=f"max_trace_mb={mb:g}")
+
+    def share(self, cost: EventCost) -> float:
+        """Return how much of the limits a cost uses; 1 is all."""
+        return max(cost.size / self.size, cost.wait_s / self.wait_s, (cost.record_s + cost.wait_s) / self.training_s)
+
+
+NO_LIMITS: Final = Limits()
+
+
+class StepCalls(NamedTuple):
+    """Python calls of one step before the window."""
+
+    calls: float
+    cpu_s: float
+    """CPU time of the step's thread."""
+
+
+class WindowBudget:
+    """Measures one recording while it goes on, from any thread.
+
+    Args:
+        limits: Its limits.
+        recording: Options of torch's recorder.
+    """
+
+    def __init__(self, limits: Limits, recording: Mapping[str, object]) -> None:
+        self.limits = limits
+        self.counted: StepCalls | None = None
+        """Python calls of a step before the window, if they were counted."""
+        self._recording = recording
+        self._key = frozenset(option for option in _OPTIONS if recording.get(option))
+        self._has_stacks = bool(recording.get("with_stack"))
+        self._owner = self._blocks_before = self._steps = 0
+        self._began = self._cpu_before_step_s = 0.0
+        self._threads: dict[int, tuple[CountedThread, int]] = {}
+        """Python's threads, each with its CPU time when it was seen first."""
+        self._held: tuple[float, float] | None = (0.0, 0.0)
+        """Operators and Python calls of a recording that has ended; None while it goes on."""
+
+    def begin(self) -> None:
+        """Recording begins in the calling thread."""
+        self._owner, self._began = threading.get_ident(), time.perf_counter()
+        self._steps, self._cpu_before_step_s, self._threads = 0, 0.0, {}
+        counter = _counter()
+        self._blocks_before = 0 if counter is None else counter.blocks.value
+        if self._has_stacks:
+            self._cpu_s()
+        self._held = None
+
+    def end(self) -> None:
+        """Recording ends now."""
+        self._held = self._events()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the recorder records."""
+        return self._held is None
+
+    def end_step(self) -> None:
+        """A recorded step has ended."""
+        self._steps += 1
+        if self._has_stacks:
+            self._cpu_before_step_s = self._cpu_s()[0]
+
+    @property
+    def events(self) -> int:
+        """Events that the recorder holds."""
+        return round(sum(self._held or self._events()))
+
+    @property
+    def operators(self) -> float:
+        """Operators among them."""
+        return (self._held or self._events())[0]
+
+    @property
+    def cost(self) -> EventCost:
+        """EventCost of the recording if it ends now."""
+        return self._cost_of(*(self._held or self._events()))
+
+    def is_spent(self) -> bool:
+        """Whether the recording must end now."""
+        return self.limits.share(self.cost) >= 1
+
+    def has_room_for_step(self) -> bool:
+        """Whether one more step fits, by the mean of the recorded ones."""
+        return self.limits.share(self.cost) * (self._steps + 1) < max(self._steps, 1)
+
+    def steps_that_fit(self, operators: float) -> float:
+        """Return how many steps fit, by the counted Python calls.
+
+        Args:
+            operators: Operators of a step.
+        """
+        calls = 0.0 if self.counted is None else self.counted.calls
+        return 1 / max(self.limits.share(self._cost_of(operators, calls)), 1e-9)
+
+    def most_calls(self) -> float:
+        """Return how many Python calls use up the limits."""
+        return 1 / max(self.limits.share(self._cost_of(0, 1)), 1e-9)
+
+    def learn(self, wait_s: float, size: int | None = None) -> None:
+        """Correct the costs for later windows.
+
+        Args:
+            wait_s: Seconds that the training waited.
+            size: Bytes of the saved trace; None if the recorder was stopped and saved nothing.
+        """
+        operators, calls = self._held or self._events()
+        expected = self.cost
+        expected_s = expected.wait_s * (1.0 if size is not None else _STOP)
+        _learned.wait *= (wait_s + _SURE_S) / (expected_s + _SURE_S)
+        if size is None or not operators + calls:
+            return
+        of_calls = self._cost_of(0, calls).size
+        if self._has_stacks:
+            self._learn_calls(size)
+        elif operators:
+            _learned.sizes[self._key] = _learned.sizes.get(self._key, 1.0) * size / (expected.size - of_calls)
+
+    def _learn_calls(self, size: int) -> None:
+        operators, calls = self._held or (0.0, 0.0)
+        seen = (size - self._cost_of(operators, 0).size) / _CALL.size
+        if calls > 0 < seen:
+            _learned.calls *= seen / calls
+
+    def _cost_of(self, operators: float, calls: float) -> EventCost:
+        cost = EventCost().plus(_OPERATOR, operators)
+        for option in self._key:
+            cost = cost.plus(_OPTIONS[option], operators)
+        cost = cost._replace(size=cost.size * _learned.sizes.get(self._key, 1.0)).plus(_CALL, calls)
+        return cost._replace(wait_s=cost.wait_s * _learned.wait)
+
+    def _events(self) -> tuple[float, float]:
+        """Operators and Python calls that the recorder holds, of all threads."""
+        counter = _counter()
+        if counter is None:
+            operators = _OPERATORS_PER_S * (time.perf_counter() - self._began)
+        else:
+            operators = float(counter.blocks.value - self._blocks_before) * counter.events
+        return operators, self._calls(operators) if self._has_stacks else 0.0
+
+    def _calls(self, operators: float) -> float:
+        """Estimate the Python calls: the counted ones of each step, and a rate for other time of the CPU."""
+        own_s, others_s = self._cpu_s()
+        rate, counted = _CALLS_PER_S * _learned.calls, self.counted
+        if counted is None or not counted.cpu_s:
+            return rate * (own_s + others_s)
+        # operators take longer under the recorder, and their number is known
+        step_s = counted.cpu_s + operators / (self._steps + 1) * _OPERATOR.record_s
+        spent_s = max(own_s - self._cpu_before_step_s, 0.0)
+        in_step = counted.calls * min(spent_s / step_s, 1.0)
+        beyond = _MOST_CALLS_PER_S * max(spent_s - step_s, 0.0)
+        return counted.calls * self._steps + in_step + beyond + max(rate, counted.calls / counted.cpu_s) * others_s
+
+    def _cpu_s(self) -> tuple[float, float]:
+        """CPU time since the beginning: of the recorded thread, and of Python's other threads together."""
+        spent = {}
+        for ident in sys._current_frames():  # threads that are alive: the system reads clocks of no others
+            thread, before = self._threads.get(ident) or (CountedThread(ident, 0), None)
+            now = thread.cpu_ns() or 0
+            if before is None:
+                before = now
+                self._threads[ident] = thread, before
+            spent[ident] = (now - before) * 1e-9
+        own = spent.pop(self._owner, 0.0)
+        return own, sum(spent.values())

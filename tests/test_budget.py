@@ -1,0 +1,255 @@
+"""The budget of every recording: what it counts, where it ends a window, and what it announces."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import re
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from perfhooks import Profiler
+from perfhooks.recording import windows
+from perfhooks.recording.ending import in_step, open_ranges
+from perfhooks.recording.limits import budget
+from perfhooks.recording.limits.budget import Limits, StepCalls, WindowBudget
+from perfhooks.recording.limits.call_count import CallCount
+from perfhooks.recording.window import Window
+from perfhooks.schedule.unplanned import FromStartToStop
+
+X = torch.ones(4)
+BLOCK = 512
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(budget, "_learned", budget._Learned())
+
+
+def operators(count):
+    x = X
+    for _ in range(count):
+        x = x * 1.0  # five operators: mul, to, _to_copy, empty_strided, copy_
+
+
+def record(act, **recording):
+    window = Window(first=0, phases=FromStartToStop(0), on_trace_ready=lambda _: None, recording=recording)
+    window.start()
+    act()
+    window.close(0, None)
+    return window
+
+
+@contextlib.contextmanager
+def asking(act, asked):
+    """Another thread wants the main thread to act, again and again."""
+    is_over = threading.Event()
+
+    def ask():
+        while not is_over.wait(0.002):
+            in_step.in_main_thread(act)
+            asked.release()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def facts(name):
+    return json.loads(Path(f"runs/r/{name}/rank0.capture.json").read_text())
+
+
+def numbers(name):
+    with Path(f"runs/r/{name}/rank0.steps.csv").open() as file:
+        return [int(row["step"]) for row in csv.DictReader(file)]
+
+
+def test_operators_of_a_recording_are_counted():
+    before = record(lambda: None).budget.events
+    window = record(lambda: operators(4_000))
+    assert before <= BLOCK
+    assert 20_000 <= window.budget.events <= 20_000 + 2 * BLOCK
+    window.release()
+
+
+def test_memory_of_the_training_is_not_counted():
+    kept = []
+    window = record(lambda: kept.append(torch.ones(20_000_000)))
+    assert window.budget.events <= 2 * BLOCK
+
+
+@pytest.mark.parametrize("option", [None, "record_shapes"])
+def test_size_is_within_30_percent_of_the_trace(tmp_path, option):
+    window = record(lambda: operators(4_000), **({option: True} if option else {}))
+    window.save(tmp_path / "trace.json")
+    size = (tmp_path / "trace.json").stat().st_size
+    assert window.budget.cost.size == pytest.approx(size, rel=0.3)
+    window.release()
+
+
+def test_costs_of_later_windows_are_those_of_earlier_ones():
+    first = WindowBudget(Limits(), {})
+    first._held = (100_000.0, 0.0)
+    first.learn(wait_s=3 * first.cost.wait_s, size=2 * int(first.cost.size))
+    later = WindowBudget(Limits(), {})
+    later._held = (100_000.0, 0.0)
+    assert later.cost.size == pytest.approx(2 * 270 * 100_000)
+    assert later.cost.wait_s == pytest.approx(3 * 0.45, rel=0.15)
+
+
+def test_python_calls_are_bounded_while_a_step_is_longer_than_the_counted_one(monkeypatch):
+    own_s = 0.0
+    monkeypatch.setattr(WindowBudget, "_cpu_s", lambda _: (own_s, 0.0))
+    seen = WindowBudget(Limits(), {"with_stack": True})
+    seen.counted = StepCalls(1_000, 0.01)
+    seen.begin()
+    own_s = 0.01
+    assert seen._calls(0.0) == pytest.approx(1_000)
+    own_s = 0.11
+    assert seen._calls(0.0) == pytest.approx(1_000 + 0.1 * 1_500_000)
+    seen.end_step()
+    own_s = 0.115
+    assert seen._calls(0.0) == pytest.approx(1_500)
+
+
+def test_call_count_ends_and_leaves_other_profilers():
+    def called():
+        return None
+
+    counts = []
+    for most in (1e6, 10):
+        count = CallCount(most)
+        count.begin()
+        for _ in range(100):
+            called()
+        count.end()
+        counts.append(count.calls)
+    assert counts[0] == pytest.approx(100, abs=5)
+    assert counts[1] <= 11
+    assert sys.getprofile() is None
+    sys.setprofile(theirs := lambda *_: None)
+    try:
+        count.begin()
+        count.end()
+        assert sys.getprofile() is theirs
+    finally:
+        sys.setprofile(None)
+
+
+def test_window_ends_before_the_step_that_exceeds_its_budget(caplog):
+    with Profiler(schedule="wait=1 warmup=1 active=4 repeat=2", out="runs", run="r", background=False,
+                  max_trace_mb=1) as prof:  # fmt: skip
+        for _ in range(13):
+            operators(300)  # 0.4 MB
+            prof.step()
+    windows = sorted(path.name for path in Path("runs/r").glob("train-*"))
+    assert windows == ["train-000002-000005", "train-000008-000011"], "named by the planned steps, for other ranks"
+    assert (facts(windows[0])["last"], facts(windows[0])["partial"]) == (3, None)
+    assert numbers(windows[0]) == [2, 3]
+    assert "the window ends after steps 2-3: one more step would exceed max_trace_mb=1" in caplog.messages
+
+
+@pytest.mark.parametrize("schedule", ["wait=1 warmup=1 active=3 repeat=1", None])
+def test_window_ends_inside_a_long_step(schedule):
+    until = time.monotonic() + 60
+    with Profiler(schedule=schedule, out="runs", run="r", background=False, max_trace_mb=1) as prof:
+        for step in range(5):
+            while step == 2 and prof.in_window and time.monotonic() < until:
+                operators(10)
+            assert step != 2 or not prof.in_window
+            prof.step()
+    (path,) = Path("runs/r").glob("train-*")
+    found = facts(path.name)
+    assert found["partial"] == "max_trace_mb=1 was reached inside step 2"
+    assert found["reached"] == 2
+    assert found["cost"]["trace_bytes"] < 10e6, "20 ms pass between two looks, more on a busy machine"
+
+
+def test_recording_does_not_end_inside_a_backward_pass():
+    """torch restores the state of the thread after the pass, with the recorder in it."""
+    ends, asked = [], threading.Semaphore(0)
+
+    class Waits(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, gradient):
+            with asking(lambda: ends.append(True), asked):
+                for _ in range(10):
+                    assert asked.acquire(timeout=60)
+            return gradient
+
+    Waits.apply(torch.ones(2, requires_grad=True)).sum().backward()
+    assert not ends
+    until = time.monotonic() + 60
+    with asking(lambda: ends.append(True), asked):
+        while not ends and time.monotonic() < until:
+            pass
+    assert ends
+
+
+def test_exception_of_a_signal_reaches_the_program_from_a_pending_call():
+
+    def act():
+        raise KeyboardInterrupt
+
+    def wait():
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            pass
+
+    with asking(act, threading.Semaphore(0)), pytest.raises(KeyboardInterrupt):
+        wait()
+
+
+def test_long_wait_is_announced_once(monkeypatch, caplog):
+    monkeypatch.setattr(windows, "LONG_WAIT_S", 1e-9)
+    caplog.set_level("INFO")
+    with Profiler(schedule="wait=0 warmup=1 active=2 repeat=1", out="runs", background=False) as prof:
+        for _ in range(5):
+            operators(200)
+            prof.step()
+    (said,) = [line for line in caplog.messages if "the training waits about" in line]
+    assert re.fullmatch(r"the recorder holds [\d,]+ events; the training waits about \S+ \S+ until .*", said)
+
+
+def test_window_does_not_begin_while_a_recorded_range_is_open(caplog):
+    """The end of such a range writes to freed memory if another recording goes on."""
+    with Profiler(schedule="wait=0 warmup=0 active=1 repeat=3", out="runs", run="r", background=False) as prof:
+        with torch.profiler.record_function("epoch"):
+            operators(1)
+            prof.step()
+            assert "the window at step 1 is skipped" in caplog.text
+        prof.step()
+        assert prof.in_window
+    assert not open_ranges.is_any_open()
+
+
+def test_decorator_of_a_range_is_no_open_range():
+    @torch.profiler.record_function("decorated")
+    def decorated():
+        operators(1)
+
+    with Profiler(schedule="wait=0 warmup=0 active=1 repeat=2", out="runs", run="r", background=False) as prof:
+        decorated()
+        prof.step()
+        assert prof.in_window
+
+
+def test_recorder_without_a_counter_is_estimated_by_time(monkeypatch):
+    monkeypatch.setattr(budget, "_counter", lambda: None)
+    window = record(lambda: threading.Event().wait(0.05))
+    assert window.budget.events >= 0.05 * budget._OPERATORS_PER_S
