@@ -452,10 +452,7 @@ def waiting_in(tmp_path, queued, name="_SingleProcessDataLoaderIter"):
 
 def test_under_contention_a_gain_is_a_bound_and_doubts_come_last(tmp_path):
     finding, doubt = waiting_in(tmp_path, 0.2)
-    assert (
-        doubt.title
-        == "The training waited for a processor for 20% of its time: all times here are longer than it needs."
-    )
+    assert doubt.title == "This job waited for a CPU 20% of the time, so times are too high."
     assert (finding.rule, finding.gain_ms, finding.is_bound) == ("waiting-for-data", pytest.approx(40), True)
     assert "too long" in finding.estimate
     assert "no processor is free" in finding.advice

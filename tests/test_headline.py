@@ -159,7 +159,7 @@ def test_first_step_of_a_program_is_no_usual_step(tmp_path):
 @pytest.mark.parametrize(
     ("cost", "queued", "said"),
     [
-        (Cost(), 0.8, "steps 0-1: 100 ms. Warning: this job waited for a CPU 80% of the time"),
+        (Cost(), 0.8, "steps 0-1: 100 ms. Warning: this job waited for a CPU 80% of the time, so times are too high"),
         (Cost(), 0.04, "steps 0-1: 100 ms"),
         (Cost(idle_step_ms=80, recorded_step_ms=100), None, "step 80 ms (profiled steps 0-1: 100 ms)"),
         (Cost(idle_step_ms=60, recorded_step_ms=100), None, "step 60 ms (profiled steps 0-1: 100 ms)"),

@@ -37,8 +37,7 @@ def busy_machine(seen: Evidence) -> Iterator[Finding]:
     yield from seen.finding(
         "busy-machine",
         None,
-        title=f"The training waited for a processor for {words.share(found.queued or 0.0)} of its time: all times here "
-        "are longer than it needs.",
+        title=f"This job waited for a CPU {words.share(found.queued or 0.0)} of the time, so times are too high.",
         estimate="No gain: it says that the times of all other findings are too long.",
         evidence=[
             f"from {words.share(BUSY)} on it is said; with nothing else to do it is below 1%",

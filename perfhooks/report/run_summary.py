@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _FINDINGS: Final = 3
 """Findings on the first screen."""
 _UNITS: Final = {"batches": "batch", "call": "call", "backward": "backward pass"}
-"""What a step is, by what ends it (`perfhooks.run.manifest.StepsBy`); else a step."""
+"""Noun for a step, by the event that ends it (`perfhooks.run.manifest.StepsBy`). The default is ``step``."""
 _PHRASES: Final = {"data": "waiting for data", "checkpoint": "checkpointing", "other": "other code"}
 """Parts whose name in a sentence differs from their name in a table."""
 _PARTS: Final = (
@@ -41,7 +41,7 @@ class SummaryPart(_Strict):
 
     name: str
     share: float
-    """Of the step, from 0 to 1."""
+    """Share of the step, from 0 to 1."""
 
 
 class SummaryFinding(_Strict):
@@ -60,13 +60,13 @@ class RunSummary(_Strict):
     """The facts of a run for the first screen."""
 
     unit: str = "step"
-    """What one step is: ``step``, ``batch``, ``call``, ``backward pass``; ``recording`` where there are no steps."""
+    """Noun for a step: ``step``, ``batch``, ``call``, ``backward pass``; ``recording`` if there are no steps."""
     step_ms: float | None = None
     """Median unprofiled step of the most common kind; None if unknown."""
     steps: str = ""
-    """Which steps `step_ms` is from: ``89 unprofiled steps``, ``profiled steps 3-5``."""
+    """Steps of `step_ms`: ``89 unprofiled steps``, ``profiled steps 3-5``."""
     is_profiled: bool = False
-    """Whether only profiled steps are known, so that `step_ms` is theirs."""
+    """Whether `step_ms` is the time of profiled steps, because there are no others."""
     profiled_ms: float | None = None
     """Mean of the profiled steps that the parts describe."""
     profiled_steps: str = ""
@@ -87,7 +87,7 @@ class RunSummary(_Strict):
 
     @property
     def step(self) -> str:
-        """The step time in words: ``step 277 ms``, with the profiled one where both are known."""
+        """The step time in words: ``step 277 ms (profiled steps 3-5: 441 ms)``."""
         if self.step_ms is None:
             return f"{self.profiled_steps} was recorded" if self.profiled_steps.startswith("a part") else ""
         if self.is_profiled:
@@ -197,9 +197,10 @@ def _add_profiled(summary: RunSummary, window: Mapping[str, Any], share: Mapping
 
 
 def _parts(summary: RunSummary, usual: Mapping[str, Any], counted: Counted | None) -> list[SummaryPart]:
-    """The shares of a step: of the unprofiled one where its wait for data is known, else of the profiled one.
+    """Return the shares of the unprofiled step if its wait for data was measured, else of the profiled step.
 
-    Recording makes a step longer where the host works, and not where it waits for data.
+    Recording adds time to the work of the host, not to the wait for data. So the other parts fill the remainder in
+    proportion to their profiled times.
     """
     wall = usual.get("wall_ms")
     spent = {part: max(usual.get(f"{part}_ms") or 0.0, 0.0) for part in _PARTS}

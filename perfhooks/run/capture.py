@@ -166,7 +166,8 @@ class Capture:
         if CLOCKS_LOCKED in self.notes:
             return "the clocks of the device were locked to sample counters"
         if self.circumstances.is_busy:
-            return f"this job waited for a CPU {words.share(self.circumstances.queued or 0.0)} of the time"
+            waited = words.share(self.circumstances.queued or 0.0)
+            return f"this job waited for a CPU {waited} of the time, so times are too high"
         return ""
 
     @property
