@@ -40,7 +40,9 @@ def test_validation_is_judged_by_the_time_of_the_run():
 
 
 @pytest.mark.parametrize(
-    "rows", [validations((9, 900.0)), validations((5, 0.3), (9, 0.3)), []], ids=["only once", "little", "none"]
+    "rows",
+    [validations((9, 900.0)), validations((10, 90.0), (10, 90.0)), validations((5, 0.3), (9, 0.3)), []],
+    ids=["only once", "only at the end", "little", "none"],
 )
 def test_little_or_single_validation_is_no_finding(rows):
     assert findings.of_run(rows, steps_of(*[10.0] * 10)) == []

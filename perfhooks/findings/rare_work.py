@@ -24,7 +24,7 @@ SAVING: Final = 0.05
 LESS_OFTEN: Final = 0.5
 """The share that is saved if the work is done half as often."""
 _FEWEST: Final = 2
-"""Times that the work was done, at least: only repeated work can be done less often."""
+"""Fewest steps with the work: only work that is repeated between steps can be done less often."""
 
 
 class Rare(NamedTuple):
@@ -91,7 +91,7 @@ def of_run(rows: Sequence[RareWork], steps: Steps, framework: str = "") -> list[
 
 def _of_part(rows: list[RareWork], steps: Steps, framework: str) -> Rare | None:
     """The work of one part; None if the run is too short to judge it."""
-    if len(rows) < _FEWEST or len(steps.numbers) <= _FEWEST:
+    if len({row.step for row in rows}) < _FEWEST or len(steps.numbers) <= _FEWEST:
         return None
     count, last = int(np.ptp(steps.numbers)) + 1, int(steps.numbers.max())
     unended = sum(row.ms for row in rows if row.step > last)
