@@ -153,6 +153,18 @@ def test_first_step_of_a_program_is_no_usual_step(tmp_path):
     assert line == "steps 0-1: 600 ms, 50% backward"
 
 
+@pytest.mark.parametrize("last", [None, 2])
+def test_part_of_a_step_is_labelled_as_one(tmp_path, last):
+    events = [step_mark(0, 0, 900 * MS), annotation("backward", 0, 450 * MS)]
+    trace = read(testing.write_trace(tmp_path / "t.json", events))
+    capture = Capture(last=last, partial="20 MB was reached inside step 0", cost=Cost(idle_step_ms=4000))
+    share = window_data.reduce(capture, trace)["steps"]
+    assert share["is_part"]
+    assert share["headline"] == replace(capture, headline=share["headline"]).line
+    assert share["headline"].startswith("a part of step 0: 900 ms, 50% backward")
+    assert not replace(capture, reached=1).is_part
+
+
 # --- the line of a window ---
 
 

@@ -17,6 +17,41 @@ from perfhooks.testing import annotation, step_mark
 
 MS = 1_000_000
 
+ACTS = """
+import statistics, time
+import torch
+
+nets = [torch.nn.Sequential(torch.nn.Linear(3, 64), torch.nn.ReLU(), torch.nn.Linear(64, 2)) for _ in range(2)]
+optimizers = [torch.optim.SGD(net.parameters(), 1e-3) for net in nets]
+walls, began = [], time.perf_counter()
+for step in range(150):
+    nets[0].eval()
+    with torch.no_grad():
+        for _ in range(2):
+            nets[0](torch.randn(1, 3))
+    nets[0].train()
+    for net, optimizer in zip(nets, optimizers):
+        for _ in range(2):
+            optimizer.zero_grad()
+            net(torch.randn(64, 3)).square().mean().backward()
+            optimizer.step()
+    time.sleep(0.005)
+    walls.append(1e3 * (time.perf_counter() - began))
+    began = time.perf_counter()
+print(statistics.median(walls[10:]))
+"""
+"""A step acts twice without gradients, and updates two networks twice each."""
+THREE = """
+import torch
+
+net = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(8)])
+optimizer = torch.optim.SGD(net.parameters(), 1e-3)
+for _ in range(3):
+    optimizer.zero_grad()
+    net(torch.randn(512, 256)).square().mean().backward()
+    optimizer.step()
+"""
+
 
 def timeline(walls, data=None, *, recorded=()):
     """Steps with these times in ms, of which some were recorded."""
@@ -138,3 +173,23 @@ def test_summary_is_read_from_the_report_without_polars(tmp_path):
     assert read_summary(tmp_path) == RunSummary(step_ms=3.5, steps="9 unprofiled steps")
     code = "import sys, perfhooks.report.run_summary; assert 'polars' not in sys.modules and 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def launched(launch, tmp_path, script):
+    (tmp_path / "script.py").write_text(script)
+    done = launch("--out", "perf", "--run", "it", "--exit-timeout", "60", tmp_path / "script.py")
+    assert done.returncode == 0, done.stderr
+    return done.stdout, read_summary(tmp_path / "perf/it")
+
+
+def test_step_time_agrees_with_the_clock_of_the_script(launch, tmp_path):
+    """An iteration is one step, though each network is updated twice; acting is no validation."""
+    out, summary = launched(launch, tmp_path, ACTS)
+    assert 0.75 < summary.step_ms / float(out) < 1.3
+    assert "validation" not in [part.name for part in summary.parts]
+
+
+def test_three_steps_do_not_contain_what_is_done_once(launch, tmp_path):
+    """The start of our profiler lies within the second update."""
+    _, summary = launched(launch, tmp_path, THREE)
+    assert summary.parts[0].name in {"forward", "backward"}
