@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 FIRST, LAST = 200, 1200
 """The steps that are timed; the only window is over long before."""
+SHORT, LONG = 500, 3000
+"""The steps of two fits, whose difference is the cost of a step and no start-up."""
 ROUNDS = 3
 CALLS = 1_000_000  # each of ROUNDS times; the best one counts
 WINDOW = {"wait": 1, "warmup": 1, "active": 1}
@@ -40,6 +42,17 @@ class Tiny(pl.LightningModule):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Plain SGD."""
         return torch.optim.SGD(self.parameters(), lr=1e-3)
+
+
+class Idle(Tiny):
+    """Steps that do nothing, so that the callbacks' own time shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch: torch.Tensor, batch_idx: int) -> None:  # type: ignore[override]
+        """Do nothing."""
 
 
 class Clock(pl.Callback):
@@ -71,6 +84,7 @@ def measure() -> list[Comparison]:
         }
         steps = {name: min(fit(folder, name, **make()) for _ in range(ROUNDS)) for name, make in fits.items()}
         alone = hooks(folder)
+        slopes, start_ups = idle_fits(folder)
     added = steps["PyTorchProfiler"] - steps["no profiler"]
     return [
         Comparison(title="One idle step of a Lightning fit, 16 small layers", unit="us", rows=tuple(steps.items())),
@@ -79,6 +93,12 @@ def measure() -> list[Comparison]:
             unit="us",
             rows=(("PyTorchProfiler, its fit less the one without", added), ("perfhooks: its hooks, alone", alone)),
         ),
+        Comparison(
+            title=f"One step that does nothing: fits of {LONG} and {SHORT} steps, their difference, CPU time",
+            unit="us",
+            rows=slopes,
+        ),
+        Comparison(title="The rest of such a fit, CPU time", unit="ms", rows=start_ups),
     ]
 
 
@@ -93,6 +113,38 @@ def fit(folder: str, name: str, callbacks: list[pl.Callback] | None = None, **op
     trainer = quiet(folder, [clock, *(callbacks or [])], max_steps=LAST, **options)
     trainer.fit(Tiny(), DataLoader(torch.ones(LAST * 2, 8), batch_size=2))
     return (clock.ended - clock.began) / (LAST - FIRST) * 1e6
+
+
+def idle_fits(folder: str) -> tuple[tuple[tuple[str, float], ...], tuple[tuple[str, float], ...]]:
+    """Microseconds of a step, and milliseconds of the rest of a fit, in the time of the thread that trains."""
+    callbacks: dict[str, Callable[[], pl.Callback]] = {
+        "an empty callback": pl.Callback,
+        "perfhooks: no window is due": lambda: ProfilerCallback({**WINDOW, "skip_first": 10**9}, out=folder),
+        "perfhooks: both windows": lambda: ProfilerCallback(out=folder),
+    }
+    spent: dict[tuple[str, int], float] = {}
+    for count in range(ROUNDS):
+        for name, make in callbacks.items():
+            say(f"steps that do nothing, with {name}, {count + 1} of {ROUNDS}")
+            for steps in (SHORT, LONG):
+                spent[name, steps] = min(idle_fit(folder, make(), steps), spent.get((name, steps), float("inf")))
+    slopes = {name: (spent[name, LONG] - spent[name, SHORT]) / (LONG - SHORT) for name in callbacks}
+    start_ups = {name: spent[name, SHORT] - SHORT * slope for name, slope in slopes.items()}
+    return tuple((name, 1e6 * each) for name, each in slopes.items()), tuple(
+        (name, 1e3 * each) for name, each in start_ups.items()
+    )
+
+
+def idle_fit(folder: str, callback: pl.Callback, steps: int) -> float:
+    """Seconds that the thread computes in a whole fit."""
+    trainer = quiet(folder, [callback], max_epochs=1)
+    data = DataLoader(torch.ones(steps, 8), batch_size=1)
+    began = time.thread_time()
+    trainer.fit(Idle(), data)
+    spent = time.thread_time() - began
+    for profiler in callback.profilers.values() if isinstance(callback, ProfilerCallback) else ():
+        profiler.wait()  # its worker would disturb the next fit
+    return spent
 
 
 def quiet(folder: str, callbacks: list[pl.Callback], **options: Any) -> pl.Trainer:

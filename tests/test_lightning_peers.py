@@ -134,6 +134,7 @@ def test_7_a_step_outside_windows_costs_next_to_nothing(tmp_path, caplog):
     with caplog.at_level(logging.DEBUG, "perfhooks"):
         fit(tmp_path, callback, steps=6, module=module)
     assert 0 < calls.total() / 100 < 40, calls
+    assert "on_before_backward" not in {*vars(callback), *vars(type(callback))}, "it is wrapped only during a window"
     assert not any(each._forward_hooks or each._forward_pre_hooks for each in module.modules())
     assert len([record for record in caplog.records if record.name == "perfhooks"]) < 10
 

@@ -132,14 +132,6 @@ class ProfilerCallback(Face, Callback):
         if not self._by_update:
             self._train.data_arrived()
 
-    def on_before_backward(self, *_: Any) -> None:
-        """Lightning does not name the backward pass of manual optimization."""
-        self._train.parts.begin(labels.BACKWARD)
-
-    def on_after_backward(self, *_: Any) -> None:
-        """The end of a backward pass."""
-        self._train.parts.end(labels.BACKWARD)
-
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         """A step ends and the next one begins."""
         if not self._by_update or self._updated(trainer):

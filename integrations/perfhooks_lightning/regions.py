@@ -60,6 +60,11 @@ class _Actions:
         self._thread = threading.get_ident()
         for name, around in (("start", self._start), ("stop", self._stop), ("profile", self._profile)):
             parts.methods.wrap(trainer.profiler, name, around)
+        for callback in trainer.callbacks:
+            if own == f"[Callback]{callback.state_key}.":
+                # Lightning does not name the backward pass of manual optimization
+                parts.methods.wrap(callback, "on_before_backward", functools.partial(_before, parts.begin))
+                parts.methods.wrap(callback, "on_after_backward", functools.partial(_before, parts.end))
 
     def _start(self, start: Callable[[str], None]) -> Callable[[str], None]:
         @functools.wraps(start)
@@ -120,3 +125,14 @@ class _Actions:
         owner, _, hook = action.rpartition(".")
         part = _PARTS.get(hook) if owner.startswith("[") or not owner else None
         return None if self._labels.has(labels.VALIDATION) else part
+
+
+def _before(act: Callable[[str], None], hook: Callable[..., None]) -> Callable[..., None]:
+    """Begin or end the backward pass, then call the hook of a subclass."""
+
+    @functools.wraps(hook)
+    def labelled(*args: Any, **kwargs: Any) -> None:
+        act(labels.BACKWARD)
+        hook(*args, **kwargs)
+
+    return labelled
