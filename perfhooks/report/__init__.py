@@ -41,16 +41,14 @@ def write(folder: Path, *, remote: str | None = None, title: str | None = None, 
         PerfhooksError: It is no run folder.
         OSError: A file could not be written, or another process has been writing the page for two minutes.
     """
-    from perfhooks.report.data import RunData
-    from perfhooks.report.page import render
-    from perfhooks.report.run_data import gather
+    from perfhooks.report import data, page, run_data
 
     # whoever comes second gathers after the first has written, so the last page has everything
     with locked(folder / PAGE_LOCK, _LOCK_TIMEOUT_S):
         said = {"title": title, "unread": [json_values.text(each, 1000) for each in unread[:_UNREAD]]}
-        data = gather(folder) | json_values.facts(said)
-        whole = encoded(msgspec.convert(data, RunData))
-        for name, content in ((PAGE_DATA, whole), (PAGE, render(data).encode())):
+        shown = run_data.gather(folder) | json_values.facts(said)
+        whole = encoded(msgspec.convert(shown, data.RunData))
+        for name, content in ((PAGE_DATA, whole), (PAGE, page.render(shown).encode())):
             with publish(folder / name) as file:
                 file.write(content)
     if remote is not None:
