@@ -3,6 +3,7 @@
 import statistics
 from pathlib import Path
 
+import numpy as np
 import pytest
 from finished_runs import windows_of
 from hypothesis import given
@@ -130,8 +131,18 @@ def test_the_share_of_waiting_is_that_of_the_steps_that_count(rows, share, tmp_p
     assert found == (share if share is None else pytest.approx(share))
 
 
+def test_the_end_of_a_training_reads_the_same_steps_without_polars(tmp_path):
+    rows = [("train", number, "active" if number == 20 else "wait", 10 + number % 3, 5) for number in range(40)]
+    path = written(tmp_path, [*rows, ("validate", 0, "wait", 3, 1), ("train", 40, "wait", "", "")])
+    plain, whole = steps.read_in_training(path), steps.read(path)
+    assert plain.keys() == whole.keys()
+    for loop, columns in plain.items():
+        for own, other in zip(columns, whole[loop], strict=True):
+            np.testing.assert_array_equal(own, other)
+
+
 def test_no_file_has_no_steps(tmp_path):
-    for read in (steps.read, steps.read_last, steps.read_sample):
+    for read in (steps.read, steps.read_last, steps.read_sample, steps.read_in_training):
         assert read(tmp_path / "none.csv") == {}
 
 

@@ -61,7 +61,7 @@ class OwnImports:
         """Of our modules."""
         self._builtins_of_loaded = {**vars(builtins), "__import__": self._import_of_loaded}
         """Of the modules that are loaded for ours."""
-        self._sys = _Sys(self._modules)
+        self._sys = _Sys(self._modules, self._new)
 
     # -- what our modules import -------------------------------------------------------------------------------------
 
@@ -169,11 +169,23 @@ class OwnImports:
         loader.exec_module = exec_module
 
 
+class _Modules(ChainMap[str, "ModuleType"]):
+    """``sys.modules`` of a module that is not in it."""
+
+    def __init__(self, own: dict[str, ModuleType], new: set[str]) -> None:
+        super().__init__(own, sys.modules)
+        self._new = new
+
+    def __setitem__(self, name: str, module: ModuleType) -> None:
+        sys.modules[name] = module
+        self._new.add(name)
+
+
 class _Sys:
     """Stands for ``sys`` in a module that is not in ``sys.modules``, for example in psutil."""
 
-    def __init__(self, modules: dict[str, ModuleType]) -> None:
-        self.modules = ChainMap(modules, sys.modules)
+    def __init__(self, own: dict[str, ModuleType], new: set[str]) -> None:
+        self.modules = _Modules(own, new)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(sys, name)

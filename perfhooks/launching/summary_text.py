@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from perfhooks import words
 from perfhooks.errors import PerfhooksError
 from perfhooks.guard import guard, is_terminal
-from perfhooks.report.run_summary import RunSummary, SummaryFinding, read_summary, summarize
+from perfhooks.report.run_summary import UNITS, RunSummary, SummaryFinding, read_summary
 from perfhooks.run.finished import FinishedRun
 from perfhooks.run.layout import PAGE
+from perfhooks.run.steps import read_in_training
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -53,7 +54,10 @@ def wait_for_reports(runs: Collection[str], timeout: float) -> set[str]:
 def _has_report(folder: Path) -> bool:
     try:
         run = FinishedRun(folder, brief=True)
-        return not run.is_written and all(window.capture.state == "done" for window in run.recorded)
+        captures = [window.capture for window in run.recorded]
+        wants_page = any(recipe.get("type") == "page" for capture in captures for recipe in capture.handlers)
+        is_done = not run.is_written and all(capture.state == "done" for capture in captures)
+        return is_done and (not wants_page or read_summary(folder) is not None)
     except PerfhooksError:
         return True  # and there is nothing to wait for
 
@@ -82,7 +86,7 @@ def _where(folder: Path, *, is_incomplete: bool) -> str:
 
 
 def _facts(folder: Path) -> tuple[RunSummary | None, str]:
-    """Return the summary of the report; without a report, that of the timeline, and a line on the last window."""
+    """Return the summary of the report; without a report, the step time of the timeline, or a line on a window."""
     summary, line = None, ""
     with guard(f"reading {folder}"):
         summary = read_summary(folder)
@@ -90,19 +94,18 @@ def _facts(folder: Path) -> tuple[RunSummary | None, str]:
             run = FinishedRun(folder, brief=True)
             last = run.last()
             line = "" if last is None else last.capture.line or f"{last.name} is recorded"
-            told = run.manifest.steps_by
-            summary = summarize(
-                {
-                    "run": {"steps_by": None if told is None else {"what": told.what}},
-                    "windows": [
-                        {"stage": each.capture.stage, "first": each.capture.first, "last": each.last}
-                        for each in run.recorded
-                        if not each.capture.explains
-                    ],
-                },
-                run.steps,
-            )
+            summary = None if line else _of_timeline(run)
     return summary, line
+
+
+def _of_timeline(run: FinishedRun) -> RunSummary | None:
+    """Return what the training itself has written: the time of its steps."""
+    raw = [path for path, rank in run.run.left_steps() if rank == run.rank]
+    loops = [steps.typical() for steps in read_in_training(run.run.timeline(run.rank), raw).values()]
+    counted = max(loops, key=lambda steps: len(steps.numbers), default=None)
+    told = run.manifest.steps_by
+    unit = UNITS.get("" if told is None else told.what, "step")
+    return None if counted is None else RunSummary(unit=unit, step_ms=counted.median_ms)
 
 
 def box(content: Box, width: int, encoding: str) -> str:

@@ -354,7 +354,7 @@ class Handover:
             Whether the files are complete.
         """
         self._is_leaving = True
-        is_complete = self.tasks.leave(timeout)
+        is_complete = self.tasks.leave(timeout, is_loud=self.is_loud)
         if not is_complete and not self.is_summed_up and self.places:
             logger.info("report is still being written: %s", shown(self.places[-1].run / layout.PAGE))
         return is_complete

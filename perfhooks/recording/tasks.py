@@ -159,11 +159,12 @@ class Tasks:
         with guard("starting the worker", self._on_error):
             self.worker = Worker(self._log)
 
-    def wait(self, timeout: float | None = None) -> bool:
+    def wait(self, timeout: float | None = None, *, is_loud: bool = True) -> bool:
         """Wait until every window is finished, or nobody is left to do it.
 
         Args:
             timeout: How long at most, in seconds; None waits for ever.
+            is_loud: Whether to say so.
 
         Returns:
             Whether all are finished.
@@ -174,7 +175,8 @@ class Tasks:
                 passed = time.monotonic() - began
                 if timeout is not None and passed >= timeout:
                     break
-                show(passed)
+                if is_loud:
+                    show(passed)
                 self.poll(_POLL_S if timeout is None else min(_POLL_S, timeout - passed))
         reap()
         return not self.pending
@@ -187,18 +189,19 @@ class Tasks:
         elif self.worker is not None:
             self.worker.close()
 
-    def leave(self, timeout: float) -> bool:
+    def leave(self, timeout: float, *, is_loud: bool = True) -> bool:
         """The process ends: wait for the worker for a while, then let it go on alone.
 
         Args:
             timeout: Maximum wait, in seconds.
+            is_loud: Whether to say that the process waits.
 
         Returns:
             Whether the worker is done.
         """
         if self.worker is not None:
             self.worker.close()
-        is_done = self.wait(timeout)
+        is_done = self.wait(timeout, is_loud=is_loud)
         for worker in [*self._former, self.worker]:
             if worker is not None:
                 worker.leave(_EXIT_S if not self.pending else 0.0)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _FINDINGS: Final = 3
 """Findings on the first screen."""
-_UNITS: Final = {"batches": "batch", "call": "call", "backward": "backward pass"}
+UNITS: Final = {"batches": "batch", "call": "call", "backward": "backward pass"}
 """Noun for a step, by the event that ends it (`perfhooks.run.manifest.StepsBy`). The default is ``step``."""
 _PHRASES: Final = {"data": "waiting for data", "checkpoint": "checkpointing", "other": "other code"}
 """Parts whose name in a sentence differs from their name in a table."""
@@ -136,7 +136,7 @@ def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary
     rank: Mapping[str, Any] = next(iter(window.get("ranks", ())), {})
     summary = RunSummary(
         window=window.get("name", ""),
-        unit=_UNITS.get((data.get("run", {}).get("steps_by") or {}).get("what", ""), "step"),
+        unit=UNITS.get((data.get("run", {}).get("steps_by") or {}).get("what", ""), "step"),
     )
     counted = steps[loop].typical() if loop in steps else None
     if counted is not None and counted.median_ms is not None:

@@ -23,7 +23,7 @@ import numpy as np
 
 from perfhooks.run.publishing import OwnFolder
 from perfhooks.run.reading import open_plain
-from perfhooks.run.timeline import CAPACITY, HEADER, Rows, in_timeline
+from perfhooks.run.timeline import CAPACITY, HEADER, Rows, in_timeline, parsed
 from perfhooks.statistics import is_near, most_common
 
 if TYPE_CHECKING:
@@ -77,6 +77,10 @@ def firsts(numbers: Ints, seams: Flags) -> Flags:
     count = np.clip(length // OF_FIRST, FEWEST_FIRST, MOST_FIRST)
     found: Flags = (stretch > 0) & (numbers - start < count[stretch])
     return found
+
+
+_LAST_BYTES: Final = 1 << 18
+"""Bytes of the timeline that the end of a training reads, in 20 ms."""
 
 
 class Steps(NamedTuple):
@@ -186,6 +190,26 @@ def read(path: Path, raw: Iterable[Path] = ()) -> dict[str, Steps]:
 def read_last(path: Path) -> dict[str, Steps]:
     """The same of the last steps, `CAPACITY` or more: in the same time however long the file is."""
     return _steps(_text(path, LAST))
+
+
+def read_in_training(path: Path, raw: Iterable[Path] = ()) -> dict[str, Steps]:
+    """The same of about 5,000 last steps, without polars: for the training, which does not import it."""
+    rows = [row[:7] for row in parsed(_SEAM + b"\n" + _text(path, _LAST_BYTES))]
+    for stage, numbers, phases, *times in (_plain(Rows.load(each)) for each in raw):
+        rows += [(stage, *row) for row in zip(numbers, phases, *times, strict=True)]
+    found = {}
+    for loop in dict.fromkeys(row[0] for row in rows):
+        _, numbers, phases, *times = zip(*(row for row in rows if row[0] == loop), strict=True)
+        steps, phase = np.array(numbers, np.int64), np.array(phases)
+        columns = [np.array(column, np.float64) for column in times]  # None is NaN
+        is_first = firsts(steps, np.zeros(len(steps), np.bool_))
+        found[loop] = Steps._make([steps, phase == "wait", phase == "active", *columns, is_first])
+    return found
+
+
+def _plain(rows: Rows) -> tuple[Any, ...]:
+    times = (np.where(column < 0, np.nan, column / 1e6).tolist() for column in rows[3:])
+    return (rows.stage, rows.numbers.tolist(), rows.phase_names(), *times)
 
 
 def read_last_of(paths: Iterable[Path], most: int) -> list[dict[str, Steps]]:

@@ -119,7 +119,11 @@ def listen(loader: Any, name: str) -> None:
 
     def exec_module(module: Any) -> None:
         del loader.exec_module
-        loader.exec_module(module)
+        try:
+            loader.exec_module(module)
+        except BaseException as error:
+            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without this frame
+            raise
         tried(*((stay_in, module) if name == STARTER else (tell, name, module)))
 
     loader.exec_module = exec_module
