@@ -57,7 +57,7 @@ def test_the_same_steps_count_for_everybody(capture, expected, trace):
     page = window_data.reduce(capture, trace)["steps"]
     assert table_of_steps(capture, trace) == expected
     assert page["rows"]["step"] == expected
-    assert page["headline"].startswith(f"steps 0-{expected[-1]}: 100 ms each")
+    assert page["headline"].startswith(f"steps 0-{expected[-1]}: 100 ms")
     assert findings.Evidence(capture, trace).steps["step"].to_list() == expected
     assert show.compute(trace, "steps", capture=capture)["step"].to_list() == expected
 
