@@ -113,14 +113,24 @@ def test_a_part_of_a_file_begins_no_stretch_where_it_was_cut(tmp_path, monkeypat
     ("rows", "share"),
     [
         ([(10, 5)] * 8, 0.5),
-        ([(10, 0), (10, 0), (10, 0), (50, 40)] * 4, 0.0),
+        ([(10, 0), (10, 0), (10, 0), (50, 40)] * 4, 0.5),
+        ([(10, 5), (10, 5), (10, 5), (50, 5)] * 4, 0.5),
         ([(10, 0), (10, 0), (10, 0), (30, 20)] * 4, 1 / 3),
         ([(10, 99)] * 8, 1.0),
         ([(10, 5)] * 4, None),
         ([(10, 5)] * 6 + [(10, "")] * 7, None),
         ([(0, 0)] * 8, None),
     ],
-    ids=["all", "slow steps", "every fourth", "longer than the step", "few", "half of them", "no time"],
+    ids=[
+        "all",
+        "slow by waiting",
+        "slow by other work",
+        "every fourth",
+        "longer than the step",
+        "few",
+        "half of them",
+        "no time",
+    ],
 )
 def test_the_share_of_waiting_is_that_of_the_steps_that_count(rows, share, tmp_path):
     rows = [(10, 9)] * 3 + rows
