@@ -585,6 +585,19 @@ def test_the_log_says_what_explains_how_much_of_a_slow_step(by_hand, caplog):
     assert said == ["3 steps so far, 1.03 s each: data", "10 steps so far, 1.01 s each: data"]
 
 
+def test_the_log_has_no_line_for_unknown_causes_and_cpu_contention(caplog):
+    caplog.set_level("INFO", "perfhooks")
+    log, row = (
+        slow_steps.Log(),
+        slow_steps.SlowStep(
+            "train", 7, 1000.0, 10.0, "unknown", None, "main (train.py:3)", None, 0.0, None, None, None, None
+        ),
+    )
+    for cause in ("unknown", "busy processor", "data"):
+        log.say(row._replace(cause=cause))
+    assert [record.getMessage().count("data") for record in caplog.records] == [1]
+
+
 def test_there_is_no_pace_before_some_steps_have_ended():
     pace = Pace()
     pace.add([10**6] * 9)

@@ -252,7 +252,7 @@ class Windows:
             if is_warming_up:
                 what = "a window is left out: it ended during its warm-up,"
             level = logging.INFO if partial == STOPPED and not is_warming_up else logging.WARNING
-            if _explains(window):  # nobody waits for it
+            if _explains(window) or self.handover.is_summed_up:  # no user waits for it; the summary has a warning
                 level = logging.DEBUG
             logger.log(level, "%s at step %d (%s)", what, reached, partial)
 

@@ -16,7 +16,7 @@ from perfhooks.run.capture import Step
 from perfhooks.run.publishing import OwnFolder
 from perfhooks.run.reading import open_plain
 from perfhooks.run.timeline import in_timeline
-from perfhooks.watching.causes import UNKNOWN
+from perfhooks.watching.causes import PROCESSOR, UNKNOWN
 from perfhooks.watching.sampling import shown
 from perfhooks.words import ms, printable
 
@@ -143,7 +143,8 @@ def _text(text: str) -> str:
 class Log:
     """Says the first slow step of a kind, and then how many there were: at 3, 10, 30, 100 and so on.
 
-    A step with an unknown cause is a row of the table, and no line.
+    A step with an unknown cause is a row of the table, and no line. So is one that waited for a CPU: the summary
+    has one warning for all of these.
     """
 
     def __init__(self) -> None:
@@ -152,7 +153,7 @@ class Log:
 
     def say(self, row: SlowStep) -> None:
         """A step was slow."""
-        if row.cause == UNKNOWN:
+        if row.cause in (UNKNOWN, PROCESSOR):
             return
         kind = self._walls[row.cause, row.line.rpartition(":")[0]]
         kind[:] = count, wall_ms = kind[0] + 1, kind[1] + row.wall_ms
