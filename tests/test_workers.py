@@ -320,14 +320,18 @@ def test_a_window_with_stacks_says_where_the_workers_time_went(looked_at: Path) 
     table = pl.read_csv(looked_at / "rank0.workers.csv")
     parts = table.select(pl.sum_horizontal(f"{part}_ms" for part in looks.PARTS)).to_series()
     assert (parts - table["total_ms"]).abs().max() < 1e-5
-    assert len(set(STAGES) - set(table["function"])) <= 1  # looks are rare on a busy machine
+    samples = sum(each.looks for each in Place(looked_at).load().circumstances.looked)
+    # a stage takes a quarter of the time or so: this many are missed by chance
+    missed = len(STAGES) * 0.75**samples
+    assert len(set(STAGES) - set(table["function"])) <= 1 + missed
     stacks = [line.rpartition(" ") for line in (looked_at / "rank0.workers.folded").read_text().splitlines()]
     assert sum(int(value) for *_, value in stacks) == pytest.approx(table["total_ms"].sum() * 1e6, abs=100)
     capture: Capture = Place(looked_at).load()
     assert capture.circumstances.making[0].batches > 0
     page = (looked_at / "rank0.page.json").read_text()
-    is_enough = sum(each.looks for each in capture.circumstances.looked) >= 20
-    assert ("planted_loader.py:" in page) == ("of the workers' time" in page) == is_enough
+    is_found = "of the workers' time" in page
+    assert ("planted_loader.py:" in page) == is_found
+    assert is_found == (samples >= 20)
 
 
 @pytest.mark.skipif(browser.find() is None, reason="no Chromium here; Debian has it as chromium")

@@ -49,7 +49,7 @@ class EventCost(NamedTuple):
 
 
 _OPERATOR: Final = EventCost(270, 1.0e-6, 4.5e-6)
-_CALL: Final = EventCost(285, 0.6e-6, 3.0e-6)
+_CALL: Final = EventCost(330, 0.6e-6, 3.0e-6)
 _OPTIONS: Final = {
     "record_shapes": EventCost(150, 0.6e-6, 6.5e-6),
     "with_flops": EventCost(100, 0.4e-6, 2.0e-6),
