@@ -217,7 +217,10 @@ def course(random: Random, spread: float, factor: float) -> tuple[str, int]:
         # both come from the same turns
         mean.append(StepPair(a, b * math.exp((by_turns + random.normal(0, BY_TURNS)) / math.sqrt(2)), errors))
         if len(mean) >= FEWEST_PAIRS:
-            outcome = of_pairs(typical, mean, share=share).outcome
+            found = of_pairs(typical, mean, share=share)
+            outcome = found.outcome
+            if outcome == "undecided" and len(mean) > FEWEST_PAIRS and (found.more_runs or math.inf) > MOST_PAIRS:
+                break
     return outcome, len(mean)
 
 

@@ -99,6 +99,12 @@ def test_the_error_of_a_typical_turn_is_what_it_varies_by():
         assert np.mean(errors) == pytest.approx(np.std([math.log(each.b / each.a) for each in found]), rel=0.12)
 
 
+def test_two_pairs_that_differ_have_a_finite_interval():
+    made = of_pairs(*[[StepPair(1.0, 1.0), StepPair(1.0, 1.5)]] * 2, share=turns.share)
+    assert made.outcome == "undecided"
+    assert 0 < made.low < 1 < made.high < math.inf
+
+
 def test_a_question_that_is_asked_early_needs_more_to_be_answered():
     """Three pairs may agree by chance: a verdict after five may be wrong forty times as often."""
     made = pairs(np.random.default_rng(12), 8, process=1e-9, noise=1e-9)

@@ -189,6 +189,28 @@ def test_too_few_steps_are_no_comparison(compare):
     assert int(left) < turns.LEAST_BLOCKS
 
 
+UNEVEN = """
+import random, time, torch
+random.seed()
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(100):
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    time.sleep(random.choice((0, 0, 0, 0.05)))
+"""
+
+
+def test_a_script_of_too_few_steps_ends_after_one_pair(compare, tmp_path):
+    """Its steps are so uneven that eight pairs would not decide."""
+    (tmp_path / "uneven.py").write_text(UNEVEN)
+    done = compare("--run", tmp_path / "uneven.py", "--", tmp_path / "uneven.py")
+    assert done.exit_code == 0, done.output
+    first, *_, last = done.output.strip().splitlines()
+    assert re.fullmatch(r"Undecided: \d+ steps are too few, .*: let each command train for (much )?longer\.", first)
+    assert last.startswith("2 programs ended with exit code 0.")
+
+
 def test_a_revision_of_git_is_one_of_the_sides(compare, tmp_path):
     """The commit does twice the work of the working tree; its worktree is gone afterwards."""
     git("init", "-q")

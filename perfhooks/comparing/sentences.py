@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from perfhooks import words
 from perfhooks.comparing.facts import GIVEN
 from perfhooks.comparing.reason import ELSEWHERE
-from perfhooks.comparing.turns import FEWEST_PAIRS
+from perfhooks.comparing.turns import FEWEST_PAIRS, MOST_PAIRS
 from perfhooks.comparing.verdict import EDGE_CONFIDENCE
 from perfhooks.statistics import CONFIDENCE
 
@@ -203,7 +203,8 @@ def _runs(found: Verdict) -> str:
 
 def _needed(found: Verdict) -> str:
     if found.is_in_turns:  # which run until it is decided, or until there are no more
-        return f"{words.count(found.more_runs, 'more pair')} would decide" if found.more_runs else ""
+        more = found.more_runs or MOST_PAIRS
+        return f"{words.count(more, 'more pair')} would decide" if found.runs_a + more <= MOST_PAIRS else ""
     options = []
     if found.more_steps is not None:
         options.append(f"{found.more_steps} more steps in each run")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from perfhooks.comparing.verdict import OFTEN, StepPair, Variance, of_pairs
+from perfhooks.comparing.verdict import OFTEN, StepPair, Variance, missing_steps, of_pairs
 from perfhooks.run.circumstances import BUSY
 from perfhooks.run.steps import FEWEST_FIRST, MOST_FIRST, OF_FIRST
 from perfhooks.statistics import is_near
@@ -41,6 +41,8 @@ _FEWEST: Final = 2
 COMPUTING: Final = 0.9
 """The share of its time in which a thread computes, or could: from there on the processor's time tells what a step
 takes. Of a program that waits for data or for a device it does not."""
+_CLEARLY: Final = 4.0
+"""Factor of missing steps from which on a process is too short: twice its error."""
 _TRIMMED: Final = 0.2
 """Of the blocks, at either end, that the typical one does without."""
 
@@ -93,6 +95,18 @@ class Judgement(NamedTuple):
     """That counted, of both sides."""
     far: tuple[int, int]
     """Blocks of more than three times the median: of evaluations, checkpoints, pauses."""
+    missing_steps: float = 1.0
+    """How many times as many steps each process needs, so that `MOST_PAIRS` pairs decide."""
+
+    @property
+    def is_short(self) -> bool:
+        """Whether processes have by far too few steps: one pair measures their error to a factor of two."""
+        return self.missing_steps > _CLEARLY
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether more pairs will not decide: a process has too few steps, or processes differ by too much."""
+        return self.is_short or (self.verdict.runs_a > FEWEST_PAIRS and self.verdict.more_runs is None)
 
 
 def judged(pairs: Sequence[ProcessPair], *, tolerance: float) -> Judgement:
@@ -120,8 +134,8 @@ def _found(pairs: Sequence[ProcessPair], clock: Clock, tolerance: float) -> Judg
     )
     if len(pairs) < FEWEST_PAIRS:
         found = replace(found, outcome="undecided")
-    if len(pairs) + (found.more_runs or 0) > MOST_PAIRS or len(pairs) < FEWEST_PAIRS:
-        found = replace(found, more_runs=None)  # nobody can have them
+    if (found.more_runs or 0) > MOST_PAIRS or len(pairs) < FEWEST_PAIRS:
+        found = replace(found, more_runs=None)
     return Judgement(
         verdict=replace(
             found,
@@ -133,6 +147,9 @@ def _found(pairs: Sequence[ProcessPair], clock: Clock, tolerance: float) -> Judg
             waited_b=_waited([pair.counted[1] for pair in pairs]),
         ),
         other=found.typical,
+        missing_steps=missing_steps(
+            [each.mean(is_far_counted=is_far_counted) for each in seen], MOST_PAIRS, tolerance=tolerance, share=share
+        ),
         blocks=sum(len(each.steps) for side in sides for each in side),
         far=(_far(sides[0]), _far(sides[1])),
     )

@@ -58,6 +58,8 @@ _QUIET: Final = 0.5
 """How much less than is assumed processes usually differ by, where no two runs of a side tell: for advice alone."""
 _POWER: Final = 0.84
 """Standard deviations by which an interval should end before the edge, to do so in 80 of 100 cases."""
+_LARGEST_LOG: Final = 50.0
+"""Bound of an interval of logarithms, as in `perfhooks.statistics.Estimate`: two pairs may leave the ratio open."""
 _TAIL: Final = (1 - CONFIDENCE) / 4
 """Of each end: two questions, each of which may be answered slower or faster."""
 _EDGE_TAIL: Final = (1 - EDGE_CONFIDENCE) / 2
@@ -306,6 +308,28 @@ def of_pairs(
     return _verdict(*differences, tolerance, share, runs_a=pairs, runs_b=pairs, is_paired=True)
 
 
+def missing_steps(
+    pairs: Sequence[StepPair], most: int, *, tolerance: float, share: Callable[[int], float] = lambda _: 1.0
+) -> float:
+    """Return how many times as many steps each process needs, so that ``most`` pairs like these decide.
+
+    Returns:
+        1 if these steps are enough, inf if no number in reach is.
+    """
+    found = _Difference.of_pairs(pairs)
+    more = most - len(pairs)
+    if found.with_more_runs(more).is_decided(tolerance, share(most)):
+        return 1.0
+    equal = replace(found, logs=(0.0, 0.0), squares=0.0)
+
+    def is_enough(times: float) -> bool:
+        return equal.with_more_steps(times).with_more_runs(more).is_decided(tolerance, share(most))
+
+    longer = np.geomspace(1, _MOST_STEPS, 72)
+    place = bisect_left(longer, 1, key=is_enough)
+    return float(longer[place]) if place < len(longer) else math.inf
+
+
 def smallest(side: Sequence[Level], *, tolerance: float = TOLERANCE) -> float:
     """The smallest ratio that is found in most cases where runs are compared with as many others like them."""
     runs = [run.mean for run in side]
@@ -476,7 +500,8 @@ class _Difference:
             outcome = "faster"
         elif self.measured and abs(self.centre) <= edge and max(-inner[0], inner[1]) <= margin:
             outcome, ends = "same", inner
-        return Ratio(outcome, *(math.exp(log) for log in (self.centre, *ends, *self.logs)))
+        low, high = np.clip(ends, -_LARGEST_LOG, _LARGEST_LOG).tolist()
+        return Ratio(outcome, *(math.exp(log) for log in (self.centre, low, high, *self.logs)))
 
     def is_decided(self, tolerance: float, share: float) -> bool:
         """Whether it will be, in most cases."""

@@ -81,8 +81,22 @@ class Alternation:
     """What can be said; None before there is a pair that counts."""
 
     @property
-    def _is_decided(self) -> bool:
-        return self.judgement is not None and self.judgement.verdict.outcome != "undecided"
+    def _is_over(self) -> bool:
+        """Whether more pairs are not needed, or are of no use."""
+        seen = self.judgement
+        return seen is not None and (seen.verdict.outcome != "undecided" or seen.is_hopeless)
+
+    @property
+    def shortage(self) -> str:
+        """What to do if the programs have too few steps to decide; empty if they have enough."""
+        seen = self.judgement
+        if seen is None or seen.verdict.outcome != "undecided" or not seen.is_short:
+            return ""
+        steps = min(program.steps for program in self.programs)
+        if seen.missing_steps == math.inf:
+            return f"{steps} steps are too few, and too uneven: let each command train for much longer"
+        needed = f"{float(f'{steps * seen.missing_steps:.2g}'):,.0f}"
+        return f"{steps} steps are too few, about {needed} would do: let each command train for longer"
 
     def run(self) -> None:
         """Have pairs take turns until it is decided.
@@ -92,7 +106,7 @@ class Alternation:
         """
         with progress.line() as tell, _sigterm_raises():
             try:
-                while len(self.pairs) < MOST_PAIRS and not self._is_decided and self.failed is None:
+                while len(self.pairs) < MOST_PAIRS and not self._is_over and self.failed is None:
                     self._add_pair(tell)
             except KeyboardInterrupt:
                 self.is_interrupted = True

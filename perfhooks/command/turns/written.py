@@ -27,7 +27,7 @@ def lines(made: Alternation) -> Iterator[str]:
     if seen is None:
         yield "Undecided: no pair of programs came to its end."
     else:
-        yield sentences.verdict(seen.verdict)
+        yield f"Undecided: {made.shortage}." if made.shortage else sentences.verdict(seen.verdict)
         yield from _doubts(made, seen)
     yield from dict.fromkeys(f"  {note}" for program in made.programs for note in program.notes)
     yield f"{_ends(made)} Output: {made.folder}"
