@@ -175,6 +175,22 @@ def test_summary_is_read_from_the_report_without_polars(tmp_path):
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+LONG = """
+import time
+import torch
+
+weight = torch.nn.Parameter(torch.ones(8))
+optimizer = torch.optim.SGD([weight], 1e-3)
+began = time.perf_counter()
+value = torch.ones(8)
+(weight * 1.0).sum().backward()
+while time.perf_counter() - began < 2:
+    value = value * 1.0
+optimizer.step()
+"""
+"""One step that is longer than the budget of the first recording."""
+
+
 def launched(launch, tmp_path, script):
     (tmp_path / "script.py").write_text(script)
     done = launch("--out", "perf", "--run", "it", "--exit-timeout", "60", tmp_path / "script.py")
@@ -193,3 +209,8 @@ def test_three_steps_do_not_contain_what_is_done_once(launch, tmp_path):
     """The start of our profiler lies within the second update."""
     _, summary = launched(launch, tmp_path, THREE)
     assert summary.parts[0].name in {"forward", "backward"}
+
+
+def test_part_of_a_long_step_is_reported_as_one(launch, tmp_path):
+    _, summary = launched(launch, tmp_path, LONG)
+    assert (summary.step_ms, summary.step) == (None, "a part of step 0 was recorded")

@@ -99,13 +99,17 @@ def _facts(folder: Path) -> tuple[RunSummary | None, str]:
 
 
 def _of_timeline(run: FinishedRun) -> RunSummary | None:
-    """Return what the training itself has written: the time of its steps."""
+    """Return what the training itself has written: the time of its steps, or that only a part of one was recorded."""
     raw = [path for path, rank in run.run.left_steps() if rank == run.rank]
     loops = [steps.typical() for steps in read_in_training(run.run.timeline(run.rank), raw).values()]
     counted = max(loops, key=lambda steps: len(steps.numbers), default=None)
     told = run.manifest.steps_by
     unit = UNITS.get("" if told is None else told.what, "step")
-    return None if counted is None else RunSummary(unit=unit, step_ms=counted.median_ms)
+    part = next((each.capture for each in run.recorded if each.capture.is_part), None)
+    if counted is None and part is None:
+        return None
+    profiled = "" if part is None else f"a part of {words.steps(part.first, part.first)}"
+    return RunSummary(unit=unit, step_ms=None if counted is None else counted.median_ms, profiled_steps=profiled)
 
 
 def box(content: Box, width: int, encoding: str) -> str:
