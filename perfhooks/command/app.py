@@ -8,7 +8,6 @@ from typing import Any
 
 from perfhooks.command.actions import run
 from perfhooks.errors import PerfhooksError
-from perfhooks.guard import write_error
 from perfhooks.words import line
 
 
@@ -20,12 +19,12 @@ def main() -> None:
             run.start(plain)
         __getattr__("app")(args=run.separated(sys.argv[1:]))
     except PerfhooksError as error:
-        write_error(line(f"perfhooks: {error}") + "\n")
+        print(line(f"perfhooks: {error}"), file=sys.stderr)  # noqa: T201 -- the answer of a command
         sys.exit(error.exit_code)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        write_error(f"perfhooks: {error}\n")
+        print(f"perfhooks: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(2)
 
 
