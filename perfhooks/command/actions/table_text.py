@@ -22,9 +22,8 @@ def csv(table: pl.DataFrame) -> Iterator[str]:
 
 def csv_of_three_digits(table: pl.DataFrame) -> str:
     """Return a small table as CSV, its floats with three significant digits."""
-    from polars import selectors
-
-    return table.with_columns(selectors.float().round_sig_figs(3)).write_csv()
+    rounded = [column.round_sig_figs(3) for column in table if column.dtype.is_float()]
+    return table.with_columns(rounded).write_csv()
 
 
 def json(table: pl.DataFrame) -> Iterator[str]:
