@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import re
+import signal
 import subprocess
 import sys
 import textwrap
@@ -388,3 +389,34 @@ def test_a_run_whose_report_is_late_has_its_step_time(tmp_path):
     first, path = text_of([str(tmp_path)], {str(tmp_path)}).splitlines()
     assert first == "perfhooks: step 12.5 ms"
     assert path == f"  report is still being written: {tmp_path / 'report.html'}"
+
+
+HANGS = """
+    from dataclasses import dataclass
+    import os, time
+
+    @dataclass(frozen=True)
+    class Hangs:
+        def artifacts(self, capture, trace):
+            training = os.getppid()
+            while os.getppid() == training:
+                time.sleep(0.05)
+            return []
+"""
+
+
+def test_ctrl_c_while_it_waits_for_files_ends_the_wait_without_a_word(tmp_path):
+    (tmp_path / "hangs.py").write_text(textwrap.dedent(HANGS))
+    script(tmp_path, textwrap.dedent(TRAINING) + "\nimport sys; sys.exit(3)")
+    words = ["--exit-timeout", "300", "--handler", "hangs:Hangs", "train.py"]
+    clean = {name: value for name, value in os.environ.items() if name != VARIABLE} | {"PYTHONPATH": str(tmp_path)}
+    with subprocess.Popen([*RUN, *words], cwd=tmp_path, env=clean, stderr=subprocess.PIPE, text=True) as command:
+        said = []
+        for line in command.stderr:
+            said.append(line)
+            if "writing the report" in line:
+                break
+        command.send_signal(signal.SIGINT)
+        rest = command.stderr.read()
+        code = command.wait(TIMEOUT)
+    assert (code, rest) == (3, ""), said

@@ -31,19 +31,20 @@ _REAPED_MS: Final = 500
 _FILES_S: Final = 60.0
 """Maximum wait for the worker of a killed training, in seconds."""
 _BOOTSTRAP: Final = """\
-import os, select, sys
+import os, select, shutil, sys
 command, descriptor = sys.argv[2:4]
 if int(descriptor) >= 0:
     end = select.poll()
     end.register(int(descriptor), select.POLLIN)
     end.poll()
-if int(descriptor) < 0 or not os.path.exists(os.path.join(sys.argv[4], sys.argv[5])):
-    import json
-    sys.path[:] = json.loads(sys.argv[1])
-    from perfhooks.launching.detached import report
-    report(sys.argv[2:])
-import shutil
-shutil.rmtree(sys.argv[4], ignore_errors=True)
+try:
+    if int(descriptor) < 0 or not os.path.exists(os.path.join(sys.argv[4], sys.argv[5])):
+        import json
+        sys.path[:] = json.loads(sys.argv[1])
+        from perfhooks.launching.detached import report
+        report(sys.argv[2:])
+finally:
+    shutil.rmtree(sys.argv[4], ignore_errors=True)
 """
 """A bare Python waits, because it takes a fifth of the memory. It imports perfhooks only if something is to be said."""
 

@@ -42,10 +42,17 @@ def at_exit(*, is_command: bool) -> None:
         is_command: Whether this process is the command itself, so that no other one reports after it.
     """
     asked = Request.current()
-    if asked is None or asked.turns or asked.trial or process.outcome.is_interrupted:
+    if asked is None or asked.turns or asked.trial:
         return
-    with contextlib.suppress(KeyboardInterrupt):
+    try:
         _print(asked, is_command=is_command)
+    except KeyboardInterrupt:
+        pass  # it is the end of the wait, and of nothing else
+    finally:
+        if is_command and asked.notes:
+            notes.mark(asked.notes, IS_OVER)
+            if not asked.is_watched:
+                shutil.rmtree(asked.notes, ignore_errors=True)
     process.end_by_ctrl_c()
 
 
@@ -55,7 +62,9 @@ def _print(asked: Request, *, is_command: bool) -> None:
     pid, known, own = os.getpid(), notes.read(asked.notes), notes.own()
     near = [note for note in known if is_command or pid in (note.pid, note.parent)]
     runs = [run for run in notes.runs([*own, *near]) if notes.claim(asked.notes, run)]
-    if runs:
+    if process.outcome.is_interrupted:
+        pass  # the user does not want to wait, also not for `detached`
+    elif runs:
         from perfhooks.launching.summary_text import text_of, wait_for_reports  # numpy, which few processes need
 
         others = [run for run in runs if run not in {note.run for note in own}]
@@ -64,10 +73,6 @@ def _print(asked: Request, *, is_command: bool) -> None:
     elif is_command and not any(note.run for note in [*known, *own]):
         for reason in reasons(known, sys.orig_argv):
             write_error(f"perfhooks: nothing was recorded: {reason}\n")
-    if is_command and asked.notes:
-        notes.mark(asked.notes, IS_OVER)
-        if not asked.is_watched:
-            shutil.rmtree(asked.notes, ignore_errors=True)
 
 
 # --- why nothing was recorded ---

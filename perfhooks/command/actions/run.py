@@ -121,6 +121,8 @@ def start(given: Parsed) -> None:
     try:
         os.execve(wanted[0], wanted, command_line.environment(asked, os.environ))  # noqa: S606 -- it is what the user asked for
     except OSError as error:
+        if notes and not is_watched:
+            os.rmdir(notes)  # noqa: PTH106 -- a string
         code = 127 if isinstance(error, FileNotFoundError) else 126  # the interpreter of a script is not found, either
         raise CommandError(f"{wanted[0]} cannot be run: {error.strerror}", code) from error
 
