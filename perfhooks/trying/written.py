@@ -65,17 +65,21 @@ def brief(trial: Trial) -> pl.DataFrame:
     once = (
         pl.col("operator").str.strip_prefix(operators.NAMESPACE),
         pl.col("inputs").str.slice(0, 40),
-        pl.col("calls").round(1),
-        pl.col("recorded_ms").round(2),
+        _three_digits("calls"),
+        _three_digits("recorded_ms"),
     )
     return table(trial).select(
         *(pl.when(~again).then(column) for column in once),
         "variant",
-        pl.col("times").round(2),
+        _three_digits("times"),
         "verdict",
         pl.col("difference").map_elements(lambda value: f"{value:.1g}", return_dtype=pl.String),
-        pl.col("saved_ms").round(2),
+        _three_digits("saved_ms"),
     )
+
+
+def _three_digits(name: str) -> pl.Expr:
+    return pl.col(name).map_elements(lambda value: f"{value:.3g}", return_dtype=pl.String)
 
 
 def _rows(row: TriedOperator, trial: Trial) -> Iterator[dict[str, Any]]:
