@@ -65,8 +65,8 @@ _OPERATORS_PER_S: Final = 150_000
 """Operators per second, if torch has no counter."""
 _STOP: Final = 0.55
 """The stop of the recorder as a share of the wait."""
-_SURE_S: Final = 0.05
-"""Fixed costs of a window hide the cost of its events in a shorter wait."""
+_SURE_EVENTS: Final = 10_000
+"""Weight of the default costs, in events: fixed costs and unfilled blocks hide the cost of fewer events."""
 
 
 class _Learned:
@@ -228,21 +228,17 @@ class WindowBudget:
         """
         operators, calls = self._held or self._events()
         expected = self.cost
-        expected_s = expected.wait_s * (1.0 if size is not None else _STOP)
-        _learned.wait *= (wait_s + _SURE_S) / (expected_s + _SURE_S)
-        if size is None or not operators + calls:
+        sure = self._cost_of(_SURE_EVENTS, 0)
+        share = 1.0 if size is not None else _STOP
+        _learned.wait *= (wait_s + share * sure.wait_s) / (share * (expected.wait_s + sure.wait_s))
+        if size is None:
             return
-        of_calls = self._cost_of(0, calls).size
         if self._has_stacks:
-            self._learn_calls(size)
-        elif operators:
-            _learned.sizes[self._key] = _learned.sizes.get(self._key, 1.0) * size / (expected.size - of_calls)
-
-    def _learn_calls(self, size: int) -> None:
-        operators, calls = self._held or (0.0, 0.0)
-        seen = (size - self._cost_of(operators, 0).size) / _CALL.size
-        if calls > 0 < seen:
-            _learned.calls *= seen / calls
+            seen = max(size - self._cost_of(operators, 0).size, 0.0) / _CALL.size
+            _learned.calls *= (seen + _SURE_EVENTS) / (calls + _SURE_EVENTS)
+        else:
+            before = _learned.sizes.get(self._key, 1.0)
+            _learned.sizes[self._key] = before * (size + sure.size) / (expected.size + sure.size)
 
     def _cost_of(self, operators: float, calls: float) -> EventCost:
         cost = EventCost().plus(_OPERATOR, operators)
