@@ -91,15 +91,17 @@ def table(
     """
     steps = step_marks.find(trace)
     count = len(steps.number)
+    own = _own_moments(trace, own_work)
+    wall: Ints = steps.end - steps.start - intervals.within(own, steps.start, steps.end)
     columns: dict[str, Any] = {
         "rank": [rank if trace.rank is None else trace.rank] * count,
         "stage": [stages.shown(trace) if stage is None else stage] * count,
         "step": steps.number,
-        **_milliseconds(_host(trace, steps, _own_moments(trace, own_work))),
+        **_milliseconds(_host(trace, steps, wall, own)),
         **_device(trace, steps),
         **_counts(trace, steps),
         **_memory(trace, steps),
-        **_computed(trace, steps),
+        **_computed(trace, steps, wall),
     }
     unknown = [None] * count
     known = {name: unknown if values is None else values for name, values in columns.items()}
@@ -120,7 +122,7 @@ def _own_moments(trace: Trace, own_work: Sequence[tuple[float, float]]) -> Inter
     return intervals.union(begins, ends)
 
 
-def _host(trace: Trace, steps: step_marks.MarkedSteps, own: Intervals) -> dict[str, Ints | None]:
+def _host(trace: Trace, steps: step_marks.MarkedSteps, wall: Ints, own: Intervals) -> dict[str, Ints | None]:
     """The parts of each step, in nanoseconds, for each thread that has steps."""
     spent = {part: np.zeros(len(steps.thread), np.int64) for part in labels.PARTS}
     seen: set[str] = set()
@@ -131,7 +133,6 @@ def _host(trace: Trace, steps: step_marks.MarkedSteps, own: Intervals) -> dict[s
             own_less = intervals.subtract(moments, own) if len(own) else moments
             spent[part][mine] = intervals.within(own_less, steps.start[mine], steps.end[mine])
             seen |= {part} if len(moments) else set()
-    wall: Ints = steps.end - steps.start - intervals.within(own, steps.start, steps.end)
     other: Ints = wall - sum(spent.values())
     shown = {f"{part}_ms": values if part in seen else None for part, values in spent.items()}
     return {"wall_ms": wall, **shown, "other_ms": other}
@@ -162,10 +163,10 @@ def _counts(trace: Trace, steps: step_marks.MarkedSteps) -> dict[str, object]:
     return counts
 
 
-def _computed(trace: Trace, steps: step_marks.MarkedSteps) -> dict[str, object]:
+def _computed(trace: Trace, steps: step_marks.MarkedSteps, wall: Ints) -> dict[str, object]:
     begun = trace.start[utilisation.computed(trace).row]
     work = step_marks.step_of(steps, device.launch_times(trace))
-    found = utilisation.of_steps(trace, step_marks.step_of(steps, begun), work, steps.end - steps.start)
+    found = utilisation.of_steps(trace, step_marks.step_of(steps, begun), work, wall)
     return {name: pl.Series(values, nan_to_null=True) for name, values in found.items()}
 
 
