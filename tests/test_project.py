@@ -299,7 +299,7 @@ CHANGES_OTHERWISE = {
     "watching/counters.py": "the kernel's files, which it only reads",
     "ranks/clocks.py": "no file, but numbers in a table",
     **dict.fromkeys(
-        ("launching/notes.py", "launching/exit_summary.py", "launching/detached.py", "launching/site/sitecustomize.py"),
+        ("launching/notes.py", "launching/detached.py", "launching/site/sitecustomize.py"),
         "notes in a temporary folder",
     ),
     "trying/child.py": "the device that forgets all",

@@ -1,6 +1,7 @@
-"""The process that reports a killed command, or one whose first process is no Python.
+"""The process that reports a killed command, and a command that starts no Python.
 
-It is no child of the command, waits for its end, and prints what no process of the command has printed. It may be late.
+It is no child of the command. It waits for the end of the command, and prints the runs that no other process has
+printed. It may be late.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def _become(pid: int, descriptor: int | None, folder: str, words: Sequence[str])
 
 
 def report(facts: Sequence[str]) -> None:
-    """Wait for the end of the command and print what no process of it has printed.
+    """Wait for the end of the command and print the runs that no other process has printed.
 
     Args:
         facts: As `_BOOTSTRAP` gets them: process, descriptor, folder of notes, the name of a file, the command.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import signal
 import sys
 from pathlib import Path
@@ -36,7 +35,7 @@ IS_OVER: Final = "summary.printed"
 
 
 def at_exit(*, is_command: bool) -> None:
-    """Print what this process recorded, and what its children did that ended without a report.
+    """Print the runs of this process, and those of its children that ended without printing them.
 
     Args:
         is_command: Whether this process is the command itself, so that no other one reports after it.
@@ -52,7 +51,7 @@ def at_exit(*, is_command: bool) -> None:
         if is_command and asked.notes:
             notes.mark(asked.notes, IS_OVER)
             if not asked.is_watched:
-                shutil.rmtree(asked.notes, ignore_errors=True)
+                notes.delete(asked.notes)
     process.end_by_ctrl_c()
 
 

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import tempfile
 import zlib
 from pathlib import Path
@@ -94,6 +95,11 @@ def mark(folder: str, name: str) -> bool:
     except OSError:  # there is no folder, so no other process knows of the run
         return True
     return True
+
+
+def delete(folder: str) -> None:
+    """Delete a folder of notes."""
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def takes_files(folder: str) -> bool:

@@ -2,9 +2,9 @@
 
 A program may have a ``psutil`` of its own, as ray has: beside the script, in PYTHONPATH, or in a folder that it adds to
 ``sys.path`` later. Our modules get the installed one, and the program gets its own. Therefore our modules have an
-``__import__`` of their own, and what it loads is not left in ``sys.modules``. If the program imports the same file, it
-gets the same module, because some extension modules must not be loaded twice. Modules that the program would find in
-the same place, of Python and of torch's requirements, are shared from the start.
+``__import__`` of their own, and its modules do not stay in ``sys.modules``. If the program imports the same file, it
+gets the same module, because some extension modules must not be loaded twice. Modules of Python and requirements of
+torch are shared from the start if the program would find the same file.
 """
 
 from __future__ import annotations
@@ -44,29 +44,29 @@ class OwnImports:
     def __init__(self, path: Sequence[str], find: Callable[..., ModuleSpec | None]) -> None:
         self._path, self._find = path, find
         self._modules: dict[str, ModuleType] = {}
-        """What was loaded for our code, by name."""
+        """The modules that were loaded for our code, by name."""
         self._handed: set[str] = set()
-        """Those of them that the program has got as well."""
+        """The names of modules that the program uses as well."""
         self._tops: set[str] = set()
-        """The first parts of their names."""
+        """Top-level names of these modules."""
         self._shared: set[str] = set()
-        """The same of modules that the program had before, and that are the ones of our installation."""
+        """Top-level names under which the program has the module of our installation."""
         self._taken: set[str] = set()
-        """The same of modules of which the program has others."""
+        """Top-level names under which the program has another module."""
         self._theirs: dict[str, ModuleType] = {}
         """Modules of the program, while ours are in their place."""
         self._new: set[str] = set()
         self._lock, self._depth, self._thread = RLock(), 0, 0
         self._builtins = {**vars(builtins), "__import__": self._import}
-        """Of our modules."""
+        """The builtins of our modules."""
         self._builtins_of_loaded = {**vars(builtins), "__import__": self._import_of_loaded}
-        """Of the modules that are loaded for ours."""
+        """The builtins of modules that are loaded for ours."""
         self._sys = _Sys(self._modules, self._new)
 
     # -- what our modules import -------------------------------------------------------------------------------------
 
     def _import(self, name: str, scope: Any = None, local: Any = None, wanted: Any = (), level: int = 0) -> Any:
-        """Stand in for ``__import__`` in our modules, and in those that are loaded for them."""
+        """Stand in for ``__import__`` in our modules."""
         whole = name if not level else _absolute(name, scope, level)
         top = whole.partition(".")[0]
         if top not in _CANDIDATES or not self._is_own(top):
@@ -131,7 +131,7 @@ class OwnImports:
     # -- what is found -----------------------------------------------------------------------------------------------
 
     def find_spec(self, name: str, path: Any, target: Any) -> ModuleSpec | None:
-        """Find a module of ours, one that is loaded for ours, or one of these that the program imports as well."""
+        """Find a module of perfhooks, or a module that was loaded for it."""
         top = name.partition(".")[0]
         is_loading = self._depth and self._thread == get_ident() and top in self._tops
         if is_loading or top == "perfhooks" or top.startswith("perfhooks_"):

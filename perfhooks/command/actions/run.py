@@ -103,7 +103,7 @@ def start(given: Parsed) -> None:
     Raises:
         PerfhooksError: An option is wrong, or the command cannot be run.
     """
-    from perfhooks.launching import command_line, detached, exit_summary
+    from perfhooks.launching import command_line, detached, exit_summary, notes
 
     options = {name: _read(name, value) for name, value in given.options.items() if name not in _OWN}
     schedule, handlers, patience = (given.options.get(name) for name in _OWN)
@@ -113,16 +113,16 @@ def start(given: Parsed) -> None:
     reason = exit_summary.known_before(wanted)
     if reason is not None:
         write_error(f"perfhooks: nothing may be recorded: {reason}\n")
-    notes = _folder_for_notes()
-    is_watched = bool(notes) and detached.is_possible()
-    asked = msgspec.structs.replace(asked, notes=notes, command=os.getpid(), is_watched=is_watched)
+    folder = _folder_for_notes()
+    is_watched = bool(folder) and detached.is_possible()
+    asked = msgspec.structs.replace(asked, notes=folder, command=os.getpid(), is_watched=is_watched)
     if is_watched:
-        detached.start(os.getpid(), notes, wanted)
+        detached.start(os.getpid(), folder, wanted)
     try:
         os.execve(wanted[0], wanted, command_line.environment(asked, os.environ))  # noqa: S606 -- it is what the user asked for
     except OSError as error:
-        if notes and not is_watched:
-            os.rmdir(notes)  # noqa: PTH106 -- a string
+        if folder and not is_watched:
+            notes.delete(folder)
         code = 127 if isinstance(error, FileNotFoundError) else 126  # the interpreter of a script is not found, either
         raise CommandError(f"{wanted[0]} cannot be run: {error.strerror}", code) from error
 
