@@ -318,3 +318,39 @@ def test_a_worker_whose_training_has_ended_ends_too_however_long_a_handler_takes
         worker.stdin.write(told(WriteSteps(steps="a", timeline="b")))
         worker.stdin.flush()
         assert worker.wait(TIMEOUT) == 1
+
+
+def test_windows_that_wait_share_one_report(monkeypatch, tmp_path):
+    written = []
+    monkeypatch.setattr(serving.report, "is_due", lambda _: True)
+    monkeypatch.setattr(serving, "write_page", lambda run, _: written.append(run.folder))
+    reports = serving.Reports()
+    for name in ("train-000001-000002", "train-000004-000005"):
+        reports.add(FinishWindow(str(tmp_path / "r" / name), 0))
+    reports.write()
+    reports.write()
+    assert written == [tmp_path / "r"]
+
+
+def test_inbox_returns_one_message_at_a_time(monkeypatch):
+    chunks = [b"two\nthr", b"ee\n", b""]
+    monkeypatch.setattr(serving.os, "read", lambda *_: chunks.pop(0))
+    monkeypatch.setattr(serving.select, "select", lambda *_: ([0] if len(chunks) > 1 else [], [], []))
+    inbox = serving.Inbox(b"one\n")
+    assert [(inbox.read(), inbox.is_empty) for _ in range(4)] == [
+        (b"one", False),
+        (b"two", False),
+        (b"three", True),
+        (b"", True),
+    ]
+
+
+def test_training_imports_no_trace_reader_before_it_needs_one():
+    """Each module that the training does not import saves CPU time at its start."""
+    code = (
+        "import sys, perfhooks.recording.profiler\n"
+        "names = ('perfhooks.trace.reading.reader', 'perfhooks.trace.tables', 'perfhooks.finishing.finish', 'polars')\n"
+        "print([name for name in names if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=TIMEOUT)
+    assert done.stdout == "[]\n"
