@@ -216,7 +216,7 @@ def test_the_page_says_what_was_measured_beside_the_finding(tmp_path):
         texts = opened.run("[...document.querySelectorAll('.finding .measured')].map(each => each.textContent)")
         assert opened.complaints == []
     (said,) = set(texts)
-    assert said.startswith("Measured here (float32): 1.8 to 5.0 times as fast, 0.4")
+    assert said.startswith("Measured here (float32): 1.83 to 5 times as fast, 0.4")
     assert said.endswith("a step, 40% to 80%")
 
 

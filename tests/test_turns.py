@@ -201,14 +201,14 @@ for _ in range(100):
 """
 
 
-def test_a_script_of_too_few_steps_ends_after_one_pair(compare, tmp_path):
-    """Its steps are so uneven that eight pairs would not decide."""
+def test_a_script_of_too_few_steps_ends_after_few_pairs(compare, tmp_path):
+    """Its steps are so uneven that eight pairs would not decide; on a busy machine the first pair may not show it."""
     (tmp_path / "uneven.py").write_text(UNEVEN)
     done = compare("--run", tmp_path / "uneven.py", "--", tmp_path / "uneven.py")
     assert done.exit_code == 0, done.output
     first, *_, last = done.output.strip().splitlines()
     assert re.fullmatch(r"Undecided: \d+ steps are too few, .*: let each command train for (much )?longer\.", first)
-    assert last.startswith("2 programs ended with exit code 0.")
+    assert int(last.split(" programs ended with exit code 0.")[0]) <= 8
 
 
 def test_a_revision_of_git_is_one_of_the_sides(compare, tmp_path):
