@@ -407,7 +407,7 @@ def test_every_option_that_can_be_said_in_words_reaches_the_training(monkeypatch
     if name in IN_PYTHON_ONLY:
         assert (result.exit_code, asked) == (2, [])
     else:
-        assert asked == [{"max_trace_mb": 100.0, name: taken}], result.output
+        assert asked == [{name: taken}], result.output
 
 
 def test_an_unknown_option_is_answered_with_one_that_is_like_it(monkeypatch, capfd):

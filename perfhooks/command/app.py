@@ -24,7 +24,7 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        print(f"perfhooks: {error}", file=sys.stderr)  # noqa: T201
+        print(f"perfhooks: {error}", file=sys.stderr)  # noqa: T201 -- the answer of a command
         sys.exit(2)
 
 
