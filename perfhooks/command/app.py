@@ -18,14 +18,11 @@ def main() -> None:
         if plain is not None:
             run.start(plain)
         __getattr__("app")(args=run.separated(sys.argv[1:]))
-    except PerfhooksError as error:
-        print(line(f"perfhooks: {error}"), file=sys.stderr)  # noqa: T201 -- the answer of a command
-        sys.exit(error.exit_code)
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
+    except (PerfhooksError, ModuleNotFoundError) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name != "torch":
             raise
-        print(f"perfhooks: {error}", file=sys.stderr)  # noqa: T201 -- the answer of a command
-        sys.exit(2)
+        print(line(f"perfhooks: {error}"), file=sys.stderr)  # noqa: T201 -- the answer of a command
+        sys.exit(error.exit_code if isinstance(error, PerfhooksError) else 2)
 
 
 def __getattr__(name: str) -> Any:
