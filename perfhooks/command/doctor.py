@@ -197,10 +197,7 @@ def _other_tools() -> tuple[State, str]:
 def _files(out: Path) -> tuple[State, str]:
     from perfhooks.run import remote
 
-    made = not out.exists()
     remote.check_out(out)
-    if made:
-        out.rmdir()
     network = (
         " (on a network disk: traces are saved in the temporary folder first)"
         if remote.is_network_disk(out.absolute())
