@@ -567,6 +567,15 @@ def test_whoever_explains_a_slow_step_is_told_whether_there_are_other_ranks(by_h
     assert told == [False, True]
 
 
+def test_a_quiet_loop_logs_no_slow_step(by_hand, caplog):
+    caplog.set_level("INFO", "perfhooks")
+    by_hand.loop.is_quiet = True
+    by_hand.steps(*QUIET)
+    by_hand.steps(1000.0, data_ms=600.0)
+    assert [row.cause for row in by_hand.slow()] == ["data"]
+    assert not caplog.records
+
+
 def test_the_log_says_what_explains_how_much_of_a_slow_step(by_hand, caplog):
     """The first of a kind, then the third, the tenth, and so on; a step that nobody knows anything of is a row."""
     caplog.set_level("INFO", "perfhooks")

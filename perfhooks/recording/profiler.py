@@ -305,7 +305,7 @@ class Profiler(TorchFace):
 
     def say_less(self) -> None:
         """Leave the results to the exit summary of `perfhooks run`: the log names only windows and the report."""
-        self._course.windows.handover.is_summed_up = True
+        self._course.windows.handover.is_summed_up = self._course.loop.is_quiet = True
 
     def speak_as(self, framework: str) -> None:
         """Have advice given in the words of a framework.

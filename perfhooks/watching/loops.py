@@ -70,6 +70,8 @@ class WatchedLoop:
         """Whether the watcher has written steps that the page does not know of."""
         self.triggers = False
         """Whether a slow step asks for a window."""
+        self.is_quiet = False
+        """Whether slow steps stay out of the log, because `perfhooks run` prints a summary at the end."""
         self.is_signalled = False
         """Set by the handler of a signal, which does nothing else."""
         self.inbox: deque[Asked] = deque()

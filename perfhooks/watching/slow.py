@@ -253,7 +253,8 @@ class SlowSteps:
         row = SlowStep.of(self._loop.stage, step, seen, self._explainer.explain(seen))
         self.rows.append(row)
         self.folded.add(looks)
-        self._log.say(row)
+        if not self._loop.is_quiet:
+            self._log.say(row)
         self._steps = [*self._steps, step][-_REMEMBERED:]
         if self._loop.triggers:
             self._trigger()

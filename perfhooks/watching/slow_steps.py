@@ -143,8 +143,7 @@ def _text(text: str) -> str:
 class Log:
     """Says the first slow step of a kind, and then how many there were: at 3, 10, 30, 100 and so on.
 
-    A step with an unknown cause is a row of the table, and no line. So is one that waited for a CPU: the summary
-    has one warning for all of these.
+    A step with an unknown cause is a row of the table, and no line. So is one that waited for a CPU.
     """
 
     def __init__(self) -> None:
