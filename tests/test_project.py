@@ -303,7 +303,6 @@ CHANGES_OTHERWISE = {
         "notes in a temporary folder",
     ),
     "trying/child.py": "the device that forgets all",
-    "command/doctor.py": "a folder of its own, an empty one",
     "command/turns/program.py": "the same, and what is in them",
     "command/actions/peaks.py": "the folder of the user's own settings",
     **dict.fromkeys(("handlers/tensorboard.py", "testing.py"), "a folder that the user named"),

@@ -432,7 +432,7 @@ def test_in_a_pipe_a_run_is_told_until_its_processes_end_or_nothing_is_heard_of_
         monkeypatch.setattr("time.sleep", lambda _: None)
         top.top(run.path)
         assert left == []
-        assert len(capsys.readouterr().out.splitlines()) == len(expected)
+        assert len(capsys.readouterr().out.splitlines()) == 1, "the same line is printed once"
 
 
 def test_processes_elsewhere_are_neither_alive_nor_gone(run):
@@ -593,7 +593,7 @@ def test_a_run_of_another_machine_is_followed_while_it_may_live(run, monkeypatch
     monkeypatch.setattr(top, "time", mock.Mock(sleep=grow_old))
     monkeypatch.setattr(view, "time", mock.Mock(time=lambda: now[0]))
     done = CliRunner().invoke(app, ["top", str(run.path)])
-    assert (done.exit_code, done.stdout) == (0, "no step yet, 0 windows\n" * 4)
+    assert (done.exit_code, done.stdout) == (0, "no step yet, 0 windows\n")
     assert naps == [1.0] * 3
 
 

@@ -110,17 +110,18 @@ class Overseer:
     def begin(self) -> None:
         """Look from now on; begin after the recorder, as stacks of later threads are not recorded."""
         if threading.current_thread() is threading.main_thread():
-            self._is_over.acquire()
+            self._is_over = is_over = _thread.allocate_lock()  # a thread that has ended keeps the one before
+            is_over.acquire()
             with contextlib.suppress(RuntimeError):  # no more threads
-                _thread.start_new_thread(self._live, ())
+                _thread.start_new_thread(self._live, (is_over,))
 
     def end(self) -> None:
         """Look no more."""
         if self._is_over.locked():
             self._is_over.release()
 
-    def _live(self) -> None:
+    def _live(self, is_over: _thread.LockType) -> None:
         with guard("looking at the budget of a recording"):
-            while not self._is_over.acquire(timeout=POLL_S):
+            while not is_over.acquire(timeout=POLL_S):
                 if self._is_spent():
                     in_main_thread(self._end)
