@@ -21,7 +21,9 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     model, optimizer, batches = accelerator.prepare(model, optimizer, loader(args))
 
-    profile = ProfileKwargs(schedule="skip_first=2 wait=2 warmup=1 active=3 repeat=2", with_stack=True, out=args.out)
+    profile = ProfileKwargs(
+        schedule="skip_first=2 wait=2 warmup=1 active=3 repeat=2", with_stack=True, max_trace_mb=100, out=args.out
+    )
     with accelerator.profile(profile) as prof:
         for images, labels in prof.steps(batches):
             with prof.region("forward"):

@@ -30,7 +30,9 @@ class Classifier(BaseModel):  # type: ignore[misc]  # mmengine ships no types
 def main() -> None:
     """Train a few steps, show the table of the profiled ones and list the files."""
     args = arguments(__doc__).parse_args()
-    hook = ProfilerHook(schedule="skip_first=2 wait=2 warmup=1 active=3 repeat=2", with_stack=True, out=args.out)
+    hook = ProfilerHook(
+        schedule="skip_first=2 wait=2 warmup=1 active=3 repeat=2", with_stack=True, max_trace_mb=100, out=args.out
+    )
     runner = Runner(
         model=Classifier(),
         work_dir="work_dirs/resnet18",

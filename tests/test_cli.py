@@ -146,8 +146,10 @@ def test_report_names_the_rank_that_others_wait_for(tmp_path, run):
     done = run("report", "run", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-2:] == [
-        "1. Rank 1 on node1 waits longer for its data: the other ranks wait 30 ms in a step for it. "
-        "(about 30 ms, 38% of a step)",
+        (
+            "1. Rank 1 on node1 waits longer for its data: the other ranks wait 30 ms in a step for it. "
+            "(about 30 ms, 38% of a step)"
+        ),
         "run/report.html",
     ]
 

@@ -145,7 +145,7 @@ def test_a_trace_that_cannot_be_saved_costs_one_line_and_no_other_window(monkeyp
 
 
 def test_a_finished_window_knows_what_other_steps_waited_for_data_and_computed(tmp_path):
-    """Half of a step of 104 ms; the recorded ones wait longer, and so does one that was slow."""
+    """The wait of a slow unprofiled step counts; that of profiled steps and of the first three does not."""
     lines = ["wait,104.0,51.0"] * 9 + ["wait,900.0,890.0"] + ["active,1000.0,990.0"] * 3
     rows = "".join(f"train,{step},{line}\n" for step, line in enumerate(lines))
     (tmp_path / "rank0.timeline.csv").write_text(HEADER + rows)
@@ -153,7 +153,7 @@ def test_a_finished_window_knows_what_other_steps_waited_for_data_and_computed(t
     (tmp_path / "rank0.processor.csv").write_text(WAITS_HEADER + seconds)
     found = _cost(Capture(), 7, Run(tmp_path), 0)
     assert (found.idle_step_ms, found.recorded_step_ms, found.events) == (104.0, 1000.0, 7)
-    assert found.idle_data_ms == pytest.approx(51.0)
+    assert found.idle_data_ms == pytest.approx(104 * (6 * 51 + 890) / (6 * 104 + 900))
     assert found.idle_thread_ms == pytest.approx(0.4 * 104)
     other = _cost(Capture(stage="validate"), 7, Run(tmp_path), 0)
     assert other.idle_data_ms is other.idle_thread_ms is None

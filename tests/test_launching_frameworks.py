@@ -99,7 +99,7 @@ def test_the_frameworks_own_face_takes_over(launch_framework, tmp_path, framewor
 @pytest.mark.parametrize(
     ("framework", "script", "recorded"),
     [
-        ("lightning", LIGHTNING.replace("max_steps=12", "max_steps=5"), "23"),
+        ("lightning", LIGHTNING.replace("max_steps=12", "max_steps=5"), "123"),
         ("mmengine", MMENGINE.replace("48", "16"), "123"),
         ("transformers", TRANSFORMERS.replace("range(96)", "range(32)"), "12"),
     ],

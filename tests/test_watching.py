@@ -105,9 +105,8 @@ def test_each_planted_slow_step_has_its_cause_and_its_line(tmp_path, channel):
         row = found[step]
         assert (row.explained_ms is None) == (cause == "unknown")
         assert row.explained_ms is None or 0.45 * row.wall_ms < row.explained_ms <= row.wall_ms
-    assert {cause for cause, _ in causes.values() if f": {cause}" in done.stderr} == {
-        cause for cause, _ in causes.values()
-    }
+    logged = {cause for cause, _ in causes.values() if f": {cause}" in done.stderr}
+    assert logged == {cause for cause, _ in causes.values()} - {"unknown"}
     folded = (tmp_path / "perf/job/rank0.slow.folded").read_text()
     assert any("spin (" in line and int(line.rpartition(" ")[2]) > 0 for line in folded.splitlines())
 
