@@ -22,7 +22,7 @@ def main() -> None:
     model, optimizer, batches = accelerator.prepare(model, optimizer, loader(args))
 
     profile = ProfileKwargs(
-        schedule="skip_first=2 wait=2 warmup=1 active=3 repeat=2", with_stack=True, max_trace_mb=100, out=args.out
+        schedule="skip_first=2 wait=2 warmup=1 active=3 repeat=2", with_stack=True, max_trace_mb=None, out=args.out
     )
     with accelerator.profile(profile) as prof:
         for images, labels in prof.steps(batches):

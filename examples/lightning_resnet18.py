@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--checkpoint", type=Path, help="go on from this file if it is there, and write it at the end")
     args = parser.parse_args()
     profiler = ProfilerCallback(
-        schedule="skip_first=2 wait=2 warmup=1 active=3 repeat=2", with_stack=True, max_trace_mb=100, out=args.out
+        schedule="skip_first=2 wait=2 warmup=1 active=3 repeat=2", with_stack=True, max_trace_mb=None, out=args.out
     )
     trainer = L.Trainer(
         max_steps=args.steps,

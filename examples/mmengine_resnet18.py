@@ -31,7 +31,7 @@ def main() -> None:
     """Train a few steps, show the table of the profiled ones and list the files."""
     args = arguments(__doc__).parse_args()
     hook = ProfilerHook(
-        schedule="skip_first=2 wait=2 warmup=1 active=3 repeat=2", with_stack=True, max_trace_mb=100, out=args.out
+        schedule="skip_first=2 wait=2 warmup=1 active=3 repeat=2", with_stack=True, max_trace_mb=None, out=args.out
     )
     runner = Runner(
         model=Classifier(),

@@ -20,7 +20,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
     profiler = perfhooks.Profiler(
-        schedule="skip_first=2 wait=2 warmup=1 active=3 repeat=2", with_stack=True, max_trace_mb=100, out=args.out
+        schedule="skip_first=2 wait=2 warmup=1 active=3 repeat=2", with_stack=True, max_trace_mb=None, out=args.out
     )
     with profiler as prof:
         for step, batch in enumerate(prof.steps(loader(args))):

@@ -331,6 +331,7 @@ def ray_node(monkeypatch):
     command = [Path(sys.executable).parent / "ray", "start", "--head", f"--port={port}", "--num-cpus=1"]
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))  # what dies is in here
     monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # a token of another cluster may be in the home folder
     node = subprocess.Popen(
         [*command, "--include-dashboard=false", "--disable-usage-stats", "--block"],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -347,7 +348,8 @@ def ray_node(monkeypatch):
 def test_ray_makes_the_same_page(call, folder, ray_node):
     (folder / "rank-7.json").write_text('{"traceEvents": [{"ph": 3')
     alone = pages(call, folder)
-    assert pages(call, folder, "--on", "ray://auto")[:2] == alone[:2]
+    there = pages(call, folder, "--on", "ray://auto")
+    assert there[:2] == alone[:2], there
     died = dict(engines.each("ray://auto", partial(die_of, named="1"), ["0", "1", "2"]))
     assert (died[0], died[2], type(died[1]).__name__) == (b"0", b"2", "WorkerCrashedError")
 
