@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 from perfhooks import testing
+from perfhooks.findings.finding import OVERHEAD
+from perfhooks.report import run_data
 from perfhooks.report.run_data import from_trace
 from perfhooks.report.run_summary import RunSummary, read_summary, summarize
+from perfhooks.run.capture import Cost
 from perfhooks.run.steps import Steps
 from perfhooks.statistics import most_common
 from perfhooks.testing import annotation, step_mark
@@ -80,6 +83,19 @@ def test_step_time_is_the_median_unprofiled_step():
     assert (summary.step_ms, summary.steps, summary.is_profiled) == (101, "31 unprofiled steps", False)
     assert (summary.profiled_ms, summary.profiled_steps) == (410, "steps 3-5")
     assert summary.step == "step 101 ms (profiled steps 3-5: 410 ms)"
+
+
+def test_finding_about_the_recorder_is_not_on_the_first_screen():
+    rows = [finding("Recording is slow", rule=OVERHEAD), finding("Adam is slow", 3.0, rule="optimizer")]
+    assert [row.title for row in summarize(report(findings=rows), {}).findings] == ["Adam is slow"]
+
+
+@pytest.mark.parametrize(("unprofiled_ms", "rules"), [(24.0, [OVERHEAD]), (62.0, [])])
+def test_finding_about_the_recorder_needs_the_steps_of_the_whole_run(unprofiled_ms, rules):
+    """Steps that grow after the window may take longer than its profiled ones."""
+    share = {"findings": {"rows": [finding("Recording is slow", rule=OVERHEAD)], "step_ms": 42.7}}
+    cost = Cost(idle_step_ms=unprofiled_ms, recorded_step_ms=42.7)
+    assert [row["rule"] for row in run_data._of_unprofiled(share, cost)["findings"]["rows"]] == rules
 
 
 def test_step_time_is_that_of_the_most_common_kind():

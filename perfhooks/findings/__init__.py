@@ -23,7 +23,7 @@ from perfhooks.findings import (
 )
 from perfhooks.findings.evidence import Evidence
 from perfhooks.findings.explained import explained, where
-from perfhooks.findings.finding import Finding, gain, ordered, rank
+from perfhooks.findings.finding import OVERHEAD, Finding, gain, ordered, rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,7 +31,19 @@ if TYPE_CHECKING:
     from perfhooks.run.capture import Capture
     from perfhooks.trace import Trace
 
-__all__ = ["RULES", "RUN_RULES", "Evidence", "Finding", "explained", "find", "gain", "look", "ordered", "where"]
+__all__ = [
+    "OVERHEAD",
+    "RULES",
+    "RUN_RULES",
+    "Evidence",
+    "Finding",
+    "explained",
+    "find",
+    "gain",
+    "look",
+    "ordered",
+    "where",
+]
 
 _logger: Final = logging.getLogger("perfhooks")
 

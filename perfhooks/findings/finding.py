@@ -10,6 +10,8 @@ from perfhooks import words
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+OVERHEAD: Final = "profiler-overhead"
+"""The rule about the recorder. The first screen leaves it out, because it shows both step times."""
 NOTABLE: Final = 0.01
 """Smallest gain of a finding, as a share of the step: two recordings of the same program differ by as much."""
 WAITING: Final = 0.05

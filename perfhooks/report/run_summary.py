@@ -154,7 +154,7 @@ def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary
             where=findings.where(row["evidence"]),
         )
         for row in rows
-        if not row.get("doubts_others")
+        if not row.get("doubts_others") and row.get("rule") != findings.OVERHEAD
     ][:_FINDINGS]
     summary.warning = next(_warnings(summary, share, rank, rows), None)
     return summary
