@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import csv
 import json
 import os
@@ -452,3 +453,11 @@ def test_runs_of_one_job_are_told_apart_and_of_another_one_is_warned(tmp_path, c
     perfhooks.run.folder._OPENED.clear()
     Run.open(tmp_path, None, job, {})
     assert "holds windows of an earlier launch" in caplog.text
+
+
+def test_check_of_out_makes_and_removes_nothing(tmp_path):
+    """All ranks check at the same time, and none may remove a folder that another one needs."""
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        done = [pool.submit(remote.check_out, tmp_path / "a" / "b" / "perf") for _ in range(400)]
+    assert [each.result() for each in done] == [None] * 400
+    assert list(tmp_path.iterdir()) == []

@@ -171,14 +171,13 @@ def check_out(out: str | os.PathLike[str]) -> None:
 def _check_folder(out: str) -> None:
     folder = Path(out).absolute()
     check_text(folder)
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    probe = draft_of(folder / "probe")
-    folder.mkdir(parents=True, exist_ok=True)
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise FileExistsError
+    # nothing is made or removed but the probe: other ranks do the same at the same time
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    probe = draft_of(there / "probe")
     probe.touch()
     probe.unlink()
-    with contextlib.suppress(OSError):  # another process has begun a run there
-        for path in missing:
-            path.rmdir()
 
 
 def check_text(path: Path) -> None:
