@@ -54,7 +54,7 @@ def _are_ranks(value: Any) -> bool:
 _FLAG: Final = Rule("true or false", lambda value: isinstance(value, bool))
 _NAME: Final = Rule("a name", lambda value: isinstance(value, str) and value.strip())
 _ABOVE_0: Final = Rule("a number > 0", lambda value: _is_number(value) and value > 0)
-_ABOVE_0_OR_NONE: Final = Rule("a number > 0 or None", lambda value: value is None or _ABOVE_0.holds(value))
+_ABOVE_0_OR_NONE: Final = Rule("a number > 0", lambda value: value is None or _ABOVE_0.holds(value))
 _FROM_0: Final = Rule("a number >= 0", lambda value: _is_number(value) and value >= 0)
 _SECONDS: Final = Rule("non-negative, in seconds", _FROM_0.holds)
 _COUNT: Final = Rule("an integer >= 1 or None", lambda value: _is_integer(value) and value >= 1)
