@@ -119,18 +119,29 @@ def test_small_window_corrects_no_costs():
 
 
 def test_python_calls_are_bounded_while_a_step_is_longer_than_the_counted_one(monkeypatch):
-    own_s = 0.0
+    own_s = now = 0.0
     monkeypatch.setattr(WindowBudget, "_cpu_s", lambda _: (own_s, 0.0))
+    monkeypatch.setattr("perfhooks.recording.limits.budget.time.perf_counter", lambda: now)
     seen = WindowBudget(Limits(), {"with_stack": True})
     seen.counted = StepCalls(1_000, 0.01)
     seen.begin()
-    own_s = 0.01
+    own_s = now = 0.01
     assert seen._calls(0.0) == pytest.approx(1_000)
-    own_s = 0.11
+    own_s = now = 0.11
     assert seen._calls(0.0) == pytest.approx(1_000 + 0.1 * 1_500_000)
+    now = 0.15
     seen.end_step()
-    own_s = 0.115
-    assert seen._calls(0.0) == pytest.approx(1_500)
+    own_s, now = 0.12, 0.19
+    assert seen._calls(0.0) == pytest.approx(1_500), "half of the time, and of the CPU time, since the last look"
+    now = 10.0
+    assert seen._calls(0.0) == pytest.approx(1_500), "a wait makes no calls"
+
+
+@pytest.mark.parametrize(("passed_s", "used", "pause_s"), [(0, 1, 0.02), (1, 0, 0.1), (2, 0.8, 0.1), (2, 0.9, 0.0556),
+                                                          (2, 0.99, 0.02)])  # fmt: skip
+def test_overseer_looks_more_often_near_the_end_of_a_budget(passed_s, used, pause_s):
+    """A quarter of the rest of 2 / 0.9 s, for example."""
+    assert in_step.pause_s(passed_s, used) == pytest.approx(pause_s, rel=1e-3)
 
 
 def test_call_count_ends_and_leaves_other_profilers():

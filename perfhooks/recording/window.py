@@ -345,7 +345,7 @@ class Window(Recorded, TorchProfile):
         self._overseer: Overseer | None = None
         if end_in_step is not None:
             budget = self.budget  # not the window, which would keep itself alive
-            self._overseer = Overseer(lambda: is_spent() or budget.is_spent(), end_in_step)
+            self._overseer = Overseer(lambda: 1.0 if is_spent() else budget.measure(), end_in_step)
         self.marks_before = 0
         """Marks of steps in the trace before its step 0: they were no steps."""
         self._count: CallCount | None = None
@@ -400,6 +400,15 @@ class Window(Recorded, TorchProfile):
         super().step()
         if was_running:
             self.budget.end_step()
+
+    def has_room_for_step(self) -> bool:
+        """Whether one more step fits the budget.
+
+        With stacks the overseer measures, at most 0.1 s ago: the recorder would record the Python calls of this thread.
+        """
+        if not (self.with_stack and self._overseer is not None and self._overseer.is_running):
+            self.budget.measure()
+        return self.budget.has_room
 
     def count_calls(self) -> None:
         """End the count of Python calls: the warm-up is over."""

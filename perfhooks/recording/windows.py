@@ -185,7 +185,7 @@ class Windows:
             return window.budget.is_spent()
         if step == planned.active and _explains(window):
             self._cut(window, planned, planned.active + self.second.steps_that_fit(window))
-        elif planned.active < step <= planned.last and not window.budget.has_room_for_step():
+        elif planned.active < step <= planned.last and not window.has_room_for_step():
             self._cut(window, planned, step)
         return window.planned is not None and step > window.planned.last
 

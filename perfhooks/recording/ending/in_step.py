@@ -13,6 +13,7 @@ import functools
 import sys
 import sysconfig
 import threading
+import time
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -26,8 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-POLL_S: Final = 0.02
-"""Seconds between two looks at the budget of a recording: at most 20,000 operators are recorded meanwhile."""
+SHORTEST_S: Final = 0.02
+"""Shortest pause between two looks at the budget of a recording. Each look takes the interpreter from the training."""
+LONGEST_S: Final = 0.1
+"""Longest pause: at most 20,000 operators are recorded meanwhile."""
+_SHARE_OF_REST: Final = 0.25
+"""Length of a pause as a share of the time that the rest of the budget lasts."""
 _PACKAGES: Final = "-packages"
 _LIBRARIES: Final = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
 
@@ -95,16 +100,27 @@ def _may_run(frame: FrameType | None) -> bool:
     return True
 
 
+def pause_s(passed_s: float, used: float) -> float:
+    """Return the seconds until the next look at a budget.
+
+    Args:
+        passed_s: Seconds since the recording began.
+        used: Share of the budget that they used.
+    """
+    rest_s = passed_s * (1 - used) / max(used, 1e-9)
+    return min(max(rest_s * _SHARE_OF_REST, SHORTEST_S), LONGEST_S)
+
+
 class Overseer:
     """Looks at the budget of a recording in a thread of its own, and ends the recording when the budget is spent.
 
     Args:
-        is_spent: Whether the recording must end.
+        used: Returns the used share of the budget; the recording must end at 1.
         end: Ends it, in the main thread.
     """
 
-    def __init__(self, is_spent: Callable[[], bool], end: Callable[[], object]) -> None:
-        self._is_spent, self._end = is_spent, end
+    def __init__(self, used: Callable[[], float], end: Callable[[], object]) -> None:
+        self._used, self._end = used, end
         self._is_over = _thread.allocate_lock()
 
     def begin(self) -> None:
@@ -115,6 +131,11 @@ class Overseer:
             with contextlib.suppress(RuntimeError):  # no more threads
                 _thread.start_new_thread(self._live, (is_over,))
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it looks."""
+        return self._is_over.locked()
+
     def end(self) -> None:
         """Look no more."""
         if self._is_over.locked():
@@ -122,6 +143,8 @@ class Overseer:
 
     def _live(self, is_over: _thread.LockType) -> None:
         with guard("looking at the budget of a recording"):
-            while not is_over.acquire(timeout=POLL_S):
-                if self._is_spent():
+            began, used = time.monotonic(), 1.0
+            while not is_over.acquire(timeout=pause_s(time.monotonic() - began, used)):
+                used = self._used()
+                if used >= 1:
                     in_main_thread(self._end)

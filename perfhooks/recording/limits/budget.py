@@ -136,6 +136,19 @@ class StepCalls(NamedTuple):
     """CPU time of the step's thread."""
 
 
+class _Look(NamedTuple):
+    """A look at the clocks of the recorded thread."""
+
+    steps: int
+    """Steps that had ended."""
+    at: float
+    """Time of the look, by `time.perf_counter`."""
+    own_s: float
+    """CPU time of the thread since the recording began."""
+    spent_s: float
+    """The part of it since the last step ended."""
+
+
 class WindowBudget:
     """Measures one recording while it goes on, from any thread.
 
@@ -152,16 +165,24 @@ class WindowBudget:
         self._key = frozenset(option for option in _OPTIONS if recording.get(option))
         self._has_stacks = bool(recording.get("with_stack"))
         self._owner = self._blocks_before = self._steps = 0
-        self._began = self._cpu_before_step_s = 0.0
+        self._began = self._step_began = 0.0
         self._threads: dict[int, tuple[CountedThread, int]] = {}
         """Python's threads, each with its CPU time when it was seen first."""
         self._held: tuple[float, float] | None = (0.0, 0.0)
         """Operators and Python calls of a recording that has ended; None while it goes on."""
+        self._look = _Look(0, 0.0, 0.0, 0.0)
+        """The last look at the clocks of the recorded thread."""
+        self._seen_steps, self._mean_share = 0, 0.0
+        """Steps at the last measurement, and the share of the limits that one of them used."""
+        self.has_room = True
+        """Whether one more step fits, by the last measurement."""
 
     def begin(self) -> None:
         """Recording begins in the calling thread."""
-        self._owner, self._began = threading.get_ident(), time.perf_counter()
-        self._steps, self._cpu_before_step_s, self._threads = 0, 0.0, {}
+        self._owner = threading.get_ident()
+        self._began = self._step_began = now = time.perf_counter()
+        self._steps, self._threads, self._look = 0, {}, _Look(0, now, 0.0, 0.0)
+        self._seen_steps, self._mean_share, self.has_room = 0, 0.0, True
         counter = _counter()
         self._blocks_before = 0 if counter is None else counter.blocks.value
         if self._has_stacks:
@@ -178,10 +199,12 @@ class WindowBudget:
         return self._held is None
 
     def end_step(self) -> None:
-        """A recorded step has ended."""
+        """A recorded step has ended.
+
+        The recorder records each Python call here, and a busy system may interrupt the training in each system call.
+        """
         self._steps += 1
-        if self._has_stacks:
-            self._cpu_before_step_s = self._cpu_s()[0]
+        self._step_began = time.perf_counter()
 
     @property
     def events(self) -> int:
@@ -202,9 +225,13 @@ class WindowBudget:
         """Whether the recording must end now."""
         return self.limits.share(self.cost) >= 1
 
-    def has_room_for_step(self) -> bool:
-        """Whether one more step fits, by the mean of the recorded ones."""
-        return self.limits.share(self.cost) * (self._steps + 1) < max(self._steps, 1)
+    def measure(self) -> float:
+        """Measure the recording, see `has_room`. Return the used share of the limits; at 1 it must end."""
+        share, steps = self.limits.share(self.cost), self._steps
+        if steps != self._seen_steps:
+            self._seen_steps, self._mean_share = steps, share / steps
+        self.has_room = share + self._mean_share < 1
+        return share
 
     def steps_that_fit(self, operators: float) -> float:
         """Return how many steps fit, by the counted Python calls.
@@ -264,10 +291,21 @@ class WindowBudget:
             return rate * (own_s + others_s)
         # operators take longer under the recorder, and their number is known
         step_s = counted.cpu_s + operators / (self._steps + 1) * _OPERATOR.record_s
-        spent_s = max(own_s - self._cpu_before_step_s, 0.0)
+        spent_s = self._spent_in_step(own_s)
         in_step = counted.calls * min(spent_s / step_s, 1.0)
         beyond = _MOST_CALLS_PER_S * max(spent_s - step_s, 0.0)
         return counted.calls * self._steps + in_step + beyond + max(rate, counted.calls / counted.cpu_s) * others_s
+
+    def _spent_in_step(self, own_s: float) -> float:
+        """CPU time of the recorded thread since the last step, from its total and the clock."""
+        last, now, steps, began = self._look, time.perf_counter(), self._steps, self._step_began
+        spent_s = max(own_s - last.own_s, 0.0)
+        if steps == last.steps:
+            spent_s += last.spent_s
+        else:  # the step began between two looks
+            spent_s *= min((now - began) / max(now - last.at, 1e-9), 1.0)
+        self._look = _Look(steps, now, own_s, spent_s)  # at once: two threads may look
+        return spent_s
 
     def _cpu_s(self) -> tuple[float, float]:
         """CPU time since the beginning: of the recorded thread, and of Python's other threads together."""
