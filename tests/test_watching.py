@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import gzip
+import json
 import math
 import os
 import random
@@ -932,3 +934,16 @@ def test_what_others_use_is_told_where_no_other_rank_may_be_one_of_them(monkeypa
         seen.look(threading.get_ident(), threading.get_native_id(), step)
     (row,) = seen.rows
     assert (row.first, row.last, math.isnan(row.others_ms)) == (3, 5, not is_told)
+
+
+def test_threads_of_ours_leave_few_calls_in_a_trace_with_stacks(tmp_path):
+    schedule = "wait=1 warmup=1 active=200 repeat=1"
+    with Profiler(schedule=schedule, out=tmp_path, run="r", with_stack=True) as prof:
+        for _ in prof.steps(range(205)):
+            time.sleep(0.005)
+        prof.wait(60)
+    (path,) = (tmp_path / "r").glob("train-*/rank0.pt.trace.json.gz")
+    with gzip.open(path) as file:
+        calls = [each["name"] for each in json.load(file)["traceEvents"] if each.get("cat") == "python_function"]
+    ours = [name for name in calls if "perfhooks/watching/" in name or "ending/in_step.py" in name]
+    assert len(ours) < 60, ours

@@ -65,6 +65,12 @@ def outwards(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
+def leave_profilers() -> None:
+    """End the tracing of the calling thread, which is one of ours: with stacks, torch's recorder traces each thread."""
+    if sys.getprofile() is not None:
+        sys.setprofile(None)
+
+
 def innermost_of(thread: int) -> FrameType | None:
     """The frame that a thread is in; None if it has ended."""
     return sys._current_frames().get(thread)

@@ -15,6 +15,7 @@ from perfhooks import process
 from perfhooks.guard import cause_of, logger
 from perfhooks.run.timeline import clock
 from perfhooks.watching.post import Post
+from perfhooks.watching.sampling import leave_profilers
 from perfhooks.watching.watch import Watch
 
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ class Watcher:
         try:
             thrift, late_ns = Thrift(), 0
             while self._is_wanted():
+                leave_profilers()
                 is_due = time.monotonic() >= self._due
                 if is_due:
                     # before the poll, as a loop that comes meanwhile wants another one

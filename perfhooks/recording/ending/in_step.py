@@ -21,7 +21,7 @@ import torch
 from perfhooks import frames
 from perfhooks.guard import guard
 from perfhooks.recording.ending import lifetime, signals
-from perfhooks.watching.sampling import outwards
+from perfhooks.watching.sampling import leave_profilers, outwards
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,6 +122,8 @@ class Overseer:
     def __init__(self, used: Callable[[], float], end: Callable[[], object]) -> None:
         self._used, self._end = used, end
         self._is_over = _thread.allocate_lock()
+        self.is_running = False
+        """Whether it looks."""
 
     def begin(self) -> None:
         """Look from now on; begin after the recorder, as stacks of later threads are not recorded."""
@@ -130,21 +132,19 @@ class Overseer:
             is_over.acquire()
             with contextlib.suppress(RuntimeError):  # no more threads
                 _thread.start_new_thread(self._live, (is_over,))
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it looks."""
-        return self._is_over.locked()
+                self.is_running = True
 
     def end(self) -> None:
         """Look no more."""
-        if self._is_over.locked():
+        if self.is_running:
+            self.is_running = False
             self._is_over.release()
 
     def _live(self, is_over: _thread.LockType) -> None:
         with guard("looking at the budget of a recording"):
             began, used = time.monotonic(), 1.0
             while not is_over.acquire(timeout=pause_s(time.monotonic() - began, used)):
+                leave_profilers()
                 used = self._used()
                 if used >= 1:
                     in_main_thread(self._end)
