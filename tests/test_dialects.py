@@ -17,6 +17,7 @@ from perfhooks import testing
 from perfhooks.errors import TraceError
 from perfhooks.trace import read
 from perfhooks.trace.nesting.device import own_times
+from perfhooks.trace.reading import reader
 from perfhooks.trace.window import Tables
 
 LACKS = ("occupancy_percent",)
@@ -64,6 +65,29 @@ def test_every_table_of_a_recording_is_that_of_its_twin_of_torchs_next_recorder(
             kept = [event for event in events if event.get("cat") != "cuda_runtime" or number(event) in known]
             recorded["traceEvents"] = kept
         assert_twins(tmp_path, path.name, recorded)
+
+
+@pytest.mark.parametrize("name", ["v100-resnet-train", "a100-ddp2-train"])
+def test_times_written_as_text_are_exact(tmp_path, monkeypatch, name):
+    """Numbers since 1970 with decimals, or relative to a base; typed chunks are among those read."""
+    monkeypatch.setattr(reader, "_CHUNK", 4096)
+    file = twins.Machine(DIALECTS[name]).whole()
+    texts = file | {"traceEvents": [event | {"ts": str(event["ts"])} for event in file["traceEvents"]]}
+    for kind, events in (("numbers", file), ("texts", texts)):
+        (tmp_path / f"{kind}.json").write_bytes(ENCODE(events))
+    numbers, read_texts = (tables(tmp_path / f"{kind}.json") for kind in ("numbers", "texts"))
+    for table, rows in numbers.items():
+        assert rows.equals(read_texts[table]), table
+
+
+@pytest.mark.parametrize("time", ["", "soon", "NaN", "sNaN", "Infinity", "1e999999", "-1e30"])
+def test_text_that_is_no_time_costs_its_event(tmp_path, time):
+    events = [testing.op(f"op{number}", 10_000 * number, 10_000 * number + 5) for number in range(9)]
+    texts = [event | {"ts": f"{1736408883686740 + int(event['ts'])}.710"} for event in events]
+    texts[4]["ts"] = time
+    trace = read(testing.write_trace(tmp_path / "t.json", texts))
+    assert trace.start.tolist() == [1736408883686740710 + 10_000 * number for number in range(9) if number != 4]
+    assert [(doubt.name, doubt.count) for doubt in trace.doubts] == [("dropped-events", 1)]
 
 
 def number(event):

@@ -271,7 +271,7 @@ class _Writer:
     def _move(self, event: Event, place: int, processes: _Processes, shift: int) -> None:
         if "pid" in event:
             event["pid"] = processes.number(bytes(event["pid"]))
-        if "ts" in event and shift:
+        if "ts" in event and (shift or bytes(event["ts"]).startswith(b'"')):  # viewers expect numbers
             event["ts"] = msgspec.Raw(_later(bytes(event["ts"]), shift))
         if "id" in event:
             event["id"] = msgspec.Raw(_apart(bytes(event["id"]), place, self._count))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-import math
+from decimal import Decimal
 from itertools import compress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -31,7 +31,7 @@ from perfhooks.trace.reading.recorder_defects import forget_aliased_external_ids
 from perfhooks.trace.reading.typed import Category
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import msgspec
 
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 _LONGEST_NAME: Final = 8192
 """Letters. The longest that was recorded, of a kernel made of templates, has 5,123; any row of a table may name it."""
 _LIMIT: Final = 4.0e15  # microseconds; twice this still fits 63 bits of nanoseconds
+_DECIMAL_LIMIT: Final = Decimal(_LIMIT)
 
 
 _DURATION: Final = attrgetter("dur")
@@ -313,13 +314,18 @@ def nanoseconds(values: Sequence[float] | Floats) -> tuple[Ints, Flags]:
     return whole.astype(np.int64) * 1000 + np.rint((micros - whole) * 1000).astype(np.int64), good
 
 
-def exact_nanoseconds(values: Sequence[Any]) -> tuple[Ints, Flags]:
-    """The same of decimals, with floats among them, one by one."""
-    good = np.array([math.isfinite(value) and abs(value) < _LIMIT for value in values], np.bool_)
-    micros = [value if fine else 0 for value, fine in zip(values, good.tolist(), strict=True)]
-    whole = list(map(math.floor, micros))
-    nanos = [1000 * part + round((value - part) * 1000) for value, part in zip(micros, whole, strict=True)]
-    return np.array(nanos, np.int64), good
+def exact_nanoseconds(values: Iterable[float | Decimal]) -> tuple[Ints, Flags]:
+    """Turn microseconds into integer nanoseconds one by one, without the loss of a double."""
+    nanos = list(map(_exact, values))
+    good = np.array([value is not None for value in nanos], np.bool_)
+    return np.array([value or 0 for value in nanos], np.int64), good
+
+
+def _exact(micros: float | Decimal) -> int | None:
+    try:
+        return round(Decimal(micros) * 1000) if -_DECIMAL_LIMIT < micros < _DECIMAL_LIMIT else None
+    except ArithmeticError:  # Decimal("NaN") cannot be compared
+        return None
 
 
 def _integers(value: Callable[[Any], Any], structs: Sequence[Arguments]) -> Ints:

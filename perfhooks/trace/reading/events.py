@@ -118,14 +118,14 @@ _LARGE: Final = re.compile(rb"[0-9]{19}|\\u[dD][89a-fA-F]")
 
 def _lenient(raw: dict[str, Any]) -> Event:
     """An event with the fields that have the right type; the others are absent."""
-    return PlainEvent(
+    return Event(
         ph=_text(raw.get("ph")),
         cat=_text(raw.get("cat")),
         name=_text(raw.get("name")),
         pid=_key(raw.get("pid")),
         tid=_key(raw.get("tid")),
-        ts=number(raw.get("ts")),
-        dur=number(raw.get("dur", 0.0)),
+        ts=_time(raw.get("ts")),
+        dur=float(_time(raw.get("dur", 0.0))),
         args=_raw(raw.get("args", {})),
         id=_key(raw.get("id")),
     )
@@ -145,6 +145,17 @@ def _raw(value: object) -> msgspec.Raw:
 
 def _key(value: object) -> int | str:
     return value if type(value) is int else _text(value)
+
+
+def _time(value: object) -> float | Decimal:
+    """Return microseconds of a number or a text; NaN for anything else."""
+    if not isinstance(value, str):
+        return number(value)
+    try:
+        time = Decimal(value)
+    except ArithmeticError:
+        return math.nan
+    return time if time.is_finite() else math.nan
 
 
 def number(value: object) -> float:

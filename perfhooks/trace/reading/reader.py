@@ -48,6 +48,7 @@ _EVENT_AHEAD: Final = re.compile(rb'\}\s*,\s*\{[^{}\[\]]*"ph"\s*:')
 _PERFETTO: Final = b"\n"
 """How a trace in Perfetto's protobuf begins, as torch's next recorder writes it to such names: with a packet (field 1,
 of some length). Text that begins so goes on with a letter or a bracket, and holds no zero."""
+_TEXT_TIME: Final = re.compile(rb'"ts"\s*:\s*"')
 _FRACTION: Final = re.compile(rb'"ts"\s*:\s*\d{13,}\.\d')
 # Above this many microseconds a double no longer tells one nanosecond from the next.
 _DOUBLE_LIMIT: Final = 2.0**43
@@ -279,11 +280,17 @@ class _Reader:
     def _timed(self, decode: Callable[..., Sequence[Event]], text: bytes) -> tuple[Sequence[Event], Ints, Flags]:
         """The events of a list, and their ``ts`` as `Columns.add` takes it."""
         if not self._exact:
-            plain = decode(text, exact=False)
-            micros = np.fromiter(map(_TIME, plain), np.float64, len(plain))
-            self._exact = bool((micros >= _DOUBLE_LIMIT).any()) and _FRACTION.search(text) is not None
-            if not self._exact:
-                return plain, *nanoseconds(micros)
+            try:
+                plain = decode(text, exact=False)
+            except (OddEventError, *MALFORMED):
+                self._exact = _TEXT_TIME.search(text) is not None
+                if not self._exact:
+                    raise
+            else:
+                micros = np.fromiter(map(_TIME, plain), np.float64, len(plain))
+                self._exact = bool((micros >= _DOUBLE_LIMIT).any()) and _FRACTION.search(text) is not None
+                if not self._exact:
+                    return plain, *nanoseconds(micros)
         exact = decode(text, exact=True)
         return exact, *exact_nanoseconds([event.ts for event in exact])
 
