@@ -217,7 +217,9 @@ def test_the_command_line_says_how_much_is_unpacked(tmp_path, monkeypatch, capsy
 def test_an_archive_of_more_objects_than_it_may_hold_ends_there(tmp_path, monkeypatch):
     """Each costs memory, however short it is."""
     monkeypatch.setattr(source, "OBJECTS_FLOOR", 30_000)
-    path = packed(tmp_path / "t.json.gz", ('{"traceEvents":[' + GOOD, 1), (',{"ph":"X","ts":1}', 400_000), ("]}", 1))
+    path = packed(
+        tmp_path / "t.json.gz", ('{"traceEvents":[' + GOOD, 1), (',{"ph":"X","ts":1,"dur":1}', 400_000), ("]}", 1)
+    )
     trace = read(path)
     assert len(trace) < 100_000
     assert set(doubts(trace)) == {"cut-off"}
@@ -261,10 +263,10 @@ def test_recorded_traces_are_far_from_the_limit(recordings):
 # --- what has no end
 
 ENDLESS = {
-    "string": '{"ph":"X","ts":1,"name":"' + "a" * 9000 + '"}',
-    "argument": '{"ph":"X","ts":1,"args":{"Input Dims":[' + "[1]," * 3000 + "1]}}",
-    "braces in a string": '{"ph":"X","ts":1,"name":"' + '},{\\"' * 2000 + '"}',
-    "space": '{"ph":"X","ts":1}' + " " * 9000,
+    "string": '{"ph":"X","ts":1,"dur":1,"name":"' + "a" * 9000 + '"}',
+    "argument": '{"ph":"X","ts":1,"dur":1,"args":{"Input Dims":[' + "[1]," * 3000 + "1]}}",
+    "braces in a string": '{"ph":"X","ts":1,"dur":1,"name":"' + '},{\\"' * 2000 + '"}',
+    "space": '{"ph":"X","ts":1,"dur":1}' + " " * 9000,
 }
 
 

@@ -61,7 +61,7 @@ def test_damage_is_told(tmp_path):
     path.write_bytes(text[: len(text) * 9 // 10].replace(b'"ts": 0.05', b'"ts": null', 1))
     names = {row["name"]: row["severity"] for row in checks.table(read(path)).rows(named=True)}
     assert names["cut-off"] == "error"
-    assert names["dropped-events"] == "warning"
+    assert names["records-without-time"] == "warning"
 
 
 def test_a_torn_archive_is_told(tmp_path):

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 SHARE: Final = ".share"
 """How the name of a file ends that a trace was reduced to."""
 _NAMES: Final = (".json", ".json.gz")
-_EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
+_EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A(?:\xef\xbb\xbf)?\s*\[\s*\{[^\]]{0,4096}?"ph"\s*:')
+"""Where the events begin: under their key, or in a file that is one list, with the first of them."""
 _HEAD_BYTES: Final = 4 << 20
 """Maximum length of what stands before the events of a trace; what Kineto writes there is some kilobytes."""
 _RANKS: Final = 1_000_000

@@ -51,10 +51,16 @@ _LANES: Final = (
     | {Kind.DEVICE_ANNOTATION: Lane.DEVICE_ANNOTATION}
 )
 
+LEGACY_HOST: Final = "CPU functions"
+LEGACY_PROCESSES: Final = (LEGACY_HOST, "CUDA functions")
+"""The processes of ``torch.autograd.profiler``'s ``export_chrome_trace``, whose events have no category."""
+
 # Kineto's ActivityType names, those of torch 1.8 to 1.9 (capitalised), and the families that backends add to.
 _EXACT: Final = {
     "cpu_op": Kind.OP,
     "operator": Kind.OP,
+    LEGACY_PROCESSES[0].lower(): Kind.OP,
+    LEGACY_PROCESSES[1].lower(): Kind.KERNEL,
     "user_annotation": Kind.ANNOTATION,
     "python_function": Kind.PYTHON,
     "overhead": Kind.OVERHEAD,

@@ -73,8 +73,9 @@ _BEGINNINGS: Final = (STEP_MARK, "Optimizer.", "enumerate(DataLoader)", COMPILED
 AROUND_OPERATORS: Final = f"^(?:{'|'.join(map(re.escape, _BEGINNINGS))})"
 """Ranges around operators, which old traces write as if they were operators."""
 
-NOT_OPERATORS: Final = rf"(?:{'|'.join(map(re.escape, (STEP_MARK, 'Optimizer.', LOADER, '## ', LIGHTNING)))})"
-"""Ranges that torch 1.8 and 1.9 wrote as operators, and that are labels since."""
+_LABELS: Final = (STEP_MARK, "Optimizer.", LOADER, "## ", LIGHTNING, *WRAPPERS)
+NOT_OPERATORS: Final = rf"(?:{'|'.join(map(re.escape, _LABELS))})"
+"""Labels that some recorders write as operators: torch before 1.10, Ascend's, and torch's legacy export."""
 
 MEMORY: Final = "[memory]"
 """Memory that was allocated or released: the instant in a trace, and the row of torch's table for what happened while

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from decimal import Decimal
 from itertools import compress
 from operator import attrgetter
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from perfhooks.trace.kinds import NAMED, Kind, Lane, classify, lane
+from perfhooks.trace.kinds import LEGACY_HOST, LEGACY_PROCESSES, NAMED, Kind, Lane, classify, lane
 from perfhooks.trace.model import Column, Doubt, Flows, Instants, Ints, Thread, Trace
+from perfhooks.trace.names import ranges, runtime_calls
 from perfhooks.trace.names.ranges import FORWARD_BACKWARD
 from perfhooks.trace.names.ranges import MEMORY as ALLOCATION
 from perfhooks.trace.reading import next_recorder, old_operators
@@ -25,10 +27,12 @@ from perfhooks.trace.reading.arguments import (
     fields,
     parsed,
 )
+from perfhooks.trace.reading.begin_end import BEGIN, END, BeginEnd
 from perfhooks.trace.reading.counters import CounterRows
 from perfhooks.trace.reading.events import Event, decode_object
 from perfhooks.trace.reading.recorder_defects import forget_aliased_external_ids, strip_addresses
 from perfhooks.trace.reading.typed import Category
+from perfhooks.trace.reading.validity import Validity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,6 +48,8 @@ _LIMIT: Final = 4.0e15  # microseconds; twice this still fits 63 bits of nanosec
 _DECIMAL_LIMIT: Final = Decimal(_LIMIT)
 
 
+_LABEL: Final = re.compile(ranges.NOT_OPERATORS)
+_CALL: Final = re.compile(runtime_calls.RUNTIME)
 _DURATION: Final = attrgetter("dur")
 _NAME: Final = attrgetter("name")
 _ARGS: Final = attrgetter("args")
@@ -68,9 +74,17 @@ class _Role(enum.IntEnum):
     LABEL = 4
     DAMAGED = 5
     COUNTER = 6
+    EDGE = 7
 
 
-_ROLES: Final = {"X": _Role.SLICE, "i": _Role.INSTANT, "M": _Role.LABEL, "C": _Role.COUNTER, "": _Role.DAMAGED}
+_ROLES: Final = {
+    "X": _Role.SLICE,
+    "i": _Role.INSTANT,
+    "M": _Role.LABEL,
+    "C": _Role.COUNTER,
+    "": _Role.DAMAGED,
+    **dict.fromkeys((BEGIN, END), _Role.EDGE),
+}
 
 
 class _Origin(NamedTuple):
@@ -87,7 +101,8 @@ class Columns:
 
     def __init__(self, variants: Mapping[Kind, Sequence[MarkedStruct]]) -> None:
         self.events = 0
-        self.dropped = 0
+        self.damaged = 0
+        """Events without a phase."""
         self.seen: dict[str, Category] = {}
         """The categories so far, and what their events were."""
         self._variants = variants
@@ -104,6 +119,8 @@ class Columns:
         self._labels: dict[tuple[int | str, int | str], str] = {}
         self._instants: list[Column] = []
         self._counters = CounterRows()
+        self._edges = BeginEnd()
+        self._validity = Validity()
         self._flows: dict[str, dict[int | str, tuple[int, int]]] = {"s": {}, "f": {}}
 
     def add(self, events: Sequence[Event], start: Ints, good: Flags) -> None:
@@ -138,7 +155,7 @@ class Columns:
 
     def _origin(self, first: Event) -> _Origin:
         origin = self._origin_of(first)
-        if first.cat and origin.role not in (_Role.LABEL, _Role.DAMAGED, _Role.COUNTER):
+        if first.cat and origin.role not in (_Role.LABEL, _Role.DAMAGED, _Role.COUNTER, _Role.EDGE):
             kind = Kind(origin.kind) if origin.role == _Role.SLICE else None
             new = Category(frozenset([first.ph]), kind, origin.role == _Role.INSTANT)
             old = self.seen.setdefault(first.cat, new)
@@ -152,18 +169,18 @@ class Columns:
         role = _ROLES.get(first.ph, _Role.NOTHING)
         if role != _Role.SLICE:
             return _Origin(role)
-        category = self._categories[first.cat]
+        name = str(first.pid) if not first.cat and first.pid in LEGACY_PROCESSES else first.cat
+        category = self._categories[name]
         if category == len(self._kinds):
-            self._kinds.append(classify(first.cat, on_stream=_is_on_stream(first.args)))
+            self._kinds.append(classify(name, on_stream=_is_on_stream(first.args)))
         kind = self._kinds[category]
         return _Origin(role, kind, category, self._threads[lane(kind), first.pid, first.tid])
 
     def _add_slices(self, slices: Sequence[Event], columns: dict[str, Column], good: Flags) -> None:
         span, measured = nanoseconds(np.fromiter(map(_DURATION, slices), np.float64, len(slices)))
-        columns["end"] = columns["start"] + np.maximum(span, 0)
-        good = good & measured
+        columns["end"] = columns["start"] + span
+        good = self._validity.good(columns["kind"], good, span, measured)
         if not good.all():
-            self.dropped += int((~good).sum())
             slices = list(compress(slices, good.tolist()))
             columns = {name: column[good] for name, column in columns.items()}
         columns["name"] = np.fromiter(map(self._names.__getitem__, map(_NAME, slices)), np.int32, len(slices))
@@ -172,17 +189,21 @@ class Columns:
         self._slices += len(slices)
 
     def _add_others(self, events: Sequence[Event], role: Column, keys: Ints, time: Ints, good: Flags) -> None:
-        self.dropped += int((role == _Role.DAMAGED).sum())
+        self.damaged += int((role == _Role.DAMAGED).sum())
         mine = role == _Role.INSTANT
         if mine.any():
             rows = np.flatnonzero(mine)[[name == ALLOCATION for name in map(_NAME, compress(events, mine.tolist()))]]
-            self.dropped += int((~good[rows]).sum())
+            self._validity.drop_untimed(int((~good[rows]).sum()))
             self._add_instants(events, keys, time, rows[good[rows]])
         self._add_flows(events, time, np.flatnonzero((role == _Role.FLOW) & good).tolist())
         for row in np.flatnonzero(role == _Role.LABEL).tolist():
             self._add_label(events[row])
         for row in np.flatnonzero((role == _Role.COUNTER) & good).tolist():
             self._counters.add(events[row], int(time[row]))
+        edges = role == _Role.EDGE
+        self._validity.drop_untimed(int((edges & ~good).sum()))
+        for row in np.flatnonzero(edges & good).tolist():
+            self._edges.add(events[row], int(time[row]))
 
     def _add_arguments(self, slices: Sequence[Event], kind: Column) -> None:
         for each in np.flatnonzero(np.bincount(kind)).tolist():
@@ -240,6 +261,10 @@ class Columns:
         """Everything so far, sorted."""
         columns = _joined(self._chunks)
         arguments = {name: _joined_argument(parts) for name, parts in self._arguments.items()}
+        timed = self._validity.timed(columns["start"], columns["end"], columns["kind"])
+        if not timed.all():
+            arguments = {name: _among(timed, *pair) for name, pair in arguments.items()}
+            columns = {name: column[timed] for name, column in columns.items()}
         self._tell_by_name(columns)
         is_old = old_operators.CATEGORY in self._categories
         if is_old:
@@ -270,15 +295,43 @@ class Columns:
             instants=self._sorted_instants(),
             flows=self._paired_flows(),
             counters=self._counters.all(),
-            doubts=list(doubts),
+            doubts=[*doubts, *self._validity.doubts],
         )
 
+    def pair_edges(self) -> None:
+        """Take the slices that were written as a beginning and an end; call it once, after the last event."""
+        if self._edges:
+            self.add(*self._edges.paired())
+
+    @property
+    def dropped(self) -> int:
+        """Events that are not in the trace."""
+        return self.damaged + self._validity.count
+
+    @property
+    def kinds(self) -> set[Kind]:
+        """The kinds of all slices so far."""
+        return {*self._kinds, *((Kind.OP,) if self._instants else ())}
+
     def _tell_by_name(self, columns: dict[str, Column]) -> None:
+        self._tell_labels(columns)
         for category in NAMED.keys() & self._categories.keys():
             mine = columns["category"] == self._categories[category]
             for name, kind in NAMED[category].items():
                 if name in self._names:
                     columns["kind"][mine & (columns["name"] == self._names[name])] = kind
+
+    def _tell_labels(self, columns: dict[str, Column]) -> None:
+        """Tell labels from operators where a recorder writes both alike, and calls of the runtime in legacy files."""
+        kind, names = columns["kind"], list(self._names)
+        numbers = np.flatnonzero(np.bincount(columns["name"][kind == Kind.OP], minlength=1)).tolist()
+        labels = [number for number in numbers if _LABEL.match(names[number])]
+        if labels:
+            kind[(kind == Kind.OP) & np.isin(columns["name"], labels)] = Kind.ANNOTATION
+        if LEGACY_HOST in self._categories:
+            calls = [number for number in numbers if _CALL.match(names[number])]
+            legacy = columns["category"] == self._categories[LEGACY_HOST]
+            kind[legacy & np.isin(columns["name"], calls)] = Kind.RUNTIME
 
     def _sorted_instants(self) -> Instants:
         table = np.concatenate([np.empty((len(Instants._fields), 0), np.int64), *self._instants], axis=1)
@@ -352,6 +405,12 @@ def _joined(chunks: list[dict[str, Column]]) -> dict[str, Column]:
 
 def _joined_argument(parts: list[tuple[Ints, Column]]) -> tuple[Ints, Column]:
     return np.concatenate([rows for rows, _ in parts]), np.concatenate([values for _, values in parts])
+
+
+def _among(kept: Flags, rows: Ints, values: Column) -> tuple[Ints, Column]:
+    """An argument of the slices that are kept."""
+    place, mine = np.cumsum(kept) - 1, kept[rows]
+    return place[rows[mine]], values[mine]
 
 
 def _moved(place: Ints, rows: Ints, values: Column) -> tuple[Ints, Column]:

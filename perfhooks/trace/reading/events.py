@@ -28,7 +28,7 @@ class Event(msgspec.Struct, gc=False):
     pid: int | str = -1
     tid: int | str = -1
     ts: float | Decimal = math.nan
-    dur: float = 0.0
+    dur: float = math.nan
     args: msgspec.Raw = msgspec.Raw(b"{}")
     id: int | str = -1
 
@@ -125,7 +125,7 @@ def _lenient(raw: dict[str, Any]) -> Event:
         pid=_key(raw.get("pid")),
         tid=_key(raw.get("tid")),
         ts=_time(raw.get("ts")),
-        dur=float(_time(raw.get("dur", 0.0))),
+        dur=float(_time(raw.get("dur"))),
         args=_raw(raw.get("args", {})),
         id=_key(raw.get("id")),
     )

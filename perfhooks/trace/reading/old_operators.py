@@ -1,4 +1,4 @@
-"""What torch 1.8 and 1.9 wrote as operators, told apart as later recorders do: labels, and the nodes of autograd.
+"""The nodes of autograd as torch 1.8 and 1.9 wrote them, named and linked as later recorders do.
 
 Everything of theirs is an ``Operator``, a node bears the bare name of its class, and nothing says which operator made
 it. That is told by the names: the node of ``aten::addmm`` is an ``AddmmBackward``, and the last operator makes the
@@ -22,22 +22,19 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Ints
 
 CATEGORY: Final = "Operator"
-_LABEL: Final = re.compile(ranges.NOT_OPERATORS)
 _NODE: Final = re.compile(rf"{ranges.BACKWARD_CLASS}|{ranges.LEAF}$")
 
 
 def tell(columns: Mapping[str, Column], category: int, names: Mapping[str, int]) -> None:
-    """Make labels of what is no operator, and name nodes as nodes are named since.
+    """Name nodes as nodes are named since.
 
     Args:
-        columns: of all slices; kinds and names change.
+        columns: of all slices; names change.
         category: the number of theirs.
         names: numbers by name, which grow as they are asked for.
     """
     mine = columns["category"] == category
     known = [(name, number, _NODE.match(name)) for name, number in names.items()]
-    labels = [number for name, number, _ in known if _LABEL.match(name)]
-    columns["kind"][mine & np.isin(columns["name"], labels)] = Kind.ANNOTATION
     renamed = np.arange(len(known), dtype=np.int32)
     for name, number, is_node in known:
         if is_node:

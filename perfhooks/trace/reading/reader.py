@@ -11,8 +11,10 @@ import msgspec
 import numpy as np
 
 from perfhooks.errors import TraceError
+from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.model import Doubt, Trace
 from perfhooks.trace.names.communication import texts
+from perfhooks.trace.reading import formats
 from perfhooks.trace.reading.arguments import STRIDED, VARIANTS
 from perfhooks.trace.reading.columns import Columns, exact_nanoseconds, nanoseconds
 from perfhooks.trace.reading.events import EXACT, MALFORMED, PLAIN, Event, decode_object, salvage
@@ -109,6 +111,8 @@ class _Reader:
         self._typed = TypedEvents(variants)
         self._lists = 0
         self._metadata: dict[str, Any] = {}
+        self._sample = b""
+        """The beginning of the file."""
         self._exact = False
         self._lost = 0
         self._boundary = _COMPACT_BOUNDARY
@@ -168,6 +172,7 @@ class _Reader:
             head += block
             found = _EVENTS_BEGIN.search(head, searched)
             if found:
+                self._sample = bytes(head[: formats.SAMPLE])
                 self._metadata = self._object(bytes(head[: found.end()]) + b"]}")
                 del head[: found.end()]
                 self._choose_boundary(head, source)
@@ -367,11 +372,16 @@ class _Reader:
         return found
 
     def finish(self) -> Trace:
-        dropped = self._lost + self._columns.dropped
+        self._columns.pair_edges()
+        dropped, damaged = self._lost + self._columns.dropped, self._lost + self._columns.damaged
         if dropped >= self._columns.events + self._lost:
             raise TraceError(f"{self.path} holds no event that can be read ({dropped} could not)")
-        if dropped:
-            self.doubts.append(Doubt("dropped-events", dropped, f"{dropped} events could not be read"))
+        kinds = self._columns.kinds
+        is_foreign = not kinds & {*HOST} and formats.written_by(self._sample) is not None
+        if is_foreign or (kinds <= {Kind.OTHER}):
+            raise TraceError(formats.refusal(self.path, self._sample))
+        if damaged:
+            self.doubts.append(Doubt("dropped-events", damaged, f"{damaged} events could not be read"))
         return self._columns.trace(self.path, self._metadata, self.doubts)
 
 

@@ -97,7 +97,7 @@ class TypedEvents:
         if category.kind is None and not category.is_instant:
             fields += [("id", int | str, -1), *place, time, ("name", str, "")]
         else:
-            fields += [("name", str, ""), *place, time, ("dur", float, 0.0)]
+            fields += [("name", str, ""), *place, time, ("dur", float, math.nan)]
         several = (
             MEMORY if category.is_instant else None if category.kind is None else self._variants.get(category.kind)
         )

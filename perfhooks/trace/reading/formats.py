@@ -1,0 +1,39 @@
+"""Which program wrote a file that holds no event of PyTorch, by texts that only its format has."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+SAMPLE: Final = 1 << 16
+"""Bytes of a file in which its format is looked up."""
+
+_MARKS: Final = (
+    (
+        "TensorFlow's or JAX's profiler",
+        rb'"highres-ticks"|"hlo_(?:op|module)"|"tf_op"|/job:localhost|"/(?:host|device):\w+|tf_Compute|TfOp|XLA Ops',
+    ),
+    ("rocprof", rb'"(?:BeginNs|DurationNs)"|CPU H(?:IP|SA) API|"(?:hip|hsa) api"|rocprof|"COPY"\s*\}'),
+    ("VizTracer", rb"viztracer|\"FEE\""),
+    ("ONNX Runtime", rb'model_loading_(?:uri|array|from)|"session_initialization"|SequentialExecutor|_kernel_time"'),
+    ("py-spy", rb"py-spy"),
+    ("Clang's -ftime-trace", rb'"Total (?:ExecuteCompiler|Frontend)"|ExecuteCompiler'),
+    ("a browser", rb'"(?:devtools\.timeline|blink|v8|disabled-by-default[^"]*)[",]|Cr(?:Browser|Renderer|GpuMain)'),
+    ("Nsight Systems", rb"nsys|\"NVTX_|cuda_api_call"),
+)
+
+
+def written_by(sample: bytes) -> str | None:
+    """Return the program that wrote a file; None if its format is not known.
+
+    Args:
+        sample: The beginning of the file.
+    """
+    return next((name for name, mark in _MARKS if re.search(mark, sample)), None)
+
+
+def refusal(path: str, sample: bytes) -> str:
+    """Return the error about a file without an event of PyTorch."""
+    program = written_by(sample)
+    origin = f"it is a trace of {program}" if program else "its format is not known"
+    return f"{path} holds no PyTorch event: {origin}; perfhooks reads traces of torch.profiler"

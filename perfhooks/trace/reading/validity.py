@@ -1,0 +1,73 @@
+"""Which records have a time and a length: the one module that decides it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from perfhooks.trace.kinds import DEVICE_WORK, Kind
+from perfhooks.trace.model import Doubt
+
+if TYPE_CHECKING:
+    from perfhooks.trace.model import Column, Flags, Ints
+
+_APART_NS: Final = 60 * 10**9
+"""Minimum distance of a record at time 0 from all others before it counts as one without a time, in ns. Clocks of
+recorders count from 1970, from the start of the host or from the first record."""
+
+WITHOUT_TIME: Final = "records-without-time"
+WITHOUT_LENGTH: Final = "records-without-length"
+
+
+class Validity:
+    """Counts the records of a file that have no time or no length."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        """Records that are dropped."""
+        self._kinds: dict[str, Counter[int]] = {WITHOUT_TIME: Counter(), WITHOUT_LENGTH: Counter()}
+
+    def good(self, kind: Column, has_time: Flags, span: Ints, has_length: Flags) -> Flags:
+        """Return which slices have a time and a length of at least 0, and count the others."""
+        has_length = has_length & (span >= 0)
+        good: Flags = has_time & has_length
+        if not good.all():
+            self._add(WITHOUT_TIME, kind[~has_time])
+            self._add(WITHOUT_LENGTH, kind[has_time & ~has_length])
+        return good
+
+    def timed(self, start: Ints, end: Ints, kind: Column) -> Flags:
+        """Return which slices do not stand at time 0 for want of a time, and count the others.
+
+        Kineto writes 0, or its base as a negative number, for a record whose time the device never reported.
+        """
+        late = start > 0
+        if late.all() or not late.any():
+            return np.ones(len(start), np.bool_)
+        first, last = int(start[late].min()), int(end[late].max())
+        timed: Flags = late | (end >= first - max(last - first, _APART_NS))
+        self._add(WITHOUT_TIME, kind[~timed])
+        return timed
+
+    def drop_untimed(self, count: int) -> None:
+        """Count records other than slices that have no time."""
+        self._add(WITHOUT_TIME, np.full(count, Kind.OTHER, np.int8))
+
+    def _add(self, name: str, kind: Column) -> None:
+        self._kinds[name].update(kind.tolist())
+        self.count += len(kind)
+
+    @property
+    def doubts(self) -> list[Doubt]:
+        """The doubts about the file that follow."""
+        found = []
+        for name, lacks in ((WITHOUT_TIME, "time"), (WITHOUT_LENGTH, "length")):
+            kinds = self._kinds[name]
+            if count := kinds.total():
+                works = sum(kinds[kind] for kind in DEVICE_WORK)
+                have = "1 record has" if count == 1 else f"{count} records have"
+                of_device = f", {works} of them work of a device" if works else ""
+                found.append(Doubt(name, count, f"{have} no {lacks}{of_device}: dropped"))
+        return found
