@@ -230,3 +230,40 @@ def test_three_steps_do_not_contain_what_is_done_once(launch, tmp_path):
 def test_part_of_a_long_step_is_reported_as_one(launch, tmp_path):
     _, summary = launched(launch, tmp_path, LONG)
     assert (summary.step_ms, summary.step) == (None, "a part of step 0 was recorded")
+
+
+ACCUMULATES = """
+import torch
+
+torch.set_num_threads(1)
+model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.Tanh(), torch.nn.Linear(128, 64))
+optimizer = torch.optim.{optimizer}(model.parameters())
+x = torch.randn(32, 64)
+
+def closure():
+    optimizer.zero_grad()
+    loss = (model(x) - x).square().mean()
+    loss.backward()
+    return loss
+
+for _ in range({steps}):
+    if "{optimizer}" == "LBFGS":
+        optimizer.step(closure)
+    else:
+        for _ in range(40):
+            loss = (model(x) - x).square().mean() / 40
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+"""Forty backward passes in an update, or about twenty within one."""
+
+
+@pytest.mark.parametrize("optimizer", ["AdamW", "LBFGS"])
+def test_passes_within_an_update_are_no_steps(launch, tmp_path, optimizer):
+    _, summary = launched(launch, tmp_path, ACCUMULATES.format(optimizer=optimizer, steps=4))
+    assert (summary.unit, summary.profiled_ms, summary.findings) == ("step", None, [])
+    assert summary.profiled_steps == "a part of step 0"
+    _, whole = launched(launch, tmp_path, ACCUMULATES.format(optimizer=optimizer, steps=40))
+    assert (whole.unit, whole.is_profiled) == ("step", False)
+    assert int(whole.steps.split()[0]) > 20

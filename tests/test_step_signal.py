@@ -16,7 +16,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from perfhooks import Profiler
-from perfhooks.launching import calls, exit_summary, loaders, notes, profiling
+from perfhooks.launching import calls, exit_summary, loaders, notes, profiling, step_signal
 from perfhooks.launching.command_line import Request
 from perfhooks.launching.startup import is_of_somebody_else
 from perfhooks.launching.step_signal import StepSignal
@@ -345,9 +345,12 @@ def passes(heard):
 @pytest.mark.usefixtures("passes")
 @pytest.mark.parametrize(("kind", "mode"), [(list, "backward"), (iter, "loader")])
 @pytest.mark.parametrize("loop", [by_hand, by_grad])
-def test_a_backward_pass_is_as_good_as_an_update_where_twenty_came_without_one(heard, kind, mode, loop):
+def test_a_backward_pass_is_as_good_as_an_update_if_twenty_came_without_an_optimizer(
+    heard, monkeypatch, kind, mode, loop
+):
     """Of a loader that is read at once, or in the loop."""
     signal, begun = heard
+    monkeypatch.setattr(step_signal, "has_made_optimizer", lambda: False)  # other tests of this process made some
     loop(kind(torch.utils.data.DataLoader(loops.data(60), batch_size=loops.SIZE)), loops.model())
     assert signal.mode == begun[-1].mode == mode
     assert begun[-1].step_num == 60, "those count that nobody knew of"
@@ -365,16 +368,19 @@ def test_backward_passes_are_no_updates_where_an_optimizer_steps(heard):
 
 
 @pytest.mark.usefixtures("passes")
-def test_an_optimizer_that_steps_after_thirty_passes_makes_the_steps_after_all(heard):
-    """Of four updates the first one tells that passes were none, and a fetch after each of the others ends a step."""
+@pytest.mark.parametrize(("is_known", "first"), [(True, 0), (False, 1)])
+def test_an_optimizer_that_steps_after_thirty_passes_makes_the_steps(heard, monkeypatch, is_known, first):
+    """If the optimizer was made later, its first update tells that the passes before were no steps."""
     _, begun = heard
+    if not is_known:
+        monkeypatch.setattr(step_signal, "has_made_optimizer", lambda: False)
     net = loops.model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for number, (x, y) in enumerate(torch.utils.data.DataLoader(loops.data(120), batch_size=loops.SIZE), 1):
         loops.loss_of(net, x, y).backward()
         if not number % 30:
             optimizer.step()
-    assert (begun[-1].mode, begun[-1].step_num) == ("loader", 3)
+    assert (begun[-1].mode, begun[-1].step_num) == ("loader", 4 - first)
     assert all(each.stopped for each in begun[:-1])
 
 

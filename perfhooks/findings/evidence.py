@@ -77,7 +77,8 @@ class Evidence:
     def is_start(self) -> bool:
         """Whether all steps are among the first ones of their program: imports and first calls take their time."""
         until = self.capture.first + self.capture.starting_steps
-        is_starting: bool = (self.steps["step"].fill_null(until) < until).all()
+        unnumbered = self.capture.first if self.capture.is_part else until
+        is_starting: bool = (self.steps["step"].fill_null(unnumbered) < until).all()
         return self.count > 0 and is_starting
 
     @cached_property

@@ -351,11 +351,19 @@ class Early:
                 self._forget_window(window)
                 return None
             lifetime.unwatch(window)
+            if self._heard.updates and self.told_by in ("call", "backward"):
+                self._keep_as_part(window)
             # the first one warms up, and in another one a profiler may have begun; else they are all there is
             begin = self._begin - self._is_warm
             usual = (max(begin, self._prepared) + 1, begin + 1)
             window.first = next((first for first in usual if first < self._step), window.first)
             return window
+
+    def _keep_as_part(self, window: Window) -> None:
+        """The recording ended before the first update: its calls and backward passes were a part of one step."""
+        window.marks_before = window.step_num + 1
+        self._step = window.reached = self._begin
+        window.partial = "the recording of the first steps ended inside the first step"
 
     @property
     def told_by(self) -> Mode:

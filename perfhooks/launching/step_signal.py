@@ -179,8 +179,8 @@ class StepSignal:
             return
         with self._listening():
             self.early.at_backward()
-            is_one = heard.backwards >= BACKWARDS and not isinstance(heard.way, StandingBy)
-            if is_one and not heard.is_updated_by_hand:
+            is_due = heard.backwards % BACKWARDS == 0 and not isinstance(heard.way, StandingBy)
+            if is_due and not heard.is_updated_by_hand and not has_made_optimizer():
                 heard.is_updated_by_hand, heard.rounds.count = True, heard.backwards - 1
         if heard.is_updated_by_hand:
             self._hear(_BACKWARD)
@@ -445,6 +445,21 @@ class StepSignal:
     def _say_counts(self) -> None:
         if self._profilers is not None:
             self._profilers.say_counts(self.heard)
+
+
+def has_made_optimizer() -> bool:
+    """Whether the program has made an optimizer of torch, so that it accumulates gradients until that steps.
+
+    `torch.optim.Optimizer` wraps the ``step`` of each class when the first optimizer of the class is made.
+    """
+    optim = sys.modules.get("torch.optim")
+    classes = [] if optim is None else [optim.Optimizer]
+    while classes:
+        each = classes.pop()
+        if hasattr(each.step, "hooked"):
+            return True
+        classes += each.__subclasses__()
+    return False
 
 
 _signal: StepSignal | None = None

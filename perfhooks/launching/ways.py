@@ -4,7 +4,7 @@ A step ends when a DataLoader is asked for a batch and an optimizer has stepped 
 follow each other without a fetch in between, the updates are the steps: of several optimizers, that of the one that
 ends a round. Where there are fetches and no updates, as in evaluation, the fetches are.
 
-Where there are 20 backward passes and no update, the program updates by hand, and a backward pass is as good as one.
+If a program has made no optimizer by its twentieth backward pass, it updates by hand: each pass counts as an update.
 
 All of them, and what leads from one to the next; a profiler of its own begins with each of the three that tell steps::
 
