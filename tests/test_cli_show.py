@@ -361,7 +361,7 @@ def command(*arguments, **options):
 
 def test_help_has_examples_and_imports_nothing_heavy():
     assert "perfhooks show trace.json.gz" in command("show", "--help").stdout
-    heavy = {"torch", "polars", "numpy", "jinja2", "plotly"}
+    heavy = {"torch", "polars", "numpy", "plotly"}
     imports = f"import sys, perfhooks.command.verbs; print({heavy!r} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", imports], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout == "set()\n"

@@ -57,7 +57,7 @@ LAPTOP = (
 """What must work on a machine without torch."""
 
 FRAMEWORKS = ("lightning", "pytorch_lightning", "mmengine", "transformers", "accelerate")
-HEAVY = ("polars", "plotly", "jinja2", "pandas", "rich")
+HEAVY = ("polars", "plotly", "pandas", "rich")
 
 INTEGRATIONS = sorted(path.name for path in (ROOT / "integrations").glob("*_*"))
 
@@ -236,6 +236,7 @@ OPENS_FILES = {
         ("watching/counters.py", "run/liveness.py", "run/manifest.py", "run/circumstances.py"), "the kernel's files"
     ),
     "run/installation.py": "the metadata of installed packages",
+    "report/page.py": "files of this package",
 }
 """Modules that open files otherwise, and which: a run folder may come from anybody, with links and FIFOs in it."""
 
@@ -311,6 +312,7 @@ PUBLISHES = {
     "the run's own folder": ("run/folder.py", "run/manifest.py", "recording/handover.py", "watching/watch.py",
                              "ranks/known.py", "report/__init__.py", "launching/startup.py", "trying/written.py"),
     "the user's own folder for temporary files": ("command/actions/mirror.py",),
+    "beside the compiled files of this package": ("report/page.py",),
     "a path that the user named": ("ranks/merge.py", "handlers/tensorboard.py", "command/actions/output.py",
                                    "recording/window.py", "trying/own_calls.py", "launching/loader_trials.py"),
 }  # fmt: skip

@@ -550,3 +550,17 @@ def test_a_world_size_that_is_none_is_left_out(tmp_path, size, told):
     path = write_trace(tmp_path / "t.json", events, distributedInfo={"rank": 0, "world_size": size})
     found = msgspec.convert(run_data.from_trace(path), RunData)
     assert found.windows[0].details["0"].subject.world_size == told
+
+
+def test_packed_plotly_is_kept_beside_the_compiled_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(page.__spec__, "cached", str(tmp_path / "page.pyc"))
+    monkeypatch.setattr(page.sys, "dont_write_bytecode", True)
+    packed = page._packed_plotly()
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(page.sys, "dont_write_bytecode", False)
+    assert page._packed_plotly() == packed
+    [kept] = tmp_path.iterdir()
+    kept.write_text("kept", encoding="ascii")
+    assert page._packed_plotly() == "kept"
+    monkeypatch.setattr(page.__spec__, "cached", str(tmp_path / "missing" / "page.pyc"))
+    assert page._packed_plotly() == packed

@@ -6,9 +6,11 @@ import itertools
 import time
 
 import pytest
+import torch
 
 from perfhooks import Profiler, Schedule
-from perfhooks.schedule import WhenSettled, fitted
+from perfhooks.run.capture import Place
+from perfhooks.schedule import WhenSettled, is_enough
 
 S = 1_000_000_000
 
@@ -100,34 +102,42 @@ def test_a_long_evaluation_after_the_first_update_does_not_stand_for_a_step():
 
 
 @pytest.mark.parametrize(
-    ("recorded", "steps"), [([0.03] * 3, 10), ([5.0, 0.03, 0.03], 10), ([0.2] * 3, 3), ([0.001] * 3, 60)]
+    ("walls", "steps"), [([0.03] * 99, 10), ([5.0, *[0.03] * 99], 10), ([0.2] * 99, 3), ([0.001] * 300, 100)]
 )
-def test_a_window_whose_steps_are_longer_than_those_before_it_is_as_much_shorter(recorded, steps):
-    """As recording makes them so; of one that was planned to be shorter no more is made."""
-    planned = window([0.005] * 60)
-    assert planned.last - planned.active + 1 == 60
-    assert fitted(planned, [int(wall * S) for wall in recorded]) == planned._replace(last=planned.active + steps - 1)
+def test_recorded_steps_end_the_window_by_their_own_pace(walls, steps):
+    nanoseconds = [int(wall * S) for wall in walls]
+    assert next(count for count in range(301) if is_enough(nanoseconds[:count], 0)) == steps
+
+
+@pytest.mark.parametrize(("per_step", "steps"), [(100, 100), (1000, 10), (2000, 5), (9000, 3), (10**6, 3)])
+def test_enough_operators_end_the_window(per_step, steps):
+    assert next(count for count in range(301) if is_enough([S // 1000] * count, per_step * count)) == steps
 
 
 @pytest.mark.parametrize(("ranks", "fewest", "most"), [("1", 5, 15), ("2", 16, 100)])
-def test_once_three_steps_are_recorded_their_pace_counts_unless_other_ranks_must_do_the_same(
-    tmp_path, monkeypatch, ranks, fewest, most
-):
+def test_only_a_rank_alone_ends_the_window_by_its_pace(tmp_path, monkeypatch, ranks, fewest, most):
     for name, value in {"RANK": "0", "WORLD_SIZE": ranks, "LOCAL_RANK": "0"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     recorded = []
     with Profiler(schedule="when settled", out=".", run="r", explain=False, background=False) as prof:
-        timeline = prof._course.loop.timeline
         for step in prof.steps(range(600)):
             if prof.is_recording:
                 recorded.append(step)
-                # somebody writes the steps, to a slow disk, when the third one has ended: nobody waits for that
-                if len(recorded) == 3:
-                    assert timeline.taking.acquire(timeout=30)
-                elif len(recorded) == 5:
-                    timeline.taking.release()
                 time.sleep(0.02)
     assert fewest <= len(recorded) <= most
     names = [path.parent.name for path in tmp_path.glob("r/*/rank0.capture.json")]
     assert names == [f"train-{recorded[0]:06d}-{recorded[-1]:06d}"]
+
+
+def test_a_window_of_many_operators_is_short_and_whole(tmp_path):
+    recorded = []
+    with Profiler(schedule="when settled", out=tmp_path, run="r", explain=False, background=False) as prof:
+        for step in prof.steps(range(300)):
+            if prof.is_recording:
+                recorded.append(step)
+            for _ in range(3000):
+                torch.add(1, 1)
+    place = Place(next(tmp_path.glob("r/*/rank0.capture.json")).parent, 0)
+    assert (len(recorded), place.load().partial) == (4, None)
+    assert place.folder.name == f"train-{recorded[0]:06d}-{recorded[-1]:06d}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from perfhooks.comparing.opening import data
-from perfhooks.report.page import filled, inert
+from perfhooks.report.page import document
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,7 +65,7 @@ def render(made: Comparison) -> str:
     Returns:
         An HTML document that needs nothing else.
     """
-    return filled("comparison.html.j2", data=inert(page_data(made)), definitions=inert(DEFINITIONS))
+    return document("perfhooks compare", page_data(made), DEFINITIONS, ["comparison.js"])
 
 
 def page_data(made: Comparison) -> dict[str, Any]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 DEPENDENCIES = {
-    *("msgspec", "polars", "_polars_runtime_32", "jinja2", "markupsafe", "plotly", "narwhals", "rich", "typer"),
+    *("msgspec", "polars", "_polars_runtime_32", "plotly", "narwhals", "rich", "typer"),
     *("fsspec", "filelock", "psutil"),
 }
 """Modules of our requirements. A program may put its own before them at any time."""

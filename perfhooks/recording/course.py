@@ -291,9 +291,7 @@ class Course:
             return NEVER
         change = self.requests.next_change(step)
         heard = step + _POLL_STEPS if self.windows.handover.tasks.windows_left else NEVER
-        fit_at = self.windows.fit_at
-        changes = (NEVER if each is None else each for each in (change, fit_at))
-        return min(*changes, self.loop.timeline.full_at, heard)
+        return min(NEVER if change is None else change, self.loop.timeline.full_at, heard)
 
     def _open(self, step: int) -> None:
         if not self.windows.membership.meet():
@@ -305,7 +303,6 @@ class Course:
 
     def _go_on(self, window: Window, step: int) -> None:
         """One more step in an open window, or its end."""
-        self.windows.fit(window, step)
         is_over = self.windows.is_over(window, step)
         is_whole = self.requests.ends(step - 1) or (is_over and window.planned is not None)
         if is_over and not is_whole:

@@ -19,7 +19,6 @@ from perfhooks.schedule import (
     Planned,
     Schedule,
     WhenSettled,
-    fitted,
 )
 
 if TYPE_CHECKING:
@@ -127,19 +126,9 @@ class Requests:
         finally:
             timeline.taking.release()
 
-    def fit(self, planned: Planned) -> Planned | None:
-        """The window of who planned none, as long as its first steps say; the ranks of a job must not differ.
-
-        None where another step must be waited for.
-        """
-        if current_job().world_size > 1:
-            return planned
-        walls = self._walls_since(planned.active)
-        if not walls:
-            return None
-        shorter = fitted(planned, walls)
-        self.base = _alone(shorter)
-        return shorter
+    def shorten(self, planned: Planned) -> None:
+        """End the window of an unplanned loop earlier."""
+        self.base = _alone(planned)
 
     def opening(self, step: int) -> RequestedWindow | None:
         """The window on request that begins at a step."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from perfhooks import words
@@ -15,7 +16,9 @@ from perfhooks.recording.limits.budget import EXPLAINING_S, Limits
 from perfhooks.recording.limits.explaining import SecondWindow
 from perfhooks.recording.window import LostStacksError, Window, is_spare_recording, make_room, recorder_busy, spares
 from perfhooks.run.capture import EXPLAINS
-from perfhooks.schedule import FEWEST_STEPS, Phase
+from perfhooks.run.job import current_job
+from perfhooks.run.timeline import clock
+from perfhooks.schedule import Phase, is_enough
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -71,8 +74,8 @@ class Windows:
         """Ends the open window inside a step; None if it ends between steps only."""
         self.workers = LoaderWorkers()
         """Those of the loaders that it reads."""
-        self.fit_at: int | None = None
-        """The step at which it is asked again how long the open window must be; None where that is settled."""
+        self._step_starts: list[int] = []
+        """Start of each recorded step of the open window, in nanoseconds of the loop's clock."""
         self.is_dropping = False
         """Whether windows are left without files, because their steps were none."""
         self._ended_at = -1
@@ -158,8 +161,7 @@ class Windows:
         """Start the recorder last: what is done after that is part of the first step."""
         for key, value in self.metadata.items():
             window.preset_metadata_json(key, value)
-        is_unplanned = self._requests.is_unplanned and window.request is None
-        self.fit_at = window.first + FEWEST_STEPS if is_unplanned else None
+        self._step_starts = []
         self.handover.warm_up()
         self.handover.enter(window)
         lifetime.watch(window)
@@ -171,15 +173,8 @@ class Windows:
             raise
         self.current = window
 
-    def fit(self, window: Window, step: int) -> None:
-        """Look again at how long a window must be that nobody planned, once its first steps are recorded."""
-        if self.fit_at is not None and step >= self.fit_at and window.planned is not None:
-            fitted = self._requests.fit(window.planned)
-            self.fit_at = step + 1 if fitted is None else None
-            window.planned = fitted or window.planned
-
     def is_over(self, window: Window, step: int) -> bool:
-        """Whether a window ends before a step: as planned, or because that step does not fit its budget."""
+        """Whether a window ends before a step: as planned, because it has enough, or because its budget is spent."""
         planned = window.planned
         if planned is None:
             return window.budget.is_spent()
@@ -187,7 +182,27 @@ class Windows:
             self._cut(window, planned, planned.active + self.second.steps_that_fit(window))
         elif planned.active < step <= planned.last and not window.has_room_for_step():
             self._cut(window, planned, step)
+        elif planned.active <= step <= planned.last and self._has_enough(window):
+            window.planned = planned._replace(last=step - 1)
+            self._requests.shorten(window.planned)
+        if step == planned.active + 1:
+            self._release_spares()
         return window.planned is not None and step > window.planned.last
+
+    def _has_enough(self, window: Window) -> bool:
+        """Whether an unplanned window needs no further steps. The ranks of a job must not differ."""
+        if not self._requests.is_unplanned or window.request is not None or current_job().world_size > 1:
+            return False
+        self._step_starts.append(clock())
+        walls = [end - start for start, end in pairwise(self._step_starts)]
+        return is_enough(walls, window.budget.operators)
+
+    def _release_spares(self) -> None:
+        """Free the first steps of the program: a window has recorded a step, so no report needs them."""
+        for spare in spares():
+            with lifetime.busy():
+                spare.release()
+                lifetime.unwatch(spare)
 
     def _cut(self, window: Window, planned: Planned, end: int) -> None:
         """Let a window end before a step."""
@@ -203,7 +218,6 @@ class Windows:
 
     def _leave(self, window: Window) -> None:
         lifetime.unwatch(window)
-        self.fit_at = None
         self.handover.enter(None)
 
     def adopt(self, window: Window) -> None:
@@ -272,9 +286,7 @@ class Windows:
         is_aside = (is_empty or _explains(window)) and self.last is not None
         keep = self._options["keep_results"] and not is_aside
         if not is_empty and window.give_way is None:
-            for spare in spares():
-                spare.release()
-                lifetime.unwatch(spare)
+            self._release_spares()
         self.handover.keep_time(requests.loop)
         is_kept = not (is_empty or is_dull or self.is_dropping)
         size = self.handover.take(window, write=is_kept, release=None if keep else window.release)

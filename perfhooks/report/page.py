@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import base64
-import functools
+import contextlib
 import gzip
-from typing import TYPE_CHECKING, Any
+import html
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from perfhooks.report.definitions import DEFINITIONS
+from perfhooks.run.publishing import publish
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    import jinja2
+_MARK: Final = re.compile(r"\{\{ (\w+) \}\}")
+_SHARED_SCRIPTS: Final = ("dom.js", "address.js", "copying.js", "tables.js", "flame.js")
+_SCRIPTS: Final = (
+    *("figures.js", "explained.js", "evidence.js", "slow.js", "overview.js"),
+    *("operators.js", "sections.js", "workers.js", "work.js", "page.js"),
+)
 
 
 def render(data: Mapping[str, Any]) -> str:
@@ -29,15 +40,44 @@ def render(data: Mapping[str, Any]) -> str:
     Returns:
         An HTML document.
     """
-    return filled("page.html.j2", data=inert(data), definitions=inert(DEFINITIONS), plotly=_packed_plotly())
+    plotly = f'<script type="text/plain" id="plotly">{_packed_plotly()}</script>'
+    return document("perfhooks", data, DEFINITIONS, _SCRIPTS, plotly=plotly)
 
 
-def inert(data: Any) -> str:
-    """JSON that cannot end the element it stands in.
+def document(title: str, data: Any, definitions: Any, scripts: Sequence[str], *, plotly: str = "") -> str:
+    """Return an HTML document.
 
     Args:
-        data: Plain data.
+        title: Its title.
+        data: Plain data for its scripts.
+        definitions: Explanations of terms, by section and term.
+        scripts: Names of its own scripts.
+        plotly: An element that holds plotly.js, if it has charts.
     """
+    code = "".join(template(name) for name in (*_SHARED_SCRIPTS, *scripts))
+    return filled(
+        "page.html",
+        title=html.escape(title),
+        style=template("page.css"),
+        data=_inert(data),
+        definitions=_inert(definitions),
+        plotly=plotly,
+        scripts=code,
+    )
+
+
+def filled(name: str, **values: str) -> str:
+    """Fill a template of the package. The values are markup: text in them must be escaped."""
+    return _MARK.sub(lambda mark: values[mark[1]], template(name))
+
+
+def template(name: str) -> str:
+    """Read a file of the package's templates."""
+    return (Path(__file__).with_name("templates") / name).read_text(encoding="utf-8")
+
+
+def _inert(data: Any) -> str:
+    """Return JSON that cannot end the element that holds it."""
     text = msgspec.json.encode(data).decode()
     # inside of strings only, where alone these can be; the last two end a line in old JavaScript
     for mark in "<>&\u2028\u2029":
@@ -45,23 +85,32 @@ def inert(data: Any) -> str:
     return text
 
 
-@functools.cache
 def _packed_plotly() -> str:
-    """Return plotly.js, packed to a third of its size; browsers unpack it when a chart is drawn."""
+    """Return plotly.js, packed to a third of its size; browsers unpack it when a chart is drawn.
+
+    Packing takes 0.1 s. So the result is kept beside Python's compiled files.
+    """
+    kept = _kept_plotly()
+    if kept is not None:
+        with contextlib.suppress(OSError):
+            return kept.read_text(encoding="ascii")
     from plotly.offline import get_plotlyjs
 
     # level 9 takes three times as long for 9% less
-    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), 3, mtime=0)).decode()
+    packed = base64.b64encode(gzip.compress(get_plotlyjs().encode(), 3, mtime=0))
+    if kept is not None and not sys.dont_write_bytecode:
+        with contextlib.suppress(OSError), publish(kept) as file:  # most installations of a system are read-only
+            file.write(packed)
+    return packed.decode()
 
 
-def filled(name: str, **given: Any) -> str:
-    """Fill a template of the package: everything is escaped, unless it is marked as safe."""
-    return _environment().get_template(name).render(**given)
-
-
-@functools.cache
-def _environment() -> jinja2.Environment:
-    import jinja2
-
-    loader = jinja2.PackageLoader("perfhooks.report", "templates")
-    return jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined)
+def _kept_plotly() -> Path | None:
+    """Return the file for the packed plotly.js of the installed version; None if that version is unknown."""
+    spec = importlib.util.find_spec("plotly")
+    if spec is None or spec.origin is None or not __spec__.cached:
+        return None
+    try:
+        facts = Path(spec.origin).parent.joinpath("package_data", "plotly.min.js").stat()
+    except OSError:
+        return None
+    return Path(__spec__.cached).with_name(f"plotly-{facts.st_size}-{facts.st_mtime_ns}.gz.txt")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -10,11 +11,12 @@ from perfhooks.report.page import filled
 from perfhooks.report.tree import KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 MEASURES: Final = {"host": "host time", "device": "device time", "bytes": "bytes allocated"}
 """What a flame graph is called by what it sums."""
 
+_LEGEND: Final = {"code": "your code", "library": "installed code", "runtime": "device runtime"}
 _WIDTH: Final = 1200
 _ROW: Final = 18
 _LETTER: Final = 6.7
@@ -41,21 +43,23 @@ def flame(tree: Mapping[str, Any], *, title: str, unit: Literal["nanoseconds", "
     Returns:
         An SVG document.
     """
-    frames = _placed(tree, unit)
+    frames, rows = _frames(tree, unit)
+    height = _TOP + _BOTTOM + _ROW * rows
     return filled(
-        "flame.svg.j2",
-        title=_writable(title),
+        "flame.svg",
+        title=html.escape(_writable(title)),
         frames=frames,
-        kinds=[KINDS[kind] for kind in sorted(set(tree["kinds"]))],
-        width=_WIDTH,
-        row=_ROW,
-        top=_TOP,
-        height=_TOP + _BOTTOM + _ROW * (1 + max(frame["depth"] for frame in frames)),
+        legend=_legend([KINDS[kind] for kind in sorted(set(tree["kinds"]))]),
+        width=str(_WIDTH),
+        height=str(height),
+        back_x=str(_WIDTH - 130),
+        find_x=str(_WIDTH - 60),
+        legend_y=str(height - 12),
     )
 
 
-def _placed(tree: Mapping[str, Any], unit: str) -> list[dict[str, Any]]:
-    """The frames with their places, as parts of the whole width."""
+def _frames(tree: Mapping[str, Any], unit: str) -> tuple[str, int]:
+    """Return the frames as markup, and how many rows they have."""
     whole = tree["value"][0]
     depth: list[int] = []
     left: list[int] = []
@@ -68,20 +72,23 @@ def _placed(tree: Mapping[str, Any], unit: str) -> list[dict[str, Any]]:
         if parent >= 0:
             used[parent] += value
         name = _writable(tree["names"][frame])
+        title = f"{name}\n{_shown(value, unit)}, {words.share(value / whole)}"
+        label, x, width, top = _label(name), left[place] / whole, value / whole, _TOP + _ROW * depth[place]
         frames.append(
-            {
-                "name": name,
-                "label": (label := _label(name)),
-                "short": _short(label, _WIDTH * value / whole),
-                "kind": KINDS[tree["kinds"][frame]],
-                "value": _shown(value, unit),
-                "share": words.share(value / whole),
-                "x": f"{left[place] / whole:.6f}",
-                "width": f"{value / whole:.6f}",
-                "depth": depth[place],
-            }
+            f'<g class="frame" data-x="{x:.6f}" data-w="{width:.6f}" data-d="{depth[place]}" '
+            f'data-n="{html.escape(label)}"><title>{html.escape(title)}</title>'
+            f'<rect class="{KINDS[tree["kinds"][frame]]}" x="{_WIDTH * x:.2f}" y="{top}" width="{_WIDTH * width:.2f}" '
+            f'height="{_ROW - 1}" rx="2"/>'
+            f'<text x="{_WIDTH * x + 4:.2f}" y="{top + 12.5}">{html.escape(_short(label, _WIDTH * width))}</text></g>\n'
         )
-    return frames
+    return "".join(frames), 1 + max(depth)
+
+
+def _legend(kinds: Sequence[str]) -> str:
+    return "".join(
+        f'<tspan class="{kind}" dx="{14 if place else 0}">■</tspan><tspan dx="5">{_LEGEND.get(kind, kind)}</tspan>'
+        for place, kind in enumerate(kinds)
+    )
 
 
 def _writable(text: str) -> str:

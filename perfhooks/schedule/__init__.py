@@ -3,7 +3,7 @@
 from perfhooks.schedule.cycles import Schedule
 from perfhooks.schedule.drawing import COLUMNS
 from perfhooks.schedule.phases import Phase, Phases, Planned
-from perfhooks.schedule.settled import FEWEST_STEPS, LONGEST_WAIT_S, MOST_LOOKED_AT, WhenSettled, fitted
+from perfhooks.schedule.settled import FEWEST_STEPS, LONGEST_WAIT_S, MOST_LOOKED_AT, WhenSettled, is_enough
 from perfhooks.schedule.unplanned import ON_REQUEST, WHEN_SETTLED, CallableSchedule, FromStartToStop, OnRequest
 
 __all__ = [
@@ -21,5 +21,5 @@ __all__ = [
     "Planned",
     "Schedule",
     "WhenSettled",
-    "fitted",
+    "is_enough",
 ]

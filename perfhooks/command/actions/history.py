@@ -9,7 +9,7 @@ import typer
 
 from perfhooks.command.actions.output import write
 from perfhooks.comparing import history
-from perfhooks.report.page import filled, inert
+from perfhooks.report.page import document
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,5 +21,5 @@ def tell(folder: Path, form: Literal["text", "json"], out: Path | None) -> None:
     told = history.data(histories, left)
     typer.echo(msgspec.json.encode(told).decode() if form == "json" else history.text(histories, left))
     if out is not None:
-        write(out, filled("history.html.j2", data=inert(told), definitions=inert({})).encode())
+        write(out, document("perfhooks history", told, {}, ["history.js"]).encode())
         typer.echo(out, err=True)
