@@ -230,9 +230,29 @@ class Trace:
         return self.rows(*DEVICE_WORK)
 
     @cached_property
-    def launches(self) -> Ints:
-        """For each of `device_rows`, the slice of the runtime call that launched it, or -1."""
+    def calls(self) -> Ints:
+        """For each of `device_rows`, the slice of the runtime call that has its correlation, or -1."""
         return by_number(self.correlation, self.rows(Kind.RUNTIME)).of(self.correlation[self.device_rows])
+
+    @cached_property
+    def launches(self) -> Ints:
+        """For each of `device_rows`, the slice of the host that launched it, or -1.
+
+        It is the operator that the recorder links to the work, if it does so, else the call.
+        """
+        linked = self.argument("launch")[self.device_rows]
+        return np.where(linked >= 0, linked, self.calls)
+
+    @cached_property
+    def launch_spans(self) -> tuple[Ints, Ints]:
+        """For each of `device_rows`, when its launch began and ended, in nanoseconds: as recorded, else its slice."""
+        edges = []
+        for name, column in (("launch_begin", self.start), ("launch_end", self.end)):
+            rows, values = self.sparse(name)
+            edge = column[self.launches]
+            edge[np.searchsorted(self.device_rows, rows)] = values
+            edges.append(edge)
+        return edges[0], edges[1]
 
     @cached_property
     def is_device_traced(self) -> bool:

@@ -7,8 +7,9 @@ from typing import Final
 
 RUNTIME: Final = r"(?:cuda|hip|cu|hsa_|ze|musa|mu|cnrt|acl|rt)[A-Z_]\w*$"
 """Any call, as a whole name: ``cudaLaunchKernel``, ``hsa_amd_memory_async_copy``."""
-LAUNCH: Final = re.compile(r"launch(?!hostfunc)", re.IGNORECASE)
-"""Asks for a kernel or a graph; a function of the host that is launched is neither."""
+LAUNCH: Final = re.compile(r"^(?!(?:AscendCL|Hccl|Runtime)@).*launch(?!hostfunc)", re.IGNORECASE)
+"""Asks for a kernel or a graph; a function of the host that is launched is neither. CANN reports each launch as
+``Node@launch``, and the calls around it and in it too."""
 GRAPH: Final = re.compile(r"GraphLaunch", re.IGNORECASE)
 """Asks for a graph: one launch for all of its nodes."""
 CAPTURE: Final = re.compile(r"Stream(Begin|End)Capture", re.IGNORECASE)
@@ -17,6 +18,8 @@ CAPTURE: Final = re.compile(r"Stream(Begin|End)Capture", re.IGNORECASE)
 COPY: Final = r"^(?:cuda|hip|cu)Memcpy"
 WAITING_COPY: Final = r"^(?:cuda|hip)Memcpy(?:WithStream)?$"
 """A copy that waits for the device: plain ``cudaMemcpy``, and what ROCm's torch calls for ``item()``."""
+ASYNCHRONOUS: Final = re.compile(r"^(?:AscendCL|Runtime|Node|Hccl)@(?!aclrtMemcpy$)", re.IGNORECASE)
+"""Calls of CANN that return before the device has done the work."""
 WAIT: Final = re.compile(rf"synchronize|{WAITING_COPY}", re.IGNORECASE)
 """The host waits for the device."""
 TIMED: Final = re.compile(r"^(?:cuda|hip)Event(?:Synchronize|ElapsedTime)")

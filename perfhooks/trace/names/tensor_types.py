@@ -1,4 +1,4 @@
-"""Types of tensors as traces spell them: C++ names, which differ between compilers, and those of collectives."""
+"""Types of tensors as traces spell them: C++ names, which differ between compilers, and those of NCCL and HCCL."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _TYPES: Final = {
     "uint8": (1, ("unsigned char", "byte", "uint8")),
     **{name.lower(): (1, (name,)) for name in ("Float8_e4m3fn", "Float8_e5m2", "Float8_e4m3fnuz", "Float8_e5m2fnuz")},
     "float8_e8m0fnu": (1, ("Float8_e8m0fnu",)),
-    "float16": (2, ("Half",)),
-    "bfloat16": (2, ("BFloat16",)),
+    "float16": (2, ("Half", "FP16")),
+    "bfloat16": (2, ("BFloat16", "BFP16", "BF16")),
     "int16": (2, ("short", "short int", "int16")),
     "uint16": (2, ("unsigned short", "uint16")),
-    "float32": (4, ("float",)),
+    "float32": (4, ("float", "FP32")),
     "int32": (4, ("int", "int32")),
     "uint32": (4, ("unsigned int", "uint32")),
-    "float64": (8, ("double",)),
+    "float64": (8, ("double", "FP64")),
     "int64": (8, ("long", "long int", "long long", "int64")),
     "uint64": (8, ("uint64",)),
     "complex64": (8, ("complex<float>", "ComplexFloat")),

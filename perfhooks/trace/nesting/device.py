@@ -101,7 +101,8 @@ def devices(trace: Trace, rows: Ints) -> Ints:
 def owners(trace: Trace) -> Ints:
     """For each of `Trace.device_rows`, the operator or label that launched it, or -1.
 
-    It is the one whose external id the work bears, else the innermost in which its launch lies::
+    It is the one whose external id the work bears, else its launch if that is an operator, else the innermost in which
+    its launch lies::
 
         host    |------ aten::linear ------|
                   |---- aten::addmm ----|         the owner
@@ -109,6 +110,8 @@ def owners(trace: Trace) -> Ints:
         device                  |---- kernel ----|
     """
     owner = torch_rules.named_operator(trace, trace.device_rows)
+    is_operator = (owner < 0) & (trace.launches >= 0) & (trace.kind[trace.launches] == Kind.OP)
+    owner[is_operator] = trace.launches[is_operator]
     lost = (owner < 0) & (trace.launches >= 0)
     if lost.any():
         owner[lost] = holders(trace, trace.launches[lost], trace.rows(Kind.OP, Kind.ANNOTATION))

@@ -10,8 +10,7 @@ import numpy as np
 from perfhooks.trace.kinds import HOST
 from perfhooks.trace.names import torch_rules
 from perfhooks.trace.nesting.grouping import distinct as distinct_places
-from perfhooks.trace.nesting.intervals import distinct
-from perfhooks.trace.nesting.slices import Nesting, inherited, nest, still_open
+from perfhooks.trace.nesting.slices import Nesting, inherited, last_begun, nest, still_open
 from perfhooks.trace.once import once
 
 if TYPE_CHECKING:
@@ -181,17 +180,8 @@ def innermost(trace: Trace, thread: Column, time: Ints) -> Ints:
         time: and one time in nanoseconds.
     """
     calls = tree(trace)
-    start = trace.start[calls.row]
-    begun_last = np.full(len(time), -1, np.int64)
-    asking = np.argsort(thread, kind="stable")
-    every = distinct(thread)
-    edges = np.append(np.searchsorted(thread[asking], every), len(thread)).tolist()
-    begin, end = (np.searchsorted(calls.thread, every + more).tolist() for more in (0, 1))
-    for first, last, (a, b) in zip(begin, end, pairwise(edges), strict=True):
-        here = asking[a:b]
-        place = first + np.searchsorted(start[first:last], time[here], "right") - 1
-        begun_last[here] = np.where(place >= first, place, -1)
-    return still_open(calls.nesting, begun_last, time)
+    begun = last_begun(calls.thread, trace.start[calls.row], thread, time)
+    return still_open(calls.nesting, begun, time)
 
 
 @once

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from perfhooks.trace.nesting.intervals import highest
+from perfhooks.trace.nesting.intervals import distinct, highest
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Flags, Ints
@@ -182,6 +182,27 @@ def nearest(parent: Ints, entry: Ints, wanted: Flags) -> Ints:
         far = far[~wanted[holder[far]]]
     holder[far] = inherited(parent, np.where(wanted, np.arange(len(parent)), -1))[holder[far]]
     return holder
+
+
+def last_begun(thread: Column, start: Ints, asked: Column, time: Ints) -> Ints:
+    """Return the last slice of a thread that starts at or before each of some times, or -1.
+
+    Args:
+        thread: Thread of each slice. Slices are sorted by thread and start.
+        start: Start of each slice.
+        asked: One thread for each time.
+        time: The times, in nanoseconds.
+    """
+    found = np.full(len(time), -1, np.int64)
+    order = np.argsort(asked, kind="stable")
+    numbers = distinct(asked)
+    edges = np.append(np.searchsorted(asked[order], numbers), len(asked)).tolist()
+    begin, end = (np.searchsorted(thread, numbers + more).tolist() for more in (0, 1))
+    for first, last, (a, b) in zip(begin, end, pairwise(edges), strict=True):
+        here = order[a:b]
+        place = first + np.searchsorted(start[first:last], time[here], "right") - 1
+        found[here] = np.where(place >= first, place, -1)
+    return found
 
 
 def still_open(nesting: Nesting, entry: Ints, time: Ints) -> Ints:

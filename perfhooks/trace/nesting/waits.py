@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.names import device_work
+from perfhooks.trace.names import device_work, runtime_calls
 from perfhooks.trace.nesting import device, intervals
 from perfhooks.trace.once import once
 
@@ -50,12 +50,12 @@ def held(trace: Trace) -> Held:
     Args:
         trace: any trace.
     """
-    work, launches = trace.device_rows, trace.launches
-    chosen = np.flatnonzero((trace.kind[work] == Kind.COPY) & (launches >= 0))
-    call, first = np.unique(launches[chosen], return_index=True)
+    work, calls = trace.device_rows, trace.calls
+    chosen = np.flatnonzero((trace.kind[work] == Kind.COPY) & (calls >= 0))
+    call, first = np.unique(calls[chosen], return_index=True)
     copy = work[chosen][first]
     waited = _may_hold(trace, copy) & (trace.start[copy] < trace.end[call])
-    waited &= ~np.isin(call, device.wait_calls(trace))
+    waited &= ~np.isin(call, device.wait_calls(trace)) & ~trace.matching(runtime_calls.ASYNCHRONOUS, call)
     call, copy = call[waited], copy[waited]
     start = trace.start[call] + (_own_cost(trace) if len(call) else 0)
     longer = start < trace.end[call]
@@ -85,9 +85,8 @@ def _own_cost(trace: Trace) -> int:
 
     Where there is none, the same of calls that ask for other work; 0 where there is none of these either.
     """
-    work, launches = trace.device_rows, trace.launches
-    known = launches >= 0
-    work, calls = work[known], launches[known]
+    known = trace.calls >= 0
+    work, calls = trace.device_rows[known], trace.calls[known]
     free = trace.start[work] >= trace.end[calls]
     for chosen in (free & (trace.kind[work] == Kind.COPY), free):
         if chosen.any():

@@ -16,7 +16,7 @@ from perfhooks.trace.model import Column, Doubt, Flows, Instants, Ints, Thread, 
 from perfhooks.trace.names import ranges, runtime_calls
 from perfhooks.trace.names.ranges import FORWARD_BACKWARD
 from perfhooks.trace.names.ranges import MEMORY as ALLOCATION
-from perfhooks.trace.reading import next_recorder, old_operators
+from perfhooks.trace.reading import ascend, next_recorder, old_operators
 from perfhooks.trace.reading.arguments import (
     FIRST_OF_COLLECTIVES,
     MEMORY,
@@ -29,7 +29,7 @@ from perfhooks.trace.reading.arguments import (
 )
 from perfhooks.trace.reading.begin_end import BEGIN, END, BeginEnd
 from perfhooks.trace.reading.counters import CounterRows
-from perfhooks.trace.reading.events import Event, decode_object
+from perfhooks.trace.reading.processes import ProcessNames
 from perfhooks.trace.reading.recorder_defects import forget_aliased_external_ids, strip_addresses
 from perfhooks.trace.reading.typed import Category
 from perfhooks.trace.reading.validity import Validity
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from perfhooks.trace.model import Flags, Floats
     from perfhooks.trace.reading.arguments import MarkedStruct
+    from perfhooks.trace.reading.events import Event
 
 _LONGEST_NAME: Final = 8192
 """Letters. The longest that was recorded, of a kernel made of templates, has 5,123; any row of a table may name it."""
@@ -53,6 +54,7 @@ _CALL: Final = re.compile(runtime_calls.RUNTIME)
 _DURATION: Final = attrgetter("dur")
 _NAME: Final = attrgetter("name")
 _ARGS: Final = attrgetter("args")
+_FLOWS: Final = frozenset((FORWARD_BACKWARD, *ascend.FLOWS))
 _ORIGIN: Final = tuple(map(attrgetter, ("ph", "cat", "pid", "tid")))
 
 
@@ -116,12 +118,13 @@ class Columns:
         self._chunks: list[dict[str, Column]] = []
         self._arguments: dict[str, list[tuple[Ints, Column]]] = {}
         self._slices = 0
-        self._labels: dict[tuple[int | str, int | str], str] = {}
+        self._processes = ProcessNames()
         self._instants: list[Column] = []
         self._counters = CounterRows()
         self._edges = BeginEnd()
         self._validity = Validity()
         self._flows: dict[str, dict[int | str, tuple[int, int]]] = {"s": {}, "f": {}}
+        self._links = ascend.FlowEnds()
 
     def add(self, events: Sequence[Event], start: Ints, good: Flags) -> None:
         """Take the next events of the file.
@@ -165,7 +168,7 @@ class Columns:
 
     def _origin_of(self, first: Event) -> _Origin:
         if first.ph in ("s", "f"):
-            return _Origin(_Role.FLOW if first.cat == FORWARD_BACKWARD else _Role.NOTHING)
+            return _Origin(_Role.FLOW if first.cat in _FLOWS else _Role.NOTHING)
         role = _ROLES.get(first.ph, _Role.NOTHING)
         if role != _Role.SLICE:
             return _Origin(role)
@@ -177,7 +180,7 @@ class Columns:
         return _Origin(role, kind, category, self._threads[lane(kind), first.pid, first.tid])
 
     def _add_slices(self, slices: Sequence[Event], columns: dict[str, Column], good: Flags) -> None:
-        span, measured = nanoseconds(np.fromiter(map(_DURATION, slices), np.float64, len(slices)))
+        span, measured = _lengths(np.fromiter(map(_DURATION, slices), np.float64, len(slices)))
         columns["end"] = columns["start"] + span
         good = self._validity.good(columns["kind"], good, span, measured)
         if not good.all():
@@ -197,7 +200,7 @@ class Columns:
             self._add_instants(events, keys, time, rows[good[rows]])
         self._add_flows(events, time, np.flatnonzero((role == _Role.FLOW) & good).tolist())
         for row in np.flatnonzero(role == _Role.LABEL).tolist():
-            self._add_label(events[row])
+            self._processes.add(events[row])
         for row in np.flatnonzero((role == _Role.COUNTER) & good).tolist():
             self._counters.add(events[row], int(time[row]))
         edges = role == _Role.EDGE
@@ -250,12 +253,10 @@ class Columns:
     def _add_flows(self, events: Sequence[Event], time: Ints, rows: list[int]) -> None:
         for row, moment in zip(rows, time[rows].tolist(), strict=True):
             event = events[row]
-            self._flows[event.ph][event.id] = (self._threads[Lane.HOST, event.pid, event.tid], moment)
-
-    def _add_label(self, event: Event) -> None:
-        if event.name == "thread_name":
-            label = decode_object(bytes(event.args)) or {}
-            self._labels[event.pid, event.tid] = str(label.get("name", ""))
+            if event.cat == FORWARD_BACKWARD:
+                self._flows[event.ph][event.id] = (self._threads[Lane.HOST, event.pid, event.tid], moment)
+            else:
+                self._links.add(event, moment)
 
     def trace(self, path: str, metadata: dict[str, Any], doubts: Sequence[Doubt]) -> Trace:
         """Everything so far, sorted."""
@@ -266,6 +267,9 @@ class Columns:
             arguments = {name: _among(timed, *pair) for name, pair in arguments.items()}
             columns = {name: column[timed] for name, column in columns.items()}
         self._tell_by_name(columns)
+        npu = self._ascend()
+        if npu is not None:
+            doubts = [*doubts, *npu.classify(columns, arguments)]
         is_old = old_operators.CATEGORY in self._categories
         if is_old:
             old_operators.tell(columns, self._categories[old_operators.CATEGORY], self._names)
@@ -281,6 +285,9 @@ class Columns:
             next_recorder.number_launches(columns, given)
         if is_old:
             old_operators.number(columns, list(self._names), given)
+        if npu is not None:
+            npu.link(columns, given)
+            metadata = ascend.with_rank(metadata, path)
         names, indices = strip_addresses(self._names)
         columns["name"] = indices[columns["name"]].astype(np.int32)
         return Trace(
@@ -288,13 +295,16 @@ class Columns:
             metadata=metadata,
             names=[name if len(name) <= _LONGEST_NAME else _shortened(name) for name in names],
             categories=list(self._categories),
-            threads=[Thread(where, pid, tid, self._labels.get((pid, tid), "")) for where, pid, tid in self._threads],
+            threads=[
+                Thread(where, pid, tid, self._processes.threads.get((pid, tid), ""))
+                for where, pid, tid in self._threads
+            ],
             texts=list(self._texts)[1:],
             **columns,
             given=given,
             instants=self._sorted_instants(),
             flows=self._paired_flows(),
-            counters=self._counters.all(),
+            counters=self._counters.all(npu.device if npu else None),
             doubts=[*doubts, *self._validity.doubts],
         )
 
@@ -311,7 +321,14 @@ class Columns:
     @property
     def kinds(self) -> set[Kind]:
         """The kinds of all slices so far."""
-        return {*self._kinds, *((Kind.OP,) if self._instants else ())}
+        is_npu = ascend.is_ascend(self._processes)
+        return {*self._kinds, *((Kind.OP,) if self._instants else ()), *((Kind.KERNEL,) if is_npu else ())}
+
+    def _ascend(self) -> ascend.Adapter | None:
+        """Return what translates a trace of torch_npu; None for other traces."""
+        if not ascend.is_ascend(self._processes):
+            return None
+        return ascend.Adapter(self._processes, ascend.Numbers(self._names, self._texts, self._threads), self._links)
 
     def _tell_by_name(self, columns: dict[str, Column]) -> None:
         self._tell_labels(columns)
@@ -352,6 +369,15 @@ def _is_on_stream(args: msgspec.Raw) -> bool:
 def _shortened(name: str) -> str:
     """A name without its middle."""
     return f"{name[: _LONGEST_NAME // 2]}…{name[-(_LONGEST_NAME // 2 - 1) :]}"
+
+
+def _lengths(micros: Floats) -> tuple[Ints, Flags]:
+    """Turn short times in microseconds into integer nanoseconds.
+
+    A product with 1000 rounds like the decimals of the file, of which some recorders write more than three.
+    """
+    good = np.abs(micros) < _LIMIT
+    return np.rint(np.where(good, micros, 0.0) * 1000).astype(np.int64), good
 
 
 def nanoseconds(values: Sequence[float] | Floats) -> tuple[Ints, Flags]:

@@ -12,6 +12,8 @@ from perfhooks.trace.model import Samples
 from perfhooks.trace.reading.events import decode_object, number
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from perfhooks.trace.reading.events import Event
 
 _MOST: Final = 1000
@@ -27,6 +29,7 @@ class CounterRows:
 
     def __init__(self) -> None:
         self._series: dict[tuple[str, int], int] = {}
+        self._pids: list[int | str] = []
         self._samples: list[tuple[int, int, float]] = []
 
     def add(self, event: Event, time: int) -> None:
@@ -44,16 +47,22 @@ class CounterRows:
                 if series == _MOST:
                     del self._series[called, _device(event.pid)]
                     return
+                if series == len(self._pids):
+                    self._pids.append(event.pid)
                 self._samples.append((series, time, value))
 
-    def all(self) -> Samples:
-        """All of them, by series and time."""
+    def all(self, device_of: Callable[[int | str], int] | None = None) -> Samples:
+        """Return all samples, by series and time.
+
+        Args:
+            device_of: The device of a process; None if the number or the name of the process is that of its device.
+        """
         series, time, value = zip(*self._samples, strict=True) if self._samples else ((), (), ())
         of, when = np.array(series, np.int64), np.array(time, np.int64)
         order = np.lexsort((when, of))
         return Samples(
             [name for name, _ in self._series],
-            np.array([device for _, device in self._series], np.int64),
+            np.array(list(map(device_of or _device, self._pids)), np.int64),
             of[order],
             when[order],
             np.array(value, np.float64)[order],

@@ -14,7 +14,7 @@ from perfhooks.errors import TraceError
 from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.model import Doubt, Trace
 from perfhooks.trace.names.communication import texts
-from perfhooks.trace.reading import formats
+from perfhooks.trace.reading import ascend, formats
 from perfhooks.trace.reading.arguments import STRIDED, VARIANTS
 from perfhooks.trace.reading.columns import Columns, exact_nanoseconds, nanoseconds
 from perfhooks.trace.reading.events import EXACT, MALFORMED, PLAIN, Event, decode_object, salvage
@@ -106,7 +106,7 @@ class _Reader:
     def __init__(self, path: str, *, strides: bool) -> None:
         self.path = path
         self.doubts: list[Doubt] = []
-        variants = STRIDED if strides else VARIANTS
+        variants = (STRIDED if strides else VARIANTS) | ascend.TASKS
         self._columns = Columns(variants)
         self._typed = TypedEvents(variants)
         self._lists = 0

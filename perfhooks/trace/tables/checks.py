@@ -309,8 +309,9 @@ def _share(trace: Trace, rows: Ints, window: intervals.Intervals) -> tuple[int, 
     return taken, taken / max(intervals.total(window), 1)
 
 
-_SAMPLED: Final = re.compile(r"^(?:SM Active|DRAM BW|HBM |NVLink |PCIe)|\w__\w")
-"""Counters that CUPTI samples inside the device, in torch's words or CUPTI's own: ``sm__cycles_active.avg``."""
+_SAMPLED: Final = re.compile(r"^(?:SM Active|DRAM BW|HBM (?:BW|Read|Write)|NVLink [RT]X|PCIe)(?: \(%\))?$|\w__\w")
+"""Counters that CUPTI samples inside the device, in torch's words (``_PM_METRIC_LABELS`` of torch 2.14) or CUPTI's own:
+``sm__cycles_active.avg``. Firmware samples those of other vendors (``HBM 0/Read``) without a change of the clocks."""
 
 
 def _locked(trace: Trace) -> Iterator[Check]:

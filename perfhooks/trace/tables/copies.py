@@ -53,7 +53,7 @@ def table(trace: Trace) -> pl.DataFrame:
     if not len(chosen):
         return pl.DataFrame(schema=_SCHEMA)
     rows, owner = work[chosen], device.owners(trace)[chosen]
-    launch, number = trace.launches[chosen], device.devices(trace, rows)
+    call, number = trace.calls[chosen], device.devices(trace, rows)
     size, span = trace.argument("nbytes")[rows], trace.end[rows] - trace.start[rows]
     columns = {
         "step": step_numbers(trace, device.launch_times(trace)[chosen]),
@@ -64,22 +64,22 @@ def table(trace: Trace) -> pl.DataFrame:
         "bytes": where(size >= 0, size),
         "duration_ms": span * MS,
         "gb_per_s": np.where((size >= 0) & (span > 0), size / np.maximum(span, 1), np.nan),
-        "blocking": _blocking(trace, launch, owner),
-        "host_ms": _host_ms(trace, launch),
+        "blocking": _blocking(trace, trace.launches[chosen], call, owner),
+        "host_ms": _host_ms(trace, call),
         "operator": list(map(trace.name_of, owner.tolist())),
     }
     return pl.DataFrame(columns, schema_overrides=_SCHEMA, nan_to_null=True).select(*_SCHEMA)
 
 
-def _host_ms(trace: Trace, launch: Ints) -> Column:
-    alone = (launch >= 0) & ~np.isin(launch, device.launch_calls(trace))
-    return np.where(alone, (trace.end - trace.start)[launch] * MS, np.nan)
+def _host_ms(trace: Trace, call: Ints) -> Column:
+    alone = (call >= 0) & ~np.isin(call, device.launch_calls(trace))
+    return np.where(alone, (trace.end - trace.start)[call] * MS, np.nan)
 
 
-def _blocking(trace: Trace, launch: Ints, owner: Ints) -> pl.Series:
+def _blocking(trace: Trace, launch: Ints, call: Ints, owner: Ints) -> pl.Series:
     synchronising = device.wait_calls(trace)
-    held = np.isin(launch, synchronising) | _waited(trace, synchronising, launch, owner)
-    held |= np.isin(launch, waits.held(trace).call)
+    held = np.isin(call, synchronising) | _waited(trace, synchronising, launch, owner)
+    held |= np.isin(call, waits.held(trace).call)
     return where(launch >= 0, held)
 
 

@@ -307,8 +307,9 @@ def _asked(trace: Trace, gaps: _Gaps, mine: Ints) -> tuple[Stretches, Stretches]
     begin, end, following = gaps.begin, gaps.end, gaps.following
     launch = np.append(trace.launches, -1)[following]
     known = launch >= 0
-    call = np.clip(np.where(known, trace.start[launch], end), begin, end)
-    done = np.where(known, trace.end[launch], end)
+    launched, finished = (np.append(edge, 0)[following] for edge in trace.launch_spans)
+    call = np.clip(np.where(known, launched, end), begin, end)
+    done = np.where(known, finished, end)
     returned = np.clip(done, call, end)
     late = np.clip(np.maximum(done, gaps.since) + LATENCY_NS, returned, end)
     is_node = known & np.isin(following, _later_nodes(trace, mine))
@@ -466,7 +467,7 @@ def _meanings(trace: Trace) -> Column:
     cause = np.append(of_kind[trace.kind[tree.row]], np.int8(NOTHING))
     told = (
         (device.launch_calls(trace), LAUNCHING),
-        (trace.launches[trace.launches >= 0], LAUNCHING),
+        (trace.calls[trace.calls >= 0], LAUNCHING),
         (_blocked(trace), FULL),
         (trace.chosen(runtime_calls.MEMORY.search, Kind.RUNTIME), MEMORY),
         (waits.held(trace).call, SYNC),

@@ -1,0 +1,18 @@
+"""Traces of Ascend NPUs, as torch_npu writes them.
+
+A trace of torch_npu has no categories for work of the device, no metadata, and several processes for one training. The
+modules of this package translate it into the columns of a `Trace`, so that no table depends on it.
+
+Sources: ``torch_npu/profiler/analysis`` of https://gitcode.com/Ascend/pytorch, ``analysis/csrc`` of
+https://gitcode.com/Ascend/msprof, and recorded traces of torch_npu from January 2024 and January 2025.
+"""
+
+from perfhooks.trace.reading.ascend.adapter import Adapter
+from perfhooks.trace.reading.ascend.arguments import TASKS
+from perfhooks.trace.reading.ascend.flows import CATEGORIES as FLOWS
+from perfhooks.trace.reading.ascend.flows import FlowEnds
+from perfhooks.trace.reading.ascend.folder import with_rank
+from perfhooks.trace.reading.ascend.processes import is_ascend
+from perfhooks.trace.reading.ascend.work import Numbers
+
+__all__ = ["FLOWS", "TASKS", "Adapter", "FlowEnds", "Numbers", "is_ascend", "with_rank"]

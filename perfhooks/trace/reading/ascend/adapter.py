@@ -1,0 +1,42 @@
+"""The one translator of a trace of torch_npu."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from perfhooks.trace.reading.ascend.arguments import split_inputs
+from perfhooks.trace.reading.ascend.labels import relabel
+from perfhooks.trace.reading.ascend.links import link
+from perfhooks.trace.reading.ascend.processes import Processes
+from perfhooks.trace.reading.ascend.work import classify
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from perfhooks.trace.model import Column, Doubt, Ints
+    from perfhooks.trace.reading.ascend.flows import FlowEnds
+    from perfhooks.trace.reading.ascend.work import Numbers
+    from perfhooks.trace.reading.processes import ProcessNames
+
+
+class Adapter:
+    """Translates the slices of one file, in two steps: before and after they are sorted."""
+
+    def __init__(self, names: ProcessNames, numbers: Numbers, flows: FlowEnds) -> None:
+        self._processes = Processes(names)
+        self._numbers = numbers
+        self._flows = flows
+
+    def classify(self, columns: Mapping[str, Column], arguments: dict[str, tuple[Ints, Column]]) -> list[Doubt]:
+        """Give slices their kinds, threads and arguments; return doubts about the file."""
+        split_inputs(arguments, self._numbers)
+        return [*classify(self._processes, self._numbers, columns, arguments)]
+
+    def link(self, columns: Mapping[str, Column], given: dict[str, tuple[Ints, Column]]) -> None:
+        """Join work of the device with the host, in sorted columns."""
+        relabel(columns, list(self._numbers.names))
+        link(self._processes, self._numbers, columns, given, self._flows)
+
+    def device(self, pid: int | str) -> int:
+        """Return the number of the device of a process, or -1."""
+        return self._processes.device(pid)

@@ -1,0 +1,79 @@
+"""Arguments of the events of torch_npu."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+
+from perfhooks.trace.kinds import Kind
+from perfhooks.trace.names.tensor_types import LISTS
+from perfhooks.trace.reading.arguments import NOTHING, Arguments, MarkedStruct
+from perfhooks.trace.reading.events import decode_value
+
+if TYPE_CHECKING:
+    from perfhooks.trace.model import Column, Ints
+    from perfhooks.trace.reading.ascend.work import Numbers
+
+
+class Task(Arguments, gc=False):
+    """Of work of the device, of its calls and of the queue between threads of the host."""
+
+    task_type: msgspec.Raw = msgspec.field(default=NOTHING, name="Task Type")
+    connection: int | str = msgspec.field(default=-1, name="connection_id")
+    queue: int | str = msgspec.field(default=-1, name="correlation_id")
+    in_elements: int = msgspec.field(default=-1, name="count")
+    dtype: msgspec.Raw = msgspec.field(default=NOTHING, name="data_type")
+
+
+TASKS: Final = {Kind.OTHER: (MarkedStruct(b'_id"', Task), MarkedStruct(b"", Arguments))}
+"""Arguments of slices without a category."""
+
+_INPUTS: Final = ("dims", "types")
+_NO_INPUT: Final = "None"
+_DIGITS: Final = 19
+"""Digits of a size that 64 bits cannot hold."""
+_NONE: Final = np.empty(0, np.int64), np.empty(0, np.int64)
+
+
+def split_inputs(arguments: dict[str, tuple[Ints, Column]], numbers: Numbers) -> None:
+    r"""Replace shapes and types that are one text (``"8,64;\r\n"``) by lists, as in other traces.
+
+    The shapes in a list of tensors are not in the text, so they become null.
+
+    Args:
+        arguments: Of slices, by name: rows and indexes into the texts. They change.
+        numbers: Of the texts.
+    """
+    known = list(numbers.texts)[1:]
+    count = max((int(arguments[name][0].max(initial=-1)) + 1 for name in _INPUTS if name in arguments), default=0)
+    columns = np.full((2, count), -1, np.int64)
+    for column, name in zip(columns, _INPUTS, strict=True):
+        rows, values = arguments.get(name, _NONE)
+        column[rows] = values
+    rows = np.flatnonzero((columns >= 0).any(axis=0))
+    pairs, place = np.unique(columns[:, rows], axis=1, return_inverse=True)
+    split = []
+    for pair in pairs.T.tolist():
+        dims, types = (decode_value(known[index]) if index >= 0 else None for index in pair)
+        lists = _lists(dims, types)
+        split.append([-1 if each is None else numbers.text(each) for each in lists])
+    for name, values in zip(_INPUTS, np.array(split, np.int64).reshape(-1, 2).T, strict=True):
+        of_row = values[place.ravel()]
+        arguments[name] = rows[of_row >= 0], of_row[of_row >= 0]
+
+
+def _lists(dims: Any, types: Any) -> tuple[list[Any] | None, list[Any] | None]:
+    shapes = [_shape(each) for each in dims.split(";")] if isinstance(dims, str) else dims
+    words = [each.strip() for each in types.split(";")] if isinstance(types, str) else types
+    if isinstance(types, str) and isinstance(dims, str) and len(words) == len(shapes):
+        shapes = [None if word in LISTS and not shape else shape for word, shape in zip(words, shapes, strict=True)]
+        words = ["" if word == _NO_INPUT else word for word in words]
+    return shapes, words
+
+
+def _shape(text: str) -> list[int] | None:
+    """Return the sizes in a text; None if there is anything else in it."""
+    sizes = [each.strip() for each in text.split(",")] if text.strip() else []
+    return [int(each) for each in sizes] if all(each.isdecimal() and len(each) < _DIGITS for each in sizes) else None

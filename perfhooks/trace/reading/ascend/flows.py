@@ -1,0 +1,47 @@
+"""The links of a trace of torch_npu between slices of different threads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from perfhooks.trace.reading.events import Event
+
+OPERATOR: Final = "async_npu"
+"""From the operator that asked for work, at its start, to the work."""
+CALL: Final = "HostToDevice"
+"""From the call that launched work, on the thread that empties the queue, to the work."""
+CATEGORIES: Final = frozenset((OPERATOR, CALL))
+
+
+class End(NamedTuple):
+    """One end of a link."""
+
+    pid: int | str
+    tid: int | str
+    time: int
+    """Nanoseconds."""
+
+
+class FlowEnds:
+    """Collects the ends of links."""
+
+    def __init__(self) -> None:
+        self._starts: dict[tuple[str, int | str], End] = {}
+        self._ends: list[tuple[tuple[str, int | str], End]] = []
+
+    def add(self, event: Event, time: int) -> None:
+        """Read one end, at a time in nanoseconds."""
+        key, end = (event.cat, event.id), End(event.pid, event.tid, time)
+        if event.ph == "s":
+            self._starts[key] = end
+        else:
+            self._ends.append((key, end))
+
+    def links(self, category: str) -> Iterator[tuple[End, End]]:
+        """Yield the start and the end of each link of a category."""
+        for key, end in self._ends:
+            if key[0] == category and key in self._starts:
+                yield self._starts[key], end

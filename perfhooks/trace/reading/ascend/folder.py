@@ -1,0 +1,58 @@
+"""The folders of torch_npu: ``{host}_{pid}_{time}_ascend_pt/ASCEND_PROFILER_OUTPUT/trace_view.json``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from perfhooks.trace.reading.events import decode_object
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+END: Final = "_ascend_pt"
+"""End of the name of a folder of one process."""
+OUTPUT: Final = "ASCEND_PROFILER_OUTPUT"
+TRACES: Final = ("trace_view.json", "trace_view.json.gz")
+_FACTS: Final = "profiler_info_*.json"
+_LARGEST: Final = 1 << 20
+"""Maximum bytes of a file of facts; recorded ones have one or two kilobytes."""
+_RANKS: Final = 1_000_000
+
+
+def rank_of(path: str) -> int | None:
+    """Return the rank of a trace: ``rank_id`` of ``profiler_info_{rank}.json`` one folder above; None if unknown.
+
+    Args:
+        path: A trace, or its URL.
+    """
+    try:
+        found = set(map(_rank, _remote_facts(path) if "://" in path else _facts(path)))
+    except Exception:  # noqa: BLE001 -- fsspec's file systems raise what they like
+        return None
+    return found.pop() if len(found) == 1 else None
+
+
+def _facts(path: str) -> Iterator[bytes]:
+    for facts in Path(path).absolute().parent.parent.glob(_FACTS):
+        with facts.open("rb") as file:
+            yield file.read(_LARGEST)
+
+
+def _remote_facts(url: str) -> Iterator[bytes]:
+    from fsspec.core import url_to_fs  # slow to import, and only URLs need it
+
+    system, path = url_to_fs(url)
+    for facts in system.glob(f"{path.rpartition('/')[0].rpartition('/')[0]}/{_FACTS}"):
+        yield system.cat_file(facts, 0, _LARGEST)
+
+
+def _rank(text: bytes) -> int | None:
+    rank = (decode_object(text) or {}).get("rank_id")
+    return rank if type(rank) is int and 0 <= rank < _RANKS else None
+
+
+def with_rank(metadata: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Add the rank of a trace to its metadata, as other recorders write it."""
+    rank = None if "distributedInfo" in metadata else rank_of(path)
+    return dict(metadata) if rank is None else {**metadata, "distributedInfo": {"rank": rank}}

@@ -1,0 +1,103 @@
+"""The processes of a trace of torch_npu: their names say what their slices are."""
+
+from __future__ import annotations
+
+import enum
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from perfhooks.trace.kinds import Lane
+
+if TYPE_CHECKING:
+    from perfhooks.trace.reading.processes import ProcessNames
+
+_LABEL: Final = re.compile(r"NPU (\d{1,9})$")
+"""A process label with the number of the device, in newer traces."""
+_GROUP: Final = re.compile(r"Group (.*) Communication$")
+"""The lane of the collectives of one process group. Other lanes hold the parts of collectives."""
+_HOST_BITS: Final = 10
+"""Bits of a process number below the number of the training's process: five for the sort index, five for the device."""
+_DEVICE_BITS: Final = 5
+_DEVICES: Final = 100
+"""Devices that two decimal digits can tell apart, as in traces of January 2024."""
+
+
+class Role(enum.Enum):
+    """What the slices of a process are."""
+
+    OTHER = enum.auto()
+    """Counters, and lanes that torch_npu derives from the others."""
+    HOST = enum.auto()
+    CANN = enum.auto()
+    """Calls of the device's runtime."""
+    DEVICE = enum.auto()
+    COLLECTIVES = enum.auto()
+    GARBAGE = enum.auto()
+    """Garbage collections of Python."""
+
+
+_ROLES: Final = {
+    "Python": Role.HOST,
+    "CANN": Role.CANN,
+    "Ascend Hardware": Role.DEVICE,
+    "HCCL": Role.COLLECTIVES,
+    "Communication": Role.COLLECTIVES,
+    "Python GC": Role.GARBAGE,
+}
+_OF_ASCEND: Final = frozenset(("CANN", "Ascend Hardware", "HCCL", "Overlap Analysis"))
+"""Process names that no other recorder writes."""
+
+Place = tuple[Lane, int | str, int | str]
+"""Lane, process and thread of a `Thread`."""
+
+
+def is_ascend(names: ProcessNames) -> bool:
+    """Return whether torch_npu wrote a trace."""
+    return any(process.get("name") in _OF_ASCEND for process in names.processes.values())
+
+
+class Processes:
+    """Finds the thread of the model for each thread of the file."""
+
+    def __init__(self, names: ProcessNames) -> None:
+        self._names = names
+        self._hosts = [pid for pid in names.processes if self.role(pid) is Role.HOST]
+
+    def role(self, pid: int | str) -> Role:
+        """Return what the slices of a process are."""
+        return _ROLES.get(str(self._of(pid).get("name")), Role.OTHER)
+
+    def group(self, pid: int | str, tid: int | str) -> str | None:
+        """Return the process group of a lane of collectives; None for other lanes."""
+        lane = _GROUP.match(self._names.threads.get((pid, tid), ""))
+        return lane[1] if lane and self.role(pid) is Role.COLLECTIVES else None
+
+    def place(self, pid: int | str, tid: int | str) -> Place | None:
+        """Return the thread of the model; None if the slices of this thread are no work and no calls."""
+        role = self.role(pid)
+        if self.group(pid, tid) is not None:  # streams and groups both count from 0
+            return Lane.DEVICE, self.device(pid), self._names.threads[pid, tid]
+        if role in (Role.OTHER, Role.COLLECTIVES):
+            return None
+        return (Lane.DEVICE, self.device(pid), tid) if role is Role.DEVICE else (Lane.HOST, self.host(pid), tid)
+
+    def host(self, pid: int | str) -> int | str:
+        """Return the process of the training that belongs to a process."""
+        if isinstance(pid, int) and pid >> _HOST_BITS in self._hosts:
+            return pid >> _HOST_BITS
+        return pid if pid in self._hosts or len(self._hosts) != 1 else self._hosts[0]
+
+    def device(self, pid: int | str) -> int:
+        """Return the number of the device of a process, or -1."""
+        labels, index = self._of(pid).get("labels"), self._of(pid).get("sort_index")
+        label = _LABEL.match(labels) if isinstance(labels, str) else None
+        if label or not isinstance(pid, int):
+            return int(label[1]) if label else -1
+        device = pid % (1 << _DEVICE_BITS)
+        is_packed = pid >> _HOST_BITS in self._hosts
+        if not is_packed and not self._hosts:
+            is_packed = index == pid % (1 << _HOST_BITS) >> _DEVICE_BITS
+        return device if is_packed else pid % _DEVICES
+
+    def _of(self, pid: int | str) -> dict[str, Any]:
+        return self._names.processes.get(pid, {})
