@@ -87,7 +87,7 @@ def test_text_that_is_no_time_costs_its_event(tmp_path, time):
     texts[4]["ts"] = time
     trace = read(testing.write_trace(tmp_path / "t.json", texts))
     assert trace.start.tolist() == [1736408883686740710 + 10_000 * number for number in range(9) if number != 4]
-    assert [(doubt.name, doubt.count) for doubt in trace.doubts] == [("dropped-events", 1)]
+    assert [(doubt.name, doubt.count) for doubt in trace.doubts] == [("records-without-time", 1)]
 
 
 def number(event):

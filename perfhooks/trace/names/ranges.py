@@ -73,7 +73,7 @@ _BEGINNINGS: Final = (STEP_MARK, "Optimizer.", "enumerate(DataLoader)", COMPILED
 AROUND_OPERATORS: Final = f"^(?:{'|'.join(map(re.escape, _BEGINNINGS))})"
 """Ranges around operators, which old traces write as if they were operators."""
 
-_LABELS: Final = (STEP_MARK, "Optimizer.", LOADER, "## ", LIGHTNING, *WRAPPERS)
+_LABELS: Final = (STEP_MARK, "Optimizer.", LOADER, "## ", LIGHTNING)
 NOT_OPERATORS: Final = rf"(?:{'|'.join(map(re.escape, _LABELS))})"
 """Labels that some recorders write as operators: torch before 1.10, Ascend's, and torch's legacy export."""
 
