@@ -16,7 +16,7 @@ CALL: Final = "HostToDevice"
 CATEGORIES: Final = frozenset((OPERATOR, CALL))
 
 
-class End(NamedTuple):
+class FlowEnd(NamedTuple):
     """One end of a link."""
 
     pid: int | str
@@ -29,18 +29,18 @@ class FlowEnds:
     """Collects the ends of links."""
 
     def __init__(self) -> None:
-        self._starts: dict[tuple[str, int | str], End] = {}
-        self._ends: list[tuple[tuple[str, int | str], End]] = []
+        self._starts: dict[tuple[str, int | str], FlowEnd] = {}
+        self._ends: list[tuple[tuple[str, int | str], FlowEnd]] = []
 
     def add(self, event: Event, time: int) -> None:
         """Read one end, at a time in nanoseconds."""
-        key, end = (event.cat, event.id), End(event.pid, event.tid, time)
+        key, end = (event.cat, event.id), FlowEnd(event.pid, event.tid, time)
         if event.ph == "s":
             self._starts[key] = end
         else:
             self._ends.append((key, end))
 
-    def links(self, category: str) -> Iterator[tuple[End, End]]:
+    def links(self, category: str) -> Iterator[tuple[FlowEnd, FlowEnd]]:
         """Yield the start and the end of each link of a category."""
         for key, end in self._ends:
             if key[0] == category and key in self._starts:

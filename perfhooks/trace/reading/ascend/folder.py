@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from perfhooks.errors import TraceError
 from perfhooks.trace.reading.events import decode_object
+from perfhooks.trace.reading.source import opened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 END: Final = "_ascend_pt"
 """End of the name of a folder of one process."""
@@ -24,27 +26,17 @@ def rank_of(path: str) -> int | None:
     """Return the rank of a trace: ``rank_id`` of ``profiler_info_{rank}.json`` one folder above; None if unknown.
 
     Args:
-        path: A trace, or its URL.
+        path: A trace. The rank of a URL is unknown.
     """
+    ranks = set()
     try:
-        found = set(map(_rank, _remote_facts(path) if "://" in path else _facts(path)))
-    except Exception:  # noqa: BLE001 -- fsspec's file systems raise what they like
+        for facts in Path(path).absolute().parent.parent.glob(_FACTS) if "://" not in path else ():
+            if facts.is_file() and not facts.is_symlink():
+                with opened(str(facts)) as file:
+                    ranks.add(_rank(file.read(_LARGEST)))
+    except (OSError, TraceError):
         return None
-    return found.pop() if len(found) == 1 else None
-
-
-def _facts(path: str) -> Iterator[bytes]:
-    for facts in Path(path).absolute().parent.parent.glob(_FACTS):
-        with facts.open("rb") as file:
-            yield file.read(_LARGEST)
-
-
-def _remote_facts(url: str) -> Iterator[bytes]:
-    from fsspec.core import url_to_fs  # slow to import, and only URLs need it
-
-    system, path = url_to_fs(url)
-    for facts in system.glob(f"{path.rpartition('/')[0].rpartition('/')[0]}/{_FACTS}"):
-        yield system.cat_file(facts, 0, _LARGEST)
+    return ranks.pop() if len(ranks) == 1 else None
 
 
 def _rank(text: bytes) -> int | None:
