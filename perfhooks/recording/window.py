@@ -54,6 +54,8 @@ TorchProfile = torch.profiler.profile
 region = record_function
 """A labelled range of the trace."""
 
+_WARN: Final = "_warn_once"
+"""The function of `torch.profiler.profiler` that warns."""
 _LEVEL: Final = "KINETO_LOG_LEVEL"
 _NOTHING_AT_ALL: Final = "6"
 """Its levels are VERBOSE, INFO, WARNING, STAGE, ERROR, USDT, from 0 on."""
@@ -188,6 +190,22 @@ def action_of(phases: Phases, step: int) -> ProfilerAction:
     if phase is Phase.ACTIVE:
         return ProfilerAction.RECORD_AND_SAVE if phases.ends(step) else ProfilerAction.RECORD
     return ProfilerAction.WARMUP if phase is Phase.WARMUP else ProfilerAction.NONE
+
+
+@contextlib.contextmanager
+def _quiet_start() -> Iterator[None]:
+    """Let torch start its recorder without a warning about earlier cycles: a window has one cycle.
+
+    Some versions of torch, 2.11 among them, warn at each start. With ``python -W error`` the window would end.
+    """
+    words = vars(torch.profiler.profiler)
+    warn = words.get(_WARN)
+    with _quiet_kineto():
+        words[_WARN] = lambda *_, **__: None
+        try:
+            yield
+        finally:
+            words[_WARN] = warn
 
 
 @contextlib.contextmanager
@@ -385,7 +403,7 @@ class Window(Recorded, TorchProfile):
     def start(self) -> None:
         """Begin, with the warm-up if there is one."""
         process.recorder_begins()
-        with _quiet_kineto():
+        with _quiet_start():
             super().start()
         _open.add(self)
         if self.with_stack and not self.budget.is_running:

@@ -94,22 +94,26 @@ def _work(trace: Trace) -> pl.DataFrame:
     before, nobody = len(trace.names), len(trace.names) + 1
     owner = device.owners(trace)
     unknown = np.where(device.before_window(trace), before, nobody)
-    return pl.DataFrame(
-        {
-            "device": device.devices(trace, rows),
-            "name": names.gather(trace.name[rows].astype(np.int64)),
-            "class": pl.Series(device.CLASSES, dtype=pl.String).gather(device.classes(trace)),
-            "operator": _named(
-                trace, names.gather(np.where(owner >= 0, np.append(trace.name, nobody)[owner], unknown))
-            ),
-            "stream": trace.thread[rows],
-            "start": trace.start[rows],
-            "end": trace.end[rows],
-            "span": device.own_times(trace),
-            "occupancy": _occupancy(trace, rows),
-            **rates.of_work(trace),
-        }
-    ).with_columns(_gap().alias("before"), _gap().shift(-1).over("stream").alias("after"))
+    return (
+        pl.DataFrame(
+            {
+                "device": device.devices(trace, rows),
+                "name": names.gather(trace.name[rows].astype(np.int64)),
+                "class": pl.Series(device.CLASSES, dtype=pl.String).gather(device.classes(trace)),
+                "operator": _named(
+                    trace, names.gather(np.where(owner >= 0, np.append(trace.name, nobody)[owner], unknown))
+                ),
+                "stream": trace.thread[rows],
+                "start": trace.start[rows],
+                "end": trace.end[rows],
+                "span": device.own_times(trace),
+                "occupancy": _occupancy(trace, rows),
+                **rates.of_work(trace),
+            }
+        )
+        .with_columns(_gap().alias("before"))
+        .with_columns(pl.col("before").shift(-1).over("stream").alias("after"))
+    )
 
 
 def _named(trace: Trace, operators: pl.Series) -> pl.Series:
