@@ -847,6 +847,9 @@ assert dict(os.environ) == before
     assert done.returncode == 0, done.stderr
     assert ("profiler_start" in done.stderr) == (bool(said) and not TORCH_24)
 
+
+def test_windows_start_if_torch_warns_at_each_start(monkeypatch):
+    """As torch 2.11 does of earlier cycles; here warnings are errors."""
     prepare, module = torch.profiler.profile.prepare_trace, torch.profiler.profiler
     warn = module._warn_once
 
