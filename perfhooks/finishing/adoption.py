@@ -48,8 +48,8 @@ def adopted(
     Each trace is reduced to its share by itself, so memory does not grow with their number.
 
     Args:
-        folder: any folder with traces, see `loose.candidates`, or the URL of one; files ``*.share`` are taken as what
-            `perfhooks.finishing.share.share` gave for a trace.
+        folder: a trace, a folder with traces, see `loose.candidates`, or its URL. Files ``*.share`` are the results of
+            `perfhooks.finishing.share.share` for a trace.
         communication: kernels that communicate, see `perfhooks.trace.read`.
         on: where traces are reduced, see `engines.each`; None is this process.
         tell: is told how many traces are done, and of how many.
@@ -60,9 +60,9 @@ def adopted(
     # who reads elsewhere is in another folder
     wanted = loose.candidates(folder.absolute() if on is not None and isinstance(folder, Path) else folder)
     with tempfile.TemporaryDirectory(prefix="perfhooks-") as scratch:
-        kept, run = Path(scratch, "shares"), Path(scratch, "run")
+        kept, run = Path(scratch, "shares"), Path(scratch, "run", Path(folder).absolute().name)
         kept.mkdir()
-        run.mkdir()
+        run.mkdir(parents=True)
         found: dict[Loose, Path] = {}
         problems: dict[str, str] = {}
         reduced = engines.each(on, partial(_reduced, communication=communication), wanted)

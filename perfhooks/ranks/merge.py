@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Event = dict[str, msgspec.Raw]
 
-_EVENTS_BEGIN: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
+_EVENTS_BEGIN: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A(?:\xef\xbb\xbf)?\s*\[')
 _BETWEEN: Final = re.compile(rb"\}\s*,(?=\s*\{)")
 _PROCESSES: Final = 1000
 """Process numbers that each rank gets: rank 0 those from 1000 on. Perfetto takes 0 for the idle process."""
@@ -173,6 +173,8 @@ class _Source:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.metadata: dict[str, Any] = {}
+        self._is_list = False
+        """Whether the file is a list of events, without an object around it."""
 
     def lists(self) -> Iterator[list[Event]]:
         """Read the file once.
@@ -201,7 +203,7 @@ class _Source:
                 tried = 0 if end else len(buffer)
                 if tried > _LONGEST:
                     raise TraceError(f"{self.path} has more than {_LONGEST >> 20} MiB between two events")
-        rest = _REST.decode(b'{"traceEvents":[' + buffer)
+        rest = _REST.decode(b'{"traceEvents":[' + buffer + (b"}" if self._is_list else b""))
         yield _DECODE.decode(rest.pop("traceEvents"))
 
     def _head(self, source: Iterator[bytes]) -> bytearray:
@@ -211,7 +213,8 @@ class _Source:
             searched = max(len(head) - _OVERLAP, 0)
             head += block
             if begin := _EVENTS_BEGIN.search(head, searched):
-                self.metadata = decode_object(bytes(head[: begin.end()]) + b"]}") or {}
+                self._is_list = not begin[0].startswith(b'"')
+                self.metadata = {} if self._is_list else decode_object(bytes(head[: begin.end()]) + b"]}") or {}
                 return head[begin.end() :]
             if len(head) > _LONGEST:
                 break
@@ -340,8 +343,14 @@ class _Processes:
         return float(index) if isinstance(index, int) else 0.0
 
     def _name(self, pid: bytes) -> str:
-        """``rank 3`` for the process itself, ``rank 3 GPU 0`` for a device, ``rank 3 Spans`` for what is neither."""
-        label = str(self._told.get(pid, {}).get("labels", ""))
+        """``rank 3`` for the process itself, ``rank 3 GPU 0`` for a device, ``rank 3 Spans`` for what is neither.
+
+        Processes with one label are called by their names, as ``rank 3 CANN``.
+        """
+        told = self._told.get(pid, {})
+        label = str(told.get("labels", ""))
+        if sum(label == each.get("labels") for each in self._told.values()) > 1 and told.get("name"):
+            return f"rank {self._rank} {told['name']}"
         other = label if pid.lstrip(b"-").isdigit() else pid.decode("utf-8", "replace").strip('"') or "marks"
         return f"rank {self._rank}" + (f" {other}" if other not in ("", "CPU") else "")
 

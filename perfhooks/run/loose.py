@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from perfhooks.run import remote
 from perfhooks.run.layout import MERGED
+from perfhooks.trace.reading import ascend
 from perfhooks.trace.reading.events import decode_object
 from perfhooks.trace.reading.source import OF_PERFETTO, TornArchiveError, blocks, opened
 
@@ -38,24 +39,27 @@ class Loose(NamedTuple):
 
     @property
     def name(self) -> str:
-        """That of the file."""
-        return self.path.rpartition("/")[2]
+        """The name of the file, or of the folder around it if all files of the recorder have one name."""
+        return ascend.process_of(self.path) or self.path.rpartition("/")[2]
 
 
 def candidates(folder: str | Path) -> list[str]:
-    """The files of a folder that may be traces, or shares of such, by their names, in the order of these.
+    """Return the files of a folder that may be traces, or shares of them, sorted by name.
 
     Args:
-        folder: Any, or the URL of one; what lies deeper is not looked at.
+        folder: A folder, or its URL. Of folders below it, only those of torch_npu are searched. Of a file, the file.
     """
+    if not remote.is_url(folder) and Path(folder).is_file():
+        return [str(folder)]
     found = remote.names(str(folder)) if remote.is_url(folder) else [path.name for path in Path(folder).iterdir()]
     ends = (*_NAMES, SHARE)
     names = sorted(name for name in found if name.endswith(ends) and not name.startswith(".") and name != MERGED)
-    return [f"{str(folder).rstrip('/')}/{name}" for name in names]
+    inside = [] if remote.is_url(folder) else ascend.traces_below(Path(folder))
+    return [*(f"{str(folder).rstrip('/')}/{name}" for name in names), *inside]
 
 
 def looked_at(path: str) -> Loose | None:
-    """A trace, with its rank: that of ``distributedInfo`` in it, else that of its name; None if it is none.
+    """Return a trace with its rank: in ``distributedInfo``, else beside it or in its name; None if it is no trace.
 
     Args:
         path: A file, or the URL of one.
@@ -64,14 +68,14 @@ def looked_at(path: str) -> Loose | None:
         TraceError: It cannot be opened.
     """
     head = _head(path) if remote.is_url(path) or Path(path).is_file() else None
-    return None if head is None else Loose(path, _rank(head, Loose(path, None).name))
+    return None if head is None else Loose(path, _rank(head, path))
 
 
 def traces(folder: Path) -> list[Loose]:
-    """The traces of a folder, by name: files ``*.json`` and ``*.json.gz`` that have a list of events.
+    """Return the traces of a folder, by name: files ``*.json`` and ``*.json.gz`` that have a list of events.
 
     Args:
-        folder: Any; what lies deeper is not looked at.
+        folder: See `candidates`.
     """
     named = (path for path in candidates(folder) if not path.endswith(SHARE))
     return [found for path in named if (found := looked_at(path)) is not None]
@@ -111,10 +115,12 @@ def _head(path: str) -> bytes | None:
     return None
 
 
-def _rank(head: bytes, name: str) -> int | None:
+def _rank(head: bytes, path: str) -> int | None:
     info = (decode_object(head + b"]}") or {}).get("distributedInfo")
     rank = info.get("rank") if isinstance(info, dict) else None
     if type(rank) is int and 0 <= rank < _RANKS:
         return rank
-    match = _RANK.search(name)
+    if ascend.process_of(path):
+        return ascend.rank_of(path)
+    match = _RANK.search(path.rpartition("/")[2])
     return int(match[1]) if match else None

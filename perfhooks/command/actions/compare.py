@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -11,6 +12,7 @@ import typer
 
 from perfhooks.command.actions import mirror
 from perfhooks.command.actions.output import write
+from perfhooks.command.targets import run_in
 from perfhooks.comparing import baseline, sentences, written
 from perfhooks.comparing.comparison import compare
 from perfhooks.comparing.opening import data
@@ -18,7 +20,9 @@ from perfhooks.comparing.page import render
 from perfhooks.comparing.sources import read
 from perfhooks.comparing.verdict import TOLERANCE, smallest
 from perfhooks.errors import OptionError
+from perfhooks.finishing.adoption import adopted
 from perfhooks.progress import working
+from perfhooks.run import loose
 from perfhooks.words import count, line
 
 if TYPE_CHECKING:
@@ -47,17 +51,23 @@ def share(text: str | None, name: str) -> float:
 
 def compared(sides: Sequence[Sequence[str]], stage: str | None, tolerance: float, *, shares: bool) -> Comparison:
     """Two sides, each of one run or several, held against each other."""
-    brought = [list(map(mirror.here, side)) for side in sides]
-    with working("comparing"):
-        a, b = read(brought, stage)
+    with working("comparing"), contextlib.ExitStack() as adoptions:
+        a, b = read([[_run(each, adoptions) for each in side] for side in sides], stage)
         return compare(a, b, tolerance=tolerance, shares=shares)
+
+
+def _run(target: str, adoptions: contextlib.ExitStack) -> Path:
+    """Return a run, a trace or a baseline; a folder of traces becomes a run as long as the stack is open."""
+    path = mirror.here(target)
+    if not path.is_dir() or run_in(path) is not None or not loose.traces(path):
+        return path
+    return adoptions.enter_context(adopted(path)).folder
 
 
 def save(runs: Sequence[str], stage: str | None, path: Path) -> None:
     """Keep runs as a baseline."""
-    brought = list(map(mirror.here, runs))
-    with working("reading"):
-        (side,) = read([brought], stage)
+    with working("reading"), contextlib.ExitStack() as adoptions:
+        (side,) = read([[_run(each, adoptions) for each in runs]], stage)
     _warn(side)
     if 0 < len(side.levels) < baseline.FEWEST_RUNS:
         least = sentences.percent(smallest(side.levels))

@@ -54,10 +54,10 @@ def _brought(url: str) -> Path:
 def _merge(
     target: Path, out: Path | None, ranks: set[int] | None, tell: Callable[[int, int], object]
 ) -> merging.Merged:
-    """Merge a window of ours; else the last traces of the ranks whose traces lie in a folder."""
-    if not target.is_dir() or merging.is_ours(target):
+    """Merge a window of ours; else the last traces of the ranks whose traces lie in a folder, or one trace."""
+    if not target.exists() or (target.is_dir() and merging.is_ours(target)):
         return merging.merge(target, out, ranks=ranks, tell=tell)
     with adopted(target) as run:
-        path = target / MERGED if out is None else out
+        path = (target if target.is_dir() else target.parent) / MERGED if out is None else out
         merged = merging.merge(run.folder, path, ranks=ranks, tell=tell, follow_links=True)
     return replace(merged, problems=(*run.problems, *merged.problems))

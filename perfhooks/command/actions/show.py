@@ -16,6 +16,7 @@ from perfhooks.command.targets import run_in
 from perfhooks.errors import OptionError
 from perfhooks.findings import data, faces
 from perfhooks.findings.explained import explained
+from perfhooks.finishing.adoption import adopted
 from perfhooks.loading import looks
 from perfhooks.loading.plan import COLUMNS
 from perfhooks.progress import working
@@ -24,6 +25,7 @@ from perfhooks.report import markdown as in_markdown
 from perfhooks.report.run_data import stored_findings
 from perfhooks.report.run_summary import read_summary
 from perfhooks.report.terminal_tables import NOTHING, draw
+from perfhooks.run import loose
 from perfhooks.run.capture import Capture
 from perfhooks.trace.kinds import DEVICE_WORK, Kind
 from perfhooks.trace.names import sort_keys, stages
@@ -252,7 +254,12 @@ def markdown(target: str | None, names: Sequence[str] = ()) -> str:
     if names:
         raise OptionError("--format markdown is a summary of the whole; choose --csv or --json for a table")
     path = mirror.here(target)
-    return in_markdown.of_trace(path) if path.is_file() else in_markdown.of_run(run_in(path) or path)
+    if path.is_file():
+        return in_markdown.of_trace(path)
+    if run_in(path) is not None or not loose.traces(path):
+        return in_markdown.of_run(run_in(path) or path)
+    with adopted(path) as run:
+        return in_markdown.of_run(run.folder)
 
 
 def form(*, csv: bool, json: bool) -> Form:

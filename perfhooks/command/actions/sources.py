@@ -128,7 +128,9 @@ def _loose(folder: Path) -> list[Source]:
     for turn, together in enumerate(windows):
         name = together[0].name if together[0].rank is None else f"{turn + 1} of {len(windows)}"
         # with a last step, whatever it is, no step was cut short
-        found += [Source(each.path, name, Capture(rank=each.rank or 0, stage=FOREIGN, last=0)) for each in together]
+        for each in together:
+            capture = None if each.rank is None else Capture(rank=each.rank, stage=FOREIGN, last=0)
+            found.append(Source(each.path, name, capture))
     return found
 
 

@@ -11,8 +11,19 @@ from perfhooks.trace.reading.ascend.adapter import Adapter
 from perfhooks.trace.reading.ascend.arguments import TASKS
 from perfhooks.trace.reading.ascend.flows import CATEGORIES as FLOWS
 from perfhooks.trace.reading.ascend.flows import FlowEnds
-from perfhooks.trace.reading.ascend.folder import with_rank
+from perfhooks.trace.reading.ascend.folder import process_of, rank_of, traces_below, with_rank
 from perfhooks.trace.reading.ascend.processes import is_ascend
 from perfhooks.trace.reading.ascend.work import Numbers
 
-__all__ = ["FLOWS", "TASKS", "Adapter", "FlowEnds", "Numbers", "is_ascend", "with_rank"]
+__all__ = [
+    "FLOWS",
+    "TASKS",
+    "Adapter",
+    "FlowEnds",
+    "Numbers",
+    "is_ascend",
+    "process_of",
+    "rank_of",
+    "traces_below",
+    "with_rank",
+]

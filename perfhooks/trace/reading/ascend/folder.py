@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,14 +13,27 @@ from perfhooks.trace.reading.source import opened
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-END: Final = "_ascend_pt"
-"""End of the name of a folder of one process."""
-OUTPUT: Final = "ASCEND_PROFILER_OUTPUT"
-TRACES: Final = ("trace_view.json", "trace_view.json.gz")
+_END: Final = "_ascend_pt"
+"""End of the name of the folder of one process."""
+_OUTPUT: Final = "ASCEND_PROFILER_OUTPUT"
+_TRACES: Final = ("trace_view.json", "trace_view.json.gz")
 _FACTS: Final = "profiler_info_*.json"
 _LARGEST: Final = 1 << 20
 """Maximum bytes of a file of facts; recorded ones have one or two kilobytes."""
 _RANKS: Final = 1_000_000
+
+
+def process_of(path: str) -> str | None:
+    """Return the name of the folder of the process that wrote a trace; None for traces of other recorders."""
+    *_, process, output, name = ["", "", *re.split(r"[/\\]", path)]
+    return process or output if output == _OUTPUT and name in _TRACES else None
+
+
+def traces_below(folder: Path) -> list[str]:
+    """Return the traces in the folder of a process, or in a folder that holds several of them, sorted by name."""
+    processes = [folder, *(path for path in sorted(folder.iterdir()) if path.name.endswith(_END))]
+    kept = ([path / _OUTPUT / name for name in _TRACES] for path in processes)
+    return [str(path) for paths in kept for path in [each for each in paths if each.is_file()][:1]]
 
 
 def rank_of(path: str) -> int | None:
