@@ -138,7 +138,7 @@ def measure(tables: Tables) -> Costs:
         steps=len(chosen.number),
         wall=int((chosen.end - chosen.start).sum()),
         host=shortened(_host(trace, chosen, moments, frames), MOST_ROWS),
-        device=shortened(_device(trace, chosen, moments, frames), MOST_ROWS) if trace.is_device_traced else {},
+        device=shortened(_device(trace, chosen, moments, frames), MOST_ROWS) if tables.is_device_known else {},
         collectives=_collectives(tables, chosen),
         peak_bytes=_peaks(tables),
         counts=_counts(trace, chosen),

@@ -180,7 +180,7 @@ def data_parallel(seen: Evidence) -> Iterator[Finding]:
     Measured: never; the gain is an upper bound.
     """
     trace = seen.trace
-    used = intervals.distinct(device.devices(trace, trace.device_rows)) if trace.is_device_traced else np.empty(0)
+    used = intervals.distinct(device.devices(trace, trace.device_rows)) if seen.is_device_traced else np.empty(0)
     rows = seen.named(operators.DATA_PARALLEL, Kind.OP)
     names = {trace.names[name] for name in intervals.distinct(trace.name[rows]).tolist()}
     if len(used) < _SEVERAL or not {"Broadcast", "Scatter"} <= names:

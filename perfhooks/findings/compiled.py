@@ -62,7 +62,7 @@ def recompilation(seen: Evidence) -> Iterator[Finding]:
     yield from seen.finding(
         "recompilation",
         gain,
-        is_measured=not seen.trace.is_device_traced,
+        is_measured=not seen.is_device_traced,
         title=f"torch.compile compiles again for {words.ms(spent)} in a {seen.unit}.",
         estimate="All the time of compiling; gone once shapes no longer change, or the warm-up is longer.",
         evidence=[f"{len(outer)} compilations in {seen.numbers}", *reasons, *most(lines)],

@@ -95,7 +95,7 @@ def held_by_copies(seen: Evidence) -> Iterator[Finding]:
     Measured: never; the gain is an upper bound.
     """
     trace = seen.trace
-    if not trace.is_device_traced:
+    if not seen.is_device_traced:
         return
     calls = _slow_calls(seen)
     others = trace.device_rows[(trace.kind[trace.device_rows] == Kind.KERNEL) | ~np.isin(trace.launches, calls)]

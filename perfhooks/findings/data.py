@@ -159,7 +159,7 @@ def planned(seen: Evidence) -> LoaderPlan | None:
     if waited.rest <= 0 or waited.whole <= 0:
         return None
     rest = waited.rest
-    own = (waited.step - waited.whole) * (1 if seen.trace.is_device_traced else told.threads or 1)
+    own = (waited.step - waited.whole) * (1 if seen.is_device_traced else told.threads or 1)
     if told.making and seen.unrecorded_thread_ms:  # what it unpacks of a batch that has come looks like a wait
         rest = min(max(rest, seen.unrecorded_thread_ms), waited.step)
         own = max(own, seen.unrecorded_thread_ms)
@@ -212,7 +212,7 @@ def _estimate(left: float | None) -> str:
 
 def _exposed(seen: Evidence, fetches: Ints) -> Intervals:
     """When the loop waits for data and no device works."""
-    return seen.idle_for(device_time.DATA) if seen.trace.is_device_traced else seen.spans(fetches)
+    return seen.idle_for(device_time.DATA) if seen.is_device_traced else seen.spans(fetches)
 
 
 def _waited(seen: Evidence, fetches: Ints) -> _Wait:
@@ -302,7 +302,7 @@ def _of_plan(seen: Evidence, plan: LoaderPlan, rest: float, *, alone: bool, work
 
 def _pinned(seen: Evidence) -> str:
     """What is said of pinned memory, where batches go to a device and come from elsewhere."""
-    is_pinned = (seen.told.loader or Loader()).pin_memory or not seen.trace.is_device_traced
+    is_pinned = (seen.told.loader or Loader()).pin_memory or not seen.is_device_traced
     return "" if is_pinned else ", and have them write into pinned memory so that the copy to the device need not wait"
 
 

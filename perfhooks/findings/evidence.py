@@ -15,7 +15,7 @@ from perfhooks.findings.finding import NOTABLE, Finding, gain_of
 from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.names import step_kinds, whose
 from perfhooks.trace.names.origins import Origin
-from perfhooks.trace.nesting import device, intervals, parts, starts
+from perfhooks.trace.nesting import device, intervals, missing_work, parts, starts
 from perfhooks.trace.nesting.grouping import groups
 from perfhooks.trace.nesting.step_marks import MarkedSteps, step_of
 from perfhooks.trace.tables import device_time, gaps, idle, step_columns
@@ -70,8 +70,16 @@ class Evidence:
         """Which of the steps that count are examined."""
         table = self.tables.steps
         usual, numbers = step_kinds.usual(table), table["step"].fill_null(0).to_numpy()
-        later = usual & (numbers >= self.capture.first + self.capture.starting_steps)
+        known = usual & ~missing_work.unknown(self.trace).wall[self.tables.counting]
+        usual = known if known.any() else usual
+        later: Flags = usual & (numbers >= self.capture.first + self.capture.starting_steps)
         return later if later.any() else usual
+
+    @cached_property
+    def is_device_traced(self) -> bool:
+        """Whether a device was seen working, and its times in the steps are known."""
+        unknown = missing_work.unknown(self.trace).wall[self.chosen]
+        return self.trace.is_device_traced and not unknown.any()
 
     @cached_property
     def is_start(self) -> bool:
@@ -201,7 +209,7 @@ class Evidence:
     @cached_property
     def host_limit_ms(self) -> float:
         """How much shorter a step can become by sparing the host: the time in which the device idles."""
-        return self.per_step(self.idle_for(*range(len(CAUSES)))) if self.trace.is_device_traced else self.step_ms
+        return self.per_step(self.idle_for(*range(len(CAUSES)))) if self.is_device_traced else self.step_ms
 
     @cached_property
     def device_limit_ms(self) -> float:
@@ -317,7 +325,9 @@ class Evidence:
 
     @cached_property
     def work(self) -> Ints:
-        """The work of devices that was launched in the steps: places in `Trace.device_rows`."""
+        """The work of devices that was launched in the steps: places in `Trace.device_rows`; none if it is doubtful."""
+        if not self.is_device_traced:
+            return np.empty(0, np.int64)
         return np.flatnonzero(self.inside(device.launch_times(self.trace)))
 
     def work_named(self, pattern: str, *kinds: Kind) -> Ints:
@@ -342,7 +352,7 @@ class Evidence:
         chosen = intervals.distinct(rows)
         holder = device.holders(self.trace, owner[known], chosen) if len(chosen) else np.full(len(known), -1)
         mine = known[(holder >= 0) | np.isin(owner[known], chosen)]
-        return self.trace.device_rows[mine]
+        return self.trace.device_rows[mine[np.isin(mine, self.work)]]
 
     def cost(self, rows: Ints) -> tuple[float, float]:
         """What some operators cost in a step, and the limit for what can be gained there, in milliseconds.

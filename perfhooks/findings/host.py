@@ -88,7 +88,7 @@ def host_bound(seen: Evidence) -> Iterator[Finding]:
     Measured: never; the gain is an upper bound.
     """
     trace = seen.trace
-    if not trace.is_device_traced or captures.by_thread(trace):
+    if not seen.is_device_traced or captures.by_thread(trace):
         return
     launches, replays = seen.mean("launches"), len(seen.named(runtime_calls.GRAPH.pattern, Kind.RUNTIME))
     short = ~_long(seen)
@@ -130,7 +130,7 @@ def synchronisation(seen: Evidence) -> Iterator[Finding]:
     Measured: never; the gain is an upper bound.
     """
     waits = seen.synchronisations.filter(pl.col("host_ms") > 0)
-    if not waits.height or not seen.trace.is_device_traced:
+    if not waits.height or not seen.is_device_traced:
         return
     origin = int(seen.trace.start.min())
     begin = origin + np.rint(waits["start_ms"].to_numpy() * 1e6).astype(np.int64)
@@ -175,7 +175,7 @@ def device_pauses(seen: Evidence) -> Iterator[Finding]:
 
     Measured: never, for the advice depends on what the host does; the gain is an upper bound.
     """
-    if not seen.trace.is_device_traced:
+    if not seen.is_device_traced:
         return
     long = _long(seen)
     pauses = seen.idle_for(*_BY_ITSELF, among=long)

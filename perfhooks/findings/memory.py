@@ -42,7 +42,7 @@ def allocator_churn(seen: Evidence) -> Iterator[Finding]:
     if not seen.are_numbered:
         rows = _asked_again(seen, rows)
     spent = seen.per_step(seen.spans(rows))
-    gain = min(spent, seen.per_step(seen.idle_for(device_time.MEMORY)) if seen.trace.is_device_traced else spent)
+    gain = min(spent, seen.per_step(seen.idle_for(device_time.MEMORY)) if seen.is_device_traced else spent)
     if len(rows) < OFTEN * seen.count or not seen.is_worth(gain):
         return
     if seen.share(seen.per_step(intervals.joined(*spent_in(seen).values()))) > STARTING:

@@ -28,17 +28,19 @@ def parts(steps: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
     communication + other, with
 
     * ``communication_ms``: communication that no computation hid, less ``wait_ms``;
-    * where a device was traced, ``compute_ms`` = |kernels that compute|, ``data_ms`` the wait for data, of which no
+    * if devices were traced, ``compute_ms`` = |kernels that compute|, ``data_ms`` the wait for data, of which no
       more counts than the device was idle, and ``other_ms`` the rest: launches, copies, the host's own work;
-    * elsewhere ``compute_ms`` is the rest, and ``other_ms`` is null.
+    * else ``compute_ms`` is the rest, and ``other_ms`` is null.
+
+    If the device times of a step are unknown, so are all parts but the data.
 
     Args:
         steps: ``steps.csv`` of all ranks, one below the other.
         waits: what `collectives.of_steps` says.
     """
     known = steps.join(waits, on=["rank", "step"], how="left", nulls_equal=True)
-    on_device = pl.col("busy_ms").is_not_null()
-    communication = pl.when(on_device).then("exposed_comm_ms").otherwise("host_comm_ms").fill_null(0.0)
+    on_device = pl.lit(steps["busy_ms"].is_not_null().any())
+    communication = pl.when(on_device).then("exposed_comm_ms").otherwise(pl.col("host_comm_ms").fill_null(0.0))
     data = pl.when(on_device).then(pl.min_horizontal("data_ms", "device_idle_ms")).otherwise("data_ms")
     whole = known.with_columns(
         wait_ms=pl.min_horizontal(pl.col("wait_ms").fill_null(0.0), communication, "wall_ms"),
@@ -46,7 +48,8 @@ def parts(steps: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
     ).with_columns(
         own_ms=pl.col("wall_ms") - pl.col("wait_ms"),
         data_ms=data,
-        communication_ms=pl.min_horizontal(communication, "wall_ms") - pl.col("wait_ms"),
+        communication_ms=pl.when(communication.is_not_null()).then(pl.min_horizontal(communication, "wall_ms"))
+        - pl.col("wait_ms"),
     )
     told = pl.col("data_ms").fill_null(0.0) + pl.col("communication_ms")
     rest = pl.col("own_ms") - told

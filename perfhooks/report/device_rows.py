@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from perfhooks.report import json_values
-from perfhooks.trace.nesting import device
+from perfhooks.trace.nesting import device, missing_work
 from perfhooks.trace.nesting.grouping import summed
 from perfhooks.trace.nesting.intervals import MS
 from perfhooks.trace.tables import device_time, idle
@@ -33,10 +33,11 @@ def of_window(tables: Tables) -> dict[str, Any]:
         tables: those of the window.
     """
     trace = tables.trace
-    if not trace.is_device_traced or not tables.usual.any():
+    if not tables.is_device_known:
         return {}
     work, marks = device_time.work(trace), tables.marks
     wall, chosen = marks.end - marks.start, tables.usual
+    known = ~missing_work.unknown(trace).wall
     compute, comm, copy, sets, other = work.T
     columns = {
         "step": marks.number,
@@ -62,7 +63,7 @@ def of_window(tables: Tables) -> dict[str, Any]:
         table = table.drop("device")
     queue = device_time.queue(trace)[chosen].sum(axis=0) / max(int(wall[chosen].sum()), 1)
     return {
-        "steps": json_values.columns(pl.DataFrame(columns).filter(pl.Series(tables.counting)), _STEPS),
+        "steps": json_values.columns(pl.DataFrame(columns).filter(pl.Series(tables.counting & known)), _STEPS),
         "parts": json_values.columns(pl.DataFrame(parts).filter(pl.col("ms") > 0)),
         "idle": json_values.columns(table, _ROWS),
         "queue": dict(zip(device_time.QUEUE, map(json_values.number, queue.tolist()), strict=True)),

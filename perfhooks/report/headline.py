@@ -93,6 +93,8 @@ def _idle(tables: Tables) -> str:
     """Why the device idled for most of its idle time, from 5% of the steps on; or that its work was not recorded."""
     if not tables.trace.is_device_traced:
         return "the work of the device was not recorded" if is_device_missing(tables.trace) else ""
+    if not tables.is_device_known:
+        return ""
     found, marks = idle.of_steps(tables.trace, tables.usual), tables.marks
     if not len(found.start):
         return ""
@@ -138,7 +140,7 @@ def headline(
         return f"{unmarked}: no operator of torch was called"
     if not (unmarked or len(steps)) or float(table["wall_ms"].sum()) <= 0:
         return ""
-    usual = table.filter(pl.Series(step_kinds.usual(table)))
+    usual = known_steps(table.filter(pl.Series(step_kinds.usual(table))))
     span = unmarked or words.steps(min(steps), max(steps))
     others = [
         f"{words.ms(each['wall_ms'])} if {_DOES[each['kind']]} ({each['count']} of {table.height})"
@@ -171,6 +173,12 @@ def summary(table: pl.DataFrame) -> dict[str, float]:
     found = {name: float(np.mean(step_columns.known(table[name]))) for name in known}
     share = busy_share(table)
     return found if share is None else found | {"busy_share": share}
+
+
+def known_steps(table: pl.DataFrame) -> pl.DataFrame:
+    """Return the steps whose device times are known; all of them if none is."""
+    known = table.filter(pl.col("device_busy_ms").is_not_null()) if "device_busy_ms" in table.columns else table
+    return known if known.height else table
 
 
 def busy_share(table: pl.DataFrame) -> float | None:
@@ -231,6 +239,8 @@ def _shares(table: pl.DataFrame, largest: list[str], why_idle: str) -> list[str]
 
 def _only_communicating(table: pl.DataFrame) -> str:
     """For which part of the steps devices did nothing but communicate, from 5% on."""
+    if "device_busy_ms" in table.columns and busy_share(table) is None:
+        return ""  # devices have another clock
     spent = float(table["exposed_comm_ms"].sum() or 0) if "exposed_comm_ms" in table.columns else 0.0
     share = spent / max(float(table["wall_ms"].sum()), _worked(table) * table.height)
     return f"only communicating {words.share(share)}" if share >= _WORTH_NAMING else ""

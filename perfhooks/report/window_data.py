@@ -15,7 +15,7 @@ from perfhooks.loading import looks
 from perfhooks.loading.plan import COLUMNS
 from perfhooks.report import compiled_rows, device_rows, json_values, limits_said, operator_rows, roofline, tree
 from perfhooks.report.data import SHARE_FORMAT
-from perfhooks.report.headline import is_device_missing, of_window, other_kinds, summary
+from perfhooks.report.headline import is_device_missing, known_steps, of_window, other_kinds, summary
 from perfhooks.trace.kinds import Kind, classify
 from perfhooks.trace.limits import rates
 from perfhooks.trace.names import part_names, step_kinds
@@ -90,7 +90,7 @@ def _world_size(job: object) -> int | None:
 
 def _steps(capture: Capture, trace: Trace) -> dict[str, Any]:
     table = capture.tables(trace).steps
-    usual = table.filter(pl.Series(step_kinds.usual(table), dtype=pl.Boolean))
+    usual = known_steps(table.filter(pl.Series(step_kinds.usual(table), dtype=pl.Boolean)))
     return {
         "rows": json_values.columns(table.drop("rank", "stage"), _STEPS),
         "count": table.height,

@@ -10,7 +10,7 @@ import polars as pl
 
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import step_kinds
-from perfhooks.trace.nesting import step_marks
+from perfhooks.trace.nesting import missing_work, step_marks
 from perfhooks.trace.once import once
 from perfhooks.trace.tables import (
     categories,
@@ -146,10 +146,19 @@ class Tables:
 
     @property
     def usual(self) -> Flags:
-        """Which of `marks` count and are of no other kind, such as one that validates."""
+        """Which of `marks` count and are of no other kind, such as one that validates.
+
+        Steps whose device times are unknown are left out, if those of others are known: all means are of one set.
+        """
         found: Flags = self.counting.copy()
         found[found] = step_kinds.usual(self.steps)
-        return found
+        known: Flags = found & ~missing_work.unknown(self.trace).wall
+        return known if known.any() else found
+
+    @property
+    def is_device_known(self) -> bool:
+        """Whether the times of a device are known in the steps that are `usual`."""
+        return self.trace.is_device_traced and not missing_work.unknown(self.trace).wall[self.usual].all()
 
     def idle(self, by: Iterable[str] = ()) -> pl.DataFrame:
         """Why devices idled in the steps that count: `perfhooks.trace.tables.idle.table`."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from perfhooks.labels import GRAPH_REGIONS
-from perfhooks.trace.kinds import Kind
+from perfhooks.labels import GRAPH_REGIONS, STEP_MARK
+from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.names import communication, runtime_calls, torch_rules
 from perfhooks.trace.nesting import captures, host, intervals
 from perfhooks.trace.nesting.slices import inherited, nearest, nest
@@ -23,6 +23,10 @@ CLASSES: Final = ("compute", "communication", "copy", "set")
 COMPUTE, COMMUNICATION, COPY, SET = range(len(CLASSES))
 
 _LIMIT: Final = 2**31  # what counts devices fits; a process's number may be anything
+_DRIFT: Final = 0.01
+"""Of a step: the lead of work over its launch up to which the clocks of host and device agree."""
+_APART_NS: Final = 60 * 10**9
+"""Pause between host and devices, in ns, above which they have different clocks: no work starts so late."""
 _LONGEST: Final = 200
 """Letters of what somebody called a part of a graph."""
 _FEW: Final = 0.1
@@ -270,3 +274,32 @@ def launch_times(trace: Trace) -> Ints:
     launched: Ints = np.where(launches >= 0, trace.start[launches], own)
     launched[before_window(trace)] = trace.start.min() - 1
     return launched
+
+
+class DeviceClock(NamedTuple):
+    """How far the clock of the devices agrees with that of the host."""
+
+    agree: bool
+    """Whether moments of both can be compared."""
+    early: Ints
+    """Work that begins long before its launch though the clocks agree: its time is wrong; places in `device_rows`."""
+
+
+@once
+def clocks(trace: Trace) -> DeviceClock:
+    """Compare the clock of the devices with that of the host, by launches and by the extents of both.
+
+    A lead up to `_DRIFT` of a step is drift: it shifts a border of the step by as much.
+    """
+    work, host_rows = trace.device_rows, trace.rows(*HOST)
+    nothing = np.empty(0, np.int64)
+    if not len(work) or not len(host_rows):
+        return DeviceClock(agree=True, early=nothing)
+    first, last = int(trace.start[host_rows].min()), int(trace.end[host_rows].max())
+    apart = trace.start[work].min() > last + _APART_NS or trace.end[work].max() < first - _APART_NS
+    marks = max(len(trace.named(Kind.ANNOTATION, prefix=STEP_MARK)), 1)
+    launched = np.flatnonzero(trace.launches >= 0)
+    lead = trace.start[trace.launches[launched]] - trace.start[work[launched]]
+    early = launched[lead > _DRIFT * (last - first) / marks]
+    agree = not apart and 2 * len(early) <= len(launched)
+    return DeviceClock(agree=agree, early=early if agree else nothing)

@@ -9,7 +9,7 @@ import numpy as np
 
 from perfhooks import labels
 from perfhooks.trace.kinds import DEVICE_WORK, HOST, Kind
-from perfhooks.trace.nesting import autograd, host
+from perfhooks.trace.nesting import autograd, device, host
 from perfhooks.trace.once import once
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ class MarkedSteps(NamedTuple):
 def find(trace: Trace) -> MarkedSteps:
     """The steps of a trace: its marks on the host, else one for all of it."""
     marks = trace.named(Kind.ANNOTATION, prefix=labels.STEP_MARK)
-    if not len(marks):
-        marks = trace.named(Kind.OP, prefix=labels.STEP_MARK)  # torch before 1.10
     numbers = {row: _number(trace.names[trace.name[row]]) for row in marks.tolist()}
     marks = marks[[numbers[row] is not None for row in marks.tolist()]] if len(marks) else marks
     if not len(marks):
@@ -55,11 +53,11 @@ def _whole(trace: Trace) -> MarkedSteps:
     What runs in nodes of autograd does not count: on a device a thread of its own runs these, and often more of them
     than the loop runs itself.
     """
-    rows = trace.rows(*HOST, *DEVICE_WORK)
+    calls = trace.rows(*HOST)
+    rows = trace.rows(*HOST, *DEVICE_WORK) if device.clocks(trace).agree else calls
     if not len(rows):
         none = np.empty(0, np.int64)
         return MarkedSteps([], none, none, none)
-    calls = trace.rows(*HOST)
     outside = host.tree(trace).row[autograd.find(trace).inside < 0]
     counted = outside if len(outside) else calls
     thread = np.bincount(trace.thread[counted]).argmax() if len(counted) else -1

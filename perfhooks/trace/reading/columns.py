@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from perfhooks.trace.kinds import LEGACY_HOST, LEGACY_PROCESSES, NAMED, Kind, Lane, classify, lane
-from perfhooks.trace.model import Column, Doubt, Flows, Instants, Ints, Thread, Trace
+from perfhooks.trace.model import Column, Doubt, Flows, Instants, Ints, Thread, Trace, epoch
 from perfhooks.trace.names import ranges, runtime_calls
 from perfhooks.trace.names.ranges import FORWARD_BACKWARD
 from perfhooks.trace.names.ranges import MEMORY as ALLOCATION
@@ -262,7 +262,7 @@ class Columns:
         """Everything so far, sorted."""
         columns = _joined(self._chunks)
         arguments = {name: _joined_argument(parts) for name, parts in self._arguments.items()}
-        timed = self._validity.timed(columns["start"], columns["end"], columns["kind"])
+        timed = self._validity.timed(columns["start"], columns["end"], columns["kind"], epoch(metadata))
         if not timed.all():
             arguments = {name: _among(timed, *pair) for name, pair in arguments.items()}
             columns = {name: column[timed] for name, column in columns.items()}

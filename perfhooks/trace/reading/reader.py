@@ -14,6 +14,7 @@ from perfhooks.errors import TraceError
 from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.model import Doubt, Trace
 from perfhooks.trace.names.communication import texts
+from perfhooks.trace.nesting import missing_work
 from perfhooks.trace.reading import ascend, formats
 from perfhooks.trace.reading.arguments import STRIDED, VARIANTS
 from perfhooks.trace.reading.columns import Columns, exact_nanoseconds, nanoseconds
@@ -88,6 +89,7 @@ def read(
         reader.consume(_careful(blocks(file, max_unpacked_mb), reader))
     trace = reader.finish()
     trace.communication = communication
+    missing_work.cut_overflowed(trace)
     return trace
 
 

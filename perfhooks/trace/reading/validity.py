@@ -17,6 +17,9 @@ _APART_NS: Final = 60 * 10**9
 """Minimum distance of a record at time 0 from all others before it counts as one without a time, in ns. Clocks of
 recorders count from 1970, from the start of the host or from the first record."""
 
+_ROUNDING_NS: Final = 1000
+"""Error of a time written as a double in microseconds since 1970, in ns."""
+
 WITHOUT_TIME: Final = "records-without-time"
 WITHOUT_LENGTH: Final = "records-without-length"
 
@@ -38,16 +41,17 @@ class Validity:
             self._add(WITHOUT_LENGTH, kind[has_time & ~has_length])
         return good
 
-    def timed(self, start: Ints, end: Ints, kind: Column) -> Flags:
+    def timed(self, start: Ints, end: Ints, kind: Column, base: int) -> Flags:
         """Return which slices do not stand at time 0 for want of a time, and count the others.
 
         Kineto writes 0, or its base as a negative number, for a record whose time the device never reported.
         """
-        late = start > 0
+        late = (start != 0) & (np.abs(start + base) > _ROUNDING_NS)
         if late.all() or not late.any():
             return np.ones(len(start), np.bool_)
         first, last = int(start[late].min()), int(end[late].max())
-        timed: Flags = late | (end >= first - max(last - first, _APART_NS))
+        apart = max(last - first, _APART_NS)
+        timed: Flags = late | ((end >= first - apart) & (start <= last + apart))
         self._add(WITHOUT_TIME, kind[~timed])
         return timed
 

@@ -11,7 +11,7 @@ import polars as pl
 from perfhooks import labels, words
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names.messages import word
-from perfhooks.trace.nesting import device, intervals, starts, step_marks
+from perfhooks.trace.nesting import device, intervals, missing_work, starts, step_marks
 from perfhooks.trace.nesting.intervals import MS
 from perfhooks.trace.tables.step_columns import since_start
 
@@ -23,14 +23,10 @@ if TYPE_CHECKING:
 SEVERITIES: Final = ("error", "warning", "info")
 """Numbers are wrong or missing; numbers may be; worth knowing when reading them."""
 
-_FEW: Final = 0.8  # of a neighbour's kernels; torch_tb_profiler drops a last step that has fewer
-_STRAY: Final = 0.01  # of the device's work
 _NOTABLE: Final = 0.01  # of the window
 _HEAVY: Final = 0.05
 _MOSTLY: Final = 0.5  # of the steps' time
 _TAIL: Final = 8  # kernel launches at the end of a window that have no kernel
-
-_NEIGHBOURS: Final = 2  # steps, to compare one with the other
 
 _COUNTS: Final = re.compile(
     r"(Out-of-range|Invalid ext correlations|CPU GPU out-of-order|CUPTI stopped early\?) = (\d{1,18})"
@@ -76,10 +72,15 @@ def table(trace: Trace) -> pl.DataFrame:
       to no step.
     * ``kernels-without-launch``: other work whose correlation no call has; info below 1%, and where no calls were
       recorded at all, so that work is given to steps by the time at which it ran.
+    * ``clocks-apart``: host and devices have different clocks.
     * ``kernels-before-launch``: work that began before its call did: the clocks of host and device disagree.
     * ``nested-kernels``: work of devices that lies within other work of its stream; counted once.
     * ``step-with-few-kernels``: a step with fewer than 80% of the kernels of each neighbour; info where its launches
       are as few.
+    * ``unequal-replays``: replays of one graph with different numbers of kernels.
+    * ``no-compute-kernels``: operators computed, but no kernel did.
+    * ``overflowed-kernels``: kernels that last beyond the end of work that followed them on their stream.
+    * ``records-without-time``, ``records-without-length``: records that are dropped (`Trace.doubts`).
     * ``overlapping-steps``, ``missing-steps``: marks of one thread that overlap; gaps and repetitions in their numbers.
     * ``no-steps``: no ``ProfilerStep#N``, so there is one row for all.
     * ``records-dropped``: counts that Kineto writes into the trace's log.
@@ -135,7 +136,7 @@ def _lines(log: object) -> list[str]:
 def _launches(trace: Trace) -> Iterator[Check]:
     calls = device.launch_calls(trace)
     calls = calls[trace.correlation[calls] > 0]
-    lost = calls[~np.isin(trace.correlation[calls], trace.correlation[trace.device_rows])]
+    lost = missing_work.lost_launches(trace)
     if not len(lost):
         return
     if not trace.is_device_traced and not len(_counter_ranges(trace)):
@@ -181,7 +182,7 @@ def _orphans(trace: Trace) -> Iterator[Check]:
     text = f"{len(orphans)} of {len(work)} kernels, copies and memsets have no launch in the trace"
     if not len(trace.rows(Kind.RUNTIME)):
         severity, why = "info", "no calls of the runtime were recorded, so they belong to the step in which they ran"
-    elif len(orphans) <= max(_STRAY * len(work), 1):
+    elif len(orphans) <= max(missing_work.STRAY * len(work), 1):
         severity, why = "info", "they belong to the step in which they ran"
     else:
         severity, why = "warning", "they belong to no operator, and to the step in which they ran"
@@ -213,40 +214,49 @@ def _early(trace: Trace) -> Iterator[Check]:
     work, launch = trace.device_rows, trace.launches
     lead = trace.start[launch] - trace.start[work] if len(work) else work
     early = work[(launch >= 0) & (lead > 0)]
+    if not len(early) and not device.clocks(trace).agree:
+        text = "no work of a device ran near the time of the host: the clocks disagree, when it worked is unknown"
+        yield Check("error", "clocks-apart", len(work), text, _where(trace, work))
     if len(early):
         most = int(lead[launch >= 0].max()) * MS
-        text = (
-            f"{len(early)} of {len(work)} began before their launch did, by up to {words.ms(most)}: the clocks disagree"
-        )
+        consequence = "" if device.clocks(trace).agree else ", when the device worked is unknown"
+        text = f"{len(early)} of {len(work)} began before their launch did, by up to {words.ms(most)}"
+        text += f": the clocks disagree{consequence}"
         yield Check("error", "kernels-before-launch", len(early), text, _where(trace, early))
 
 
 def _few_kernels(trace: Trace) -> Iterator[Check]:
-    found = step_marks.find(trace)
-    is_alone = len(found.number) < _NEIGHBOURS or len(intervals.distinct(found.thread)) > 1
-    if is_alone or not trace.is_device_traced:
+    found, marks = missing_work.few_kernels(trace), step_marks.find(trace)
+    if found is None:
         return
-    times = device.launch_times(trace)[trace.kind[trace.device_rows] == Kind.KERNEL]
-    kernels = step_marks.per_step(found, times)
-    usual = _neighbours(kernels)
-    few = kernels < _FEW * usual
-    launches = step_marks.per_step(found, trace.start[device.launch_calls(trace)])
-    idle = launches < _FEW * _neighbours(launches)
     for severity, chosen, why in (
-        ("warning", few & ~idle, "though it launched as many: kernels were lost"),
-        ("info", few & idle, "and launched as few: it did less"),
+        ("warning", found.is_lost, "though it launched as many: kernels were lost, its device times are unknown"),
+        ("info", found.is_less, "and launched as few: it did less"),
     ):
         rows = np.flatnonzero(chosen)
         if len(rows):
             first = rows[0]
-            text = f"step {found.number[first]}: {kernels[first]} kernels, its neighbours {usual[first]} or more, {why}"
-            yield Check(severity, "step-with-few-kernels", len(rows), text, _step(trace, found, first))
+            counts = f"{found.kernels[first]} kernels, its neighbours {found.usual[first]} or more"
+            text = f"step {marks.number[first]}: {counts}, {why}"
+            yield Check(severity, "step-with-few-kernels", len(rows), text, _step(trace, marks, first))
 
 
-def _neighbours(counts: Ints) -> Ints:
-    """The lower count of each one's neighbours."""
-    padded = np.concatenate((counts[1:2], counts, counts[-2:-1]))
-    return np.minimum(padded[:-2], padded[2:])
+def _replays(trace: Trace) -> Iterator[Check]:
+    short = missing_work.short_replays(trace)
+    if len(short.calls):
+        text = (
+            f"replays of one graph differ by {short.missing} kernels: {len(short.calls)} replays lack records, "
+            "the device times of their steps are unknown"
+        )
+        yield Check("warning", "unequal-replays", len(short.calls), text, _where(trace, short.calls))
+
+
+def _computation(trace: Trace) -> Iterator[Check]:
+    if missing_work.lacks_computation(trace):
+        ops = trace.rows(Kind.OP)
+        seen = f"{len(ops)} operators ran, but no kernel that computes" if len(ops) else "copies, but no kernel"
+        text = f"{seen} was recorded: the times of the device are unknown"
+        yield Check("error", "no-compute-kernels", 1, text, _where(trace, ops if len(ops) else trace.device_rows))
 
 
 def _marks(trace: Trace) -> Iterator[Check]:
@@ -321,7 +331,8 @@ def _locked(trace: Trace) -> Iterator[Check]:
 
 
 _EXAMINATIONS: Final[tuple[Callable[[Trace], Iterator[Check]], ...]] = (
-    *(_damage, _log, _locked, _launches, _counters, _orphans, _early, _nested, _few_kernels, _marks, _overhead, _start),
+    *(_damage, _log, _locked, _launches, _counters, _orphans, _early, _nested, _few_kernels, _replays),
+    *(_computation, _marks, _overhead, _start),
 )
 
 

@@ -10,7 +10,7 @@ import polars as pl
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import whose
 from perfhooks.trace.names.origins import PREFERENCE
-from perfhooks.trace.nesting import host, intervals, step_marks
+from perfhooks.trace.nesting import host, intervals, missing_work, step_marks
 from perfhooks.trace.nesting.grouping import groups
 from perfhooks.trace.nesting.intervals import MS
 from perfhooks.trace.tables import device_time
@@ -108,9 +108,9 @@ def told(trace: Trace, found: device_time.Idle, owners: Owners) -> Spoken:
 
 
 def of_steps(trace: Trace, chosen: Flags, number: int = device_time.ALL) -> device_time.Idle:
-    """The idle stretches of some steps, of a device or of all together."""
+    """Return the idle stretches of some steps; none of steps whose device times are unknown."""
     found = device_time.idle(trace, number)
-    kept = np.append(chosen, False)[found.step]
+    kept = np.append(chosen & ~missing_work.unknown(trace).wall, False)[found.step]
     return device_time.Idle(*(each[kept] for each in found))
 
 
@@ -120,7 +120,7 @@ def _of_device(trace: Trace, number: int, chosen: Flags, by_step: bool, owners: 
     step = found.step if by_step else np.zeros(len(found.start), np.int64)
     each = groups(step, found.cause, found.place + 1, known.name + 1, known.line + 1)
     first, nanos = each.first, each.summed(found.length)
-    wall = marks.end - marks.start
+    wall, chosen = marks.end - marks.start, chosen & ~missing_work.unknown(trace).wall
     columns = {
         "device": [None if number == device_time.ALL else number] * len(first),
         "step": pl.Series([*marks.number, None], dtype=pl.Int64).gather(found.step[first]),

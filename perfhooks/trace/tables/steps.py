@@ -12,8 +12,9 @@ from perfhooks.trace.kinds import Kind
 from perfhooks.trace.limits import utilisation
 from perfhooks.trace.model import epoch
 from perfhooks.trace.names import stages
-from perfhooks.trace.nesting import device, intervals, parts, step_marks, waits
+from perfhooks.trace.nesting import device, intervals, missing_work, parts, step_marks, waits
 from perfhooks.trace.tables import device_time
+from perfhooks.trace.tables.step_columns import where
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +50,8 @@ def table(
 
     A step is a ``ProfilerStep#N`` mark on the host; without any, the whole trace is one step whose number is null. All
     times are milliseconds, computed in whole nanoseconds; |X| is the length of a union of intervals. Null is what
-    the trace cannot tell: a part of which it shows no sign anywhere, device columns if it shows no device.
+    the trace cannot tell: a part of which it shows no sign anywhere, device columns if it shows no device, or if work
+    of the step is missing or has wrong times (`perfhooks.trace.nesting.missing_work.unknown`).
 
     Host, on the step's own thread, without overlap; the parts and ``other_ms`` sum to ``wall_ms``. A moment belongs to
     the innermost label among `perfhooks.labels.PARTS` that somebody wrote, else to what `perfhooks.trace.nesting.parts`
@@ -145,8 +147,12 @@ def _device(trace: Trace, steps: step_marks.MarkedSteps) -> dict[str, object]:
     times = over_span | {"device_busy": busy, "device_idle": steps.end - steps.start - busy}
     kernels = trace.kind[trace.device_rows] == Kind.KERNEL
     launched = device.launch_times(trace)[kernels]
-    shown = {f"{name}_ms": nanos * intervals.MS for name, nanos in times.items()}
-    return shown | {"kernels": step_marks.per_step(steps, launched)}
+    shown: dict[str, Column] = {f"{name}_ms": nanos * intervals.MS for name, nanos in times.items()}
+    shown["kernels"] = step_marks.per_step(steps, launched)
+    unknown = missing_work.unknown(trace)
+    empty = dict.fromkeys(shown, unknown.work) | dict.fromkeys(("device_busy_ms", "device_idle_ms"), unknown.wall)
+    empty["comm_ms"] = unknown.communication
+    return {name: where(~empty[name], values) for name, values in shown.items()}
 
 
 def _counts(trace: Trace, steps: step_marks.MarkedSteps) -> dict[str, object]:
@@ -167,7 +173,12 @@ def _computed(trace: Trace, steps: step_marks.MarkedSteps, wall: Ints) -> dict[s
     begun = trace.start[utilisation.computed(trace).row]
     work = step_marks.step_of(steps, device.launch_times(trace))
     found = utilisation.of_steps(trace, step_marks.step_of(steps, begun), work, wall)
-    return {name: pl.Series(values, nan_to_null=True) for name, values in found.items()}
+    kept = ~missing_work.unknown(trace).work
+    of_device = ("mfu_percent", "hfu_percent", "known_percent")
+    return {
+        name: pl.Series(np.where(kept, values, np.nan) if name in of_device else values, nan_to_null=True)
+        for name, values in found.items()
+    }
 
 
 def _memory(trace: Trace, steps: step_marks.MarkedSteps) -> dict[str, object]:

@@ -1,0 +1,237 @@
+"""Doubtful device records have consequences: empty columns, means and headlines of the other steps, no findings."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from perfhooks import findings, testing
+from perfhooks.report.headline import of_window, summary
+from perfhooks.run.capture import Capture
+from perfhooks.testing import kernel, launch, op, step_mark
+from perfhooks.trace import read
+from perfhooks.trace.window import Tables
+
+MS, US = 1_000_000, 1_000
+CAPTURE = Capture(stage="train", last=0)
+STEPS = range(10, 15)
+
+
+def training(steps=STEPS, *, each=10, span=800 * US, operator="aten::mm", offset=0):
+    """Steps of 10 ms with so many kernels each; every kernel runs 50 us after its launch."""
+    events, number = [], 0
+    for place, step in enumerate(steps):
+        events.append(step_mark(step, 10 * MS * place, 10 * MS * (place + 1)))
+        for index in range(each):
+            number += 1
+            at = 10 * MS * place + 100 * US + index * (9_500 * US // each)
+            events.append(op(operator, at, at + 30 * US, external=number))
+            events.append(launch(number, at + 5 * US, at + 13 * US, external=number))
+            start = at + 55 * US + offset
+            events.append(kernel(number, start, start + span, name="ampere_sgemm_128x64_tn", external=number))
+    return events
+
+
+def kernels_of(events, step):
+    begin = 10 * MS * STEPS.index(step) / 1000
+    return [event for event in events if event.get("cat") == "kernel" and begin <= event["ts"] < begin + 10_000]
+
+
+def seen(tmp_path, events, **metadata):
+    trace = read(testing.write_trace(tmp_path / "t.json", events, **metadata))
+    tables = Tables(trace)
+    return trace, tables.steps, set(tables.checks["name"]) - {"no-steps"}
+
+
+DEVICE = (
+    *("device_span_ms", "busy_ms", "idle_ms", "compute_ms", "comm_ms", "exposed_comm_ms", "exposed_copy_ms"),
+    *("other_work_ms", "device_busy_ms", "device_idle_ms", "kernels"),
+)
+
+
+def is_empty(table, *steps):
+    row = table.filter(table["step"].is_in(steps)).select(DEVICE)
+    return row.null_count().row(0) == (len(steps),) * len(DEVICE)
+
+
+def is_full(table, *steps):
+    return sum(table.filter(table["step"].is_in(steps)).select(DEVICE).null_count().row(0)) == 0
+
+
+def test_a_sound_recording_has_no_doubt(tmp_path):
+    trace, table, doubts = seen(tmp_path, training())
+    assert (doubts, is_full(table, *STEPS)) == (set(), True)
+    assert "device busy 80%" in of_window(CAPTURE, trace)
+
+
+@pytest.mark.parametrize("lost", [1, 3, 10])
+@pytest.mark.parametrize("step", [10, 12, 14])
+def test_a_step_that_lost_kernels_is_empty_and_in_no_mean(tmp_path, lost, step):
+    events = training()
+    gone = kernels_of(events, step)[:lost]
+    trace, table, doubts = seen(tmp_path, [event for event in events if event not in gone])
+    assert doubts & {"launches-without-kernel", "device-stopped", "step-with-few-kernels"}
+    assert is_empty(table, step)
+    assert is_full(table, *set(STEPS) - {step})
+    assert "device busy 80%" in of_window(CAPTURE, trace)
+    assert summary(table)["busy_share"] == pytest.approx(0.8)
+    evidence = findings.Evidence(CAPTURE, trace)
+    assert step not in evidence.steps["step"]
+    assert set(Tables(trace).idle(["step"])["step"]) == set(STEPS) - {step}
+
+
+def test_lost_kernels_show_without_correlations(tmp_path):
+    """A recorder that loses the launches' numbers as well leaves the counts of neighbours."""
+    events = training()
+    gone = kernels_of(events, 12)
+    numbers = {event["args"]["correlation"] for event in gone}
+    for event in events:
+        if event.get("cat") == "cuda_runtime" and event["args"]["correlation"] in numbers:
+            del event["args"]["correlation"]
+    _, table, doubts = seen(tmp_path, [event for event in events if event not in gone])
+    assert "step-with-few-kernels" in doubts
+    assert is_empty(table, 12)
+
+
+def test_a_step_that_launches_less_keeps_its_times(tmp_path):
+    events = [event for event in training() if not (event["ts"] >= 20_000 and event["ts"] < 27_600)]
+    _, table, _ = seen(tmp_path, [step_mark(12, 20 * MS, 30 * MS), *events])
+    assert is_full(table, *STEPS)
+    assert table["kernels"].to_list() == [10, 10, 2, 10, 10]
+
+
+@pytest.mark.parametrize("offset", [-(10**18), -3600 * 10**9, -4 * MS, 10**18])
+def test_another_clock_empties_what_needs_the_wall(tmp_path, offset):
+    trace, table, doubts = seen(tmp_path, training(offset=offset))
+    assert doubts & {"kernels-before-launch", "clocks-apart"}
+    assert table["device_busy_ms"].null_count() == table["device_idle_ms"].null_count() == table.height
+    assert table["busy_ms"].to_list() == pytest.approx([8.0] * 5)
+    assert "device" not in of_window(CAPTURE, trace)
+    assert Tables(trace).idle().height == Tables(trace).gaps.height == 0
+    assert not findings.Evidence(CAPTURE, trace).is_device_traced
+    assert "busy_share" not in summary(table)
+
+
+def test_another_clock_without_launches_empties_all(tmp_path):
+    events = [event for event in training(offset=10**18) if event.get("cat") != "cuda_runtime"]
+    _, table, _ = seen(tmp_path, events)
+    assert is_empty(table, *STEPS)
+
+
+def test_without_marks_the_clock_of_the_host_counts(tmp_path):
+    events = [event for event in training(offset=-(10**18)) if "ProfilerStep" not in event["name"]]
+    _, table, _ = seen(tmp_path, events)
+    assert table["wall_ms"].item() < 50
+
+
+def test_a_few_microseconds_of_drift_are_no_other_clock(tmp_path):
+    _, table, doubts = seen(tmp_path, training(offset=-60 * US))
+    assert doubts == {"kernels-before-launch"}
+    assert is_full(table, *STEPS)
+
+
+def test_one_kernel_at_a_wrong_time_costs_its_step(tmp_path):
+    events = training()
+    kernels_of(events, 13)[4]["ts"] = 5.0
+    trace, table, _ = seen(tmp_path, events)
+    assert is_empty(table, 13)
+    assert is_full(table, 11, 12, 14)
+    assert "device busy" in of_window(CAPTURE, trace)
+
+
+@pytest.mark.parametrize("span", [9 * MS, 1_600 * MS])
+@pytest.mark.parametrize("at", [0, 4, 7])
+def test_a_kernel_that_overlaps_its_successors_ends_at_the_next(tmp_path, span, at):
+    events = training()
+    kernels_of(events, 12)[at]["dur"] = span / 1000
+    trace, table, doubts = seen(tmp_path, events)
+    assert doubts == {"overflowed-kernels"}
+    assert table.filter(table["step"] == 12)["busy_ms"].item() == pytest.approx(8.15)
+    assert [row["max_ms"] for row in Tables(trace).kernels.rows(named=True)] == [pytest.approx(0.95)]
+
+
+def test_kernels_of_other_streams_may_overlap(tmp_path):
+    events = training()
+    events.append(launch(900, 20 * US, 30 * US))
+    events.append(kernel(900, 40 * US, 9 * MS, stream=9))
+    _, table, doubts = seen(tmp_path, events)
+    assert doubts == set()
+    assert table["busy_ms"][0] == pytest.approx(8.96 + 0.0, abs=0.6)
+
+
+def test_dependent_launches_keep_their_lengths(tmp_path):
+    """Programmatic dependent launch: each kernel begins before the one before it ends."""
+    _, table, doubts = seen(tmp_path, training(span=1000 * US))
+    assert doubts == set()
+    assert is_full(table, *STEPS)
+
+
+def replays(*graphs, node=0):
+    """A step for each graph, given as the names of its kernels."""
+    events = []
+    for place, names in enumerate(graphs):
+        begin = 10 * MS * place
+        events += [step_mark(10 + place, begin, begin + 10 * MS)]
+        events += [launch(500 + place, begin + 100 * US, begin + 160 * US, name="cudaGraphLaunch")]
+        for index, name in enumerate(names):
+            start = begin + 300 * US + 30 * US * index
+            more = {"graph_node_id": node * (1 + len(names)) + index} if node else {}
+            events.append(kernel(500 + place, start, start + 25 * US, name=name, **more))
+    return events
+
+
+ONE, OTHER = [f"g1_k{index % 3}" for index in range(128)], [f"g2_k{index % 5}" for index in range(40)]
+
+
+@pytest.mark.parametrize("short", [ONE[:112], ONE[16:], ONE[:60] + ONE[72:124]])
+def test_replays_of_one_graph_that_differ_are_a_doubt(tmp_path, short):
+    trace, table, doubts = seen(tmp_path, replays(ONE, short, ONE, short))
+    assert doubts == {"unequal-replays"}
+    assert "replays of one graph differ by 16 kernels" in Tables(trace).checks["text"][0]
+    assert is_empty(table, 11, 13)
+    assert is_full(table, 10, 12)
+
+
+def test_two_graphs_that_alternate_are_none(tmp_path):
+    _, table, doubts = seen(tmp_path, replays(ONE, OTHER, ONE, OTHER))
+    assert (doubts, is_full(table, 10, 11, 12, 13)) == (set(), True)
+
+
+def test_two_graphs_of_the_same_kernels_have_other_nodes(tmp_path):
+    _, table, doubts = seen(tmp_path, replays(ONE, ONE[:112], ONE, ONE[:112], node=1000))
+    assert (doubts, is_full(table, 10, 11, 12, 13)) == (set(), True)
+
+
+@pytest.mark.parametrize("kind", ["gpu_memcpy", "gpu_memset"])
+def test_copies_without_kernels_leave_the_device_unknown(tmp_path, kind):
+    events = [event for event in training() if event.get("cat") != "kernel"]
+    for number in range(5):
+        at = 10 * MS * number + 8 * US
+        events.append(launch(800 + number, at, at + 5 * US, name="cudaMemcpyAsync"))
+        events.append(kernel(800 + number, at + 20 * US, at + 50 * US, name="Memcpy HtoD", category=kind))
+    trace, table, doubts = seen(tmp_path, events)
+    assert "no-compute-kernels" in doubts
+    assert is_empty(table, *STEPS)
+    assert "device" not in of_window(CAPTURE, trace)
+
+
+def test_a_lost_stream_leaves_communication_known(tmp_path):
+    events = [event for event in training() if event.get("cat") not in ("kernel", "cuda_runtime")]
+    for number in range(5):
+        at = 10 * MS * number + 6 * MS
+        events.append(launch(800 + number, at, at + 5 * US))
+        events.append(kernel(800 + number, at + MS, at + 3 * MS, name="ncclDevKernel_AllReduce_Sum_f32_RING_LL"))
+    _, table, doubts = seen(tmp_path, events)
+    assert "no-compute-kernels" in doubts
+    assert table["comm_ms"].to_list() == pytest.approx([2.0] * 5)
+    assert table["compute_ms"].null_count() == table["busy_ms"].null_count() == 5
+
+
+def test_a_device_that_only_communicates_is_known(tmp_path):
+    events = training(operator="vllm::all_reduce")
+    for event in events:
+        event["name"] = event["name"].replace("ampere_sgemm_128x64_tn", "ncclDevKernel_Generic_2")
+    _, table, doubts = seen(tmp_path, events)
+    assert doubts == set()
+    assert np.allclose(table["comm_ms"], 8.0)
+    assert is_full(table, *STEPS)
