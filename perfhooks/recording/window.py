@@ -27,7 +27,7 @@ import perfhooks.trace
 from perfhooks import labels, process
 from perfhooks.errors import NothingRecordedError, OptionError, PerfhooksError
 from perfhooks.labels import DEVICE_STOPPED
-from perfhooks.recording import next_recorder, wall_clock
+from perfhooks.recording import cupti, next_recorder, wall_clock
 from perfhooks.recording.ending import open_ranges
 from perfhooks.recording.ending.in_step import Overseer
 from perfhooks.recording.like_torch import averages, deprecated
@@ -403,7 +403,7 @@ class Window(Recorded, TorchProfile):
     def start(self) -> None:
         """Begin, with the warm-up if there is one."""
         process.recorder_begins()
-        with _quiet_start():
+        with _quiet_start(), cupti.detached_at_end():
             super().start()
         _open.add(self)
         if self.with_stack and not self.budget.is_running:
@@ -442,7 +442,8 @@ class Window(Recorded, TorchProfile):
         _ending[self] = threading.current_thread()
         _open.discard(self)
         try:
-            super().stop()
+            with cupti.detached_at_end():
+                super().stop()
         finally:
             _ending.pop(self, None)
 

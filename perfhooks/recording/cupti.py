@@ -1,0 +1,45 @@
+"""Detach CUPTI from the training at the end of each recording.
+
+Kineto leaves CUPTI attached by default, so that each launch of a kernel takes longer until the process ends. On an H200
+with torch 2.11, steps of many small kernels took 28% longer after a recording, and 3% longer if CUPTI was detached.
+Kineto detaches it if ``TEARDOWN_CUPTI`` is 1 in the environment, and reads the variable at each start and stop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_VARIABLE: Final = "TEARDOWN_CUPTI"
+_FIRST_CUDA: Final = 12
+"""Earlier versions can crash when CUPTI is attached again, as torch says in `torch.profiler.profiler`."""
+
+
+@contextlib.contextmanager
+def detached_at_end() -> Iterator[None]:
+    """Have Kineto detach CUPTI when it stops; around each start and each stop of the recorder."""
+    if _VARIABLE in os.environ or not may_detach():
+        yield
+        return
+    os.environ[_VARIABLE] = "1"
+    try:
+        yield
+    finally:
+        if os.environ.get(_VARIABLE) == "1":  # else torch has changed it, for CUDA graphs of its compiler
+            os.environ.pop(_VARIABLE)
+
+
+def may_detach() -> bool:
+    """Whether CUPTI can be detached: it is used, and the program has captured no CUDA graph."""
+    version = torch.version.cuda
+    if version is None or int(version.split(".")[0]) < _FIRST_CUDA or not torch.cuda.is_initialized():
+        return False
+    # the stream is made when the first graph is captured
+    return torch.cuda.graph.default_capture_stream is None and "torch._inductor.cudagraph_trees" not in sys.modules
