@@ -19,6 +19,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import npu_twins
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,6 +82,8 @@ class Dialect:
     """Torch 1.9 wrote it."""
     is_next: bool = False
     """Torch's next recorder wrote it, with what it writes of CUDA graphs: a function of the host, and a moment."""
+    npu: npu_twins.Spelling | None = None
+    """How torch_npu wrote it; None for other recorders."""
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -274,7 +277,7 @@ class Machine:
                     self.ran("aten::_foreach_add_", "multi_tensor_apply_kernel", 30)
             self.wait()
 
-    def whole(self) -> dict[str, Any]:
+    def whole(self) -> Any:
         """The file."""
         dialect, first = self.dialect, self.now
         for mark in dialect.steps:
@@ -289,6 +292,8 @@ class Machine:
             self.write("Trace", "PyTorch Profiler (0)", first - 900, self.now + 900, **span)
         base = {"baseTimeNanoseconds": BASE_NS} if dialect.base else {}
         file = {"schemaVersion": 1, **dialect.facts, **base, "displayTimeUnit": "ms", "traceEvents": self.events}
+        if dialect.npu:
+            return npu_twins.by_torch_npu(file, dialect.npu)
         return by_next_recorder(file) if dialect.is_next else by_torch_1_9(file) if dialect.is_old else file
 
 
@@ -411,6 +416,9 @@ DIALECTS = {
         reduces="ncclDevKernel_AllReduce_Sum_f32_RING_LL",
         facts=info(0, 8, deviceProperties=[GPU]),
     ),
+    "npu-ddp2-train": Dialect(
+        steps=(50, 51), stacks=True, trains=True, reduces="ncclDevKernel_AllReduce", npu=npu_twins.Spelling()
+    ),
     "cpu-only-rank34": Dialect(
         steps=(551,), runtime="", threads=("gloo:all_reduce",) * 5, facts=info(34, 300, deviceProperties=[])
     ),
@@ -418,8 +426,8 @@ DIALECTS = {
         **WHOLE, steps=(1009,), runtime="", names=False, trains=True, facts={"deviceProperties": [GPU]}
     ),
 }
-TRACES = sorted(name for name, dialect in DIALECTS.items() if not dialect.is_old)
-"""Those that `plain_reader` knows how to read; test_dialects.py holds torch 1.9 against a later one."""
+TRACES = sorted(name for name, dialect in DIALECTS.items() if not dialect.is_old and not dialect.npu)
+"""Those that `plain_reader` knows how to read; test_dialects.py and test_ascend.py compare the others with these."""
 
 
 def write(folder: Path) -> None:

@@ -67,11 +67,12 @@ class Text(str):
         return str(self) if self._is_markdown else None
 
 
-def of_run(folder: Path) -> str:
+def of_run(folder: Path, files: Sequence[str] | None = None) -> str:
     """What a run was, where its step goes and what to do about it: its last window, lowest rank.
 
     Args:
         folder: A run folder.
+        files: Files to read further; None lists those of the run.
 
     Returns:
         Markdown of at most `MOST` characters.
@@ -80,7 +81,7 @@ def of_run(folder: Path) -> str:
         PerfhooksError: It is no run folder.
     """
     data = _plain(gather(folder))
-    return _written(data, _files(folder, data["windows"]))
+    return _written(data, _files(folder, data["windows"]) if files is None else list(files))
 
 
 def of_trace(path: Path) -> str:

@@ -256,10 +256,11 @@ def markdown(target: str | None, names: Sequence[str] = ()) -> str:
     path = mirror.here(target)
     if path.is_file():
         return in_markdown.of_trace(path)
-    if run_in(path) is not None or not loose.traces(path):
+    traces = [] if run_in(path) is not None else loose.traces(path)
+    if not traces:
         return in_markdown.of_run(run_in(path) or path)
     with adopted(path) as run:
-        return in_markdown.of_run(run.folder)
+        return in_markdown.of_run(run.folder, [trace.path for trace in traces])
 
 
 def form(*, csv: bool, json: bool) -> Form:

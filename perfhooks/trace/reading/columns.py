@@ -107,6 +107,8 @@ class Columns:
         """Events without a phase."""
         self.seen: dict[str, Category] = {}
         """The categories so far, and what their events were."""
+        self.has_bare_slices = False
+        """Whether slices without a category were among them."""
         self._variants = variants
         self._names = _Numbering()
         self._categories = _Numbering()
@@ -176,6 +178,7 @@ class Columns:
         category = self._categories[name]
         if category == len(self._kinds):
             self._kinds.append(classify(name, on_stream=_is_on_stream(first.args)))
+        self.has_bare_slices |= not first.cat
         kind = self._kinds[category]
         return _Origin(role, kind, category, self._threads[lane(kind), first.pid, first.tid])
 

@@ -233,7 +233,8 @@ class _Reader:
             following: the end of its last event, and some of what comes behind.
         """
         self._lists += 1
-        left = self._add_typed(text) if self._lists > _LEARNING else text
+        is_typed = self._lists > _LEARNING and not self._columns.has_bare_slices
+        left = self._add_typed(text) if is_typed else text
         if left:
             self._add_any(left, following)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from perfhooks.trace.reading.events import Event
 
 OPERATOR: Final = "async_npu"
@@ -40,8 +38,7 @@ class FlowEnds:
         else:
             self._ends.append((key, end))
 
-    def links(self, category: str) -> Iterator[tuple[FlowEnd, FlowEnd]]:
-        """Yield the start and the end of each link of a category."""
-        for key, end in self._ends:
-            if key[0] == category and key in self._starts:
-                yield self._starts[key], end
+    def links(self, category: str) -> tuple[list[FlowEnd], list[FlowEnd]]:
+        """Return the starts and the ends of the links of a category, in one order."""
+        pairs = [(self._starts[key], end) for key, end in self._ends if key[0] == category and key in self._starts]
+        return [start for start, _ in pairs], [end for _, end in pairs]

@@ -12,10 +12,10 @@ from perfhooks.trace.nesting.slices import last_begun, nest, still_open
 from perfhooks.trace.reading.ascend.flows import CALL, OPERATOR
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from perfhooks.trace.model import Column, Ints
-    from perfhooks.trace.reading.ascend.flows import FlowEnds
+    from perfhooks.trace.reading.ascend.flows import FlowEnd, FlowEnds
     from perfhooks.trace.reading.ascend.processes import Processes
     from perfhooks.trace.reading.ascend.work import Numbers
 
@@ -29,6 +29,8 @@ _DIRECTIONS: Final = {
 }
 """Copies in the queue, and the direction as other recorders write it: ``HtoD (Host -> Device)``."""
 _DEQUEUE: Final = "Dequeue@"
+_LIMIT: Final = 2**62
+"""Connections with larger numbers are damaged."""
 _NONE: Final = np.empty(0, np.int64), np.empty(0, np.int64)
 
 
@@ -111,18 +113,16 @@ class _Linked:
     def launched(self, flows: FlowEnds) -> _Moments:
         """Return when each piece of work was launched, on the thread of the call."""
         moments = _Moments(*(np.full(len(self._work), -1, np.int64) for _ in _Moments._fields))
-        links = [(self._host(start.pid, start.tid), start.time, end) for start, end in flows.links(CALL)]
-        place = self._at(
-            self._work, [self._device(end.pid, end.tid) for *_, end in links], [end.time for *_, end in links]
-        )
-        for found, (thread, time, _) in zip(place.tolist(), links, strict=True):
-            if found >= 0:
-                moments.thread[found], moments.time[found] = thread, time
+        starts, ends = flows.links(CALL)
+        place, start = self._at(self._work, self._on(ends, self._device)), self._on(starts, self._host)
+        known = place >= 0
+        moments.thread[place[known]], moments.time[place[known]] = start.thread[known], start.time[known]
         return moments
 
     def number_calls(self, launched: _Moments) -> Ints:
         """Give work the number of its call as ``correlation``; return the calls, or -1."""
         number = self._argument("connection") + 1
+        number[number > _LIMIT] = 0
         self._given.pop("connection", None)
         work, calls = self._work, self._calls
         call = by_number(number, calls).of(number[work])
@@ -152,12 +152,9 @@ class _Linked:
 
         Some links lead from an operator that began after the work.
         """
-        links = [*flows.links(OPERATOR)]
-        work = self._at(
-            self._work, [self._device(end.pid, end.tid) for _, end in links], [end.time for _, end in links]
-        )
-        threads, times = [self._host(start.pid, start.tid) for start, _ in links], [start.time for start, _ in links]
-        asked = self._at(self._operators, threads, times)
+        starts, ends = flows.links(OPERATOR)
+        work = self._at(self._work, self._on(ends, self._device))
+        asked = self._at(self._operators, self._on(starts, self._host))
         operator = np.full(len(self._work), -1, np.int64)
         known = (work >= 0) & (asked >= 0)
         operator[work[known]] = self._operators[asked[known]]
@@ -206,16 +203,18 @@ class _Linked:
         other = [threads.get((lane, pid, tid), -1) for _, pid, tid in threads]
         return _Moments(np.array([*other, -1], np.int64)[thread], time)
 
-    def _at(self, rows: Ints, thread: list[int], time: list[int]) -> Ints:
+    def _on(self, ends: Sequence[FlowEnd], thread_of: Callable[[int | str, int | str], int]) -> _Moments:
+        """Return the ends of links as moments on threads of the model."""
+        threads = {(pid, tid): thread_of(pid, tid) for pid, tid in {(end.pid, end.tid) for end in ends}}
+        found = [(threads[pid, tid], time) for pid, tid, time in ends]
+        return _Moments(*np.array(found, np.int64).reshape(-1, 2).T)
+
+    def _at(self, rows: Ints, moments: _Moments) -> Ints:
         """Return the place of the innermost slice that begins at each moment, or -1."""
-        threads, times = np.array(thread, np.int64), np.array(time, np.int64)
-        found = last_begun(self._thread[rows], self._start[rows], threads, times + _SLACK_NS)
-        if not len(rows):
-            return found
-        exact = last_begun(self._thread[rows], self._start[rows], threads, times)
-        is_exact = (exact >= 0) & (self._start[rows[exact]] == times)
-        is_near = (found >= 0) & (self._start[rows[found]] >= times - _SLACK_NS)
-        return np.where(is_exact, exact, np.where(is_near, found, -1))
+        thread, start = self._thread[rows], np.append(self._start[rows], 0)
+        exact, near = (last_begun(thread, start[:-1], moments.thread, moments.time + slack) for slack in (0, _SLACK_NS))
+        is_exact, is_near = start[exact] == moments.time, start[near] >= moments.time - _SLACK_NS
+        return np.where(is_exact, exact, np.where(is_near, near, -1))
 
     def _holding(self, rows: Ints, moments: _Moments) -> Ints:
         """Return the innermost of some slices that is open at each moment, or -1."""

@@ -53,7 +53,7 @@ Place = tuple[Lane, int | str, int | str]
 
 def is_ascend(names: ProcessNames) -> bool:
     """Return whether torch_npu wrote a trace."""
-    return any(process.get("name") in _OF_ASCEND for process in names.processes.values())
+    return any(str(process.get("name")) in _OF_ASCEND for process in names.processes.values())
 
 
 class Processes:
