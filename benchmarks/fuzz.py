@@ -137,8 +137,9 @@ class GreedyError(Exception):
 class Source:
     """A recorded trace, and its pieces as they stand in a file."""
 
-    def __init__(self, trace: dict[str, Any]) -> None:
-        self.events: list[dict[str, Any]] = sorted(trace["traceEvents"], key=lambda event: event.get("ts", 0))
+    def __init__(self, content: dict[str, Any] | list[dict[str, Any]]) -> None:
+        trace = {"traceEvents": content} if isinstance(content, list) else content
+        self.events: list[dict[str, Any]] = sorted(trace["traceEvents"], key=lambda event: float(event.get("ts", 0)))
         self.keys = {key: value for key, value in trace.items() if key != "traceEvents"}
         self.steps = [place for place, event in enumerate(self.events) if str(event.get("name")).startswith(_STEP)]
         self._texts: dict[int | str, bytes] = {}

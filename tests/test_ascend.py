@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
-import subprocess
 import sys
 
 import msgspec
@@ -16,6 +15,7 @@ import twins
 from npu_twins import Spelling
 
 from perfhooks import trace
+from perfhooks.command import app
 from perfhooks.command.actions import show
 from perfhooks.trace import Kind
 from perfhooks.trace.tables import device_time
@@ -169,11 +169,10 @@ def test_labels_of_the_user_are_no_operators(tmp_path, kineto, name):
 def test_a_task_of_an_unknown_type_is_a_check(tmp_path, kineto):
     events = npu_twins.by_torch_npu(kineto)
     kernel = next(event for event in events if event.get("args", {}).get("Task Type") == "AI_CORE")
-    plain = window(tmp_path / "plain.json", events)
     kernel["args"]["Task Type"] = "QUANTUM_SQE"
-    odd = window(tmp_path / "odd.json", events)
-    assert odd.checks.filter(name="unknown-tasks")["count"].to_list() == [1]
-    assert odd.steps["kernels"].sum() == plain.steps["kernels"].sum() - 1
+    found = window(tmp_path / "t.json", events)
+    assert found.checks.filter(name="unknown-tasks")["count"].to_list() == [1]
+    assert found.steps["kernels"].to_list() == [None, 26, 26], "whether it is work is unknown"
 
 
 def test_links_written_as_doubles_are_followed(tmp_path, kineto):
@@ -220,11 +219,19 @@ def folder(tmp_path, kineto):
     return tmp_path / "result"
 
 
-def perfhooks(*words):
-    command = [sys.executable, "-m", "perfhooks", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture
+def perfhooks(monkeypatch, capfd):
+    """Runs a command in this process; returns its standard output."""
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["perfhooks", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            app.main()
+        out, err = capfd.readouterr()
+        assert not ended.value.code, err
+        return out
+
+    return call
 
 
 def targets(folder):
@@ -247,7 +254,7 @@ def test_the_rank_is_in_the_file_beside_the_trace(folder):
 
 
 @pytest.mark.parametrize("target", [0, 1, 2])
-def test_every_command_accepts_a_trace_and_folders(folder, tmp_path, target):
+def test_every_command_accepts_a_trace_and_folders(folder, tmp_path, target, perfhooks):
     path, ranks = targets(folder)[target], [0, 1] if target == 2 else [1]
     assert len(perfhooks("show", path, "-t", "steps").splitlines()) == 1 + 3 * len(ranks)
     told = perfhooks("show", path, "--format", "markdown")

@@ -16,7 +16,7 @@ from perfhooks.run.layout import PAGE, artifact, timeline
 from perfhooks.trace.names import work_kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 MOST: Final = 4500
