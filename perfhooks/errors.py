@@ -10,6 +10,8 @@
     └── TraceError                    a file that is no trace, or a broken one
 """
 
+from __future__ import annotations
+
 from typing import Literal
 
 OnError = Literal["warn", "raise"]
@@ -38,6 +40,9 @@ class CommandError(OptionError):
     def __init__(self, said: str, code: int) -> None:
         super().__init__(said)
         self.exit_code = code
+
+    def __reduce__(self) -> tuple[type[CommandError], tuple[str, int]]:
+        return type(self), (str(self), self.exit_code)
 
 
 class ScheduleError(OptionError):

@@ -6,7 +6,7 @@ both are the order in which modules happen to be imported. Here the order is wri
     import torch ─ first step ─ windows ─ ... ─ last step ─ the interpreter ends
                                 │                           COUNTS REASON STARTUP WATCHER PROFILERS, exit summary
                                 └─ a fork: HOLD, then the parent goes on; in the child SIGNALS PROFILERS WATCHER STEPS
-                                   RECORDER
+                                   TURNS RECORDER
 
 The exit summary of `perfhooks run` is printed by the first handler of all, so that it comes last: that of
 `launching.site.sitecustomize`, which processes without torch have as well.
@@ -65,6 +65,8 @@ class Child(IntEnum):
     """Its thread is not there."""
     STEPS = auto()
     """What `perfhooks run` heard is not the child's."""
+    TURNS = auto()
+    """The connection of a training under `perfhooks compare --run` is the parent's."""
     RECORDER = auto()
     """It will not wait for the recorder's thread when it ends."""
 

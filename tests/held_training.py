@@ -42,7 +42,12 @@ def stop(*_):
 
 def main(steps, amount, log="", kind=""):
     held = HeldSteps(json.loads(os.environ["PERFHOOKS_RUN"])["turns"])
-    child = begin_child() if kind == "child" else None
+    child = begin_child() if kind in ("child", "stopped_child", "sigchld") else None
+    if kind == "stopped_child":
+        child.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, child.pid, os.WSTOPPED)
+    if kind == "sigchld":
+        signal.signal(signal.SIGCHLD, lambda *_: os.wait())
     if kind == "handler":
         signal.signal(signal.SIGUSR1, stop)
     times = []

@@ -689,7 +689,9 @@ def test_equal_runs_list_no_reason_within_the_noise(folder):
     ("outcome", "low", "high", "text"),
     [
         ("slower", 1.038, 1.78, "+3.8% to +78%"),
-        ("slower", 1.5, 300.0, "1.5 to 300 times that"),
+        ("slower", 1.5, 30.0, "1.5 to 30 times that"),
+        ("slower", 1.5, 2e6, "+50% or more"),
+        ("faster", 1e-9, 0.8, "-20% or less"),
         ("undecided", 1e-9, 2e6, None),
         ("undecided", 0.9, 1.2, "-10% to +20%"),
     ],
@@ -697,7 +699,9 @@ def test_equal_runs_list_no_reason_within_the_noise(folder):
 def test_a_wide_interval_is_not_printed_as_percentages(outcome, low, high, text):
     found = Ratio(outcome, math.sqrt(low * high), low, high, 1.0, math.sqrt(low * high))
     assert sentences.is_wide(found) == (text is None)
-    assert text is None or sentences.interval(found) == text
+    assert sentences.interval(found) == (text or "unknown")
+    written = comparison.ratio_data(found)
+    assert [written["low"] is None, written["high"] is None] == [low < 0.01 or text is None, high > 100 or text is None]
 
 
 def test_what_must_be_read_is_short_and_all_else_comes_after_the_reasons(folder):

@@ -231,6 +231,8 @@ OPENS_FILES = {
     "run/publishing.py": "a trace that was found plain",
     "recording/window.py": "what this process saved, and writing",
     "command/turns/program.py": "the log of a command, which it makes",
+    "command/turns/processes.py": "the kernel's files",
+    "command/turns/work_folder.py": "a temporary folder of this user",
     "trying/loader_trial.py": "the kernel's files",
     **dict.fromkeys(
         ("watching/counters.py", "run/liveness.py", "run/manifest.py", "run/circumstances.py"), "the kernel's files"
@@ -303,8 +305,11 @@ CHANGES_OTHERWISE = {
         ("launching/notes.py", "launching/detached.py", "launching/site/sitecustomize.py"),
         "notes in a temporary folder",
     ),
-    "trying/child.py": "the device that forgets all",
-    "command/turns/program.py": "the same, and what is in them",
+    **dict.fromkeys(("trying/child.py", "command/turns/supervisor.py"), "the device that forgets all"),
+    **dict.fromkeys(
+        ("command/turns/program.py", "command/turns/work_folder.py", "command/turns/revision.py"),
+        "a temporary folder of this user",
+    ),
     "command/actions/peaks.py": "the folder of the user's own settings",
     **dict.fromkeys(("handlers/tensorboard.py", "testing.py"), "a folder that the user named"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
@@ -23,7 +24,7 @@ import warm
 from typer.testing import CliRunner
 
 from perfhooks.command.app import app
-from perfhooks.command.turns import alternation, program
+from perfhooks.command.turns import alternation, freezing, program
 from perfhooks.command.turns.program import Program
 from perfhooks.comparing import turns
 from perfhooks.comparing.turns import Block
@@ -45,6 +46,14 @@ def short():
     """A folder for sockets, whose paths may have 107 bytes: pytest's own have more."""
     with tempfile.TemporaryDirectory(prefix="turns-") as folder:
         yield Path(folder)
+
+
+OWNER = SimpleNamespace(
+    start=lambda words, **how: subprocess.Popen(words, start_new_session=True, **how),
+    check=lambda: None,
+    status=lambda _: None,
+)
+"""Takes the place of the supervisor: the programs are children of the test."""
 
 
 def set_turns(monkeypatch, seconds):
@@ -160,7 +169,9 @@ def test_commands_whose_steps_nobody_sees_are_said_once_while_they_run(compare, 
     )
     monkeypatch.setattr(alternation, "_PATIENCE_S", 0.3)
     lines = []
-    monkeypatch.setattr(alternation.typer, "echo", lambda text, **_: (lines.append(text), said.touch()))
+    monkeypatch.setattr(
+        "perfhooks.command.actions.turns.typer.echo", lambda text, **_: (lines.append(text), said.touch())
+    )
     done = compare("--run", tmp_path / "unseen.py", "--", tmp_path / "unseen.py")
     assert "made no steps that perfhooks can see" in refused(done)
     (line,) = (each for each in lines if each.startswith("perfhooks: "))
@@ -255,9 +266,8 @@ def test_ctrl_c_ends_both_and_says_what_there_is(short):
     words = [sys.executable, "-m", "perfhooks", "compare", "--run", training(10**9), "--", training(10**9)]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(short)})
     own = psutil.Process(process.pid)
-    while len(own.children()) < 2:
-        time.sleep(0.01)
-    children = own.children()
+    until(lambda: len(own.children(recursive=True)) >= 3)
+    children = own.children(recursive=True)
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=120)
     assert process.returncode == 130
@@ -274,8 +284,9 @@ class Started(warm.Process):
     others = ()
     """Ranks besides the first one."""
 
-    def wait(self, timeout=120):
-        return max(super().wait(timeout), *(each.wait(timeout) for each in self.others), 0)
+    def poll(self):
+        codes = [super().poll(), *(other.poll() for other in self.others)]
+        return None if None in codes else max(codes)
 
 
 @pytest.fixture
@@ -303,10 +314,14 @@ def pair(folder, *words):
     commands = [
         program.Command(name=name, label="", words=[sys.executable, *map(str, words)], folder=folder) for name in "AB"
     ]
-    made = alternation.Alternation(plan=alternation.Plan(a=commands[0], b=commands[1], tolerance=0.02), folder=folder)
-    programs = [program.Program(command, folder, 1) for command in commands]
-    made._take_turns(programs, lambda _: None)
-    return programs, [each.wait() for each in programs]
+    plan = alternation.Plan(a=commands[0], b=commands[1], tolerance=0.02)
+    made = alternation.Alternation(plan=plan, folder=folder, owner=OWNER)
+    programs = [program.Program(command, folder, 1, OWNER) for command in commands]
+    made._take_turns(programs)
+    codes = [each.wait() for each in programs]
+    for each in programs:
+        each.close()
+    return programs, codes
 
 
 @pytest.mark.parametrize("kind", ["raw", "fork", "gan", "no_loader", "inference"])
@@ -479,16 +494,16 @@ def test_each_fifth_step_of_a_training_is_timed_as_often_as_the_others(step_s):
 
 def test_a_program_is_given_up_where_ranks_are_apart_and_not_before_its_first_step(monkeypatch):
     """Which may take as long as it takes."""
-    monkeypatch.setattr(program, "_APART_S", -1.0)
+    monkeypatch.setattr(program, "_STALL_S", -1.0)
     found = Program.__new__(Program)
-    found._held, found._apart_since, found.is_over, found.notes = {}, None, False, []
+    found._held, found._block_began, found.is_over, found.notes = {}, None, False, []
     found.command = SimpleNamespace(name="A")
     for _ in range(2):
         found._give_up()
     assert (found.is_over, found.notes) == (False, [])
     found._held = {0: SimpleNamespace(ranks=2)}
     found._give_up()
-    assert (found.is_over, found.notes) == (True, ["only 1 of 2 ranks of A came to the same step"])
+    assert (found.is_over, found.notes) == (True, ["1 of 2 ranks of A came to the same step within -0 minutes"])
 
 
 def test_ranks_that_ended_on_one_processor_send_nobody_there():
@@ -514,25 +529,109 @@ def test_turns_are_long_where_programs_run_one_after_the_other(short, monkeypatc
     monkeypatch.setattr(alternation, "_turn", lambda _, length_s: lengths.append(length_s) or Turn(20))
     command = program.Command(name="A", label="", words=[sys.executable, str(SCRIPT), "100", str(WORK)], folder=short)
     plan = alternation.Plan(a=command, b=command, tolerance=0.02, in_turns=True)
-    started = Program(command, short, 1)
-    alternation.Alternation(plan=plan, folder=short)._take_turns([started], lambda _: None)
+    started = Program(command, short, 1, OWNER)
+    alternation.Alternation(plan=plan, folder=short, owner=OWNER)._take_turns([started])
     assert started.wait() == 0
+    started.close()
     assert set(lengths) == {alternation.LONG_S}
 
 
-def test_what_a_held_program_started_is_stopped_until_its_turn(master):
-    """A loader's worker would have batches ready that took no time; the end of the socket lets go as well."""
-    side = master(12, WORK, "", "child")
+PAUSED = psutil.STATUS_TRACING_STOP
+
+
+@pytest.fixture
+def held(short):
+    """A program with children, held at a step."""
+    begun = []
+
+    def begin(kind):
+        command = program.Command(
+            name="A", label="", words=[sys.executable, str(SCRIPT), "1000000", str(WORK), "", kind], folder=short
+        )
+        begun.append(Program(command, short, len(begun), OWNER))
+        assert begun[-1].until_held()
+        return begun[-1], psutil.Process(begun[-1]._process.pid).children()
+
+    yield begin
+    for each in begun:
+        for process in (*psutil.Process(each._process.pid).children(), each._process):
+            process.kill()
+        each._process.wait()
+        each.close()
+
+
+ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="children are paused on Linux")
+
+
+@ON_LINUX
+def test_children_of_a_held_program_pause_until_its_next_block(held):
+    """A loader worker that works ahead would have batches ready that took no time."""
+    started, (child,) = held("child")
+    for _ in range(3):
+        started.stop_children()
+        assert child.status() == PAUSED
+        started.let_go(Turn(3))
+        assert child.status() != PAUSED
+        assert started.until_held()
+    assert started.notes == []
+    started.stop_children()
+    started.free()
+    assert child.status() != PAUSED
+
+
+@ON_LINUX
+def test_child_stopped_by_the_training_stays_stopped(held):
+    started, (child,) = held("stopped_child")
+    started.stop_children()
+    started.let_go(Turn(3))
+    assert started.until_held()
+    assert child.status() == psutil.STATUS_STOPPED
+
+
+@ON_LINUX
+def test_training_gets_no_sigchld_for_a_paused_child(held):
+    """A handler that waits for a dead child would wait for ever."""
+    started, _ = held("sigchld")
+    for _ in range(5):
+        started.stop_children()
+        started.let_go(Turn(3))
+        assert started.until_held()
+
+
+@ON_LINUX
+def test_children_of_a_killed_program_run_on(held):
+    """They can notice the death of their parent."""
+    started, (child,) = held("child")
+    started.stop_children()
+    started._process.kill()
+    started.let_go(Turn(3))
+    assert not started.until_held()
+    psutil.wait_procs([child], timeout=60)
+    assert not child.is_running()
+
+
+@ON_LINUX
+def test_children_that_cannot_be_paused_are_noted(held, monkeypatch):
+    started, (child,) = held("child")
+    monkeypatch.setattr(freezing, "_ptrace", lambda *_: errno.EPERM)
+    for _ in range(2):
+        started.stop_children()
+    assert child.status() != PAUSED
+    assert started.notes == ["child processes of A could not be paused between its blocks: Operation not permitted"]
+
+
+def test_program_does_not_outlive_the_supervisor(master):
+    """The end of the socket is the death of the supervisor."""
+    side = master(12, WORK)
     side.held()
-    (child,) = psutil.Process(side.process.pid).children()
-    side.answer(0)
-    until(lambda: child.status() == psutil.STATUS_STOPPED)
-    side.answer(3)
-    side.held()
-    assert child.status() != psutil.STATUS_STOPPED
-    side.answer(0)
-    until(lambda: child.status() == psutil.STATUS_STOPPED)
     side.leave()
+    assert side.process.wait(60) == -signal.SIGKILL
+
+
+def test_program_goes_on_alone_after_the_last_block(master):
+    side = master(12, WORK)
+    side.held()
+    side.answer(0)
     assert side.process.wait(60) == 0
 
 
@@ -550,7 +649,7 @@ def test_a_forked_child_takes_no_part(master):
     side.answer(2)
     assert side.held()["steps"] == 2
     assert psutil.Process(side.process.pid).children() == [], "it made its steps, and was not held"
-    side.leave()
+    side.answer(0)
     assert side.process.wait(60) == 0
 
 

@@ -21,7 +21,7 @@ def main() -> None:
     except (PerfhooksError, ModuleNotFoundError) as error:
         if isinstance(error, ModuleNotFoundError) and error.name != "torch":
             raise
-        print(line(f"perfhooks: {error}"), file=sys.stderr)  # noqa: T201 -- the answer of a command
+        sys.stderr.write(f"{line(f'perfhooks: {error}')}\n")
         sys.exit(error.exit_code if isinstance(error, PerfhooksError) else 2)
 
 

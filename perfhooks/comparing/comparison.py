@@ -14,7 +14,7 @@ from perfhooks.comparing.matching import Aligned
 from perfhooks.comparing.reason import Contribution
 from perfhooks.comparing.side import Side
 from perfhooks.comparing.timed import paired, stalls
-from perfhooks.comparing.verdict import TOLERANCE, Verdict, verdict
+from perfhooks.comparing.verdict import TOLERANCE, Ratio, Verdict, verdict
 from perfhooks.errors import PerfhooksError
 
 if TYPE_CHECKING:
@@ -276,8 +276,15 @@ def data(made: Comparison) -> dict[str, Any]:
 
 def answers(found: Verdict) -> dict[str, Any]:
     """A verdict as plain JSON."""
-    ratios = {"typical": found.typical._asdict(), "mean": found.mean._asdict()}
-    return asdict(found) | ratios | {"ratio": found.ratio, "low": found.low, "high": found.high}
+    ratios = {"typical": ratio_data(found.typical), "mean": ratio_data(found.mean)}
+    low, high = sentences.ends(found.decisive)
+    return asdict(found) | ratios | {"ratio": found.ratio, "low": low, "high": high}
+
+
+def ratio_data(found: Ratio) -> dict[str, Any]:
+    """A ratio as plain JSON; an end of its interval that is only noise is null."""
+    low, high = sentences.ends(found)
+    return found._asdict() | {"low": low, "high": high}
 
 
 def _described(side: Side) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def _rate(samples: float) -> str:
 
 
 _LARGE: Final = 100
-"""Samples a second that are written without a digit behind the point."""
+"""Samples a second that are written without a digit behind the point, and a ratio that no measurement tells."""
 
 
 def stalled(found: Verdict, a: Stalls, b: Stalls) -> str:
@@ -144,8 +144,19 @@ def is_wide(found: Ratio) -> bool:
     return found.outcome == "undecided" and found.high / found.low > _TIMES
 
 
+def ends(found: Ratio) -> tuple[float | None, float | None]:
+    """Return the ends of an interval; None for an end that is only noise."""
+    if is_wide(found):
+        return None, None
+    return (found.low if found.low > 1 / _LARGE else None), (found.high if found.high < _LARGE else None)
+
+
 def interval(found: Ratio) -> str:
-    """Return an interval as two changes: ``+3.8% to +78%``, or ``1.5 to 30 times that``."""
+    """Return an interval as two changes: ``+3.8% to +78%``, ``1.5 to 30 times that``, or ``+50% or more``."""
+    low, high = ends(found)
+    if low is None or high is None:
+        known = [(low, "more"), (high, "less")]
+        return "".join(f"{changed(end)} or {beyond}" for end, beyond in known if end is not None) or "unknown"
     if found.high > _WIDEST:
         return f"{found.low:.2g} to {found.high:,.0f} times that"
     return f"{percent(found.low)} to {percent(found.high)}"

@@ -12,8 +12,8 @@ turns of 20 ms differed by 27% without that and by 11% with it.
 All ranks of a program are given the same number of steps, so they are held at the same step, and none of them waits
 for another one in a collective. Between two turns nothing is done: the device has ended its work when the clocks are
 read, and child processes are stopped, as the workers of a loader, which would work ahead: the next turn would find
-batches that took no time. That is done once all ranks are held, as a rank may have started another one. The socket's
-end lets go for good.
+batches that took no time. `perfhooks.command.turns.freezing` does that once all ranks are held, as a rank may have
+started another one. The end of the socket is the death of the supervisor, and the program does not outlive it.
 """
 
 from __future__ import annotations
@@ -22,23 +22,25 @@ import contextlib
 import ctypes
 import functools
 import os
+import signal
 import socket
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
 import msgspec
-import psutil
 
+from perfhooks import process
 from perfhooks.guard import logger
 from perfhooks.launching.ways import NEVER, NOBODY
 from perfhooks.run.job import current_job
 from perfhooks.watching.counters import CountedThread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from perfhooks.launching.command_line import Request
 
@@ -50,7 +52,6 @@ _PROCESSORS: Final = Path("/sys/devices/system/cpu")
 class TurnEnd(msgspec.Struct, frozen=True, kw_only=True):
     """What a rank says when it is held: what its turn took."""
 
-    pid: int
     rank: int
     ranks: int
     """Of the program."""
@@ -70,10 +71,10 @@ class TurnEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """An answer; the socket's end is one as well."""
+    """An answer."""
 
     steps: int
-    """For how many it is let go; 0 where all ranks are held, and what they started is to be stopped until then."""
+    """The timed steps until the next hold; 0 for no more holds."""
     lead: int = 0
     """How many more come before those, and are not timed."""
     processor: int | None = None
@@ -116,11 +117,12 @@ class HeldSteps:
         self._timed = 0
         """How many steps are timed from there on; none where it is held there."""
         self._at_begin = 0
-        self._owner = os.getpid()
         self._thread = CountedThread(threading.get_ident(), threading.get_native_id())
         self._clocks = _Clocks.read(self._thread)
         self._socket: socket.socket | None = None
         self._answers: BinaryIO | None = None
+        forget = weakref.WeakMethod(self._forget)
+        process.in_child(process.Child.TURNS, lambda: (known := forget()) and known())
 
     def step(self) -> None:
         """A step has ended."""
@@ -135,10 +137,15 @@ class HeldSteps:
             if end is not None:
                 end.close()
 
+    def _forget(self) -> None:
+        """Take no part: this process is a forked child. A copy of the socket would hide the death of the parent."""
+        self._until = NEVER
+        if self._socket is not None:
+            os.close(self._socket.detach())  # a thread of the parent may have held the lock of the reader
+
     def _arrive(self) -> None:
         """At the end of the steps that are not timed, or of those that are."""
-        if self._until == NEVER or os.getpid() != self._owner:  # a forked child has no part in this
-            self._until = NEVER
+        if self._until == NEVER:
             return
         uses_device = _await_devices()
         if self._timed:
@@ -155,7 +162,6 @@ class HeldSteps:
         passed = _Clocks.read(self._thread).since(self._clocks)
         job = current_job()
         end = TurnEnd(
-            pid=self._owner,
             rank=job.rank,
             ranks=job.world_size,
             steps=self._done - self._at_begin,
@@ -179,24 +185,16 @@ class HeldSteps:
             self._time(turn.steps)
 
     def _next(self, end: TurnEnd) -> Turn | None:
-        """The next turn, once it comes; None where nobody gives any."""
-        children: list[psutil.Process] = []
+        """Wait for the next turn; None for no more."""
         try:
             self._say(end)
             turn = self._answer()
-            if turn is not None and not turn.steps:
-                children = psutil.Process().children(recursive=True) if _has_children() else []
-                _tell(child.suspend for child in children)
-                turn = self._answer()
-            if turn is not None and turn.processor is not None:
-                _go_on_at(turn.processor)
         except (OSError, msgspec.MsgspecError) as error:
             logger.debug("no more turns: %s", error)
             return None
-        else:
-            return turn
-        finally:
-            _tell(child.resume for child in children)
+        if turn.processor is not None:
+            _go_on_at(turn.processor)
+        return turn if turn.steps else None
 
     def _say(self, end: TurnEnd) -> None:
         if self._socket is None:
@@ -205,9 +203,11 @@ class HeldSteps:
             self._answers = self._socket.makefile("rb")
         self._socket.sendall(msgspec.json.encode(end) + b"\n")
 
-    def _answer(self) -> Turn | None:
+    def _answer(self) -> Turn:
         line = b"" if self._answers is None else self._answers.readline(_LONGEST)
-        return msgspec.json.decode(line, type=Turn) if line else None
+        if not line:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return msgspec.json.decode(line, type=Turn)
 
 
 class Turns:
@@ -299,10 +299,3 @@ def _go_on_at(processor: int) -> None:
 def _node(processor: int | None) -> frozenset[str]:
     """The node of memory that is near to it, if the system knows any."""
     return frozenset(path.name for path in (_PROCESSORS / f"cpu{processor}").glob("node*"))
-
-
-def _tell(calls: Iterable[Callable[[], None]]) -> None:
-    """Stop or go on with processes, of which some may have ended."""
-    for call in calls:
-        with contextlib.suppress(psutil.Error, OSError):
-            call()

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 import sys
-import tempfile
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import typer
 
-from perfhooks import words
-from perfhooks.command.turns import written
+from perfhooks import progress, words
+from perfhooks.command.turns import work_folder, written
 from perfhooks.command.turns.alternation import Alternation, Plan
 from perfhooks.command.turns.program import Command
-from perfhooks.command.turns.revision import checked_out
+from perfhooks.command.turns.revision import check_out
+from perfhooks.command.turns.supervisor import ComparisonEndError, supervise
+from perfhooks.command.turns.work_folder import WorkFolder
 from perfhooks.errors import OptionError, PerfhooksError
 from perfhooks.launching import command_line
 
@@ -24,10 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Literal
 
-INTERRUPTED: Final = 130
-"""The exit code of a shell after Ctrl-C."""
+    from perfhooks.command.turns.alternation import ComparisonResult
+    from perfhooks.command.turns.supervisor import Owner
 
-
+BY_SIGNAL: Final = 128
+"""The exit code of a shell after a signal, less the number of the signal."""
 FAILED: Final = 1
 """That of a comparison which a command has ended with another exit code than 0."""
 
@@ -52,33 +54,65 @@ def outcome(
         seconds: See `Plan`.
 
     Raises:
-        typer.Exit: Somebody pressed Ctrl-C, or a command has failed.
+        typer.Exit: A signal ended the comparison, or a command has failed.
         PerfhooksError: There is no such command or revision, or a command has no steps to be seen.
     """
     for name, most in (("steps", steps), ("seconds", seconds)):
         if most is not None and not 0 < most < float("inf"):
             raise OptionError(f"{name} must be more than 0, got {most:g}")
-    with ExitStack() as stack:
-        a, b = (_command(name, *side, stack) for name, side in zip("AB", sides, strict=True))
-        plan = Plan(a=a, b=b, tolerance=tolerance, in_turns=in_turns, steps=steps, seconds=seconds)
-        made = Alternation(plan=plan, folder=Path(tempfile.mkdtemp(prefix="perfhooks-compare-")))
-        try:
-            made.run()
-        except PerfhooksError:
-            written.say_last_lines(made.programs[-2:])
-            raise
+    work_folder.remove_stale()
+    folder = WorkFolder()
+    work = functools.partial(
+        _compare, sides, folder, tolerance=tolerance, in_turns=in_turns, steps=steps, seconds=seconds
+    )
+    try:
+        with progress.line() as status:
+            say = functools.partial(typer.echo, err=True)
+            made = supervise(work, clean=folder.remove, status=status, say=say)
+    except ComparisonEndError as error:
+        raise typer.Exit(BY_SIGNAL + error.number) from None
     _tell(made, form)
-    if made.is_interrupted:
-        raise typer.Exit(INTERRUPTED)
+    if made.interrupted:
+        raise typer.Exit(BY_SIGNAL + made.interrupted)
     if made.failed is not None:
         raise typer.Exit(FAILED)
     return "undecided" if made.judgement is None else made.judgement.verdict.outcome
 
 
-def _command(name: str, revision: str | None, text: str, stack: ExitStack) -> Command:
+def _compare(
+    sides: Sequence[tuple[str | None, str]],
+    folder: WorkFolder,
+    owner: Owner,
+    *,
+    tolerance: float,
+    in_turns: bool,
+    steps: int | None,
+    seconds: float | None,
+) -> ComparisonResult:
+    """Run both sides in the supervisor."""
+    try:
+        a, b = (_command(name, *side, folder, owner) for name, side in zip("AB", sides, strict=True))
+        plan = Plan(a=a, b=b, tolerance=tolerance, in_turns=in_turns, steps=steps, seconds=seconds)
+        made = Alternation(plan=plan, folder=folder.path, owner=owner)
+        try:
+            made.run()
+        except PerfhooksError:
+            for program in made.programs[-2:]:
+                if program.code and not program.is_ended:
+                    for line in written.last_lines(program.result()):
+                        owner.say(line)
+            raise
+        result = made.result()
+        return result if made.interrupted else result._replace(folder=folder.keep_output())
+    finally:
+        owner.end_all()
+        folder.remove()
+
+
+def _command(name: str, revision: str | None, text: str, work: WorkFolder, owner: Owner) -> Command:
     folder, paths = Path.cwd(), list[Path]()
     if revision is not None:
-        tree, folder = stack.enter_context(checked_out(revision))
+        tree, folder = check_out(revision, name, work, owner)
         # what is installed as the working tree itself is to come from the revision too
         paths = [path for path in (tree, tree / "src") if path.is_dir()]
     try:
@@ -89,10 +123,11 @@ def _command(name: str, revision: str | None, text: str, stack: ExitStack) -> Co
     return Command(name=name, label=label, words=command_line.command(given, folder), folder=folder, paths=paths)
 
 
-def _tell(made: Alternation, form: Literal["text", "markdown", "json"]) -> None:
+def _tell(made: ComparisonResult, form: Literal["text", "markdown", "json"]) -> None:
     """Write what came of it to standard output, and the last lines of a program that failed."""
     if made.failed is not None:
-        written.say_last_lines([made.failed])
+        for line in written.last_lines(made.failed):
+            typer.echo(line, err=True)
     if form == "json":
         sys.stdout.flush()
         sys.stdout.buffer.write(msgspec.json.encode(written.data(made)) + b"\n")

@@ -1,6 +1,8 @@
-"""``perfhooks compare --run 'A' -- 'B'``: two commands live together, take turns, and are compared block by block.
+"""``perfhooks compare --run 'A' -- 'B'``: two commands run in interleaved blocks, and are compared block by block.
 
-`program` is one process of a command, with all its ranks, that is held and let go; `alternation` has pairs of them take
-turns until the verdict of `perfhooks.comparing.turns` is decided; `revision` puts a revision of git beside the working
-tree; `written` says what came of it. The held side is `perfhooks.launching.turns`.
+The command line forks a supervisor (`supervisor`). It owns the programs, and ends all of their processes however the
+comparison ends. `alternation` runs pairs of programs in it until the verdict of `perfhooks.comparing.turns` is decided.
+`program` is one process of a command, with all its ranks, that is held and let go; the held side is
+`perfhooks.launching.turns`. `freezing` pauses what a held program has started, and `processes` finds it.
+`work_folder` is the temporary folder, `revision` puts a worktree of git into it, and `written` words the result.
 """

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import signal
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-import typer
-
-from perfhooks import progress, words
+from perfhooks import words
 from perfhooks.command.turns.program import Program
+from perfhooks.command.turns.supervisor import ComparisonEndError
 from perfhooks.comparing.sentences import percent
 from perfhooks.comparing.turns import FEWEST_PAIRS, LEAST_BLOCKS, MOST_PAIRS, ProcessPair, judged
 from perfhooks.errors import PerfhooksError
 from perfhooks.launching.turns import Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
 
-    from perfhooks.command.turns.program import Command
+    from perfhooks.command.turns.program import Command, ProgramResult
+    from perfhooks.command.turns.supervisor import Owner
     from perfhooks.comparing.turns import Judgement
 
 SHORT_S: Final = 0.03
@@ -61,6 +58,22 @@ class Plan:
     """And after how many seconds of steps."""
 
 
+class ComparisonResult(NamedTuple):
+    """What is to be said of a comparison."""
+
+    plan: Plan
+    judgement: Judgement | None
+    shortage: str
+    """See `Alternation.shortage`."""
+    programs: Sequence[ProgramResult]
+    failed: ProgramResult | None
+    """A program that ended with an exit code other than 0, which ends the comparison."""
+    interrupted: int = 0
+    """The signal that ended the comparison; 0 for none."""
+    folder: Path | None = None
+    """Where the output of the programs is; None after a signal."""
+
+
 @dataclass(kw_only=True)
 class Alternation:
     """What was done so far, and what came of it."""
@@ -68,14 +81,15 @@ class Alternation:
     plan: Plan
     folder: Path
     """Where the output of the programs is."""
+    owner: Owner
     pairs: list[ProcessPair] = field(default_factory=list)
     """Those that count."""
     programs: list[Program] = field(default_factory=list)
     """All that were started, in their order."""
     failed: Program | None = None
     """One that ended with an exit code other than 0, which ends all."""
-    is_interrupted: bool = False
-    """Whether somebody pressed Ctrl-C."""
+    interrupted: int = 0
+    """The signal that ended the comparison; 0 for none."""
 
     judgement: Judgement | None = None
     """What can be said; None before there is a pair that counts."""
@@ -104,19 +118,28 @@ class Alternation:
         Raises:
             PerfhooksError: A program has no steps, or too few.
         """
-        with progress.line() as tell, _sigterm_raises():
-            try:
-                while len(self.pairs) < MOST_PAIRS and not self._is_over and self.failed is None:
-                    self._add_pair(tell)
-            except KeyboardInterrupt:
-                self.is_interrupted = True
-                self._count(self.programs[-2:])
-            finally:
-                for program in self.programs:
-                    program.end()
-                    program.forget()
+        try:
+            while len(self.pairs) < MOST_PAIRS and not self._is_over and self.failed is None:
+                self._add_pair()
+        except ComparisonEndError as error:
+            self.interrupted = error.number
+            self._count(self.programs[-2:])
+        finally:
+            self._end(self.programs[-2:])
 
-    def _add_pair(self, tell: Callable[[str], None]) -> None:
+    def result(self) -> ComparisonResult:
+        """Return what is to be said, as plain data."""
+        results = {program: program.result() for program in self.programs}
+        failed = None if self.failed is None else results[self.failed]
+        programs = list(results.values())
+        return ComparisonResult(self.plan, self.judgement, self.shortage, programs, failed, self.interrupted)
+
+    def _end(self, programs: Sequence[Program]) -> None:
+        for program in programs:
+            program.mark_end()
+        self.owner.end_all()
+
+    def _add_pair(self) -> None:
         plan, number = self.plan, len(self.pairs) + 1
         commands = (plan.a, plan.b) if number % 2 else (plan.b, plan.a)
         groups = [[command] for command in commands] if plan.in_turns else [commands]
@@ -124,7 +147,7 @@ class Alternation:
         for group in groups:
             programs = [self._start(command, number) for command in group]
             made += programs
-            self._take_turns(programs, tell)
+            self._take_turns(programs)
             self._finish(programs)
         pair = self._count(made)
         if self.failed is None and not pair.counts:
@@ -136,9 +159,8 @@ class Alternation:
             )
 
     def _start(self, command: Command, number: int) -> Program:
-        with _uninterrupted():
-            program = Program(command, self.folder, number)
-            self.programs.append(program)
+        program = Program(command, self.folder, number, self.owner)
+        self.programs.append(program)
         return program
 
     def _count(self, programs: Sequence[Program]) -> ProcessPair:
@@ -151,10 +173,10 @@ class Alternation:
             self.judgement, self.pairs = judged(pairs, tolerance=self.plan.tolerance), pairs
         return pair
 
-    def _take_turns(self, programs: Sequence[Program], tell: Callable[[str], None]) -> None:
+    def _take_turns(self, programs: Sequence[Program]) -> None:
         """Let one go after another, until one of them ends, or is to end."""
-        tell(self._said("starting"))
-        if not _have_begun(programs):
+        self.owner.status(self._said("starting"))
+        if not self._have_begun(programs):
             return
         told = 0.0
         while not all(self._is_enough(program) for program in programs):
@@ -168,7 +190,35 @@ class Alternation:
                     program.stop_children()
             if time.monotonic() > told + _TELL_S:
                 told = time.monotonic()
-                tell(self._said(words.count(len(programs[-1].blocks), "turn")))
+                self.owner.status(self._said(words.count(len(programs[-1].blocks), "turn")))
+
+    def _have_begun(self, programs: Sequence[Program]) -> bool:
+        """Wait until all are held at their first steps; whether they are, or one has ended in its first one.
+
+        Raises:
+            PerfhooksError: One of them has no steps.
+        """
+        silent_until = time.monotonic() + _PATIENCE_S
+        while not all(program.is_held for program in programs):
+            if time.monotonic() > silent_until and not any(program.has_steps for program in programs):
+                silent_until = math.inf
+                names = " and ".join(program.command.name for program in programs)
+                self.owner.say(
+                    f"perfhooks: {_PATIENCE_S:.0f} s after the start, {names} made no step that perfhooks can see; "
+                    "Ctrl-C ends what runs"
+                )
+            for program, beside in zip(programs, reversed(programs), strict=True):
+                program.listen()
+                if (program.is_over or program.has_lost_patience(beside)) and not program.has_steps:
+                    why = program.why_no_steps()
+                    raise PerfhooksError(f"{program.command.name} made no steps that perfhooks can see: {why}")
+                if program.is_over:
+                    return False
+        for program in programs:
+            program.until_held()
+            if len(programs) > 1:
+                program.stop_children()
+        return True
 
     def _is_enough(self, program: Program) -> bool:
         enough = (self.plan.steps, program.steps), (self.plan.seconds, program.seconds)
@@ -178,44 +228,17 @@ class Alternation:
         """Let them end by themselves, unless they are to end now, or one of them has failed."""
         is_bounded = self.plan.steps is not None or self.plan.seconds is not None
         for program in sorted(programs, key=lambda program: not program.is_over):
-            if is_bounded or self.failed is not None:
-                program.end()
-            if program.wait() and not program.is_ended:
+            if not is_bounded and self.failed is None and program.wait():
+                self.failed = program
+        self._end(programs)
+        for program in programs:
+            program.close()
+            if program.code and not program.is_ended:
                 self.failed = self.failed or program
 
     def _said(self, now: str) -> str:
         seen, far = self.judgement, f"pair {len(self.pairs) + 1} of {FEWEST_PAIRS} to {MOST_PAIRS}, {now}"
         return f"{far} " if seen is None else f"{far}; so far B {percent(seen.verdict.ratio)} "
-
-
-def _have_begun(programs: Sequence[Program]) -> bool:
-    """Wait until all are held at their first steps; whether they are, or one has ended in its first one.
-
-    Raises:
-        PerfhooksError: One of them has no steps.
-    """
-    silent_until = time.monotonic() + _PATIENCE_S
-    while not all(program.is_held for program in programs):
-        if time.monotonic() > silent_until and not any(program.has_steps for program in programs):
-            silent_until = math.inf
-            names = " and ".join(program.command.name for program in programs)
-            typer.echo(
-                f"perfhooks: {_PATIENCE_S:.0f} s after the start, {names} made no step that perfhooks can see; "
-                "Ctrl-C ends what runs",
-                err=True,
-            )
-        for program, beside in zip(programs, reversed(programs), strict=True):
-            program.listen()
-            if (program.is_over or program.has_lost_patience(beside)) and not program.has_steps:
-                why = program.why_no_steps()
-                raise PerfhooksError(f"{program.command.name} made no steps that perfhooks can see: {why}")
-            if program.is_over:
-                return False
-    for program in programs:
-        program.until_held()
-        if len(programs) > 1:
-            program.stop_children()
-    return True
 
 
 def _turn(program: Program, length_s: float) -> Turn:
@@ -229,28 +252,3 @@ def _turn(program: Program, length_s: float) -> Turn:
     fitting, most = (round(each * 1e9 * last.steps / max(last.wall_ns, 1)) for each in (length_s, LONG_S))
     steps = max(1, min(max(fitting, min(FEWEST_STEPS, most)), _GROWTH * last.steps)) + len(program.blocks) % 2
     return Turn(steps, lead=steps // LEAD)
-
-
-@contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """What is asked by a signal meanwhile happens at the end: a program that has begun is known by then."""
-    asked: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, lambda number, _: asked.append(number)) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for each in asked:
-            signal.raise_signal(each)
-
-
-@contextlib.contextmanager
-def _sigterm_raises() -> Iterator[None]:
-    """Who ends us ends the programs as well."""
-    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -5,19 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
-import shutil
-import signal
 import socket
+import struct
 import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 import msgspec
-import psutil
 
+from perfhooks.command.turns.freezing import Freezer
+from perfhooks.command.turns.supervisor import TICK_S
 from perfhooks.comparing.turns import Block
 from perfhooks.errors import OptionError
 from perfhooks.launching import command_line, exit_summary, notes
@@ -25,17 +24,18 @@ from perfhooks.launching.turns import Turn, TurnEnd
 from perfhooks.run.reading import read_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-_LOOK_S: Final = 0.1
-"""How often it is looked whether a program has ended that is connected to nothing; all else tells by itself."""
-_APART_S: Final = 300.0
-"""How long the ranks of a program may take to come to the same step: NCCL's collectives give up after ten minutes."""
+    from perfhooks.command.turns.supervisor import Owner
+
+_STALL_S: Final = 600.0
+"""Maximum time of one block, of all ranks: NCCL's collectives give up after ten minutes, too."""
+_PEER: Final = struct.Struct("3i")
+"""``struct ucred`` of Linux: process, user and group."""
+_LAST_LINES: Final = 10
 _PATIENCE_S: Final = 60.0
 _PATIENCE: Final = 5.0
 """A program may take so many times as long to its first step as the other one took, and a minute at least."""
-_GRACE_S: Final = 10.0
-"""From the signal that ends a program to the one that it cannot refuse: time to write a checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +52,37 @@ class Command:
     """Folders of modules that come before those that are installed."""
 
 
+class ProgramResult(NamedTuple):
+    """What a program has done."""
+
+    command: Command
+    log: str
+    """The name of the file with its output."""
+    code: int | None
+    """Its exit code, less than 0 for a signal; None if it never ended."""
+    is_ended: bool
+    """Whether perfhooks has ended it."""
+    blocks: int
+    notes: Sequence[str]
+    last_lines: Sequence[str]
+
+
 class _Connection(NamedTuple):
     connection: socket.socket
     lines: BinaryIO
+
+    @property
+    def pid(self) -> int | None:
+        """The process at the other end; None if the system does not know it."""
+        if not hasattr(socket, "SO_PEERCRED"):
+            return None
+        peer = self.connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+        return int(_PEER.unpack(peer)[0])
+
+    def answer(self, turn: Turn) -> None:
+        """Answer a held rank."""
+        with contextlib.suppress(OSError):  # it has ended, as its socket will tell
+            self.connection.sendall(msgspec.json.encode(turn) + b"\n")
 
 
 class Program:
@@ -64,10 +92,13 @@ class Program:
         command: What is run.
         folder: Where its output goes.
         number: Of the pair.
+        owner: Starts it.
     """
 
-    def __init__(self, command: Command, folder: Path, number: int) -> None:
+    def __init__(self, command: Command, folder: Path, number: int, owner: Owner) -> None:
         self.command = command
+        self._owner = owner
+        self._freezer = Freezer()
         self.log = folder / f"{number}-{command.name}.txt"
         self.blocks: list[Block] = []
         self.is_ended = False
@@ -85,7 +116,8 @@ class Program:
         """That it has made in all its turns."""
         self.seconds = 0.0
         """How long those took, as far as the timed ones tell."""
-        self._apart_since: float | None = None
+        self._block_began: float | None = None
+        """When its block began; None while it is held, and before its first step."""
         self._has_begun = False
         self.began = time.monotonic()
         self.first_step_s: float | None = None
@@ -102,14 +134,12 @@ class Program:
         asked = command_line.Request(notes=str(self._said), turns=address)
         paths = os.pathsep.join(filter(None, (*map(str, command.paths), os.environ.get("PYTHONPATH"))))
         with self.log.open("wb") as log:
-            self._process = subprocess.Popen(
+            self._process = owner.start(
                 command.words,
                 cwd=command.folder,
                 env=command_line.environment(asked, {**os.environ, "PYTHONPATH": paths}),
-                stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is for us: it ends both
             )
 
     # -- turns -------------------------------------------------------------------------------------------------------
@@ -145,44 +175,64 @@ class Program:
         return True
 
     def listen(self) -> None:
-        """Hear what its ranks say, for a moment."""
-        for key, _ in self._events.select(_LOOK_S):
+        """Handle the messages of its ranks, for a moment.
+
+        Raises:
+            ComparisonEndError: The comparison is to end.
+        """
+        self._owner.check()
+        for key, _ in self._events.select(TICK_S):
             if key.fileobj is self._listener:
                 connection, _ = self._listener.accept()
+                connection.settimeout(TICK_S)  # a message is a single packet
                 lines = connection.makefile("rb")
                 self._events.register(connection, selectors.EVENT_READ, _Connection(connection, lines))
             else:
                 self._hear(key.data)
         if not self._ranks and self._process.poll() is not None:
             self.is_over = True
+        if self.is_over or not self.is_held:
+            self._freezer.thaw()
         self._give_up()
 
     def stop_children(self) -> None:
-        """What its ranks have started must not work ahead while it is held."""
-        self._answer(Turn(0))
+        """Pause what its ranks have started: it must not work ahead while they are held."""
+        if self.is_alone:
+            return
+        self._freezer.freeze([rank.pid for rank in self._ranks.values() if rank.pid is not None])
+        if self._freezer.refusal:
+            note = f"child processes of {self.command.name} could not be paused between its blocks"
+            self.notes = list(dict.fromkeys([*self.notes, f"{note}: {self._freezer.refusal}"]))
 
     def let_go(self, turn: Turn, beside: Program | None = None) -> None:
         """It is its turn, where that of another program has ended."""
         processors = {} if beside is None else beside.processors
         self._held.clear()
         self._turn = turn
-        self._answer(turn, processors)
+        self._block_began = time.monotonic()
+        self._freezer.thaw()
+        for number, rank in self._ranks.items():
+            rank.answer(msgspec.structs.replace(turn, processor=processors.get(number)))
 
     def free(self) -> None:
         """It takes no more turns, and goes on by itself."""
         self.is_over = True
+        self._freezer.thaw()
+        for rank in self._ranks.values():
+            rank.answer(Turn(0))
+
+    def close(self) -> None:
+        """Let go of its sockets, after its end."""
+        for key in list(self._events.get_map().values()):
+            if isinstance(key.data, _Connection):
+                self._disconnect(key.data)
         self._events.close()
         self._listener.close()
-        for rank in self._ranks.values():
-            rank.lines.close()
-            rank.connection.close()
-        self._ranks.clear()
 
-    def _answer(self, turn: Turn, processors: Mapping[int, int | None] = MappingProxyType({})) -> None:
-        for number, rank in self._ranks.items():
-            answer = msgspec.structs.replace(turn, processor=processors.get(number))
-            with contextlib.suppress(OSError):  # it has ended, as its socket will tell
-                rank.connection.sendall(msgspec.json.encode(answer) + b"\n")
+    def _disconnect(self, rank: _Connection) -> None:
+        self._events.unregister(rank.connection)
+        rank.lines.close()
+        rank.connection.close()
 
     def _take(self) -> None:
         """The block that has ended; what came before the first turn is none."""
@@ -206,25 +256,32 @@ class Program:
         try:
             held = msgspec.json.decode(rank.lines.readline(), type=TurnEnd)
         except (OSError, msgspec.MsgspecError):
-            self._events.unregister(rank.connection)
+            self._disconnect(rank)
             self.is_over |= rank in self._ranks.values()
             return
-        if self._ranks.setdefault(held.rank, rank) is rank:
+        if self.is_over or self._ranks.setdefault(held.rank, rank) is not rank:
+            rank.answer(Turn(0))
+        if self._ranks.get(held.rank) is rank:
             self._held[held.rank] = held
             self.first_step_s = self.first_step_s or time.monotonic() - self.began
-        else:  # the connection's end lets it go
-            self._events.unregister(rank.connection)
-            rank.lines.close()
-            rank.connection.close()
+        else:
             self.notes.append(f"another process of {self.command.name} made steps as well, and was not held")
 
     def _give_up(self) -> None:
         """Do not wait for ever for a rank that does not come."""
-        now = time.monotonic()
-        self._apart_since = None if self.is_held or not self._held else self._apart_since or now
-        if self._apart_since is not None and now - self._apart_since > _APART_S:
-            came, ranks = len(self._held), max(held.ranks for held in self._held.values())
-            self.notes.append(f"only {came} of {ranks} ranks of {self.command.name} came to the same step")
+        if self.is_over or self.is_held:
+            self._block_began = None
+            return
+        if self._held and self._block_began is None:
+            self._block_began = time.monotonic()
+        if self._block_began is not None and time.monotonic() - self._block_began > _STALL_S:
+            came = len(self._held)
+            ranks = (
+                f"{came} of {max(held.ranks for held in self._held.values())} ranks" if came else "none of the ranks"
+            )
+            self.notes.append(
+                f"{ranks} of {self.command.name} came to the same step within {_STALL_S / 60:.0f} minutes"
+            )
             self.is_over = True
 
     def has_lost_patience(self, beside: Program) -> bool:
@@ -237,34 +294,20 @@ class Program:
     # -- its end -----------------------------------------------------------------------------------------------------
 
     def wait(self) -> int:
-        """Let it run to its end; its exit code, less than 0 for a signal."""
-        self.free()
-        return self._process.wait()
+        """Let it run to its end; its exit code, less than 0 for a signal.
 
-    def end(self) -> None:
-        """End it, and all that it has started, unless it has ended by itself."""
-        if self._process.poll() is not None:
-            self.free()
-            return
-        self.is_ended = True
-        processes = self._processes()
+        Raises:
+            ComparisonEndError: The comparison is to end.
+        """
         self.free()
-        with contextlib.suppress(OSError):
-            os.killpg(self._process.pid, signal.SIGTERM)
-        try:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_GRACE_S)
-        finally:  # who presses Ctrl-C once more waits no longer
-            for process in processes:
-                with contextlib.suppress(psutil.Error):
-                    process.kill()
-            self._process.wait()
+        while (code := self._process.poll()) is None:
+            self.listen()
+        return code
 
-    def _processes(self) -> list[psutil.Process]:
-        with contextlib.suppress(psutil.Error):
-            process = psutil.Process(self._process.pid)
-            return [process, *process.children(recursive=True)]
-        return []
+    def mark_end(self) -> None:
+        """Let it go, as it is about to be ended, unless it has ended by itself."""
+        self.is_ended |= self._process.poll() is None
+        self.free()
 
     @property
     def code(self) -> int | None:
@@ -277,12 +320,13 @@ class Program:
             return f"{time.monotonic() - self.began:.0f} s after its start there was none"
         return "; ".join(exit_summary.reasons(notes.read(str(self._said)), self.command.words, self.code))
 
-    def last_lines(self, count: int) -> list[str]:
+    def last_lines(self) -> list[str]:
         """What it wrote last."""
         with contextlib.suppress(OSError):
-            return read_bytes(self.log).decode("utf-8", "replace").splitlines()[-count:]
+            return read_bytes(self.log).decode("utf-8", "replace").splitlines()[-_LAST_LINES:]
         return []
 
-    def forget(self) -> None:
-        """What it left that nobody reads."""
-        shutil.rmtree(self._said, ignore_errors=True)
+    def result(self) -> ProgramResult:
+        """Return what is to be said of it."""
+        facts = (self.command, self.log.name, self.code, self.is_ended, len(self.blocks), self.notes)
+        return ProgramResult(*facts, self.last_lines())

@@ -1,54 +1,91 @@
-"""A revision of git beside the working tree, for as long as something runs there."""
+"""A revision of git, in a worktree in the temporary folder of the comparison."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from perfhooks.command.turns.supervisor import TICK_S
+from perfhooks.command.turns.work_folder import remove_stale_worktrees
 from perfhooks.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from perfhooks.command.turns.supervisor import Owner
+    from perfhooks.command.turns.work_folder import WorkFolder
 
-@contextlib.contextmanager
-def checked_out(revision: str) -> Iterator[tuple[Path, Path]]:
-    """Make a worktree of a revision, and remove it afterwards.
+
+def check_out(revision: str, name: str, folder: WorkFolder, owner: Owner) -> tuple[Path, Path]:
+    """Make a worktree of a revision. It is removed with the folder.
+
+    Submodules that the working tree has checked out become worktrees, too.
 
     Args:
         revision: As git knows it.
+        name: Of the side, ``A`` or ``B``.
+        folder: Contains the worktree.
+        owner: Runs git.
 
-    Yields:
-        The folder of the worktree, and that in it which is the current one in the working tree.
+    Returns:
+        The folder of the worktree, and the folder in it that corresponds to the current one.
 
     Raises:
         OptionError: There is no such revision, or no repository, or the revision has no such folder.
     """
-    top = Path(_git("rev-parse", "--show-toplevel"))
+    top = Path(_git(owner, "rev-parse", "--show-toplevel"))
     try:
-        commit = _git("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
+        commit = _git(owner, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
     except OptionError as error:
         raise OptionError(f"git knows no revision {revision!r}") from error
-    with tempfile.TemporaryDirectory(prefix="perfhooks-revision-") as folder:
-        tree = Path(folder, top.name)
-        _git("worktree", "add", "--detach", str(tree), commit)
-        try:
-            here = tree / Path.cwd().resolve().relative_to(top.resolve())
-            if not here.is_dir():
-                raise OptionError(f"revision {revision!r} has no folder {here.relative_to(tree)}")
-            yield tree, here
-        finally:
-            _git("worktree", "remove", "--force", str(tree))
+    tree = folder.path / name / top.name
+    tree.parent.mkdir()
+    _add(top, commit, tree, folder, owner)
+    here = tree / Path.cwd().resolve().relative_to(top.resolve())
+    if not here.is_dir():
+        raise OptionError(f"revision {revision!r} has no folder {here.relative_to(tree)}")
+    return tree, here
 
 
-def _git(*words: str) -> str:
+def _add(repository: Path, commit: str, tree: Path, folder: WorkFolder, owner: Owner) -> None:
+    common = (repository / _git(owner, "rev-parse", "--git-common-dir", at=repository)).resolve()
+    remove_stale_worktrees(common)
+    folder.use_repository(common)
+    # the hooks of the repository are for its user
+    _git(owner, "-c", f"core.hooksPath={os.devnull}", "worktree", "add", "--detach", str(tree), commit, at=repository)
+    for path, part in _submodules(tree, owner):
+        if (repository / path / ".git").exists():
+            _add(repository / path, part, tree / path, folder, owner)
+
+
+def _submodules(tree: Path, owner: Owner) -> Iterator[tuple[str, str]]:
+    """Yield the path of each submodule, and its commit."""
+    for line in _git(owner, "ls-tree", "-r", "-z", "HEAD", at=tree).split("\0"):
+        facts, _, path = line.partition("\t")
+        if facts.startswith("160000"):
+            yield path, facts.split()[2]
+
+
+def _git(owner: Owner, *words: str, at: Path | None = None) -> str:
     try:
-        done = subprocess.run(["git", *words], capture_output=True, text=True, check=False)
+        process = owner.start(
+            ["git", *words],
+            cwd=at,
+            env={**os.environ, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
     except OSError as error:
         raise OptionError(f"git cannot be run: {error.strerror}") from error
-    if done.returncode:
-        raise OptionError(f"git {words[0]}: {done.stderr.strip()}")
-    return done.stdout.strip()
+    written: tuple[bytes, bytes] | None = None
+    while written is None:
+        owner.check()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            written = process.communicate(timeout=TICK_S)
+    if process.returncode:
+        command = next(word for word in words if word != "-c" and "=" not in word)
+        raise OptionError(f"git {command}: {written[1].decode('utf-8', 'replace').strip()}")
+    return os.fsdecode(written[0].removesuffix(b"\n"))

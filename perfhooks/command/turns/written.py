@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from perfhooks import words
 from perfhooks.comparing import sentences
-from perfhooks.comparing.comparison import answers
+from perfhooks.comparing.comparison import answers, ratio_data
 from perfhooks.comparing.sentences import changed, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from perfhooks.command.turns.alternation import Alternation
-    from perfhooks.command.turns.program import Program
+    from perfhooks.command.turns.alternation import ComparisonResult
+    from perfhooks.command.turns.program import ProgramResult
     from perfhooks.comparing.turns import Judgement
 
-_LAST_LINES: Final = 10
 
-
-def lines(made: Alternation) -> Iterator[str]:
+def lines(made: ComparisonResult) -> Iterator[str]:
     """All that is said, the verdict first."""
     seen = made.judgement
     if seen is None:
@@ -30,10 +26,10 @@ def lines(made: Alternation) -> Iterator[str]:
         yield f"Undecided: {made.shortage}." if made.shortage else sentences.verdict(seen.verdict)
         yield from _doubts(made, seen)
     yield from dict.fromkeys(f"  {note}" for program in made.programs for note in program.notes)
-    yield f"{_ends(made)} Output: {made.folder}"
+    yield _ends(made) if made.folder is None else f"{_ends(made)} Output: {made.folder}"
 
 
-def _doubts(made: Alternation, seen: Judgement) -> Iterator[str]:
+def _doubts(made: ComparisonResult, seen: Judgement) -> Iterator[str]:
     """A figure for each side, and how sure they are."""
     found = seen.verdict
     figures = [words.ms(step) for step in (found.decisive.a, found.decisive.b)]
@@ -49,37 +45,35 @@ def _doubts(made: Alternation, seen: Judgement) -> Iterator[str]:
         yield f"  left out, as they took more than three times the median: {turns}"
 
 
-def data(made: Alternation) -> dict[str, Any]:
+def data(made: ComparisonResult) -> dict[str, Any]:
     """The same for programs."""
     seen = made.judgement
     verdict: dict[str, Any] = {"outcome": "undecided", "sentence": next(lines(made))}
     if seen is not None:
-        others = {"by_other_clock": seen.other._asdict(), "blocks": seen.blocks, "far": seen.far}
+        others = {"by_other_clock": ratio_data(seen.other), "blocks": seen.blocks, "far": seen.far}
         verdict |= answers(seen.verdict) | others
     return {
         "verdict": verdict,
-        "interrupted": made.is_interrupted,
-        "folder": str(made.folder),
+        "interrupted": bool(made.interrupted),
+        "folder": None if made.folder is None else words.printable(made.folder),
         "programs": [
             {
                 "side": program.command.name,
-                "command": program.command.label,
+                "command": words.printable(program.command.label),
                 "exit_code": program.code,
                 "ended": program.is_ended,
-                "blocks": len(program.blocks),
-                "output": str(program.log),
+                "blocks": program.blocks,
+                "output": None if made.folder is None else words.printable(made.folder / program.log),
             }
             for program in made.programs
         ],
     }
 
 
-def say_last_lines(programs: Sequence[Program]) -> None:
-    """What programs wrote last, of which one has failed."""
-    for program in programs:
-        if program.code and not program.is_ended:
-            for text in program.last_lines(_LAST_LINES):
-                typer.echo(words.line(f"{program.command.name}: {text}"), err=True)
+def last_lines(program: ProgramResult) -> Iterator[str]:
+    """Yield the end of the output of a program."""
+    for text in program.last_lines:
+        yield words.line(f"{program.command.name}: {text}")
 
 
 def _clock(seen: Judgement) -> str:
@@ -93,7 +87,7 @@ def _clock(seen: Judgement) -> str:
     return "; ".join([*why, f"by {other} it is {percent(seen.other.ratio)} ({sentences.interval(seen.other)})"])
 
 
-def _ends(made: Alternation) -> str:
+def _ends(made: ComparisonResult) -> str:
     ended = sum(program.is_ended for program in made.programs)
     codes = [program.code for program in made.programs if not program.is_ended]
     if made.failed is not None:

@@ -1,0 +1,97 @@
+"""The processes below this one, with their numbers in its own PID namespace.
+
+``/proc`` may belong to another PID namespace, for example after ``unshare --pid --fork`` without ``--mount-proc``. Its
+entries then have other numbers than `os.kill` takes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import psutil
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+_PROC: Final = Path("/proc")
+_NUMBERS: Final = re.compile(rb"^NSpid:\s*(.*)$", re.MULTILINE)
+
+
+class Descendant(NamedTuple):
+    """A process below this one."""
+
+    pid: int
+    parent: int
+    entry: Path
+    """The folder in ``/proc``; its name may be another number."""
+    state: str
+    """The letter of the kernel, for example T for stopped and Z for dead."""
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it has ended, and its parent has not reaped it."""
+        return self.state in "ZX"
+
+
+def children() -> dict[int, bool]:
+    """Return for each child of this process whether it is alive."""
+    if sys.platform != "linux":
+        return {child.pid: child.status() != psutil.STATUS_ZOMBIE for child in psutil.Process().children()}
+    return {process.pid: not process.is_dead for process in _descendants() if process.parent == os.getpid()}
+
+
+def below(pids: Collection[int]) -> list[Descendant]:
+    """Return the descendants of some descendants of this process; only on Linux."""
+    above = set(pids)
+    processes = []
+    for process in _descendants():
+        if process.parent in above:
+            above.add(process.pid)
+            processes.append(process)
+    return processes
+
+
+def threads(process: Descendant) -> list[int]:
+    """Return the threads of a process."""
+    numbers = []
+    with contextlib.suppress(OSError):
+        for entry in (process.entry / "task").iterdir():
+            with contextlib.suppress(OSError):
+                numbers.append(_number(entry))
+    return numbers
+
+
+def _descendants() -> Iterator[Descendant]:
+    """Yield all descendants of this process, parents first."""
+    by_parent: dict[str, list[tuple[str, str]]] = {}
+    for name in filter(str.isdigit, [entry.name for entry in _PROC.iterdir()]):
+        with contextlib.suppress(OSError):
+            line = (_PROC / name / "stat").read_bytes()
+            state, above = line[line.rindex(b")") + 2 :].decode().split(None, 2)[:2]
+            by_parent.setdefault(above, []).append((name, state))
+    parents = [((_PROC / "self").readlink().name, os.getpid())]
+    for above, parent in parents:
+        for name, state in by_parent.get(above, ()):
+            with contextlib.suppress(OSError):
+                entry = _PROC / name
+                pid = _number(entry)
+                parents.append((name, pid))
+                yield Descendant(pid, parent, entry, state)
+
+
+def _number(entry: Path) -> int:
+    """Return the number of a process or thread in the PID namespace of this process."""
+    if (_PROC / "self").readlink().name == str(os.getpid()):
+        return int(entry.name)
+    return _numbers(entry)[len(_numbers(_PROC / "self")) - 1]
+
+
+def _numbers(entry: Path) -> list[int]:
+    """Return the numbers of a process in all PID namespaces, from that of ``/proc`` inwards."""
+    match = _NUMBERS.search((entry / "status").read_bytes())
+    return [int(entry.name)] if match is None else [int(number) for number in match[1].split()]

@@ -1,0 +1,114 @@
+"""The temporary folder of a comparison: sockets, output of the programs, and worktrees of git.
+
+A lock says that the comparison lives. Whatever a killed comparison has left is removed by the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Final
+
+_RUNNING: Final = "perfhooks-running-"
+_ENDED: Final = "perfhooks-compare-"
+_LOCK: Final = "lock"
+_REPOSITORIES: Final = "repositories"
+
+
+class WorkFolder:
+    """A folder of this comparison."""
+
+    def __init__(self) -> None:
+        while True:
+            self.path = Path(tempfile.mkdtemp(prefix=_RUNNING))
+            descriptor = _locked(self.path)
+            if descriptor is not None:
+                self._lock = descriptor  # its end, and that of a forked supervisor, is that of the lock
+                return
+
+    def use_repository(self, common: Path) -> None:
+        """Note a repository before it gets a worktree in this folder.
+
+        Args:
+            common: Its folder of git, where the worktrees are registered.
+        """
+        with (self.path / _REPOSITORIES).open("ab") as file:
+            file.write(os.fsencode(common) + b"\0")
+
+    def keep_output(self) -> Path:
+        """Move the output of the programs to a folder that stays, and return that."""
+        output = Path(tempfile.mkdtemp(prefix=_ENDED))
+        for log in self.path.glob("*.txt"):
+            log.rename(output / log.name)
+        return output
+
+    def remove(self) -> None:
+        """Remove the folder, and its worktrees from their repositories."""
+        _remove(self.path)
+
+
+def remove_stale() -> None:
+    """Remove the folders of killed comparisons."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_RUNNING}*"):
+        _remove_if_stale(folder)
+
+
+def remove_stale_worktrees(common: Path) -> None:
+    """Remove the worktrees of killed comparisons from a repository, with their folders."""
+    for entry, tree in _worktrees(common):
+        for folder in tree.parents:
+            if folder.name.startswith(_RUNNING) and (not folder.exists() or _remove_if_stale(folder)):
+                shutil.rmtree(entry, ignore_errors=True)
+
+
+def _remove_if_stale(folder: Path) -> bool:
+    owner = folder.lstat().st_uid if not folder.is_symlink() else None
+    lock = _locked(folder) if owner == os.geteuid() else None
+    if lock is None:
+        return False
+    try:
+        _remove(folder)
+    finally:
+        os.close(lock)
+    return True
+
+
+def _locked(folder: Path) -> int | None:
+    """Lock a folder; return None if another process holds the lock, or has removed the folder."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), (folder / _LOCK).stat()):
+                return descriptor
+        except OSError:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+    return None
+
+
+def _remove(folder: Path) -> None:
+    repositories = b""
+    with contextlib.suppress(OSError):
+        repositories = (folder / _REPOSITORIES).read_bytes()
+    for common in filter(None, repositories.split(b"\0")):
+        for entry, tree in _worktrees(Path(os.fsdecode(common))):
+            if folder.resolve() in tree.parents:
+                shutil.rmtree(entry, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            Path(os.fsdecode(common), "worktrees").rmdir()  # as git does after the last one
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _worktrees(common: Path) -> list[tuple[Path, Path]]:
+    """Return the worktrees of a repository: where each is registered, and its own ``.git``."""
+    worktrees = []
+    for entry in (common / "worktrees").glob("*"):
+        with contextlib.suppress(OSError):
+            worktrees.append((entry, Path(os.fsdecode((entry / "gitdir").read_bytes().removesuffix(b"\n")))))
+    return worktrees
