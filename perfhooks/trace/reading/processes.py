@@ -1,12 +1,18 @@
-"""Names of the processes and threads of a trace."""
+"""The processes of a trace: their names, those of their threads, and the check that there is one."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from perfhooks.errors import TraceError
+from perfhooks.labels import STEP_MARK
+from perfhooks.trace.kinds import Kind
 from perfhooks.trace.reading.events import decode_object
 
 if TYPE_CHECKING:
+    from perfhooks.trace.model import Trace
     from perfhooks.trace.reading.events import Event
 
 
@@ -26,3 +32,26 @@ class ProcessNames:
             self.threads[event.pid, event.tid] = str(args.get("name", ""))
         elif event.name.startswith("process_"):
             self.processes.setdefault(event.pid, {}).update(decode_object(bytes(event.args)) or {})
+
+
+def check_single(trace: Trace) -> None:
+    """Check that a trace is of one process, because numbers in it (correlations, ids) are unique in a process only.
+
+    Raises:
+        TraceError: Operators are of several processes, or two steps of one number overlap.
+    """
+    rows = trace.rows(Kind.OP, Kind.ANNOTATION)
+    threads = np.unique(trace.thread[rows if len(rows) else trace.rows(Kind.RUNTIME)])
+    count = len({trace.threads[thread].pid for thread in threads.tolist()} - {-1, ""})
+    marks = trace.named(Kind.ANNOTATION, prefix=STEP_MARK)
+    marks = marks[np.lexsort((trace.start[marks], trace.name[marks]))]
+    is_same = trace.name[marks[1:]] == trace.name[marks[:-1]]
+    repeated = bool((is_same & (trace.start[marks[1:]] < trace.end[marks[:-1]])).any())
+    if count > 1 or repeated:
+        raise several(trace.path, "processes" if count > 1 else "recordings")
+
+
+def several(path: str, what: str) -> TraceError:
+    """Return the error about a file that holds more than one recording."""
+    remedy = "perfhooks reads one process at a time: give the trace of each rank"
+    return TraceError(f"{path} holds several {what}; {remedy}")

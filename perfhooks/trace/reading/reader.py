@@ -15,7 +15,7 @@ from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.model import Doubt, Trace
 from perfhooks.trace.names.communication import texts
 from perfhooks.trace.nesting import missing_work
-from perfhooks.trace.reading import ascend, formats
+from perfhooks.trace.reading import ascend, formats, processes
 from perfhooks.trace.reading.arguments import STRIDED, VARIANTS
 from perfhooks.trace.reading.columns import Columns, exact_nanoseconds, nanoseconds
 from perfhooks.trace.reading.events import EXACT, MALFORMED, PLAIN, Event, decode_object, salvage
@@ -43,6 +43,8 @@ _FEW: Final = 64
 """Events around one that does not fit, which are read as any: those without a category come together."""
 
 _EVENTS_BEGIN: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A(?:\xef\xbb\xbf)?\s*\[')
+_ANOTHER: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A\[\s*\{|\}\s*\]\s*\[\s*\{')
+"""Where another list of events begins, behind the first."""
 _FIRST_EVENT: Final = re.compile(rb"\s*\{")
 # A quote that a string contains is escaped, so outside of broken files no string can hold this text.
 _COMPACT_BOUNDARY: Final = re.compile(rb'\}\s*,(?=\s*\{\s*"(?:ph|name|cat|ts|pid|tid|dur|args|id|s)"\s*:)')
@@ -80,7 +82,8 @@ def read(
 
     Raises:
         OptionError: ``communication`` is no such text, or the limit is no number above 0.
-        TraceError: it cannot be opened, it is no trace, or nothing in it can be used.
+        TraceError: it cannot be opened, it is no trace of PyTorch, nothing in it can be used, or it holds several
+            processes.
     """
     texts(communication)
     name = os.fspath(path)
@@ -88,6 +91,7 @@ def read(
         reader = _Reader(name, strides=strides)
         reader.consume(_careful(blocks(file, max_unpacked_mb), reader))
     trace = reader.finish()
+    processes.check_single(trace)
     trace.communication = communication
     missing_work.cut_overflowed(trace)
     return trace
@@ -282,6 +286,8 @@ class _Reader:
             self._columns.add(*found)
 
     def _add_picked(self, text: bytes, following: bytes = b"") -> None:
+        if _ANOTHER.search(text):
+            raise processes.several(self.path, "recordings")
         events = self._pick(text, following)
         self._columns.add(events, *exact_nanoseconds([event.ts for event in events]))
 
@@ -362,6 +368,8 @@ class _Reader:
 
     def _read_tail(self) -> None:
         tail = bytes(self._tail or b"").strip().lstrip(b",")
+        if _ANOTHER.search(tail):
+            raise processes.several(self.path, "recordings")
         if tail:
             self._metadata |= self._object(b"{" + tail)
 
