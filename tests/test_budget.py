@@ -137,6 +137,25 @@ def test_python_calls_are_bounded_while_a_step_is_longer_than_the_counted_one(mo
     assert seen._calls(0.0) == pytest.approx(1_500), "a wait makes no calls"
 
 
+def test_room_is_predicted_for_steps_after_the_last_measurement(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr("perfhooks.recording.limits.budget.time.perf_counter", lambda: now)
+    seen = WindowBudget(Limits(size=1000.0), {})
+    seen.begin()
+    assert seen.has_room
+    now = 1.0
+    seen.end_step()
+    now = 2.0
+    seen.end_step()
+    now = 2.5
+    monkeypatch.setattr(WindowBudget, "_events", lambda _: (2.5 * 200 / 270, 0.0))  # 200 bytes a step
+    assert seen.measure() == pytest.approx(0.5)
+    seen.end_step()
+    assert seen.has_room, "four steps take 800 bytes"
+    seen.end_step()
+    assert not seen.has_room, "five steps take 1,000 bytes"
+
+
 @pytest.mark.parametrize(("passed_s", "used", "pause_s"), [(0, 1, 0.02), (1, 0, 0.1), (2, 0.8, 0.1), (2, 0.9, 0.0556),
                                                           (2, 0.99, 0.02)])  # fmt: skip
 def test_overseer_looks_more_often_near_the_end_of_a_budget(passed_s, used, pause_s):

@@ -76,6 +76,8 @@ class Windows:
         """Those of the loaders that it reads."""
         self._step_starts: list[int] = []
         """Start of each recorded step of the open window, in nanoseconds of the loop's clock."""
+        self._may_shorten = False
+        """Whether the open window ends once it has enough. The ranks of a job must not differ."""
         self.is_dropping = False
         """Whether windows are left without files, because their steps were none."""
         self._ended_at = -1
@@ -162,6 +164,8 @@ class Windows:
         for key, value in self.metadata.items():
             window.preset_metadata_json(key, value)
         self._step_starts = []
+        is_unplanned = self._requests.is_unplanned and window.request is None
+        self._may_shorten = is_unplanned and current_job().world_size == 1
         self.handover.warm_up()
         self.handover.enter(window)
         lifetime.watch(window)
@@ -190,8 +194,8 @@ class Windows:
         return window.planned is not None and step > window.planned.last
 
     def _has_enough(self, window: Window) -> bool:
-        """Whether an unplanned window needs no further steps. The ranks of a job must not differ."""
-        if not self._requests.is_unplanned or window.request is not None or current_job().world_size > 1:
+        """Whether an unplanned window needs no further steps."""
+        if not self._may_shorten:
             return False
         self._step_starts.append(clock())
         walls = [end - start for start, end in pairwise(self._step_starts)]

@@ -172,17 +172,15 @@ class WindowBudget:
         """Operators and Python calls of a recording that has ended; None while it goes on."""
         self._look = _Look(0, 0.0, 0.0, 0.0)
         """The last look at the clocks of the recorded thread."""
-        self._seen_steps, self._mean_share = 0, 0.0
-        """Steps at the last measurement, and the share of the limits that one of them used."""
-        self.has_room = True
-        """Whether one more step fits, by the last measurement."""
+        self._mean_share = 0.0
+        """Share of the limits that a step used, by the last measurement."""
 
     def begin(self) -> None:
         """Recording begins in the calling thread."""
         self._owner = threading.get_ident()
         self._began = self._step_began = now = time.perf_counter()
         self._steps, self._threads, self._look = 0, {}, _Look(0, now, 0.0, 0.0)
-        self._seen_steps, self._mean_share, self.has_room = 0, 0.0, True
+        self._mean_share = 0.0
         counter = _counter()
         self._blocks_before = 0 if counter is None else counter.blocks.value
         if self._has_stacks:
@@ -225,12 +223,18 @@ class WindowBudget:
         """Whether the recording must end now."""
         return self.limits.share(self.cost) >= 1
 
+    @property
+    def has_room(self) -> bool:
+        """Whether one more step fits, by the last measurement. Several steps may have ended since."""
+        return self._mean_share * (self._steps + 1) < 1
+
     def measure(self) -> float:
         """Measure the recording, see `has_room`. Return the used share of the limits; at 1 it must end."""
-        share, steps = self.limits.share(self.cost), self._steps
-        if steps != self._seen_steps:
-            self._seen_steps, self._mean_share = steps, share / steps
-        self.has_room = share + self._mean_share < 1
+        share, steps, now = self.limits.share(self.cost), self._steps, time.perf_counter()
+        if steps:
+            step_s = (self._step_began - self._began) / steps
+            part = min((now - self._step_began) / max(step_s, 1e-9), 1.0)
+            self._mean_share = share / (steps + part)
         return share
 
     def steps_that_fit(self, operators: float) -> float:
