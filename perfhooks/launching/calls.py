@@ -32,6 +32,8 @@ _RUNS: Final = "_engine_run_backward"
 _MOST_CALLS: Final = 1000
 """Of modules, after which nobody is going to want to hear of one."""
 
+_unseen: Any = vars(torch._C)["DisableTorchFunction"]  # noqa: SLF001 -- torch has no public name
+"""Keeps modes and subclasses of the user from seeing what we read of a tensor."""
 # globals, as torch.compile would guard the cells of a closure
 _call: Callable[..., Any] = Module.__call__
 _backward: Callable[..., Any] = vars(torch.autograd)[_RUNS]
@@ -120,10 +122,11 @@ def _heard_call(module: Module, /, *args: Any, **kwargs: Any) -> Any:
     # first of all: torch.compile guards what it reads
     if is_compiling() or not _left or threading.get_ident() != _main:
         return _call(module, *args, **kwargs)
+    is_in_place = vars(Module).get("__call__") is _heard_call  # else a patch calls us, such as that of make_fx
     _hear_call()
     try:
         # without more to hear it is labelled from here on
-        return _call(module, *args, **kwargs) if _left else Module.__call__(module, *args, **kwargs)
+        return Module.__call__(module, *args, **kwargs) if is_in_place and not _left else _call(module, *args, **kwargs)
     except BaseException as error:
         hide_frames(error)
         raise
@@ -151,7 +154,8 @@ def _heard_backward(outputs: Any, *given: Any, **named: Any) -> Any:
         # gradients that have a graph of their own are a part of what is going to be learned from: another pass follows
         if not keeps_graph or named["accumulate_grad"]:
             # a device may still work on it, and on the collectives in it
-            is_over = outputs and getattr(outputs[0], "is_cpu", False)
+            with _unseen():
+                is_over = outputs and getattr(outputs[0], "is_cpu", False)
             _told_backward(began if is_over else 0)
     return result
 

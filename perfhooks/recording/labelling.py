@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import torch
 from torch.compiler import is_compiling, is_dynamo_compiling
-from torch.jit import is_tracing  # type: ignore[attr-defined]  # public, but not in torch's __all__
 from torch.nn import Module
 
 from perfhooks import labels
@@ -29,7 +28,7 @@ from perfhooks.recording import next_recorder
 from perfhooks.recording.like_torch.accepted import metadata_json
 from perfhooks.recording.loaders_read import LoadersRead
 from perfhooks.recording.module_order import ModuleOrder
-from perfhooks.recording.window import region
+from perfhooks.recording.region import Region
 from perfhooks.run.circumstances import processor
 
 if TYPE_CHECKING:
@@ -46,6 +45,8 @@ thousand times is looked up slowly for the rest of the process (``MAX_VERSIONS_P
 
 _COMPILED: Final = "OptimizedModule"
 """The class of what ``torch.compile`` makes of a module; importing it would take a second."""
+
+_function_modes: Callable[[], list[Any]] = vars(torch.overrides)["_get_current_function_mode_stack"]
 
 _call_module: Callable[..., Any] = Module.__call__
 """What a call of a module was before; a global, as torch.compile would guard the cells of a closure."""
@@ -65,6 +66,10 @@ class _Here:
     """What calls in evaluation mode without gradients are."""
     last: str = labels.FORWARD
     """The part of the last module call."""
+    is_wrapped: bool = False
+    """Whether another patch of module calls was found in our place. It may call our stand-in, and may put it back."""
+    has_function_mode: bool = False
+    """Whether a TorchFunctionMode of the program was active inside a label, since labels were put."""
     changes: int = 0
     """How often ``torch.nn.Module`` was changed."""
     order: ModuleOrder = field(default_factory=ModuleOrder)
@@ -99,6 +104,8 @@ class _StandIn(NamedTuple):
         if vars(self.owner).get(self.name) is self.made:
             setattr(self.owner, self.name, self.original)
             _here.changes += self.owner is Module
+        elif self.owner is Module:
+            _here.is_wrapped = True
 
 
 def put(stage: str, heard: Callable[[Module], object] | None = None) -> None:
@@ -108,16 +115,15 @@ def put(stage: str, heard: Callable[[Module], object] | None = None) -> None:
         stage: That of the loop; in others than ``train``, calls without gradients are its forward pass.
         heard: Is told of each outermost call of a module.
     """
-    global _call_module  # noqa: PLW0603 -- see there
     _here.thread, _here.inside, _here.heard = get_ident(), False, heard  # whatever was left open by a fault
     _here.loaders.begin_step()
     if _here.placed:
         return
     _here.last, _here.order, _here.loaders = labels.FORWARD, ModuleOrder(), LoadersRead()
+    _here.has_function_mode = False
     _here.has_gradients = stage == "train"
     _here.without_gradients = labels.VALIDATION if _here.has_gradients else labels.FORWARD
-    if _here.changes < _MOST_CHANGES:
-        _call_module = Module.__call__
+    if _here.changes < _MOST_CHANGES and _find_original():
         _here.placed.append(_StandIn(Module, "__call__", _call_module, _labelled_call))
     _here.placed += [
         _StandIn(owner, name, vars(owner)[name], _inside(part, vars(owner)[name])) for owner, name, part in _functions()
@@ -127,6 +133,23 @@ def put(stage: str, heard: Callable[[Module], object] | None = None) -> None:
         _here.placed.append(_StandIn(reader, "__next__", reader.__next__, _noting(reader.__next__)))
     for stand_in in _here.placed:
         stand_in.put()
+
+
+def _find_original() -> bool:
+    """Find what our stand-in of module calls must call. Return whether that cannot lead back to the stand-in.
+
+    ``make_fx`` and ``torch.fx`` patch module calls for a while, and put back what was there before. A window may end
+    meanwhile.
+    """
+    global _call_module  # noqa: PLW0603 -- see there
+    current = Module.__call__
+    if current is not _labelled_call:
+        is_known = current is vars(Module)["_wrapped_call_impl"] or current.__module__.startswith("perfhooks.")
+        if _here.is_wrapped and not is_known:
+            return False
+        _call_module = current
+    _here.is_wrapped = False
+    return True
 
 
 def take_back() -> None:
@@ -139,6 +162,14 @@ def take_back() -> None:
 def loader() -> Loader | None:
     """The settings of the DataLoader that fed the steps, since labels were put last."""
     return _here.loaders.most
+
+
+def has_function_mode() -> bool:
+    """Whether the program used a TorchFunctionMode of its own, since labels were put last.
+
+    torch's recorder with stacks reads the gradients of weights through such a mode.
+    """
+    return _here.has_function_mode
 
 
 def iterators() -> set[int]:
@@ -288,7 +319,7 @@ def _labelled_call(module: Module, /, *args: Any, **kwargs: Any) -> Any:
         if _is_compiled(module):
             _step_aside()
         return _call_module(module, *args, **kwargs)
-    label = _begin_call(module, args)
+    label = _begin_call(module)
     try:
         return _call_module(module, *args, **kwargs)
     except BaseException as error:
@@ -311,11 +342,8 @@ def _step_aside() -> None:
         _here.placed[0].take_back()
 
 
-def _begin_call(module: Module, args: tuple[Any, ...]) -> _Label:
+def _begin_call(module: Module) -> _Label:
     try:
-        if _is_traced(args):
-            _here.inside = True  # a label would become part of what is being traced
-            return None
         part = _here.last = _part_of(module)
         if _is_compiled(module):
             _step_aside()
@@ -325,12 +353,6 @@ def _begin_call(module: Module, args: tuple[Any, ...]) -> _Label:
     if _here.heard is not None:
         _here.heard(module)
     return _begin(part)
-
-
-def _is_traced(args: tuple[Any, ...]) -> bool:
-    """Whether the call runs for torch.jit.trace, or on the stand-ins of tensors with which torch.compile works."""
-    traced: bool = is_tracing()
-    return traced or any(type(given).__module__.startswith("torch._subclasses") for given in args)
 
 
 def _part_of(module: Module) -> str:
@@ -346,7 +368,9 @@ def _begin(part: str) -> _Label:
     """Open a label; None if that fails."""
     _here.inside = True
     try:
-        label: AbstractContextManager[Any] = region(labels.AUTOMATIC[part])
+        if not _here.has_function_mode:
+            _here.has_function_mode = any(not type(mode).__module__.startswith("torch.") for mode in _function_modes())
+        label: AbstractContextManager[Any] = Region(labels.AUTOMATIC[part])
         label.__enter__()
     except Exception:  # the training goes on without it
         logger.debug("%s could not be labelled", part, exc_info=True)

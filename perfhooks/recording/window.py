@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Literal
 import torch
 import torch.autograd.profiler
 import torch.profiler
-from torch.profiler import ProfilerAction, ProfilerActivity, record_function
+from torch.profiler import ProfilerAction, ProfilerActivity
 
 import perfhooks.trace
 from perfhooks import labels, process
@@ -33,6 +33,7 @@ from perfhooks.recording.ending.in_step import Overseer
 from perfhooks.recording.like_torch import averages, deprecated
 from perfhooks.recording.limits.budget import NO_LIMITS, Limits, StepCalls, WindowBudget
 from perfhooks.recording.limits.call_count import CallCount
+from perfhooks.recording.region import Region
 from perfhooks.run.publishing import is_whole_json, publish
 from perfhooks.schedule import Phase
 from perfhooks.trace.reading.packing import copy_stream
@@ -46,16 +47,14 @@ if TYPE_CHECKING:
     from perfhooks.run.circumstances import Loader
     from perfhooks.schedule import Phases, Planned
 
-__all__ = ["ProfilerActivity", "TorchProfile", "Window", "action_of", "recorder_busy", "region"]
+__all__ = ["ProfilerActivity", "TorchProfile", "Window", "action_of", "recorder_busy"]
 
 TorchProfile = torch.profiler.profile
 """What a profiler is for code that was written for torch."""
 
-region = record_function
-"""A labelled range of the trace."""
-
 _WARN: Final = "_warn_once"
 """The function of `torch.profiler.profiler` that warns."""
+
 _LEVEL: Final = "KINETO_LOG_LEVEL"
 _NOTHING_AT_ALL: Final = "6"
 """Its levels are VERBOSE, INFO, WARNING, STAGE, ERROR, USDT, from 0 on."""
@@ -481,6 +480,15 @@ class Window(Recorded, TorchProfile):
         """Whether nothing happened while it was recorded: no operator, no call of the runtime."""
         recorded = getattr(self.profiler, "kineto_results", None)
         return recorded is not None and not recorded.experimental_event_tree()
+
+    @property
+    def step_rec_fn(self) -> Any:
+        """The mark of the current step. torch sets it, and the modes of the user would see torch's."""
+        return self._step_mark
+
+    @step_rec_fn.setter
+    def step_rec_fn(self, mark: Any) -> None:
+        self._step_mark = None if mark is None else Region(mark.name)
 
     def prepare_trace(self) -> None:
         """Prepare the recorder; torch asks Inductor whether it makes CUDA graphs, and would import it for that."""

@@ -299,6 +299,8 @@ class Windows:
             place = None if size is None else self.handover.place_of(window)
             folder = None if place is None else place.folder.name
             requests.recorded(window.request, folder, window.first, max(window.first, window.reached - 1), window.notes)
+        elif labelling.has_function_mode():
+            self.second.leave_out()
         elif size is not None and window.partial is None and window.give_way is None and self.handover.is_loud:
             self.second.follow(window.reached - window.first, window.budget.operators)
         if keep:

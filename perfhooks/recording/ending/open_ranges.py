@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from torch.autograd.profiler import record_function
 
 from perfhooks import labels
+from perfhooks.recording.region import Region
 from perfhooks.trace.names import ranges
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ def _names(roots: list[Any]) -> Iterator[str]:
 
 
 def _ranges() -> list[record_function]:
-    return [range_ for range_ in gc.get_referrers(record_function) if type(range_) is record_function]
+    kinds = (record_function, Region)
+    return [range_ for range_ in gc.get_referrers(*kinds) if type(range_) in kinds]
 
 
 def _is_entered(range_: record_function) -> bool:

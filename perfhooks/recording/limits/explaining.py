@@ -56,6 +56,10 @@ class SecondWindow:
             self._operators = operators / max(steps, 1)
             self._loop.ask(Asked(EXPLAINS, _STEPS, options=RECORDED))
 
+    def leave_out(self) -> None:
+        """Request no second window: it would change what the program sees."""
+        self._is_wanted = False
+
     def steps_that_fit(self, window: Window) -> int:
         """Return how many of its steps fit its budget, once its warm-up is over."""
         return min(int(window.budget.steps_that_fit(self._operators)), _STEPS)

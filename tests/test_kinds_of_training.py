@@ -1,0 +1,74 @@
+"""Trainings of many kinds compute the same with everything switched on as without perfhooks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("kinds_training.py")
+EVERYTHING = ("--with-stack", "--record-shapes", "--profile-memory", "--with-flops", "--schedule")
+EVERYTHING += ("wait=3 warmup=1 active=2",)
+FUNCTION_MODES = ("function_mode", "modes_in_a_step")
+"""torch's recorder with stacks reads gradients through a TorchFunctionMode, so the default options leave stacks out."""
+
+
+def run(*command, code=7):
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == code, done.stderr[-3000:]
+    return done.stdout.splitlines()
+
+
+def launched(folder, *options):
+    return (sys.executable, "-m", "perfhooks", "run", "--out", str(folder), *options)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return run(sys.executable, SCRIPT)
+
+
+def test_results_are_the_same_with_everything_on(plain, tmp_path):
+    kinds = [line.split()[0] for line in plain]
+    assert len(kinds) > 40
+    lines = run(*launched(tmp_path, *EVERYTHING), SCRIPT, *(kind for kind in kinds if kind not in FUNCTION_MODES))
+    assert lines == [line for line in plain if not line.startswith(FUNCTION_MODES)]
+    assert len(list(tmp_path.glob("latest/train-*"))) > 10, "windows were recorded"
+
+
+def test_results_are_the_same_by_default(tmp_path):
+    kinds = (*FUNCTION_MODES, "dispatch_mode", "subclass_tensors", "exceptions_in_a_step")
+    lines = run(sys.executable, SCRIPT, "--batches=150", *kinds)
+    assert run(*launched(tmp_path), SCRIPT, "--batches=150", *kinds) == lines
+    assert list(tmp_path.glob("latest/train-*"))
+
+
+def test_patch_of_module_calls_across_the_end_of_a_window():
+    """It puts our stand-in back after the window has ended, and later windows still end with torch's own."""
+    code = """if True:
+        import torch
+        from torch.nn import Module
+        from perfhooks.recording import labelling
+
+        before, model = Module.__call__, torch.nn.Linear(2, 2)
+        labelling.put("train")
+        patched = Module.__call__
+
+        def patch(module, *args, **kwargs):
+            return patched(module, *args, **kwargs)
+
+        Module.__call__ = patch
+        labelling.take_back()
+        labelling.put("train")
+        model(torch.ones(2))
+        labelling.take_back()
+        Module.__call__ = patched
+        model(torch.ones(2))
+        labelling.put("train")
+        model(torch.ones(2))
+        labelling.take_back()
+        assert Module.__call__ is before
+    """
+    run(sys.executable, "-c", code, code=0)
