@@ -11,7 +11,7 @@ from perfhooks import labels
 from perfhooks.adapting.module_names import ModuleNames
 from perfhooks.adapting.open_labels import OpenLabels
 from perfhooks.adapting.wrapped_methods import WrappedMethods
-from perfhooks.recording.region import Region
+from perfhooks.recording.region import LabelledRange
 from perfhooks.run.rare_work import PARTS as RARE
 from perfhooks.run.timeline import clock
 
@@ -63,7 +63,7 @@ class Parts:
 
     def _region(self, name: str) -> AbstractContextManager[Any]:
         """A label of the window; `Profiler.region` would time a validation a second time."""
-        return Region(name) if self._pulse.is_recording else nullcontext()
+        return LabelledRange(name) if self._pulse.is_recording else nullcontext()
 
     def put(self, loop: Any, *, waiting: bool) -> None:
         """A window has opened."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from torch._C import DisableTorchFunction
 from torch.compiler import is_compiling
 from torch.nn import Module
 
@@ -32,8 +33,6 @@ _RUNS: Final = "_engine_run_backward"
 _MOST_CALLS: Final = 1000
 """Of modules, after which nobody is going to want to hear of one."""
 
-_unseen: Any = vars(torch._C)["DisableTorchFunction"]  # noqa: SLF001 -- torch has no public name
-"""Keeps modes and subclasses of the user from seeing what we read of a tensor."""
 # globals, as torch.compile would guard the cells of a closure
 _call: Callable[..., Any] = Module.__call__
 _backward: Callable[..., Any] = vars(torch.autograd)[_RUNS]
@@ -154,7 +153,7 @@ def _heard_backward(outputs: Any, *given: Any, **named: Any) -> Any:
         # gradients that have a graph of their own are a part of what is going to be learned from: another pass follows
         if not keeps_graph or named["accumulate_grad"]:
             # a device may still work on it, and on the collectives in it
-            with _unseen():
+            with DisableTorchFunction():  # modes and subclasses of the user do not see the question
                 is_over = outputs and getattr(outputs[0], "is_cpu", False)
             _told_backward(began if is_over else 0)
     return result

@@ -334,7 +334,6 @@ class StepSignal:
             if self.asked.turns:
                 self._early.drop()
             else:
-                importlib.import_module("perfhooks.launching.profiling")  # 0.1 s that no update is to take
                 self._hear_no_others = when_others_begin(self._make_room)
                 lifetime.at_sigterm(self._keep_at_once)
         return self._early
@@ -347,6 +346,9 @@ class StepSignal:
         notes.leave(self.asked.notes, guess=_KILLED)
         from perfhooks.launching import calls  # as above
 
+        # now, because another thread may keep the interpreter busy later: each file that is read waits for it again
+        for module in ("early", "profiling") if not self.asked.turns else ():
+            importlib.import_module(f"perfhooks.launching.{module}")
         self._stand_ins = calls
         calls.listen(self.hear_call, self.hear_backward, self.hear_save)
         if not self.asked.turns and sys.platform == "linux":

@@ -28,7 +28,7 @@ from perfhooks.recording import next_recorder
 from perfhooks.recording.like_torch.accepted import metadata_json
 from perfhooks.recording.loaders_read import LoadersRead
 from perfhooks.recording.module_order import ModuleOrder
-from perfhooks.recording.region import Region
+from perfhooks.recording.region import LabelledRange
 from perfhooks.run.circumstances import processor
 
 if TYPE_CHECKING:
@@ -370,7 +370,7 @@ def _begin(part: str) -> _Label:
     try:
         if not _here.has_function_mode:
             _here.has_function_mode = any(not type(mode).__module__.startswith("torch.") for mode in _function_modes())
-        label: AbstractContextManager[Any] = Region(labels.AUTOMATIC[part])
+        label: AbstractContextManager[Any] = LabelledRange(labels.AUTOMATIC[part])
         label.__enter__()
     except Exception:  # the training goes on without it
         logger.debug("%s could not be labelled", part, exc_info=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from perfhooks import labels
 from perfhooks.errors import OptionError
-from perfhooks.recording.region import Region
+from perfhooks.recording.region import LabelledRange
 from perfhooks.run.timeline import clock
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class SteppingLoader(Generic[T]):
 
 
 def _labelled(iterator: Iterator[T], arrived: Callable[[int], object]) -> T:
-    with Region(labels.DATA):
+    with LabelledRange(labels.DATA):
         item = next(iterator)  # as it is now: its class has a stand-in while a window records
     arrived(clock())
     return item

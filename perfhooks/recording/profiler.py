@@ -16,7 +16,7 @@ from perfhooks.recording.ending import lifetime
 from perfhooks.recording.like_torch.accepted import check_recording, legacy_activities
 from perfhooks.recording.like_torch.face import TorchFace
 from perfhooks.recording.loader import SteppingLoader
-from perfhooks.recording.region import Region
+from perfhooks.recording.region import LabelledRange
 from perfhooks.run import rare_work
 from perfhooks.run.layout import LABELS, STEPS
 from perfhooks.run.remote import check_out
@@ -275,14 +275,14 @@ class Profiler(TorchFace):
         """
         if name in rare_work.PARTS:
             return self._rare(name)
-        return Region(str(name)) if self.pulse.is_recording else _NOTHING
+        return LabelledRange(str(name)) if self.pulse.is_recording else _NOTHING
 
     @contextmanager
     def _rare(self, part: str) -> Iterator[None]:
         """Time a validation or a checkpoint in every step."""
         began = clock()
         try:
-            with Region(part) if self.pulse.is_recording else _NOTHING:
+            with LabelledRange(part) if self.pulse.is_recording else _NOTHING:
                 yield
         finally:
             self.pulse.set_aside(began, clock(), part)

@@ -17,7 +17,7 @@ _enter: Callable[[str], object] = vars(torch.autograd)["_record_function_with_ar
 _exit: Callable[[object], None] = vars(torch.autograd)["_record_function_with_args_exit"]
 
 
-class Region(record_function):
+class LabelledRange(record_function):
     """A ``record_function`` that calls no operator.
 
     torch's own calls two operators. Each mode of the user sees them: a TorchFunctionMode, a TorchDispatchMode,

@@ -33,7 +33,7 @@ from perfhooks.recording.ending.in_step import Overseer
 from perfhooks.recording.like_torch import averages, deprecated
 from perfhooks.recording.limits.budget import NO_LIMITS, Limits, StepCalls, WindowBudget
 from perfhooks.recording.limits.call_count import CallCount
-from perfhooks.recording.region import Region
+from perfhooks.recording.region import LabelledRange
 from perfhooks.run.publishing import is_whole_json, publish
 from perfhooks.schedule import Phase
 from perfhooks.trace.reading.packing import copy_stream
@@ -488,7 +488,7 @@ class Window(Recorded, TorchProfile):
 
     @step_rec_fn.setter
     def step_rec_fn(self, mark: Any) -> None:
-        self._step_mark = None if mark is None else Region(mark.name)
+        self._step_mark = None if mark is None else LabelledRange(mark.name)
 
     def prepare_trace(self) -> None:
         """Prepare the recorder; torch asks Inductor whether it makes CUDA graphs, and would import it for that."""

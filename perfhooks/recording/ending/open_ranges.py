@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from torch.autograd.profiler import record_function
 
 from perfhooks import labels
-from perfhooks.recording.region import Region
+from perfhooks.recording.region import LabelledRange
 from perfhooks.trace.names import ranges
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _names(roots: list[Any]) -> Iterator[str]:
 
 
 def _ranges() -> list[record_function]:
-    kinds = (record_function, Region)
+    kinds = (record_function, LabelledRange)
     return [range_ for range_ in gc.get_referrers(*kinds) if type(range_) in kinds]
 
 
