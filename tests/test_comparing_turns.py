@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from perfhooks.comparing import sentences, turns
+from perfhooks.comparing import comparison, sentences, turns
 from perfhooks.comparing.turns import Block, ProcessPair, judged
 from perfhooks.comparing.verdict import OFTEN, StepPair, of_pairs
 from perfhooks.comparing.verdict import verdict as recorded
@@ -261,3 +261,17 @@ def test_one_after_the_other_is_judged_without_neighbours():
     found = verdict(made)
     assert found.outcome == "slower"
     assert math.isclose(found.typical.ratio, 1.3, rel_tol=0.02)
+
+
+@pytest.mark.parametrize("spread", [0.2, 1.0, 3.0])
+def test_interval_that_says_nothing_decides_nothing_and_is_not_written(spread):
+    """Pairs that differ by orders of magnitude, in both clocks."""
+    rng = np.random.default_rng(13)
+    for _ in range(10):
+        made = pairs(rng, turns.FEWEST_PAIRS, process=spread, noise=spread)
+        seen = judged(made, tolerance=0.02)
+        assert seen.verdict.outcome == "undecided"
+        written = comparison.answers(seen.verdict)
+        shown = (written, written["typical"], written["mean"], comparison.ratio_data(seen.other))
+        assert all(ratio["low"] is None or ratio["high"] < 2 * ratio["low"] for ratio in shown)
+        assert written["low"] is not None or "interval" not in sentences.certainty(seen.verdict)[0]
