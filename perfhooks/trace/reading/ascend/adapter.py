@@ -32,10 +32,10 @@ class Adapter:
         split_inputs(arguments, self._numbers)
         return [*classify(self._processes, self._numbers, columns, arguments)]
 
-    def link(self, columns: Mapping[str, Column], given: dict[str, tuple[Ints, Column]]) -> None:
+    def link(self, columns: Mapping[str, Column], arguments: dict[str, tuple[Ints, Column]]) -> None:
         """Join work of the device with the host, in sorted columns."""
         relabel(columns, list(self._numbers.names))
-        link(self._processes, self._numbers, columns, given, self._flows)
+        link(self._processes, self._numbers, columns, arguments, self._flows)
 
     def device(self, pid: int | str) -> int:
         """Return the number of the device of a process, or -1."""

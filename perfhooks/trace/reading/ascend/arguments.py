@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Task(Arguments, gc=False):
-    """Of work of the device, of its calls and of the queue between threads of the host."""
+    """Arguments of work of the device, of its calls, and of the queue between threads of the host."""
 
     task_type: msgspec.Raw = msgspec.field(default=NOTHING, name="Task Type")
     connection: int | str = msgspec.field(default=-1, name="connection_id")
@@ -46,7 +46,7 @@ def split_inputs(arguments: dict[str, tuple[Ints, Column]], numbers: Numbers) ->
         arguments: Of slices, by name: rows and indexes into the texts. They change.
         numbers: Of the texts.
     """
-    known = list(numbers.texts)[1:]
+    texts = list(numbers.texts)[1:]
     count = max((int(arguments[name][0].max(initial=-1)) + 1 for name in _INPUTS if name in arguments), default=0)
     columns = np.full((2, count), -1, np.int64)
     for column, name in zip(columns, _INPUTS, strict=True):
@@ -56,17 +56,17 @@ def split_inputs(arguments: dict[str, tuple[Ints, Column]], numbers: Numbers) ->
     pairs, place = np.unique(columns[:, rows], axis=1, return_inverse=True)
     split = []
     for pair in pairs.T.tolist():
-        dims, types = (decode_value(known[index]) if index >= 0 else None for index in pair)
+        dims, types = (decode_value(texts[index]) if index >= 0 else None for index in pair)
         lists = _lists(dims, types)
-        split.append([-1 if each is None else numbers.text(each) for each in lists])
+        split.append([-1 if value is None else numbers.text(value) for value in lists])
     for name, values in zip(_INPUTS, np.array(split, np.int64).reshape(-1, 2).T, strict=True):
         of_row = values[place.ravel()]
         arguments[name] = rows[of_row >= 0], of_row[of_row >= 0]
 
 
 def _lists(dims: Any, types: Any) -> tuple[list[Any] | None, list[Any] | None]:
-    shapes = [_shape(each) for each in dims.split(";")] if isinstance(dims, str) else dims
-    words = [each.strip() for each in types.split(";")] if isinstance(types, str) else types
+    shapes = [_shape(text) for text in dims.split(";")] if isinstance(dims, str) else dims
+    words = [word.strip() for word in types.split(";")] if isinstance(types, str) else types
     if isinstance(types, str) and isinstance(dims, str) and len(words) == len(shapes):
         shapes = [None if word in LISTS and not shape else shape for word, shape in zip(words, shapes, strict=True)]
         words = ["" if word == _NO_INPUT else word for word in words]
@@ -75,5 +75,5 @@ def _lists(dims: Any, types: Any) -> tuple[list[Any] | None, list[Any] | None]:
 
 def _shape(text: str) -> list[int] | None:
     """Return the sizes in a text; None if there is anything else in it."""
-    sizes = [each.strip() for each in text.split(",")] if text.strip() else []
-    return [int(each) for each in sizes] if all(each.isdecimal() and len(each) < _DIGITS for each in sizes) else None
+    sizes = [size.strip() for size in text.split(",")] if text.strip() else []
+    return [int(size) for size in sizes] if all(size.isdecimal() and len(size) < _DIGITS for size in sizes) else None

@@ -32,8 +32,8 @@ def process_of(path: str) -> str | None:
 def traces_below(folder: Path) -> list[str]:
     """Return the traces in the folder of a process, or in a folder that holds several of them, sorted by name."""
     processes = [folder, *(path for path in sorted(folder.iterdir()) if path.name.endswith(_END))]
-    kept = ([path / _OUTPUT / name for name in _TRACES] for path in processes)
-    return [str(path) for paths in kept for path in [each for each in paths if each.is_file()][:1]]
+    files = ([path / _OUTPUT / name for name in _TRACES] for path in processes)
+    return [str(path) for paths in files for path in [*filter(Path.is_file, paths)][:1]]
 
 
 def rank_of(path: str) -> int | None:

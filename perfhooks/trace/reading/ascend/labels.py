@@ -23,7 +23,7 @@ have no such form: ``aclnnMm`` is named like a label."""
 
 
 def relabel(columns: Mapping[str, Column], names: Sequence[str]) -> None:
-    """Make labels of operators that are none.
+    """Turn slices with the category of operators into labels.
 
     Their names tell labels of torch, of perfhooks and of parts of a step. Any other label of the user is outside of all
     operators and holds some.
@@ -34,8 +34,8 @@ def relabel(columns: Mapping[str, Column], names: Sequence[str]) -> None:
     """
     kind, name = columns["kind"], columns["name"]
     rows = np.flatnonzero(kind == Kind.OP)
-    is_known = np.array([_is_label(each) for each in names], np.bool_)[name[rows]]
-    is_operator = np.array([_OPERATOR.search(each) is not None for each in names], np.bool_)[name[rows]] & ~is_known
+    is_known = np.array([_is_label(text) for text in names], np.bool_)[name[rows]]
+    is_operator = np.array([_OPERATOR.search(text) is not None for text in names], np.bool_)[name[rows]] & ~is_known
     parent = nest(columns["thread"][rows], columns["start"][rows], columns["end"][rows]).parent
     inside = inherited(parent, np.where(is_operator, np.arange(len(rows)), -1)) >= 0
     kind[rows[is_known | (~inside & _holding(parent, is_operator))]] = Kind.ANNOTATION
@@ -45,12 +45,12 @@ def _is_label(name: str) -> bool:
     return any((_LABEL.match(name), part_names.of_label(name), part_names.of_automatic(name)))
 
 
-def _holding(parent: Ints, wanted: Column) -> Column:
-    """Return which entries have a wanted one inside."""
-    found = np.zeros(len(parent), np.bool_)
-    around = parent[wanted]
+def _holding(parent: Ints, inner: Column) -> Column:
+    """Return which entries hold one of some inner ones."""
+    holds = np.zeros(len(parent), np.bool_)
+    around = parent[inner]
     while len(around := np.unique(around[around >= 0])):
-        around = around[~found[around]]
-        found[around] = True
+        around = around[~holds[around]]
+        holds[around] = True
         around = parent[around]
-    return found
+    return holds

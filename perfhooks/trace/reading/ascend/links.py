@@ -1,4 +1,4 @@
-"""Who asked for the work of an NPU, and when it was handed over to the device."""
+"""Links from work of an NPU to the operator and the call that launched it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def link(
     processes: Processes,
     numbers: Numbers,
     columns: Mapping[str, Column],
-    given: dict[str, tuple[Ints, Column]],
+    arguments: dict[str, tuple[Ints, Column]],
     flows: FlowEnds,
 ) -> None:
     """Join work of the device with the host, and name the direction of copies.
@@ -73,11 +73,11 @@ def link(
         processes: Of the file.
         numbers: Of names, texts and threads.
         columns: Of all slices, sorted as in a `Trace`. The names of copies change.
-        given: Arguments of slices, by name: rows and values. ``correlation``, ``launch``, ``launch_begin`` and
+        arguments: Arguments of slices, by name: rows and values. ``correlation``, ``launch``, ``launch_begin`` and
             ``launch_end`` are added.
         flows: The links of the file.
     """
-    linked = _Linked(processes, numbers, columns, given)
+    linked = _Linked(processes, numbers, columns, arguments)
     launched = linked.launched(flows)
     call = linked.number_calls(launched)
     dequeue = linked.dequeued(launched, call)
@@ -95,9 +95,9 @@ class _Linked:
         processes: Processes,
         numbers: Numbers,
         columns: Mapping[str, Column],
-        given: dict[str, tuple[Ints, Column]],
+        arguments: dict[str, tuple[Ints, Column]],
     ) -> None:
-        self._processes, self._numbers, self._given = processes, numbers, given
+        self._processes, self._numbers, self._arguments = processes, numbers, arguments
         self._names = list(numbers.names)
         self._name, self._thread = columns["name"], columns["thread"].astype(np.int64)
         self._start, self._end = columns["start"], columns["end"]
@@ -115,24 +115,23 @@ class _Linked:
         moments = _Moments(*(np.full(len(self._work), -1, np.int64) for _ in _Moments._fields))
         starts, ends = flows.links(CALL)
         place, start = self._at(self._work, self._on(ends, self._device)), self._on(starts, self._host)
-        known = place >= 0
-        moments.thread[place[known]], moments.time[place[known]] = start.thread[known], start.time[known]
+        is_work = place >= 0
+        moments.thread[place[is_work]], moments.time[place[is_work]] = start.thread[is_work], start.time[is_work]
         return moments
 
     def number_calls(self, launched: _Moments) -> Ints:
         """Give work the number of its call as ``correlation``; return the calls, or -1."""
         number = self._argument("connection") + 1
         number[number > _LIMIT] = 0
-        self._given.pop("connection", None)
+        self._arguments.pop("connection", None)
         work, calls = self._work, self._calls
         call = by_number(number, calls).of(number[work])
-        held = self._holding(calls, launched)
-        call = np.where(call >= 0, call, held)
+        call = np.where(call >= 0, call, self._holding(calls, launched))
         bare = call[(call >= 0) & (number[call] <= 0)]
         number[bare] = number.max(initial=0) + 1 + bare
         number[work] = np.where(call >= 0, number[call], number[work])
         bearing = np.flatnonzero(number > 0)
-        self._given["correlation"] = bearing, number[bearing]
+        self._arguments["correlation"] = bearing, number[bearing]
         return call
 
     def dequeued(self, launched: _Moments, call: Ints) -> Ints:
@@ -154,10 +153,10 @@ class _Linked:
         """
         starts, ends = flows.links(OPERATOR)
         work = self._at(self._work, self._on(ends, self._device))
-        asked = self._at(self._operators, self._on(starts, self._host))
+        asking = self._at(self._operators, self._on(starts, self._host))
         operator = np.full(len(self._work), -1, np.int64)
-        known = (work >= 0) & (asked >= 0)
-        operator[work[known]] = self._operators[asked[known]]
+        is_linked = (work >= 0) & (asking >= 0)
+        operator[work[is_linked]] = self._operators[asking[is_linked]]
         queued = self._holding(self._operators, self._beside(Lane.HOST, self._thread[enqueue], self._start[enqueue]))
         is_late = (operator < 0) | (self._start[operator] > self._start[self._work])
         return np.where(is_late, np.where(enqueue >= 0, queued, -1), operator)
@@ -168,10 +167,10 @@ class _Linked:
         is_direct = (call >= 0) & (self._thread[call] == self._thread[operator])
         begin = np.select([enqueue >= 0, is_direct], [self._start[enqueue], self._start[call]], self._end[operator])
         end = np.select([call >= 0, dequeue >= 0], [self._end[call], self._end[dequeue]], time)
-        known = operator >= 0
-        rows = self._work[known]
+        has_operator = operator >= 0
+        rows = self._work[has_operator]
         for name, values in (("launch", operator), ("launch_begin", begin), ("launch_end", np.maximum(begin, end))):
-            self._given[name] = rows, values[known]
+            self._arguments[name] = rows, values[has_operator]
 
     def name_copies(self, operator: Ints, dequeue: Ints) -> None:
         """Add the direction to the names of copies whose entry in the queue, or whose operator, tells it."""
@@ -186,7 +185,7 @@ class _Linked:
 
     def _argument(self, name: str) -> Ints:
         full = np.full(len(self._start), -1, np.int64)
-        rows, values = self._given.get(name, _NONE)
+        rows, values = self._arguments.get(name, _NONE)
         full[rows] = values
         return full
 

@@ -23,7 +23,7 @@ _DEVICES: Final = 100
 
 
 class Role(enum.Enum):
-    """What the slices of a process are."""
+    """Meaning of the slices of a process."""
 
     OTHER = enum.auto()
     """Counters, and lanes that torch_npu derives from the others."""

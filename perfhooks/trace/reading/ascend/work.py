@@ -1,4 +1,4 @@
-"""What the slices of torch_npu are: kernels, copies, collectives, calls, waits of streams, or no work."""
+"""Kinds of the slices of torch_npu: kernels, copies, collectives, calls, waits of streams, or no work."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _UNTYPED: Final = re.compile(r"(?:OTHER|UNKNOWN|N/?A)?$")
 _COLLECTIVE: Final = re.compile(r"hc(?:om|cl)_?([A-Za-z]+)(?:__(\d+)_\d)?")
 """``hcom_allReduce__586_0_1``: the operation, and the last digits of the number of the process group."""
 _WAIT_KIND: Final = "Stream Wait Event"
-"""What CUDA's tracer calls the wait of a stream for an event."""
+"""Name of a stream's wait for an event in CUDA's tracer."""
 _NONE: Final = np.empty(0, np.int64), np.empty(0, np.int64)
 
 
 class Numbers(NamedTuple):
-    """Numbers of what columns name. Each mapping adds a key that is looked up."""
+    """Numbers of names, texts and threads. Each mapping adds the keys that it lacks."""
 
     names: Mapping[str, int]
     texts: Mapping[bytes, int]
@@ -63,19 +63,19 @@ def classify(
     Yields:
         Tasks of an unknown type, which do not count as work.
     """
-    known = list(numbers.threads)
-    role = np.array([processes.role(pid).value for _, pid, _ in known], np.int64)[columns["thread"]]
+    threads = list(numbers.threads)
+    role = np.array([processes.role(pid).value for _, pid, _ in threads], np.int64)[columns["thread"]]
     kind, name = columns["kind"], columns["name"]
     kind[role == Role.CANN.value] = Kind.RUNTIME
     kind[role == Role.GARBAGE.value] = Kind.PYTHON
     name[role == Role.GARBAGE.value] = numbers.names[GARBAGE]
     unknown = _tasks(numbers, columns, arguments, np.flatnonzero(role == Role.DEVICE.value))
-    groups = [processes.group(pid, tid) for _, pid, tid in known]
+    groups = [processes.group(pid, tid) for _, pid, tid in threads]
     is_group = np.array([group is not None for group in groups], np.bool_)
     _collectives(numbers, columns, arguments, np.flatnonzero(is_group[columns["thread"]]), groups)
-    # what has no lane in the model stays where it is
-    has_lane = np.array([lane(each) is not Lane.OTHER for each in Kind], np.bool_)[kind]
-    places = [processes.place(pid, tid) for _, pid, tid in known]
+    # other slices are not on threads of the model
+    has_lane = np.array([lane(value) is not Lane.OTHER for value in Kind], np.bool_)[kind]
+    places = [processes.place(pid, tid) for _, pid, tid in threads]
     moved = [number if place is None else numbers.threads[place] for number, place in enumerate(places)]
     columns["thread"][has_lane] = np.array(moved, np.int32)[columns["thread"][has_lane]]
     if unknown:
@@ -128,12 +128,12 @@ def _collectives(
         arguments[name] = known[is_mine], values[is_mine]
     names = list(numbers.names)
     pairs, place = np.unique(np.stack([columns["name"][rows], columns["thread"][rows]]), axis=1, return_inverse=True)
-    told: list[tuple[int, int]] = []
+    texts: list[tuple[int, int]] = []
     for name, thread in pairs.T.tolist():
         found = _COLLECTIVE.match(names[name])
         operation, suffix = found.groups() if found else (names[name], None)
-        told.append((numbers.text(operation), numbers.text(suffix or groups[thread])))
-    for argument, values in zip(("collective", "group_name"), np.array(told, np.int64).reshape(-1, 2).T, strict=True):
+        texts.append((numbers.text(operation), numbers.text(suffix or groups[thread])))
+    for argument, values in zip(("collective", "group_name"), np.array(texts, np.int64).reshape(-1, 2).T, strict=True):
         arguments[argument] = rows, values[place.ravel()]
 
 
