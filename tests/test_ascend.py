@@ -118,10 +118,23 @@ def test_collectives_have_bytes_and_group(both, spelled):
     assert found["exposed_ms"].equals(both[0].collectives["exposed_ms"])
 
 
-def test_copies_have_a_direction(both):
+def test_copies_have_a_direction(both, spelled):
     gpu, npu = (each.copies for each in both)
     assert npu.select("kind", "source", "target").unique().rows() == [("HtoD", "host", "device")]
     assert npu["duration_ms"].equals(gpu["duration_ms"])
+    assert npu["blocking"].to_list() == ([None] * 3 if spelled == "level 0" else gpu["blocking"].to_list())
+
+
+def test_a_copy_blocks_if_the_operator_around_it_waits(tmp_path, kineto):
+    """The operator of torch_npu that asks for the copy ends before that."""
+    events = npu_twins.by_torch_npu(kineto)
+    copy = next(event for event in events if event["name"] == "aten::copy_")
+    inner = copy | {"name": "acl_memcpy_host_to_device", "dur": copy["dur"] - 1}
+    wait = next(event for event in events if event["name"] == "AscendCL@aclrtSynchronizeDevice")
+    inside = wait | {"ts": f"{copy['ts'].split('.')[0]}.999", "dur": copy["dur"] - 1}
+    found = [window(tmp_path / "t.json", [*events, *more]).copies for more in ([inner], [inner, inside])]
+    assert [each["operator"][0] for each in found] == ["acl_memcpy_host_to_device"] * 2
+    assert [each["blocking"][0] for each in found] == [False, True]
 
 
 def test_shapes_are_lists(both):

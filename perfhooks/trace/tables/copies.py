@@ -80,16 +80,20 @@ def _blocking(trace: Trace, launch: Ints, call: Ints, owner: Ints) -> pl.Series:
     synchronising = device.wait_calls(trace)
     held = np.isin(call, synchronising) | _waited(trace, synchronising, launch, owner)
     held |= np.isin(call, waits.held(trace).call)
-    return where(launch >= 0, held)
+    # without the calls of the runtime, waits are unknown
+    return where((launch >= 0) & bool(len(trace.rows(Kind.RUNTIME))), held)
 
 
 def _waited(trace: Trace, calls: Ints, launch: Ints, owner: Ints) -> Flags:
-    """Whether a call that waits begins after each launch, on its thread, and before the operator around it ends."""
+    """Whether a call that waits begins after each launch, on its thread, and before the operator around both ends."""
     if not len(calls):
         return np.zeros(len(launch), np.bool_)
     # slices are sorted by thread and start, so the first wait after the launch is the next row among the waits
     after = np.searchsorted(calls, launch, "right")
     first = calls[np.minimum(after, len(calls) - 1)]
     same: Column = (after < len(calls)) & (trace.thread[first] == trace.thread[launch])
-    found: Flags = same & (owner >= 0) & (trace.kind[owner] == Kind.OP) & (trace.start[first] < trace.end[owner])
+    is_inside = (owner >= 0) & (trace.kind[owner] == Kind.OP) & (trace.start[first] < trace.end[owner])
+    around = device.holders(trace, first, trace.rows(Kind.OP))
+    is_around = (around >= 0) & (trace.start[around] <= trace.start[launch])
+    found: Flags = same & (is_inside | is_around)
     return found
