@@ -19,7 +19,7 @@ def command(
     target: Annotated[
         str | None,
         typer.Argument(
-            help="The folder of a window, of a run (its latest window), or of traces, or the URL of one; the last run "
+            help="A trace, or the folder of a window, of a run (its latest window), or of traces, or its URL; the last run "
             "below here if not given.",
             show_default=False,
         ),

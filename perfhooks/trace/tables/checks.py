@@ -60,6 +60,7 @@ def table(trace: Trace) -> pl.DataFrame:
     ``count`` how often it was found, ``text`` the evidence, ``first`` where it was seen first.
 
     * ``cut-off``, ``dropped-events``, ``unread-metadata``: the file is damaged (`Trace.doubts`).
+    * ``unknown-tasks``: tasks of an Ascend NPU whose type is unknown, so that they do not count as work.
     * ``device-stopped``: the recorder says so in its log; or launches, at least 8 to the end, have no kernel.
     * ``counters-only``: the trace is one of CUPTI's range profiler, which counts and does not time.
     * ``clocks-locked``: hardware counters were sampled (torch's `PerformanceMetricsConfig`), for which CUPTI holds the
