@@ -73,7 +73,8 @@ def command(
     targets: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Two run folders, traces, folders of traces or baselines; or several runs of each side with -- between the sides.",
+            help="Two run folders, traces, folders of traces or baselines; or several runs of each side with -- "
+            "between the sides.",
             show_default=False,
         ),
     ] = None,

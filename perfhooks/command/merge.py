@@ -19,8 +19,8 @@ def command(
     target: Annotated[
         str | None,
         typer.Argument(
-            help="A trace, or the folder of a window, of a run (its latest window), or of traces, or its URL; the last run "
-            "below here if not given.",
+            help="A trace, or the folder of a window, of a run (its latest window), or of traces, or its URL; the last "
+            "run below here if not given.",
             show_default=False,
         ),
     ] = None,
