@@ -121,8 +121,8 @@ def wait_until_gone(mark):
     assert said == []
 
 
-def assert_nothing_is_left(place):
-    left = [path.name for path in (place / "tmp").iterdir() if path.name.startswith("perfhooks")]
+def assert_nothing_is_left(place, prefix=""):
+    left = [path.name for path in (place / "tmp").iterdir() if path.name.startswith(prefix)]
     assert left == []
     assert len(git("worktree", "list", folder=place / "work").splitlines()) == 1
     assert not (place / "work" / ".git" / "worktrees").exists()
@@ -180,7 +180,8 @@ def test_killed_comparison_leaves_nothing_behind(place, seed):
         assert b"there is no script" in process.communicate(timeout=LIMIT_S)[0]
     if "Output: " in output:
         shutil.rmtree(output.rpartition("Output: ")[2].splitlines()[0])
-    assert_nothing_is_left(place)
+    # loader workers remove their own files, if they have the time
+    assert_nothing_is_left(place, "perfhooks" if how == "INT INT" or is_namespace else "")
 
 
 def until(is_so):

@@ -137,7 +137,7 @@ class Alternation:
     def _end(self, programs: Sequence[Program]) -> None:
         for program in programs:
             program.mark_end()
-        self.owner.end_all()
+        self.owner.end_all([pid for program in programs for pid in program.pids])
 
     def _add_pair(self) -> None:
         plan, number = self.plan, len(self.pairs) + 1

@@ -165,6 +165,12 @@ class Program:
         found = {rank: held.processor for rank, held in self._held.items()}
         return found if len(set(found.values())) == len(found) else {}
 
+    @property
+    def pids(self) -> list[int]:
+        """The processes of its connected ranks."""
+        connected = [rank.pid for rank in self._ranks.values() if rank.connection.fileno() >= 0]
+        return [pid for pid in connected if pid is not None]
+
     def until_held(self) -> bool:
         """Wait until it is held; whether it is: otherwise it has ended, or goes on without turns."""
         while not self.is_over and not self.is_held:
@@ -199,7 +205,7 @@ class Program:
         """Pause what its ranks have started: it must not work ahead while they are held."""
         if self.is_alone:
             return
-        self._freezer.freeze([rank.pid for rank in self._ranks.values() if rank.pid is not None])
+        self._freezer.freeze(self.pids)
         if self._freezer.refusal:
             note = f"child processes of {self.command.name} could not be paused between its blocks"
             self.notes = list(dict.fromkeys([*self.notes, f"{note}: {self._freezer.refusal}"]))

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-GRACE_S: Final = 5.0
-"""From SIGTERM to SIGKILL. The second signal to perfhooks ends it."""
+GRACE_S: Final = 7.0
+"""From SIGTERM to SIGKILL: loader workers need 5 s to notice the death of their training. A second signal ends it."""
 TICK_S: Final = 0.1
 """How often a wait checks for signals and for the death of the other process."""
 _NUMBERS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -102,8 +102,15 @@ class Owner:
         self._started.append(process)
         return process
 
-    def end_all(self) -> None:
-        """End every process below this one."""
+    def end_all(self, ranks: Collection[int] = ()) -> None:
+        """End every process below this one.
+
+        Args:
+            ranks: Get SIGTERM, as do the processes that this one has started. Their own children can end by themselves.
+        """
+        for pid in {*ranks, *(process.pid for process in self._started if process.poll() is None)}:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGTERM)
         _end_children((), lambda: len(self._signals) > 1, self._started)
         self._started.clear()
 
@@ -191,7 +198,7 @@ def _reap(pid: int, *, is_wanted: bool) -> None:
     if not is_wanted:
         os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + 4 * GRACE_S
-    while os.waitpid(pid, os.WNOHANG) == (0, 0):
+    while not _is_reaped(pid):
         if time.monotonic() > deadline:
             os.kill(pid, signal.SIGKILL)
         time.sleep(TICK_S / 10)
@@ -223,16 +230,15 @@ def _run(work: Callable[[Owner], Any], owner: Owner, numbers: Collection[signal.
 def _end_children(
     spared: Collection[int], is_hurried: Callable[[], bool], started: Sequence[subprocess.Popen[bytes]] = ()
 ) -> None:
-    """End the children of this process, and those of their children that it adopts, until none is left.
+    """Wait for the children of this process, and for those that it adopts. Kill the rest after a time limit.
 
-    Only children get a signal: while this process has not reaped them, no other process has their numbers.
+    Only children are killed: while this process has not reaped them, no other process has their numbers.
 
     Args:
         spared: Children that stay.
-        is_hurried: Whether to kill them at once.
+        is_hurried: Whether to kill them now.
         started: Reap these.
     """
-    terminated = set[int]()
     deadline = time.monotonic() + GRACE_S
     own = {process.pid for process in started}
     while True:
@@ -242,10 +248,10 @@ def _end_children(
         is_late = is_hurried() or time.monotonic() > deadline
         for pid, is_alive in children.items():
             if not is_alive and pid not in own:
-                os.waitpid(pid, os.WNOHANG)
-            elif is_alive and (is_late or pid not in terminated):
-                terminated.add(pid)
-                _signal(pid, signal.SIGKILL if is_late else signal.SIGTERM)
+                _is_reaped(pid)
+            elif is_alive and is_late:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
         if not any(children.values()) or time.monotonic() > deadline + GRACE_S:
             break
         time.sleep(TICK_S / 10)
@@ -253,10 +259,12 @@ def _end_children(
         process.poll()
 
 
-def _signal(pid: int, number: int) -> None:
-    """Send a signal to a process, and to its group if it leads one."""
-    with contextlib.suppress(OSError):
-        (os.killpg if os.getpgid(pid) == pid else os.kill)(pid, number)
+def _is_reaped(pid: int) -> bool:
+    """Reap a child if it has ended; return whether it is gone."""
+    try:
+        return os.waitpid(pid, os.WNOHANG) != (0, 0)
+    except ChildProcessError:  # SIGCHLD is ignored: the kernel has reaped it
+        return True
 
 
 @contextlib.contextmanager
