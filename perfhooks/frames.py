@@ -34,8 +34,10 @@ FETCHES_BATCH: Final = re.compile(r"torch/utils/data/_utils/fetch\.py\(\d+\): fe
 """The frame of a worker, as ``file.py(12): function``, inside which a batch is made."""
 WORKER_LOOP: Final = re.compile(r"torch/utils/data/_utils/worker\.py\(\d+\): _worker_loop$")
 """The outermost frame of a worker."""
-LOOKS: Final = re.compile(r"perfhooks/loading/(?:begin|slots)\.py\(")
-"""The frames in which a worker looks at itself."""
+HANDS_OVER: Final = re.compile(r": (?:put|_feed|reduce_\w+)$")
+"""Frames of a worker that hands a batch over."""
+COLLATES: Final = re.compile(r"/collate\.py\(\d+\): |: \w*collate\w*$")
+"""The frame, called by the one that fetches, that makes a batch of samples."""
 
 _HERE: Final = f"{Path(__file__).parent}{os.sep}"
 

@@ -178,8 +178,8 @@ class Options(RecordingOptions, total=False):
         bool,
         Default(True),
         Doc(
-            "Whether the workers of loaders that begin while a profiler is on count what they make, and look at their "
-            "own stacks in windows with stacks. On Linux, and only where files are written."
+            "Whether the workers of a loader are sampled while a window records. A process of perfhooks reads their "
+            "memory; the workers run no code of perfhooks and get no signal. On Linux, and only if files are written."
         ),
     ]
     explain: Annotated[

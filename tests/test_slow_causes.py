@@ -396,17 +396,16 @@ def test_what_an_evaluation_fetches_is_no_wait_for_data():
 
 
 @pytest.fixture
-def heard(monkeypatch):
+def heard():
     """What is heard of loaders, and what of it is set aside."""
     module = torch.utils.data.dataloader
-    for kind, name in ((module.DataLoader, "__iter__"), (module._BaseDataLoaderIter, "__next__")):
-        monkeypatch.setattr(kind, name, getattr(kind, name))
     heard, aside = Heard(), []
     heard.waiting = SimpleNamespace(
         ask=lambda _: None, arrive=lambda _: None, set_aside=lambda *when: aside.append(when[:2])
     )
-    loaders.listen(module, SimpleNamespace(heard=heard, look_at_fetch=lambda: None))
-    return heard, aside
+    leave = loaders.listen(module, SimpleNamespace(heard=heard, look_at_fetch=lambda: None))
+    yield heard, aside
+    leave()
 
 
 @pytest.mark.parametrize("is_left", [False, True])

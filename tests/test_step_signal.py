@@ -92,13 +92,12 @@ def heard(monkeypatch):
     # a profiler of another test may still wait for its files
     monkeypatch.setattr(profiling, "why_not", lambda ours: None)
     module = torch.utils.data.dataloader
-    for kind, name in ((module.DataLoader, "__iter__"), (module._BaseDataLoaderIter, "__next__")):
-        monkeypatch.setattr(kind, name, getattr(kind, name))
     signal = StepSignal(Request(), Startup())
-    loaders.listen(module, signal)
+    leave = loaders.listen(module, signal)
     handle = register_optimizer_step_post_hook(signal.hook())
     yield signal, begun
     handle.remove()
+    leave()
     signal.stand_down()
 
 

@@ -191,13 +191,12 @@ def shown_plan(seen: Evidence) -> LoaderPlan | None:
 
 
 def unseen(told: Circumstances) -> str:
-    """Which workers nobody saw, and how to see them; empty where there are none."""
+    """Return why the loader's workers have no samples; empty if they have some."""
     if not told.unseen_workers:
         return ""
     return (
-        f"Nobody could look into the loader's {words.count(told.unseen_workers, 'worker')}: begun before the profiler, "
-        "or by an iterator that is not torch's own. Start the profiler before the loop asks the loader for batches, as "
-        "perfhooks run always does."
+        f"perfhooks has no sample of the loader's {words.count(told.unseen_workers, 'worker')}: the window was too "
+        "short, or this system lets no process read their memory."
     )
 
 

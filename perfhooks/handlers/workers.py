@@ -6,7 +6,7 @@ import csv
 import functools
 import io
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, ClassVar
+from typing import IO, TYPE_CHECKING, Any
 
 from perfhooks.handlers.artifact import Artifact
 from perfhooks.loading import looks
@@ -22,11 +22,8 @@ if TYPE_CHECKING:
 class Workers:
     """Where the workers of the loader spent their time: ``rank0.workers.csv``, and ``rank0.workers.folded``, stacks.
 
-    It needs ``with_stack``, and ``workers``; there are no files where no worker was seen.
+    It needs ``workers``. There are no files if no worker was sampled.
     """
-
-    needs: ClassVar[str] = "with_stack"
-    """The recording option without which there is nothing to make."""
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
         """Two files."""

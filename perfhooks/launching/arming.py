@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perfhooks.launching import frameworks, loader_trials, loaders, step_signal
+from perfhooks.launching import frameworks, loader_trials, step_signal
 from perfhooks.launching.command_line import Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from perfhooks.launching.step_signal import StepSignal
 
 
 def imported(name: str, module: Any, began: int) -> None:
@@ -36,15 +34,10 @@ def imported(name: str, module: Any, began: int) -> None:
         "torch": signal.listen,
         "torch._dynamo is coming": signal.make_way_for_dynamo,
         "torch._dynamo": signal.keep_from_compiling,
-        "torch.optim.optimizer": lambda: module.register_optimizer_step_post_hook(signal.hook()),
-        "torch.utils.data.dataloader": lambda: _listen_to_loaders(module, signal),
+        "torch.optim.optimizer": lambda: signal.listen_to_optimizers(module),
+        "torch.utils.data.dataloader": lambda: signal.listen_to_loaders(module),
         "mmengine.runner.runner": lambda: frameworks.give_mmengine_its_hook(module.Runner, signal),
         "transformers.trainer": lambda: frameworks.give_transformers_its_callback(module.Trainer, signal),
     }
     if name in act:
         act[name]()
-
-
-def _listen_to_loaders(module: Any, signal: StepSignal) -> None:
-    loaders.listen(module, signal)
-    signal.see_workers()

@@ -86,6 +86,14 @@ def hear_no_backward() -> None:
     _replace(torch.autograd, _RUNS, _heard_backward, _backward)
 
 
+def leave() -> None:
+    """Leave torch as it was, for good."""
+    hear_no_calls()
+    hear_no_backward()
+    for owner in (torch, torch.serialization):
+        _replace(owner, "save", _heard_save, _save)
+
+
 def keep_from_compiling() -> None:
     """torch.compile has been imported: where a graph breaks, it would compile what is called here."""
     global _told_call, _told_backward

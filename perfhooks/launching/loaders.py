@@ -10,6 +10,8 @@ from perfhooks.run.installation import line_of_user
 from perfhooks.run.timeline import clock
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from perfhooks.launching.step_signal import StepSignal
     from perfhooks.launching.ways import Heard, PassBegin
 
@@ -34,34 +36,67 @@ class _Pass:
         self.heard.pass_ended(self.since, clock())
 
 
-def listen(module: Any, signal: StepSignal) -> None:
-    """Have every iterator of every DataLoader tell of its fetches.
+def listen(module: Any, signal: StepSignal) -> Callable[[], None]:
+    """Have every iterator of every DataLoader report its passes and fetches.
 
     No class is made for a loader or a pass over it, and an iterator's stays what it is: code of others may ask for it,
-    as ``super(self.__class__, self)`` does.
+    as ``super(self.__class__, self)`` does. A forked worker begins inside the constructor of its iterator, and with the
+    frames of it: so no function of ours is on the stack there.
 
     Args:
         module: ``torch.utils.data.dataloader``.
         signal: Is told.
-    """
-    loader, iterator = module.DataLoader, module._BaseDataLoaderIter  # noqa: SLF001 -- no public name is as deep
-    begin, fetch = loader.__iter__, iterator.__next__
-    heard = signal.heard
 
-    @functools.wraps(begin)
-    def __iter__(self: Any) -> Any:
-        waiting, began = heard.waiting, clock()
+    Returns:
+        What leaves torch as it was.
+    """
+    iterator, parallel = module._BaseDataLoaderIter, module._MultiProcessingDataLoaderIter  # noqa: SLF001 -- no public name is as deep
+    ours = [*_passes(iterator, parallel, signal.heard), (iterator, "__next__", _fetching(iterator.__next__, signal))]
+    theirs = [(kind, name, vars(kind)[name]) for kind, name, _ in ours]
+    _put(ours)
+    return functools.partial(_put, theirs)
+
+
+def _put(functions: list[tuple[Any, str, Any]]) -> None:
+    for kind, name, function in functions:
+        setattr(kind, name, function)
+
+
+def _passes(iterator: Any, parallel: Any, heard: Heard) -> list[tuple[Any, str, Any]]:
+    """Return the functions that begin a pass, for iterators and for those with workers."""
+    make, reset, reset_parallel = iterator.__init__, vars(iterator)["_reset"], vars(parallel)["_reset"]
+
+    def begin_pass(self: Any) -> None:
+        began = clock()
+        heard.waiting.ask(began)
         since = heard.begin_pass(began, line_of_user())
-        waiting.ask(began)
-        try:
-            made = begin(self)
-        except BaseException as error:
-            hide_frames(error)
-            raise
-        waiting.arrive(clock())  # to start its workers is a wait as well
-        if isinstance(made, iterator):
-            made.perfhooks_pass = _Pass(heard, since)  # an iterator that is kept may have left one
-        return made
+        vars(self)["perfhooks_pass"] = _Pass(heard, since)  # an iterator that is kept may have left one
+
+    @functools.wraps(make)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        begin_pass(self)
+        _called(make, self, *args, **kwargs)
+        if not isinstance(self, parallel):  # else it starts its workers now, which is a wait as well
+            heard.waiting.arrive(clock())
+
+    @functools.wraps(reset)
+    def _reset(self: Any, loader: Any, first_iter: bool = False) -> None:
+        if not first_iter:
+            begin_pass(self)
+        _called(reset, self, loader, first_iter)
+        if not isinstance(self, parallel):
+            heard.waiting.arrive(clock())
+
+    @functools.wraps(reset_parallel)
+    def _reset_parallel(self: Any, *args: Any, **kwargs: Any) -> None:
+        _called(reset_parallel, self, *args, **kwargs)
+        heard.waiting.arrive(clock())
+
+    return [(iterator, "__init__", __init__), (iterator, "_reset", _reset), (parallel, "_reset", _reset_parallel)]
+
+
+def _fetching(fetch: Callable[[Any], Any], signal: StepSignal) -> Callable[[Any], Any]:
+    heard = signal.heard
 
     @functools.wraps(fetch)
     def __next__(self: Any) -> Any:
@@ -81,4 +116,13 @@ def listen(module: Any, signal: StepSignal) -> None:
         profiler.arrive(clock())
         return item
 
-    loader.__iter__, iterator.__next__ = __iter__, __next__
+    return __next__
+
+
+def _called(function: Callable[..., object], *args: Any, **kwargs: Any) -> None:
+    """Call a function of torch; an exception passes without our frames."""
+    try:
+        function(*args, **kwargs)
+    except BaseException as error:
+        hide_frames(error)
+        raise

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from perfhooks import labels, process, words
 from perfhooks.guard import cause_of, guard, logger, speak_up
-from perfhooks.launching import notes
+from perfhooks.launching import loaders, notes
 from perfhooks.launching.command_line import Request
-from perfhooks.launching.startup import Startup, file_of, is_of_somebody_else
+from perfhooks.launching.startup import Startup, file_of, is_forked_by_loader, is_of_somebody_else
 from perfhooks.launching.ways import (
     BACKWARDS,
     NOBODY,
@@ -29,7 +29,6 @@ from perfhooks.launching.ways import (
     Telling,
     Undecided,
 )
-from perfhooks.loading.lending import LoaderWorkers
 from perfhooks.run.timeline import OWN_WORK, clock
 from perfhooks.schedule import Schedule
 
@@ -61,10 +60,19 @@ class StepSignal:
         self._is_compiling: Callable[[], bool] = self._first_update
         self._hear_no_others: Callable[[], object] = bool
         self._early: Early | None = None
+        self._leave: list[Callable[[], object]] = []
+        """What leaves torch as it was."""
         process.at_end(process.End.STARTUP, startup.wait)
         process.at_end(process.End.REASON, self.finish)
-        process.in_child(process.Child.STEPS, self.forget)
+        process.in_child(process.Child.STEPS, self._split)
         self.forget()
+
+    def _split(self) -> None:
+        """This process is a forked child: begin anew, or leave torch alone if it is the worker of a loader."""
+        self.forget()
+        if is_forked_by_loader():
+            while self._leave:
+                self._leave.pop()()
 
     def forget(self) -> None:
         """Begin anew: this process is a forked child, and what its parent heard is not its own."""
@@ -78,6 +86,8 @@ class StepSignal:
         self._calls = 0
         self._making, self._keeping = threading.Lock(), threading.RLock()
         self._is_ending = False
+        self._is_elsewhere: bool | None = None
+        """Whether this process works for another one; None until it calls torch."""
         self._has_torch = False
         """Whether it was imported, and by a program of its own."""
         self._stand_ins: Any = None
@@ -90,8 +100,6 @@ class StepSignal:
         self._faces: list[tuple[str, Any]] = []
         """Profilers of a framework's own face, each with its stage."""
         self._trainings = 0
-        self._workers = LoaderWorkers()
-        """Those that begin before the first profiler does."""
 
     @property
     def mode(self) -> Mode | None:
@@ -128,6 +136,8 @@ class StepSignal:
             self._look_at_update(optimizer)
 
     def _look_at_update(self, optimizer: object) -> None:
+        if self._works_for_other():
+            return
         with self._listening():
             heard = self.heard
             if heard.thread is None:
@@ -142,6 +152,8 @@ class StepSignal:
 
     def look_at_fetch(self) -> None:
         """A loader is about to be asked for a batch, and that may end a step or begin the first one."""
+        if self._works_for_other():
+            return
         with self._listening():
             heard, here = self.heard, threading.get_ident()
             if here == (heard.thread or threading.main_thread().ident):
@@ -156,7 +168,7 @@ class StepSignal:
     def hear_call(self) -> bool:
         """A module is called that no other module has called; whether that need not be told again."""
         self._calls += 1
-        if is_of_somebody_else():
+        if self._works_for_other():
             return True
         with self._listening():
             self.early.at_first_call()
@@ -170,6 +182,8 @@ class StepSignal:
             began: When it began; 0 where a device still works on it.
         """
         heard = self.heard
+        if self._works_for_other():
+            return
         heard.backwards += 1
         if began:
             heard.waiting.passed_back((began, clock()))
@@ -187,10 +201,21 @@ class StepSignal:
 
     def hear_save(self, began: int, ended: int, line: str) -> None:
         """``torch.save`` has returned: the step that goes on writes a checkpoint."""
+        if self._works_for_other():
+            return
         with self._listening():
             trains = [profiler.pulse for stage, profiler in self._faces if stage == "train" and profiler.is_running]
             for pulse in (self.heard.waiting, *trains):
                 pulse.set_aside(began, ended, labels.CHECKPOINT, line)
+
+    def _works_for_other(self) -> bool:
+        """Return whether this process works for another one, such as a loader: then nothing is heard any more."""
+        if self._is_elsewhere is None:
+            self._is_elsewhere = is_of_somebody_else()
+            if self._is_elsewhere:
+                self.heard.armed, self.heard.way = False, StandingBy(self.heard)
+                self.heard.due, self.heard.due_update = self.heard.way.due, self.heard.way.due_update
+        return self._is_elsewhere
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
@@ -275,7 +300,6 @@ class StepSignal:
         """
         had_begun = self.profiler is not NOBODY
         self.early.drop()
-        self._workers.give_back()
         self._hear_no_others()
         self._hear_no_others = bool
         self._leave_steps(StandingBy(self.heard), reason)
@@ -351,13 +375,17 @@ class StepSignal:
             importlib.import_module(f"perfhooks.launching.{module}")
         self._stand_ins = calls
         calls.listen(self.hear_call, self.hear_backward, self.hear_save)
+        self._leave.append(calls.leave)
         if not self.asked.turns and sys.platform == "linux":
             self.startup.when_computing = self._look_for_operators
 
-    def see_workers(self) -> None:
-        """Loaders can be made from now on: have their workers count, and ready to be looked at."""
-        if self.asked.options.get("workers", True) and not self.asked.turns:
-            self._workers.borrow()
+    def listen_to_loaders(self, module: Any) -> None:
+        """``torch.utils.data.dataloader`` has been imported: hear of fetches."""
+        self._leave.append(loaders.listen(module, self))
+
+    def listen_to_optimizers(self, module: Any) -> None:
+        """``torch.optim.optimizer`` has been imported: hear of updates."""
+        self._leave.append(module.register_optimizer_step_post_hook(self.hook()).remove)
 
     def make_way_for_dynamo(self) -> None:
         """torch.compile is about to be imported."""

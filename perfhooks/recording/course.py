@@ -132,8 +132,7 @@ class Course:
             if not self.windows.membership.join(out, run):
                 self.state = State.LEFT_OUT
                 return
-            if self.options["workers"] and self.windows.membership.writes:
-                self.windows.workers.borrow()
+            self.windows.workers.is_wanted = self.options["workers"] and self.windows.membership.writes
             self.pulse.begin(self.loop.timeline, also_counting)
             self._let_watch()
             self.loop.timeline.begin(self.pulse.step)
@@ -175,7 +174,7 @@ class Course:
         if self.state is not State.LEFT_OUT:
             self.state = State.ENDED
         with lifetime.busy(), guard("ending the run", self.options["on_error"]):
-            self.windows.workers.give_back()
+            self.windows.workers.close()
             self.requests.end(f"the loop ended at step {self.pulse.step}")
             watcher.detach(self.loop)
             self.windows.handover.end_run()
@@ -195,7 +194,7 @@ class Course:
         self.pause(STOPPED)
         self.state = State.ENDED
         with lifetime.busy(), guard("beginning the run again", self.options["on_error"]):
-            self.windows.workers.give_back()
+            self.windows.workers.close()
             self.requests.end("steps are detected in another way from here on")
             watcher.detach(self.loop)
             handover.tasks.rest()

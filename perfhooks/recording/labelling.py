@@ -81,6 +81,8 @@ class _Here:
     placed: list[_StandIn] = field(default_factory=list)
     heard: Callable[[Module], object] | None = None
     """Is told of outermost calls, before they are labelled."""
+    read: Callable[[Any], object] = bool
+    """Is called with each loader's iterator that is read."""
 
 
 _here: Final = _Here()
@@ -108,14 +110,18 @@ class _StandIn(NamedTuple):
             _here.is_wrapped = True
 
 
-def put(stage: str, heard: Callable[[Module], object] | None = None) -> None:
+def put(
+    stage: str, heard: Callable[[Module], object] | None = None, read: Callable[[Any], object] | None = None
+) -> None:
     """Label what the current thread does from now on; what is labelled already stays so.
 
     Args:
         stage: That of the loop; in others than ``train``, calls without gradients are its forward pass.
         heard: Is told of each outermost call of a module.
+        read: Is called with each iterator of a loader, once a step, before it is read.
     """
     _here.thread, _here.inside, _here.heard = get_ident(), False, heard  # whatever was left open by a fault
+    _here.read = read or bool
     _here.loaders.begin_step()
     if _here.placed:
         return
@@ -156,7 +162,7 @@ def take_back() -> None:
     """Leave everything as it was."""
     while _here.placed:
         _here.placed.pop().take_back()
-    _here.thread, _here.inside, _here.aside, _here.heard = 0, False, False, None
+    _here.thread, _here.inside, _here.aside, _here.heard, _here.read = 0, False, False, None, bool
 
 
 def loader() -> Loader | None:
@@ -280,6 +286,7 @@ def _noting(fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
         is_known = id(self) in _here.loaders.of_step or get_ident() != _here.thread
         if not is_known and (torch.is_grad_enabled() or not _here.has_gradients):
             _here.loaders.add(self)
+            _here.read(self)
         try:
             return fetch(self)
         except BaseException as error:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from perfhooks import words
 from perfhooks.guard import guard, logger
-from perfhooks.loading.lending import LoaderWorkers
 from perfhooks.recording import labelling
 from perfhooks.recording.ending import lifetime, open_ranges
 from perfhooks.recording.limits import explaining
 from perfhooks.recording.limits.budget import EXPLAINING_S, Limits
 from perfhooks.recording.limits.explaining import SecondWindow
+from perfhooks.recording.loader_workers import LoaderWorkers
 from perfhooks.recording.window import LostStacksError, Window, is_spare_recording, make_room, recorder_busy, spares
 from perfhooks.run.capture import EXPLAINS
 from perfhooks.run.job import current_job
@@ -169,7 +169,7 @@ class Windows:
         self.handover.warm_up()
         self.handover.enter(window)
         lifetime.watch(window)
-        self.workers.open(looks=window.with_stack)
+        self.workers.prepare()
         try:
             window.start()
         except BaseException:
@@ -237,7 +237,7 @@ class Windows:
     def label(self) -> None:
         """Have the parts of the step labelled that nobody labels; done at every recorded step."""
         if self._options["labels"] and self.membership.writes:
-            labelling.put(self._options["stage"])
+            labelling.put(self._options["stage"], read=self.workers.watch)
 
     def close(self, reached: int, partial: str | None) -> None:
         """End the window that is open, if one is.
@@ -253,8 +253,7 @@ class Windows:
         labelling.take_back()
         labelling.describe(window)
         window.loader = labelling.loader()
-        window.making, window.looked = self.workers.close(labelling.iterators())
-        window.unseen_workers = (window.loader and self.workers.has_missed and window.loader.num_workers) or 0
+        self.workers.end(labelling.iterators())
         is_warming_up = self._requests.phase(window.step_num) is Phase.WARMUP
         self._announce(window)
         try:
@@ -292,6 +291,9 @@ class Windows:
         if not is_empty and window.give_way is None:
             self._release_spares()
         self.handover.keep_time(requests.loop)
+        window.making, window.looked = self.workers.sums()
+        if self.workers.is_wanted and window.loader is not None and not window.making:
+            window.unseen_workers = window.loader.num_workers or 0
         is_kept = not (is_empty or is_dull or self.is_dropping)
         size = self.handover.take(window, write=is_kept, release=None if keep else window.release)
         window.budget.learn(self.handover.waited_s, size)
@@ -315,7 +317,7 @@ class Windows:
             with guard("leaving the window to the parent"):
                 self.current.leave_to_parent()
         self.current = self.last = None
-        self.workers.give_back()
+        self.workers.abandon()
         self.handover.abandon()
 
 

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final, TypeAlias
 
 from perfhooks.finishing.messages import answer_of, told
 from perfhooks.guard import logger
@@ -23,6 +23,8 @@ from perfhooks.run.publishing import OwnFolder
 
 if TYPE_CHECKING:
     from perfhooks.finishing.messages import Message, TaskResult
+
+Popen: TypeAlias = "subprocess.Popen[bytes]"
 
 _BOOTSTRAP: Final = """\
 import os, sys
@@ -66,7 +68,7 @@ sitecustomize prints is in the log and not among the answers. The garbage collec
 it would look at all modules several times.
 """
 
-_HERE: Final = str(Path(__file__).parents[2])
+HERE: Final = str(Path(__file__).parents[2])
 """The folder that holds perfhooks."""
 _ENVIRONMENT: Final = {
     # it must not touch the training's devices, nor take its processors
@@ -88,7 +90,7 @@ _UNWANTED: Final = (
 )
 
 
-_NO_SIGNAL: Final = getattr(socket, "MSG_NOSIGNAL", 0)
+NO_SIGNAL: Final = getattr(socket, "MSG_NOSIGNAL", 0)
 """A child that is gone must not be SIGPIPE for a training that left that signal at its default."""
 
 _alive: list[subprocess.Popen[bytes]] = []
@@ -111,6 +113,31 @@ def let_go() -> None:
     for child in _alive:
         child.returncode = child.returncode or 0
     _alive.clear()
+
+
+def spawn(arguments: list[str], channel: socket.socket, *, out: IO[bytes] | int, error: IO[bytes] | int) -> Popen:
+    """Start a Python of ours, which signals for the training do not reach.
+
+    Args:
+        arguments: Of its command line.
+        channel: Its end of a socket.
+        out: Its standard output.
+        error: Its standard error.
+
+    Raises:
+        OSError: It could not be started.
+    """
+    child = subprocess.Popen(  # noqa: S603 -- our own interpreter
+        [sys.executable, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=error,
+        pass_fds=[channel.fileno()],
+        env={name: value for name, value in os.environ.items() if name not in _UNWANTED} | _ENVIRONMENT,
+        start_new_session=True,
+    )
+    _alive.append(child)
+    return child
 
 
 class Worker:
@@ -137,19 +164,11 @@ class Worker:
         try:
             with theirs, run.append(log.name) as printed:
                 numbers = [str(theirs.fileno()), str(os.getpid())]
-                self._process = subprocess.Popen(  # noqa: S603 -- our own interpreter
-                    [sys.executable, "-c", _BOOTSTRAP, json.dumps([_HERE, _search_path()]), *numbers],
-                    stdin=subprocess.DEVNULL,
-                    stdout=printed,
-                    stderr=printed,
-                    pass_fds=[theirs.fileno()],
-                    env={name: value for name, value in os.environ.items() if name not in _UNWANTED} | _ENVIRONMENT,
-                    start_new_session=True,
-                )
+                arguments = ["-c", _BOOTSTRAP, json.dumps([HERE, _search_path()]), *numbers]
+                self._process = spawn(arguments, theirs, out=printed, error=printed)
         except BaseException:
             self._channel.close()
             raise
-        _alive.append(self._process)
 
     @property
     def pid(self) -> int:
@@ -165,7 +184,7 @@ class Worker:
         try:
             self._channel.setblocking(False)
             while self._unsent:
-                del self._unsent[: self._channel.send(self._unsent, _NO_SIGNAL)]
+                del self._unsent[: self._channel.send(self._unsent, NO_SIGNAL)]
             if self.is_closing:
                 self._channel.shutdown(socket.SHUT_WR)
         except BlockingIOError:

@@ -206,7 +206,7 @@ class Share(_Part):
     """Whether lines, modules and shapes are in `RunData.explanations`, as this window was recorded without them."""
 
 
-EXPLAINED: Final = ("flames", "functions", "workers", "modules", "behind_operators", "limits", "roofline")
+EXPLAINED: Final = ("flames", "functions", "modules", "behind_operators", "limits", "roofline")
 """The parts of a share that tell of lines and modules."""
 
 

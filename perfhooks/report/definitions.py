@@ -111,19 +111,16 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
     },
     "workers": {
         "of their time": (
-            "Of all workers, from their first look to their last, in the user's functions with all that these called, "
-            "but for other ones of the user's. A timer has each look at its stack every 10 ms or more."
+            "Of all workers in this window, in functions of the user with all library functions that these call. Each "
+            "worker is sampled every 10 ms or more, and a sample stands for the time since the one before."
         ),
-        "waits": "It neither computed nor could have: a network, a lock, or a sleep. Python's own lock, too.",
-        "reads a disk": (
-            "It waited where no signal interrupts it, and blocks came from a disk or a file system of a network."
-        ),
-        "in c": "It computed in calls of more than a millisecond, after which it came to look late.",
-        "in python": "It computed in Python, or in shorter calls of C.",
-        "no processor": "It could have computed, and others had the processors.",
-        "collates": "It put samples together to a batch.",
-        "hands over": "Its main thread handed a batch over; another thread of it pickles batches meanwhile.",
-        "nothing asked": "It had made all that it may make ahead, and waited until more was asked for.",
+        "waits": "The worker's main thread slept: a network, a lock, a sleep, or another thread that holds the GIL.",
+        "disk": "It waited for a disk or a network file system (state D of Linux).",
+        "computes": "It computed, in Python or in C.",
+        "waits for a cpu": "It could have computed, but other threads had the CPUs.",
+        "collates": "It collated samples into a batch.",
+        "passes on": "Its main thread passed a batch on. Another thread of it pickles batches meanwhile.",
+        "idle": "Its prefetch queue was full.",
     },
     "functions": {
         "calls": "How often it was called in the recorded window; calls that it made of itself count, too.",

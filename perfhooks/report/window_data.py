@@ -194,7 +194,7 @@ def flames(capture: Capture, trace: Trace) -> dict[str, Any]:
     found = {"host": tree.tree(capture.tables(trace).calls("host"), owners=capture.owners)}
     if trace.is_device_traced:
         found["device"] = tree.tree(capture.tables(trace).calls("device"), leaves="kernel", owners=capture.owners)
-    if capture.circumstances.looked:
+    if capture.circumstances.looked and found["host"]["value"][0]:
         found["workers"] = tree.tree(tree.planted(looks.folded(capture.circumstances.looked)), owners=capture.owners)
     return {name: flame for name, flame in found.items() if flame["value"][0]}
 

@@ -70,7 +70,7 @@ _ATTRIBUTES: Final = {"syncs": "synchronisations", "memory": "alive_at_peak"}
 _SPLIT: Final = {"kernels": "kernels_by_launch", "counters": "counters_by_kernel"}
 """What it calls these where they are split."""
 _OF_ALL_WINDOWS: Final = ("steps", "checks")
-_OF_STACKS: Final = ("functions", "modules", "stacks", "workers")
+_OF_STACKS: Final = ("functions", "modules", "stacks")
 """Tables of what a window has that explains others, where the last one was recorded without stacks."""
 _BEHIND: Final = {"shapes": "record_shapes", **dict.fromkeys(("stack", "line", "module"), "with_stack")}
 """What the table of operators takes from there."""
@@ -342,7 +342,7 @@ def _without_empty_columns(table: pl.DataFrame) -> pl.DataFrame:
 
 def _unrecorded(target: str | None, found: Mapping[str, pl.DataFrame]) -> dict[str, str]:
     """What it means that tables of stacks and of workers are empty: how whoever recorded would have seen them."""
-    empty = [name for name in (*_OF_STACKS, "plan") if name in found and not found[name].height]
+    empty = [name for name in (*_OF_STACKS, "workers", "plan") if name in found and not found[name].height]
     if not empty:
         return {}
     told = (last_window(find(target), need="with_stack")[0].capture or Capture()).circumstances

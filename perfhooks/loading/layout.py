@@ -1,0 +1,205 @@
+"""Where CPython keeps what a stack is made of: the offsets of fields, which differ between its versions.
+
+They are measured in this process, by searching for objects whose addresses are known.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import types
+
+WORD: Final = 8
+OBJECT: Final = object.__basicsize__
+_TAGS: Final = 7
+"""Bits of a pointer to an object in which Python 3.14 keeps tags."""
+
+
+def word(content: bytes, offset: int) -> int:
+    """Return a pointer."""
+    return int.from_bytes(content[offset : offset + WORD], sys.byteorder)
+
+
+def untagged(pointer: int) -> int:
+    """Return the address of the object to which a pointer of a frame points."""
+    return pointer & ~_TAGS
+
+
+def _offsets(content: bytes, value: int) -> list[int]:
+    """Return where a pointer to an object occurs, lowest first."""
+    found = range(0, len(content) - WORD + 1, WORD)
+    return [offset for offset in found if untagged(word(content, offset)) == untagged(value)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Offsets of fields in CPython's structures, in bytes."""
+
+    interpreter: int
+    """Of the first interpreter, in ``_PyRuntime``."""
+    threads: int
+    """Of the first thread, in an interpreter."""
+    next_thread: int
+    native: int | None
+    """Of the kernel's number, in a thread; None before Python 3.11."""
+    running: int
+    """Of the innermost frame, in a thread."""
+    running_in: int | None
+    """Of the same in the structure to which `running` points; None if it points to the frame."""
+    caller: int
+    """Of the calling frame, in a frame."""
+    code: int
+    instruction: int
+    variables: int
+    """Of the first local variable, in a frame."""
+    file: int
+    """Of the file's name, in a code object."""
+    function: int
+    table: int
+    first_line: int
+
+    @classmethod
+    def measure(cls) -> Layout:
+        """Return the layout of this Python.
+
+        Raises:
+            LookupError: A field was not found.
+        """
+        try:
+            with Path("/proc/self/mem").open("rb", buffering=0) as file:
+                return cls(**_thread_fields(file.fileno()), **_frame_fields(file.fileno()), **_code_fields())
+        except (IndexError, ValueError, OSError, AttributeError) as error:
+            raise LookupError(f"the layout of Python {sys.version} is unknown") from error
+
+
+def thread_state() -> int:
+    """Return the address of the state of this thread."""
+    function = ctypes.pythonapi.PyThreadState_Get
+    function.restype = ctypes.c_void_p
+    return int(function())
+
+
+def _main_interpreter() -> int:
+    function = ctypes.pythonapi.PyInterpreterState_Main
+    function.restype = ctypes.c_void_p
+    return int(function())
+
+
+def runtime() -> int:
+    """Return the address of ``_PyRuntime``, from which all interpreters are reached."""
+    return ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
+
+
+def _up_to(file: int, address: int, size: int) -> bytes:
+    """Return what there is of so many bytes."""
+    return os.pread(file, size, address)
+
+
+def _thread_fields(file: int) -> dict[str, Any]:
+    """Find where an interpreter and its threads are: a thread that begins becomes the first one."""
+    gate, began = threading.Lock(), threading.Semaphore(0)
+    gate.acquire()
+    states: list[tuple[int, int]] = []
+
+    def wait() -> None:
+        states.append((thread_state(), threading.get_native_id()))
+        began.release()
+        with gate:
+            pass
+
+    interpreter = _main_interpreter()
+    places: list[set[int]] = []
+    for _ in range(2):
+        threading.Thread(target=wait, daemon=True).start()
+        began.acquire()
+        places.append(set(_offsets(_up_to(file, interpreter, 1 << 16), states[-1][0])))
+    (older, older_native), (newer, newer_native) = states
+    contents = [_up_to(file, state, 1 << 9) for state in (older, newer)]
+    gate.release()
+    natives = [
+        offset
+        for offset in range(0, len(contents[0]) - WORD + 1, WORD)
+        if [word(content, offset) for content in contents] == [older_native, newer_native]
+    ]
+    return {
+        "interpreter": _offsets(_up_to(file, runtime(), 1 << 16), interpreter)[0],
+        "threads": min(places[0] & places[1]),
+        "next_thread": _offsets(contents[1], older)[0],
+        "native": natives[0] if natives else None,
+    }
+
+
+def _address(file: int, frame: types.FrameType) -> int:
+    """Return where the interpreter keeps a frame: from Python 3.11 on, the object points to it."""
+    if sys.version_info < (3, 11):
+        return id(frame)
+    return word(os.pread(file, WORD, id(frame) + OBJECT + WORD), 0)
+
+
+def _running(file: int, depth: int) -> set[tuple[int, int]]:
+    """Return where the state of this thread holds the running frame; the second offset is -1 if it does so itself.
+
+    No other Python function is called while the memory is read: it would be the one that runs.
+    """
+    address, state = _address(file, sys._getframe()), thread_state()
+    found = set()
+    content = os.pread(file, 512, state)
+    for offset in range(0, len(content), WORD):
+        pointer = int.from_bytes(content[offset : offset + WORD], sys.byteorder)
+        if pointer == address:
+            found.add((offset, -1))
+        elif 0 < pointer < 1 << 62:
+            try:
+                inner = os.pread(file, 64, pointer)
+            except OSError:
+                continue
+            for place in range(0, len(inner), WORD):
+                if int.from_bytes(inner[place : place + WORD], sys.byteorder) == address:
+                    found.add((offset, place))
+    return found & _running(file, depth - 1) if depth else found
+
+
+def _frame_fields(file: int) -> dict[str, Any]:
+    """Find the fields of a frame in the one that runs."""
+    marker = object()
+    frame = sys._getframe()
+    content = os.pread(file, 512, _address(file, frame))
+    code = frame.f_code
+    running, running_in = min(_running(file, 3), key=lambda found: (found[1] >= 0, found))
+    if sys.version_info < (3, 11):
+        instruction = 96  # f_lasti, which counts instructions; no pointer, so it cannot be searched for
+    else:
+        start = id(code) + type(code).__basicsize__
+        instruction = next(
+            offset
+            for offset in range(0, len(content), WORD)
+            if start <= word(content, offset) < start + len(code.co_code)
+        )
+    return {
+        "running": running,
+        "running_in": None if running_in < 0 else running_in,
+        "caller": _offsets(content, _address(file, frame.f_back))[0] if frame.f_back else -1,
+        "code": _offsets(content, id(code))[0],
+        "instruction": instruction,
+        "variables": _offsets(content, id(marker))[0] - WORD * code.co_varnames.index("marker"),
+    }
+
+
+def _code_fields() -> dict[str, Any]:
+    """Find the fields of a code object."""
+    line = 123_456_789
+    code = _code_fields.__code__.replace(co_firstlineno=line, co_filename=f"{line} file", co_name=f"{line} name")
+    content = ctypes.string_at(id(code), type(code).__basicsize__)
+    return {
+        "file": _offsets(content, id(code.co_filename))[0],
+        "function": _offsets(content, id(code.co_name))[0],
+        "table": _offsets(content, id(code.co_linetable))[0],
+        "first_line": content.index(line.to_bytes(4, sys.byteorder)),
+    }
