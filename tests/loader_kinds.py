@@ -1,7 +1,9 @@
 """Loaders of many kinds, each of which feeds a small training: what they give is printed, one line for each kind.
 
-Run as a script, with the names of kinds or with none for all of them.
+Run as a script, with the file for the results, then the names of kinds or none for all of them.
 """
+
+# ruff: noqa: BLE001, N818, NPY002, PTH208 -- these are programs of others
 
 from __future__ import annotations
 
@@ -484,7 +486,7 @@ def result(kind):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    with pathlib.Path(os.environ["RESULTS"]).open("w") as file:
-        for name in sys.argv[1:] or KINDS:
+    with pathlib.Path(sys.argv[1]).open("w") as file:
+        for name in sys.argv[2:] or KINDS:
             print(json.dumps(result(name)), file=file, flush=True)
     sys.exit(7)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perfhooks.launching import frameworks, loader_trials, step_signal
+from perfhooks.launching import frameworks, loader_trials, loaders, step_signal
 from perfhooks.launching.command_line import Request
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ def imported(name: str, module: Any, began: int) -> None:
         "torch": signal.listen,
         "torch._dynamo is coming": signal.make_way_for_dynamo,
         "torch._dynamo": signal.keep_from_compiling,
-        "torch.optim.optimizer": lambda: signal.listen_to_optimizers(module),
-        "torch.utils.data.dataloader": lambda: signal.listen_to_loaders(module),
+        "torch.optim.optimizer": lambda: signal.keep(module.register_optimizer_step_post_hook(signal.hook()).remove),
+        "torch.utils.data.dataloader": lambda: signal.keep(loaders.listen(module, signal)),
         "mmengine.runner.runner": lambda: frameworks.give_mmengine_its_hook(module.Runner, signal),
         "transformers.trainer": lambda: frameworks.give_transformers_its_callback(module.Trainer, signal),
     }

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from perfhooks import labels, process, words
 from perfhooks.guard import cause_of, guard, logger, speak_up
-from perfhooks.launching import loaders, notes
+from perfhooks.launching import notes
 from perfhooks.launching.command_line import Request
 from perfhooks.launching.startup import Startup, file_of, is_forked_by_loader, is_of_somebody_else
 from perfhooks.launching.ways import (
@@ -379,13 +379,9 @@ class StepSignal:
         if not self.asked.turns and sys.platform == "linux":
             self.startup.when_computing = self._look_for_operators
 
-    def listen_to_loaders(self, module: Any) -> None:
-        """``torch.utils.data.dataloader`` has been imported: hear of fetches."""
-        self._leave.append(loaders.listen(module, self))
-
-    def listen_to_optimizers(self, module: Any) -> None:
-        """``torch.optim.optimizer`` has been imported: hear of updates."""
-        self._leave.append(module.register_optimizer_step_post_hook(self.hook()).remove)
+    def keep(self, leave: Callable[[], object]) -> None:
+        """Keep what leaves a part of torch as it was, for a worker of a loader that is forked."""
+        self._leave.append(leave)
 
     def make_way_for_dynamo(self) -> None:
         """torch.compile is about to be imported."""
