@@ -18,6 +18,8 @@ TORCH: Final = "/torch/__init__.py"
 """Where ``torch.compile`` is."""
 RECORDER: Final = ("/torch/profiler/", "/torch/autograd/profiler")
 LOADER: Final = "/torch/utils/data/"
+ITERATORS: Final = f"{LOADER}dataloader.py"
+"""Where a loader starts its workers."""
 FETCHES: Final = re.compile(rf"{LOADER}|/perfhooks/recording/loader\.py$|/perfhooks/launching/loaders\.py$")
 """Those that fetch a batch, ours in between included."""
 MODELS: Final = "/torch/nn/modules/"

@@ -36,7 +36,6 @@ _LAST_WORD_S: Final = 2.0
 """How long the end of a process waits for the table: writing it takes a millisecond, where a disk answers."""
 HEADER: Final = "phase,what,seconds\n"
 
-_ITERATORS: Final = "/torch/utils/data/dataloader.py"
 _IMPORTING: Final = "importlib._bootstrap>"
 
 
@@ -207,4 +206,4 @@ def is_loader_worker() -> bool:
 def is_forked_by_loader() -> bool:
     """Return whether the iterator of a loader forks this process, to be called while it does."""
     codes = (frame.f_code for frame in outwards(sys._getframe()))
-    return any(code.co_name == "__init__" and code.co_filename.endswith(_ITERATORS) for code in codes)
+    return any(code.co_name == "__init__" and code.co_filename.endswith(frames.ITERATORS) for code in codes)

@@ -16,6 +16,7 @@ from perfhooks import process
 from perfhooks.guard import cause_of
 from perfhooks.recording import worker
 from perfhooks.recording.ending import signals
+from perfhooks.recording.limits import call_count
 from perfhooks.run.timeline import OWN_WORK, clock
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ def why_it_ends() -> str:
 
 
 def _abandon_all() -> None:
+    call_count.end_in_child()
     for profiler in list(_known):
         profiler.abandon()
     _known.clear()

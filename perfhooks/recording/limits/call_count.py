@@ -43,3 +43,9 @@ class CallCount:
         self._heard += 1
         if self._heard > self._most:
             sys.setprofile(None)
+
+
+def end_in_child() -> None:
+    """Count nothing in a forked child, which has the hook of the thread that forked it."""
+    if isinstance(getattr(sys.getprofile(), "__self__", None), CallCount):
+        sys.setprofile(None)
