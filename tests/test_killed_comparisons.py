@@ -180,8 +180,8 @@ def test_killed_comparison_leaves_nothing_behind(place, seed):
         assert b"there is no script" in process.communicate(timeout=LIMIT_S)[0]
     if "Output: " in output:
         shutil.rmtree(output.rpartition("Output: ")[2].splitlines()[0])
-    # loader workers remove their own files, if they have the time
-    assert_nothing_is_left(place, "perfhooks" if how == "INT INT" or is_namespace else "")
+    # loader workers remove their own files, if they have the time; torchrun may leave its folder for logs
+    assert_nothing_is_left(place, "perfhooks" if how == "INT INT" or is_namespace or kind == "torchrun" else "")
 
 
 def until(is_so):
