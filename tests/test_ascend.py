@@ -283,6 +283,20 @@ def test_every_command_accepts_a_trace_and_folders(folder, tmp_path, target, per
     assert "the recorded steps (3 and 3 steps" in perfhooks("compare", path, path)
 
 
+def test_findings_are_those_of_the_gpu(tmp_path, spelled):
+    """A fast device that waits for the host."""
+    fast = twins.Machine(dataclasses.replace(TRAINING, slowness=1, layers=12, facts={})).whole()
+    npu = npu_twins.by_torch_npu(fast, SPELLINGS[spelled])
+    found = [
+        show.compute(trace.read(written(tmp_path / f"{name}.json", content)), "findings")
+        for name, content in (("gpu", fast), ("npu", npu))
+    ]
+    assert found[0]["rule"].to_list() == found[1]["rule"].to_list() == ["host-bound", "waiting-for-data"]
+    evidence = found[1]["evidence"][0]
+    assert "the kernels differ from step to step" not in evidence, "only the numbers of collectives differ"
+    assert ("50 kernels in" if "launches" in LACKS.get(spelled, ()) else "50 launches in") in evidence
+
+
 DAMAGES = {
     "no names": lambda event: None if event["ph"] == "M" and event["name"] == "thread_name" else event,
     "no ends": lambda event: None if event["ph"] == "f" else event,

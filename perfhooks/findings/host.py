@@ -90,7 +90,8 @@ def host_bound(seen: Evidence) -> Iterator[Finding]:
     trace = seen.trace
     if not seen.is_device_traced or captures.by_thread(trace):
         return
-    launches, replays = seen.mean("launches"), len(seen.named(runtime_calls.GRAPH.pattern, Kind.RUNTIME))
+    counted = "launches" if seen.mean("launches") else "kernels"
+    launches, replays = seen.mean(counted), len(seen.named(runtime_calls.GRAPH.pattern, Kind.RUNTIME))
     short = ~_long(seen)
     starved = seen.per_step(seen.idle_for(*SLOW, among=short))
     gain = min(starved - seen.recording_ms, seen.host_limit_ms)
@@ -108,7 +109,7 @@ def host_bound(seen: Evidence) -> Iterator[Finding]:
             "that fewer or cheaper launches can win."
         ),
         evidence=[
-            f"{launches:.0f} launches in {words.ms(wall)}, one every {words.ms(wall / max(launches, 1))}",
+            f"{launches:.0f} {counted} in {words.ms(wall)}, one every {words.ms(wall / max(launches, 1))}",
             f"the device works for {words.ms(busy)}; it idles for",
             *_by_cause(seen, SLOW, short),
             *most([each for each in seen.idle_sources(*SLOW, among=short) if each[0] not in device_time.CAUSES]),

@@ -9,13 +9,14 @@ import polars as pl
 
 from perfhooks.findings.evidence import most
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.names import runtime_calls
+from perfhooks.trace.names import device_work, runtime_calls
 from perfhooks.trace.nesting import device
 from perfhooks.trace.nesting.step_marks import step_of
+from perfhooks.trace.once import once
 
 if TYPE_CHECKING:
     from perfhooks.findings.evidence import Evidence
-    from perfhooks.trace.model import Ints
+    from perfhooks.trace.model import Ints, Trace
 
 _SHOWN: Final = 2
 
@@ -77,10 +78,19 @@ def _launched(seen: Evidence, begin: int, end: int) -> Ints:
     trace, time = seen.trace, device.launch_times(seen.trace)
     works = np.flatnonzero((time >= begin) & (time < end))
     works = works[np.lexsort((time[works], trace.thread[trace.device_rows[works]]))]
-    names = trace.name[trace.device_rows[works]].astype(np.int64)
+    names = _uncounted(trace)[trace.name[trace.device_rows[works]]]
     owner = device.owners(trace)[works]
     shapes = np.where(owner >= 0, trace.argument("dims")[owner], -1) if "dims" in trace.arguments else names
     return np.stack([names, shapes], axis=1)
+
+
+@once
+def _uncounted(trace: Trace) -> Ints:
+    """Return a number for each name of a trace; names that differ only by a count of calls share one."""
+    matches = map(device_work.NUMBERED.match, trace.names)
+    texts = [match[0] if match else name for match, name in zip(matches, trace.names, strict=True)]
+    numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+    return np.array([numbers[text] for text in texts], np.int64)
 
 
 def _waits_between(seen: Evidence) -> list[tuple[str, float]]:

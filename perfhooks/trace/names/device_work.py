@@ -20,6 +20,8 @@ UNALIGNED: Final = rf"^(?!.*(?:simt|d884)).*(?:(?:{HALF}).*align[124]\b|(?:s1688
 """A GEMM on tensor cores that loads fewer numbers at once than are 16 bytes; double precision has no other kernels."""
 LAYOUT: Final = r"nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|^batched_transpose_\d+x\d+"
 """Turns images between channels first and channels last, in cuDNN and MIOpen."""
+NUMBERED: Final = re.compile(r"^(?=trans_|hc(?:om|cl)_)\w*?(?=(?:_\d+){1,2}$)")
+"""Constant part of a name in which an NPU counts calls: ``trans_TransData_12``, ``hcom_allReduce__586_0_1``."""
 COPY: Final = re.compile(r"\b([HDAP]to[HDAP])\b(?:.*\((\w+) -> (\w+)\))?")
 """``Memcpy HtoD (Pageable -> Device)``; the kinds are those of CUPTI's and ROCm's activity records."""
 WITHIN_DEVICE: Final = "DtoD"
