@@ -225,8 +225,8 @@ class WindowBudget:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more step fits, by the last measurement. Several steps may have ended since."""
-        return self._mean_share * (self._steps + 1) < 1
+        """Whether one more step fits after the current one, by the last measurement, which may be some steps old."""
+        return self._mean_share * (self._steps + 2) < 1
 
     def measure(self) -> float:
         """Measure the recording, see `has_room`. Return the used share of the limits; at 1 it must end."""
@@ -235,6 +235,8 @@ class WindowBudget:
             step_s = (self._step_began - self._began) / steps
             part = min((now - self._step_began) / max(step_s, 1e-9), 1.0)
             self._mean_share = share / (steps + part)
+        else:
+            self._mean_share = share / 2  # how much of the first step has passed is unknown
         return share
 
     def steps_that_fit(self, operators: float) -> float:
