@@ -27,8 +27,8 @@ import perfhooks.trace
 from perfhooks import labels, process
 from perfhooks.errors import NothingRecordedError, OptionError, PerfhooksError
 from perfhooks.labels import DEVICE_STOPPED
-from perfhooks.recording import cupti, next_recorder, wall_clock
-from perfhooks.recording.ending import open_ranges
+from perfhooks.recording import next_recorder, wall_clock
+from perfhooks.recording.ending import cupti, open_ranges
 from perfhooks.recording.ending.in_step import Overseer
 from perfhooks.recording.like_torch import averages, deprecated
 from perfhooks.recording.limits.budget import NO_LIMITS, Limits, StepCalls, WindowBudget
