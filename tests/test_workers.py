@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 import perfhooks
 from perfhooks.loading import looks
 from perfhooks.loading.interpreter import Interpreter, Memory, measured_layout
-from perfhooks.recording.loader_workers import LoaderWorkers
+from perfhooks.recording.loaders.workers import LoaderWorkers
 from perfhooks.run.capture import Capture, Place
 
 if TYPE_CHECKING:

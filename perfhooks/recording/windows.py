@@ -13,7 +13,7 @@ from perfhooks.recording.ending import lifetime, open_ranges
 from perfhooks.recording.limits import explaining
 from perfhooks.recording.limits.budget import EXPLAINING_S, Limits
 from perfhooks.recording.limits.explaining import SecondWindow
-from perfhooks.recording.loader_workers import LoaderWorkers
+from perfhooks.recording.loaders.workers import LoaderWorkers
 from perfhooks.recording.window import LostStacksError, Window, is_spare_recording, make_room, recorder_busy, spares
 from perfhooks.run.capture import EXPLAINS
 from perfhooks.run.job import current_job
