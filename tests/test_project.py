@@ -221,7 +221,10 @@ def test_only_the_window_imports_the_profiler_of_torch():
 
 
 OPENS_FILES = {
-    **dict.fromkeys(("loading/sampler.py", "loading/interpreter.py", "loading/layout.py"), "the kernel's files"),
+    **dict.fromkeys(
+        ("recording/loaders/workers.py", "loading/sampler.py", "loading/interpreter.py", "loading/layout.py"),
+        "the kernel's files",
+    ),
     "trace/reading/source.py": "a trace, of which whoever names it has seen to it that it is plain",
     "trace/reading/packing.py": "the same",
     "handlers/tensorboard.py": "the same",

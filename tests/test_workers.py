@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 import perfhooks
 from perfhooks.loading import looks
-from perfhooks.loading.interpreter import Interpreter, Memory, measured_layout
+from perfhooks.loading.interpreter import Interpreter, ProcessMemory, measured_layout
 from perfhooks.recording.loaders.workers import LoaderWorkers
 from perfhooks.run.capture import Capture, Place
 
@@ -92,7 +92,7 @@ def test_stack_of_another_process_is_read() -> None:
     child.start()
     try:
         with Path(f"/proc/{child.pid}/mem").open("rb", buffering=0) as memory:
-            process = Interpreter(layout, child.pid or 0, Memory(memory.fileno()))
+            process = Interpreter(layout, child.pid or 0, ProcessMemory(memory.fileno()))
             names: list[str] = []
             deadline = time.monotonic() + 60
             while names.count(name) < 8 and time.monotonic() < deadline:
@@ -112,7 +112,7 @@ def test_process_without_python_has_no_stack() -> None:
                 Path(f"/proc/{child.pid}/mem").open("rb", buffering=0) as memory,
                 pytest.raises((LookupError, OSError)),
             ):
-                Interpreter(layout, child.pid, Memory(memory.fileno()))
+                Interpreter(layout, child.pid, ProcessMemory(memory.fileno()))
         finally:
             child.kill()
 

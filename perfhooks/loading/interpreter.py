@@ -39,7 +39,7 @@ MOST_FRAMES: Final = 100
 """Frames of a stack that are read, the innermost first."""
 
 
-class Memory:
+class ProcessMemory:
     """The memory of a process.
 
     Args:
@@ -87,7 +87,7 @@ class Code(NamedTuple):
         return self.lines[place] if place >= 0 else 0
 
 
-class Frame(NamedTuple):
+class WorkerFrame(NamedTuple):
     """A call of a function."""
 
     code: Code
@@ -120,7 +120,7 @@ class _Text:
     def _state(self, content: bytes) -> int:
         return int.from_bytes(content[OBJECT + 16 : OBJECT + 20], sys.byteorder) & self._mask
 
-    def read(self, memory: Memory, address: int) -> str:
+    def read(self, memory: ProcessMemory, address: int) -> str:
         """Return a text of another process."""
         content = memory.read(address, OBJECT + 20)
         length = word(content, OBJECT)
@@ -143,7 +143,7 @@ class Interpreter:
         OSError: It has ended.
     """
 
-    def __init__(self, layout: Layout, pid: int, memory: Memory) -> None:
+    def __init__(self, layout: Layout, pid: int, memory: ProcessMemory) -> None:
         self._layout, self._memory, self._text = layout, memory, _Text()
         self._codes: dict[int, Code] = {}
         # types are in the interpreter's file, which is mapped at another address in a process that was not forked
@@ -167,7 +167,7 @@ class Interpreter:
         """Return the kernel's number of a thread; None if Python does not keep it."""
         return None if self._layout.native is None else self._memory.word(thread + self._layout.native)
 
-    def stack(self, thread: int, outermost: str = "", most: int = MOST_FRAMES) -> list[Frame]:
+    def stack(self, thread: int, outermost: str = "", most: int = MOST_FRAMES) -> list[WorkerFrame]:
         """Return the frames of a thread, innermost first.
 
         Args:
@@ -183,7 +183,7 @@ class Interpreter:
                 return list(itertools.islice(self._frames(thread, outermost), most))
         raise OSError("no stack")
 
-    def _frames(self, thread: int, outermost: str) -> Iterator[Frame]:
+    def _frames(self, thread: int, outermost: str) -> Iterator[WorkerFrame]:
         layout, memory = self._layout, self._memory
         address = memory.word(thread + layout.running)
         if layout.running_in is not None:
@@ -199,7 +199,7 @@ class Interpreter:
                     )
                 else:
                     instruction = word(content, layout.instruction) - where - types.CodeType.__basicsize__
-                yield Frame(code, code.line(instruction), address)
+                yield WorkerFrame(code, code.line(instruction), address)
                 if code.function == outermost:
                     return
             address = word(content, layout.caller)
@@ -228,7 +228,7 @@ class Interpreter:
             raise ValueError("no table of lines")
         return self._memory.read(address + bytes.__basicsize__ - 1, size)
 
-    def integer(self, frame: Frame, variable: int) -> int | None:
+    def integer(self, frame: WorkerFrame, variable: int) -> int | None:
         """Return a local variable that is an integer below 2**30; None if it is none.
 
         Args:
@@ -298,7 +298,7 @@ def measured_layout() -> Layout:
         thread = threading.Thread(target=wait, args=(number,), daemon=True)
         thread.start()
         began.acquire()
-        process = Interpreter(layout, os.getpid(), Memory(file.fileno()))
+        process = Interpreter(layout, os.getpid(), ProcessMemory(file.fileno()))
         frame: Any = sys._current_frames()[thread.ident or 0]
         while frame.f_code is not wait.__code__:
             frame = frame.f_back

@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from perfhooks.frames import COLLATES, FETCHES_BATCH, HANDS_OVER, WORKER_LOOP
-from perfhooks.loading.interpreter import MOST_FRAMES, Interpreter, Memory, measured_layout
+from perfhooks.loading.interpreter import MOST_FRAMES, Interpreter, ProcessMemory, measured_layout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from perfhooks.loading.interpreter import Frame
+    from perfhooks.loading.interpreter import WorkerFrame
     from perfhooks.loading.layout import Layout
 
 _PERIOD: Final = 10_000_000
@@ -112,7 +112,7 @@ class SampledWorker:
     def __init__(self, layout: Layout, order: Order, memory: int) -> None:
         self._order, self._pid, self._file = order, order["pid"], memory
         self._counters = _Counters(self._pid, self._pid)
-        self._interpreter = Interpreter(layout, self._pid, Memory(memory))
+        self._interpreter = Interpreter(layout, self._pid, ProcessMemory(memory))
         self._clock = (~self._pid << 3) | 2  # the CPU clock of another process, as clock_getcpuclockid(3) makes it
         self._thread = 0
         self._feeder: _Counters | None = None
@@ -150,9 +150,9 @@ class SampledWorker:
             self._last, self._times = now, times
             return
         elapsed = now - self._last
-        computed, queued = (0, 0) if times is None or self._times is None else (
-            max(times[0] - self._times[0], 0), max(times[1] - self._times[1], 0)
-        )  # fmt: skip
+        computed = queued = 0
+        if times is not None and self._times is not None:
+            computed, queued = (max(new - old, 0) for new, old in zip(times, self._times, strict=True))
         self._last, self._times = now, times
         try:
             stack = self._interpreter.stack(self._thread, _LOOP)
@@ -175,7 +175,7 @@ class SampledWorker:
             self._look_for_feeder()
         self._cpu = time.clock_gettime_ns(self._clock)
 
-    def _count(self, part: str, elapsed: int, queued: int, stack: Sequence[Frame]) -> None:
+    def _count(self, part: str, elapsed: int, queued: int, stack: Sequence[WorkerFrame]) -> None:
         """Count the batches that ended since the sample before, and the time that they took."""
         if part == "idle":
             self._idle += elapsed
@@ -218,7 +218,7 @@ class SampledWorker:
                     self._fed_before = self._fed if is_first else 0
                     return
 
-    def _text(self, stack: Sequence[Frame]) -> tuple[str, str]:
+    def _text(self, stack: Sequence[WorkerFrame]) -> tuple[str, str]:
         """Return a stack as text, outermost first, and the part of the loop if the dataset takes no part in it."""
         if not stack or (stack[-1].code.function != _LOOP and len(stack) < MOST_FRAMES):
             return OTHER, ""  # it changed while it was read

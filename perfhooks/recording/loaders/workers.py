@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
@@ -196,14 +197,14 @@ def _place_of_batch() -> int:
 
 def _order(orders: socket.socket, pid: int, **order: int) -> None:
     try:
-        memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        memory = Path(f"/proc/{pid}/mem").open("rb", buffering=0)  # noqa: SIM115 -- closed below
     except OSError as error:  # it has ended, or the system allows nobody to read it
         logger.debug("the loader worker %d cannot be sampled (%s)", pid, error)
         return
     try:
         message = json.dumps({"pid": pid, "batch": _place_of_batch(), **order}).encode()
-        socket.send_fds(orders, [message], [memory], worker.NO_SIGNAL)
+        socket.send_fds(orders, [message], [memory.fileno()], worker.NO_SIGNAL)
     except OSError as error:  # the sampler has ended, or has too much to read
         logger.debug("the loader worker %d is not sampled (%s)", pid, error)
     finally:
-        os.close(memory)
+        memory.close()
