@@ -61,7 +61,7 @@ class Processes:
 
     def __init__(self, names: ProcessNames) -> None:
         self._names = names
-        self._hosts = [pid for pid in names.processes if self.role(pid) is Role.HOST]
+        self._hosts = frozenset(pid for pid in names.processes if self.role(pid) is Role.HOST)
 
     def role(self, pid: int | str) -> Role:
         """Return what the slices of a process are."""
@@ -85,7 +85,7 @@ class Processes:
         """Return the process of the training that belongs to a process."""
         if isinstance(pid, int) and pid >> _HOST_BITS in self._hosts:
             return pid >> _HOST_BITS
-        return pid if pid in self._hosts or len(self._hosts) != 1 else self._hosts[0]
+        return pid if pid in self._hosts or len(self._hosts) != 1 else next(iter(self._hosts))
 
     def device(self, pid: int | str) -> int:
         """Return the number of the device of a process, or -1."""
