@@ -15,6 +15,29 @@ COMMUNICATION: Final = "communication"
 PARTS: Final = (DATA, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, VALIDATION, CHECKPOINT, COMMUNICATION)
 """The parts of a step, in the order of their columns. Any other label is shown in the trace and is no part."""
 
+_LETTER: Final = re.compile(r"[^\x00-\x7f]")
+_ESCAPED: Final = re.compile(r"&#x([0-9a-f]{2,6});")
+
+
+def escaped(name: str) -> str:
+    """Return a name in ASCII, because torch writes any other name as ``unknown``: ``训练`` is ``&#x8bad;&#x7ec3;``."""
+    return name if name.isascii() else _LETTER.sub(lambda letter: f"&#x{ord(letter[0]):x};", name)
+
+
+def unescaped(name: str) -> str:
+    """Return the name of which `escaped` made this one."""
+    return _ESCAPED.sub(_letter, name) if "&#x" in name else name
+
+
+def _letter(escape: re.Match[str]) -> str:
+    try:
+        letter = chr(int(escape[1], 16))
+        letter.encode()  # halves of letters cannot be written to any file
+    except ValueError:
+        return escape[0]
+    return escape[0] if letter.isascii() else letter
+
+
 AUTOMATIC: Final = {part: f"{part} (auto)" for part in PARTS}
 """What perfhooks calls each part where it labels by itself, so that a label that somebody wrote can win over it."""
 

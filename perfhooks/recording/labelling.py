@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import torch
 from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.nn import Module
+from torch.profiler import record_function
 
 from perfhooks import labels
 from perfhooks.guard import hide_frames, logger
@@ -137,6 +138,7 @@ def put(
     reader = getattr(sys.modules.get("torch.utils.data.dataloader"), "_BaseDataLoaderIter", None)
     if reader is not None:
         _here.placed.append(_StandIn(reader, "__next__", reader.__next__, _noting(reader.__next__)))
+    _here.placed.append(_StandIn(record_function, "__init__", record_function.__init__, _escaping(record_function)))
     for stand_in in _here.placed:
         stand_in.put()
 
@@ -276,6 +278,16 @@ def _inside(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
             end(label)
 
     return _uncompiled(labelled, recursive=False)
+
+
+def _escaping(range_: type[record_function]) -> Callable[..., None]:
+    """Return the initialiser of a range that takes names in any letters, see `perfhooks.labels.escaped`."""
+    begin = range_.__init__
+
+    def escaping(self: record_function, name: str, args: str | None = None) -> None:
+        begin(self, labels.escaped(name) if isinstance(name, str) else name, args)
+
+    return escaping
 
 
 def _noting(fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd.profiler import record_function
 
+from perfhooks import labels
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -23,6 +25,9 @@ class LabelledRange(record_function):
     torch's own calls two operators. Each mode of the user sees them: a TorchFunctionMode, a TorchDispatchMode,
     FakeTensorMode, ``make_fx`` and ``torch.jit.trace``. Each of them also lets other threads take the interpreter.
     """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(labels.escaped(name))
 
     def __enter__(self) -> Self:
         """Begin the range."""

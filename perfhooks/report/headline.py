@@ -8,11 +8,10 @@ import numpy as np
 import polars as pl
 
 from perfhooks import labels, words
-from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import ranges, step_kinds
 from perfhooks.trace.nesting import device
 from perfhooks.trace.nesting.grouping import summed
-from perfhooks.trace.tables import device_time, idle, step_columns
+from perfhooks.trace.tables import device_time, idle, operators, step_columns
 
 if TYPE_CHECKING:
     from typing import Any
@@ -78,15 +77,8 @@ def of_window(capture: Capture, trace: Trace) -> str:
 
 
 def _of_the_step(tables: Tables) -> pl.DataFrame:
-    """The operators and labels by step, without the labels of threads that only wait for others, as those of gloo."""
-    trace, table = tables.trace, tables.operators(("step",))
-    busy = np.unique(trace.thread[trace.rows(Kind.OP)])
-    rows = trace.rows(Kind.ANNOTATION)
-    is_beside = ~np.isin(trace.thread[rows], [*busy, *tables.marks.thread])
-    beside = np.setdiff1d(trace.name[rows[is_beside]], trace.name[rows[~is_beside]])
-    return table.filter(
-        (pl.col("kind") != "annotation") | ~pl.col("name").is_in([trace.names[each] for each in beside])
-    )
+    """The operators and labels by step on the step's own thread: those of other threads are no share of it."""
+    return operators.on_step_threads(tables.trace)
 
 
 def _idle(tables: Tables) -> str:

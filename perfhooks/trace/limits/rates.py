@@ -149,7 +149,7 @@ def _calls_of(trace: Trace, of_work: Ints, pattern: str) -> Ints:
 
 def _first_type(types: object) -> int:
     for spelled in types if isinstance(types, list) else ():
-        name = tensor_types.SPELLINGS.get(spelled) if isinstance(spelled, str) else None
+        name = tensor_types.name_of(spelled)
         if name is not None:
             return _FLOAT8 if name.startswith("float8") else _TYPES.get(name, -1)
     return -1

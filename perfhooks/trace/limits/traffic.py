@@ -121,9 +121,11 @@ def _pointwise(stem: str, *, is_gradient: bool, in_place: bool) -> Formula:
     def formula(call: Call) -> int | None:
         tensors = [place for place, kind in enumerate(call.types) if tensor_types.size(kind)][:most]
         read = [place for place in tensors if call.shapes[place]]
-        if not read:
+        typed = zip(call.shapes, call.types, strict=False)
+        is_unknown = any(shape and not tensor_types.size(kind) for shape, kind in typed)
+        if is_unknown or not read:
             return None
-        kinds = [tensor_types.SPELLINGS[call.types[place]] for place in read]
+        kinds = [name for place in read if (name := tensor_types.name_of(call.types[place]))]
         numbers = [call.types[place] for place in tensors if place not in read]
         each = 1 if stem in _TRUTHS else _promoted(kinds, numbers, stem)
         if each is None:
@@ -142,7 +144,7 @@ def _promoted(kinds: list[str], numbers: list[str], stem: str) -> int | None:
     if floats:
         mixed = {kind for kind in kinds if kind in ("float16", "bfloat16")}
         return _FLOAT if len(mixed) > 1 else max(floats)
-    is_whole = stem in _WHOLE and all(tensor_types.SPELLINGS[number] == "int64" for number in numbers)
+    is_whole = stem in _WHOLE and all(tensor_types.name_of(number) == "int64" for number in numbers)
     return max(tensor_types.SIZES[kind] for kind in kinds) if is_whole else None
 
 
@@ -234,7 +236,7 @@ def _gradients(read: Sequence[int], written: Sequence[int], flags: int | None = 
 def _reduced(call: Call) -> int | None:
     """Over the dimensions of a list, else over all."""
     shape, each = call.shapes[0], _each(call, 0)
-    if not shape or tensor_types.SPELLINGS[call.types[0]] not in ("float16", "bfloat16", "float32", "float64"):
+    if not shape or tensor_types.name_of(call.types[0]) not in ("float16", "bfloat16", "float32", "float64"):
         return None
     listed = call.arguments[1].startswith("[")
     over = flops.numbers(call.arguments[1]) if listed else []

@@ -34,7 +34,7 @@ SPELLINGS: Final = {
     for namespace in ("", "c10::")
 }
 """Every spelling and what torch calls the type."""
-_SPELLED: Final = {spelling.lower(): _TYPES[name][0] for spelling, name in SPELLINGS.items()}
+_NAMES: Final = {spelling.lower(): name for spelling, name in SPELLINGS.items()}
 
 TENSORS: Final = "TensorList"
 GENERIC: Final = "GenericList"
@@ -49,6 +49,12 @@ def short(spelled: str) -> str:
     return spelled.removeprefix("c10::")
 
 
+def name_of(spelled: object) -> str | None:
+    """Return torch's name of a type, in whatever letters it is spelled; None if it is no type of a tensor."""
+    return _NAMES.get(spelled.lower()) if isinstance(spelled, str) else None
+
+
 def size(spelled: str | None) -> int | None:
-    """The bytes of one element, in whatever letters its type is spelled; None for what is no type of a tensor."""
-    return _SPELLED.get(spelled.lower()) if spelled else None
+    """Return the bytes of one element of a type; None if it is no type of a tensor."""
+    name = name_of(spelled)
+    return None if name is None else SIZES[name]

@@ -15,7 +15,7 @@ _ATTEMPTS: Final = 8
 MALFORMED: Final = (ValueError, RecursionError, msgspec.MsgspecError)
 
 # An escape that JSON does not know (a Windows path written as it is), and the literal that Kineto writes for "unknown".
-_BAD_ESCAPE: Final = re.compile(r'\\(?!["\\/bfnrtu])')
+_BAD_ESCAPE: Final = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _BAD_LITERAL: Final = re.compile(r"(?<=:)\s*N/A")
 
 

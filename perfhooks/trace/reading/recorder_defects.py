@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from perfhooks.labels import unescaped
 from perfhooks.trace.kinds import DEVICE_WORK, Kind
 
 if TYPE_CHECKING:
@@ -15,7 +16,21 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Ints
 
 _ALIASED_SHARE: Final = 0.9
+_LETTERS: Final = {"\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
+_CONTROL: Final = re.compile(r"[\b\f\n\r\t]")
+_FRAME: Final = re.compile(r"\.pyw?\(\d+\): ")
 _ADDRESS: Final = re.compile(r"(?: of pybind11_builtins\.\w+ object)? at 0x[0-9a-fA-F]+")
+
+
+def spelled(name: str) -> str:
+    """Return a name as its program spells it.
+
+    Names that are not ASCII are escaped while they are recorded. Kineto writes the paths of Windows without escapes, so
+    that the separator before ``nn`` is read as a line break.
+    """
+    if _CONTROL.search(name) and _FRAME.search(name):
+        name = _CONTROL.sub(lambda letter: _LETTERS[letter[0]], name)
+    return unescaped(name)
 
 
 def strip_addresses(names: Iterable[str]) -> tuple[list[str], Ints]:
@@ -25,7 +40,7 @@ def strip_addresses(names: Iterable[str]) -> tuple[list[str], Ints]:
         The distinct names, and for each original name its index among them.
     """
     distinct: dict[str, int] = {}
-    indices = [distinct.setdefault(_ADDRESS.sub("", name), len(distinct)) for name in names]
+    indices = [distinct.setdefault(_ADDRESS.sub("", spelled(name)), len(distinct)) for name in names]
     return list(distinct), np.array(indices, np.int64)
 
 

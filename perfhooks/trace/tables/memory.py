@@ -13,6 +13,7 @@ from perfhooks.trace.names.origins import PREFERENCE
 from perfhooks.trace.nesting import host, intervals, step_marks
 from perfhooks.trace.nesting.slices import nearest
 from perfhooks.trace.once import once
+from perfhooks.trace.tables.step_columns import where
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -69,10 +70,15 @@ def over_time(trace: Trace) -> pl.DataFrame:
             "time_ms": _since_start(trace, trace.instants.time[usage.event]),
             "device": pl.Series([usage.device], dtype=pl.String).new_from_index(0, len(usage.event)),
             "allocated_bytes": usage.allocated,
-            "reserved_bytes": None if usage.is_host else trace.instants.reserved[usage.event],
+            "reserved_bytes": None if usage.is_host else _known(trace.instants.reserved[usage.event]),
         }
         frames.append(pl.DataFrame(columns, schema=_OVER_TIME))
     return pl.concat(frames)
+
+
+def _known(values: Ints) -> pl.Series:
+    """Return totals of an allocator as a column; it writes -1 for one that it does not count."""
+    return where(values >= 0, values)
 
 
 def thinned(table: pl.DataFrame, rows: int = 2000) -> pl.DataFrame:
@@ -119,7 +125,7 @@ def peak(trace: Trace) -> pl.DataFrame:
         top = int(usage.allocated.argmax())
         time = trace.instants.time[usage.event[top : top + 1]]
         step = int(step_marks.step_of(every, time)[0])
-        reserved = None if usage.is_host else int(trace.instants.reserved[usage.event].max())
+        reserved = None if usage.is_host else _known(trace.instants.reserved[usage.event]).max()
         number = every.number[step] if step >= 0 else None
         rows.append((usage.device, _since_start(trace, time)[0], number, int(usage.allocated[top]), reserved))
     return pl.DataFrame(rows, schema=_PEAK, orient="row")

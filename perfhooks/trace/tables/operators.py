@@ -179,6 +179,9 @@ def _host_rows(trace: Trace) -> _Rows:
         "cpu_ms": end - start,
         "exclusive_cpu_ms": _exclusive(trace, tree),
     }
+    # a label that others cross would have less than no time of its own
+    crossed = (columns["self_cpu_ms"] < 0) & (trace.kind[tree.row] == Kind.ANNOTATION)
+    columns["self_cpu_ms"][crossed] = columns["exclusive_cpu_ms"][crossed]
     if trace.is_device_traced:
         on_device = device_time(trace, tree)
         columns |= {"self_device_ms": on_device, "device_ms": _total(on_device, tree)}
@@ -254,6 +257,23 @@ def _shown(trace: Trace) -> Ints:
     """The slices of the host that torch shows."""
     rows = trace.rows(*_HOST)
     return rows[~torch_rules.hidden(trace, rows)]
+
+
+def on_step_threads(trace: Trace) -> pl.DataFrame:
+    """Return the time of each operator and label without the calls in it, by step, on the step's own thread."""
+    host, marks = _host_rows(trace), step_marks.find(trace)
+    step = step_marks.step_of(marks, trace.start[host.row])
+    mine = np.flatnonzero((step >= 0) & (trace.thread[host.row] == np.append(marks.thread, -1)[step]))
+    each = groups(step[mine], host.name[mine], host.kind[mine].astype(np.int64))
+    first = mine[each.first]
+    names = torch_rules.shown_names(trace)[0]
+    columns = {
+        "step": pl.Series([*marks.number, None], dtype=pl.Int64).gather(step[first]),
+        "name": pl.Series([names[name] for name in host.name[first].tolist()], dtype=pl.String),
+        "kind": pl.Series([Kind(kind).name.lower() for kind in host.kind[first].tolist()], dtype=pl.String),
+        "self_cpu_ms": each.summed(host.sums["self_cpu_ms"][mine]) * MS,
+    }
+    return pl.DataFrame(columns)
 
 
 def recorded(trace: Trace) -> int:
