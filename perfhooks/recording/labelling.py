@@ -19,9 +19,9 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import torch
+from torch.autograd.profiler import record_function
 from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.nn import Module
-from torch.profiler import record_function
 
 from perfhooks import labels
 from perfhooks.guard import hide_frames, logger
