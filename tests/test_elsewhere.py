@@ -114,7 +114,11 @@ def test_a_name_that_leads_out_of_a_mirror_is_not_written(name, there, monkeypat
         content = f"{path}/run.json"
         evil = found | {f"{path}/{name}": found[content] | {"name": f"{path}/{name}"}}
         monkeypatch.setattr(type(system), "find", lambda *_, **__: evil)
-        monkeypatch.setattr(type(system), "get", lambda _, ours, paths: [Path(each).write_bytes(b"") for each in paths])
+
+        def get(_, _ours, paths, **__):
+            return [Path(each).write_bytes(b"") for each in paths]
+
+        monkeypatch.setattr(type(system), "get", get)
     before = names(tmp_path)
     assert (mirror.mirror(there) / "run.json").exists()
     assert not [each for each in names(tmp_path) - before if "outside" in each]

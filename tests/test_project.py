@@ -314,6 +314,7 @@ CHANGES_OTHERWISE = {
         "a temporary folder of this user",
     ),
     "command/actions/peaks.py": "the folder of the user's own settings",
+    "trace/reading/downloads.py": "the user's own folder for temporary files",
     **dict.fromkeys(("handlers/tensorboard.py", "testing.py"), "a folder that the user named"),
 }
 PUBLISHES = {

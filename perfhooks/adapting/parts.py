@@ -11,7 +11,7 @@ from perfhooks import labels
 from perfhooks.adapting.module_names import ModuleNames
 from perfhooks.adapting.open_labels import OpenLabels
 from perfhooks.adapting.wrapped_methods import WrappedMethods
-from perfhooks.recording.region import LabelledRange
+from perfhooks.recording.like_torch.labelled_range import LabelledRange
 from perfhooks.run.rare_work import PARTS as RARE
 from perfhooks.run.timeline import clock
 

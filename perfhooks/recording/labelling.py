@@ -27,9 +27,9 @@ from perfhooks import labels
 from perfhooks.guard import hide_frames, logger
 from perfhooks.recording import next_recorder
 from perfhooks.recording.like_torch.accepted import metadata_json
+from perfhooks.recording.like_torch.labelled_range import LabelledRange
 from perfhooks.recording.loaders.workers import LoadersRead
 from perfhooks.recording.module_order import ModuleOrder
-from perfhooks.recording.region import LabelledRange
 from perfhooks.run.circumstances import processor
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from perfhooks import labels
 from perfhooks.errors import OptionError
-from perfhooks.recording.region import LabelledRange
+from perfhooks.recording.like_torch.labelled_range import LabelledRange
 from perfhooks.run.timeline import clock
 
 if TYPE_CHECKING:

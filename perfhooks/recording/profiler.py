@@ -15,8 +15,8 @@ from perfhooks.recording.course import Course, State
 from perfhooks.recording.ending import lifetime
 from perfhooks.recording.like_torch.accepted import check_recording, legacy_activities
 from perfhooks.recording.like_torch.face import TorchFace
+from perfhooks.recording.like_torch.labelled_range import LabelledRange
 from perfhooks.recording.loader import SteppingLoader
-from perfhooks.recording.region import LabelledRange
 from perfhooks.run import rare_work
 from perfhooks.run.layout import LABELS, STEPS
 from perfhooks.run.remote import check_out

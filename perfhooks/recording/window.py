@@ -31,9 +31,9 @@ from perfhooks.recording import next_recorder, wall_clock
 from perfhooks.recording.ending import cupti, open_ranges
 from perfhooks.recording.ending.in_step import Overseer
 from perfhooks.recording.like_torch import averages, deprecated
+from perfhooks.recording.like_torch.labelled_range import LabelledRange
 from perfhooks.recording.limits.budget import NO_LIMITS, Limits, StepCalls, WindowBudget
 from perfhooks.recording.limits.call_count import CallCount
-from perfhooks.recording.region import LabelledRange
 from perfhooks.run.publishing import is_whole_json, publish
 from perfhooks.schedule import Phase
 from perfhooks.trace.reading.packing import copy_stream

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfhooks.errors import OptionError, PerfhooksError
 from perfhooks.run.publishing import draft_of
-from perfhooks.run.reading import is_plain, said
+from perfhooks.run.reading import is_plain, read_bytes, said
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -126,9 +126,12 @@ def content(url: str) -> bytes:
     Raises:
         PerfhooksError: It cannot be read.
     """
-    with reaching(url) as (system, path):
-        found: bytes = system.cat_file(path)
-    return found
+    from perfhooks.trace.reading.downloads import download
+
+    with reaching(url) as (system, path), tempfile.TemporaryDirectory() as folder:
+        here = Path(folder) / "content"
+        download(system, {path: here})
+        return read_bytes(here)
 
 
 def delete(run: str | None, window: str, names: Iterable[str]) -> None:
@@ -144,8 +147,19 @@ def delete(run: str | None, window: str, names: Iterable[str]) -> None:
 def _open(url: str) -> tuple[Any, str]:
     from fsspec.core import url_to_fs
 
-    system, path = url_to_fs(url)
+    system, path = url_to_fs(url, **settings(url))
     return system, path
+
+
+def settings(url: str) -> dict[str, Any]:
+    """Return what fsspec must know for a URL: HTTP waits for ever, or five minutes for all of a file."""
+    if not url.startswith(("http://", "https://")):
+        return {}
+    from aiohttp import ClientTimeout  # fsspec needs it for these
+
+    from perfhooks.trace.reading.downloads import SILENCE_S
+
+    return {"client_kwargs": {"timeout": ClientTimeout(sock_connect=SILENCE_S, sock_read=SILENCE_S)}}
 
 
 def _user() -> str:

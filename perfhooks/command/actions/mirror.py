@@ -28,6 +28,7 @@ from perfhooks.progress import counting
 from perfhooks.run import layout, remote
 from perfhooks.run.publishing import publish_json
 from perfhooks.run.reading import LARGEST, read_json
+from perfhooks.trace.reading.downloads import download
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -252,7 +253,7 @@ def _get(wanted: dict[str, Path]) -> None:
             for folder in {wanted[url].parent for url in urls}:
                 folder.mkdir(exist_ok=True)
             paths = [url_to_fs(url)[1] for url in urls]
-            system.get(paths, [str(wanted[url]) for url in urls])
+            download(system, dict(zip(paths, (wanted[url] for url in urls), strict=True)))
 
 
 def _have(root: Path) -> dict[str, _File]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from torch.autograd.profiler import record_function
 
 from perfhooks import labels
-from perfhooks.recording.region import LabelledRange
+from perfhooks.recording.like_torch.labelled_range import LabelledRange
 from perfhooks.trace.names import ranges
 
 if TYPE_CHECKING:
