@@ -8,6 +8,7 @@ import random
 import re
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -300,3 +301,24 @@ def test_whoever_waits_hears_how_far_it_has_come(run):
     heard = []
     merge(run, tell=lambda done, total: heard.append((done, total)))
     assert heard == [(0, 3), (1, 3), (2, 3)]
+
+
+@pytest.mark.parametrize("times", [[(0, 440), (400, 840), (800, 1240)], [(0, 900), (100, 300), (200, 950)]])
+def test_overlapping_work_of_a_stream_gets_lanes(tmp_path, times):
+    """Programmatic dependent launch: viewers drop slices that cross others on their lane."""
+    window = ManyRanks(ranks=2, node=2, windows=1).write(tmp_path / "run") / WINDOW
+    for rank in range(2):
+        work = [kernel(number, *time) for number, time in enumerate(times, 1)]
+        ends = [{"ph": "f", "id": number, "cat": "ac2g", "name": "ac2g", "bp": "e", "pid": 0, "tid": 7,
+                 "ts": start / 1000} for number, (start, _) in enumerate(times, 1)]  # fmt: skip
+        write_trace(window / f"rank{rank}.pt.trace.json", [step_mark(0, 0, 2000), *work, *ends])
+    found = merged(merge(window, tmp_path / "m.json"))["traceEvents"]
+    lanes = {}
+    for event in found:
+        if event.get("cat") == "kernel":
+            lanes.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
+    assert len(lanes) > 2
+    for slices in map(sorted, lanes.values()):
+        assert all(before[1] <= after[0] for before, after in pairwise(slices))
+    ends = {(event["pid"], event["tid"], event["ts"]) for event in found if event["ph"] == "f"}
+    assert ends == {(*place, start) for place, slices in lanes.items() for start, _ in slices}

@@ -13,6 +13,7 @@ import msgspec
 
 from perfhooks import ranks as ranks_of_run
 from perfhooks.errors import OptionError, PerfhooksError, TraceError
+from perfhooks.ranks.lanes import Lanes
 from perfhooks.ranks.missing import named
 from perfhooks.run import layout
 from perfhooks.run.finished import FinishedRun
@@ -82,7 +83,8 @@ def merge(
     """Write the traces of all ranks of a window into one, block by block: memory does not grow with their size.
 
     Every process of every rank gets a number and a name of its own (``rank 3``, ``rank 3 GPU 0``), sorted by rank; ids
-    that join events are kept apart. Times are brought to the clock of the first rank, as `perfhooks.ranks.clocks.align`
+    that join events are kept apart. Work that overlaps other work of its stream gets a lane of its own, because viewers
+    drop slices that cross others. Times are brought to the clock of the first rank, as `perfhooks.ranks.clocks.align`
     finds it. Arguments stay as they are, so that numbers in them (``External id``, ``correlation``) are those of the
     rank's own trace: make tables of that.
 
@@ -244,7 +246,7 @@ class _Writer:
     def add(self, rank: int, place: int, path: Path, offset_ms: float) -> None:
         """Write one rank's events, and then what its processes and threads are called."""
         source = _Source(path)
-        processes = _Processes(rank, place)
+        processes, lanes = _Processes(rank, place), Lanes()
         try:
             for events in source.lists():
                 if self._base is None:
@@ -252,10 +254,11 @@ class _Writer:
                 shift = epoch(source.metadata) - (self._base or 0) + round(offset_ms * 1e6)
                 kept = [event for event in events if not processes.names(event)]
                 for event in kept:
+                    lanes.move(event)
                     self._move(event, place, processes, shift)
                 self._write(kept)
         finally:
-            self._write(processes.called())
+            self._write(processes.called(lanes))
 
     def _begin(self, metadata: Mapping[str, Any]) -> None:
         self._base = epoch(metadata)
@@ -323,7 +326,7 @@ class _Processes:
             self._told.setdefault(pid, {}).update(decode_object(bytes(event.get("args", b"{}"))) or {})
         return True
 
-    def called(self) -> list[Event]:
+    def called(self, lanes: Lanes) -> list[Event]:
         """The events that name all processes and threads in which anything happened."""
         found = []
         ordered = sorted(self._numbers, key=lambda pid: (not pid.isdigit(), self._sort_index(pid)))
@@ -336,6 +339,10 @@ class _Processes:
         for (_, pid, _), event in self._threads.items():
             if pid in self._numbers:
                 found.append(event | {"pid": self._raw[pid]})
+        for (pid, tid), number, lane in lanes.added():
+            args = {"name": f"stream {int(tid)} ({number + 1})"}
+            called = _raw({"ph": "M", "name": "thread_name", "tid": lane, "args": args})
+            found.append(called | {"pid": self._raw[pid], "ts": self._time})
         return found
 
     def _sort_index(self, pid: bytes) -> float:
