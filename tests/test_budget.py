@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
+import os
 import re
 import sys
 import threading
@@ -292,3 +293,15 @@ def test_recorder_without_a_counter_is_estimated_by_time(monkeypatch):
     monkeypatch.setattr(budget, "_counter", lambda: None)
     window = record(lambda: threading.Event().wait(0.05))
     assert window.budget.events >= 0.05 * budget._OPERATORS_PER_S
+
+
+def test_forked_child_drops_the_call_for_the_main_thread_of_its_parent():
+    seen = []
+    call = in_step._PendingCall(lambda: seen.append(0))
+    child = os.fork()
+    if not child:
+        bool(call)
+        os._exit(len(seen))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    bool(call)
+    assert seen == [0]

@@ -10,6 +10,7 @@ import _thread
 import contextlib
 import ctypes
 import functools
+import os
 import sys
 import sysconfig
 import threading
@@ -42,6 +43,7 @@ class _PendingCall:
 
     def __init__(self, act: Callable[[], object]) -> None:
         self._run = functools.partial(_run, act)
+        self._process = os.getpid()
         decorators = sys.modules.get("torch._dynamo.decorators")
         if decorators is not None:  # the main thread may run compiled code, whose calls torch.compile compiles
             decorators.skip(_PendingCall.__bool__)
@@ -49,7 +51,8 @@ class _PendingCall:
 
     def __bool__(self) -> bool:
         _pending.clear()
-        self._run(sys._getframe(1))
+        if os.getpid() == self._process:  # a forked child inherits the call
+            self._run(sys._getframe(1))
         return False
 
 
