@@ -82,7 +82,7 @@ class _Here:
     placed: list[_StandIn] = field(default_factory=list)
     heard: Callable[[Module], object] | None = None
     """Is told of outermost calls, before they are labelled."""
-    read: Callable[[Any], object] = bool
+    read: Callable[[Any], object] = id  # not bool, which calls a user's ``__len__``
     """Is called with each loader's iterator that is read."""
 
 
@@ -122,7 +122,7 @@ def put(
         read: Is called with each iterator of a loader, once a step, before it is read.
     """
     _here.thread, _here.inside, _here.heard = get_ident(), False, heard  # whatever was left open by a fault
-    _here.read = read or bool
+    _here.read = read or id
     _here.loaders.begin_step()
     if _here.placed:
         return
@@ -164,7 +164,7 @@ def take_back() -> None:
     """Leave everything as it was."""
     while _here.placed:
         _here.placed.pop().take_back()
-    _here.thread, _here.inside, _here.aside, _here.heard, _here.read = 0, False, False, None, bool
+    _here.thread, _here.inside, _here.aside, _here.heard, _here.read = 0, False, False, None, id
 
 
 def loader() -> Loader | None:
