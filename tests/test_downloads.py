@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+import perfhooks.trace
 from perfhooks.errors import PerfhooksError
 from perfhooks.run import remote
 from perfhooks.trace.reading import downloads
@@ -68,11 +69,22 @@ def test_report_refuses_a_body_without_end(server, tmp_path, monkeypatch, name, 
     assert not [path for path in tmp_path.rglob(f"{name}.json") if path.is_file()]
 
 
+def test_show_refuses_a_trace_without_end(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    command = (sys.executable, "-m", "perfhooks", "show", f"{server.url}/endless.json")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "more than 256,000,000 bytes" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_slow_download_ends(server, monkeypatch, tmp_path):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(downloads, "SILENCE_S", 0.5)
     with pytest.raises(PerfhooksError, match="less than 1000 bytes per second"):
         remote.content(f"{server.url}/slow.json")
+    with pytest.raises(PerfhooksError, match="less than 1000 bytes per second"):
+        perfhooks.trace.read(f"{server.url}/slow.json")
 
 
 def test_download_of_the_stated_size_is_whole(server):

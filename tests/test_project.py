@@ -242,6 +242,7 @@ OPENS_FILES = {
     ),
     "run/installation.py": "the metadata of installed packages",
     "report/page.py": "files of this package",
+    "trace/reading/downloads.py": "files that it has just downloaded",
 }
 """Modules that open files otherwise, and which: a run folder may come from anybody, with links and FIFOs in it."""
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfhooks.errors import OptionError, PerfhooksError
 from perfhooks.run.publishing import draft_of
-from perfhooks.run.reading import is_plain, read_bytes, said
+from perfhooks.run.reading import is_plain, said
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -126,12 +126,10 @@ def content(url: str) -> bytes:
     Raises:
         PerfhooksError: It cannot be read.
     """
-    from perfhooks.trace.reading.downloads import download
+    from perfhooks.trace.reading.downloads import opened
 
-    with reaching(url) as (system, path), tempfile.TemporaryDirectory() as folder:
-        here = Path(folder) / "content"
-        download(system, {path: here})
-        return read_bytes(here)
+    with reaching(url), opened(url) as file:
+        return file.read()
 
 
 def delete(run: str | None, window: str, names: Iterable[str]) -> None:
@@ -145,21 +143,9 @@ def delete(run: str | None, window: str, names: Iterable[str]) -> None:
 
 
 def _open(url: str) -> tuple[Any, str]:
-    from fsspec.core import url_to_fs
+    from perfhooks.trace.reading.downloads import located
 
-    system, path = url_to_fs(url, **settings(url))
-    return system, path
-
-
-def settings(url: str) -> dict[str, Any]:
-    """Return what fsspec must know for a URL: HTTP waits for ever, or five minutes for all of a file."""
-    if not url.startswith(("http://", "https://")):
-        return {}
-    from aiohttp import ClientTimeout  # fsspec needs it for these
-
-    from perfhooks.trace.reading.downloads import SILENCE_S
-
-    return {"client_kwargs": {"timeout": ClientTimeout(sock_connect=SILENCE_S, sock_read=SILENCE_S)}}
+    return located(url)
 
 
 def _user() -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from fsspec.callbacks import Callback
+from fsspec.core import url_to_fs
 
 from perfhooks.errors import PerfhooksError
 
@@ -98,6 +100,30 @@ def download(system: Any, wanted: Mapping[str, Path]) -> None:
         for file in unnamed.values():
             if file is not None:
                 os.close(file)
+
+
+def opened(url: str) -> IO[bytes]:
+    """Download a file, and open it; it is gone when it is closed.
+
+    Raises:
+        PerfhooksError: The file is too large, or comes too slowly.
+    """
+    system, path = located(url)
+    with tempfile.TemporaryDirectory(prefix="perfhooks-") as folder:
+        here = Path(folder) / "content"
+        download(system, {path: here})
+        return here.open("rb")
+
+
+def located(url: str) -> tuple[Any, str]:
+    """Return the file system of a URL, and the path there. By default, HTTP waits for five minutes in all."""
+    options = {}
+    if url.startswith(("http://", "https://")):
+        from aiohttp import ClientTimeout  # fsspec needs it for these
+
+        options = {"client_kwargs": {"timeout": ClientTimeout(sock_connect=SILENCE_S, sock_read=SILENCE_S)}}
+    system, path = url_to_fs(url, **options)
+    return system, path
 
 
 def _unnamed(folder: Path) -> int | None:

@@ -6,7 +6,7 @@ import os
 import zlib
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Final
 
 from perfhooks.errors import OptionError, TraceError
 from perfhooks.trace.reading.packing import GZIP_MAGIC
@@ -62,10 +62,9 @@ def opened(path: str) -> Iterator[IO[bytes]]:
 def _open(path: str) -> IO[bytes]:
     if "://" not in path:
         return Path(path).open("rb")
-    import fsspec  # slow to import, and only URLs need it
+    from perfhooks.trace.reading import downloads  # slow to import, and only URLs need it
 
-    file: IO[Any] = fsspec.open(path, "rb").open()
-    return file
+    return downloads.opened(path)
 
 
 def blocks(file: IO[bytes], max_unpacked_mb: float | None = None) -> Iterator[bytes]:
