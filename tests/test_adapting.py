@@ -239,7 +239,7 @@ def test_a_label_that_ends_closes_what_was_left_open_inside(seen, region):
 
 def test_a_part_that_hooks_begin_twice_is_one_and_before_a_window_it_is_none(seen, region, monkeypatch):
     """As with a hook that comes for every micro-batch."""
-    monkeypatch.setattr(adapting_parts, "region", region)
+    monkeypatch.setattr(adapting_parts, "LabelledRange", region)
     pulse = SimpleNamespace(is_recording=True, set_aside=lambda *_: None)
     parts = Parts(SimpleNamespace(pulse=pulse), {})
     parts.begin("optimizer")

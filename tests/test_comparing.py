@@ -111,9 +111,13 @@ def drawn(slices, kernels, length):
     }
     events = [testing.step_mark(3, 100, 100 + length), testing.step_mark(4, 100 + length, 100 + 2 * length)]
     events += [makers[kind](name, start, start + span) for kind, name, start, span in slices]
-    for number, (name, start, span, stream) in enumerate(kernels, 1):
+    free = dict.fromkeys((7, 8, 9), 0)
+    for number, (name, begin, span, stream) in enumerate(sorted(kernels, key=lambda kernel: kernel[1]), 1):
+        start = max(begin, free[stream])  # work that overlaps on a stream is a reason to doubt the device times
+        free[stream] = start + span
         kind = "gpu_memcpy" if name == "copy" else "kernel"
-        events.append(testing.launch(number, max(start - 50, 0), max(start - 40, 1)))
+        call = "cudaMemcpyAsync" if name == "copy" else "cudaLaunchKernel"
+        events.append(testing.launch(number, max(start - 50, 0), max(start - 40, 1), name=call))
         events.append(testing.kernel(number, start, start + span, name=name, category=kind, stream=stream))
     return events
 

@@ -91,7 +91,7 @@ def rows(table):
 
 @pytest.mark.parametrize(
     ("option", "names"),
-    [("with_stack", {"stacks", "flame", "functions", "modules", "workers"}), ("profile_memory", {"memory"})],
+    [("with_stack", {"stacks", "flame", "functions", "modules"}), ("profile_memory", {"memory"})],
 )
 def test_what_was_recorded_for_more_has_its_files_without_being_asked_for(option, names):
     without = set(handlers.by_default({option: False}))

@@ -56,7 +56,8 @@ def test_threads_of_ours_are_started_where_the_list_says():
         "recording/labelling.py",
         "recording/ending/signals.py",
     }
-    elsewhere = {"finishing/serving.py", "command/actions/top.py"}  # the worker, and a terminal
+    # the worker, a terminal, and the process that samples loader workers
+    elsewhere = {"finishing/serving.py", "command/actions/top.py", "loading/interpreter.py", "loading/layout.py"}
     assert found == in_training | elsewhere
     said = (PACKAGE / "process.py").read_text(encoding="utf-8")
     assert all(path.removesuffix(".py").replace("/", ".") in said for path in in_training)

@@ -38,14 +38,14 @@ def check_single(trace: Trace) -> None:
     """Check that a trace is of one process, because numbers in it (correlations, ids) are unique in a process only.
 
     Raises:
-        TraceError: Operators are of several processes, or two steps of one number overlap.
+        TraceError: Operators are of several processes, or two steps of one number and thread overlap.
     """
     rows = trace.rows(Kind.OP, Kind.ANNOTATION)
     threads = np.unique(trace.thread[rows if len(rows) else trace.rows(Kind.RUNTIME)])
     count = len({trace.threads[thread].pid for thread in threads.tolist()} - {-1, ""})
     marks = trace.named(Kind.ANNOTATION, prefix=STEP_MARK)
-    marks = marks[np.lexsort((trace.start[marks], trace.name[marks]))]
-    is_same = trace.name[marks[1:]] == trace.name[marks[:-1]]
+    marks = marks[np.lexsort((trace.start[marks], trace.name[marks], trace.thread[marks]))]
+    is_same = (trace.name[marks[1:]] == trace.name[marks[:-1]]) & (trace.thread[marks[1:]] == trace.thread[marks[:-1]])
     repeated = bool((is_same & (trace.start[marks[1:]] < trace.end[marks[:-1]])).any())
     if count > 1 or repeated:
         raise several(trace.path, "processes" if count > 1 else "recordings")
