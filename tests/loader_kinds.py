@@ -217,7 +217,11 @@ def observed():
         "limit": sys.getrecursionlimit(),
         "handlers": handlers,
         # 32 and 33 are those of the C library, which handles them once there is a second thread
-        "signals": [int(line.split()[1], 16) & ~(0b11 << 31) for line in status if line.startswith("Sig")],
+        "signals": [
+            int(line.split()[1], 16) & ~(0b11 << 31)
+            for line in status
+            if line.startswith(("SigBlk", "SigIgn", "SigCgt"))
+        ],
         "tracer": [line for line in status if line.startswith("TracerPid")],
         "timers": [signal.getitimer(kind) for kind in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)],
         "threads": sorted(thread.name for thread in threading.enumerate()),
