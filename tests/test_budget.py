@@ -7,6 +7,7 @@ import csv
 import json
 import os
 import re
+import subprocess
 import sys
 import threading
 import time
@@ -305,3 +306,25 @@ def test_forked_child_drops_the_call_for_the_main_thread_of_its_parent():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     bool(call)
     assert seen == [0]
+
+
+def test_no_call_for_the_main_thread_is_added_while_one_runs():
+    """Python 3.11 would never leave a function that is traced."""
+    script = """if True:
+        import sys, threading
+        from perfhooks.recording.ending.in_step import in_main_thread
+        ran = []
+        def act():
+            thread = threading.Thread(target=in_main_thread, args=(lambda: ran.append(2),))
+            thread.start()
+            thread.join()
+            called()
+            ran.append(1)
+        def called():
+            pass
+        sys.setprofile(lambda *_: None)
+        in_main_thread(act)
+        called()
+        assert ran == [1], ran
+    """
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

@@ -50,14 +50,17 @@ class _PendingCall:
             self._run = torch.compiler.disable(self._run)
 
     def __bool__(self) -> bool:
-        _pending.clear()
-        if os.getpid() == self._process:  # a forked child inherits the call
-            self._run(sys._getframe(1))
+        try:
+            if os.getpid() == self._process:  # a forked child inherits the call
+                self._run(sys._getframe(1))
+        finally:
+            _pending.clear()  # not before: see `_pending`
         return False
 
 
 _pending: Final[list[_PendingCall]] = []
-"""The call that the main thread has not run yet, kept alive for it."""
+"""The call that the main thread has not ended yet, kept alive for it. No other one may be added meanwhile: Python 3.11
+never leaves the first instruction of a traced function that a pending call enters while another one waits."""
 
 
 def in_main_thread(act: Callable[[], object]) -> None:
