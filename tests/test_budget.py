@@ -323,8 +323,11 @@ def test_no_call_for_the_main_thread_is_added_while_one_runs():
         def called():
             pass
         sys.setprofile(lambda *_: None)
-        in_main_thread(act)
-        called()
+        other = threading.Thread(target=in_main_thread, args=(act,))
+        other.start()
+        other.join()
+        while not ran:
+            called()
         assert ran == [1], ran
     """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
