@@ -266,4 +266,4 @@ def test_passes_within_an_update_are_no_steps(launch, tmp_path, optimizer):
     assert summary.profiled_steps == "a part of step 0"
     _, whole = launched(launch, tmp_path, ACCUMULATES.format(optimizer=optimizer, steps=40))
     assert (whole.unit, whole.is_profiled) == ("step", False)
-    assert int(whole.steps.split()[0]) > 20
+    assert int(whole.steps.split()[0]) > 10

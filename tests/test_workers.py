@@ -221,4 +221,4 @@ def test_under_perfhooks_run_the_workers_of_the_first_loader_are_seen(launch: An
     (table,) = (tmp_path / "perf").glob("2*/*/rank0.workers.csv")
     first = pl.read_csv(table).row(0, named=True)
     assert (first["function"], first["line"]) == ("__getitem__", 5)
-    assert first["waits_ms"] + first["queued_ms"] > 0.8 * first["total_ms"]  # on a busy machine it also wakes late
+    assert first["waits_ms"] + first["queued_ms"] > 0.7 * first["total_ms"]  # on a busy machine it also wakes late
