@@ -410,8 +410,7 @@ def test_a_call_changes_no_class_while_nobody_can_begin(program, monkeypatch):
                 model(1)
         assert (len(told), changes) == (5, [])
     finally:
-        calls.hear_no_calls()
-        calls.hear_no_backward()
+        calls.leave()
 
 
 def test_who_profiles_finds_the_recorder_free(program):
