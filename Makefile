@@ -103,8 +103,8 @@ $(VENV)/.mutants-ready: $(VENV)/$(READY)
 $(OLDEST)/$(READY): pyproject.toml
 	$(call environment,$(PYTHON_OLDEST),$(OLDEST))
 	$(OLDEST)/bin/python -m pip install --editable '.[all]' --group test 'torch==2.4.*' 'torchvision==0.19.*' 'numpy<2' \
-		'transformers==4.48.*' 'trl<1' 'polars==1.24.*' 'msgspec==0.19.*' 'jinja2==3.1.*' 'plotly==6.0.*' 'rich==13.7.*' \
-		'typer==0.15.*' 'fsspec==2024.2.*' 'filelock==3.12.*' 'psutil==6.0.*' 'typing-extensions>=4.10'
+		'transformers==4.48.*' 'trl<1' 'polars==1.24.*' 'msgspec==0.19.*' 'plotly==6.0.*' 'rich==13.7.*' \
+		'typer==0.15.*' 'fsspec==2024.2.*' 'filelock==3.12.*' 'psutil==6.0.*'
 	$(call first,$(OLDEST))
 	touch $@
 

@@ -257,52 +257,50 @@ def jit_traced_and_scripted():
     return results
 
 
-@kind
-def function_mode():
+class CountedFunctions(TorchFunctionMode):
+    def __init__(self, calls):
+        super().__init__()
+        self.calls = calls
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.calls.append(getattr(function, "__name__", str(function)))
+        return function(*args, **(kwargs or {}))
+
+
+class CountedOperators(TorchDispatchMode):
+    def __init__(self, calls):
+        super().__init__()
+        self.calls = calls
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.calls.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+def train_in(mode):
     calls = []
-
-    class Counting(TorchFunctionMode):
-        def __torch_function__(self, function, types, args=(), kwargs=None):
-            calls.append(getattr(function, "__name__", str(function)))
-            return function(*args, **(kwargs or {}))
-
     model = net()
-    with Counting():
+    with mode(calls):
         results = train(model, sgd(model))
     return results, calls
+
+
+@kind
+def function_mode():
+    return train_in(CountedFunctions)
 
 
 @kind
 def dispatch_mode():
-    calls = []
-
-    class Counting(TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            calls.append(str(function))
-            return function(*args, **(kwargs or {}))
-
-    model = net()
-    with Counting():
-        results = train(model, sgd(model))
-    return results, calls
+    return train_in(CountedOperators)
 
 
 @kind
 def modes_in_a_step():
     calls = []
 
-    class Function(TorchFunctionMode):
-        def __torch_function__(self, function, types, args=(), kwargs=None):
-            calls.append(getattr(function, "__name__", str(function)))
-            return function(*args, **(kwargs or {}))
-
-    class Dispatch(TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            calls.append(str(function))
-            return function(*args, **(kwargs or {}))
-
     def loss_of(model, x, y):
-        with Function(), Dispatch():
+        with CountedFunctions(calls), CountedOperators(calls):
             return mse_loss(model(x), y)
 
     model = net()

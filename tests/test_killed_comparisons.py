@@ -198,7 +198,7 @@ def running(place, kind, mark):
     )
     process = start(place, "--run-at", "HEAD", "train.py", "--", "train.py", mark=mark)
     tree = place / "tmp"
-    until(lambda: [*place.glob("work/[0-9]*")] and [*tree.glob("*/A/work/[0-9]*")])
+    until(lambda: [*place.glob("work/[0-9]*")] and any(path.parent.name == "work" for path in tree.rglob("[0-9]*")))
     return process
 
 

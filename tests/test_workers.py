@@ -206,7 +206,7 @@ def test_under_perfhooks_run_the_workers_of_the_first_loader_are_seen(launch: An
     script.write_text(
         "import time, torch\n"
         "class Slow(torch.utils.data.Dataset):\n"
-        "    def __len__(self): return 160\n"
+        "    def __len__(self): return 320\n"
         "    def __getitem__(self, index):\n"
         "        time.sleep(0.01)\n"
         "        return torch.ones(4)\n"
@@ -216,9 +216,9 @@ def test_under_perfhooks_run_the_workers_of_the_first_loader_are_seen(launch: An
         "    model(batch).sum().backward()\n"
         "    optimizer.step()\n"
     )
-    done = launch("--schedule", "wait=10 warmup=2 active=20 repeat=1", "--with-stack", script)
+    done = launch("--schedule", "wait=10 warmup=2 active=100 repeat=1", "--with-stack", script)
     assert done.returncode == 0, done.stderr
     (table,) = (tmp_path / "perf").glob("2*/*/rank0.workers.csv")
     first = pl.read_csv(table).row(0, named=True)
     assert (first["function"], first["line"]) == ("__getitem__", 5)
-    assert first["waits_ms"] + first["queued_ms"] > 0.7 * first["total_ms"]  # on a busy machine it also wakes late
+    assert first["waits_ms"] + first["queued_ms"] > 0.8 * first["total_ms"]  # on a busy machine it also wakes late

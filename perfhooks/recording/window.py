@@ -197,14 +197,16 @@ def _quiet_start() -> Iterator[None]:
 
     Some versions of torch, 2.11 among them, warn at each start. With ``python -W error`` the window would end.
     """
-    words = vars(torch.profiler.profiler)
-    warn = words.get(_WARN)
+    module = vars(torch.profiler.profiler)
+    warn = module.get(_WARN)
     with _quiet_kineto():
-        words[_WARN] = lambda *_, **__: None
+        if warn is not None:  # torch 2.4 has no such function
+            module[_WARN] = lambda *_, **__: None
         try:
             yield
         finally:
-            words[_WARN] = warn
+            if warn is not None:
+                module[_WARN] = warn
 
 
 @contextlib.contextmanager
