@@ -83,7 +83,7 @@ class Failing(Rows):
 
 class Dying(Rows):
     def __getitem__(self, index):
-        if index == LENGTH // 2 and get_worker_info() is not None:
+        if index == 0 and get_worker_info() is not None:  # no batch can come before the end of the worker is seen
             os._exit(3)
         return super().__getitem__(index)
 
