@@ -14,8 +14,9 @@ The exit summary of `perfhooks run` is printed by the first handler of all, so t
 Threads of ours in a training, all of them daemons: the watcher (`watching.watcher`), which looks at steps, requests and
 the timeline; the sampler of the start and the timer of `perfhooks run`, which makes the report of the first steps
 (`launching.startup`, `launching.step_signal`); the overseer of an open window's budget (`recording.ending.in_step`);
-the one that hears SIGTERM while a window is open (`recording.ending.signals`); one that names the modules of a window,
-out of its recorder's sight, and is gone at once (`recording.labelling`). The worker is a process of its own.
+the one that hears SIGTERM and SIGHUP while a window is open (`recording.ending.signals`); one that names the modules
+of a window, out of its recorder's sight, and is gone at once (`recording.labelling`). The worker is a process of its
+own.
 
 What a process has once, and in which module alone it changes: who listens to a program that does not know of us
 (`launching.step_signal`), the watcher (`watching.watcher`), the profilers that have not ended

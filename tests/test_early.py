@@ -205,8 +205,10 @@ def test_signals_reach_the_program_while_its_first_steps_are_recorded(launch, tm
     assert last_words(launched).endswith("perf/it"), launched.stderr
 
 
-@pytest.mark.parametrize("steps", [1, 20])
-def test_a_sigterm_that_nobody_handles_keeps_the_first_steps_while_they_are_recorded_and_later(launch, tmp_path, steps):
+@pytest.mark.parametrize(("steps", "number"), [(1, signal.SIGTERM), (20, signal.SIGTERM), (1, signal.SIGHUP)])
+def test_a_sigterm_that_nobody_handles_keeps_the_first_steps_while_they_are_recorded_and_later(
+    launch, tmp_path, steps, number
+):
     text = f"""
     import os, signal
     import torch
@@ -214,16 +216,16 @@ def test_a_sigterm_that_nobody_handles_keeps_the_first_steps_while_they_are_reco
     net = torch.nn.Linear(4, 4)
     for _ in range({steps}):
         net(torch.ones(4))
-    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.{number.name})
     while True:
         net(torch.ones(4))
     """
     launched = launch(*FAST, script(tmp_path, text))
-    assert launched.returncode == -signal.SIGTERM, launched.stderr
+    assert launched.returncode == -number, launched.stderr
     list(finish_all(tmp_path / "perf/it"))
     assert step_numbers(tmp_path) == (["0"] if steps == 1 else ["1", "2", "3", "4", "5"])
     (capture,) = (tmp_path / "perf/it").glob("*/rank0.capture.json")
-    assert json.loads(capture.read_text())["partial"] == ("SIGTERM" if steps == 1 else None)
+    assert json.loads(capture.read_text())["partial"] == (number.name if steps == 1 else None)
     assert (tmp_path / "perf/it/rank0.startup.csv").exists()
 
 

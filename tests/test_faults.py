@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -138,23 +139,53 @@ def test_keyboard_interrupt(train):
     assert len(done.warnings) == 1
 
 
-def test_sigterm(train):
+ENDS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+
+
+@ENDS
+def test_sigterm(train, number):
     training = train(script("ready()", 5))
     training.until_ready()
-    training.process.send_signal(signal.SIGTERM)
+    training.process.send_signal(number)
     done = training.end()
-    assert done.code == -signal.SIGTERM
-    assert done.facts()["partial"] == "SIGTERM"
+    assert done.code == -number
+    assert done.facts()["partial"] == number.name
     assert done.steps() == [4]
     assert len(done.warnings) == 1
 
 
+def test_ignored_sighup_ends_no_window(train):
+    """As under `nohup`."""
+    ignored = "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+    done = train(ignored + script("os.kill(os.getpid(), signal.SIGHUP)", 5)).end()
+    assert done.code == 0
+    assert done.facts()["partial"] is None
+    assert done.steps() == [4, 5, 6]
+
+
+def test_closed_terminal_keeps_the_window(tmp_path):
+    """The system sends SIGHUP when the terminal of a session is closed, and the log has no place to go."""
+    (tmp_path / "train.py").write_text(HEAD + textwrap.dedent(script("ready()", 5)))
+    process, terminal = pty.fork()
+    if not process:
+        os.chdir(tmp_path)
+        os.execv(sys.executable, [sys.executable, "train.py"])
+    output = b""
+    while b"ready" not in output:
+        output += os.read(terminal, 1024)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == -signal.SIGHUP
+    facts = [json.loads(path.read_text()) for path in (tmp_path / "runs").glob("r/*/rank0.capture.json")]
+    assert [each["partial"] for each in facts] == ["SIGHUP"]
+
+
+@ENDS
 @pytest.mark.parametrize("at", [1, 8])
-def test_sigterm_between_windows_is_not_ours(train, at):
-    training = train(script("assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL; ready()", at))
+def test_sigterm_between_windows_is_not_ours(train, at, number):
+    training = train(script(f"assert signal.getsignal({int(number)}) is signal.SIG_DFL; ready()", at))
     training.until_ready()
-    training.process.send_signal(signal.SIGTERM)
-    assert training.end().code == -signal.SIGTERM
+    training.process.send_signal(number)
+    assert training.end().code == -number
 
 
 def test_sigterm_with_a_handler_of_the_users(train):

@@ -359,7 +359,7 @@ class StepSignal:
                 self._early.drop()
             else:
                 self._hear_no_others = when_others_begin(self._make_room)
-                lifetime.at_sigterm(self._keep_at_once)
+                lifetime.at_signal(self._keep_at_once)
         return self._early
 
     def listen(self) -> None:

@@ -41,16 +41,31 @@ class Closable(Protocol):
         """Forget what is being recorded."""
 
 
-_known: set[Closable] = set()
-"""Started, or with files to wait for; kept alive, as the end of the process must find them."""
+_known: dict[Closable, weakref.ref[Closable]] = {}
+"""Profilers that have started, or have files to wait for: the course of each, which the end of the process needs, and
+the object that the program has, as long as the program has it."""
 _watched: weakref.WeakSet[object] = weakref.WeakSet()
 """Open windows of the main thread, and those that are kept for the case that no other is recorded."""
 _keepers: list[Callable[[str], object]] = []
 
 
-def opened(profiler: Closable) -> None:
-    """Remember a profiler until the process ends, or until it is forgotten."""
-    _known.add(profiler)
+def opened(course: Closable, profiler: Closable) -> None:
+    """Remember a profiler until the process ends, or until its course is forgotten."""
+    _known[course] = weakref.ref(profiler)
+
+
+def _profilers() -> list[Closable]:
+    """Return what the program has of each profiler, else its course."""
+    pairs = [(course, profiler()) for course, profiler in list(_known.items())]
+    return [course if profiler is None else profiler for course, profiler in pairs]
+
+
+def replaced() -> list[Closable]:
+    """Return the courses whose profilers the program can never call again, because it has no reference to them.
+
+    A notebook cell that runs again gives the name of its first profiler to another one.
+    """
+    return [course for course, profiler in list(_known.items()) if profiler() is None]
 
 
 def is_anybody_known(besides: Collection[Closable] = ()) -> bool:
@@ -59,12 +74,12 @@ def is_anybody_known(besides: Collection[Closable] = ()) -> bool:
     Args:
         besides: These do not count.
     """
-    return any(profiler not in besides for profiler in _known)
+    return any(profiler not in besides for profiler in _profilers())
 
 
-def forget(profiler: Closable) -> None:
+def forget(course: Closable) -> None:
     """A profiler has stopped and waits for nothing."""
-    _known.discard(profiler)
+    _known.pop(course, None)
 
 
 def _leave_all() -> None:
@@ -73,7 +88,7 @@ def _leave_all() -> None:
     All profilers together wait for their files for as long as one of them may. A Ctrl-C ends the wait.
     """
     was_any, began = bool(_known), time.monotonic()
-    for profiler in list(_known):
+    for profiler in _profilers():
         try:
             run = profiler.leave(math.inf if process.outcome.is_interrupted else time.monotonic() - began)
         except KeyboardInterrupt:
@@ -94,7 +109,7 @@ def why_it_ends() -> str:
 
 def _abandon_all() -> None:
     call_count.end_in_child()
-    for profiler in list(_known):
+    for profiler in _profilers():
         profiler.abandon()
     _known.clear()
     _watched.clear()
@@ -120,13 +135,13 @@ def busy() -> Iterator[None]:
 
 
 def watch(window: object) -> None:
-    """A window opens: let a SIGTERM that nobody else handles keep it."""
-    if threading.current_thread() is threading.main_thread() and signals.on_sigterm(_terminate):
+    """A window opens: let SIGTERM and SIGHUP keep it, unless the program handles them."""
+    if threading.current_thread() is threading.main_thread() and signals.on_end(_terminate):
         _watched.add(window)
 
 
-def at_sigterm(keep: Callable[[str], object]) -> None:
-    """Have somebody keep what no profiler knows of when a SIGTERM comes while anything is watched.
+def at_signal(keep: Callable[[str], object]) -> None:
+    """Have somebody keep what no profiler knows of when SIGTERM or SIGHUP comes while anything is watched.
 
     Args:
         keep: Is given why.
@@ -135,20 +150,21 @@ def at_sigterm(keep: Callable[[str], object]) -> None:
 
 
 def unwatch(window: object) -> None:
-    """The window has closed, or is not wanted any more: SIGTERM means again what it meant before."""
+    """The window has closed, or is not wanted any more: restore SIGTERM and SIGHUP."""
     _watched.discard(window)
     if not _watched and threading.current_thread() is threading.main_thread():
-        signals.off_sigterm()
+        signals.off_end()
 
 
 def _terminate(number: int, _frame: object) -> None:
     """Keep what is being recorded, then die of the signal as if nobody had looked."""
+    name = signal.Signals(number).name
     try:
-        for profiler in list(_known):
+        for profiler in _profilers():
             if profiler.in_window:
-                profiler.stop("SIGTERM")
+                profiler.stop(name)
         for keep in _keepers:
-            keep("SIGTERM")
+            keep(name)
     finally:
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)

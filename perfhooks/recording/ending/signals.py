@@ -1,4 +1,4 @@
-"""Signals while we are at work: they wait until a window is saved, and SIGTERM waits for nothing but that.
+"""Signals while we are at work: they wait until a window is saved. SIGTERM and SIGHUP wait for nothing but that.
 
 Python runs handlers in the main thread, between two of its instructions. So a handler of the program's may raise in the
 middle of our own code, where its exception would be taken for ours; and a handler of ours comes too late where the main
@@ -26,8 +26,8 @@ from perfhooks import process
 Handler = Callable[[int, Any], object]
 
 GRACE_S: Final = 0.5
-"""How long the main thread may take to come to a SIGTERM, in seconds: most operators of a step take less, and whoever
-sends the signal waits longer before SIGKILL (30 s in torchrun, Kubernetes and SLURM)."""
+"""How long the main thread may take to come to a signal that ends it, in seconds: most operators of a step take less,
+and whoever sends SIGTERM waits longer before SIGKILL (30 s in torchrun, Kubernetes and SLURM)."""
 
 _GRACE_IN_COLLECTIVE_S: Final = 0.1
 """The same where the main thread is inside of torch.distributed, which it may leave soon or never."""
@@ -38,6 +38,9 @@ _HELD: Final = tuple(
     if hasattr(signal, name)
 )
 """What a program handles to be told of something that happens outside of it."""
+
+_ENDS: Final = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""Signals that keep the open window and then end the process. A terminal that closes sends SIGHUP."""
 
 
 class _Held(contextlib.AbstractContextManager["_Held"]):
@@ -90,7 +93,7 @@ class _Held(contextlib.AbstractContextManager["_Held"]):
 
     def arrive(self, number: int) -> None:
         """Remember a signal; whoever presses Ctrl-C again does not want to wait."""
-        if number == signal.SIGTERM:
+        if number in _ENDS:
             _watchman.noticed.set()
         again = number in self._arrived
         if not again:
@@ -136,7 +139,7 @@ def _hold_back(number: int, _frame: object) -> None:
 
 
 class _Watchman:
-    """A thread that hears of a SIGTERM at once, and ends the process if the main thread does not come to it.
+    """A thread that hears of SIGTERM and SIGHUP at once, and ends the process if the main thread does not come to it.
 
     Python writes the number of every signal that it handles into a file descriptor, from whatever thread gets it and
     whatever the main thread does.
@@ -186,7 +189,7 @@ class _Watchman:
         """A child is about to be forked: what it is sent must not be taken for ours."""
         if self._ours is not None and threading.current_thread() is threading.main_thread():
             # what arrives before the child has its own disposition would be noted for ours, and then forgotten
-            self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+            self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
             before = signal.set_wakeup_fd(-1)
             self._paused = before == self._ours[1].fileno()
             if not self._paused:
@@ -200,7 +203,7 @@ class _Watchman:
         self.unmask()
 
     def unmask(self) -> None:
-        """Let SIGTERM come again, as before the fork."""
+        """Let signals come again, as before the fork."""
         mask, self._mask = self._mask, None
         if mask is not None:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -218,9 +221,9 @@ class _Watchman:
         if 0 in numbers:
             hear.close()
             return True
-        is_for_us = signal.SIGTERM in numbers and held.handler(signal.SIGTERM) is _ours
-        if is_for_us and not self.noticed.wait(_GRACE_IN_COLLECTIVE_S if _is_in_collective() else GRACE_S):
-            _die()
+        ours = [number for number in _ENDS if number in numbers and held.handler(number) is _ours]
+        if ours and not self.noticed.wait(_GRACE_IN_COLLECTIVE_S if _is_in_collective() else GRACE_S):
+            _die(ours[0])
         return False
 
 
@@ -233,44 +236,52 @@ def _is_in_collective() -> bool:
     return frame is not None and f"torch{os.sep}distributed{os.sep}" in frame.f_code.co_filename
 
 
-def _die() -> None:
-    """Die of SIGTERM, from a thread that Python lets change no handler."""
-    ctypes.CDLL(None).signal(int(signal.SIGTERM), None)
-    os.kill(os.getpid(), signal.SIGTERM)
+def _die(number: int) -> None:
+    """Die of a signal, from a thread that Python lets change no handler."""
+    ctypes.CDLL(None).signal(number, None)
+    os.kill(os.getpid(), number)
 
 
 _ours: Handler | None = None
-"""What a SIGTERM calls while it is ours."""
+"""The handler of SIGTERM and SIGHUP while a window is open."""
 
 
-def on_sigterm(handler: Handler) -> bool:
-    """Have a SIGTERM that nobody handles call ``handler``.
+def _handled_by(handler: object) -> list[int]:
+    """Return the signals of `_ENDS` that have a handler; Python knows no handler of C code, which is None."""
+    return [number for number in _ENDS if handler is not None and held.handler(number) is handler]
+
+
+def on_end(handler: Handler) -> bool:
+    """Have SIGTERM and SIGHUP call ``handler``, each if its default action would end the process.
+
+    Signals that the program handles or ignores stay as they are. ``nohup`` ignores SIGHUP.
 
     Returns:
-        Whether it does; no if somebody else handles it.
+        Whether one of them does.
     """
-    global _ours  # noqa: PLW0603 -- there is one SIGTERM
-    if _ours is None and held.handler(signal.SIGTERM) == signal.SIG_DFL and _watchman.begin():
+    global _ours  # noqa: PLW0603 -- a process has one handler of a signal
+    if _ours is None and (numbers := _handled_by(signal.SIG_DFL)) and _watchman.begin():
         _ours = _noticing(handler)
-        held.set_handler(signal.SIGTERM, _ours)
-    return _ours is not None and held.handler(signal.SIGTERM) is _ours
+        for number in numbers:
+            held.set_handler(number, _ours)
+    return _ours is not None and bool(_handled_by(_ours))
 
 
-def off_sigterm() -> None:
-    """Let SIGTERM mean what it meant before, unless somebody else has come after us."""
+def off_end() -> None:
+    """Restore SIGTERM and SIGHUP, unless the program has set a handler meanwhile."""
     global _ours  # noqa: PLW0603 -- as above
-    if _ours is not None and held.handler(signal.SIGTERM) is _ours:
-        held.set_handler(signal.SIGTERM, signal.SIG_DFL)
+    for number in _handled_by(_ours):
+        held.set_handler(number, signal.SIG_DFL)
     _ours = None
     _watchman.end()
 
 
 def forget() -> None:
-    """This is a forked child: nothing is held back in it, and SIGTERM ends it."""
+    """This is a forked child: nothing is held back in it, and SIGTERM and SIGHUP end it."""
     global _ours  # noqa: PLW0603 -- as above
     held.release()
-    if _ours is not None and signal.getsignal(signal.SIGTERM) is _ours:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in _handled_by(_ours):
+        signal.signal(number, signal.SIG_DFL)
     _ours = None
 
 
@@ -294,6 +305,6 @@ def _noticing(handler: Handler) -> Handler:
             os.kill(os.getpid(), number)
         elif held.handler(number) is _ours:
             handler(number, frame)
-        # else somebody has come after us, and also calls what was there: of a SIGTERM that nobody handled, nothing
+        # else the program has set a handler that also calls this one: without us there would be none to call
 
     return notice
