@@ -15,10 +15,12 @@ open window is only told of each step (*mark*), and without one nothing happens 
 from __future__ import annotations
 
 import logging
+import sys
 from enum import Enum, auto
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from perfhooks import words
+from perfhooks import frames, words
 from perfhooks.guard import cause_of, guard, is_of_handler, logger
 from perfhooks.options import check_step
 from perfhooks.recording import request_signal
@@ -34,11 +36,11 @@ from perfhooks.run.timeline import Timeline
 from perfhooks.schedule import FromStartToStop, OnRequest, Phase, WhenSettled
 from perfhooks.watching import watcher
 from perfhooks.watching.loops import WatchedLoop
+from perfhooks.watching.sampling import outwards
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from perfhooks.options import Options
     from perfhooks.recording.handover import HandlerLike
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
 _POLL_STEPS: Final = 16
 """While windows wait for their files, the worker is heard every so many steps."""
 _OF_FEW: Final = "wait=2 warmup=1 active=3 repeat=1"
+_CELL: Final = "ipykernel_"
+"""Folder that Jupyter names as the one of its cells."""
 _MOST_FAILURES: Final = 3
 """Turns that fail in a row before profiling ends: that many are no accident, and a line in every step would hide the
 training's own."""
@@ -125,6 +129,8 @@ class Course:
             self.pulse.step = step
         if self.state is State.NEW:
             self.windows.handover.first_step = self.pulse.step
+            self.windows.started_at = _caller()
+            self._end_replaced()
         self.state = State.RUNNING
         self.pulse.due = NEVER
         self.requests.begin(self.pulse.step)
@@ -137,6 +143,14 @@ class Course:
             self._let_watch()
             self.loop.timeline.begin(self.pulse.step)
             self._turn(self.pulse.step)
+
+    def _end_replaced(self) -> None:
+        """End the profilers that the program has lost, because torch records one at a time."""
+        for course in lifetime.replaced():
+            if isinstance(course, Course) and course.state is State.RUNNING:
+                started = course.windows.started_at
+                logger.info("the profiler that was started at %s is ended: its variable has another value now", started)
+                course.stop("another profiler took its variable")
 
     def _let_watch(self) -> None:
         """The loop begins, or goes on: have it watched if there is a folder to write into."""
@@ -179,6 +193,26 @@ class Course:
             watcher.detach(self.loop)
             self.windows.handover.end_run()
             self.windows.handover.tasks.rest()
+
+    @property
+    def in_window(self) -> bool:
+        """Whether a window is open, warm-up included."""
+        return self.windows.current is not None
+
+    def stop(self, cause: str | None = None) -> None:
+        """End, as `Profiler.stop` does, for a program that has lost its profiler."""
+        self.pause(cause)
+        self.end()
+        if self.is_over:
+            lifetime.forget(self)
+
+    def leave(self, waited_s: float = 0.0) -> Path | None:
+        """End with the process, as `Profiler.leave` does."""
+        if self.state is State.RUNNING:
+            self.stop(lifetime.why_it_ends())
+        timeout = max(self.options["exit_timeout"] - waited_s, 0.0)
+        run = self.windows.handover.run
+        return None if self.windows.handover.leave(timeout) or run is None else run.folder
 
     def discard(self) -> Path | None:
         """End without a word, and forget the steps so far: they were none.
@@ -352,6 +386,17 @@ class Course:
         if planned is not None:
             first = f"; the first window is {words.steps(planned.active, planned.last)}"
         return f"no window has been recorded: {words.count(self.pulse.step, 'step')} ended{first}"
+
+
+def _caller() -> str:
+    """Return the line of the program that calls us: ``train.py:12``."""
+    outside = (frame for frame in outwards(sys._getframe(1)) if not frames.is_ours(frame.f_code.co_filename))
+    frame = next(outside, None)
+    if frame is None:
+        return "an unknown line"
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    is_cell = _CELL in file or file.startswith("<")
+    return f"line {line} of a cell" if is_cell else f"{Path(file).name}:{line}"
 
 
 def _phase_between() -> Phase:

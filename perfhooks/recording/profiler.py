@@ -110,12 +110,12 @@ class Profiler(TorchFace):
         Raises:
             OptionError: ``step`` is no integer, or negative.
         """
-        lifetime.opened(self)
+        lifetime.opened(self._course, self)
         try:
             self._course.start(step, out, run)
         finally:
             if self._course.is_over:
-                lifetime.forget(self)
+                lifetime.forget(self._course)
 
     def stop(self, cause: str | None = None) -> None:
         """End; a window that is being recorded is kept and marked partial. Nothing happens if it has ended already.
@@ -126,7 +126,7 @@ class Profiler(TorchFace):
         self.pause(cause)
         self._course.end()
         if self._course.is_over:
-            lifetime.forget(self)
+            lifetime.forget(self._course)
 
     def pause(self, cause: str | None = None) -> None:
         """Leave the loop for a while; as ``stop()``, but silent about windows that are still to come.
@@ -144,7 +144,7 @@ class Profiler(TorchFace):
         """
         folder = self._course.discard()
         if folder is not None:
-            lifetime.forget(self)
+            lifetime.forget(self._course)
         return folder
 
     def abandon(self) -> None:
@@ -162,8 +162,7 @@ class Profiler(TorchFace):
         """
         if self._course.state is State.RUNNING:
             self.stop(lifetime.why_it_ends())
-        timeout = max(self._course.options["exit_timeout"] - waited_s, 0.0)
-        return None if self._course.windows.handover.leave(timeout) else self.folder
+        return self._course.leave(waited_s)
 
     def adopt(self, window: Window) -> None:
         """Make the files of a window that was recorded by hand, before it was known that this profiler records none.
@@ -171,7 +170,7 @@ class Profiler(TorchFace):
         Args:
             window: It has ended, and was not saved.
         """
-        lifetime.opened(self)
+        lifetime.opened(self._course, self)
         with lifetime.busy(), guard("keeping what was recorded", self._course.options["on_error"]):
             self._course.windows.adopt(window)
 
@@ -252,7 +251,7 @@ class Profiler(TorchFace):
     @property
     def in_window(self) -> bool:
         """Whether the current step belongs to a window that is open, warm-up included."""
-        return self._course.windows.current is not None
+        return self._course.in_window
 
     def steps(self, loader: Iterable[T]) -> SteppingLoader[T]:
         """Iterate over ``loader``, label the wait for each batch and step after each.

@@ -94,6 +94,11 @@ def recorder_busy() -> bool:
     return any(window.give_way is None for window in ours) or (_recording() and not ours and not _left)
 
 
+def recorder_owner() -> str:
+    """Return the line that started the loop of our window that is open; empty if none is."""
+    return next((window.started_at for window in list(_open) if window.give_way is None), "")
+
+
 def make_room() -> None:
     """End what gives way to other windows, as one is about to begin, and wait for what another thread ends of it."""
     for window in (*list(_open), *_ending_elsewhere()):
@@ -357,6 +362,8 @@ class Window(Recorded, TorchProfile):
         """The one that is recorded."""
         self.give_way: Callable[[], object] | None = None
         """Ends it, as somebody else is about to record; None for a window that gives way to nobody."""
+        self.started_at = ""
+        """Line of the program that started the loop."""
         self._device = -1
         """That of the thread that began; -1 for none."""
         self._began = self._ahead_s = 0.0

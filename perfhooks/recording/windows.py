@@ -8,13 +8,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 from perfhooks import words
 from perfhooks.guard import guard, logger
-from perfhooks.recording import labelling
+from perfhooks.recording import labelling, stack_support
 from perfhooks.recording.ending import lifetime, open_ranges
 from perfhooks.recording.limits import explaining
 from perfhooks.recording.limits.budget import EXPLAINING_S, Limits
 from perfhooks.recording.limits.explaining import SecondWindow
 from perfhooks.recording.loaders.workers import LoaderWorkers
-from perfhooks.recording.window import LostStacksError, Window, is_spare_recording, make_room, recorder_busy, spares
+from perfhooks.recording.window import (
+    LostStacksError,
+    Window,
+    is_spare_recording,
+    make_room,
+    recorder_busy,
+    recorder_owner,
+    spares,
+)
 from perfhooks.run.capture import EXPLAINS
 from perfhooks.run.job import current_job
 from perfhooks.run.timeline import clock
@@ -82,6 +90,8 @@ class Windows:
         """Whether windows are left without files, because their steps were none."""
         self._ended_at = -1
         """The step at whose beginning the last window ended."""
+        self.started_at = ""
+        """Line of the program that started the loop."""
         self.begun = self.skipped = 0
         """How many windows were begun, and how many that were due were not."""
 
@@ -108,7 +118,9 @@ class Windows:
         is_same_step = is_spare_recording() or self._ended_at == step
         make_room()
         if recorder_busy() or is_spare_recording():
-            return f"another profiler is recording: the window at step {step} is left to it"
+            where = recorder_owner()
+            owner = f", which {where} started and which is still open; call its stop()" if where else ""
+            return f"another profiler is recording{owner}: the window at step {step} is left to it"
         begins_now = self._requests.phase(step) is Phase.ACTIVE
         if open_ranges.is_any_open(is_same_step=is_same_step and begins_now):
             return (
@@ -132,6 +144,8 @@ class Windows:
         return window
 
     def _requested(self, request: RequestedWindow, step: int) -> Window:
+        if request.asked.options.get("with_stack") and (danger := stack_support.danger()) is not None:
+            logger.warning("with_stack was requested: %s", danger)
         is_explaining = request.asked.by == EXPLAINS
         window = self._window(step, request.phases, request.asked.options, is_explaining=is_explaining)
         window.request = request
@@ -163,6 +177,7 @@ class Windows:
         """Start the recorder last: what is done after that is part of the first step."""
         for key, value in self.metadata.items():
             window.preset_metadata_json(key, value)
+        window.started_at = self.started_at
         self._step_starts = []
         is_unplanned = self._requests.is_unplanned and window.request is None
         self._may_shorten = is_unplanned and current_job().world_size == 1

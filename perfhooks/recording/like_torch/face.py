@@ -43,6 +43,7 @@ class TorchFace(TorchProfile, metaclass=_Exchanged):
             super().__init__(**recording, on_trace_ready=on_trace_ready)
         except (AssertionError, TypeError, ValueError) as error:
             raise OptionError(f"torch.profiler refuses these options: {recording!r} ({error})") from error
+        self.action_map.clear()  # it refers to this object, which is to be gone when the program drops it
         self.schedule = course.action
         self.record_steps = not course.requests.is_until_stop
         # torch may have made one, as the environment asks for
