@@ -116,6 +116,12 @@ def _imported() -> Any:
     return torch
 
 
+def _recording() -> tuple[Any, Any]:
+    from perfhooks.recording import profiler, stack_support
+
+    return profiler, stack_support
+
+
 def _torch() -> tuple[State, str]:
     if importlib.util.find_spec("torch") is None:
         return "problem", "not installed; to record: pip install 'torch>=2.4'"
@@ -126,12 +132,11 @@ def _torch() -> tuple[State, str]:
 
 def _recorder() -> tuple[State, str]:
     """Record a window for real, with all that this torch can record, and finish it."""
-    from perfhooks.recording.profiler import Profiler
-
-    torch = _imported()
+    torch, (profiler, stack_support) = _imported(), _recording()
+    stacks = stack_support.danger() is None
     with tempfile.TemporaryDirectory() as folder:
-        with Profiler(
-            schedule="wait=0 warmup=1 active=1 repeat=1", with_stack=True, profile_memory=True, record_shapes=True,
+        with profiler.Profiler(
+            schedule="wait=0 warmup=1 active=1 repeat=1", with_stack=stacks, profile_memory=True, record_shapes=True,
             out=folder, run="doctor", background=False, on_error="raise", on_trace_ready=["trace", "steps"],
         ) as prof:  # fmt: skip  # all that can be recorded, then how
             for _ in range(2):
@@ -164,13 +169,9 @@ def _devices() -> tuple[State, str]:
 
 
 def _stacks() -> tuple[State, str]:
-    torch, python = _imported(), sys.version_info
-    number = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-    if (3, 12) <= python[:3] < (3, 12, 5):
-        return "note", "CPython 3.12.0 to 3.12.4 lose calls of C functions; with_stack is better with 3.12.5"
-    if python[:2] == (3, 13) and number < (2, 8):
-        return "note", "with_stack crashed on Python 3.13 before torch 2.8"
-    return "ok", "with_stack works with this Python and torch"
+    _, stack_support = _recording()
+    problem = stack_support.danger() or stack_support.lost_calls()
+    return ("ok", "with_stack works with this Python and torch") if problem is None else ("note", problem)
 
 
 def _frameworks() -> tuple[State, str]:

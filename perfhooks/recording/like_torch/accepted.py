@@ -12,7 +12,7 @@ import torch
 
 from perfhooks.errors import OptionError
 from perfhooks.guard import logger
-from perfhooks.recording import next_recorder
+from perfhooks.recording import next_recorder, stack_support
 from perfhooks.recording.window import ProfilerActivity, TorchProfile
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ def check_recording(options: Mapping[str, Any]) -> dict[str, Any]:
     unknown = [name for name in options if name not in known]
     if unknown:
         logger.warning("torch %s has no %s: left out", torch.__version__, ", ".join(f"{name}=" for name in unknown))
+    if options.get("with_stack") and (danger := stack_support.danger()) is not None:
+        logger.warning("with_stack=True: %s", danger)
     checked = {name: value for name, value in options.items() if name in known}
     if checked.get("activities") is not None:
         activities = checked["activities"] = [

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from perfhooks.guard import logger
+from perfhooks.recording import stack_support
 from perfhooks.recording.limits.budget import EXPLAINING_S, Limits
 from perfhooks.run.capture import EXPLAINS
 from perfhooks.watching.loops import Asked
@@ -53,6 +55,9 @@ class SecondWindow:
         """
         if self._is_wanted:
             self._is_wanted = False
+            if (danger := stack_support.danger()) is not None:
+                logger.info("no second window with stacks and shapes: %s", danger)
+                return
             self._operators = operators / max(steps, 1)
             self._loop.ask(Asked(EXPLAINS, _STEPS, options=RECORDED))
 
