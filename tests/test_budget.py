@@ -139,6 +139,19 @@ def test_python_calls_are_bounded_while_a_step_is_longer_than_the_counted_one(mo
     assert seen._calls(0.0) == pytest.approx(1_500), "a wait makes no calls"
 
 
+def test_other_threads_call_as_fast_as_python_can_until_a_window_shows_less(monkeypatch):
+    monkeypatch.setattr(WindowBudget, "_cpu_s", lambda _: (0.01, 0.1))
+    first = WindowBudget(Limits(), {"with_stack": True})
+    first.counted = StepCalls(1_000, 0.01)
+    first.begin()
+    assert first._calls(0.0) == pytest.approx(1_000 + 150_000)
+    first.end()
+    first.learn(wait_s=0.1, size=round(first._cost_of(0, 15_000).size))
+    later = WindowBudget(Limits(), {"with_stack": True})
+    later.begin()
+    assert later._calls(0.0) == pytest.approx(0.01 * 300_000 + 0.1 * 1_500_000 * 25_000 / 161_000, rel=0.05)
+
+
 def test_room_is_predicted_for_steps_after_the_last_measurement(monkeypatch):
     now = 0.0
     monkeypatch.setattr("perfhooks.recording.limits.budget.time.perf_counter", lambda: now)

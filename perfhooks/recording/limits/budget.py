@@ -74,6 +74,9 @@ class _Learned:
     def __init__(self) -> None:
         self.wait = 1.0
         self.calls = 1.0
+        """Calls of the recorded thread that were not counted."""
+        self.others_calls = 1.0
+        """Calls of the other threads."""
         self.sizes: dict[frozenset[str], float] = {}
         """By options of the recorder."""
 
@@ -174,6 +177,8 @@ class WindowBudget:
         """The last look at the clocks of the recorded thread."""
         self._mean_share = 0.0
         """Share of the limits that a step used, by the last measurement."""
+        self._others_calls = 0.0
+        """Python calls of the other threads, by the last measurement."""
 
     def begin(self) -> None:
         """Recording begins in the calling thread."""
@@ -268,7 +273,11 @@ class WindowBudget:
             return
         if self._has_stacks:
             seen = max(size - self._cost_of(operators, 0).size, 0.0) / _CALL.size
-            _learned.calls *= (seen + _SURE_EVENTS) / (calls + _SURE_EVENTS)
+            factor = (seen + _SURE_EVENTS) / (calls + _SURE_EVENTS)
+            if 2 * self._others_calls > calls:
+                _learned.others_calls = min(_learned.others_calls * factor, 1.0)
+            else:
+                _learned.calls *= factor
         else:
             before = _learned.sizes.get(self._key, 1.0)
             _learned.sizes[self._key] = before * (size + sure.size) / (expected.size + sure.size)
@@ -290,17 +299,21 @@ class WindowBudget:
         return operators, self._calls(operators) if self._has_stacks else 0.0
 
     def _calls(self, operators: float) -> float:
-        """Estimate the Python calls: the counted ones of each step, and a rate for other time of the CPU."""
+        """Estimate the Python calls: the counted ones of each step, and a rate for other time of the CPU.
+
+        Other threads may do nothing but call functions, so they have the highest rate until a window shows another one.
+        """
         own_s, others_s = self._cpu_s()
-        rate, counted = _CALLS_PER_S * _learned.calls, self.counted
+        self._others_calls = _MOST_CALLS_PER_S * _learned.others_calls * others_s
+        counted = self.counted
         if counted is None or not counted.cpu_s:
-            return rate * (own_s + others_s)
+            return _CALLS_PER_S * _learned.calls * own_s + self._others_calls
         # operators take longer under the recorder, and their number is known
         step_s = counted.cpu_s + operators / (self._steps + 1) * _OPERATOR.record_s
         spent_s = self._spent_in_step(own_s)
         in_step = counted.calls * min(spent_s / step_s, 1.0)
         beyond = _MOST_CALLS_PER_S * max(spent_s - step_s, 0.0)
-        return counted.calls * self._steps + in_step + beyond + max(rate, counted.calls / counted.cpu_s) * others_s
+        return counted.calls * self._steps + in_step + beyond + self._others_calls
 
     def _spent_in_step(self, own_s: float) -> float:
         """CPU time of the recorded thread since the last step, from its total and the clock."""
