@@ -16,6 +16,7 @@ from perfhooks.command.actions import show, sources
 from perfhooks.findings.finding import Finding
 from perfhooks.recording.limits import explaining
 from perfhooks.report.markdown import of_run
+from perfhooks.report.run_data import StoredFindings
 from perfhooks.run.capture import Place
 from perfhooks.run.circumstances import processor
 from perfhooks.run.finished import FinishedRun
@@ -149,7 +150,9 @@ def test_the_table_of_findings_has_lines_of_the_second_as_well(folder, monkeypat
         return [Finding(**texts, gain_ms=None, gain_percent=None, evidence=evidence)]
 
     monkeypatch.setattr(findings, "find", found)
-    monkeypatch.setattr(show, "stored_findings", lambda _: ("", {}))  # as of windows without a share of the report
+    monkeypatch.setattr(
+        show, "stored_findings", lambda _: StoredFindings("", [], {})
+    )  # as of windows without a share of the report
     table = show.tables(str(folder), ["findings"])["findings"]
     assert table["evidence"].to_list() == ["3 ms; a.py(3): f (seen in steps 16-17)"]
 

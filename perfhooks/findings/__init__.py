@@ -23,7 +23,7 @@ from perfhooks.findings import (
 )
 from perfhooks.findings.evidence import Evidence
 from perfhooks.findings.explained import explained, where
-from perfhooks.findings.finding import OVERHEAD, Finding, gain, ordered, rank
+from perfhooks.findings.finding import OVERHEAD, Finding, gain, of_rank, ordered, rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,6 +41,7 @@ __all__ = [
     "find",
     "gain",
     "look",
+    "of_rank",
     "ordered",
     "where",
 ]

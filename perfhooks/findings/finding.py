@@ -82,6 +82,17 @@ def rank(finding: Mapping[str, Any]) -> tuple[bool, float]:
     return finding.get("doubts_others", False), -(finding.get("gain_ms") or 0.0)
 
 
+def of_rank(window: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the findings of the first rank with details; their titles name it if the window has several ranks.
+
+    Args:
+        window: A window of the data of a report.
+    """
+    rank, share = next(iter(window.get("details", {}).items()), ("", {}))
+    name = f"Rank {rank}: " if len(window.get("ranks", ())) > 1 else ""
+    return [{**row, "title": f"{name}{row['title']}"} for row in share.get("findings", {}).get("rows", ())]
+
+
 def gain_of(profiled_ms: float, overhead_share: float, profiled_step_ms: float, step_ms: float) -> float:
     """The gain in an unprofiled step, without the time that recording added.
 

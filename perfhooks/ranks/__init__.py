@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from perfhooks.errors import PerfhooksError
-from perfhooks.ranks import collectives, files, frontier, missing, roles, steps
+from perfhooks.ranks import collectives, files, frontier, lost_kernels, missing, roles, steps
 from perfhooks.ranks.findings import findings
 from perfhooks.ranks.known import Known, Told
 from perfhooks.run.folder import Run, places_of
 from perfhooks.run.layout import Listing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from perfhooks.ranks.clocks import Clocks
     from perfhooks.ranks.files import RankedWindow
 
-__all__ = ["FORMAT", "clocks_of", "findings", "gather"]
+__all__ = ["FORMAT", "clocks_of", "compare", "findings", "gather"]
 
 FORMAT: Final = 1
 """Of what `gather` gives. 1: the first."""
@@ -98,6 +98,22 @@ def gather(
     }
 
 
+def compare(
+    name: str, step_tables: Mapping[int, pl.DataFrame], collective_tables: Mapping[int, pl.DataFrame]
+) -> dict[str, Any]:
+    """Compare the ranks of one window by their tables, without a run folder.
+
+    Args:
+        name: Name of the window.
+        step_tables: The step table of each rank.
+        collective_tables: The table of `perfhooks.handlers.collectives.rows` of each rank.
+
+    Returns:
+        Data for `findings`.
+    """
+    return {"windows": [_compared(files.of_tables(name, step_tables, collective_tables))]}
+
+
 def _said_of_ranks(told: Iterable[Told], column: str) -> dict[int, Any]:
     """What the windows say of each rank, the last one that does."""
     tables = [table for each in told if column in (table := each.compared["ranks"])]
@@ -137,7 +153,7 @@ def clocks_of(window: Path) -> Clocks:
 
 def _compared(window: RankedWindow) -> dict[str, Any]:
     matched = collectives.match(window.collectives, window.clocks)
-    split = steps.parts(window.steps, collectives.of_steps(matched))
+    split = steps.parts(lost_kernels.without(window), collectives.of_steps(matched))
     judged = steps.whole(split, matched.unsure)
     compared = steps.of_ranks(judged, roles.of_ranks(window.facts, window.collectives))
     met = collectives.by_collective(matched)

@@ -26,6 +26,7 @@ STEPS: Final[Mapping[str, pl.DataType]] = {
     "step": pl.Int64(),
     **dict.fromkeys(("wall_ms", "data_ms"), pl.Float64()),
     **dict.fromkeys(("busy_ms", "device_idle_ms", "compute_ms", "comm_ms", "exposed_comm_ms"), pl.Float64()),
+    **dict.fromkeys(("ops", "kernels"), pl.Int64()),
 }
 """The columns of a step table that are compared."""
 
@@ -117,6 +118,23 @@ def read(folder: Path, ranks: Iterable[int]) -> RankedWindow:
     return RankedWindow(folder.name, facts, steps, collectives, problems, earlier)
 
 
+def of_tables(name: str, steps: Mapping[int, pl.DataFrame], collectives: Mapping[int, pl.DataFrame]) -> RankedWindow:
+    """Return a window whose tables are in memory.
+
+    Args:
+        name: Its name.
+        steps: The step table of each rank.
+        collectives: The table of `perfhooks.handlers.collectives.rows` of each rank.
+    """
+    facts = {rank: Facts(state="done") for rank in sorted(steps)}
+    return RankedWindow(name, facts, _stacked(steps, STEPS), _stacked(collectives, COLLECTIVES))
+
+
+def _stacked(tables: Mapping[int, pl.DataFrame], schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    of_ranks = (table.with_columns(rank=pl.lit(rank, pl.Int64)) for rank, table in sorted(tables.items()))
+    return pl.concat([_with_schema(table, schema) for table in of_ranks])
+
+
 def _earlier(facts: Mapping[int, Facts]) -> dict[int, float]:
     """The ranks that ended a window before the processes had begun that recorded it last, and how many seconds before.
 
@@ -173,10 +191,14 @@ def _typed(
         except (ValueError, pl.exceptions.PolarsError):
             parts = list(_one_by_one(texts, ranks, problems))
         for part in parts:
-            yield part.select(
-                pl.col(name).cast(kind, strict=False) if name in part.columns else pl.lit(None, kind).alias(name)
-                for name, kind in schema.items()
-            )
+            yield _with_schema(part, schema)
+
+
+def _with_schema(table: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    return table.select(
+        pl.col(name).cast(kind, strict=False) if name in table.columns else pl.lit(None, kind).alias(name)
+        for name, kind in schema.items()
+    )
 
 
 def _one_by_one(texts: Mapping[int, bytes], ranks: Iterable[int], problems: dict[int, str]) -> Iterator[pl.DataFrame]:

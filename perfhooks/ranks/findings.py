@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from perfhooks.findings.finding import Finding
-from perfhooks.ranks import frontier
+from perfhooks.findings.finding import Finding, ordered
+from perfhooks.ranks import frontier, missing
 from perfhooks.ranks.steps import PARTS
 from perfhooks.statistics import are_slow
 
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 _SHOWN: Final = 8
+_AMOUNT: Final = re.compile(r"(?<![\w.])\d[\d.,]*(?:\s?(?:ns|us|ms|s|min|h|kB|MB|GB|%))?(?!\w)")
 
 _WORDS: Final = {
     "data": "waits longer for its data",
     "compute": "computes longer",
     "communication": "communicates longer",
     "other": "spends longer on its host",
+    "": "takes longer for its own work",
 }
 _ADVICE: Final = {
     "data": frontier.ADVICE["data"],
@@ -38,6 +41,7 @@ _ADVICE: Final = {
         "Look at what this rank does beside the others: logging, checkpoints and evaluation on rank 0 only, garbage "
         "collection, a busy CPU; compare the host threads of its trace with another rank's."
     ),
+    "": frontier.OTHERWISE,
 }
 
 
@@ -50,7 +54,7 @@ class RunFinding(Finding):
     ranks: tuple[int, ...] = ()
     """All that are slow in this."""
     part: str = ""
-    """In what: a key of `_WORDS`."""
+    """In what: a key of `_WORDS`, empty if unknown."""
     windows: tuple[str, ...] = ()
     """The windows in which the slowest is slow."""
 
@@ -75,16 +79,52 @@ def findings(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     for rows in (rows for window in data["windows"] for rows in _by_role(window)):
         seen.update(row["rank"] for row in rows)
         found = _slow(rows)
-        rest = max((row["own_ms"] for row in rows if row not in found), default=0.0)
+        rest = max((row["own_ms"] for row in rows if row not in found and row["own_ms"] is not None), default=0.0)
         for row in found:
             slow.setdefault(row["rank"], []).append(row | {"gain_ms": max(row["own_ms"] - rest, 0.0)})
     named = [rows for rank, rows in slow.items() if 2 * len(rows) > seen[rank]]
-    found = [_finding(part, mine) for part in PARTS if (mine := [rows for rows in named if _part(rows) == part])]
+    found = [_finding(part, mine) for part in _WORDS if (mine := [rows for rows in named if _part(rows) == part])]
     led = frontier.findings(data.get("frontier", ()))
     known = {finding["rank"] for finding in led}
     # all steps say more of a rank than those of its windows
     found = led + [each for each in found if not known.issuperset(each["ranks"])]
     return sorted(found, key=lambda finding: -finding["gain_ms"])
+
+
+def together(
+    of_ranks: Mapping[int, Sequence[Mapping[str, Any]]], of_run: Iterable[Mapping[str, Any]] = ()
+) -> list[Mapping[str, Any]]:
+    """Join the findings of several ranks: findings that differ only in amounts appear once.
+
+    Args:
+        of_ranks: The findings of each rank.
+        of_run: Findings about all ranks together, for example `findings`.
+
+    Returns:
+        All of them, ordered. ``rank`` is the rank that a finding is about, or the one with the largest gain, and None
+        if it is about the run. ``ranks`` are all ranks that have it.
+    """
+    alike: dict[tuple[str, str, int], list[tuple[int, Mapping[str, Any]]]] = {}
+    for rank, rows in of_ranks.items():
+        seen: Counter[tuple[str, str]] = Counter()
+        for row in rows:
+            key = row["rule"], _AMOUNT.sub("", row["title"])
+            alike.setdefault((*key, seen[key]), []).append((rank, row))
+            seen[key] += 1
+    joined = [_joined(rows) for rows in alike.values()]
+    return ordered([*({"rank": None, "ranks": (), **row} for row in of_run), *joined])
+
+
+def _joined(rows: list[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
+    """Return the finding of the rank with the largest gain, with the gains of the other ranks as evidence."""
+    rank, row = max(rows, key=lambda pair: pair[1].get("gain_ms") or 0.0)
+    ranks = sorted(number for number, _ in rows)
+    evidence = tuple(row["evidence"])
+    if len(ranks) > 1:
+        gains = sorted({_short(other["gain_ms"]) for _, other in rows if other.get("gain_ms") is not None}, key=float)
+        span = f": {' to '.join(dict.fromkeys((gains[0], gains[-1])))} ms of a step" if gains else ""
+        evidence += (f"the numbers are those of rank {rank}; {missing.named(ranks)} have this finding{span}",)
+    return {**row, "rank": rank, "ranks": ranks, "evidence": evidence}
 
 
 def _by_role(window: Mapping[str, Any]) -> Iterable[list[dict[str, Any]]]:
@@ -106,7 +146,10 @@ def _slow(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _part(rows: Sequence[Mapping[str, Any]]) -> str:
-    return max(PARTS, key=lambda part: sum(row.get(f"{part}_excess_ms") or 0.0 for row in rows))
+    """Return the part in which a rank takes most time beyond the others; nothing if no part is known to be longer."""
+    excess = {part: sum(row.get(f"{part}_excess_ms") or 0.0 for row in rows) for part in PARTS}
+    part = max(PARTS, key=lambda part: excess[part])
+    return part if excess[part] > 0 else ""
 
 
 def _finding(part: str, named: list[list[dict[str, Any]]]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ ADVICE: Final = {
         "evaluation on one rank only, a busy processor."
     ),
 }
-_OTHERWISE: Final = "Record the same window on this rank and on another one, and compare the two."
+OTHERWISE: Final = "Record the same window on this rank and on another one, and compare the two."
 
 
 def of_run(
@@ -131,7 +131,7 @@ def findings(told: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "gain_percent": round(100 * lead["cost_ms"] / group["step_ms"], 2) if group["step_ms"] else None,
             "estimate": "How much sooner all ranks would have met without those that led in this part: the mean.",
             "evidence": (_evidence(group, lead),),
-            "advice": ADVICE.get(lead["part"], _OTHERWISE),
+            "advice": ADVICE.get(lead["part"], OTHERWISE),
             "code": "",
             "rank": lead["rank"],
             "ranks": [lead["rank"]],

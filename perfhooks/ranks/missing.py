@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from perfhooks.ranks import lost_kernels
 from perfhooks.words import ms
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def of_window(window: RankedWindow) -> list[dict[str, Any]]:
     rest = {
         "unreadable": ((rank, f"cannot be read: {why}") for rank, why in window.unreadable.items()),
         "earlier": ((rank, _before(seconds)) for rank, seconds in window.earlier.items()),
+        "lost-kernels": lost_kernels.find(window).items(),
     }
     return found + [entry for what, told in rest.items() for entry in _grouped(window.name, what, told)]
 
@@ -140,11 +142,16 @@ def _grouped(window: str | None, what: str, told: Iterable[tuple[int, str | None
 def named(ranks: Iterable[int]) -> str:
     """Ranks as a person would say them: ``ranks 0-3, 7``."""
     numbers = sorted(ranks)
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and number == spans[-1][-1] + 1:
-            spans[-1][1:] = [number]
+    return f"rank{'s' * (len(numbers) > 1)} {spans(numbers)}"
+
+
+def spans(ranks: Iterable[int]) -> str:
+    """Return the numbers of ranks: ``0-3, 7``."""
+    runs: list[list[int]] = []
+    for number in sorted(ranks):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
         else:
-            spans.append([number])
-    shown = ", ".join("-".join(map(str, span)) for span in spans[:_SHOWN])
-    return f"rank{'s' * (len(numbers) > 1)} {shown}{' ...' * (len(spans) > _SHOWN)}"
+            runs.append([number])
+    shown = ", ".join("-".join(map(str, run)) for run in runs[:_SHOWN])
+    return f"{shown}{' ...' * (len(runs) > _SHOWN)}"

@@ -32,7 +32,12 @@ def parts(steps: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
       more counts than the device was idle, and ``other_ms`` the rest: launches, copies, the host's own work;
     * else ``compute_ms`` is the rest, and ``other_ms`` is null.
 
-    If the device times of a step are unknown, so are all parts but the data.
+    ``data_ms`` is null without a loader. If the device times of a step are unknown, so are all parts but the data, the
+    wait, and the rank's own work.
+
+    If the hosts run ahead of the devices, a step on the host says nothing of the others: collectives wait on the
+    devices. ``wall_ms`` is then the time for which the devices work on the step, the median of all ranks. The rank
+    that arrives last in the collectives waits least, so it has most work of its own.
 
     Args:
         steps: ``steps.csv`` of all ranks, one below the other.
@@ -40,16 +45,19 @@ def parts(steps: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
     """
     known = steps.join(waits, on=["rank", "step"], how="left", nulls_equal=True)
     on_device = pl.lit(steps["busy_ms"].is_not_null().any())
+    if _is_host_ahead(steps):
+        known = known.with_columns(wall_ms=pl.max_horizontal("wall_ms", "busy_ms").median().over("step"))
     communication = pl.when(on_device).then("exposed_comm_ms").otherwise(pl.col("host_comm_ms").fill_null(0.0))
-    data = pl.when(on_device).then(pl.min_horizontal("data_ms", "device_idle_ms")).otherwise("data_ms")
+    is_limited = on_device & pl.col("data_ms").is_not_null()
+    data = pl.when(is_limited).then(pl.min_horizontal("data_ms", "device_idle_ms")).otherwise("data_ms")
+    is_known = communication.is_not_null()
+    wait = pl.when(is_known).then(pl.min_horizontal(pl.col("wait_ms").fill_null(0.0), communication, "wall_ms"))
     whole = known.with_columns(
-        wait_ms=pl.min_horizontal(pl.col("wait_ms").fill_null(0.0), communication, "wall_ms"),
-        busy_comm_ms=pl.when(on_device).then("comm_ms").otherwise("host_comm_ms"),
+        wait_ms=wait, busy_comm_ms=pl.when(on_device).then("comm_ms").otherwise("host_comm_ms")
     ).with_columns(
         own_ms=pl.col("wall_ms") - pl.col("wait_ms"),
         data_ms=data,
-        communication_ms=pl.when(communication.is_not_null()).then(pl.min_horizontal(communication, "wall_ms"))
-        - pl.col("wait_ms"),
+        communication_ms=pl.when(is_known).then(pl.min_horizontal(communication, "wall_ms")) - pl.col("wait_ms"),
     )
     told = pl.col("data_ms").fill_null(0.0) + pl.col("communication_ms")
     rest = pl.col("own_ms") - told
@@ -57,6 +65,12 @@ def parts(steps: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
         compute_ms=pl.when(on_device).then("compute_ms").otherwise(rest),
         other_ms=pl.when(on_device).then(rest - pl.col("compute_ms")),
     ).select("rank", "step", *_TIMES, "busy_comm_ms", "exposed_comm_ms")
+
+
+def _is_host_ahead(steps: pl.DataFrame) -> bool:
+    """Return whether the devices work longer on the steps than these last on the hosts."""
+    known = steps.filter(pl.col("busy_ms").is_not_null())
+    return float(known["busy_ms"].sum()) > float(known["wall_ms"].sum())
 
 
 def whole(split: pl.DataFrame, unsure: frozenset[int]) -> pl.DataFrame:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from perfhooks import labels, words
-from perfhooks.findings.finding import gain, ordered
+from perfhooks.findings.finding import gain, of_rank, ordered
 from perfhooks.report.run_data import from_trace, gather
 from perfhooks.report.run_summary import RunSummary
 from perfhooks.run.layout import PAGE, artifact, timeline
@@ -121,7 +121,7 @@ def _written(data: Mapping[str, Any], files: list[str]) -> str:
         _labels(details),
         _steps(summary, details),
         _slow(data.get("slow")),
-        _findings(ordered([*data.get("findings", ()), *details.get("findings", {}).get("rows", ())])),
+        _findings(ordered([*data.get("findings", ()), *of_rank(window)])),
         _kernels(details),
         _operators(details),
         _doubts(details, rank),

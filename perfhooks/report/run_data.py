@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -347,24 +347,31 @@ def _steps(run: FinishedRun) -> dict[str, Steps]:
         return {}
 
 
-def stored_findings(folder: Path) -> tuple[str, dict[tuple[str, int], list[Mapping[str, Any]]]]:
+class StoredFindings(NamedTuple):
+    """The findings of a run as its report has them."""
+
+    window: str
+    """Name of the window that the summary describes."""
+    of_run: list[Mapping[str, Any]]
+    """Findings about the whole run, those about slow ranks among them."""
+    of_ranks: dict[tuple[str, int], list[Mapping[str, Any]]]
+    """By window and rank; windows without a share of the report are absent."""
+
+
+def stored_findings(folder: Path) -> StoredFindings:
     """Read the findings of a run as its report has them.
 
     Args:
         folder: The run folder.
-
-    Returns:
-        The name of the window that the summary describes; and findings by window and rank, in the order of the report,
-        with those about the whole run. Windows without a share of the report are absent.
     """
     data = gather(folder)
     found = {
-        (window["name"], int(rank)): ordered([*data.get("findings", ()), *share["findings"]["rows"]])
+        (window["name"], int(rank)): share["findings"]["rows"]
         for window in data["windows"]
         for rank, share in window["details"].items()
         if "findings" in share
     }
-    return data["summary"].get("window", ""), found
+    return StoredFindings(data["summary"].get("window", ""), [*data.get("findings", ())], found)
 
 
 def _count(steps: dict[str, Steps]) -> int | None:

@@ -145,7 +145,7 @@ def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary
         summary.steps = words.count(len(counted.all_ms), f"unprofiled {summary.unit}", many)
     _add_profiled(summary, window, share)
     summary.parts = _parts(summary, share.get("steps", {}).get("usual", {}), counted)
-    rows = findings.ordered([*data.get("findings", ()), *share.get("findings", {}).get("rows", ())])
+    rows = findings.ordered([*data.get("findings", ()), *findings.of_rank(window)])
     summary.findings = [
         SummaryFinding(
             title=row["title"],

@@ -9,17 +9,21 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import polars as pl
 
-from perfhooks import findings, trace, words
+from perfhooks import findings, ranks, trace, words
 from perfhooks.command.actions import mirror, table_text
 from perfhooks.command.actions.sources import Source, find, last_window, run_of
 from perfhooks.command.targets import run_in
 from perfhooks.errors import OptionError
 from perfhooks.findings import data, faces
 from perfhooks.findings.explained import explained
+from perfhooks.findings.finding import ordered
 from perfhooks.finishing.adoption import adopted
+from perfhooks.handlers import collectives
 from perfhooks.loading import looks
 from perfhooks.loading.plan import COLUMNS
 from perfhooks.progress import working
+from perfhooks.ranks.findings import together
+from perfhooks.ranks.missing import spans
 from perfhooks.report import compiled_rows, slow_rows, startup_rows
 from perfhooks.report import markdown as in_markdown
 from perfhooks.report.run_data import stored_findings
@@ -129,6 +133,45 @@ def _told(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     return pl.DataFrame(told, schema=_FINDINGS)
 
 
+class _FindingsTable:
+    """The table of findings of one window, of all its ranks."""
+
+    def __init__(self, sources: Sequence[Source], run: Path | None, *, is_wanted: bool) -> None:
+        self._sources = sources
+        self._stored = stored_findings(run) if run is not None and is_wanted else None
+        self._of_ranks: dict[int, Sequence[Mapping[str, Any]]] = {}
+        self._steps: dict[int, pl.DataFrame] = {}
+        self._collectives: dict[int, pl.DataFrame] = {}
+
+    def window(self, last: str) -> str:
+        """Return the name of the window: the one that the summary of the run describes, else the last one."""
+        shown = "" if self._stored is None else self._stored.window
+        return shown if shown in {source.window for source in self._sources} else last
+
+    def add(self, source: Source, trace: Trace) -> None:
+        """Add the findings of one rank."""
+        stored = None if self._stored is None else self._stored.of_ranks.get((source.window, source.rank))
+        rows = _explained(_findings(trace, source.capture), source, self._sources) if stored is None else stored
+        self._of_ranks[source.rank] = rows
+        if self._stored is None and source.capture is not None:
+            self._steps[source.rank] = source.capture.tables(trace).steps
+            self._collectives[source.rank] = collectives.rows(source.capture, trace)
+
+    def table(self, window: str) -> pl.DataFrame:
+        """Return the findings of all ranks, and those about slow ranks; equal ones are one row."""
+        of_run: Sequence[Mapping[str, Any]] = [] if self._stored is None else self._stored.of_run
+        if len(self._of_ranks) == 1:
+            return _told(ordered([*of_run, *next(iter(self._of_ranks.values()))]))
+        if len(self._steps) > 1:
+            of_run = ranks.findings(ranks.compare(f"traces {window}", self._steps, self._collectives))
+        rows = together(self._of_ranks, of_run)
+        whose = pl.DataFrame(
+            {"rank": [row["rank"] for row in rows], "ranks": [spans(row["ranks"]) or None for row in rows]},
+            schema={"rank": pl.Int64, "ranks": pl.String},
+        )
+        return pl.concat([whose, _told(rows)], how="horizontal")
+
+
 def _plan(trace: Trace, capture: Capture) -> pl.DataFrame:
     plan = data.shown_plan(findings.Evidence(capture, trace))
     return pl.DataFrame(plan.rows if plan is not None else None, schema=COLUMNS)
@@ -198,9 +241,9 @@ def tables(
     sources = find(target) if of_windows or run is None else []
     found: dict[str, list[pl.DataFrame]] = {name: [] for name in of_windows}
     of_last = {name: last_window(sources, need=_need(name, by))[0].window for name in of_windows}
-    shown, stored = stored_findings(run) if run is not None and "findings" in of_windows else ("", {})
-    if shown in {source.window for source in sources}:
-        of_last["findings"] = shown
+    all_findings = _FindingsTable(sources, run, is_wanted="findings" in of_windows)
+    if "findings" in of_windows:
+        of_last["findings"] = all_findings.window(of_last["findings"])
     others = [source for source in sources if not source.explains] or sources
     for source in sources:
         here = [
@@ -214,13 +257,12 @@ def tables(
             read = trace.read(source.path, communication=communication or source.communication)
             for name in here:
                 if name == "findings":
-                    rows = stored.get((source.window, source.rank))
-                    table = _told(
-                        _explained(_findings(read, source.capture), source, sources) if rows is None else rows
-                    )
+                    all_findings.add(source, read)
                 else:
-                    table = compute(read, name, by, source.capture)
-                found[name].append(_told_apart(table, source, others))
+                    found[name].append(_told_apart(compute(read, name, by, source.capture), source, others))
+    if "findings" in of_windows:
+        source = next(source for source in sources if source.window == of_last["findings"])
+        found["findings"] = [_told_apart(all_findings.table(source.window), source, others)]
     return {name: _joined(found[name]) if name in found else _of_run(name, run) for name in names}
 
 

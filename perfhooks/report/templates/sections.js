@@ -517,10 +517,13 @@ function ranksSection(window_, rank) {
       ? el("button", { type: "button", class: "plain", on: { click: () => pick(null, value) } }, value)
       : String(value);
   const whole = rows.reduce((sum, row) => sum + row.wall_ms, 0) / rows.length;
-  const own = rows.map((row) => row.own_ms).sort((a, b) => a - b);
+  const own = rows
+    .map((row) => row.own_ms)
+    .filter(known)
+    .sort((a, b) => a - b);
   const worst = rows.reduce((top, row) => ((row.excess_ms || 0) > (top.excess_ms || 0) ? row : top), rows[0]);
   const lead =
-    rows.length > 1
+    own.length > 1
       ? `A step takes ${ms(whole)}, of which a rank works ${ms(own[0])} to ${ms(own[own.length - 1])} itself.${
           worst.excess_ms > 0
             ? ` Rank ${worst.rank} works longest, ${ms(worst.excess_ms)} more than the ` +

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 STRAY: Final = 0.01
 """Of a step's launches: so many may lack their kernel before the step's device times are unknown."""
-_FEW: Final = 0.8
-"""Of the kernels of each neighbour. torch_tb_profiler drops a last step that has fewer."""
+FEW: Final = 0.8
+"""Smallest usual share of the kernels that neighbours have. torch_tb_profiler drops a last step that has fewer."""
 _NEIGHBOURS: Final = 2
 """Steps, to compare one with the other."""
 _NOT_COMPUTING: Final = ("communication", "copies", "other")
@@ -116,12 +116,12 @@ def few_kernels(trace: Trace) -> FewKernels | None:
         counted &= trace.launches >= 0
     kernels = step_marks.per_step(marks, device.launch_times(trace)[counted])
     usual = _neighbours(kernels)
-    few = kernels < _FEW * usual
+    few = kernels < FEW * usual
     calls = device.launch_calls(trace)
     begun = calls[~np.isin(calls, graphs)] if len(calls) else trace.rows(Kind.OP)
     launches = step_marks.per_step(marks, trace.start[begun])
     others = _neighbours(launches)
-    is_lost = few & (others > 0) & (launches >= _FEW * others)
+    is_lost = few & (others > 0) & (launches >= FEW * others)
     return FewKernels(kernels, usual, is_lost, few & ~is_lost)
 
 

@@ -1,0 +1,192 @@
+"""Folders of traces that others recorded: the straggler, findings of several ranks, and ranks that lost kernels."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+from perfhooks.command.app import app
+from perfhooks.ranks.findings import together
+from perfhooks.testing import kernel, launch, op, step_mark, write_trace
+
+MS = 1_000_000
+STEPS = 4
+REDUCE_MS = 2
+SIZE = {"dtype": "BFloat16", "In msg nelems": 1_000_000, "Out msg nelems": 1_000_000, "Process Group Name": "0"}
+
+
+def write_job(folder, compute_ms, *, wait_ms=None, queue=False, small=0, lost=()):
+    """Write one trace of each rank: a step computes, then all ranks reduce, and no rank ends before the last arrives.
+
+    Args:
+        folder: The folder.
+        compute_ms: Milliseconds of computation in a step, for each rank.
+        wait_ms: Milliseconds for which the host launches nothing, for each rank.
+        queue: Whether the host runs ahead: its steps last 1 ms each, and the device works on them later.
+        small: Collectives of a few bytes in each step, before the large one.
+        lost: Ranks whose computation was not recorded.
+    """
+    folder.mkdir(exist_ok=True)
+    ranks = len(compute_ms)
+    wait_ms = wait_ms or [0] * ranks
+    period = max(compute + wait for compute, wait in zip(compute_ms, wait_ms, strict=True)) + REDUCE_MS
+    for rank in range(ranks):
+        events, number = [], 0
+
+        def work(name, host, begin, end, *, stream=7, events=events, **args):
+            nonlocal number
+            number += 1
+            events += [op("aten::mm", host, host + 20_000, external=number)]
+            events += [launch(number, host + 1_000, host + 5_000, external=number)]
+            if stream == 20 or args.pop("is_recorded", True):
+                events.append(kernel(number, begin, end, name=name, stream=stream, external=number, **args))
+
+        for step in range(STEPS):
+            begin = step * period * MS
+            host = step * MS if queue else begin
+            events.append(step_mark(step, host, host + (MS if queue else period * MS)))
+            start = begin + wait_ms[rank] * MS + 100_000
+            launched = host + 50_000 if queue else start - 30_000
+            end = start + compute_ms[rank] * MS - 200_000
+            for index in range(4):
+                share = (end - start) // 4
+                times = start + index * share, start + (index + 1) * share
+                work("gemm", launched + index * 25_000, *times, is_recorded=rank not in lost)
+            for index in range(small):
+                at = end + 10_000 + index * 5_000
+                args = {**SIZE, "In msg nelems": 1, "Out msg nelems": 1, "Collective name": "allreduce"}
+                work("ncclDevKernel_AllReduce", launched + 100_000, at, at + 4_000, stream=20, **args)
+            reduce = end + 20_000 + small * 5_000
+            done = begin + period * MS - 50_000
+            args = {**SIZE, "Collective name": "allreduce", "Group size": ranks}
+            work("ncclDevKernel_AllReduce", launched + 130_000, reduce, done, stream=20, **args)
+        about = {"rank": rank, "world_size": ranks, "backend": "nccl"}
+        device = [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]
+        write_trace(folder / f"rank{rank}.json", events, distributedInfo=about, deviceProperties=device)
+    return folder
+
+
+def shown(*arguments):
+    done = CliRunner().invoke(app, ["show", *map(str, arguments)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def found_in(folder):
+    return json.loads(shown(folder, "-t", "findings", "--json"))
+
+
+def stragglers(folder):
+    return [row for row in found_in(folder) if row["rule"] == "straggler"]
+
+
+@pytest.mark.parametrize("queue", [False, True])
+@pytest.mark.parametrize(("ranks", "slow"), [(2, 0), (4, 3), (8, 5)])
+def test_rank_that_computes_longer_is_the_straggler(tmp_path, ranks, slow, queue):
+    compute = [10] * ranks
+    compute[slow] = 14
+    (row,) = stragglers(write_job(tmp_path / "job", compute, queue=queue))
+    assert (row["rank"], row["ranks"]) == (slow, str(slow))
+    assert row["title"].startswith(f"Rank {slow} computes longer")
+
+
+@pytest.mark.parametrize("queue", [False, True])
+@pytest.mark.parametrize(("ranks", "slow"), [(4, 1), (8, 7)])
+def test_rank_with_a_slow_host_is_not_accused_of_its_data(tmp_path, ranks, slow, queue):
+    """No rank has a loader, so no rank waits for data; the device of the straggler is idle."""
+    wait = [0] * ranks
+    wait[slow] = 4
+    (row,) = stragglers(write_job(tmp_path / "job", [10] * ranks, wait_ms=wait, queue=queue, small=3))
+    assert row["rank"] == slow
+    assert "spends longer on its host" in row["title"]
+    assert not re.search(r"\bdata\b|disk", json.dumps(row))
+
+
+@pytest.mark.parametrize("queue", [False, True])
+def test_equal_ranks_have_no_straggler(tmp_path, queue):
+    assert not stragglers(write_job(tmp_path / "job", [10, 10, 10, 10], queue=queue, small=2))
+
+
+def test_equal_findings_are_one_row_with_their_ranks(tmp_path):
+    rows = found_in(write_job(tmp_path / "job", [10, 10, 10, 14]))
+    titles = [(row["rule"], re.sub(r"[\d.,]+", "", row["title"])) for row in rows]
+    assert len(titles) == len(set(titles)) > 1
+    assert all(row["rank"] is not None and row["ranks"] for row in rows)
+    assert {row["ranks"] for row in rows if row["rule"] != "straggler"} & {"0-2", "0-3"}
+
+
+def test_findings_of_ranks_keep_different_names_apart():
+    def row(title, gain):
+        return {"rule": "slow-kernel", "title": title, "gain_ms": gain, "evidence": ()}
+
+    found = together(
+        {
+            0: [row("gemm_64x64 takes 3.0 ms.", 3.0), row("gemm_128x64 takes 2 ms.", 2.0)],
+            1: [row("gemm_64x64 takes 950 us.", 0.95)],
+        },
+        [{"rule": "straggler", "title": "Rank 1 is slow.", "gain_ms": 9.0, "evidence": (), "rank": 1, "ranks": [1]}],
+    )
+    assert [(each["rank"], [*each["ranks"]]) for each in found] == [(1, [1]), (0, [0, 1]), (0, [0])]
+    assert "rank 0; ranks 0-1 have this finding: 0.95 to 3 ms" in found[1]["evidence"][-1]
+
+
+def test_run_shows_the_finding_of_its_last_window_once(tmp_path):
+    """`report` of a folder and `show` of it agree."""
+    folder = write_job(tmp_path / "job", [10, 14, 10, 10])
+    done = CliRunner().invoke(app, ["report", str(folder)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert done.output.count("Rank 1 computes longer") == 1
+
+
+@pytest.mark.parametrize("extra", [(), ("--table", "findings", "--csv")])
+def test_folder_is_shown_as_a_terminal_would(tmp_path, extra):
+    assert shown(write_job(tmp_path / "job", [10, 10]), *extra)
+
+
+def test_markdown_of_a_folder_names_the_straggler(tmp_path):
+    text = shown(write_job(tmp_path / "job", [10, 10, 15]), "--format", "markdown")
+    assert text.startswith("# job\n")
+    assert "- ranks: 3" in text
+    assert "Rank 2 computes longer" in text
+
+
+@pytest.mark.parametrize("queue", [False, True])
+def test_rank_without_its_kernels_has_no_compute_and_no_own_work(tmp_path, queue):
+    from perfhooks.finishing.adoption import adopted
+    from perfhooks.ranks import gather
+
+    folder = write_job(tmp_path / "job", [10, 10, 10, 10], lost=[2], queue=queue)
+    with adopted(folder) as run:
+        data = gather(run.folder)
+    (window,) = data["windows"]
+    for name in ("compute_ms", "own_ms", "excess_ms"):
+        assert [value is None for value in window["ranks"][name]] == [False, False, True, False], name
+    assert [entry["ranks"] for entry in data["missing"] if entry["what"] == "lost-kernels"] == [[2]]
+    assert not stragglers(folder)
+
+
+def test_rank_that_lost_most_of_its_kernels_is_found_by_the_other_ranks(tmp_path):
+    """Its own trace has no sign of it, because the launches were lost as well."""
+    from perfhooks.finishing.adoption import adopted
+    from perfhooks.ranks import gather
+
+    folder = write_job(tmp_path / "job", [10, 10, 10])
+    path = folder / "rank1.json"
+    trace = json.loads(path.read_text())
+    gone = {
+        event["args"]["correlation"]
+        for event in trace["traceEvents"]
+        if event["name"] == "gemm" and event["args"]["correlation"] % 5 != 1
+    }
+    trace["traceEvents"] = [
+        event for event in trace["traceEvents"] if event.get("args", {}).get("correlation") not in gone
+    ]
+    path.write_text(json.dumps(trace))
+    with adopted(folder) as run:
+        data = gather(run.folder)
+    assert data["windows"][0]["ranks"]["compute_ms"][1] is None
+    (entry,) = (entry for entry in data["missing"] if entry["what"] == "lost-kernels")
+    assert entry["text"].startswith("rank 1 lacks kernels in its trace (2 kernels in a step, other ranks 5")
