@@ -29,6 +29,13 @@ def unescaped(name: str) -> str:
     return _ESCAPED.sub(_letter, name) if "&#x" in name else name
 
 
+def unescaped_text(text: bytes) -> bytes:
+    """Return a text, such as a piece of a trace, in which names are as `unescaped` returns them."""
+    if b"&#x" not in text:
+        return text
+    return unescaped(text.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+
+
 def _letter(escape: re.Match[str]) -> str:
     try:
         letter = chr(int(escape[1], 16))
@@ -62,6 +69,12 @@ CLOCKS_LOCKED: Final = (
 MODULE_NAMES: Final = "perfhooksModuleNames"
 """In a trace's metadata: what the model calls the modules of each class, in the order of the recorder's
 numbers."""
+
+LANES: Final = "perfhooksLanes"
+"""In a trace's metadata: lanes for slices that cross others. A list of the process, the lane and its thread."""
+
+FRAME_NAMES: Final = "perfhooksFrameNames"
+"""In a trace's metadata: the names of the Python frames that Kineto calls ``unknown``, in the order of the file."""
 
 GRAPH_REGIONS: Final = "perfhooksGraphRegions"
 """In a trace's metadata: what parts of CUDA graphs were called as they were recorded. A list of the name, the pass

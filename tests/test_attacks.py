@@ -25,6 +25,7 @@ from perfhooks.trace.nesting import host
 from perfhooks.trace.reading import arguments, reader, source
 from perfhooks.trace.reading.events import decode_object, decode_value
 from perfhooks.trace.tables import memory, modules, stacks, steps, synchronisations
+from perfhooks.trace.writing import raw_events
 
 GOOD = '{"ph":"X","cat":"cpu_op","name":"good","pid":1,"tid":1,"ts":5.001,"dur":1}'
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "attacks.py"
@@ -332,13 +333,16 @@ def test_a_merge_refuses_what_it_cannot_read_in_a_line(tmp_path, text):
 
 
 def test_a_merge_looks_for_the_end_of_an_event_in_ever_more_text(tmp_path, monkeypatch):
-    monkeypatch.setattr(merging, "BLOCK", 1000)
+    monkeypatch.setattr(raw_events, "BLOCK", 1000)
     monkeypatch.setattr(source, "BLOCK", 1000)
     monkeypatch.setattr(source, "_PACKED_BLOCK", 1000)
     looked = []
-    monkeypatch.setattr(merging, "_whole_events", spied(merging._whole_events, lambda text: looked.append(len(text))))
+    whole_events = raw_events.RawEvents._whole_events
+    monkeypatch.setattr(
+        raw_events.RawEvents, "_whole_events", spied(whole_events, lambda _, text: looked.append(len(text)))
+    )
     (tmp_path / "t.json").write_text('{"traceEvents":[{"ph":"X","ts":1,"name":"' + "x" * 200_000 + '"}]}')
-    assert sum(map(len, merging._Source(tmp_path / "t.json").lists())) == 1
+    assert sum(map(len, raw_events.RawEvents(tmp_path / "t.json", merging._DECODE).lists())) == 1
     assert len(looked) < 12
 
 

@@ -17,9 +17,10 @@ from many_ranks import ManyRanks
 
 import perfhooks.trace
 from perfhooks.errors import OptionError, PerfhooksError, TraceError
-from perfhooks.ranks.merge import _later, _Source, merge, rank_set
+from perfhooks.ranks.merge import _DECODE, _later, merge, rank_set
 from perfhooks.testing import PID, flow, kernel, launch, op, slice_event, step_mark, write_trace
 from perfhooks.trace.tables import operators, steps
+from perfhooks.trace.writing.raw_events import RawEvents
 
 WINDOW = "train-000010-000012"
 
@@ -218,7 +219,7 @@ def test_where_there_is_no_trace_it_says_so(tmp_path, what):
 
 def test_events_are_cut_where_they_end_whatever_is_in_them(tmp_path, monkeypatch):
     """Blocks of a few bytes: cuts fall into names, lists and objects that look like the end of an event."""
-    monkeypatch.setattr("perfhooks.ranks.merge.BLOCK", 400)
+    monkeypatch.setattr("perfhooks.trace.writing.raw_events.BLOCK", 400)
     monkeypatch.setattr("perfhooks.trace.reading.source._PACKED_BLOCK", 50)
     draw = random.Random(7)
     odd = ["}, {", '"', "\\", "}]}", ', "traceEvents": [', "ü"]
@@ -229,7 +230,7 @@ def test_events_are_cut_where_they_end_whatever_is_in_them(tmp_path, monkeypatch
     ]  # fmt: skip
     found = []
     path = write_trace(tmp_path / "t.json", wanted)
-    for events_of_block in _Source(path).lists():
+    for events_of_block in RawEvents(path, _DECODE).lists():
         found += [
             json.loads(json.dumps({k: json.loads(bytes(v)) for k, v in each.items()})) for each in events_of_block
         ]
@@ -282,7 +283,7 @@ def test_memory_does_not_grow_with_the_traces(tmp_path):
     path = write_trace(run / WINDOW / "rank0.pt.trace.json.gz", many)
     (run / WINDOW / "rank1.pt.trace.json.gz").write_bytes(path.read_bytes())
     script = (
-        "import resource, sys; from pathlib import Path; from perfhooks.ranks.merge import merge, _Source\n"
+        "import resource, sys; from pathlib import Path; from perfhooks.ranks.merge import merge\n"
         "used = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10\n"
         "import polars; before = used(); merge(Path(sys.argv[1])); print(used() - before)"
     )

@@ -120,3 +120,110 @@ def test_labels_that_are_not_ascii_keep_their_names(tmp_path, run_script):
         "\u8bad\u7ec3": 2,
         "\u00e9valuation": 2,
     }
+
+
+def dispatched(at, external, *, local=64, dispatcher="PythonDispatchMode", inner="aten::mm", twice=False):
+    """A product of 64 x 64 matrices that a dispatcher calls again for so many rows."""
+    shapes = {"Input_type": ["float", "float"]}
+    outer = op("aten::mm", at, at + 900, external=external, Input_Dims=[[64, 64], [64, 64]], **shapes)
+    events = [outer, op(dispatcher, at + 10, at + 890, external=external + 1)]
+    if twice:  # on tensors without data, as distributed tensors do before the first call
+        events += [
+            op("aten::mm", at + 20, at + 200, external=external + 2, Input_Dims=[[64, 64], [64, 64]], **shapes),
+            op("PythonDispatchMode", at + 30, at + 190, external=external + 3),
+            op("aten::mm", at + 40, at + 180, external=external + 4, Input_Dims=[[64, 64], [64, 64]], **shapes),
+        ]
+    begin = at + 300
+    events.append(op(inner, begin, begin + 500, external=external + 5, Input_Dims=[[local, 64], [64, 64]], **shapes))
+    return [*events, launch(external + 5, begin + 10, begin + 20, external=external + 5)], external + 5
+
+
+def product_row(tmp_path, *, calls=5, **how):
+    events = [step_mark(0, 0, 1_000_000)]
+    for call in range(calls):
+        found, number = dispatched(1000 + 2000 * call, 100 + 10 * call, **how)
+        start = 100_000 + 10_000 * call
+        events += [*found, kernel(number, start, start + 5000, external=number)]
+    trace = read(testing.write_trace(tmp_path / "t.json", events))
+    table = operators.table(trace)
+    (tflop,) = Tables(trace).steps["tflop"]
+    return table.filter(table["name"] == "aten::mm").row(0, named=True), tflop
+
+
+@pytest.mark.parametrize("dispatcher", ["PythonDispatchMode", "PythonSubclass"])
+def test_an_operator_that_a_dispatcher_calls_again_counts_once(tmp_path, dispatcher):
+    row, tflop = product_row(tmp_path, dispatcher=dispatcher)
+    assert (row["count"], row["flops"]) == (5, 5 * 2 * 64**3)
+    assert row["cpu_ms"] == pytest.approx(5 * 0.0009)
+    assert row["device_ms"] == row["self_device_ms"] == pytest.approx(5 * 0.005)
+    assert tflop == pytest.approx(5 * 2 * 64**3 / 1e12)
+
+
+@pytest.mark.parametrize("twice", [True, False])
+@pytest.mark.parametrize("local", [16, 32])
+def test_a_distributed_product_counts_its_local_part(tmp_path, local, twice):
+    row, tflop = product_row(tmp_path, dispatcher="PythonSubclass", local=local, twice=twice)
+    assert (row["count"], row["flops"]) == (5, 5 * 2 * local * 64 * 64)
+    assert row["tflops_per_s"] == pytest.approx(2 * local * 64 * 64 / 5e-6 / 1e12)
+    assert tflop == pytest.approx(row["flops"] / 1e12)
+
+
+def test_another_operator_in_a_dispatcher_has_its_own_row(tmp_path):
+    row, _ = product_row(tmp_path, inner="aten::bmm")
+    assert (row["count"], row["flops"]) == (5, 5 * 2 * 64**3)
+
+
+DISPATCH = """
+import sys, torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+class Mode(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+with torch.profiler.profile(record_shapes=True) as profiler, Mode():
+    for _ in range(4):
+        torch.nn.functional.conv2d(torch.randn(1, 3, 8, 8), torch.randn(4, 3, 3, 3)) + torch.randn(8, 16).mm(
+            torch.randn(16, 6)
+        ).sum()
+profiler.export_chrome_trace(sys.argv[1])
+"""
+
+
+def test_a_recorded_dispatch_mode_doubles_nothing(tmp_path, run_script):
+    done = run_script(DISPATCH, tmp_path / "t.json")
+    assert done.returncode == 0, done.stderr
+    table = operators.table(read(tmp_path / "t.json"))
+    rows = {row["name"]: row for row in table.rows(named=True)}
+    assert (rows["aten::mm"]["count"], rows["aten::mm"]["flops"]) == (4, 4 * 2 * 8 * 16 * 6)
+    assert (rows["aten::conv2d"]["count"], rows["aten::conv2d"]["flops"]) == (4, 4 * 2 * 36 * 4 * 27)
+
+
+def test_launches_without_work_have_no_rates(tmp_path):
+    events = []
+    for call in range(5):
+        at = 1000 * call
+        events.append(op("aten::mm", at, at + 90, external=call + 1, Input_type=["float", "float"], **SHAPES))
+        events.append(launch(call + 1, at + 10, at + 20, external=call + 1))
+    events.append(op("aten::add", 9000, 9100, external=99, Input_type=["float", "float"], **SHAPES))
+    table = operators.table(read(testing.write_trace(tmp_path / "t.json", events)))
+    for column in ("tflops_per_s", "gb_per_s", "limit_percent", "limit"):
+        assert table[column].null_count() == table.height
+    assert table.filter(table["name"] == "aten::mm")["flops"].item() == 5 * 2 * 64**3
+
+
+@pytest.mark.parametrize(("name", "span", "is_told"), [("aten::mm", 60, True), ("aten::mm", 4, False)])
+@pytest.mark.parametrize("device", ["NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"])
+def test_a_rate_above_the_peak_is_withheld_with_the_reason(tmp_path, name, span, is_told, device):
+    shapes = {"Input_Dims": [[2048, 2048], [2048, 2048]], "Input_type": ["c10::BFloat16"] * 2}
+    events = [op(name, 0, 9000, external=1, **shapes), launch(1, 100, 200, external=1)]
+    events.append(kernel(1, 10_000, 10_000 + span * 1000, external=1))
+    properties = [{"id": 0, "name": device}]
+    tables = Tables(read(testing.write_trace(tmp_path / "t.json", events, deviceProperties=properties)))
+    row = tables.operators().filter(tables.operators()["name"] == name).row(0, named=True)
+    checks = dict(tables.checks.select("name", "text").rows())
+    assert (row["tflops_per_s"] is not None) == (row["limit_percent"] is not None) == is_told
+    assert tables.kernels["tflops_per_s"].null_count() == (0 if is_told else 1)
+    assert ("rate-above-peak" in checks) == (not is_told)
+    if not is_told:
+        assert name in checks["rate-above-peak"]

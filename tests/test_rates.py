@@ -19,6 +19,7 @@ from perfhooks.trace.window import Tables
 
 US = 1000
 H100 = {"name": "NVIDIA H100 80GB HBM3", "numSms": 132}
+B200 = {"name": "NVIDIA B200", "numSms": 148}
 HALF = ["c10::BFloat16"] * 3
 
 
@@ -172,11 +173,11 @@ def test_what_only_moves_is_limited_by_memory_or_by_latency(tmp_path, length, si
 
 def test_of_several_kernels_that_multiply_none_is_told_its_part(tmp_path):
     kernels = [("nvjet_hsh", 100 * US), ("splitKreduce_kernel", 10 * US)]
-    found = traced(tmp_path, *called(1, "aten::mm", PRODUCT, HALF[:2], *kernels))
+    found = traced(tmp_path, *called(1, "aten::mm", PRODUCT, HALF[:2], *kernels), device=B200)
     assert row(found.operators(), "aten::mm")["tflops_per_s"] == pytest.approx(FLOPS / 110e-6 / 1e12)
     assert row(found.kernels, "nvjet_hsh")["tflops_per_s"] is None
     kernels = [("nvjet_hsh", 90 * US), ("vectorized_elementwise_kernel", 10 * US)]
-    found = traced(tmp_path, *called(1, "aten::mm", PRODUCT, HALF[:2], *kernels))
+    found = traced(tmp_path, *called(1, "aten::mm", PRODUCT, HALF[:2], *kernels), device=B200)
     assert row(found.kernels, "nvjet_hsh")["tflops_per_s"] == pytest.approx(FLOPS / 90e-6 / 1e12)
     assert row(found.kernels, "vectorized_elementwise_kernel")["gb_per_s"] is None
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from perfhooks.errors import OptionError
 from perfhooks.handlers.artifact import Artifact
 from perfhooks.run.layout import TRACES
-from perfhooks.trace.reading.packing import copy_trace
+from perfhooks.trace.writing import repair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ChromeTrace:
-    """The recorder's own JSON, unchanged: ``rank0.pt.trace.json.gz``."""
+    """The recorder's own JSON: ``rank0.pt.trace.json.gz``.
+
+    Viewers drop slices that cross others. So labels begin behind the functions that begin them, and work that overlaps
+    on a stream has lanes of its own. perfhooks reads the recorded times from it.
+    """
 
     compress: bool = True
     """Write ``.json.gz``, which every viewer opens, rather than ``.json``, some fifteen times as large."""
@@ -33,4 +37,4 @@ class ChromeTrace:
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:  # noqa: ARG002 -- the form of a handler
         """One file with the whole trace."""
         name = TRACES[not self.compress]
-        yield Artifact(name, functools.partial(copy_trace, Path(trace.path), compress=self.compress))
+        yield Artifact(name, functools.partial(repair.write, trace, Path(trace.path), compress=self.compress))

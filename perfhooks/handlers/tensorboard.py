@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gzip
 import logging
 import re
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import IO, TYPE_CHECKING, ClassVar, Final
 from perfhooks.errors import OptionError
 from perfhooks.handlers.artifact import Artifact
 from perfhooks.run.publishing import file_name, publish
-from perfhooks.trace.reading.packing import LEVEL
+from perfhooks.trace.reading.packing import packed
 from perfhooks.trace.reading.source import TornArchiveError, blocks
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ def translate(source: Path, target: IO[bytes]) -> None:
         source: The saved trace: JSON, or gzip of it by its name.
         target: An open binary file.
     """
-    with source.open("rb") as file, gzip.GzipFile("", "wb", LEVEL, target, mtime=0) as packed:
+    with source.open("rb") as file, packed(target, compress=True) as archive:
         rest = b""
         for block in _whole_blocks(file):
             text = rest + block
@@ -84,9 +83,9 @@ def translate(source: Path, target: IO[bytes]) -> None:
             end = text.rfind(b",") + 1
             # a text without any is no category
             end = end or max(0, len(text) - _LONGEST_CATEGORY)
-            packed.write(_CATEGORY.sub(_translated, text[:end]))
+            archive.write(_CATEGORY.sub(_translated, text[:end]))
             rest = text[end:]
-        packed.write(_CATEGORY.sub(_translated, rest))
+        archive.write(_CATEGORY.sub(_translated, rest))
 
 
 def _whole_blocks(file: IO[bytes]) -> Iterator[bytes]:

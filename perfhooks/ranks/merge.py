@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import re
-from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -21,33 +19,26 @@ from perfhooks.run.layout import MANIFEST, MERGED
 from perfhooks.run.publishing import OwnFolder, publish, shown
 from perfhooks.run.reading import NotPlainError, check_plain
 from perfhooks.trace.model import epoch
-from perfhooks.trace.reading.events import MALFORMED, decode_object
-from perfhooks.trace.reading.packing import LEVEL
-from perfhooks.trace.reading.source import BLOCK, TornArchiveError, blocks, opened
+from perfhooks.trace.reading.events import decode_object
+from perfhooks.trace.reading.packing import packed
+from perfhooks.trace.writing.raw_events import RawEvents
 from perfhooks.words import ms, size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    import gzip
+    from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
 Event = dict[str, msgspec.Raw]
 
-_EVENTS_BEGIN: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A(?:\xef\xbb\xbf)?\s*\[')
-_BETWEEN: Final = re.compile(rb"\}\s*,(?=\s*\{)")
 _PROCESSES: Final = 1000
 """Process numbers that each rank gets: rank 0 those from 1000 on. Perfetto takes 0 for the idle process."""
-_ATTEMPTS: Final = 64
-_LONGEST: Final = 16 << 20
-"""Maximum bytes of one event, and of the keys before and behind the events."""
 _LATEST: Final = 4.0e15
 """Microseconds; no event is later, and a number so large may have more digits than memory has room for."""
 _PLAIN_TIME: Final = re.compile(rb"(\d{1,16})(?:\.(\d{1,3})0*)?")
 _DIGITS: Final = 18
 """Of an id that still fits 64 bits when all ranks have one like it."""
-_OVERLAP: Final = 64
-"""Bytes of one block to search again with the next: what is looked for may be cut in two."""
 _DECODE: Final = msgspec.json.Decoder(list[Event])
-_REST: Final = msgspec.json.Decoder(Event)
 _ENCODE: Final = msgspec.json.Encoder()
 
 
@@ -108,7 +99,10 @@ def merge(
     path = window / MERGED if out is None else out
     home = OwnFolder(target, *() if window == target else (window.name,))
     problems = []
-    with home.publish(MERGED) if out is None else publish(path) as file, _packed(file, path) as plain:
+    with (
+        home.publish(MERGED) if out is None else publish(path) as file,
+        packed(file, compress=path.suffix == ".gz") as plain,
+    ):
         writer = _Writer(plain, len(found))
         for place, (rank, trace) in enumerate(sorted(found.items())):
             if tell is not None:
@@ -145,15 +139,6 @@ def _traces(window: Path) -> dict[int, Path]:
     return {rank: window / name for kind in layout.traces for rank, name in kind.ranks(names).items()}
 
 
-@contextmanager
-def _packed(file: IO[bytes], path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
-    if path.suffix != ".gz":
-        yield file
-        return
-    with gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=LEVEL, mtime=0) as packed:
-        yield packed
-
-
 def rank_set(text: str) -> set[int]:
     """Ranks as a person writes them: ``0,4-7``.
 
@@ -169,71 +154,6 @@ def rank_set(text: str) -> set[int]:
     return found
 
 
-class _Source:
-    """The events of one file in lists of some megabytes; what else it says is in ``metadata``."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.metadata: dict[str, Any] = {}
-        self._is_list = False
-        """Whether the file is a list of events, without an object around it."""
-
-    def lists(self) -> Iterator[list[Event]]:
-        """Read the file once.
-
-        Raises:
-            TraceError: It is no trace, or not a whole one.
-        """
-        try:
-            yield from self._lists()
-        except (OSError, TornArchiveError, *MALFORMED) as error:
-            raise TraceError(f"{self.path} cannot be read: {error}") from error
-
-    def _lists(self) -> Iterator[list[Event]]:
-        with opened(str(self.path)) as file:
-            source = blocks(file)
-            buffer = self._head(source)
-            tried = 0
-            for block in source:
-                buffer += block
-                # in twice as much text as the last time, where that held no whole event
-                if len(buffer) < max(BLOCK, 2 * tried):
-                    continue
-                events, end = _whole_events(buffer)
-                yield events
-                del buffer[:end]
-                tried = 0 if end else len(buffer)
-                if tried > _LONGEST:
-                    raise TraceError(f"{self.path} has more than {_LONGEST >> 20} MiB between two events")
-        rest = _REST.decode(b'{"traceEvents":[' + buffer + (b"}" if self._is_list else b""))
-        yield _DECODE.decode(rest.pop("traceEvents"))
-
-    def _head(self, source: Iterator[bytes]) -> bytearray:
-        """Read the keys before the events; what comes back begins with the first event."""
-        head = bytearray()
-        for block in source:
-            searched = max(len(head) - _OVERLAP, 0)
-            head += block
-            if begin := _EVENTS_BEGIN.search(head, searched):
-                self._is_list = not begin[0].startswith(b'"')
-                self.metadata = {} if self._is_list else decode_object(bytes(head[: begin.end()]) + b"]}") or {}
-                return head[begin.end() :]
-            if len(head) > _LONGEST:
-                break
-        raise TraceError(f"{self.path} has no list of traceEvents")
-
-
-def _whole_events(buffer: bytearray) -> tuple[list[Event], int]:
-    """The events that lie in a buffer as a whole, and where they end; a cut inside of one is no JSON."""
-    begin = max(0, len(buffer) - BLOCK // 8)
-    for match in reversed(list(_BETWEEN.finditer(buffer, begin))[-_ATTEMPTS:]):
-        try:
-            return _DECODE.decode(b"[" + buffer[: match.end() - 1] + b"]"), match.end()
-        except MALFORMED:
-            continue
-    return [], 0
-
-
 class _Writer:
     """Writes the ranks one after the other."""
 
@@ -245,7 +165,7 @@ class _Writer:
 
     def add(self, rank: int, place: int, path: Path, offset_ms: float) -> None:
         """Write one rank's events, and then what its processes and threads are called."""
-        source = _Source(path)
+        source = RawEvents(path, _DECODE)
         processes, lanes = _Processes(rank, place), Lanes()
         try:
             for events in source.lists():

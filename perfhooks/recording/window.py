@@ -27,7 +27,7 @@ import perfhooks.trace
 from perfhooks import labels, process
 from perfhooks.errors import NothingRecordedError, OptionError, PerfhooksError
 from perfhooks.labels import DEVICE_STOPPED
-from perfhooks.recording import next_recorder, wall_clock
+from perfhooks.recording import frame_names, next_recorder, wall_clock
 from perfhooks.recording.ending import cupti, open_ranges
 from perfhooks.recording.ending.in_step import Overseer
 from perfhooks.recording.like_torch import averages, deprecated
@@ -593,6 +593,9 @@ class Window(Recorded, TorchProfile):
             _check_whole(path)
             if self.marks_before:
                 _renumber(path, self.marks_before)
+            if self.with_stack:
+                with path.open("r+b") as file:
+                    frame_names.add(file, self.profiler)
         except BaseException:
             for left in (path, Path(f"{path}.tmp"), Path(f"{path}.gz")):
                 left.unlink(missing_ok=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from perfhooks.trace.limits import redispatch
 from perfhooks.trace.limits.recorded_calls import per_call
 from perfhooks.trace.names import operators
 from perfhooks.trace.nesting.slices import inherited
@@ -21,6 +22,19 @@ if TYPE_CHECKING:
 _INTEGER: Final = re.compile(r"-?\d+")
 
 
+def by_torch_per_call(trace: Trace, rows: Ints) -> Ints:
+    """Return the floating point operations that torch's profiler counts for each call, or -1.
+
+    Unlike torch's, these count a call once if a dispatcher calls the operator again (`redispatch.resolved`).
+
+    Args:
+        trace: any trace.
+        rows: slices of the trace.
+    """
+    operations, counts = redispatch.resolved(trace, rows, per_call(trace, rows, _KNOWN))
+    return np.where((per_call(trace, rows, BY_TORCH) >= 0) & counts, operations, -1)
+
+
 def missed_per_call(trace: Trace, rows: Ints, parent: Ints) -> Ints:
     """The floating point operations that torch's profiler forgets, for each call, or -1 for calls without any.
 
@@ -32,7 +46,8 @@ def missed_per_call(trace: Trace, rows: Ints, parent: Ints) -> Ints:
         rows: slices of the trace.
         parent: for each of them the one around it, as a place in ``rows``, or -1.
     """
-    missed = per_call(trace, rows, MISSED_BY_TORCH)
+    missed, _ = redispatch.resolved(trace, rows, per_call(trace, rows, _KNOWN))
+    missed[per_call(trace, rows, MISSED_BY_TORCH) < 0] = -1
     counted = (missed > 0) | (per_call(trace, rows, BY_TORCH) > 0)
     inside = np.append(inherited(parent, np.where(counted, 1, -1)), -1)[parent] > 0
     return np.where(inside, -1, missed)

@@ -36,6 +36,12 @@ def of_trace(trace: Trace) -> Peaks | None:
     return replace(sheet, tflops=sheet.tflops | measured.tflops, gb_per_s=measured.gb_per_s, source=measured.source)
 
 
+def ceiling(trace: Trace) -> Peaks | None:
+    """Return what no work on the device of a trace exceeds: its datasheet, or the measured peaks without one."""
+    known = of_trace(trace)
+    return known and DATASHEETS.get(device(trace)[0], known)
+
+
 def is_of_datasheet(trace: Trace) -> bool:
     """Whether the peaks of a trace are those of a datasheet, and were not measured."""
     known = of_trace(trace)

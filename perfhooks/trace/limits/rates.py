@@ -8,11 +8,11 @@ import numpy as np
 import polars as pl
 
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.limits import flops, peaks, traffic
+from perfhooks.trace.limits import flops, peaks, redispatch, traffic
 from perfhooks.trace.limits.datasheets import TYPES
 from perfhooks.trace.limits.recorded_calls import per_call
 from perfhooks.trace.names import device_work, operators, tensor_types, work_kinds
-from perfhooks.trace.nesting import device, host
+from perfhooks.trace.nesting import device, host, missing_work
 from perfhooks.trace.nesting.grouping import distinct, summed
 from perfhooks.trace.nesting.slices import inherited
 from perfhooks.trace.once import once
@@ -31,6 +31,7 @@ LIMITS: Final = ("compute", "memory", "latency")
 SUMS: Final = (
     *("flops", "flops_ns", "bytes", "bytes_ns", "flops_of_bytes", "bytes_of_flops", "least_ps", "least_ns"),
     *(f"{limit}_ns" for limit in LIMITS),
+    *("ceiling_ps", "ceiling_ns"),
 )
 """What `columns` needs."""
 SHORT_NS: Final = 10_000
@@ -70,7 +71,8 @@ class Measured(NamedTuple):
 def calls(trace: Trace) -> Measured:
     """What a trace shows of that; nothing without recorded shapes."""
     rows = trace.rows(Kind.OP) if "dims" in trace.arguments else np.empty(0, np.int64)
-    computed, moved = per_call(trace, rows, flops.COUNTED), traffic.per_call(trace, rows)
+    computed, _ = redispatch.resolved(trace, rows, per_call(trace, rows, flops.COUNTED))
+    moved, _ = redispatch.resolved(trace, rows, traffic.per_call(trace, rows))
     chosen = np.flatnonzero((computed > 0) | (moved > 0))
     rows, computed, moved = rows[chosen], np.where(computed > 0, computed, -1)[chosen], moved[chosen]
     tree = host.tree(trace)
@@ -167,19 +169,33 @@ def columns(sums: dict[str, Ints]) -> dict[str, pl.Series]:
     their type, or bytes by that of memory, whichever takes longer (the roofline model of Williams, Waterman and
     Patterson, 2009). It may be above 100, as bytes may come from caches. ``limit`` is which of both takes longer,
     ``compute`` or ``memory``; ``latency`` if kernels take less than 10 us and not half of that is needed. It is that of
-    most of the time. What is not known is null, as the peaks are of most devices (`peaks`).
+    most of the time. What is not known is null, as the peaks are of most devices (`peaks`). So is a rate above the peak
+    of the device (`is_above_peak`).
     """
     flops_, bytes_, both, least = (sums[name] for name in ("flops", "bytes", "flops_of_bytes", "least_ps"))
     of = np.stack([sums[f"{limit}_ns"] for limit in LIMITS])
     most = of.argmax(axis=0)
     is_told = 2 * of.max(axis=0, initial=0) > np.maximum(sums["least_ns"], 1)
+    is_above = is_above_peak(sums)
+    least = np.where(is_above, 0, least)
+    is_told &= ~is_above
     return {
-        "tflops_per_s": _ratio(flops_, 1000 * sums["flops_ns"]),
+        "tflops_per_s": _ratio(np.where(is_above, 0, flops_), 1000 * sums["flops_ns"]),
         "gb_per_s": _ratio(bytes_, sums["bytes_ns"]),
         "flops_per_byte": _ratio(both, sums["bytes_of_flops"]),
         "limit_percent": _ratio(least, 10 * sums["least_ns"]),
         "limit": pl.Series([*LIMITS, None], dtype=pl.String).gather(np.where(is_told, most, len(LIMITS))),
     }
+
+
+def is_above_peak(sums: dict[str, Ints]) -> Flags:
+    """Return which operations need more time at the peak of the device than they took.
+
+    No device is faster than its peak. So device work is missing, or fewer operations were computed than the formula
+    says: causal attention counts in full.
+    """
+    above: Flags = sums["ceiling_ps"] > 1000 * sums["ceiling_ns"]
+    return above
 
 
 def _ratio(above: Ints, below: Ints) -> pl.Series:
@@ -191,7 +207,9 @@ def _ratio(above: Ints, below: Ints) -> pl.Series:
 def of_calls(trace: Trace) -> dict[str, Ints]:
     """What `columns` needs, for each of `calls`: sums over any of them that do not hold each other may be taken."""
     found = calls(trace)
-    return _sums(trace, found, np.arange(len(found.row)), found.time, found.kernels)
+    is_lost = not trace.is_device_traced and len(missing_work.lost_launches(trace)) > 0
+    time = np.zeros_like(found.time) if is_lost else found.time  # the time of launches is not that of work
+    return _sums(trace, found, np.arange(len(found.row)), time, found.kernels)
 
 
 @once
@@ -234,6 +252,7 @@ def _sums(trace: Trace, found: Measured, call: Ints, time: Ints, kernels: Ints) 
     has_flops, has_bytes = (computed > 0) & (time > 0), (moved > 0) & (time > 0)
     both = has_flops & has_bytes
     compute, memory = _least(trace, known, found, call)
+    ceiling, _ = _least(trace, peaks.ceiling(trace), found, call)
     least = np.maximum(compute, memory)
     has_least = (least > 0) & (time > 0)
     is_short = (time < SHORT_NS * kernels) & (least < FILLED * 1000 * time)
@@ -243,6 +262,7 @@ def _sums(trace: Trace, found: Measured, call: Ints, time: Ints, kernels: Ints) 
         *((has_flops, computed), (has_flops, time), (has_bytes, moved), (has_bytes, time)),
         *((both, computed), (both, moved), (has_least, least), (has_least, time)),
         *((is_compute, time), (is_memory, time), (has_least & is_short, time)),
+        *((has_flops & (ceiling > 0), ceiling), (has_flops & (ceiling > 0), time)),
     )
     return {name: np.where(where, values, 0) for name, (where, values) in zip(SUMS, counted, strict=True)}
 

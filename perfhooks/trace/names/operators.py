@@ -44,6 +44,8 @@ CALLED_BY_MODELS: Final = (
     *("aten::scaled_dot_product_attention", "aten::bilinear", "aten::einsum"),
 )
 """What a forward pass calls and no formula of a gradient."""
+DISPATCHERS: Final = ("PythonDispatchMode", "PythonSubclass")
+"""What torch records around the calls of a dispatch mode, and of a subclass of tensors."""
 COUNTED_ELEMENTWISE: Final = ("aten::mul", "aten::add")
 """What torch counts the operations of, with `FACTORS` and `CONV2D`."""
 GENERAL_CONVOLUTIONS: Final = ("aten::convolution", "aten::_convolution")

@@ -52,6 +52,25 @@ class StridedOperator(ShapedOperator, gc=False):
     strides: msgspec.Raw = msgspec.field(default=NOTHING, name="Input Strides")
 
 
+MOVED_START: Final = "perfhooks start moved ns"
+MOVED_END: Final = "perfhooks end moved ns"
+"""Arguments of labels that `perfhooks.trace.writing.repair` moved: the distance of each end from its recorded time."""
+
+
+class MovedShadow(Owned, gc=False):
+    """Of the shadows of labels that moved."""
+
+    moved_start: int = msgspec.field(default=-1, name=MOVED_START)
+    moved_end: int = msgspec.field(default=-1, name=MOVED_END)
+
+
+class MovedLabel(ShapedOperator, gc=False):
+    """Of labels that moved."""
+
+    moved_start: int = msgspec.field(default=-1, name=MOVED_START)
+    moved_end: int = msgspec.field(default=-1, name=MOVED_END)
+
+
 class Launch(Owned, gc=False):
     """Of runtime calls."""
 
@@ -131,6 +150,7 @@ class MarkedStruct(NamedTuple):
 
 
 _COLLECTIVE: Final = b'"Collective name"'
+_MOVED: Final = b'"perfhooks start moved ns"'
 _OPERATOR: Final = (
     MarkedStruct(_COLLECTIVE, _collective(ShapedOperator)),
     MarkedStruct(b"Input", ShapedOperator),
@@ -139,9 +159,9 @@ _OPERATOR: Final = (
 _WORK: Final[tuple[type[Work], ...]] = (Work, Copy, Set)
 VARIANTS: Final[dict[Kind, tuple[MarkedStruct, ...]]] = {
     Kind.OP: _OPERATOR,
-    Kind.ANNOTATION: _OPERATOR,
+    Kind.ANNOTATION: (MarkedStruct(_MOVED, _collective(MovedLabel)), *_OPERATOR),
     Kind.RUNTIME: (MarkedStruct(b"", Launch),),
-    Kind.DEVICE_ANNOTATION: (MarkedStruct(b"", Owned),),
+    Kind.DEVICE_ANNOTATION: (MarkedStruct(_MOVED, MovedShadow), MarkedStruct(b"", Owned)),
     Kind.SYNC: (MarkedStruct(b"", Wait),),
     **{
         kind: (MarkedStruct(_COLLECTIVE, _collective(fields)), MarkedStruct(b"", fields))

@@ -16,7 +16,7 @@ from perfhooks.trace.model import Column, Doubt, Flows, Instants, Ints, Thread, 
 from perfhooks.trace.names import ranges, runtime_calls
 from perfhooks.trace.names.ranges import FORWARD_BACKWARD
 from perfhooks.trace.names.ranges import MEMORY as ALLOCATION
-from perfhooks.trace.reading import ascend, next_recorder, old_operators
+from perfhooks.trace.reading import ascend, next_recorder, old_operators, repaired
 from perfhooks.trace.reading.arguments import (
     FIRST_OF_COLLECTIVES,
     MEMORY,
@@ -269,6 +269,7 @@ class Columns:
         if not timed.all():
             arguments = {name: _among(timed, *pair) for name, pair in arguments.items()}
             columns = {name: column[timed] for name, column in columns.items()}
+        repaired.restore(columns, arguments, self._threads, self._names, metadata)
         self._tell_by_name(columns)
         npu = self._ascend()
         if npu is not None:

@@ -10,8 +10,10 @@ import polars as pl
 
 from perfhooks import labels, words
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.limits import rates
 from perfhooks.trace.names.messages import word
 from perfhooks.trace.nesting import device, intervals, missing_work, starts, step_marks
+from perfhooks.trace.nesting.grouping import summed
 from perfhooks.trace.nesting.intervals import MS
 from perfhooks.trace.tables.step_columns import since_start
 
@@ -81,6 +83,7 @@ def table(trace: Trace) -> pl.DataFrame:
     * ``unequal-replays``: replays of one graph with different numbers of kernels.
     * ``no-compute-kernels``: operators computed, but no kernel did.
     * ``overflowed-kernels``: kernels that last beyond the end of work that followed them on their stream.
+    * ``rate-above-peak``: an operator that would be faster than the peak of its device (`rates.is_above_peak`).
     * ``records-without-time``, ``records-without-length``: records that are dropped (`Trace.doubts`).
     * ``overlapping-steps``, ``missing-steps``: marks of one thread that overlap; gaps and repetitions in their numbers.
     * ``no-steps``: no ``ProfilerStep#N``, so there is one row for all.
@@ -260,6 +263,20 @@ def _computation(trace: Trace) -> Iterator[Check]:
         yield Check("error", "no-compute-kernels", 1, text, _where(trace, ops if len(ops) else trace.device_rows))
 
 
+def _rates(trace: Trace) -> Iterator[Check]:
+    called, sums = rates.calls(trace), rates.of_calls(trace)
+    name = trace.name[called.row]
+    by_name = {column: summed(name, values, len(trace.names)) for column, values in sums.items()}
+    for number in np.flatnonzero(rates.is_above_peak(by_name)).tolist():
+        times = int((name == number).sum())
+        ratio = by_name["ceiling_ps"][number] / max(1000 * by_name["ceiling_ns"][number], 1)
+        text = (
+            f"{trace.names[number]} at {ratio:.3g} times the peak of the device: work of it is missing, or it computes "
+            "less than its shapes say, as causal attention does; its rate is not shown"
+        )
+        yield Check("warning", "rate-above-peak", times, text, _where(trace, called.row[name == number]))
+
+
 def _marks(trace: Trace) -> Iterator[Check]:
     found = step_marks.find(trace)
     if found.number == [None]:
@@ -333,7 +350,7 @@ def _locked(trace: Trace) -> Iterator[Check]:
 
 _EXAMINATIONS: Final[tuple[Callable[[Trace], Iterator[Check]], ...]] = (
     *(_damage, _log, _locked, _launches, _counters, _orphans, _early, _nested, _few_kernels, _replays),
-    *(_computation, _marks, _overhead, _start),
+    *(_computation, _rates, _marks, _overhead, _start),
 )
 
 

@@ -10,8 +10,7 @@ import polars as pl
 
 from perfhooks.errors import OptionError
 from perfhooks.trace.kinds import DEVICE_WORK, Kind
-from perfhooks.trace.limits import flops, rates
-from perfhooks.trace.limits.recorded_calls import per_call
+from perfhooks.trace.limits import flops, rates, redispatch
 from perfhooks.trace.names import ranges, torch_rules, whose
 from perfhooks.trace.nesting import device, step_marks
 from perfhooks.trace.nesting.grouping import distinct, groups, summed
@@ -38,6 +37,8 @@ GROUPS: Final = ("shapes", "stack", "line", "module", "step")
 _TIMES: Final = ("self_cpu_ms", "cpu_ms", "exclusive_cpu_ms", "self_device_ms", "device_ms")
 _RATE: Final = "rate "
 """Before the names of sums of which rates are made."""
+_WITH_INNER: Final = {"count", "cpu_ms", "device_ms", "cpu_bytes", "device_bytes"}
+"""Columns that hold what a call called."""
 _SIZES: Final = ("self_cpu_bytes", "cpu_bytes", "self_device_bytes", "device_bytes")
 
 
@@ -128,14 +129,28 @@ def table(
     row, name, kind, group = (np.concatenate(both) for both in zip(host[:4], work[:4], strict=True))
     keys = _keys(trace, wanted, row, stack_depth, owners)
     grouped = groups(name, group, *(key.number for key in keys.values()))
-    sums = {"count": np.bincount(grouped.of, minlength=len(grouped.first))}
-    sums |= {column: grouped.summed(values, slice(len(host.row))) for column, values in host.sums.items()}
+    sums = {column: grouped.summed(values, slice(len(host.row))) for column, values in host.sums.items()}
     for column, values in work.sums.items():
         sums[column] += grouped.summed(values, slice(len(host.row), None))
+    again = _again(trace, grouped.of)
+    for column in _WITH_INNER & sums.keys():
+        sums[column] -= summed(grouped.of[again], host.sums[column][again], len(grouped.first))
     sums["flops"] = _known_sum(grouped, _flops(trace, everything=all_flops))
     sums |= _rates(trace, host, grouped)
     shown = {column: key._replace(number=key.number[grouped.first]) for column, key in keys.items()}
     return _finished(trace, name[grouped.first], kind[grouped.first], sums, shown)
+
+
+def _again(trace: Trace, group: Ints) -> Ints:
+    """Return the rows of calls that a dispatcher makes within a call of the same row of the table."""
+    row = _host_rows(trace).row
+    place = np.full(len(trace), -1, np.int64)
+    place[row] = np.arange(len(row))
+    inner, outer = (place[calls] for calls in redispatch.again(trace))
+    is_row = (inner >= 0) & (outer >= 0)
+    inner, outer = inner[is_row], outer[is_row]
+    found: Ints = inner[group[inner] == group[outer]]
+    return found
 
 
 def _rates(trace: Trace, host: _Rows, grouped: Groups) -> dict[str, Ints]:
@@ -175,6 +190,7 @@ def _host_rows(trace: Trace) -> _Rows:
     tree = calls(trace)
     start, end = trace.start[tree.row], trace.end[tree.row]
     columns = {
+        "count": np.ones(len(tree.row), np.int64),
         "self_cpu_ms": _own(end - start, tree),
         "cpu_ms": end - start,
         "exclusive_cpu_ms": _exclusive(trace, tree),
@@ -202,7 +218,7 @@ def _counted(tree: Calls) -> Ints:
 def _flops(trace: Trace, *, everything: bool) -> Ints:
     """The floating point operations of each call that counts, or -1."""
     tree = calls(trace)
-    operations = per_call(trace, tree.row, flops.BY_TORCH)
+    operations = flops.by_torch_per_call(trace, tree.row)
     if everything:
         operations = np.where(
             operations > 0, operations, np.maximum(operations, flops.missed_per_call(trace, tree.row, tree.parent))
@@ -223,7 +239,8 @@ def _device_rows(trace: Trace) -> _Rows:
     span = trace.end[rows] - trace.start[rows]
     own = span.copy()
     own[np.searchsorted(rows, trace.device_rows)] = device.own_times(trace)
-    return _rows(trace, rows, {"self_device_ms": own, "device_ms": span} if trace.is_device_traced else {})
+    times = {"self_device_ms": own, "device_ms": span} if trace.is_device_traced else {}
+    return _rows(trace, rows, {"count": np.ones(len(rows), np.int64)} | times)
 
 
 def _rows(trace: Trace, rows: Ints, columns: dict[str, Ints]) -> _Rows:

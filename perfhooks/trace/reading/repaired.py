@@ -1,0 +1,87 @@
+"""The recorded times, threads and names of a trace that perfhooks wrote again for viewers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+
+from perfhooks import labels
+from perfhooks.trace.kinds import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, MutableMapping
+
+    from perfhooks.trace.model import Column, Ints
+
+_Lane = tuple[int | str, int | str, int | str]
+
+_UNKNOWN: Final = "unknown"
+"""Kineto's name of a frame whose own name is not ASCII."""
+_FARTHEST: Final = 2**59
+"""Maximum distance of a moved label, in nanoseconds. The sum with any time fits 64 bits."""
+
+
+def restore(
+    columns: dict[str, Column],
+    arguments: dict[str, tuple[Ints, Column]],
+    threads: MutableMapping[tuple[Any, ...], int],
+    names: MutableMapping[str, int],
+    metadata: Mapping[str, Any],
+) -> None:
+    """Restore the times, threads and names of slices that `perfhooks.trace.writing.repair` or Kineto changed.
+
+    Args:
+        columns: Of all slices, in the order of the file. Their times, threads and names change.
+        arguments: Of slices, by name: rows and values. The distances of moved labels are removed.
+        threads: Numbers by lane, process and thread. They grow as they are asked for.
+        names: Numbers by name. They grow as they are asked for.
+        metadata: The keys of the file beside its events.
+    """
+    for argument, column, sign in (("moved_start", "start", -1), ("moved_end", "end", 1)):
+        if argument in arguments:
+            rows, distance = arguments.pop(argument)
+            columns[column][rows] += sign * np.clip(distance, 0, _FARTHEST)
+    lanes, frames = metadata.get(labels.LANES), metadata.get(labels.FRAME_NAMES)
+    if lanes is not None:
+        _restore_threads(columns, threads, _lanes(lanes))
+    if isinstance(frames, dict) and _UNKNOWN in names:
+        _name_frames(columns, names, frames.get("names"), frames.get("frames"))
+
+
+def _lanes(lanes: object) -> dict[tuple[int | str, int | str], int | str]:
+    """Return the thread of each lane, by process and lane."""
+    try:
+        return {(pid, lane): tid for pid, lane, tid in msgspec.convert(lanes, list[_Lane])}
+    except msgspec.ValidationError:
+        return {}
+
+
+def _restore_threads(
+    columns: dict[str, Column], threads: MutableMapping[tuple[Any, ...], int], lanes: Mapping[tuple[Any, Any], Any]
+) -> None:
+    known = list(threads)
+    restored = np.arange(len(known), dtype=columns["thread"].dtype)
+    for number, (kind, pid, tid) in enumerate(known):
+        if (pid, tid) in lanes:
+            restored[number] = threads[kind, pid, lanes[pid, tid]]
+    columns["thread"] = restored[columns["thread"]]
+
+
+def _name_frames(columns: dict[str, Column], names: MutableMapping[str, int], distinct: object, frames: object) -> None:
+    """Name the Python frames that Kineto calls unknown.
+
+    Args:
+        columns: Of all slices, in the order of the file.
+        names: Numbers by name.
+        distinct: The names of these frames.
+        frames: A place among them for each frame.
+    """
+    rows = np.flatnonzero((columns["kind"] == Kind.PYTHON) & (columns["name"] == names[_UNKNOWN]))
+    if not (isinstance(distinct, list) and isinstance(frames, list) and len(frames) == len(rows) > 0):
+        return
+    are_places = all(type(place) is int and 0 <= place < len(distinct) for place in frames)
+    if are_places and all(isinstance(name, str) for name in distinct):
+        numbers = np.array([names[name] for name in distinct], columns["name"].dtype)
+        columns["name"][rows] = numbers[np.array(frames, np.int64)]

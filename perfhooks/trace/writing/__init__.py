@@ -1,0 +1,1 @@
+"""Traces that are written again: lanes, labels and names as viewers show them."""

@@ -1,0 +1,168 @@
+"""Slices that cross others on their lane, and what to do about each: viewers drop slices that cross.
+
+torch records a label from inside of the function that begins it to inside of the function that ends it. With stacks
+both functions are in the trace, and the label crosses them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from perfhooks.labels import STEP_MARK
+from perfhooks.trace.kinds import DEVICE_WORK, Kind
+from perfhooks.trace.nesting.slices import nest, still_open
+
+if TYPE_CHECKING:
+    from perfhooks.trace.model import Flags, Ints, Trace
+    from perfhooks.trace.nesting.slices import Nesting
+
+_LABELS: Final = (Kind.ANNOTATION, Kind.DEVICE_ANNOTATION)
+
+
+class Repairs(NamedTuple):
+    """How to change each slice of a trace so that none crosses another on its lane."""
+
+    later: Ints
+    """Nanoseconds by which its start moves."""
+    earlier: Ints
+    """Nanoseconds by which its end moves."""
+    lane: Ints
+    """Number of its lane on its thread or stream; 0 for the first."""
+
+    @property
+    def rows(self) -> Ints:
+        """The slices that change."""
+        return np.flatnonzero((self.later > 0) | (self.earlier > 0) | (self.lane > 0))
+
+
+def find(trace: Trace) -> Repairs:
+    """Return the repairs that a trace needs.
+
+    A label that crosses other slices moves its start behind those that end in it, and its end before those that begin
+    in it. It keeps its times and gets a lane of its own if it would lose half of its length; the mark of a step only if
+    it would lose all. Work that overlaps earlier work of its stream gets a lane of its own, and so does whatever else
+    crosses.
+    """
+    repairs = Repairs(*np.zeros((3, len(trace)), np.int64))
+    threads: dict[tuple[int | str, int | str], list[int]] = defaultdict(list)
+    for number, thread in enumerate(trace.threads):
+        threads[thread.pid, thread.tid].append(number)
+    edges = np.searchsorted(trace.thread, np.arange(len(trace.threads) + 1))
+    for numbers in threads.values():
+        rows = np.concatenate([np.arange(edges[number], edges[number + 1]) for number in numbers])
+        if len(numbers) > 1:
+            rows = rows[np.lexsort((-trace.end[rows], trace.start[rows]))]
+        _repair(trace, rows, repairs)
+    return repairs
+
+
+def _repair(trace: Trace, rows: Ints, repairs: Repairs) -> None:
+    """Find the repairs of one thread or stream."""
+    is_label = np.isin(trace.kind[rows], _LABELS)
+    others, labels = rows[~is_label], rows[is_label]
+    is_work = np.isin(trace.kind[others], DEVICE_WORK)
+    start, end = trace.start[others], trace.end[others]
+    reached = np.maximum.accumulate(end[is_work])
+    if _crosses(start, end) or (start[is_work][1:] < reached[:-1]).any():
+        repairs.lane[others] = _lanes(start, end, is_work, np.zeros_like(is_work))
+        others = others[repairs.lane[others] == 0]
+    used = int(repairs.lane[rows].max(initial=0))
+    if not len(labels):
+        return
+    start, end = trace.start[others], trace.end[others]
+    begin, finish = _moved(_nested(start, end), start, trace.start[labels], trace.end[labels])
+    length = trace.end[labels] - trace.start[labels]
+    length[np.isin(labels, trace.named(Kind.ANNOTATION, prefix=STEP_MARK))] = 0
+    fits = (begin == trace.start[labels]) & (finish == trace.end[labels]) | (2 * (finish - begin) > length)
+    begin, finish = np.where(fits, begin, trace.start[labels]), np.where(fits, finish, trace.end[labels])
+    repairs.later[labels], repairs.earlier[labels] = begin - trace.start[labels], trace.end[labels] - finish
+    order = np.lexsort((-finish, begin))
+    if not fits.all() or _crosses(begin[order], finish[order]):
+        lanes = _lanes(begin[order], finish[order], np.zeros_like(fits), ~fits[order], used)
+        repairs.lane[labels[order]] = lanes
+        moved = labels[repairs.lane[labels] > 0]
+        repairs.later[moved] = repairs.earlier[moved] = 0
+
+
+def _nested(start: Ints, end: Ints) -> Nesting:
+    return nest(np.zeros(len(start), np.int64), start, end)
+
+
+def _crosses(start: Ints, end: Ints) -> bool:
+    """Return whether any of the sorted slices of one lane cross each other."""
+    return bool((_nested(start, end).end < end).any())
+
+
+def _moved(around: Nesting, start: Ints, begin: Ints, finish: Ints) -> tuple[Ints, Ints]:
+    """Return starts and ends of labels that cross no slice.
+
+    Args:
+        around: The other slices of the lane.
+        start: Their starts.
+        begin: Starts of the labels.
+        finish: Ends of the labels.
+    """
+    parent, end = np.append(around.parent, -1), around.end
+    for_starts = _open_at(around, start, begin)
+    crossed = for_starts >= 0
+    crossed[crossed] = end[for_starts[crossed]] < finish[crossed]
+    while crossed.any():
+        begin = np.where(crossed, end[for_starts], begin)
+        for_starts = np.where(crossed, parent[for_starts], -1)
+        crossed = for_starts >= 0
+        crossed[crossed] = end[for_starts[crossed]] < finish[crossed]
+    for_ends = _open_at(around, start, finish)
+    crossed = for_ends >= 0
+    crossed[crossed] = start[for_ends[crossed]] > begin[crossed]
+    while crossed.any():
+        finish = np.where(crossed, start[for_ends], finish)
+        for_ends = np.where(crossed, parent[for_ends], -1)
+        crossed = for_ends >= 0
+        crossed[crossed] = start[for_ends[crossed]] > begin[crossed]
+    return begin, finish
+
+
+def _open_at(around: Nesting, start: Ints, time: Ints) -> Ints:
+    """Return the innermost slice that begins before each time and ends after it, or -1."""
+    return still_open(around, np.searchsorted(start, time, "left") - 1, time + 1)
+
+
+class _Lane:
+    """What is open on a lane, and until when it has work."""
+
+    def __init__(self) -> None:
+        self._open: list[int] = []
+        self._works_until = -1
+
+    def take(self, start: int, end: int, *, is_work: bool) -> bool:
+        """Put a slice on this lane if it crosses none there; slices come by start, the longest first."""
+        while self._open and self._open[-1] <= start:
+            self._open.pop()
+        if (self._open and self._open[-1] < end) or (is_work and self._works_until > start):
+            return False
+        self._open.append(end)
+        self._works_until = max(self._works_until, end) if is_work else self._works_until
+        return True
+
+
+def _lanes(start: Ints, end: Ints, is_work: Flags, is_out: Flags, used: int = 0) -> list[int]:
+    """Return the first lane of each slice on which it crosses no other; work overlaps no other work.
+
+    Args:
+        start: Starts of the slices, sorted, the longest first.
+        end: Their ends.
+        is_work: Which are work of a device.
+        is_out: Which may not be on lane 0.
+        used: The last lane that others use.
+    """
+    lanes: defaultdict[int, _Lane] = defaultdict(_Lane)
+    found = []
+    for begin, finish, works, out in zip(*(column.tolist() for column in (start, end, is_work, is_out)), strict=True):
+        lane = used + 1 if out else 0
+        while not lanes[lane].take(begin, finish, is_work=works):
+            lane = lane + 1 if lane else used + 1
+        found.append(lane)
+    return found

@@ -1,0 +1,105 @@
+"""The events of a trace as they are written, without a look at what they mean."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+import msgspec
+
+from perfhooks.errors import TraceError
+from perfhooks.trace.reading.events import MALFORMED, decode_object
+from perfhooks.trace.reading.source import BLOCK, TornArchiveError, blocks, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_T = TypeVar("_T")
+
+_EVENTS_BEGIN: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A(?:\xef\xbb\xbf)?\s*\[')
+_BETWEEN: Final = re.compile(rb"\}\s*,(?=\s*\{)")
+_ATTEMPTS: Final = 64
+_LONGEST: Final = 16 << 20
+"""Maximum bytes of one event, and of the keys before and behind the events."""
+_OVERLAP: Final = 64
+"""Bytes of one block to search again with the next: what is looked for may be cut in two."""
+_REST: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class RawEvents(Generic[_T]):
+    """The events of one file in lists of some megabytes; what else it says is in ``metadata``."""
+
+    def __init__(self, path: Path, decoder: msgspec.json.Decoder[list[_T]]) -> None:
+        self.path = path
+        self.head = b""
+        """The text before the first event."""
+        self.rest: dict[str, msgspec.Raw] = {}
+        """The keys behind the events."""
+        self.metadata: dict[str, Any] = {}
+        """The keys before them."""
+        self._decode = decoder.decode
+        self._is_list = False
+        """Whether the file is a list of events, without an object around it."""
+
+    def lists(self) -> Iterator[list[_T]]:
+        """Read the file once.
+
+        Raises:
+            TraceError: It is no trace, or not a whole one.
+        """
+        try:
+            yield from self._lists()
+        except (OSError, TornArchiveError, *MALFORMED) as error:
+            raise TraceError(f"{self.path} cannot be read: {error}") from error
+
+    def closing(self, more: dict[str, Any]) -> bytes:
+        """Return the text behind the list of events, with more keys; for a file that has been read."""
+        if self._is_list:
+            return b"\n"
+        keys = msgspec.json.encode({"traceEvents": None, **self.rest, **more})
+        return keys.removeprefix(b'{"traceEvents":null') + b"\n"
+
+    def _lists(self) -> Iterator[list[_T]]:
+        with opened(str(self.path)) as file:
+            source = blocks(file)
+            buffer = self._head(source)
+            tried = 0
+            for block in source:
+                buffer += block
+                # in twice as much text as the last time, where that held no whole event
+                if len(buffer) < max(BLOCK, 2 * tried):
+                    continue
+                events, end = self._whole_events(buffer)
+                yield events
+                del buffer[:end]
+                tried = 0 if end else len(buffer)
+                if tried > _LONGEST:
+                    raise TraceError(f"{self.path} has more than {_LONGEST >> 20} MiB between two events")
+        self.rest = _REST.decode(b'{"traceEvents":[' + buffer + (b"}" if self._is_list else b""))
+        yield self._decode(self.rest.pop("traceEvents"))
+
+    def _head(self, source: Iterator[bytes]) -> bytearray:
+        """Read the keys before the events; what comes back begins with the first event."""
+        head = bytearray()
+        for block in source:
+            searched = max(len(head) - _OVERLAP, 0)
+            head += block
+            if begin := _EVENTS_BEGIN.search(head, searched):
+                self._is_list = not begin[0].startswith(b'"')
+                self.metadata = {} if self._is_list else decode_object(bytes(head[: begin.end()]) + b"]}") or {}
+                self.head = bytes(head[: begin.end()])
+                return head[begin.end() :]
+            if len(head) > _LONGEST:
+                break
+        raise TraceError(f"{self.path} has no list of traceEvents")
+
+    def _whole_events(self, buffer: bytearray) -> tuple[list[_T], int]:
+        """The events that lie in a buffer as a whole, and where they end; a cut inside of one is no JSON."""
+        begin = max(0, len(buffer) - BLOCK // 8)
+        for match in reversed(list(_BETWEEN.finditer(buffer, begin))[-_ATTEMPTS:]):
+            try:
+                return self._decode(b"[" + buffer[: match.end() - 1] + b"]"), match.end()
+            except MALFORMED:
+                continue
+        return [], 0
