@@ -229,7 +229,7 @@ def test_a_window_that_mostly_compiles_or_captures_recorded_a_start(tmp_path, bu
 def test_long_launches_are_a_start_where_the_device_idles(tmp_path, worked, names):
     """While it works, they wait for room in its queue."""
     events = [step_mark(0, 0, 500_000_000), launch(1, 10, 400_000_000), kernel(1, 400_000_100, 400_000_200)]
-    events += [launch(2, 1, 5), kernel(2, 6, 6 + worked)]
+    events += [launch(2, 1, 5), kernel(2, 6, 6 + worked, name="other")]
     assert [row["name"] for row in found(tmp_path, events)] == names
 
 
@@ -284,9 +284,17 @@ def test_what_recording_cost_outside_of_the_steps_is_no_doubt(tmp_path):
 
 
 def test_other_overhead_is_told_with_its_names(tmp_path):
-    row = only(tmp_path, [*sound(), overhead(100, 200, "Lazy Function Loading"), overhead(300, 400, "Instrumentation")])
+    row = only(tmp_path, [*sound(), overhead(100, 200, "Buffer Flush"), overhead(300, 400, "Instrumentation")])
     assert (row["severity"], row["name"], row["count"]) == ("warning", "profiler-overhead", 2)
-    assert "Instrumentation, Lazy Function Loading" in row["text"]
+    assert "Buffer Flush, Instrumentation" in row["text"]
+
+
+@pytest.mark.parametrize(
+    "name", ["Command Buffer Full", "Lazy Function Loading", "Runtime Triggered Module Loading", "Driver Compiler"]
+)
+def test_time_of_the_driver_is_no_profiler_overhead(tmp_path, name):
+    rows = found(tmp_path, [*sound(), overhead(500, 800, name)])
+    assert "profiler-overhead" not in {row["name"] for row in rows}
 
 
 def test_the_gravest_come_first(tmp_path):
@@ -324,7 +332,7 @@ REAL = {
     "b200-eager-stacks-shapes": [
         ("warning", "buffer-requests", 1),
         ("info", "no-steps", 1),
-        ("info", "profiler-overhead", 9),
+        ("info", "profiler-overhead", 1),
     ],
     # torch's last mark ends with the recording, and nothing ran in it
     "mi250-minitoy-train": [("warning", "recorded-a-start", 1), ("info", "step-with-few-kernels", 1)],

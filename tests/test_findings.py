@@ -233,7 +233,7 @@ REAL = {
     "cpu-only-rank34": [],
     "h100-bert-small": ["host-bound"],
     "mi210-gpu-only": ["layout-conversions"],
-    "mi250-minitoy-train": ["recorded-start"],
+    "mi250-minitoy-train": ["synchronisation", "recorded-start"],
     "mi300-bert-small": ["host-bound"],
     "odd-no-distributed-info": [],
     "sampled-128ranks-rank0": ["device-pauses", "exposed-communication"],

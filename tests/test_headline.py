@@ -217,11 +217,11 @@ def test_a_device_that_only_communicates_is_said_to(tmp_path):
 
 
 def test_a_recording_without_steps_has_a_line_of_its_own(tmp_path):
-    """With what its device did not do before its first work: it was asked at once, and did something else."""
+    """Time before the first and after the last work of the device is apart."""
     work = [launch(1, 0, 1 * MS), kernel(1, 6 * MS, 9 * MS), annotation("execute", 0, 10 * MS)]
     line = headline_of(tmp_path, *work)
     assert line.startswith("the whole recording: 10 ms, ")
-    assert line.endswith("device busy 30%, idle 50% though work was launched")
+    assert line.endswith("device busy 100% between its first and last work, idle 6 ms before and 1 ms after")
 
 
 def test_work_of_a_device_that_was_not_recorded_is_missed(tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 
 from perfhooks import testing
-from perfhooks.testing import kernel, launch, op
+from perfhooks.testing import kernel, launch, op, slice_event
 from perfhooks.trace import read
 from perfhooks.trace.nesting import intervals, starts
 
@@ -26,12 +26,34 @@ def call(name, begin, end, number=9):
     [
         ("cudaLaunchKernel", 10, 16),
         ("hipExtModuleLaunchKernel", 10, 16),
-        ("cudaDeviceGetStreamPriorityRange", 10, 90),
+        ("cudaDeviceGetStreamPriorityRange", 10, 15),
+        ("cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", 10, 17),
         ("cudaFree", 10, 90),
+        ("cudaMemcpyAsync", 10, 90),
+        ("aCallOfTheFuture", 10, 90),
     ],
 )
-def test_calls_that_load_are_told_by_how_long_they_take_while_the_device_idles(tmp_path, name, begin, end):
+def test_long_call_before_a_first_run_is_a_start(tmp_path, name, begin, end):
     assert spent(tmp_path, call(name, begin, end)) == {"loading kernels": end - begin}
+
+
+def test_busy_device_is_no_part_of_a_start(tmp_path):
+    """A kernel ends 10 ms after the call began."""
+    before = [launch(3, 0, 10), kernel(3, 20, 20 * MS, name="other")]
+    assert spent(tmp_path, *before, call("cudaFuncGetAttributes", 10, 90)) == {"loading kernels": 70}
+
+
+@pytest.mark.parametrize(("second", "is_start"), [(4, True), (6, False)])
+def test_call_that_is_long_before_later_runs_too_is_no_start(tmp_path, second, is_start):
+    later = [call("cudaMalloc", 310, 310 + second), launch(5, 330 * MS, 331 * MS), kernel(5, 332 * MS, 333 * MS)]
+    found = spent(tmp_path, call("cudaMalloc", 10, 20), *later)
+    assert found == ({"loading kernels": 10} if is_start else {})
+
+
+@pytest.mark.parametrize("name", ["Lazy Function Loading", "Runtime Triggered Module Loading", "Driver Compiler"])
+def test_records_of_the_driver_are_a_start(tmp_path, name):
+    record = slice_event("overhead", name, 10 * MS, 12 * MS, pid=-1, tid=0)
+    assert spent(tmp_path, record) == {"loading kernels": 2}
 
 
 @pytest.mark.parametrize("name", ["cuModuleLoadData", "cuLibraryLoadData", "hipModuleLoadData"])
@@ -46,13 +68,12 @@ def test_what_loads_a_module_was_compiled_in_the_same_operator_just_before(tmp_p
     [
         ("cudaLaunchKernel", 10, 14),
         ("cudaLaunchKernel", 210, 290),
-        ("cudaDeviceGetStreamPriorityRange", 10, 50),
+        ("cudaDeviceGetStreamPriorityRange", 10, 14),
         ("cudaFree", 310, 390),
-        ("cudaMemcpyAsync", 10, 90),
         ("cudaStreamSynchronize", 10, 90),
     ],
 )
-def test_short_calls_waits_copies_and_later_memory_are_no_start(tmp_path, name, begin, end):
+def test_short_calls_waits_and_later_calls_are_no_start(tmp_path, name, begin, end):
     assert spent(tmp_path, call(name, begin, end)) == {}
 
 

@@ -265,7 +265,7 @@ class Machine:
                     "graph_host_node", "HostNode: log", self.now - 5_000_000, self.now, pid=0, tid=STREAM, **node
                 )
                 self.write("graph_event_node", "EventRecord", self.now, self.now, pid=0, tid=STREAM, **node)
-            if self.dialect.first:
+            if self.dialect.first and mark == self.dialect.steps[0]:
                 self.call("cudaStreamIsCapturing", self.dialect.first)
             self.forward()
             if self.dialect.driver:

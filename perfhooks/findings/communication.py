@@ -37,8 +37,8 @@ _SEVERAL: Final = 2  # devices
 def exposed_communication(seen: Evidence) -> Iterator[Finding]:
     """Kernels communicate while nothing computes, for 10% of the step or more.
 
-    What to do follows from the operation that is exposed for longest, and of all-reduces from whether they were
-    launched in the backward pass: gradients are, results of a layer that is split over ranks are not.
+    The advice follows from the operation that is exposed for longest. All-reduces of gradients are launched in the
+    backward pass; those of layers that are split over ranks are not.
 
     Source: `EXPOSED`; ``exposed_comm_ms`` of the table of steps. The gain is as much of it as the host waits for the
     device; where it is not seen waiting, the gain is not known: a step that waits for the host becomes no shorter.
@@ -52,8 +52,8 @@ def exposed_communication(seen: Evidence) -> Iterator[Finding]:
     is_known = seen.is_worth(gain)
     table = seen.collectives.filter(pl.col("exposed_ms") > 0)
     kinds = [
-        (f"{operation or '?'} {dtype or ''}".strip(), time / seen.count)
-        for operation, dtype, time in table.select("operation", "dtype", "exposed_ms").iter_rows()
+        (f"{label} {dtype or ''}".strip(), time / seen.count)
+        for label, dtype, time in table.select("label", "dtype", "exposed_ms").iter_rows()
     ]
     advice, code = _advised(seen, table)
     yield from seen.finding(
@@ -83,6 +83,8 @@ def _advised(seen: Evidence, exposed: pl.DataFrame) -> tuple[str, str]:
         return _GATHERS
     if operation == ["all_reduce"] and _is_outside_backward(seen):
         return _OF_LAYERS
+    if not seen.learns:
+        return _OF_OTHERS, ""
     advice = (
         "Let communication run while the backward pass computes: DDP does it bucket by bucket if the bucket size "
         "fits. Send gradients as bfloat16, and communicate only in every n-th batch when accumulating gradients."
@@ -90,6 +92,11 @@ def _advised(seen: Evidence, exposed: pl.DataFrame) -> tuple[str, str]:
     return advice, seen.said("hidden communication")
 
 
+_OF_OTHERS: Final = (
+    "Start each collective before work that does not need its result, and wait for it later (async_op=True). Send "
+    "fewer bytes, for example in a smaller type, and join small messages."
+)
+_JOIN: Final = "Each collective costs tens of microseconds, whatever its size. Join tensors before they are sent."
 _ALL_TO_ALL: Final = (
     (
         "In an all-to-all each rank sends every other one what that needs, as tokens for experts or rows of "
@@ -104,19 +111,17 @@ _ALL_TO_ALL: Final = (
 )
 _GATHERS: Final = (
     (
-        "What lies in parts on several ranks is gathered before it is used, or summed and spread again. With sharded "
-        "parameters, fetch the next block's while one computes, keep small ones whole, and gather them once for both "
-        "passes where memory allows; where results are gathered, gather less of them, or in pieces beside the work "
-        "that makes them."
+        "Parts of a tensor on several ranks are gathered before use, or summed and spread again. With sharded "
+        "parameters, fetch those of the next block while one block computes, and keep small ones whole. If results "
+        "are gathered, gather less of them, or in pieces while other pieces are computed."
     ),
     "fully_shard(block, reshard_after_forward=False)\nblock.set_modules_to_forward_prefetch([next_block])",
 )
 _OF_LAYERS: Final = (
     (
-        "These all-reduces are not those of gradients: they were launched outside of the backward pass, as after each "
-        "layer of a model that is split over ranks, where the next layer has to wait. Split over ranks that are joined "
-        "by a fast link only, and over fewer of them; sequence parallelism has the norms between compute a part each, "
-        "and an all-reduce of one or two shots is faster for small messages."
+        "These all-reduces join the results of layers that are split over ranks, and the next layer waits for them. "
+        "Split layers only over ranks with a fast link, and over fewer ranks. Sequence parallelism splits the norms "
+        "between layers, too. For small messages, an all-reduce of one or two shots is faster."
     ),
     'parallelize_module(block, mesh, {"norm": SequenceParallel()})   # torch.distributed.tensor.parallel',
 )
@@ -155,7 +160,7 @@ def small_collectives(seen: Evidence) -> Iterator[Finding]:
     gain = min(exposed * (1 - 1 / max(table.height / max(seen.count, 1), 1)), seen.device_limit_ms)
     if table.height < MANY_SMALL * seen.count or not seen.is_worth(gain):
         return
-    kinds = [(name or "?", time / seen.count) for name, time in table.select("operation", "exposed_ms").iter_rows()]
+    kinds = [(label, time / seen.count) for label, time in table.select("label", "exposed_ms").iter_rows()]
     sums = table.select("bytes", "duration_ms").sum().row(0)
     each = words.ms(sums[1] / table.height) if table["bytes"].null_count() else words.size(sums[0] / table.height)
     yield from seen.finding(
@@ -165,10 +170,9 @@ def small_collectives(seen: Evidence) -> Iterator[Finding]:
         estimate="All but one n-th of their exposed time: joined into one, they have one latency instead of n.",
         evidence=[f"{each} each on average", *most(kinds)],
         advice=(
-            "Each collective costs tens of microseconds however little it moves. Join tensors before they are sent, "
-            "let DDP make larger buckets, and reduce metrics once every many steps instead of one by one in each."
+            f"{_JOIN} Let DDP make larger buckets, and reduce metrics once every many steps." if seen.learns else _JOIN
         ),
-        code="sums = torch.stack([loss, correct, seen])\ntorch.distributed.all_reduce(sums)",
+        code="joined = torch.cat([first.flatten(), second.flatten()])\ntorch.distributed.all_reduce(joined)",
     )
 
 

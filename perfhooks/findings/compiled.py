@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 from perfhooks import words
 from perfhooks.findings.evidence import most
 from perfhooks.findings.finding import NOTABLE
-from perfhooks.findings.start import spent_in
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import ranges
 from perfhooks.trace.nesting import starts
@@ -53,7 +52,7 @@ def recompilation(seen: Evidence) -> Iterator[Finding]:
     rows = seen.named(ranges.COMPILING, Kind.OP, Kind.ANNOTATION)
     spent = seen.per_step(seen.spans(rows))
     gain = min(spent, seen.host_limit_ms)
-    if seen.share(gain) < COMPILING or starts.COMPILING in spent_in(seen):
+    if seen.share(gain) < COMPILING or starts.COMPILING in seen.startup:
         return
     outer = seen.outermost(rows)
     lines = [(line, spent / len(outer)) for line in seen.where(outer) if line]
@@ -62,7 +61,7 @@ def recompilation(seen: Evidence) -> Iterator[Finding]:
     yield from seen.finding(
         "recompilation",
         gain,
-        is_measured=not seen.is_device_traced,
+        is_measured=not seen.uses_device,
         title=f"torch.compile compiles again for {words.ms(spent)} in a {seen.unit}.",
         estimate="All the time of compiling; gone once shapes no longer change, or the warm-up is longer.",
         evidence=[f"{len(outer)} compilations in {seen.numbers}", *reasons, *most(lines)],

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import polars as pl
 
 from perfhooks import words
 from perfhooks.findings.evidence import most
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.limits import peaks
 from perfhooks.trace.names import device_work, runtime_calls
 from perfhooks.trace.nesting import device, intervals
 from perfhooks.trace.tables import device_time
@@ -30,16 +32,10 @@ SLOW_NS: Final = 50_000
 
 
 _WAITS_FOR_ITSELF: Final = (
-    "A copy from or to memory that is not pinned goes through a buffer, and the host waits for it: results that are "
-    "read with cpu() or numpy() as much as batches. Copy into pinned memory that is taken once and used again, without "
-    "waiting, and read it when the next step has been launched. Where no device works behind the call, it takes or "
-    "touches memory first: keep the buffer from step to step."
-)
-_WAITS_FOR_OTHERS: Final = (
-    "The call waits for what was launched before it, of which nothing ran: the device was at something that this "
-    "recording does not show, as work launched before the window, another process on the device, or another rank. "
-    "A copy into pinned memory that does not wait lets the host go on; the pause stays. Record a few steps more, and "
-    "all processes of the device, to see what it is."
+    "A copy from or to memory that is not pinned goes through a buffer, and the host waits for it. That is so for "
+    "results that are read with cpu() or numpy(), and for batches. Copy into pinned memory that is allocated once, "
+    "without waiting, and read it after the next launches. If no device works behind the call, it allocates or touches "
+    "memory first: keep the buffer."
 )
 
 
@@ -53,6 +49,58 @@ _OF_OTHERS: Final = (
     "pin_memory() of its own: give that class one, pin what is made in the loop, and copy it without waiting. Tensors "
     "that never change belong on the device once, before the loop."
 )
+
+
+def only_copies(seen: Evidence) -> Iterator[Finding]:
+    """The trace has copies and no kernel, neither run nor launched.
+
+    Source: the records of the copies, and the bus of the device by its datasheet (`perfhooks.trace.limits`). If no copy
+    crosses the bus, the limit is memory, which a copy reads and writes.
+
+    Measured: never; the gain is an upper bound.
+    """
+    trace = seen.trace
+    is_alone = not len(trace.rows(Kind.KERNEL)) and not len(device.launch_calls(trace))
+    every = seen.copies.filter(pl.col("bytes") > 0, pl.col("duration_ms") > 0)
+    if not is_alone or not every.height or not seen.is_device_traced:
+        return
+    across = every.filter(pl.col("kind").ne_missing(device_work.WITHIN_DEVICE))
+    table, known = (across if across.height else every), peaks.of_trace(trace)
+    bus = (known.bus_gb_per_s if across.height else known.gb_per_s / 2) if known else None
+    link = "bus" if across.height else "memory"
+    spent, size = float(table["duration_ms"].sum()) / seen.count, int(table["bytes"].sum()) / seen.count
+    least = size / bus * 1e-6 if bus else 0.0
+    rate = f"{size / spent * 1e-6:.3g} GB/s" + (f", {words.share(least / spent)} of its {link}" if bus else "")
+    gain = min(spent - least, seen.device_limit_ms) if bus else 0.0
+    yield from seen.finding(
+        "only-copies",
+        gain if seen.is_worth(gain) else None,
+        title=f"The device only copies: {words.size(size)} of a {seen.unit} at {rate}.",
+        estimate=f"The time of these copies beyond that of the {link} at full speed, as far as the host waits for it.",
+        evidence=[
+            *_directions(table),
+            f"the {link} carries {bus:g} GB/s: {known.source}" if known and bus else _BUSES,
+        ],
+        advice=(
+            "Copy from and to pinned memory, in few large pieces, and both ways at once on two streams. If the rate is "
+            "near the limit, copy less: smaller types, or tensors that stay on the device."
+        ),
+        code="buffer = torch.empty(shape, pin_memory=True)   # once\nbuffer.copy_(result, non_blocking=True)",
+    )
+
+
+_BUSES: Final = "PCI Express with 16 lanes carries 16, 32 and 64 GB/s each way in its versions 3, 4 and 5"
+
+
+def _directions(table: pl.DataFrame) -> list[str]:
+    """The copies of each direction and kind of memory, with their rate, most time first."""
+    kinds = table.group_by("kind", "source", "target").agg(pl.len(), pl.col("bytes", "duration_ms").sum())
+    return [
+        f"{words.count(row['len'], f'copy {name}', f'copies {name}')}: {words.size(row['bytes'])} in "
+        f"{words.ms(row['duration_ms'])}, {row['bytes'] / row['duration_ms'] * 1e-6:.3g} GB/s"
+        for row in kinds.sort("duration_ms", descending=True).iter_rows(named=True)
+        for name in [f"{row['kind']} ({row['source'] or '?'} -> {row['target'] or '?'})"]
+    ]
 
 
 def blocking_copies(seen: Evidence) -> Iterator[Finding]:
@@ -84,13 +132,13 @@ def blocking_copies(seen: Evidence) -> Iterator[Finding]:
 
 
 def held_by_copies(seen: Evidence) -> Iterator[Finding]:
-    """Calls that copy hold the host for 1% of the step or more, while no kernel runs.
+    """Calls that copy hold the host for 1% of the step or more, while no kernel runs and none is waited for.
 
     Source: `evidence.NOTABLE`; calls longer than `SLOW_NS` on threads that launch kernels, less the moments in which a
-    kernel or what others asked for ran, the gaps between these (`device_time.LATENCY_NS`) and those of
-    `blocking_copies`. Three things do that: a copy from or to memory that is not pinned, for
-    which the call waits; a call behind which no device works at all, as it makes room or takes pages first; and a
-    device that does no recorded work though some was launched before the call, for which the call waits first.
+    kernel or other work ran, the gaps between these (`device_time.LATENCY_NS`) and those of `blocking_copies`. Two
+    things do that: a copy from or to memory that is not pinned, for which the call waits; and a call behind which no
+    device works at all, because it allocates or touches memory first. A call that waits for earlier work that has not
+    begun does not count: see `machine.shared_device`.
 
     Measured: never; the gain is an upper bound.
     """
@@ -101,32 +149,20 @@ def held_by_copies(seen: Evidence) -> Iterator[Finding]:
     others = trace.device_rows[(trace.kind[trace.device_rows] == Kind.KERNEL) | ~np.isin(trace.launches, calls)]
     working = intervals.union(trace.start[others], trace.end[others] + device_time.LATENCY_NS)
     held = intervals.subtract(seen.spans(calls), intervals.joined(working, seen.spans(_unpinned(seen))))
-    spent, queued = seen.per_step(held), seen.per_step(intervals.intersect(held, _queued(seen, calls)))
-    if not seen.is_worth(spent):
-        return
-    idle = seen.per_step(intervals.subtract(held, seen.busy))
-    is_for_others = queued > spent / 2
+    held = intervals.subtract(held, _queued(seen, calls))
+    spent, idle = seen.per_step(held), seen.per_step(intervals.subtract(held, seen.busy))
     yield from seen.finding(
         "held-by-copies",
         spent,
-        title=(
-            f"Calls that copy wait {words.ms(spent)} of a {seen.unit} for something that was not recorded."
-            if is_for_others
-            else f"Calls that copy hold the host for {words.ms(spent)} of a {seen.unit} while no kernel runs."
-        ),
+        title=f"Calls that copy hold the host for {words.ms(spent)} of a {seen.unit} while no kernel runs.",
         estimate="The time for which these calls took and no kernel ran.",
         evidence=[
             f"{seen.often(calls)} such calls in a {seen.unit}, {words.ms(seen.per_step(seen.spans(calls)))} together",
             f"for {words.ms(idle)} of it no work of a device was recorded, not even the copy",
-            *(
-                [f"for {words.ms(queued)} of it work that was launched before the call was still to be done"]
-                if queued
-                else []
-            ),
             *_what_was_copied(seen, calls),
             *(seen.by_line(calls) or seen.by_name(calls)),
         ],
-        advice=_WAITS_FOR_OTHERS if is_for_others else _WAITS_FOR_ITSELF,
+        advice=_WAITS_FOR_ITSELF,
         code="buffer = torch.empty(shape, pin_memory=True)   # once\nbuffer.copy_(result, non_blocking=True)",
         of=held,
     )

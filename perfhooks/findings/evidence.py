@@ -11,14 +11,14 @@ import polars as pl
 
 from perfhooks import words
 from perfhooks.findings import faces
-from perfhooks.findings.finding import NOTABLE, Finding, gain_of
+from perfhooks.findings.finding import NOTABLE, Finding, basis, gain_of
 from perfhooks.trace.kinds import HOST, Kind
-from perfhooks.trace.names import step_kinds, whose
+from perfhooks.trace.names import stages, step_kinds, whose
 from perfhooks.trace.names.origins import Origin
 from perfhooks.trace.nesting import device, intervals, missing_work, parts, starts
 from perfhooks.trace.nesting.grouping import groups
 from perfhooks.trace.nesting.step_marks import MarkedSteps, step_of
-from perfhooks.trace.tables import device_time, gaps, idle, step_columns
+from perfhooks.trace.tables import collectives, device_time, gaps, idle, step_columns
 from perfhooks.trace.tables.device_time import CAUSES, Idle
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags, Intervals
 
 OVERLAP: Final = "Gains of different findings may overlap."
-BUSY: Final = "An upper bound: the training waited for CPUs, so these times are too long."
+BUSY: Final = "An upper bound: the program waited for CPUs, so these times are too long."
 UNMEASURED: Final = "An upper bound: the gain of this advice was never measured under these conditions."
 
 _SLOW_CALL_NS: Final = 50_000
@@ -80,6 +80,11 @@ class Evidence:
         """Whether a device was seen working, and its times in the steps are known."""
         unknown = missing_work.unknown(self.trace).wall[self.chosen]
         return self.trace.is_device_traced and not unknown.any()
+
+    @property
+    def uses_device(self) -> bool:
+        """Whether the program gave work to a device, whether or not the times of that work are known."""
+        return self.trace.is_device_traced or len(device.launch_calls(self.trace)) > 0
 
     @cached_property
     def is_start(self) -> bool:
@@ -150,22 +155,40 @@ class Evidence:
 
     # --- time ---
 
+    @cached_property
+    def startup(self) -> dict[str, Intervals]:
+        """The one-time work in the steps, by its name.
+
+        If the last step compiles, nothing tells that it is the first time.
+        """
+        found = {name: intervals.intersect(each, self.windows) for name, each in starts.spent(self.trace).items()}
+        if self.are_numbered and len(found.get(starts.COMPILING, ())):
+            begin, end = int(self.marks.start.max()), int(self.marks.end.max())
+            if len(intervals.clip(found[starts.COMPILING], begin, end)):
+                del found[starts.COMPILING]
+        return {name: moments for name, moments in found.items() if len(moments)}
+
+    @cached_property
+    def _usual_moments(self) -> Intervals:
+        """The moments of the steps without one-time work."""
+        return intervals.subtract(self.windows, intervals.joined(*self.startup.values()))
+
     def spans(self, rows: Ints) -> Intervals:
-        """The moments of some slices, in the steps."""
+        """The moments of some slices, in the steps and without one-time work."""
         return self.clipped(intervals.of_slices(self.trace, rows))
 
     def clipped(self, moments: Intervals) -> Intervals:
-        """The part of some moments that lies in the steps."""
-        return intervals.intersect(moments, self.windows)
+        """The part of some moments that lies in the steps and is no one-time work."""
+        return intervals.intersect(moments, self._usual_moments)
 
     def per_step(self, moments: Intervals) -> float:
         """The length of a set, in milliseconds a step."""
         return intervals.total(moments) * intervals.MS / max(self.count, 1)
 
-    @property
+    @cached_property
     def busy(self) -> Intervals:
-        """When any device worked."""
-        return device.busy(self.trace)
+        """When any device worked; never if that is unknown."""
+        return device.busy(self.trace) if self.is_device_traced else intervals.nothing()
 
     @cached_property
     def idle(self) -> Idle:
@@ -191,7 +214,7 @@ class Evidence:
             among: which of the idle stretches count; all if not given.
         """
         found = self.idle_stretches(*causes, among=among)
-        return intervals.union(found.start, found.end)
+        return self.clipped(intervals.union(found.start, found.end))
 
     def idle_stretches(self, *causes: int, among: Flags | None = None) -> Idle:
         """The same as stretches."""
@@ -308,8 +331,9 @@ class Evidence:
 
     @cached_property
     def learns(self) -> bool:
-        """Whether gradients are computed or an optimizer steps: else advice about these is none."""
-        return self.mean("backward_ms") > 0 or self.mean("optimizer_ms") > 0
+        """Whether the trace shows gradients or an optimizer: else no advice mentions them."""
+        has_part = self.mean("backward_ms") > 0 or self.mean("optimizer_ms") > 0
+        return has_part or stages.shown(self.trace) == stages.TRAIN
 
     # --- slices and tables ---
 
@@ -325,10 +349,17 @@ class Evidence:
 
     @cached_property
     def work(self) -> Ints:
-        """The work of devices that was launched in the steps: places in `Trace.device_rows`; none if it is doubtful."""
+        """The work of devices that was launched in the steps: places in `Trace.device_rows`; none if it is doubtful.
+
+        Trial runs of one-time work and records with a wrong length are left out.
+        """
         if not self.is_device_traced:
             return np.empty(0, np.int64)
-        return np.flatnonzero(self.inside(device.launch_times(self.trace)))
+        launched = device.launch_times(self.trace)
+        trials = intervals.joined(*(each for name, each in self.startup.items() if name != starts.LOADING))
+        chosen = self.inside(launched) & ~intervals.covers(trials, launched)
+        chosen[np.searchsorted(self.trace.device_rows, self.trace.overflowed)] = False
+        return np.flatnonzero(chosen)
 
     def work_named(self, pattern: str, *kinds: Kind) -> Ints:
         """The work of devices that was launched in the steps and whose name matches a regular expression; slices."""
@@ -354,14 +385,21 @@ class Evidence:
         mine = known[(holder >= 0) | np.isin(owner[known], chosen)]
         return self.trace.device_rows[mine[np.isin(mine, self.work)]]
 
+    def runs_on_device(self, rows: Ints) -> bool:
+        """Whether some operators gave work to a device, whether or not the times of that work are known."""
+        launches = device.launch_calls(self.trace)
+        return len(self.launched_by(rows)) > 0 or len(device.around(self.trace, launches, rows)) > 0
+
     def cost(self, rows: Ints) -> tuple[float, float]:
         """What some operators cost in a step, and the limit for what can be gained there, in milliseconds.
 
-        Time of the device if they gave it work, else time of the host.
+        Time of the device if they gave it work, else time of the host; 0 if the time of the device is unknown.
         """
         work = self.launched_by(rows)
         if len(work):
             return self.device_ms(work), self.device_limit_ms
+        if self.runs_on_device(rows):
+            return 0.0, 0.0
         return self.per_step(self.spans(rows)), self.host_limit_ms
 
     def where(self, rows: Ints) -> list[str | None]:
@@ -449,9 +487,18 @@ class Evidence:
         return self._of_steps(self.tables.synchronisations)
 
     @cached_property
+    def copies(self) -> pl.DataFrame:
+        """The table of copies."""
+        return self._of_steps(self.tables.copies)
+
+    @cached_property
     def collectives(self) -> pl.DataFrame:
-        """The table of collectives."""
-        return self._of_steps(self.tables.collectives)
+        """The table of collectives with a column ``label``: the operation, else the operator that launched it."""
+        table = self.tables.collectives
+        around = pl.Series("around", collectives.operators(self.trace), dtype=pl.String)
+        is_sound = ~np.isin(collectives.rows(self.trace), self.trace.overflowed)
+        table = table.with_columns(pl.coalesce("operation", around, "name").alias("label")).filter(is_sound)
+        return self._of_steps(table)
 
     @cached_property
     def gpu(self) -> tuple[str, int] | None:
@@ -534,6 +581,8 @@ class Evidence:
             if gain_ms < (NOTABLE + (queued if is_wait and self.is_busy else 0.0)) * self.unrecorded_ms:
                 return
             estimate = f"{estimate} {BUSY if self.is_busy else OVERLAP if is_measured else UNMEASURED}"
+            if self.capture.cost.idle_step_ms and wait_ms is None:
+                estimate += basis(self.step_ms, self.unrecorded_ms)
         yield Finding(
             rule=rule,
             title=title,

@@ -16,6 +16,13 @@ NOTABLE: Final = 0.01
 """Smallest gain of a finding, as a share of the step: two recordings of the same program differ by as much."""
 WAITING: Final = 0.05
 """Smallest wait for data of a finding, as a share of the step: the threshold of torch_tb_profiler's first rule."""
+BOUND: Final = 0.8
+"""Smallest share of the step in which the device works if the device decides how long a step takes."""
+HEAVY: Final = 0.05
+"""Smallest time of operators of a finding, as a share of the step: a step varies by half of it anyway."""
+FAR_HEAVY: Final = 0.1
+"""Smallest time of kernels of a finding about their speed, as a share of the step."""
+_BASIS: Final = " The gain is of an unprofiled step of "
 ASKS: Final = " asks for the batches"
 """End of the evidence that names the loop over a loader."""
 CLOCK: Final = ", by the run's own clock"
@@ -106,6 +113,11 @@ def gain_of(profiled_ms: float, overhead_share: float, profiled_step_ms: float, 
     return min(max(profiled_ms - overhead_share * added, 0.0), step_ms)
 
 
+def basis(profiled_step_ms: float, step_ms: float) -> str:
+    """Return the sentence that names the steps of the gain, if these are not those of the evidence."""
+    return f"{_BASIS}{words.ms(step_ms)}; title and evidence are of profiled steps of {words.ms(profiled_step_ms)}."
+
+
 def of_unprofiled(
     findings: Iterable[Mapping[str, Any]], profiled_step_ms: float, step_ms: float, data_ms: float | None
 ) -> list[dict[str, Any]]:
@@ -133,6 +145,7 @@ def of_unprofiled(
             new |= {"title": title, "evidence": [clock, *(line for line in row["evidence"] if CLOCK not in line)]}
         else:
             saved = gain_of(profiled_ms, row.get("overhead_share", 0.0), profiled_step_ms, step_ms)
+            new["estimate"] = row.get("estimate", "").partition(_BASIS)[0] + basis(profiled_step_ms, step_ms)
         if saved >= NOTABLE * step_ms:
             found.append(new | {"gain_ms": saved, "gain_percent": 100 * saved / step_ms})
     return found

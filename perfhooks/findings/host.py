@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -12,8 +12,10 @@ from perfhooks import words
 from perfhooks.findings.evidence import most
 from perfhooks.findings.replays import Replay, of_steps
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.names import runtime_calls
+from perfhooks.trace.names import device_work, runtime_calls
 from perfhooks.trace.nesting import captures, intervals
+from perfhooks.trace.nesting.grouping import summed
+from perfhooks.trace.once import once
 from perfhooks.trace.tables import device_time, idle
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from perfhooks.findings.evidence import Evidence
     from perfhooks.findings.finding import Finding
+    from perfhooks.trace import Trace
     from perfhooks.trace.model import Ints
     from perfhooks.trace.nesting.intervals import Flags
 
@@ -73,7 +76,108 @@ _OF_OPERATORS: Final = (
 _STACKS: Final = (
     "stacks were recorded, for which the recorder works at every call of Python: without them less of this remains"
 )
+_PREPARATION: Final = (
+    "The host prepares each launch of this kernel longer than those of other kernels. Usual reasons: the kernel is "
+    "compiled, tuned or looked up in each call, its arguments are checked in Python, or memory is allocated for it. Do "
+    "this once and keep the result, or do it while the device works on what was launched before."
+)
 _SLACK_NS: Final = 5_000  # clocks of host and device agree to some microseconds
+
+
+class _Preparation(NamedTuple):
+    """Idle time before the launches of one kernel."""
+
+    kernel: str
+    idle: Flags
+    """Which of `Evidence.idle` it is."""
+    launches: int
+    """Launches with idle time before them."""
+
+
+def launch_preparation(seen: Evidence) -> Iterator[Finding]:
+    """The device idles for 10% of the step or more before launches of one kernel, and hardly between others.
+
+    Source: `PAUSES`, `perfhooks.trace.tables.idle.MOST`. Idle time in which the thread that launched the kernel ran
+    operators, code between them or nothing that was recorded. Kernels of one template, or with one name and different
+    numbers, count as one. The kernel is launched several times in a step, and in at most half of all launches.
+
+    Measured: never, because the advice depends on the preparation; the gain is an upper bound.
+    """
+    prepared = _prepared(seen)
+    if prepared is None:
+        return
+    spent, slow = seen.per_step(seen.idle_for(*SLOW, among=prepared.idle)), seen.per_step(seen.idle_for(*SLOW))
+    often, each = f"{prepared.launches / max(seen.count, 1):.3g}", spent * seen.count / prepared.launches
+    holder = idle.holder(seen.trace, seen.idle_stretches(*SLOW, among=prepared.idle), seen.tables.owners)
+    has_stacks = len(seen.trace.rows(Kind.PYTHON)) > 0
+    yield from seen.finding(
+        "launch-preparation",
+        min(spent, seen.host_limit_ms),
+        is_wait=True,
+        title=f"The device idles for {words.ms(spent)} of a {seen.unit} before launches of {prepared.kernel}.",
+        estimate="All of this time: it is gone if the launches are prepared while the device works.",
+        evidence=[
+            f"{often} launches of it in a {seen.unit} follow idle time, {words.ms(each)} each",
+            f"the host lets the device idle for {words.ms(slow)} of a {seen.unit} in all; before this kernel:",
+            *([f"{holder[0]}: {words.ms(holder[1] * intervals.MS / seen.count)} of it"] if holder else []),
+            *_by_cause(seen, SLOW, prepared.idle),
+            *most(_named_sources(seen, prepared.idle)),
+            *([] if has_stacks else [f"record with {seen.option('with_stack')} to see the lines"]),
+            *_stacks(seen),
+        ],
+        advice=_PREPARATION,
+        code="",
+    )
+
+
+def _prepared(seen: Evidence) -> _Preparation | None:
+    """Return the idle time before the one kernel that nearly all of it precedes, if it is worth a finding."""
+    found, trace = seen.idle, seen.trace
+    slow = np.isin(found.cause, SLOW)
+    between = slow & (found.place == device_time.PLACES.index("between"))
+    if not seen.is_device_traced or not between.any():
+        return None
+    names, family = _families(trace)
+    spent = summed(family[found.work[between]], found.length[between], len(names))
+    if not spent.any() or spent.max() < idle.MOST * found.length[between].sum():
+        return None
+    largest = int(spent.argmax())
+    mine = family[found.work] == largest
+    launches = len(np.unique(found.work[mine & slow]))
+    if launches <= seen.count or (family[seen.work] == largest).sum() > len(seen.work) / 2:
+        return None
+    is_large = seen.share(seen.per_step(seen.idle_for(*SLOW, among=mine))) >= PAUSES
+    return _Preparation(names[largest], mine, launches) if is_large else None
+
+
+@once
+def _families(trace: Trace) -> tuple[list[str], Ints]:
+    """Return the families of kernels, and the place of each of `Trace.device_rows` among them.
+
+    The place of other work and of kernels of graphs is -1, and so is the last one, for work that is none.
+    """
+    numbers = trace.names_of(Kind.KERNEL)
+    texts = [device_work.family(trace.names[number]) for number in numbers]
+    places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
+    of_name = np.full(len(trace.names) + 1, -1)
+    of_name[numbers] = [places[text] for text in texts]
+    rows, graphs = trace.device_rows, trace.chosen(runtime_calls.GRAPH.search, Kind.RUNTIME)
+    is_kernel = (trace.kind[rows] == Kind.KERNEL) & ~np.isin(trace.launches, graphs)
+    return list(places), np.append(np.where(is_kernel, of_name[trace.name[rows]], -1), -1)
+
+
+def _named_sources(seen: Evidence, among: Flags) -> list[tuple[str, float]]:
+    """The sources of idle time that have a name: operators, calls, lines, and labels of code between them."""
+    found, trace = seen.idle_stretches(device_time.CODE, among=among), seen.trace
+    labels = [(trace.names[trace.name[row]] if row >= 0 else "") for row in found.row.tolist()]
+    of_labels = zip(labels, (found.length * intervals.MS / max(seen.count, 1)).tolist(), strict=True)
+    others = seen.idle_sources(*(cause for cause in SLOW if cause != device_time.CODE), among=among)
+    return [(name, spent) for name, spent in [*of_labels, *others] if name and name not in device_time.CAUSES]
+
+
+def _stacks(seen: Evidence) -> list[str]:
+    """Return what recorded stacks add to the time of the host, if that is not known."""
+    return [_STACKS] if len(seen.trace.rows(Kind.PYTHON)) and not seen.recording_ms else []
 
 
 def host_bound(seen: Evidence) -> Iterator[Finding]:
@@ -92,7 +196,7 @@ def host_bound(seen: Evidence) -> Iterator[Finding]:
         return
     counted = "launches" if seen.mean("launches") else "kernels"
     launches, replays = seen.mean(counted), len(seen.named(runtime_calls.GRAPH.pattern, Kind.RUNTIME))
-    short = ~_long(seen)
+    short = ~_long(seen) & ~_claimed(seen)
     starved = seen.per_step(seen.idle_for(*SLOW, among=short))
     gain = min(starved - seen.recording_ms, seen.host_limit_ms)
     if (launches < MANY_LAUNCHES and not replays) or seen.share(gain) < STARVED:
@@ -103,10 +207,10 @@ def host_bound(seen: Evidence) -> Iterator[Finding]:
         "host-bound",
         gain,
         is_wait=True,
-        title=f"The device idles for {words.ms(gain)} of a {seen.unit} because the host launches too slowly.",
+        title=f"The device idles for {words.ms(starved)} of a {seen.unit} because the host launches too slowly.",
         estimate=(
-            "All the time in which the device had nothing queued and the host neither waited nor loaded data: the most "
-            "that fewer or cheaper launches can win."
+            "All the time in which the device had nothing queued and the host neither waited nor loaded data, less the "
+            "time that recording added."
         ),
         evidence=[
             f"{launches:.0f} {counted} in {words.ms(wall)}, one every {words.ms(wall / max(launches, 1))}",
@@ -114,7 +218,7 @@ def host_bound(seen: Evidence) -> Iterator[Finding]:
             *_by_cause(seen, SLOW, short),
             *most([each for each in seen.idle_sources(*SLOW, among=short) if each[0] not in device_time.CAUSES]),
             *filter(None, [graph.evidence]),
-            *([_STACKS] if seen.trace.rows(Kind.PYTHON).size and not seen.recording_ms else []),
+            *_stacks(seen),
         ],
         advice=_REPLAYS if replays else f"{_LAUNCHES.format(_FUSED if seen.learns else '')} {graph.advice}".strip(),
         code=_AHEAD if replays else seen.said("fewer launches") if seen.learns else seen.said("one graph"),
@@ -125,8 +229,8 @@ def synchronisation(seen: Evidence) -> Iterator[Finding]:
     """The host waits for the device, which then idles until the host has launched again, for 1% of the step or more.
 
     Source: `evidence.NOTABLE`. What counts is idle time that begins in a wait, as far as the host then launches what is
-    next and does nothing else that has a name; it is no more than the wait itself, and than the device idles: without
-    the wait the host would run ahead by so much.
+    next and does nothing else that has a name; it is no more than the wait itself: without the wait the host would run
+    ahead by so much.
 
     Measured: never; the gain is an upper bound.
     """
@@ -138,7 +242,7 @@ def synchronisation(seen: Evidence) -> Iterator[Finding]:
     end = begin + np.rint(waits["host_ms"].to_numpy() * 1e6).astype(np.int64)
     held = waits["host_ms"].to_numpy() / seen.count
     gaps = np.minimum(_gaps_after(seen, begin, end) * intervals.MS / seen.count, held)
-    gain = min(float(gaps.sum()), seen.device_limit_ms, seen.host_limit_ms)
+    gain = float(gaps.sum())
     if not seen.is_worth(gain):
         return
     names = list(itertools.starmap(_wait, waits.select("call", "operator", "line", "bytes").iter_rows()))
@@ -153,7 +257,8 @@ def synchronisation(seen: Evidence) -> Iterator[Finding]:
             "host would have launched the next work meanwhile."
         ),
         evidence=[
-            f"{seen.often(waits)} waits in a {seen.unit}, {words.ms(float(held.sum()))} together; idle after:",
+            f"{seen.often(waits)} waits in a {seen.unit}; the host waits {words.ms(float(held.sum()))} in them",
+            "idle time of the device that begins in a wait, by the place of the wait:",
             *sources,
         ],
         advice=(
@@ -178,7 +283,7 @@ def device_pauses(seen: Evidence) -> Iterator[Finding]:
     """
     if not seen.is_device_traced:
         return
-    long = _long(seen)
+    long = _long(seen) & ~_claimed(seen)
     pauses = seen.idle_for(*_BY_ITSELF, among=long)
     spent = seen.per_step(pauses)
     if seen.share(spent) < PAUSES:
@@ -197,6 +302,7 @@ def device_pauses(seen: Evidence) -> Iterator[Finding]:
             *inside,
             *_by_cause(seen, _BY_ITSELF, long),
             *most(seen.idle_sources(*_BY_ITSELF, among=long), 4),
+            *_stacks(seen),
         ],
         advice=_OF_OPERATORS if is_in_operators else _OF_THE_HOST,
         code="" if is_in_operators else _ASIDE,
@@ -209,6 +315,12 @@ def _wait(call: str, operator: str | None, line: str | None, size: int | None) -
     """Where the host waited, and for how much data if it was for a copy."""
     where = line or operator or call
     return where if size is None else f"{where}, copying {words.size(size)}"
+
+
+def _claimed(seen: Evidence) -> Flags:
+    """Which idle stretches `launch_preparation` explains."""
+    prepared = _prepared(seen)
+    return np.zeros(len(seen.idle.start), np.bool_) if prepared is None else prepared.idle
 
 
 def _long(seen: Evidence) -> Flags:

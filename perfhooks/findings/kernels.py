@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from perfhooks import words
 from perfhooks.findings import attention
-from perfhooks.findings.evidence import most
+from perfhooks.findings.finding import BOUND, FAR_HEAVY, HEAVY
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.limits import peaks, rates
-from perfhooks.trace.names import device_work, operators, ranges, runtime_calls, work_kinds
+from perfhooks.trace.names import device_work, operators, ranges, work_kinds
 from perfhooks.trace.nesting import device, intervals
 from perfhooks.trace.nesting.grouping import groups
 from perfhooks.trace.tables import categories
@@ -24,32 +23,15 @@ if TYPE_CHECKING:
     from perfhooks.findings.finding import Finding
     from perfhooks.trace.model import Column, Ints
 
-SAVED: Final = 0.5
-"""Of the time of GEMMs that move to tensor cores, the share that the advice is about. A careful figure: on an A100
-TF32 has eight times the peak of float32; memory takes its share."""
-HALVED: Final = 0.5
-"""Of the time of GEMMs in float64, saved by float32 on a CPU, about the middle: with one thread, forward, backward and
-update, 35% in layers of 64 (where GEMMs were a fifth of the step), 56% in layers of 512 and 1,024, 99% in convolutions
-(float64 has no fast path) and all of it in an LSTM, whose other operators became faster as well."""
 UNFOLDED: Final = 0.25
 """Of the time of convolutions by unfolding, saved by oneDNN: measured with one thread, forward and backward, 14 and 21%
 for filters of 3 x 3 on 8 images of 32 x 32, 36% in a small network, 58% on 2 images of 64 x 112 x 112."""
-HEAVY: Final = 0.05
-"""Of the step, for operators that are to be moved: below it, half of their time is within what a step varies by."""
 FUSABLE: Final = 0.2
 """Of the step, for chains that a compiler would fuse. Some are in every training; from a fifth on, reading and writing
 the same tensors again and again is what the device does."""
-BOUND: Final = 0.8
-"""Of the step, for which the device works: then it is the device that decides how long a step takes."""
 CHAIN: Final = 2
 """Kernels in a row, at least: one alone has nothing to be fused with."""
-TENSOR_CORES: Final = 7
-"""The compute capability from which NVIDIA's devices have tensor cores (Volta)."""
-TF32: Final = 8
-"""The compute capability from which tensor cores take float32 as TF32 (Ampere)."""
 
-_SOME: Final = 0.1
-"""Of the time of products: a kind of them that takes less is not named."""
 _COMPILED: Final = rf"{work_kinds.TRITON}|{ranges.COMPILED}"
 _FUSABLE_KINDS: Final = (categories.ELEMENTWISE, categories.REDUCTION, categories.COPIES)
 _FUSABLE_OF_TORCH: Final = (categories.INDEXING, categories.QUANTISATION)
@@ -57,105 +39,6 @@ _FUSABLE_OF_TORCH: Final = (categories.INDEXING, categories.QUANTISATION)
 FAR: Final = 0.3
 """Of its limit. GEMMs and copies of usual sizes reach 60 to 85% on an H100, and 40 to 60% on an MI300X, whose datasheet
 counts a clock that it does not hold (TraceLens takes 708 of 1307 TFLOP/s for it)."""
-FAR_HEAVY: Final = 0.1
-"""Of the step, for kernels that far from it, and for those that somebody wrote."""
-_PLAIN: Final = re.compile(r"\w+(?:\([\w\s*,&]*\))?")
-"""A function in no namespace and from no template, with its arguments where it is C."""
-_OF_LIBRARY: Final = re.compile(
-    rf"{work_kinds.TRITON}|nvjet|cutlass|cublas|cudnn|cask|xmma|magma|cijk|rocblas|hipblas|miopen|mkldnn|"
-    r"volta|turing|ampere|maxwell|hopper|blackwell|sm\d\d|gem[mv]\w*\d+x\d+|split_?k|marlin|machete",
-    re.IGNORECASE,
-)
-"""Libraries have plain names, too: generated kernels have the architecture and their tiles in theirs."""
-
-
-def float32_products(seen: Evidence) -> Iterator[Finding]:
-    """Kernels that multiply float32 on plain cores take 5% of the step or more, on a device that has tensor cores.
-
-    Source: `HEAVY`, `SAVED`; the kernels by their names, the device by its compute capability. Devices of other makers
-    than NVIDIA tell neither.
-
-    Measured: never; the gain is an upper bound.
-    """
-    if seen.gpu is None or seen.gpu[1] < TENSOR_CORES:
-        return
-    rows = seen.work_named(device_work.FLOAT32_GEMM, Kind.KERNEL)
-    spent = seen.device_ms(rows)
-    gain = min(SAVED * spent, seen.device_limit_ms)
-    if seen.share(spent) < HEAVY or not seen.is_worth(gain):
-        return
-    name, major = seen.gpu
-    has_tf32 = major >= TF32
-    yield from seen.finding(
-        "float32-products",
-        gain,
-        bound_ms=min(spent, seen.device_limit_ms),
-        title=(
-            f"{_products(seen, rows)} in float32 take {words.ms(spent)} in a {seen.unit} while the tensor cores idle."
-        ),
-        estimate=(
-            f"Half of the time of these kernels (a careful figure for {'TF32' if has_tf32 else 'float16'}), and no "
-            "more "
-            "than the host waits for the device."
-        ),
-        evidence=[
-            f"{name} has tensor cores (compute capability {major}.x)",
-            f"{seen.often(rows)} kernels in a {seen.unit} do not use them",
-            *seen.by_name(rows),
-        ],
-        advice=(
-            "Let float32 products run as TF32: the tensor cores take them with the range of float32 and 10 bits of "
-            "mantissa, which training hardly ever notices. Mixed precision goes further, and halves memory."
-            if has_tf32
-            else "Train with automatic mixed precision: GEMMs run in float16 on the tensor cores, and a gradient "
-            "scaler keeps small gradients from vanishing."
-        ),
-        code=seen.said("tf32") if has_tf32 else seen.said("float16"),
-    )
-
-
-def _products(seen: Evidence, rows: Ints) -> str:
-    """What some kernels multiply for: convolutions are GEMMs as well."""
-    trace = seen.trace
-    convolve = categories.of_work(trace)[np.searchsorted(trace.device_rows, rows)] == categories.CONVOLUTION
-    share = seen.device_ms(rows[convolve]) / seen.device_ms(rows)
-    return "GEMMs" if share < _SOME else "Convolutions" if share > 1 - _SOME else "Convolutions and GEMMs"
-
-
-def float64_products(seen: Evidence) -> Iterator[Finding]:
-    """GEMMs and convolutions of float64 tensors take 5% of the step or more.
-
-    Source: `HEAVY`, `HALVED`; the types of inputs, which ``record_shapes`` records. Numbers (tensors without
-    dimensions) do not count.
-
-    Measured: on a CPU, see `HALVED`. On a device it was not measured, so the gain there is an upper bound.
-    """
-    rows = _in_float64(seen, seen.named(operators.GEMMS, Kind.OP))
-    if not len(rows):
-        return
-    spent, limit = seen.cost(rows)
-    gain = min(HALVED * spent, limit)
-    if seen.share(spent) < HEAVY or not seen.is_worth(gain):
-        return
-    slow = len(seen.named(operators.UNFOLDING, Kind.OP)) > 0
-    yield from seen.finding(
-        "float64-products",
-        gain,
-        bound_ms=min(spent, limit),
-        is_measured=not len(seen.launched_by(rows)),
-        title=f"GEMMs and convolutions in float64 take {words.ms(spent)} in a {seen.unit}.",
-        estimate=f"{words.share(HALVED)} of their time: about what float32 was measured to save on a CPU.",
-        evidence=[
-            *seen.by_name(seen.outermost(rows)),
-            *(["convolutions in float64 have no fast path here: they run as _slow_conv2d"] if slow else []),
-            *seen.by_line(seen.outermost(rows)),
-        ],
-        advice=(
-            "Somewhere a tensor is float64, usually because NumPy made it, and everything it touches becomes so. Cast "
-            "data where it is loaded, and the model once, to float32; keep float64 only where a sum needs it."
-        ),
-        code="model = model.float()\nbatch = torch.as_tensor(array, dtype=torch.float32)",
-    )
 
 
 def slow_convolution(seen: Evidence) -> Iterator[Finding]:
@@ -169,10 +52,10 @@ def slow_convolution(seen: Evidence) -> Iterator[Finding]:
     Measured: on a CPU, see `UNFOLDED`. On a device it was not measured, so the gain there is an upper bound.
     """
     rows = seen.named(operators.UNFOLDING, Kind.OP)
-    rows = rows[~np.isin(rows, _in_float64(seen, rows))]
+    rows = rows[~np.isin(rows, in_float64(seen, rows))]
     if not len(rows):
         return
-    on_device = len(seen.launched_by(rows)) > 0
+    on_device = seen.runs_on_device(rows)
     spent, limit = seen.cost(rows)
     gain = min(UNFOLDED * spent, limit)
     if seen.share(spent) < HEAVY or not seen.is_worth(gain) or _is_library_on(seen, on_device=on_device):
@@ -235,79 +118,17 @@ def layout_conversions(seen: Evidence) -> Iterator[Finding]:
     )
 
 
-def unaligned_products(seen: Evidence) -> Iterator[Finding]:
-    """GEMMs on tensor cores whose rows do not begin at multiples of 16 bytes take 5% of the step or more.
-
-    Not those of attention that is written out: the kernel that does it as a whole needs no padding.
-
-    Source: `HEAVY`; kernels of CUTLASS, whose names say how many numbers they load at once (``align1``), and NVIDIA's
-    "Matrix Multiplication Background User's Guide": GEMMs are fastest with dimensions that are multiples of 16
-    bytes. The sizes are those of the operators that launched them, which ``record_shapes`` records.
-
-    Measured: never; the gain is an upper bound.
-    """
-    rows = seen.work_named(device_work.UNALIGNED, Kind.KERNEL)
-    rows = rows[~np.isin(rows, attention.written_out(seen))] if len(rows) else rows
-    spent = seen.device_ms(rows)
-    if not len(rows) or seen.share(spent) < HEAVY:
-        return
-    sizes = _odd_sizes(seen, rows)
-    multiples = sorted({str(_multiple(seen.trace.names[name])) for name in seen.trace.name[rows].tolist()})
-    yield from seen.finding(
-        "unaligned-products",
-        min(spent, seen.device_limit_ms),
-        title=f"GEMMs of sizes that do not fit the tensor cores take {words.ms(spent)} in a {seen.unit}.",
-        estimate="Kernels that load 16 bytes at once are faster, at the price of a little padding.",
-        evidence=[
-            f"{seen.often(rows)} kernels in a {seen.unit} load fewer than 16 bytes at a time",
-            *seen.by_name(rows),
-            *(sizes or [f"record with {seen.option('record_shapes')} to see which sizes these are"]),
-        ],
-        advice=(
-            f"Make the dimensions of these GEMMs multiples of {' or '.join(multiples)}, which is 16 bytes: the size "
-            "of a vocabulary or of the classes, hidden sizes, numbers of features, lengths of sequences. Rows that are "
-            "added for that are zeros that nobody reads. Sizes of a model are padded once, where it is built."
-        ),
-        code=f"size = -(-size // {multiples[0]}) * {multiples[0]}   # the next multiple",
-    )
+def written(shapes: object) -> str:
+    """Write the shapes of matrices for people."""
+    return " and ".join(" x ".join(map(str, shape)) for shape in matrices(shapes))
 
 
-def _multiple(kernel: str) -> int:
-    """How many numbers are 16 bytes, for a GEMM: of half precision 8, of TF32 4."""
-    return 8 if re.search(device_work.HALF, kernel) else 4
-
-
-def _odd_sizes(seen: Evidence, rows: Ints) -> list[str]:
-    """The sizes that do not fit, by operator, with what to pad them to."""
-    trace = seen.trace
-    places = np.searchsorted(trace.device_rows, rows)
-    owner, dims = device.owners(trace)[places], trace.argument("dims")
-    padded: list[tuple[str, float]] = []
-    for row, by, time in zip(rows.tolist(), owner.tolist(), seen.lengths(rows), strict=True):
-        shapes = trace.text(int(dims[by])) if by >= 0 else None
-        multiple = _multiple(trace.names[trace.name[row]])
-        odd = _not_multiples(shapes, multiple)
-        if odd:
-            pads = ", ".join(f"{size} to {-(-size // multiple) * multiple}" for size in odd)
-            padded.append((f"{trace.names[trace.name[by]]} {_written(shapes)}, pad {pads}", time))
-    return most(padded)
-
-
-def _not_multiples(shapes: object, multiple: int) -> list[int]:
-    """The rows and columns of the matrices among some shapes that are no multiples."""
-    sizes = {size for shape in _matrices(shapes) for size in shape[-2:] if isinstance(size, int)}
-    return sorted(size for size in sizes if size > 1 and size % multiple)
-
-
-def _written(shapes: object) -> str:
-    return " and ".join(" x ".join(map(str, shape)) for shape in _matrices(shapes))
-
-
-def _matrices(shapes: object) -> list[list[object]]:
+def matrices(shapes: object) -> list[list[object]]:
+    """Return the shapes with two dimensions or more."""
     return [shape for shape in shapes if isinstance(shape, list) and len(shape) > 1] if isinstance(shapes, list) else []
 
 
-def _in_float64(seen: Evidence, rows: Ints) -> Ints:
+def in_float64(seen: Evidence, rows: Ints) -> Ints:
     """The operators among some slices that take a tensor of float64 with any dimensions."""
     trace = seen.trace
     types, dims = trace.argument("types")[rows], trace.argument("dims")[rows]
@@ -347,7 +168,7 @@ def kernels_below_limit(seen: Evidence) -> Iterator[Finding]:
     if seen.share(spent) < FAR_HEAVY:
         return
     name, _ = peaks.device(trace)
-    shapes = _by_shape(seen, places, took, least)
+    shapes = by_shape(seen, places, took, least)
     yield from seen.finding(
         "kernels-below-limit",
         min(spent * float(1 - least.sum() / took.sum()), seen.device_limit_ms),
@@ -370,7 +191,7 @@ def kernels_below_limit(seen: Evidence) -> Iterator[Finding]:
     )
 
 
-def _by_shape(seen: Evidence, places: Ints, took: Ints, least: Column) -> list[tuple[str, float]]:
+def by_shape(seen: Evidence, places: Ints, took: Ints, least: Column) -> list[tuple[str, float]]:
     """The operators and shapes that some work was launched with, most time first, and their milliseconds a step."""
     trace = seen.trace
     owner = device.owners(trace)[places]
@@ -382,52 +203,12 @@ def _by_shape(seen: Evidence, places: Ints, took: Ints, least: Column) -> list[t
         row = int(owner[alike.first[group]])
         count = int((alike.of == group).sum())
         time = float(total[group]) * intervals.MS / max(seen.count, 1)
-        shown = f"{trace.names[trace.name[row]]} {_written(trace.text(int(dims[alike.first[group]])))}".strip()
+        shown = f"{trace.names[trace.name[row]]} {written(trace.text(int(dims[alike.first[group]])))}".strip()
         reached = words.share(float(needed[group] / total[group]))
         found.append(
             (f"{shown}: {count / max(seen.count, 1):.3g} times, {words.ms(time)}, {reached} of the limit", time)
         )
     return found
-
-
-def own_products(seen: Evidence) -> Iterator[Finding]:
-    """Products of matrices by kernels that somebody wrote take 10% of the step or more.
-
-    Source: `FAR_HEAVY`; kernels that no operator of a library launched, by their names: plain ones, as of C and
-    Triton, that no library has, see `_OF_LIBRARY`. What a graph replays is not looked at, as nobody knows whose it is.
-
-    Measured: never; what a library needs for the same product is quickly found out.
-    """
-    trace = seen.trace
-    rows, launch = trace.device_rows[seen.work], trace.launches[seen.work]
-    replays = trace.chosen(lambda name: runtime_calls.GRAPH.search(name) is not None, Kind.RUNTIME)
-    # a function of autograd is an operator as well, with a name of no library
-    of_libraries = trace.chosen(lambda name: "::" in name, Kind.OP)
-    is_alone = ~np.isin(device.owners(trace)[seen.work], of_libraries) & (launch >= 0) & ~np.isin(launch, replays)
-    rows = rows[is_alone & (trace.kind[rows] == Kind.KERNEL)]
-    own = {number for number in np.unique(trace.name[rows]).tolist() if _is_own_product(trace.names[number])}
-    rows = rows[np.isin(trace.name[rows], list(own))]
-    spent = seen.device_ms(rows)
-    if not len(trace.rows(Kind.OP)) or seen.share(spent) < FAR_HEAVY:
-        return
-    yield from seen.finding(
-        "own-products",
-        min(spent, seen.device_limit_ms),
-        title=f"Products of matrices by kernels of no library take {words.ms(spent)} of a {seen.unit}.",
-        estimate="What these kernels take; a library's take some of it.",
-        evidence=[f"{seen.often(rows)} kernels in a {seen.unit}", *seen.by_name(rows)],
-        advice=(
-            "No operator of a library launched these kernels, and no library that is known has such names: somebody "
-            "wrote them. A library's products of matrices are hard to reach; simple kernels of one's own often have a "
-            "tenth of their speed. Time torch.matmul on the same matrices beside them, and keep what is faster."
-        ),
-        code="c = torch.matmul(a, b)",
-    )
-
-
-def _is_own_product(name: str) -> bool:
-    is_plain = _PLAIN.fullmatch(name) is not None and _OF_LIBRARY.search(name) is None
-    return is_plain and work_kinds.of_kernel(name) == "gemms"
 
 
 def fusable_chains(seen: Evidence) -> Iterator[Finding]:

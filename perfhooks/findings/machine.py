@@ -1,13 +1,19 @@
-"""The machine and its clocks: it had more to do, sampling held the clocks, or a clock was lowered."""
+"""What makes other figures doubtful: a busy host, another process on the device, clocks, and the recorder."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import polars as pl
 
 from perfhooks import labels, words
+from perfhooks.findings.evidence import most
 from perfhooks.run.circumstances import BUSY
+from perfhooks.trace.kinds import Kind
+from perfhooks.trace.names import device_work, runtime_calls
+from perfhooks.trace.nesting import intervals, missing_work
+from perfhooks.trace.tables import device_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +27,19 @@ _FEW: Final = 3
 """Steps: of fewer, none is the usual one."""
 _OF_DEVICE: Final = 0.5
 """Of what a step takes longer: a device that only waited lowers its clock because it waits."""
+LATE_NS: Final = 1_000_000
+"""Minimum delay of work whose launch is over and whose device is idle, in ns. Starts on idle devices take microseconds;
+a device that several processes share lets each of them work for some milliseconds at a time."""
+
+_RECORD_LESS: Final = (
+    "The host's part of every figure of this window is too large, small operators most. Record less at a time: stacks "
+    "cost most, then shapes and memory. Compare with a window recorded without them before acting on what the host "
+    "does."
+)
+_NOTHING_TO_LEAVE_OUT: Final = (
+    "The host's part of every figure of this window is too large, small operators most, and nothing was recorded that "
+    "could be left out: believe the unprofiled steps, and here only the order of things."
+)
 
 
 def busy_machine(seen: Evidence) -> Iterator[Finding]:
@@ -128,3 +147,89 @@ def lowered_clock(seen: Evidence) -> Iterator[Finding]:
         ),
         code="nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE   # while it trains: says why the clock is lowered",
     )
+
+
+def shared_device(seen: Evidence) -> Iterator[Finding]:
+    """Launched kernels begin milliseconds later though the device idles, for 1% of the step or more.
+
+    Source: `LATE_NS`, `evidence.NOTABLE`; idle time after a launch has returned (``asked for, not begun``). A graph may
+    need its time to begin, a function of the host may hold a stream, an NPU does not record waits between streams, and
+    a sampled recording lacks work: none of these counts.
+
+    Measured: never; the gain is an upper bound.
+    """
+    trace, found = seen.trace, seen.idle
+    if not seen.is_device_traced or _may_wait_unrecorded(seen):
+        return
+    graphs = trace.chosen(runtime_calls.GRAPH.search, Kind.RUNTIME)
+    pending = (found.cause == device_time.PENDING) & ~np.isin(np.append(trace.launches, -1)[found.work], graphs)
+    delay = seen.gaps.summed(np.where(pending, found.length, 0))
+    late = pending & (delay >= LATE_NS)[seen.gaps.of]
+    if not late.any():
+        return
+    spent, rows = seen.per_step(seen.idle_for(device_time.PENDING, among=late)), trace.device_rows[found.work[late]]
+    kernels = [device_work.family(trace.names[name]) for name in trace.name[rows].tolist()]
+    lengths = (found.length[late] * intervals.MS / max(seen.count, 1)).tolist()
+    many, longest = seen.often(np.unique(rows)), float(delay.max()) * intervals.MS
+    yield from seen.finding(
+        "shared-device",
+        spent,
+        is_wait=True,
+        title=f"Launched work waits for {words.ms(spent)} of a {seen.unit} on an idle device: another process seems to "
+        "use it.",
+        estimate="All of this time: it is gone if this process has the device for itself.",
+        evidence=[
+            f"{many} kernels and copies in a {seen.unit} begin late, the latest {words.ms(longest)} after its launch",
+            "meanwhile no work of this process ran on the device",
+            *most(list(zip(kernels, lengths, strict=True))),
+        ],
+        advice=(
+            "List the processes on the device while the program runs. End other processes, give each process its own "
+            "device, or let them share it with NVIDIA MPS instead of taking turns. If there is no other process, look "
+            "for a stream that waits for an event of another process."
+        ),
+        code="nvidia-smi pmon -c 1   # processes on each device; on AMD: rocm-smi --showpids",
+    )
+
+
+def _may_wait_unrecorded(seen: Evidence) -> bool:
+    """Whether streams may wait for something that this trace does not show."""
+    trace = seen.trace
+    is_npu = len(trace.chosen(runtime_calls.ASYNCHRONOUS.search, Kind.RUNTIME)) > 0
+    return (
+        is_npu
+        or missing_work.is_sampled(trace)
+        or len(trace.chosen(runtime_calls.HOST_FUNCTION.search, Kind.RUNTIME, Kind.OTHER)) > 0
+    )
+
+
+def profiler_overhead(seen: Evidence) -> Iterator[Finding]:
+    """A recorded step takes half as long again as one that was not recorded, or more.
+
+    Source: `LARGE`; the medians of the run's own clock. Nothing is gained here but the truth of the other figures.
+
+    Measured: there is no gain to measure.
+    """
+    cost = seen.capture.cost
+    if not cost.is_large or seen.capture.circumstances.is_busy:
+        return
+    wanted = [name for name in ("with_stack", "profile_memory", "record_shapes") if seen.capture.options.get(name)]
+    yield from seen.finding(
+        "profiler-overhead",
+        None,
+        title=f"Recording makes a step {cost.slowdown:.1f} times as long as it is.",
+        estimate="No gain: without the recorder the program runs at full speed.",
+        evidence=[
+            f"{words.ms(cost.recorded_step_ms or 0.0)} when profiled, {words.ms(cost.idle_step_ms or 0.0)} otherwise",
+            *([f"recorded with {', '.join(map(seen.option, wanted))}"] if wanted else []),
+        ],
+        advice=_RECORD_LESS if wanted else _NOTHING_TO_LEAVE_OUT,
+        code=_less(seen, wanted),
+    )
+
+
+def _less(seen: Evidence, wanted: list[str]) -> str:
+    """What to write in order to leave out what was asked for."""
+    if seen.told.is_launched:
+        return f"perfhooks run ...   # without {' '.join(map(seen.option, wanted))}" if wanted else ""
+    return ", ".join(f"{name}=False" for name in wanted)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from perfhooks.findings.start import spent_in
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import runtime_calls
 from perfhooks.trace.nesting import intervals, starts
@@ -45,13 +44,17 @@ def allocator_churn(seen: Evidence) -> Iterator[Finding]:
     gain = min(spent, seen.per_step(seen.idle_for(device_time.MEMORY)) if seen.is_device_traced else spent)
     if len(rows) < OFTEN * seen.count or not seen.is_worth(gain):
         return
-    if seen.share(seen.per_step(intervals.joined(*spent_in(seen).values()))) > STARTING:
+    if seen.share(seen.per_step(intervals.joined(*seen.startup.values()))) > STARTING:
         return
     yield from seen.finding(
         "allocator-churn",
         gain,
         title=f"The device is asked for memory anew for {ms(spent)} of a {seen.unit}.",
-        estimate="The time of these calls in which no device worked.",
+        estimate=(
+            "The time of these calls in which no device worked."
+            if seen.is_device_traced
+            else "The time of these calls: when the device worked is unknown."
+        ),
         evidence=[
             f"{seen.often(rows)} calls in a {seen.unit}",
             *seen.by_name(rows),

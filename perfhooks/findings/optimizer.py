@@ -58,7 +58,7 @@ def optimizer_loop(seen: Evidence) -> Iterator[Finding]:
     gain = min(saved * spent, seen.host_limit_ms)
     if often < MANY_UPDATES or seen.share(spent) < LOOPING or not seen.is_worth(gain):
         return
-    on_device = len(seen.launched_by(ops)) > 0
+    on_device = seen.runs_on_device(ops)
     if not on_device and name == "SGD" and not len(_within(seen, seen.named(operators.MOMENTUM, Kind.OP), updates)):
         return
     yield from seen.finding(

@@ -37,7 +37,7 @@ def recorded_start(seen: Evidence) -> Iterator[Finding]:
 
     Measured: there is no gain to measure.
     """
-    spent = spent_in(seen)
+    spent = seen.startup
     every = intervals.joined(*spent.values())
     taken = seen.per_step(every)
     if seen.share(taken) < START and not seen.is_start:
@@ -47,11 +47,11 @@ def recorded_start(seen: Evidence) -> Iterator[Finding]:
         "recorded-start",
         None,
         title=(
-            f"One-time work takes {ms(taken)} of the {ms(seen.step_ms)} of a recorded {seen.unit}."
+            f"One-time work takes {ms(taken)} of a {seen.unit} of {ms(seen.step_ms)}."
             if seen.share(taken) >= START
             else "Only first steps of the program were recorded, so there is no advice about its steps."
         ),
-        estimate="No gain for the training: this finding explains why these figures are not those of later steps.",
+        estimate="No gain: this finding explains why these figures are not those of later steps.",
         evidence=[f"{name}: {ms(seen.per_step(each))}" for name, each in spent.items()]
         + (_calls(seen, every) or [f"recorded: {seen.numbers}"]),
         advice=(
@@ -62,16 +62,6 @@ def recorded_start(seen: Evidence) -> Iterator[Finding]:
         code=_later(seen, wait),
         doubts_others=True,
     )
-
-
-def spent_in(seen: Evidence) -> dict[str, Intervals]:
-    """The moments of the steps that belong to a start."""
-    found = {name: seen.clipped(moments) for name, moments in starts.spent(seen.trace).items()}
-    if seen.are_numbered and len(found.get(starts.COMPILING, ())):
-        last = intervals.clip(found[starts.COMPILING], int(seen.marks.start.max()), int(seen.marks.end.max()))
-        if len(last):  # of one step, or in every step: nothing tells that it is the first time
-            del found[starts.COMPILING]
-    return {name: moments for name, moments in found.items() if len(moments)}
 
 
 def _later(seen: Evidence, wait: int) -> str:
@@ -91,8 +81,5 @@ def _calls(seen: Evidence, moments: Intervals) -> list[str]:
     """The longest calls of the runtime in some moments."""
     trace = seen.trace
     calls = trace.rows(Kind.RUNTIME)
-    span = (trace.end - trace.start)[calls]
-    calls = calls[
-        (span >= starts.LOADING_NS) & (intervals.within(moments, trace.start[calls], trace.end[calls]) == span)
-    ]
+    calls = calls[intervals.within(moments, trace.start[calls], trace.end[calls]) >= starts.LOADING_NS]
     return seen.by_name(calls)[:_SHOWN]

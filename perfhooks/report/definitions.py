@@ -408,9 +408,9 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         "start": (
             "What a program does once, as the check recorded-a-start and the finding recorded-start have it: compiling "
             "(the ranges of TorchDynamo), capturing graphs (from the call that begins it to the one that ends it), "
-            "loading kernels (launches of 5 ms or more and other calls of 50 ms or more while the device idles, and "
-            "all that load modules), trying out convolutions (those that time kernels with events). They may overlap, "
-            "and count once together."
+            "loading kernels (calls of 5 ms or more on an idle device before the first run of a kernel, calls that "
+            "load modules, and loading that the driver records), trying out convolutions (those that time kernels "
+            "with events). They may overlap, and count once together."
         ),
         "error, warning, note": "Numbers are wrong or missing; numbers may be; worth knowing when reading them.",
         "gain": (

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from perfhooks import labels, words
+from perfhooks.findings.finding import BOUND
+from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import ranges, step_kinds
 from perfhooks.trace.nesting import device
 from perfhooks.trace.nesting.grouping import summed
+from perfhooks.trace.nesting.intervals import MS
 from perfhooks.trace.tables import device_time, idle, operators, step_columns
 
 if TYPE_CHECKING:
@@ -54,8 +57,8 @@ _BEHIND: Final = 1.05
 of it, and the steps are shorter than the training's (an RTX 3060: 2.4 ms on the host, 170 ms on the device)."""
 _LONGEST: Final = 60
 """Letters of a name: a server's labels hold all that is in a batch."""
-_BOUND: Final = 0.5
-"""Of the steps, for which the device works: then what the host calls meanwhile is mostly waiting for it."""
+_HALF: Final = 0.5
+"""Smallest share of the step in which the device works if the operators of the host are mostly waiting for it."""
 _FROM_START_TO_STOP: Final = "from start to stop, without steps"
 _WHOLE: Final = "the whole recording"
 
@@ -73,7 +76,42 @@ def of_window(capture: Capture, trace: Trace) -> str:
         unmarked = f"a part of step {capture.first}"
     elif capture.is_without_steps or not tables.steps["step"].count():
         unmarked = _FROM_START_TO_STOP if capture.is_without_steps else _WHOLE
-    return headline(tables.steps, _of_the_step(tables), _idle(tables), unmarked=unmarked)
+    extent = None if tables.steps["step"].count() else _extent(tables)
+    why_idle = ", ".join(filter(None, (_only_copies(tables), _idle(tables, is_whole=extent is None))))
+    return headline(tables.steps, _of_the_step(tables), why_idle, unmarked=unmarked, extent=extent)
+
+
+class Extent(NamedTuple):
+    """Where the device worked in a recording without steps."""
+
+    busy: float
+    """Share of the time between its first and its last work in which it worked."""
+    before_ms: float
+    after_ms: float
+
+    def __str__(self) -> str:
+        idle = [(self.before_ms, "before"), (self.after_ms, "after")]
+        spent = " and ".join(f"{words.ms(each)} {place}" for each, place in idle if each > 0)
+        return f"device busy {words.share(self.busy)} between its first and last work, idle {spent}"
+
+
+def _extent(tables: Tables) -> Extent | None:
+    """Return where the device worked; None if it is unknown, or if what lies before and after is not worth naming."""
+    if not tables.trace.is_device_traced or not tables.is_device_known:
+        return None
+    found, marks = idle.of_steps(tables.trace, tables.usual), tables.marks
+    before, between, after = summed(found.place, found.length, len(device_time.PLACES)).tolist()
+    wall = int((marks.end - marks.start)[tables.usual].sum())
+    span = wall - before - after
+    if before + after < _WORTH_NAMING * wall or span <= 0:
+        return None
+    return Extent(1 - between / span, before * MS, after * MS)
+
+
+def _only_copies(tables: Tables) -> str:
+    """Say so if the device copied and ran no kernel."""
+    is_known = tables.trace.is_device_traced and tables.is_device_known
+    return "only copies" if is_known and not len(tables.trace.rows(Kind.KERNEL)) else ""
 
 
 def _of_the_step(tables: Tables) -> pl.DataFrame:
@@ -81,13 +119,20 @@ def _of_the_step(tables: Tables) -> pl.DataFrame:
     return operators.on_step_threads(tables.trace)
 
 
-def _idle(tables: Tables) -> str:
-    """Why the device idled for most of its idle time, from 5% of the steps on; or that its work was not recorded."""
+def _idle(tables: Tables, *, is_whole: bool) -> str:
+    """Why the device idled for most of its idle time, from 5% of the steps on; or that its work was not recorded.
+
+    Args:
+        tables: Those of the window.
+        is_whole: Whether idle time before the first and after the last work counts.
+    """
     if not tables.trace.is_device_traced:
         return "the work of the device was not recorded" if is_device_missing(tables.trace) else ""
     if not tables.is_device_known:
         return ""
     found, marks = idle.of_steps(tables.trace, tables.usual), tables.marks
+    if not is_whole:
+        found = device_time.Idle(*(each[found.place == device_time.PLACES.index("between")] for each in found))
     if not len(found.start):
         return ""
     spent = summed(found.cause, found.length, len(device_time.CAUSES))
@@ -104,9 +149,16 @@ def is_device_missing(trace: Trace) -> bool:
 
 
 def headline(
-    table: pl.DataFrame, operators: pl.DataFrame | None = None, why_idle: str = "", *, unmarked: str = ""
+    table: pl.DataFrame,
+    operators: pl.DataFrame | None = None,
+    why_idle: str = "",
+    *,
+    unmarked: str = "",
+    extent: Extent | None = None,
 ) -> str:
     """Say what a step takes and what it takes it for: the largest named parts, from 5% of the time on.
+
+    If the device decides how long a step takes, parts of the host are left out: most of their time is waiting.
 
     Where one part is nearly all of it, as the forward pass of an inference is, the operators and labels that take most
     time by themselves are named, on the host.
@@ -120,7 +172,8 @@ def headline(
         table: A step table.
         operators: The operators and labels by step.
         why_idle: What to say of the device's idle time.
-        unmarked: What its one row is called where it is no step, as nobody has said what one is.
+        unmarked: The name of the one row of a recording without steps.
+        extent: Where the device worked in that row, if that is not all of it.
 
     Returns:
         For instance ``steps 12-14: 412 ms, 61% waiting for data, device busy 22%,
@@ -139,7 +192,7 @@ def headline(
         for each in other_kinds(table)
     ]
     largest = [] if operators is None else _largest(usual, operators)
-    return "; ".join([", ".join([f"{span}: {_each(usual)}", *_shares(usual, largest, why_idle)]), *others])
+    return "; ".join([", ".join([f"{span}: {_each(usual)}", *_shares(usual, largest, why_idle, extent)]), *others])
 
 
 def other_kinds(table: pl.DataFrame) -> list[dict[str, Any]]:
@@ -215,17 +268,19 @@ def _largest(table: pl.DataFrame, operators: pl.DataFrame) -> list[str]:
     ]
 
 
-def _shares(table: pl.DataFrame, largest: list[str], why_idle: str) -> list[str]:
+def _shares(table: pl.DataFrame, largest: list[str], why_idle: str, extent: Extent | None) -> list[str]:
     """The largest parts, what is largest where one is nearly all, how busy the device was, and why not."""
     wall = float(table["wall_ms"].sum())
     sums = {phrase: float(table[column].sum() or 0) / wall for column, phrase in _PHRASES.items()} if wall else {}
     named = sorted((share, phrase) for phrase, share in sums.items() if share >= _WORTH_NAMING)[: -_NAMED - 1 : -1]
-    busy = busy_share(table)
+    busy = extent.busy if extent else busy_share(table)
+    if (busy or 0.0) >= BOUND or _worked(table) > _BEHIND * wall / max(table.height, 1):
+        named, largest = [], []
     parts = [f"{words.share(part)} {phrase}" for part, phrase in named]
     if largest and named and named[0][0] >= _NEARLY_ALL and named[0][1] in _DULL:
         parts[0] += f" ({', '.join(largest)})"
-    largest = largest if (busy or 0.0) < _BOUND else []
-    of_device = "" if busy is None else f"device busy {words.share(busy)}"
+    largest = largest if (busy or 0.0) < _HALF else []
+    of_device = str(extent or "") if extent or busy is None else f"device busy {words.share(busy)}"
     return [*(parts or largest), *filter(None, (of_device, _only_communicating(table), why_idle))]
 
 

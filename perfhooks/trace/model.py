@@ -120,6 +120,8 @@ class Trace:
     flows: Flows
     counters: Samples
     doubts: list[Doubt]
+    overflowed: Ints = field(default_factory=lambda: np.empty(0, np.int64), init=False)
+    """Work of devices whose recorded length is wrong, ascending; it ends where the next one of its stream begins."""
     communication: str | None = field(default=None, init=False)
     """Parts of names of kernels that communicate, beside those of `perfhooks.trace.names.communication`."""
     known: dict[object, Any] = field(default_factory=dict, init=False)

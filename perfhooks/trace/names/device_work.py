@@ -18,8 +18,11 @@ HALF: Final = r"b?f16|fp16|half|[sh](?:16816|161616)|h(?:884|1688)"
 """A GEMM on tensor cores of numbers of two bytes."""
 UNALIGNED: Final = rf"^(?!.*(?:simt|d884)).*(?:(?:{HALF}).*align[124]\b|(?:s1688|tf32).*align[12]\b)"
 """A GEMM on tensor cores that loads fewer numbers at once than are 16 bytes; double precision has no other kernels."""
+GEMV: Final = r"(?i)gemv|mat_?vec"
+"""A product of a matrix and a vector."""
 LAYOUT: Final = r"nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|^batched_transpose_\d+x\d+"
 """Turns images between channels first and channels last, in cuDNN and MIOpen."""
+_OWN_NAME: Final = re.compile(r"(?:void )?([^<(]+?)(?:_\d+)*(?=[<(]|$)")
 NUMBERED: Final = re.compile(r"^(?=trans_|hc(?:om|cl)_)\w*?(?=(?:_\d+){1,2}$)")
 """Constant part of a name in which an NPU counts calls: ``trans_TransData_12``, ``hcom_allReduce__586_0_1``."""
 COPY: Final = re.compile(r"\b([HDAP]to[HDAP])\b(?:.*\((\w+) -> (\w+)\))?")
@@ -33,3 +36,9 @@ PAGEABLE: Final = r"\bHtoD\b.*\(Pageable -> "
 UNPINNED: Final = r"\bHtoD\b.*\((?:Pageable|Host) -> "
 """To the device, from memory that is not pinned, or may not be: ROCm tells pinned memory from pageable only by the call
 that copies, hipMemcpyWithStream, which waits."""
+
+
+def family(name: str) -> str:
+    """Return what kernels of one template, or with one name and different numbers, have in common."""
+    match = _OWN_NAME.match(name.replace("(anonymous namespace)::", ""))
+    return match[1] if match else name

@@ -12,6 +12,8 @@ from perfhooks.trace.names import tensor_types
 from perfhooks.trace.names.communication import LABEL, RECORD, library
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from perfhooks.trace.model import Ints, Trace
 
 # in this order: an all_reduce is no reduce
@@ -48,7 +50,7 @@ class ProcessGroup(NamedTuple):
     size: int | None
 
 
-def messages(trace: Trace, rows: Ints, record: Ints, label: Ints) -> list[Message]:
+def messages(trace: Trace, rows: Ints, record: Ints, label: Ints, around: Sequence[str | None]) -> list[Message]:
     """Say what each collective moved.
 
     Args:
@@ -56,6 +58,7 @@ def messages(trace: Trace, rows: Ints, record: Ints, label: Ints) -> list[Messag
         rows: what took the time: kernels, or ranges on the host.
         record: for each of them the slice that has the arguments of a collective, or -1.
         label: for each of them the range that `LABEL` matches, whose inputs are the tensors, or -1.
+        around: for each of them the name of the operator that launched it, see `collectives.operators`.
     """
     known = groups(trace)
     only = next(iter(known)) if len(known) == 1 else None
@@ -72,7 +75,11 @@ def messages(trace: Trace, rows: Ints, record: Ints, label: Ints) -> list[Messag
         size = counts["group_size"][place] if counts["group_size"][place] > 0 else stored.size
         said = library(name)
         operation = _first_operation(
-            texts["collective"][place], match[2] if match else None, said.operation if said else None, name
+            texts["collective"][place],
+            match[2] if match else None,
+            said.operation if said else None,
+            name,
+            around[place],
         )
         elements = max(counts["in_elements"][place], counts["out_elements"][place])
         moved = _bytes(elements, dtype) if elements >= 0 else _input_bytes(dims, types, operation, size)

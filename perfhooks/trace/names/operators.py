@@ -55,6 +55,8 @@ PADDING_OF_CONVOLUTIONS: Final = {
     "aten::mkldnn_convolution": 3,
 }
 """Convolutions of libraries, and from which argument on they are given padding, stride and dilation."""
+ALLOW_TF32: Final = {"aten::_convolution": 12, "aten::cudnn_convolution": 8, "aten::cudnn_convolution_transpose": 9}
+"""Convolutions that are told whether they may run as TF32, and the place of that argument, the last one."""
 CONVOLUTION_BACKWARD: Final = "aten::convolution_backward"
 
 ATTENTION: Final = "aten::scaled_dot_product_attention"

@@ -15,6 +15,8 @@ GRAPH: Final = re.compile(r"GraphLaunch", re.IGNORECASE)
 CAPTURE: Final = re.compile(r"Stream(Begin|End)Capture", re.IGNORECASE)
 """Begins or ends the recording of a graph: ``cudaStreamBeginCapture_v10000``, ``cuStreamBeginCaptureToGraph``, ..."""
 
+HOST_FUNCTION: Final = re.compile(r"LaunchHostFunc|StreamAddCallback|^HostNode")
+"""Has a stream wait for a function of the host."""
 COPY: Final = r"^(?:cuda|hip|cu)Memcpy"
 WAITING_COPY: Final = r"^(?:cuda|hip)Memcpy(?:WithStream)?$"
 """A copy that waits for the device: plain ``cudaMemcpy``, and what ROCm's torch calls for ``item()``."""
@@ -27,11 +29,12 @@ TIMED: Final = re.compile(r"^(?:cuda|hip)Event(?:Synchronize|ElapsedTime)")
 
 MODULES: Final = re.compile(r"^(?:cu|hip|cuda)(?:Module|Library)(?:Load|Get|Enumerate)")
 """Loads kernels."""
+FULL_QUEUE: Final = "Command Buffer Full"
+"""The overhead record of a launch that waited for room in the queue of the device; CUPTI counts it as overhead."""
+LOADING: Final = re.compile(r"Module Loading|Function Loading|Driver Compiler")
+"""Overhead records of the driver: it loads or compiles kernels, with a recorder or without one."""
 MEMORY: Final = re.compile(r"^(?:cuda|hip|cu)(?:Mem)?(?:Malloc|Free|Alloc|Create|Map|Unmap|Release)", re.IGNORECASE)
 """Takes or gives back memory of any sort, pools and pinned memory among them."""
 RELEASE: Final = r"^(?:cuda|hip)Free$|^(?:cu|hip)Mem(?:Unmap|Release)$"
 ALLOCATOR: Final = rf"^(?:cuda|hip)Malloc$|^(?:cu|hip)Mem(?:Create|Map)$|{RELEASE}"
 """Of these, the calls by which torch's allocator takes and gives back memory of a device."""
-WORK: Final = re.compile(r"Memcpy|Memset|Graph|Synchronize|Query|EventRecord|WaitEvent", re.IGNORECASE)
-"""Asks for work other than kernels, or about it. Such a call may be long because the device is busy, so that it is no
-sign of loading."""

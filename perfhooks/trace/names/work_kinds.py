@@ -110,6 +110,7 @@ KERNELS: Final = (
     Clue("copies", r"copy|mem(?:cpy|set)|(?<!cast_)(?<!and_)transpose|roll_|flip|chunk_cat", "own"),
     Clue("copies", r"concat|transdata|tensormove|fill_?buffer", "own"),
     Clue("gemms", r"(?<!fb)gemm|gemv|cijk_|nvjet|xmma|matmul|cublas|rocblas|(?<![a-z])bmm_|dot_kernel|splitkreduce"),
+    Clue("gemms", r"(?<![a-z])(?:linear|mlp|ffn|b?mm|addmm|mat_?vec)(?=_|\d*$)", "own"),
     Clue("gemms", r"(?<!kernel_)cutlass(?!::(?:t?b?float|half|u?int))|marlin|machete|^fc\b"),
     Clue("reduction", r"(?<![a-z])reduce(?:sum|mean|max|min|prod|all|any)?d?(?![a-z])|reduce_?kernel|_kernel_agent"),
     Clue(

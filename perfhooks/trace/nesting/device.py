@@ -230,6 +230,22 @@ def has_launches(trace: Trace) -> bool:
 
 
 @once
+def recorder_overhead(trace: Trace) -> Ints:
+    """Return the overhead records of the recorder: not those of a full queue, nor of kernels that the driver loads."""
+
+    def is_recorder(name: str) -> bool:
+        return name != runtime_calls.FULL_QUEUE and runtime_calls.LOADING.search(name) is None
+
+    return trace.chosen(is_recorder, Kind.OVERHEAD)
+
+
+@once
+def full_queue(trace: Trace) -> Intervals:
+    """Return when launches waited for room in the queue of the device, by the records of the driver."""
+    return intervals.of_slices(trace, trace.named(Kind.OVERHEAD, names=(runtime_calls.FULL_QUEUE,)))
+
+
+@once
 def wait_calls(trace: Trace) -> Ints:
     """The calls in which the host waits for the device."""
     return trace.chosen(runtime_calls.WAIT.search, Kind.RUNTIME)

@@ -22,6 +22,8 @@ FEW: Final = 0.8
 """Smallest usual share of the kernels that neighbours have. torch_tb_profiler drops a last step that has fewer."""
 _NEIGHBOURS: Final = 2
 """Steps, to compare one with the other."""
+_KEPT: Final = 0.1
+"""Smallest part of the numbers of operators that a whole recording has: a recorder may leave out some kinds of them."""
 _NOT_COMPUTING: Final = ("communication", "copies", "other")
 
 
@@ -90,6 +92,23 @@ def unknown(trace: Trace) -> Unknown:
         work[:] = True
         communication |= not len(trace.rows(Kind.KERNEL))
     return Unknown(work, work | (not clocks.agree), communication)
+
+
+@once
+def is_sampled(trace: Trace) -> bool:
+    """Return whether a recorder kept only some of the operators and launches, by the numbers that the others had.
+
+    torch numbers operators, and the runtime its calls. In whole recordings 97% or more of the numbers of operators are
+    there.
+    """
+    rows = trace.rows(Kind.OP, Kind.ANNOTATION)
+    numbers = trace.external[rows]
+    numbers = intervals.distinct(numbers[numbers > 0])
+    if len(numbers) < _NEIGHBOURS:
+        return False
+    calls = trace.correlation[trace.rows(Kind.RUNTIME)]
+    every = intervals.distinct(numbers, calls[(calls >= numbers[0]) & (calls <= numbers[-1])])
+    return len(every) < _KEPT * (int(numbers[-1] - numbers[0]) + 1)
 
 
 @once
@@ -178,12 +197,14 @@ def lacks_computation(trace: Trace) -> bool:
     """Return whether the kernels that computed were not recorded, as if a recorder loses a stream.
 
     No kernel of the trace computes then, though operators did; or there are copies alone, and nothing of the host says
-    whether kernels were launched beside them.
+    whether kernels were launched beside them. If calls were recorded and none is a launch, operators ran on the host.
     """
     if not trace.is_device_traced or (device.classes(trace) == device.COMPUTE).any():
         return False
     if not len(trace.rows(Kind.KERNEL, Kind.RUNTIME)):
         return True
+    if not len(trace.rows(Kind.KERNEL)) and not len(device.launch_calls(trace)):
+        return False
     names = [trace.names[number] for number in trace.names_of(Kind.OP)]
     return any(work_kinds.of_operator(name) not in _NOT_COMPUTING for name in names)
 
@@ -215,6 +236,7 @@ def cut_overflowed(trace: Trace) -> None:
     wrong = holders[is_wrong]
     if len(wrong):
         trace.end[rows[wrong]] = trace.start[rows[wrong + 1]]
+        trace.overflowed = rows[wrong]
         text = f"{len(wrong)} of {len(work)} last beyond the end of work that followed on their stream"
         trace.doubts.append(Doubt("overflowed-kernels", len(wrong), f"{text}: they end where the next one begins"))
 

@@ -9,6 +9,7 @@ import numpy as np
 from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.names import operators, ranges, runtime_calls
 from perfhooks.trace.nesting import captures, device, intervals
+from perfhooks.trace.nesting.grouping import groups
 from perfhooks.trace.once import once
 
 if TYPE_CHECKING:
@@ -16,14 +17,11 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags, Intervals
 
 LOADING_NS: Final = 5_000_000
-"""A launch takes microseconds. One that takes 5 ms while the device idles does something else first: of recorded starts
-the first ones took 6.5 ms (MI250), 420 to 1,338 ms and 3,056 ms, in which modules were loaded."""
-CONTEXT_NS: Final = 50_000_000
-"""Any other call of the runtime that takes so long while the device idles makes a context, loads a library or takes the
-first memory; waits and copies have names of their own."""
+"""Minimum time of a runtime call that prepares the first run of a kernel, in ns. A launch takes some microseconds; of
+recorded starts the first one took 6.5 ms (MI250), 420 to 1,338 ms and 3,056 ms."""
 FIRST: Final = 0.1
-"""Of the launches of a recording. Memory that is taken, or given back, before so many were made belongs to the start:
-cuDNN frees and takes workspaces while its modules are loaded."""
+"""Of the launches of a recording. Memory that is given back before so many were made belongs to the start: cuDNN frees
+and takes workspaces while its modules are loaded."""
 
 COMPILING: Final = "compiling"
 CAPTURING: Final = "capturing graphs"
@@ -36,10 +34,15 @@ def spent(trace: Trace) -> dict[str, Intervals]:
     """The moments of a trace that belong to a start, by what was done in them; they may overlap.
 
     ``compiling`` and ``capturing graphs`` are the ranges that TorchDynamo opens around its phases, and what lies
-    between the calls that begin and end the capture of a graph. ``loading kernels`` are calls of the runtime that take
-    long though the device idles (`LOADING_NS`, `CONTEXT_NS`, `FIRST`), and all that load modules, with the time before
-    them in which an operator did nothing else: it compiled what is loaded. ``trying out convolutions`` are convolutions
-    that measure kernels with events: cuDNN's and MIOpen's benchmarking.
+    between the calls that begin and end the capture of a graph. ``trying out convolutions`` are convolutions that
+    measure kernels with events: cuDNN's and MIOpen's benchmarking.
+
+    ``loading kernels`` are
+
+    * long calls of the runtime before the first run of a kernel while the device idles, whatever their name
+      (`LOADING_NS`),
+    * calls that load modules, and the time before them in which an operator did nothing else: it compiled the module,
+    * records of the driver that it loads or compiles kernels.
 
     Args:
         trace: any trace.
@@ -63,17 +66,50 @@ def is_first(trace: Trace, rows: Ints) -> Flags:
 
 
 def _loading(trace: Trace) -> Intervals:
+    calls = _preparing(trace)
+    modules = trace.chosen(runtime_calls.MODULES.search, Kind.RUNTIME)
+    calls = intervals.distinct(calls, modules)
+    start, end = _since(trace, calls, np.isin(calls, modules)), trace.end[calls]
+    recorded = intervals.of_slices(trace, trace.chosen(runtime_calls.LOADING.search, Kind.OVERHEAD))
+    return intervals.subtract(intervals.joined(intervals.union(start, end), recorded), device.busy(trace))
+
+
+def _preparing(trace: Trace) -> Ints:
+    """Return the long calls on an idle device whose thread launches the first run of a kernel next.
+
+    A call that is as long before a later run of the same kernel prepares each run. So it is no start, and neither is a
+    call that waits for the device or has work of its own.
+    """
     calls = trace.rows(Kind.RUNTIME)
     span = (trace.end - trace.start)[calls]
-    launches = np.isin(calls, device.launch_calls(trace))
-    memory = trace.matching(runtime_calls.MEMORY, calls)
-    other = ~launches & ~trace.matching(runtime_calls.WORK, calls) & (~memory | is_first(trace, calls))
-    modules = trace.matching(runtime_calls.MODULES, calls)
-    long = (launches & (span >= LOADING_NS)) | (other & (span >= CONTEXT_NS)) | modules
-    calls = calls[long]
-    start, end = _since(trace, calls, modules[long]), trace.end[calls]
-    idle = intervals.within(device.busy(trace), start, end) < 0.01 * (end - start)
-    return intervals.union(start[idle], end[idle])
+    has_work = np.isin(calls, trace.launches[trace.kind[trace.device_rows] != Kind.KERNEL])
+    calls = calls[(span >= LOADING_NS) & ~has_work & ~np.isin(calls, device.wait_calls(trace))]
+    span = (trace.end - trace.start)[calls]
+    calls = calls[span - intervals.within(device.busy(trace), trace.start[calls], trace.end[calls]) >= LOADING_NS]
+    launches, kernel, is_first = _launched_kernels(trace)
+    if not len(launches):
+        return launches
+    place = np.searchsorted(launches, calls)  # slices are sorted by thread and time
+    following = np.append(launches, -1)[place]
+    known = (following >= 0) & (trace.thread[following] == trace.thread[calls])
+    calls, place = calls[known], place[known]
+    alike = groups(trace.name[calls], kernel[place])
+    again = np.bincount(alike.of, weights=~is_first[place], minlength=len(alike.first))
+    found: Ints = calls[is_first[place] & (again[alike.of] == 0)]
+    return found
+
+
+@once
+def _launched_kernels(trace: Trace) -> tuple[Ints, Ints, Flags]:
+    """Return the calls that launched kernels, ascending, the name of a kernel of each, and if that is its first run."""
+    kernels = np.flatnonzero((trace.kind[trace.device_rows] == Kind.KERNEL) & (trace.launches >= 0))
+    launches, names = trace.launches[kernels], trace.name[trace.device_rows[kernels]]
+    order = np.argsort(trace.start[launches], kind="stable")
+    is_first = np.zeros(len(kernels), np.bool_)
+    is_first[order[np.unique(names[order], return_index=True)[1]]] = True
+    order = np.lexsort((~is_first, launches))
+    calls, first = np.unique(launches[order], return_index=True)
+    return calls, names[order][first], is_first[order][first]
 
 
 def _since(trace: Trace, calls: Ints, modules: Flags) -> Ints:

@@ -22,23 +22,10 @@ if TYPE_CHECKING:
 
 CATEGORIES: Final = work_kinds.KINDS
 _PLACES: Final = {kind: place for place, kind in enumerate(CATEGORIES)}
-CONVOLUTION, ATTENTION, ELEMENTWISE, REDUCTION, INDEXING, QUANTISATION, COMMUNICATION, COPIES, OPTIMIZER, OTHER = map(
-    _PLACES.__getitem__,
-    (
-        *(
-            "convolution",
-            "attention",
-            "elementwise",
-            "reduction",
-            "indexing",
-            "quantisation",
-            "communication",
-            "copies",
-            "optimizer",
-        ),
-        "other",
-    ),
-)
+GEMMS, CONVOLUTION, ATTENTION = (_PLACES[kind] for kind in ("gemms", "convolution", "attention"))
+ELEMENTWISE, REDUCTION, INDEXING = (_PLACES[kind] for kind in ("elementwise", "reduction", "indexing"))
+QUANTISATION, COMMUNICATION, COPIES = (_PLACES[kind] for kind in ("quantisation", "communication", "copies"))
+OPTIMIZER, OTHER = (_PLACES[kind] for kind in ("optimizer", "other"))
 
 _NAMED: Final = 3
 """Names of what cost most in a category."""

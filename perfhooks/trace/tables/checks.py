@@ -90,7 +90,8 @@ def table(trace: Trace) -> pl.DataFrame:
     * ``records-dropped``: counts that Kineto writes into the trace's log.
     * ``log-warnings``: what else the recorder warned of.
     * ``buffer-requests``: CUPTI asked for memory during the steps, which distorts them (kineto#1020).
-    * ``profiler-overhead``: the time of ``overhead`` events; info from 1% of the steps' time, warning from 5%.
+    * ``profiler-overhead``: the time of ``overhead`` events of the recorder itself; info from 1% of the steps' time,
+      warning from 5%. Launches that wait for room in a full queue, and kernels that the driver loads, are none.
 
     Args:
         trace: any trace.
@@ -300,7 +301,7 @@ def _marks(trace: Trace) -> Iterator[Check]:
 def _overhead(trace: Trace) -> Iterator[Check]:
     found = step_marks.find(trace)
     window = intervals.union(found.start, found.end)
-    every = trace.rows(Kind.OVERHEAD)
+    every = device.recorder_overhead(trace)
     inside = every[intervals.within(window, trace.start[every], trace.end[every]) > 0]
     buffers = inside[[_BUFFERS in trace.names[name] for name in trace.name[inside]]] if len(inside) else inside
     whole = intervals.total(window)

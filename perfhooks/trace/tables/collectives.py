@@ -52,10 +52,11 @@ def table(trace: Trace) -> pl.DataFrame:
 
     ``step`` is that in which it was launched; ``start_ms`` counts from the first slice of the trace. ``operation`` is
     ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``broadcast``, ``reduce``, ``all_to_all``, ``send``, ``recv``,
-    ``gather``, ``scatter`` or ``barrier``, by the arguments, else by the label of the backend, else by the kernel's
-    name. Ranges of the host (``nccl:...``, ``gloo:...``, ``record_param_comms``) are rows where no kernel was launched
-    in them: those of gloo, MPI and UCC are the collective itself, others only ask for it and are rows only if no device
-    was traced. ``group``, ``group_description`` and ``group_size`` tell the process group.
+    ``gather``, ``scatter`` or ``barrier``, by the arguments, else by the label of the backend, by the kernel's name, or
+    by the name of the operator around the launch. Ranges of the host (``nccl:...``, ``gloo:...``,
+    ``record_param_comms``) are rows where no kernel was launched in them: those of gloo, MPI and UCC are the
+    collective itself, others only ask for it and are rows only if no device was traced. ``group``,
+    ``group_description`` and ``group_size`` tell the process group.
 
     ``duration_ms`` is null where the range was still open when recording ended: torch 2.4 gives it a length of 0.
     ``bytes`` is the size of the message as nccl-tests counts it: the larger of what one rank puts in and what it gets
@@ -77,7 +78,7 @@ def table(trace: Trace) -> pl.DataFrame:
     if not len(rows):
         return pl.DataFrame(schema=_SCHEMA)
     span = trace.end[rows] - trace.start[rows]
-    told = messages(trace, *sources)
+    told = messages(trace, *sources, operators(trace))
     return pl.DataFrame(
         {
             "step": step_numbers(trace, _asked(trace, rows)),
@@ -105,6 +106,32 @@ def of_window(trace: Trace) -> pl.Series:
     on_device = np.flatnonzero(trace.kind[rows] == Kind.KERNEL)
     found[on_device] = ~device.before_window(trace)[np.searchsorted(trace.device_rows, rows[on_device])]
     return pl.Series(found, dtype=pl.Boolean)
+
+
+def rows(trace: Trace) -> Ints:
+    """Return for each row of `table` the slice that took its time."""
+    return _sources(trace).row
+
+
+@once
+def operators(trace: Trace) -> list[str | None]:
+    """Return for each row of `table` the name of the operator that launched it.
+
+    That is the innermost one whose name is that of a collective, else the innermost one. None for ranges of the host.
+    """
+    rows, work = _sources(trace).row, trace.device_rows
+    on_device = np.flatnonzero(trace.kind[rows] == Kind.KERNEL)
+    owner = device.owners(trace)[np.searchsorted(work, rows[on_device])]
+    known = np.flatnonzero(owner >= 0)
+    named = trace.chosen(operation, Kind.OP, Kind.ANNOTATION)
+    if len(known) and len(named):
+        holder = device.holders(trace, owner[known], named)
+        outer = (holder >= 0) & ~np.isin(owner[known], named)
+        owner[known[outer]] = holder[outer]
+    names: list[str | None] = [None] * len(rows)
+    for place, row in zip(on_device.tolist(), owner.tolist(), strict=True):
+        names[place] = trace.name_of(row)
+    return names
 
 
 @once

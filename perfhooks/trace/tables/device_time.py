@@ -361,12 +361,13 @@ def _launched(trace: Trace) -> tuple[Ints, Ints]:
 
 @once
 def _blocked(trace: Trace) -> Ints:
-    """The launches that a full queue held."""
+    """Return the launches that waited for room in the queue, by a record of the driver or by their number."""
     launched, begun = (np.sort(each) for each in _launched(trace))
     calls = device.launch_calls(trace)
     calls = calls[(trace.end - trace.start)[calls] > _BLOCKED_NS]
     time = trace.start[calls]
-    return calls[np.searchsorted(launched, time) - np.searchsorted(begun, time) >= FULL_QUEUE]
+    is_behind = np.searchsorted(launched, time) - np.searchsorted(begun, time) >= FULL_QUEUE
+    return calls[is_behind | (intervals.within(device.full_queue(trace), time, trace.end[calls]) > 0)]
 
 
 def _later_nodes(trace: Trace, mine: Ints) -> Ints:

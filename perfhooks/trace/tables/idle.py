@@ -31,8 +31,8 @@ _LINED: Final = (*range(device_time.NOTHING), device_time.FULL, device_time.DEPE
 """Those that have a line."""
 DONE: Final = (device_time.OPERATORS, device_time.CODE, device_time.CALLS)
 """Those that a function of somebody's is."""
-_MOST: Final = 0.9
-"""Of such idle time: what holds so much of it is where to look."""
+MOST: Final = 0.9
+"""Smallest share of idle time for which a line or a kernel is named."""
 
 _SCHEMA: Final = {
     "device": pl.Int64,
@@ -163,7 +163,7 @@ def holder(trace: Trace, found: device_time.Idle, owners: Owners = ()) -> tuple[
     spent = by_name.summed(before[host.after(trace)[entry]] - before[entry])
     depth = by_name.summed(tree.nesting.depth[entry]) / by_name.summed(np.ones(len(entry), np.int64))
     idle = intervals.union(found.start[mine], found.end[mine])
-    least = _MOST * intervals.total(idle)
+    least = MOST * intervals.total(idle)
     for place in sorted(np.flatnonzero(spent >= least).tolist(), key=lambda place: -depth[place]):
         inside = intervals.total(intervals.intersect(intervals.of_slices(trace, frames[by_name.of == place]), idle))
         if inside >= least:  # a function that calls itself was counted more than once
