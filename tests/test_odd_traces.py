@@ -12,9 +12,10 @@ from perfhooks import labels, testing
 from perfhooks.report.headline import of_window
 from perfhooks.run.capture import Capture
 from perfhooks.testing import annotation, kernel, launch, op, step_mark
-from perfhooks.trace import read
+from perfhooks.trace import Kind, read
 from perfhooks.trace.tables import operators
 from perfhooks.trace.tables.labels import table as labels_table
+from perfhooks.trace.tables.stacks import folded
 from perfhooks.trace.window import Tables
 
 SHAPES = {"Input_Dims": [[64, 64], [64, 64]], "Concrete_Inputs": ["", ""]}
@@ -227,3 +228,64 @@ def test_a_rate_above_the_peak_is_withheld_with_the_reason(tmp_path, name, span,
     assert ("rate-above-peak" in checks) == (not is_told)
     if not is_told:
         assert name in checks["rate-above-peak"]
+
+
+def never_closed(count, *, depth=1, tail=0):
+    """Calls of one function that the recorder never closes; each calls others, which it closes."""
+    frames = [testing.python_frame("train.py(1): main", 0, 100_000, Python_id=1, Python_parent_id=None)]
+    for call in range(count):
+        start, number = 1000 + 4000 * call, 10 + 10 * call
+        last = number + depth - 1
+        for inner in range(depth):
+            name, caller = f"ops.py({inner}): call{inner}", number + inner - 1 if inner else 1
+            at = start + 100 * inner
+            frames.append(
+                testing.python_frame(name, at, 99_000 + tail, Python_id=number + inner, Python_parent_id=caller)
+            )
+        frames.append(
+            testing.python_frame(
+                "ops.py(9): closed",
+                start + 1000,
+                start + 1500,
+                Python_id=number + 9,
+                Python_parent_id=last,
+            )
+        )
+    return [step_mark(0, 0, 100_000), *frames]
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize("tail", [0, 1000, 5000])
+def test_a_frame_that_was_never_closed_ends_where_its_caller_goes_on(tmp_path, depth, tail):
+    trace = read(testing.write_trace(tmp_path / "t.json", never_closed(5, depth=depth, tail=tail)))
+    stacks_ = list(folded(trace))
+    assert not any(stack.count("call0") > 1 for stack in stacks_)
+    functions = Tables(trace).functions
+    row = functions.filter(functions["function"] == "call0").row(0, named=True)
+    assert (row["calls"], row["total_ms"] <= 0.1) == (5, True)
+    checks = dict(Tables(trace).checks.select("name", "count").rows())
+    assert checks["frames-without-end"] >= 4 * depth
+
+
+def test_one_frame_that_was_never_closed_ends_as_well(tmp_path):
+    events = never_closed(2)
+    events[2]["dur"] = 50.0
+    trace = read(testing.write_trace(tmp_path / "t.json", events))
+    assert not any(stack.count("call0") > 1 for stack in folded(trace))
+
+
+@pytest.mark.parametrize("number", [2**62, -5, "a"])
+def test_odd_numbers_of_frames_are_left_alone(tmp_path, number):
+    events = never_closed(2)
+    events[2]["args"]["Python id"] = number
+    assert read(testing.write_trace(tmp_path / "t.json", events)).rows(Kind.PYTHON).size == 5
+
+
+def test_frames_that_are_open_at_the_end_are_no_doubt(tmp_path):
+    frames = []
+    for depth in range(20):
+        numbers = {"Python_id": depth + 1, "Python_parent_id": depth or None}
+        frames.append(testing.python_frame(f"a.py({depth}): f", 100 * depth, 90_000, **numbers))
+    trace = read(testing.write_trace(tmp_path / "t.json", [step_mark(0, 0, 95_000), *frames]))
+    assert "frames-without-end" not in Tables(trace).checks["name"].to_list()
+    assert (trace.end[trace.rows(Kind.PYTHON)] == 90_000).all()

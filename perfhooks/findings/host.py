@@ -54,6 +54,11 @@ _LAUNCHES: Final = (
     "them as one CUDA graph; {}a larger batch gives each launch more to do. If Python itself is slow, the flame graph "
     "shows where."
 )
+_ELSEWHERE: Final = (
+    "Make fewer and larger launches. torch.compile fuses small kernels if it has a backend for the device; {}a larger "
+    "batch gives each launch more to do. If Python itself is slow, the flame graph shows where."
+)
+_FUSED_ON_NPU: Final = "optimizer = torch_npu.optim.NpuFusedAdamW(params, lr=...)"
 _FUSED: Final = "a fused optimizer updates all parameters in a few kernels; "
 _REPLAYS: Final = (
     "Graphs are replayed already; what is slow is what the host does between replays. Prepare the next inputs while "
@@ -202,7 +207,8 @@ def host_bound(seen: Evidence) -> Iterator[Finding]:
     if (launches < MANY_LAUNCHES and not replays) or seen.share(gain) < STARVED:
         return
     wall, busy = seen.mean("wall_ms"), seen.mean("device_busy_ms")
-    graph = Replay(fits=None) if replays else of_steps(seen)
+    graph = of_steps(seen) if trace.has_cuda and not replays else Replay(fits=None)
+    launching = (_LAUNCHES if trace.has_cuda else _ELSEWHERE).format(_FUSED if seen.learns else "")
     yield from seen.finding(
         "host-bound",
         gain,
@@ -220,9 +226,18 @@ def host_bound(seen: Evidence) -> Iterator[Finding]:
             *filter(None, [graph.evidence]),
             *_stacks(seen),
         ],
-        advice=_REPLAYS if replays else f"{_LAUNCHES.format(_FUSED if seen.learns else '')} {graph.advice}".strip(),
-        code=_AHEAD if replays else seen.said("fewer launches") if seen.learns else seen.said("one graph"),
+        advice=_REPLAYS if replays else f"{launching} {graph.advice}".strip(),
+        code=_AHEAD if replays else _fewer_launches(seen),
     )
+
+
+def _fewer_launches(seen: Evidence) -> str:
+    """Return the lines to write for fewer launches."""
+    if seen.trace.is_npu:
+        return _FUSED_ON_NPU if seen.learns else ""
+    if not seen.trace.has_cuda:
+        return ""
+    return seen.said("fewer launches" if seen.learns else "one graph")
 
 
 def synchronisation(seen: Evidence) -> Iterator[Finding]:

@@ -25,6 +25,10 @@ _MOST_RANKS: Final = 2**31
 """Ranks: no job has more, and the columns that count ranks have no room for more."""
 
 
+_OTHER_DEVICES: Final = ("xpu", "mtia", "hpu", "privateuse1")
+"""Beginnings of categories of devices that are none of ``torch.cuda``."""
+
+
 class Thread(NamedTuple):
     """Where slices lie: a thread of the host, or a stream of a device."""
 
@@ -122,6 +126,8 @@ class Trace:
     doubts: list[Doubt]
     overflowed: Ints = field(default_factory=lambda: np.empty(0, np.int64), init=False)
     """Work of devices whose recorded length is wrong, ascending; it ends where the next one of its stream begins."""
+    is_npu: bool = False
+    """Whether torch_npu recorded it, on an Ascend NPU."""
     communication: str | None = field(default=None, init=False)
     """Parts of names of kernels that communicate, beside those of `perfhooks.trace.names.communication`."""
     known: dict[object, Any] = field(default_factory=dict, init=False)
@@ -255,6 +261,11 @@ class Trace:
             edge[np.searchsorted(self.device_rows, rows)] = values
             edges.append(edge)
         return edges[0], edges[1]
+
+    @property
+    def has_cuda(self) -> bool:
+        """Whether its device is one of ``torch.cuda`` (NVIDIA, AMD), which has CUDA graphs."""
+        return not self.is_npu and not any(category.startswith(_OTHER_DEVICES) for category in self.categories)
 
     @cached_property
     def is_device_traced(self) -> bool:

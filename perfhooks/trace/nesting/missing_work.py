@@ -27,6 +27,10 @@ _KEPT: Final = 0.1
 _NOT_COMPUTING: Final = ("communication", "copies", "other")
 
 
+OVERFLOW: Final = "overflow"
+"""By how much kernels end earlier than in the file, in nanoseconds."""
+
+
 class Unknown(NamedTuple):
     """The marks of steps whose device times are unknown, one entry for each mark."""
 
@@ -235,6 +239,7 @@ def cut_overflowed(trace: Trace) -> None:
         is_wrong |= is_other & ((owner[inner] != owner[holders]) | (owner[inner] < 0))
     wrong = holders[is_wrong]
     if len(wrong):
+        trace.given[OVERFLOW] = rows[wrong], trace.end[rows[wrong]] - trace.start[rows[wrong + 1]]
         trace.end[rows[wrong]] = trace.start[rows[wrong + 1]]
         trace.overflowed = rows[wrong]
         text = f"{len(wrong)} of {len(work)} last beyond the end of work that followed on their stream"

@@ -71,6 +71,13 @@ class MovedLabel(ShapedOperator, gc=False):
     moved_end: int = msgspec.field(default=-1, name=MOVED_END)
 
 
+class Frame(Arguments, gc=False):
+    """Of Python frames."""
+
+    frame: int = msgspec.field(default=-1, name="Python id")
+    caller: int | None = msgspec.field(default=-1, name="Python parent id")
+
+
 class Launch(Owned, gc=False):
     """Of runtime calls."""
 
@@ -160,6 +167,7 @@ _WORK: Final[tuple[type[Work], ...]] = (Work, Copy, Set)
 VARIANTS: Final[dict[Kind, tuple[MarkedStruct, ...]]] = {
     Kind.OP: _OPERATOR,
     Kind.ANNOTATION: (MarkedStruct(_MOVED, _collective(MovedLabel)), *_OPERATOR),
+    Kind.PYTHON: (MarkedStruct(b"", Frame),),
     Kind.RUNTIME: (MarkedStruct(b"", Launch),),
     Kind.DEVICE_ANNOTATION: (MarkedStruct(_MOVED, MovedShadow), MarkedStruct(b"", Owned)),
     Kind.SYNC: (MarkedStruct(b"", Wait),),

@@ -310,6 +310,7 @@ class Columns:
             flows=self._paired_flows(),
             counters=self._counters.all(npu.device if npu else None),
             doubts=[*doubts, *self._validity.doubts],
+            is_npu=npu is not None,
         )
 
     def pair_edges(self) -> None:

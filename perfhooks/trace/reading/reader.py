@@ -14,7 +14,7 @@ from perfhooks.errors import TraceError
 from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.model import Doubt, Trace
 from perfhooks.trace.names.communication import texts
-from perfhooks.trace.nesting import missing_work
+from perfhooks.trace.nesting import frame_ends, missing_work
 from perfhooks.trace.reading import ascend, formats, processes
 from perfhooks.trace.reading.arguments import STRIDED, VARIANTS
 from perfhooks.trace.reading.columns import Columns, exact_nanoseconds, nanoseconds
@@ -93,6 +93,7 @@ def read(
     trace = reader.finish()
     processes.check_single(trace)
     trace.communication = communication
+    frame_ends.close(trace)
     missing_work.cut_overflowed(trace)
     return trace
 

@@ -84,6 +84,7 @@ def table(trace: Trace) -> pl.DataFrame:
     * ``no-compute-kernels``: operators computed, but no kernel did.
     * ``overflowed-kernels``: kernels that last beyond the end of work that followed them on their stream.
     * ``rate-above-peak``: an operator that would be faster than the peak of its device (`rates.is_above_peak`).
+    * ``frames-without-end``: Python frames that were never closed (`frame_ends.close`).
     * ``records-without-time``, ``records-without-length``: records that are dropped (`Trace.doubts`).
     * ``overlapping-steps``, ``missing-steps``: marks of one thread that overlap; gaps and repetitions in their numbers.
     * ``no-steps``: no ``ProfilerStep#N``, so there is one row for all.

@@ -13,6 +13,7 @@ import numpy as np
 
 from perfhooks.labels import STEP_MARK
 from perfhooks.trace.kinds import DEVICE_WORK, Kind
+from perfhooks.trace.nesting.missing_work import OVERFLOW
 from perfhooks.trace.nesting.slices import nest, still_open
 
 if TYPE_CHECKING:
@@ -47,6 +48,9 @@ def find(trace: Trace) -> Repairs:
     crosses.
     """
     repairs = Repairs(*np.zeros((3, len(trace)), np.int64))
+    ends = trace.end.copy()
+    overflowed, distance = trace.sparse(OVERFLOW)
+    ends[overflowed] += distance
     threads: dict[tuple[int | str, int | str], list[int]] = defaultdict(list)
     for number, thread in enumerate(trace.threads):
         threads[thread.pid, thread.tid].append(number)
@@ -54,17 +58,17 @@ def find(trace: Trace) -> Repairs:
     for numbers in threads.values():
         rows = np.concatenate([np.arange(edges[number], edges[number + 1]) for number in numbers])
         if len(numbers) > 1:
-            rows = rows[np.lexsort((-trace.end[rows], trace.start[rows]))]
-        _repair(trace, rows, repairs)
+            rows = rows[np.lexsort((-ends[rows], trace.start[rows]))]
+        _repair(trace, rows, ends, repairs)
     return repairs
 
 
-def _repair(trace: Trace, rows: Ints, repairs: Repairs) -> None:
+def _repair(trace: Trace, rows: Ints, ends: Ints, repairs: Repairs) -> None:
     """Find the repairs of one thread or stream."""
     is_label = np.isin(trace.kind[rows], _LABELS)
     others, labels = rows[~is_label], rows[is_label]
     is_work = np.isin(trace.kind[others], DEVICE_WORK)
-    start, end = trace.start[others], trace.end[others]
+    start, end = trace.start[others], ends[others]
     reached = np.maximum.accumulate(end[is_work])
     if _crosses(start, end) or (start[is_work][1:] < reached[:-1]).any():
         repairs.lane[others] = _lanes(start, end, is_work, np.zeros_like(is_work))
@@ -72,13 +76,13 @@ def _repair(trace: Trace, rows: Ints, repairs: Repairs) -> None:
     used = int(repairs.lane[rows].max(initial=0))
     if not len(labels):
         return
-    start, end = trace.start[others], trace.end[others]
-    begin, finish = _moved(_nested(start, end), start, trace.start[labels], trace.end[labels])
-    length = trace.end[labels] - trace.start[labels]
+    start, end = trace.start[others], ends[others]
+    begin, finish = _moved(_nested(start, end), start, trace.start[labels], ends[labels])
+    length = ends[labels] - trace.start[labels]
     length[np.isin(labels, trace.named(Kind.ANNOTATION, prefix=STEP_MARK))] = 0
-    fits = (begin == trace.start[labels]) & (finish == trace.end[labels]) | (2 * (finish - begin) > length)
-    begin, finish = np.where(fits, begin, trace.start[labels]), np.where(fits, finish, trace.end[labels])
-    repairs.later[labels], repairs.earlier[labels] = begin - trace.start[labels], trace.end[labels] - finish
+    fits = (begin == trace.start[labels]) & (finish == ends[labels]) | (2 * (finish - begin) > length)
+    begin, finish = np.where(fits, begin, trace.start[labels]), np.where(fits, finish, ends[labels])
+    repairs.later[labels], repairs.earlier[labels] = begin - trace.start[labels], ends[labels] - finish
     order = np.lexsort((-finish, begin))
     if not fits.all() or _crosses(begin[order], finish[order]):
         lanes = _lanes(begin[order], finish[order], np.zeros_like(fits), ~fits[order], used)

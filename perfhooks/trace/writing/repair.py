@@ -11,6 +11,7 @@ import numpy as np
 from perfhooks import labels
 from perfhooks.errors import TraceError
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.nesting.frame_ends import CLOSED
 from perfhooks.trace.reading.arguments import MOVED_END, MOVED_START
 from perfhooks.trace.reading.events import MALFORMED
 from perfhooks.trace.reading.packing import copy_trace, packed
@@ -51,6 +52,8 @@ class _Change(NamedTuple):
     lane: int | None
     """The number of its new thread."""
     name: str | None
+    closed: int
+    """What it lasts less, because it is a frame that was never closed."""
 
 
 def write(trace: Trace, source: Path, target: IO[bytes], *, compress: bool) -> None:
@@ -94,7 +97,8 @@ class _Repair:
         repairs = crossings.find(trace)
         moved = repairs.rows
         renamed = np.flatnonzero(is_named[trace.name] & (trace.kind == Kind.PYTHON))
-        for row in np.union1d(moved, renamed).tolist():
+        closed = dict(zip(*(column.tolist() for column in trace.sparse(CLOSED)), strict=True))
+        for row in np.union1d(np.union1d(moved, renamed), list(closed)).astype(np.int64).tolist():
             lane = int(repairs.lane[row])
             self._changes[int(trace.order[row])] = _Change(
                 int(trace.start[row]),
@@ -102,6 +106,7 @@ class _Repair:
                 int(repairs.earlier[row]),
                 self._number(int(trace.thread[row]), lane) if lane else None,
                 trace.name_of(row) if trace.kind[row] == Kind.PYTHON and is_named[trace.name[row]] else None,
+                closed.get(row, 0),
             )
         self.is_needed |= bool(self._changes)
         self._flows = self._ends_of_flows(moved[repairs.lane[moved] > 0].tolist())
@@ -181,6 +186,8 @@ def _changed(raw: msgspec.Raw, change: _Change) -> bytes | msgspec.Raw:
         event["tid"] = msgspec.Raw(b"%d" % change.lane)
     if change.name is not None and bytes(event["name"]) == b'"unknown"':
         event["name"] = msgspec.Raw(_ENCODE(change.name))
+    if change.closed:
+        event["dur"] = _microseconds(length - change.closed)
     if change.later or change.earlier:
         event["ts"] = _microseconds(start + change.later)
         event["dur"] = _microseconds(length - change.later - change.earlier)
