@@ -177,6 +177,14 @@ def test_overseer_looks_more_often_near_the_end_of_a_budget(passed_s, used, paus
     assert in_step.pause_s(passed_s, used) == pytest.approx(pause_s, rel=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("before", "used", "passed_s", "late_s", "at_next"),
+    [(0.8, 0.9, 0.1, 0.0, 0.92), (0.8, 0.9, 0.02, 0.0, 1.0), (0.5, 0.7, 0.08, 0.06, 0.9), (0.9, 0.9, 0.1, 5.0, 0.9)],
+)
+def test_overseer_predicts_the_budget_at_its_next_look(before, used, passed_s, late_s, at_next):
+    assert in_step.used_at_next_look(before, used, passed_s, late_s) == pytest.approx(at_next)
+
+
 def test_call_count_ends_and_leaves_other_profilers():
     def called():
         return None

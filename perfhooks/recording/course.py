@@ -352,7 +352,7 @@ class Course:
     def _end_in_step(self) -> None:
         """End the window inside a step, in the main thread, because its budget is spent."""
         window, step = self.windows.current, self.pulse.step
-        if window is None or window.is_elsewhere or not window.budget.is_spent():
+        if window is None or window.is_elsewhere:
             return
         self.loop.timeline.is_kept = True  # until the next step begins
         with guard("ending the window", self.options["on_error"]):

@@ -117,11 +117,25 @@ def pause_s(passed_s: float, used: float) -> float:
     return min(max(rest_s * _SHARE_OF_REST, SHORTEST_S), LONGEST_S)
 
 
-class Overseer:
-    """Looks at the budget of a recording in a thread of its own, and ends the recording when the budget is spent.
+def used_at_next_look(before: float, used: float, passed_s: float, late_s: float) -> float:
+    """Return the share of a budget that will be used at the next look.
 
     Args:
-        used: Returns the used share of the budget; the recording must end at 1.
+        before: Share at the last look.
+        used: Share now.
+        passed_s: Seconds between both.
+        late_s: Seconds by which this look was late.
+    """
+    return used + (used - before) / passed_s * (SHORTEST_S + late_s)
+
+
+class Overseer:
+    """Looks at the budget of a recording in a thread of its own, and ends the recording before the budget is exceeded.
+
+    A recording ends if the next look would be too late, at the rate at which the last steps used the budget.
+
+    Args:
+        used: Returns the used share of the budget; 1 is all.
         end: Ends it, in the main thread.
     """
 
@@ -148,9 +162,16 @@ class Overseer:
 
     def _live(self, is_over: _thread.LockType) -> None:
         with guard("looking at the budget of a recording"):
-            began, used = time.monotonic(), 1.0
-            while not is_over.acquire(timeout=pause_s(time.monotonic() - began, used)):
+            began = looked = time.monotonic()
+            used, pause = 0.0, SHORTEST_S
+            while not is_over.acquire(timeout=pause):
                 leave_profilers()
-                used = self._used()
-                if used >= 1:
-                    in_main_thread(self._end)
+                before, used, now = used, self._used(), time.monotonic()
+                late_s = max(now - looked - pause, 0.0)  # for the interpreter, and the next look waits as well
+                if used_at_next_look(before, used, now - looked, late_s) >= 1:
+                    in_main_thread(functools.partial(self._end_recording, is_over))
+                looked, pause = now, pause_s(now - began, used)
+
+    def _end_recording(self, is_over: _thread.LockType) -> None:
+        if self.is_running and is_over is self._is_over:
+            self._end()
