@@ -160,7 +160,7 @@ bucket /mnt/bucket fuse.s3fs rw 0 0
     [("/tmp/x", False), ("/home/me/runs", True), ("/home/local disk/runs", False), ("/mnt/bucket/r", True)],
 )
 def test_a_network_disk_is_known_by_its_mount(tmp_path, monkeypatch, folder, network):
-    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
+    monkeypatch.setattr(remote, "_MOUNTS", tmp_path / "self/mounts")
     assert remote.is_network_disk(Path(folder)) is False, "where the system does not say"
     (tmp_path / "self").mkdir()
     (tmp_path / "self/mounts").write_text(MOUNTS)
@@ -220,10 +220,9 @@ def test_a_killed_recording_is_told_from_one_that_goes_on(tmp_path, change, is_g
 
 
 @pytest.mark.skipif(not psutil.LINUX, reason="elsewhere the system itself keeps the date")
-def test_a_process_is_the_same_after_the_clock_of_the_machine_was_set(monkeypatch):
-    process, boot_time = Process.current(), psutil._psplatform.boot_time
-    monkeypatch.setattr(psutil._psplatform, "boot_time", lambda: boot_time() + 3600)
-    assert process.is_alive
+def test_start_of_a_process_is_that_of_psutil():
+    own = psutil.Process()
+    assert born_s(own.pid) == pytest.approx(own.create_time() - psutil.boot_time(), abs=1e-3)
 
 
 def test_a_process_began_between_now_and_then_by_the_clock_for_it():

@@ -63,15 +63,18 @@ def began(pid: int) -> str:
 
 def born_s(pid: int) -> float | None:
     """When a process began, in seconds of `clock_s`; None if it has ended, or nobody may know."""
-    import psutil  # it takes 10 ms, which `import torch` under `perfhooks run` does not wait for
+    if _IS_LINUX:  # psutil takes 10 ms to import
+        try:
+            state, *columns = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+            return None if state in _ENDED else int(columns[18]) / os.sysconf("SC_CLK_TCK")
+        except (OSError, ValueError, IndexError):  # for example a number that no process can have
+            return None
+    import psutil
 
     try:
-        # Linux counts from its start, and psutil adds when that was: a date that changes whenever the clock is set. It
-        # is asked first, as some versions of psutil keep it for the next question.
-        added = psutil.boot_time() if _IS_LINUX else 0.0
         process = psutil.Process(pid)
-        return None if process.status() == psutil.STATUS_ZOMBIE else float(process.create_time() - added)
-    except (psutil.Error, OSError, ValueError):  # a number that no process can have, as a file may hold
+        return None if process.status() == psutil.STATUS_ZOMBIE else float(process.create_time())
+    except (psutil.Error, OSError, ValueError):
         return None
 
 
@@ -92,6 +95,10 @@ def clock_s() -> float:
 
 
 _IS_LINUX: Final = sys.platform == "linux"
+
+
+_ENDED: Final = (b"Z", b"X")
+"""States of a process that has ended, in `/proc/PID/stat`."""
 
 
 def _space() -> str:

@@ -6,8 +6,10 @@ import contextlib
 import getpass
 import hashlib
 import os
+import re
 import secrets
 import stat
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,6 +47,9 @@ def temporary_folder() -> Path:
     return folder
 
 
+_MOUNTS = Path("/proc/self/mounts")
+_OCTAL = re.compile(rb"\\(\d{3})")
+"""A space, tab, line break or backslash in ``/proc/self/mounts``."""
 _NETWORK_DISKS = ("nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs", "9p")
 
 
@@ -54,15 +59,29 @@ def is_network_disk(folder: Path) -> bool:
     Args:
         folder: An absolute path.
     """
-    import psutil  # see `perfhooks.run.liveness.born_s`
-
-    try:
-        disks = psutil.disk_partitions(all=True)
-    except (psutil.Error, OSError):
-        return False
-    holding = [(len(disk.mountpoint), disk.fstype) for disk in disks if folder.is_relative_to(disk.mountpoint)]
+    holding = [(len(mount), kind) for mount, kind in _disks() if folder.is_relative_to(mount)]
     kind = max(holding, default=(0, ""))[1]
     return kind in _NETWORK_DISKS or kind.startswith("fuse.")
+
+
+def _disks() -> list[tuple[str, str]]:
+    """Return the mount point and the file system of each disk."""
+    if sys.platform == "linux":  # psutil takes 10 ms to import
+        try:
+            rows = [line.split() for line in _MOUNTS.read_bytes().splitlines()]
+        except OSError:
+            return []
+        return [(os.fsdecode(_OCTAL.sub(_unescape, row[1])), os.fsdecode(row[2])) for row in rows]
+    import psutil
+
+    try:
+        return [(disk.mountpoint, disk.fstype) for disk in psutil.disk_partitions(all=True)]
+    except (psutil.Error, OSError):
+        return []
+
+
+def _unescape(octal: re.Match[bytes]) -> bytes:
+    return bytes([int(octal[1], 8)])
 
 
 def check(url: str) -> None:
