@@ -1,7 +1,7 @@
 """What one finished window becomes: each handler turns a capture and its trace into files.
 
 A handler is a small frozen dataclass that needs only files, so it can run in another process, or later, on any Kineto
-trace. Importing this package, or making a handler, imports nothing heavy.
+trace. Importing this package imports no handler.
 """
 
 from __future__ import annotations
@@ -10,34 +10,35 @@ import dataclasses
 import difflib
 import importlib
 import importlib.metadata
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from perfhooks.errors import OptionError
 from perfhooks.handlers.artifact import Artifact, Handler
-from perfhooks.handlers.chrome import ChromeTrace
-from perfhooks.handlers.collectives import CollectiveTable
-from perfhooks.handlers.flame import Flame
-from perfhooks.handlers.page import PageData
-from perfhooks.handlers.stacks import Stacks
-from perfhooks.handlers.tables import (
-    CategoryTable,
-    FunctionTable,
-    KernelTable,
-    LabelTable,
-    Memory,
-    Modules,
-    OperatorTable,
-    StepTable,
-)
-from perfhooks.handlers.tensorboard import TensorBoard
-from perfhooks.handlers.workers import Workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator
 
+    from perfhooks.handlers.chrome import ChromeTrace
+    from perfhooks.handlers.collectives import CollectiveTable
+    from perfhooks.handlers.flame import Flame
+    from perfhooks.handlers.page import PageData
     from perfhooks.handlers.permit import Permit
+    from perfhooks.handlers.stacks import Stacks
+    from perfhooks.handlers.tables import (
+        CategoryTable,
+        FunctionTable,
+        KernelTable,
+        LabelTable,
+        Memory,
+        Modules,
+        OperatorTable,
+        StepTable,
+    )
+    from perfhooks.handlers.tensorboard import TensorBoard
+    from perfhooks.handlers.workers import Workers
 
 __all__ = [
     "ENTRY_POINTS",
@@ -65,23 +66,52 @@ __all__ = [
     "spec",
 ]
 
-NAMES: Final[dict[str, Callable[..., Handler]]] = {
-    "trace": ChromeTrace,
-    "steps": StepTable,
-    "labels": LabelTable,
-    "operators": OperatorTable,
-    "kernels": KernelTable,
-    "categories": CategoryTable,
-    "collectives": CollectiveTable,
-    "stacks": Stacks,
-    "flame": Flame,
-    "functions": FunctionTable,
-    "modules": Modules,
-    "memory": Memory,
-    "workers": Workers,
-    "tensorboard": TensorBoard,
-    "page": PageData,
+
+class _Home(NamedTuple):
+    """Where a handler of ours is."""
+
+    module: str
+    cls: str
+    needs: str | None = ""
+    """The recording option without which there is nothing to make; empty if it needs none, None if it runs only where
+    it is asked for."""
+
+
+_HOMES: Final = {
+    "trace": _Home("chrome", "ChromeTrace"),
+    "steps": _Home("tables", "StepTable"),
+    "labels": _Home("tables", "LabelTable"),
+    "operators": _Home("tables", "OperatorTable"),
+    "kernels": _Home("tables", "KernelTable"),
+    "categories": _Home("tables", "CategoryTable"),
+    "collectives": _Home("collectives", "CollectiveTable"),
+    "stacks": _Home("stacks", "Stacks", "with_stack"),
+    "flame": _Home("flame", "Flame", "with_stack"),
+    "functions": _Home("tables", "FunctionTable", "with_stack"),
+    "modules": _Home("tables", "Modules", "with_stack"),
+    "memory": _Home("tables", "Memory", "profile_memory"),
+    "workers": _Home("workers", "Workers"),
+    "tensorboard": _Home("tensorboard", "TensorBoard", None),
+    "page": _Home("page", "PageData"),
 }
+
+
+class _Names(Mapping[str, "Callable[..., Handler]"]):
+    """Classes by name. Each is imported when it is first used: a training uses none, and they take 15 ms."""
+
+    def __getitem__(self, name: str) -> Callable[..., Handler]:
+        home = _HOMES[name]
+        made: Callable[..., Handler] = getattr(importlib.import_module(f"{__name__}.{home.module}"), home.cls)
+        return made
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_HOMES)
+
+    def __len__(self) -> int:
+        return len(_HOMES)
+
+
+NAMES: Final = _Names()
 """What config files and the command line call the handlers."""
 
 ENTRY_POINTS: Final = "perfhooks.handlers"
@@ -95,11 +125,26 @@ def by_default(recorded: Mapping[str, Any]) -> list[str]:
     """The names of the handlers that make everything that was recorded for.
 
     Args:
-        recorded: The recording options. A handler names the one that it needs as ``needs``; empty if it needs none,
-            None if it runs only where it is asked for.
+        recorded: The recording options.
     """
-    needs = {name: getattr(made, "needs", "") for name, made in NAMES.items()}
-    return [name for name, option in needs.items() if option == "" or (option and recorded.get(option))]
+    return [name for name, home in _HOMES.items() if home.needs == "" or (home.needs and recorded.get(home.needs))]
+
+
+def recipe(wanted: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Return a mapping that `build` makes the same handler from, in another process.
+
+    Raises:
+        OptionError: No such handler, or it does not take these options.
+    """
+    return {"type": wanted} if isinstance(wanted, str) and wanted in _HOMES else spec(build(wanted))
+
+
+def __getattr__(name: str) -> Any:
+    """Import the class of a handler when it is first used."""
+    for home in _HOMES.values():
+        if home.cls == name:
+            return getattr(importlib.import_module(f"{__name__}.{home.module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def build(wanted: str | Mapping[str, Any]) -> Handler:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, ClassVar, Literal
+from typing import IO, TYPE_CHECKING, Literal
 
 from perfhooks.errors import OptionError
 from perfhooks.handlers.artifact import Artifact
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class Flame:
     """A flame graph that any browser opens: ``rank0.flame.svg``; ``with_stack`` records the lines of Python in it."""
-
-    needs: ClassVar[str] = "with_stack"
-    """The recording option without which there is nothing to make."""
 
     by: Literal["host", "device", "bytes"] = "host"
     """What its widths are: ``"host"`` or ``"device"`` time, or ``"bytes"`` allocated."""

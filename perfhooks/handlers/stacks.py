@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import perfhooks.trace
 from perfhooks.errors import OptionError
@@ -24,9 +24,6 @@ _ENDINGS: Final = {"folded": "folded", "speedscope": "speedscope.json"}
 @dataclass(frozen=True, kw_only=True)
 class Stacks:
     """Python stacks with the operator as leaf: ``rank0.stacks.folded``; ``with_stack`` records the Python part."""
-
-    needs: ClassVar[str] = "with_stack"
-    """The recording option without which there is nothing to make."""
 
     format: Literal["folded", "speedscope"] = "folded"
     """Folded lines, in nanoseconds or bytes, which every flame graph tool reads, or

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 from perfhooks.errors import OptionError
 from perfhooks.handlers.artifact import Artifact
@@ -82,9 +82,6 @@ class LabelTable:
 class FunctionTable:
     """The Python functions, as cProfile's: ``rank0.functions.csv``; it needs ``with_stack``."""
 
-    needs: ClassVar[str] = "with_stack"
-    """The recording option without which there is nothing to make."""
-
     sort_by: str = "self_ms"
     """A column, or a key of torch's tables as ``"cpu_time_total"``; largest first."""
     row_limit: int | None = None
@@ -136,9 +133,6 @@ class KernelTable:
 class Modules:
     """What each ``nn.Module`` cost, forward and backward: ``rank0.modules.csv``; it needs ``with_stack``."""
 
-    needs: ClassVar[str] = "with_stack"
-    """The recording option without which there is nothing to make."""
-
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
         """One file, in the order of the tree of modules."""
         yield csv("modules.csv", capture.tables(trace).modules)
@@ -150,9 +144,6 @@ class Memory:
 
     It needs ``profile_memory``, without which there are no files; with ``with_stack`` the second one tells the source.
     """
-
-    needs: ClassVar[str] = "profile_memory"
-    """The recording option without which there is nothing to make."""
 
     rows: int = 2000
     """About how many rows each device has in the first file; the peak is one of them, exactly."""

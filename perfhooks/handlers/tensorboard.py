@@ -7,7 +7,7 @@ import logging
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, ClassVar, Final
+from typing import IO, TYPE_CHECKING, Final
 
 from perfhooks.errors import OptionError
 from perfhooks.handlers.artifact import Artifact
@@ -39,9 +39,6 @@ class TensorBoard:
     Categories are put as the plugin knows them, so that it finds the steps, the wait for data, and the operators of
     kernels; nothing else is changed.
     """
-
-    needs: ClassVar[str | None] = None
-    """It runs only where it is asked for."""
 
     folder: str | os.PathLike[str] | None = None
     """Where ``tensorboard --logdir`` looks: each stage is a run there, each rank a worker, each window a span that is

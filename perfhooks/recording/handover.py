@@ -389,7 +389,7 @@ def _sorted(wanted: Sequence[HandlerLike]) -> tuple[tuple[dict[str, Any], ...], 
     recipes, calls = [], []
     for one in wanted:
         if isinstance(one, str | Mapping):
-            recipes.append(handlers.spec(handlers.build(one)))
+            recipes.append(handlers.recipe(one))
         elif isinstance(one, Handler) and not isinstance(one, type):
             recipes.append(handlers.spec(one))
         elif callable(one) and not isinstance(one, type):
