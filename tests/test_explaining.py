@@ -70,7 +70,7 @@ def test_after_the_first_window_two_steps_are_recorded_with_stacks_and_shapes(fo
     first, second = captures(folder)
     assert (first.first, first.last, first.explains, first.options) == (12, 14, False, {})
     # the calls of step 15 are counted, step 16 warms up
-    assert (second.first, second.last, second.explains) == (16, 17, True)
+    assert (second.first, second.last, second.explains) == (16, 16, True)
     assert second.options == {"with_stack": True, "record_shapes": True}
 
 
@@ -78,7 +78,7 @@ def test_times_are_those_of_the_first(folder):
     run = FinishedRun(folder)
     assert [window.name for window in run.windows] == ["train-000012-000014"]
     assert run.last().name == "train-000012-000014"
-    assert run.explanation("train").name == "train-000016-000017"
+    assert run.explanation("train").name == "train-000016-000016"
     assert run.steps["train"].is_recorded.sum() == 3
     assert set(show.tables(str(folder), ["steps"])["steps"]["step"]) == {12, 13, 14}
     assert "| 16 |" not in of_run(folder)
@@ -97,7 +97,7 @@ def first_line(folder):
 
 def test_lines_modules_and_shapes_are_those_of_the_second(folder):
     found = show.tables(str(folder), ["functions", "modules", "stacks"])
-    assert all(set(table["window"]) == {"train-000016-000017"} for table in found.values())
+    assert all(set(table["window"]) == {"train-000016-000016"} for table in found.values())
     assert "Net_0" in found["modules"]["name"].to_list()
     by_line = show.tables(str(folder), ["operators"], ["line"])["operators"]
     assert any("test_explaining.py" in (line or "") for line in by_line["line"])
@@ -108,10 +108,10 @@ def test_the_page_has_one_window_and_what_explains_it(folder):
     page = json.loads((folder / "report.json").read_text())
     (window,) = page["windows"]
     (line,) = (each.line for each in captures(folder) if each.explains)
-    assert line == "steps 16-17: recorded with stacks and shapes, to name lines and modules"
+    assert line == "step 16: recorded with stacks and shapes, to name lines and modules"
     details, told = window["details"]["0"], page["explanations"]["train"]
     assert (details["explained"], details["subject"]["model"]) == (True, "Net")
-    assert (told["name"], told["steps"], told["rank"]) == ("train-000016-000017", "steps 16-17", 0)
+    assert (told["name"], told["steps"], told["rank"]) == ("train-000016-000016", "step 16", 0)
     assert set(told["parts"]) == {"flames", "functions", "modules", "behind_operators", "shapes"}
     assert set(details["steps"]["rows"]["step"]) == {12, 13, 14}
 
@@ -122,7 +122,7 @@ def test_the_mfu_is_of_the_operations_of_the_second_and_of_the_time_that_a_step_
     (window,) = page["windows"]
     idle = window["ranks"][0]["cost"]["idle_step_ms"]
     assert page["explanations"]["train"]["least_ms"] == pytest.approx(11.264, rel=1e-3)
-    said = f"MFU {100 * 11.264 / idle:.3g}%: the operations of steps 16-17 at the dense peaks of the device, in "
+    said = f"MFU {100 * 11.264 / idle:.3g}%: the operations of step 16 at the dense peaks of the device, in "
     assert window["details"]["0"]["limits"][0].startswith(said)
 
 
@@ -154,13 +154,13 @@ def test_the_table_of_findings_has_lines_of_the_second_as_well(folder, monkeypat
         show, "stored_findings", lambda _: StoredFindings("", [], {})
     )  # as of windows without a share of the report
     table = show.tables(str(folder), ["findings"])["findings"]
-    assert table["evidence"].to_list() == ["3 ms; a.py(3): f (seen in steps 16-17)"]
+    assert table["evidence"].to_list() == ["3 ms; a.py(3): f (seen in step 16)"]
 
 
 def test_operators_are_tried_with_shapes_of_the_second_and_times_of_the_first(folder):
     found = sources.find(str(folder))
     last, shapes = sources.last_window(found)[0], sources.last_window(found, need="record_shapes")[0]
-    assert (last.window, shapes.window) == ("train-000012-000014", "train-000016-000017")
+    assert (last.window, shapes.window) == ("train-000012-000014", "train-000016-000016")
     timed, own = (source.capture.tables(trace.read(source.path)) for source in (last, shapes))
     calls = recorded.find(own, None, timed)
     spent = dict.fromkeys(calls.names(), 0.0)

@@ -109,7 +109,7 @@ def test_recorded_steps_end_the_window_by_their_own_pace(walls, steps):
     assert next(count for count in range(301) if is_enough(nanoseconds[:count], 0)) == steps
 
 
-@pytest.mark.parametrize(("per_step", "steps"), [(100, 100), (1000, 10), (2000, 5), (9000, 3), (10**6, 3)])
+@pytest.mark.parametrize(("per_step", "steps"), [(50, 100), (500, 10), (1000, 5), (4500, 3), (10**6, 3)])
 def test_enough_operators_end_the_window(per_step, steps):
     assert next(count for count in range(301) if is_enough([S // 1000] * count, per_step * count)) == steps
 
@@ -136,7 +136,7 @@ def test_a_window_of_many_operators_is_short_and_whole(tmp_path):
         for step in prof.steps(range(300)):
             if prof.is_recording:
                 recorded.append(step)
-            for _ in range(3000):
+            for _ in range(1500):
                 torch.add(1, 1)
     place = Place(next(tmp_path.glob("r/*/rank0.capture.json")).parent, 0)
     assert (len(recorded), place.load().partial) == (4, None)

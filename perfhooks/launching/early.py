@@ -34,6 +34,7 @@ from perfhooks.recording.ending.in_step import in_main_thread
 from perfhooks.recording.limits.budget import DEFAULT_MB, FIRST_STEPS_S, Limits
 from perfhooks.recording.window import Window, recorder_busy
 from perfhooks.schedule import FromStartToStop
+from perfhooks.schedule.settled import ENOUGH_OPERATORS, FEWEST_STEPS
 from perfhooks.watching.sampling import outwards
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from perfhooks.recording.ending.lifetime import Closable
 
 STEPS: Final = 6
-"""The first of them warms up."""
+"""Maximum number of steps. The first of them warms up."""
 LONGEST_S: Final = 3.0
 """Seconds after which the recording ends although its budget is not spent, for example while the program waits."""
 _ELSEWHERE_S: Final = 1.0
@@ -251,11 +252,15 @@ class Early:
                 return
             self._step = self._step + 1 if step is None else step
             self._clear()
-            if self._step >= self._begin + STEPS or window.budget.is_spent():
+            if self._step >= self._begin + STEPS or self._has_enough(window) or window.budget.is_spent():
                 self.end()
             else:
                 window.step()
                 self._label()
+
+    def _has_enough(self, window: Window) -> bool:
+        is_warm = self._step > self._begin + FEWEST_STEPS
+        return is_warm and window.budget.operators >= ENOUGH_OPERATORS
 
     def _count_anew(self, step: int) -> None:
         """What was recorded were no steps.

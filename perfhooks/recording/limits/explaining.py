@@ -2,7 +2,7 @@
 
 ::
 
-    step    12 13 14   | 15                               | 16         17
+    step    12 13 14   | 15                               | 16
             first      | warms up, and its Python calls   | explained
             window     | are counted                      |
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from perfhooks.watching.loops import WatchedLoop
 
 RECORDED: Final = {"with_stack": True, "record_shapes": True}
-_STEPS: Final = 2
 LEFT_OUT: Final = (
     "no second window with stacks and shapes: a step would take more than %s of the training; the options with_stack "
     "and record_shapes record it"
@@ -59,7 +58,7 @@ class SecondWindow:
                 logger.info("no second window with stacks and shapes: %s", danger)
                 return
             self._operators = operators / max(steps, 1)
-            self._loop.ask(Asked(EXPLAINS, _STEPS, options=RECORDED))
+            self._loop.ask(Asked(EXPLAINS, 1, options=RECORDED))
 
     def leave_out(self) -> None:
         """Request no second window: it would change what the program sees."""
@@ -67,7 +66,7 @@ class SecondWindow:
 
     def steps_that_fit(self, window: Window) -> int:
         """Return how many of its steps fit its budget, once its warm-up is over."""
-        return min(int(window.budget.steps_that_fit(self._operators)), _STEPS)
+        return min(int(window.budget.steps_that_fit(self._operators)), 1)
 
 
 def limits(of_size: Limits) -> Limits:
