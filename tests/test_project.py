@@ -238,7 +238,8 @@ OPENS_FILES = {
     "command/turns/work_folder.py": "a temporary folder of this user",
     "trying/loader_trial.py": "the kernel's files",
     **dict.fromkeys(
-        ("watching/counters.py", "run/liveness.py", "run/manifest.py", "run/circumstances.py"), "the kernel's files"
+        ("watching/counters.py", "run/liveness.py", "run/manifest.py", "run/circumstances.py", "run/remote.py"),
+        "the kernel's files",
     ),
     "run/installation.py": "the metadata of installed packages",
     "report/page.py": "files of this package",
@@ -298,6 +299,7 @@ CHANGES_FILES = re.compile(
 CHANGES_OTHERWISE = {
     "run/publishing.py": "the one place",
     "run/reading.py": "what it opens, for reading and for that place",
+    "run/locking.py": "the empty file of a lock",
     "run/folder.py": "the folder itself, which the user named, and what is beside it",
     "run/remote.py": "the user's own folder for temporary files, and what fsspec does elsewhere",
     "recording/window.py": "what Kineto left, by the path that was lent",

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Final
 from perfhooks.run.publishing import OwnFolder
 from perfhooks.run.reading import check_plain
 
+if sys.platform != "win32":
+    import fcntl
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
@@ -39,7 +42,7 @@ def locked(path: Path, timeout: float) -> Iterator[None]:
     with suppress(FileNotFoundError):
         check_plain(path, writes=True)
     try:
-        release = _lock(path, timeout) if sys.platform != "win32" else _lock_by_library(path, timeout)
+        release = _lock(path, timeout) if sys.platform != "win32" else _lock_by_library("FileLock", path, timeout)
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
@@ -52,8 +55,6 @@ def locked(path: Path, timeout: float) -> Iterator[None]:
 
 def _lock(path: Path, timeout: float) -> Callable[[], object]:
     """Lock a file and return the function that unlocks it. It is a lock of filelock, which takes 15 ms to import."""
-    import fcntl
-
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
 
     def release() -> None:
@@ -76,21 +77,17 @@ def _lock(path: Path, timeout: float) -> Callable[[], object]:
         raise
 
 
-def _lock_by_library(path: Path, timeout: float) -> Callable[[], object]:
-    from filelock import FileLock
-
-    lock = FileLock(path, timeout=timeout)
-    lock.acquire()
-    return lock.release
-
-
 def _lock_without_system(path: Path, timeout: float) -> Callable[[], object]:
-    from filelock import SoftFileLock
-
     held = path.with_name(f"{path.name}.held")
     with suppress(OSError):
         if time.time() - held.lstat().st_mtime > _LONGEST_S:
             OwnFolder(path.parent).remove(held.name)
-    lock = SoftFileLock(held, timeout=timeout)
+    return _lock_by_library("SoftFileLock", held, timeout)
+
+
+def _lock_by_library(kind: str, path: Path, timeout: float) -> Callable[[], object]:
+    import filelock
+
+    lock: filelock.BaseFileLock = getattr(filelock, kind)(path, timeout=timeout)
     lock.acquire()
     return lock.release
