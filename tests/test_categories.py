@@ -268,3 +268,20 @@ def test_the_handler_writes_them_and_the_page_has_them(tmp_path):
         artifact.write(file)
     assert pl.read_csv(tmp_path / "c.csv")["category"].to_list() == ["gemms"]
     assert window_data.reduce(Capture(), trace)["categories"]["category"] == ["gemms"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("linear_relu_square_kernel", "gemms"),
+        ("_fused_linear_gelu_fwd", "gemms"),
+        ("fused_mlp_kernel", "gemms"),
+        ("gate_up_proj_kernel", "gemms"),
+        ("linear_attn_fwd", "ssm"),
+        ("upsample_linear1d_out_frame", "indexing"),
+        ("linear_quantize_kernel", "quantisation"),
+        ("relu_square_kernel", "elementwise"),
+    ],
+)
+def test_products_with_unusual_names_are_told_by_words_of_their_name(name, kind):
+    assert work_kinds.of_kernel(name) == kind

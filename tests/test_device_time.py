@@ -155,6 +155,14 @@ def test_a_full_queue_is_no_launch(tmp_path):
     assert queue[3] == pytest.approx(2990 * US, rel=0.01)
 
 
+def test_launch_in_a_record_of_a_full_queue_waits_for_it(tmp_path):
+    """Without a thousand launches in the trace: some may be older."""
+    full = slice_event("overhead", "Command Buffer Full", 25 * US, 75 * US, pid=-1, tid=0)
+    late = {"asked": (20 * US, 80 * US), "ran": (82 * US, 90 * US)}
+    assert told(tmp_path, full, **late)["full queue"] == 60 * US
+    assert told(tmp_path, **late)["launching"] == 60 * US + 1
+
+
 def test_work_without_a_launch_says_nothing_about_the_host(tmp_path):
     events = [step_mark(0, 0, 100), op("aten::mm", 0, 90), *work(8, (0, 1), (2, 10)), kernel(5, 50, 100)]
     assert causes(device_time.idle(trace_of(tmp_path, events)))["launch not recorded"] == 40

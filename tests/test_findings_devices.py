@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from perfhooks import findings, testing
+from perfhooks import findings, testing, words
 from perfhooks.findings import Evidence
-from perfhooks.run.capture import Capture
+from perfhooks.run.capture import Capture, Cost
 from perfhooks.run.circumstances import Circumstances
 from perfhooks.testing import PID, annotation, kernel, launch, op, python_frame, slice_event, step_mark
 from perfhooks.trace import read
@@ -1067,10 +1067,6 @@ def test_what_to_do_about_communication_follows_from_what_it_is(tmp_path, option
 
 
 def test_recording_itself_is_not_the_host_being_slow(tmp_path):
-    from dataclasses import replace
-
-    from perfhooks.run.capture import Cost
-
     slowed = replace(WHOLE, cost=Cost(idle_step_ms=2.0, recorded_step_ms=10.0))
     assert rules(found_in(tmp_path, made_of(many_launches), capture=slowed)) == ["profiler-overhead"]
 
@@ -1100,6 +1096,89 @@ def test_a_call_waits_for_the_device_that_works_all_the_while(tmp_path):
     made.call("cudaMalloc", 3500 * US, 4500 * US)
     seen = Evidence(Capture(first=0, last=0, reached=1), read(testing.write_trace(tmp_path / "t.json", made.events)))
     assert seen.device_limit_ms == pytest.approx(1.0)
+
+
+# --- a doubt has consequences ---
+
+
+def on_another_clock(events):
+    """The device counts its time from another moment."""
+    for event in events:
+        is_work = event.get("cat") in ("kernel", "gpu_memcpy")
+        yield event | ({"ts": event["ts"] + 7.2e9} if is_work else {})
+
+
+def without_kernels(events):
+    """All work of the device was lost."""
+    return [event for event in events if event.get("cat") not in ("kernel", "gpu_memcpy")]
+
+
+def with_lost_kernels(events):
+    """One record in ten was lost."""
+    work = [event for event in events if event.get("cat") in ("kernel", "gpu_memcpy")]
+    lost = {id(event) for event in work[:: min(10, max(len(work) // (2 * STEPS), 1))]}
+    return [event for event in events if id(event) not in lost]
+
+
+def unfolding_on_a_device():
+    return steps(unfolding, name="im2col_kernel<float>")
+
+
+def doubles_on_a_device():
+    return steps(double_products, name="cutlass_80_tensorop_d884gemm_64x64_16x3_nn_align1")
+
+
+def updating_on_a_device():
+    def plant(made, at):
+        made.events.append(annotation("Optimizer.step#Adam.step", at + 30 * US, at + STEP - 20 * US))
+        for place in range(80):
+            begin = at + 40 * US + place * US
+            made.events.append(op("aten::add_", begin - 200, begin + 700))
+
+    return steps(plant)
+
+
+OTHERS = {"unfolding": unfolding_on_a_device, "doubles": doubles_on_a_device, "updating": updating_on_a_device}
+OF_THE_HOST = {"allocator-churn"}
+"""Rules that need no time of the device."""
+
+
+@pytest.mark.parametrize("doubt", [on_another_clock, without_kernels, with_lost_kernels])
+@pytest.mark.parametrize("name", [*PLANTED, *OTHERS])
+def test_no_finding_uses_times_of_the_device_that_are_in_doubt(tmp_path, name, doubt):
+    make, metadata = PLANTED.get(name) or (OTHERS[name], WHOLE_A100)
+    trace = read(testing.write_trace(tmp_path / "t.json", list(doubt(make())), **metadata))
+    if name != "only-copies" or doubt is not with_lost_kernels:  # a lost copy leaves no launch without a kernel
+        assert not Evidence(WHOLE, trace).is_device_traced
+        assert set(rules(find(WHOLE, trace))) <= OF_THE_HOST
+
+
+def test_no_finding_uses_a_kernel_that_overflowed(tmp_path):
+    """On plain cores, for the whole step by its record; it ends where the next one begins."""
+
+    def plant(made, at):
+        made.work(at + 30 * US, at + 50 * US, at + 2 * STEP, name=PLAIN)
+
+    trace = read(testing.write_trace(tmp_path / "t.json", steps(plant, begin=2 * MS, name=ALIGNED), **A100))
+    assert "overflowed-kernels" in set(Evidence(WHOLE, trace).tables.checks["name"])
+    assert rules(find(WHOLE, trace)) == []
+
+
+def test_allocations_say_that_the_time_of_the_device_is_unknown(tmp_path):
+    events = without_kernels(steps(allocations, begin=700 * US))
+    (finding,) = found_in(tmp_path, events)
+    assert finding.estimate.startswith("The time of these calls: when the device worked is unknown.")
+
+
+# --- one-time work belongs to one finding ---
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_no_other_finding_uses_one_time_work(tmp_path, name):
+    """A graph is captured in all of the steps."""
+    make, metadata = PLANTED[name]
+    capturing = op("CUDAGraphNode.record (dynamo_timed)", -US, STEPS * STEP + US)
+    assert set(rules(found_in(tmp_path, [*make(), capturing], metadata))) <= {"recorded-start", "lowered-clock"}
 
 
 # --- what is on already, and what bounds a product ---
@@ -1259,3 +1338,103 @@ def test_pauses_say_that_recorded_stacks_add_to_them(tmp_path, has_stacks):
     (finding,) = found_in(tmp_path, steps(plant, begin=6500 * US, waits=False))
     assert finding.rule == "device-pauses"
     assert any("stacks were recorded" in line for line in finding.evidence) == has_stacks
+
+
+# --- one basis, and names ---
+
+
+def waiting_shortly(made, at, *, wait=400 * US, work="aten::cat"):
+    """Five short kernels, each followed by a wait that outlasts it and by work of the host."""
+    made.events.append(step_mark(at // STEP, at, at + STEP))
+    for place in range(5):
+        begin = at + place * 2 * MS
+        made.work(begin + 5 * US, begin + 17 * US, begin + 77 * US, name=FAST, call_us=6)
+        made.call("cudaStreamSynchronize", begin + 30 * US, begin + 30 * US + wait)
+        made.events.append(op(work, begin + 40 * US + wait, begin + 1900 * US))
+
+
+@pytest.mark.parametrize("wait", [400 * US, 900 * US])
+def test_title_evidence_and_gain_of_waits_have_one_basis(tmp_path, wait):
+    found = found_in(tmp_path, made_of(lambda made, at: waiting_shortly(made, at, wait=wait)))
+    (finding,) = [each for each in found if each.rule == "synchronisation"]
+    spent = words.ms(finding.gain_ms)
+    assert finding.gain_ms == pytest.approx(14 / 3 * wait / MS), "after the last one nothing is launched"
+    assert finding.title == f"The device idles for {spent} of a step after the host has waited for it."
+    assert finding.evidence[0] == f"5 waits in a step; the host waits {words.ms(5 * wait / MS)} in them"
+    assert finding.evidence[-1] == f"cudaStreamSynchronize: {spent}"
+
+
+def test_gain_of_an_unprofiled_step_says_so(tmp_path):
+    """Title and evidence are of profiled steps."""
+    cost = Cost(idle_step_ms=8.0, recorded_step_ms=10.0)
+    (finding,) = found_in(tmp_path, made_of(many_launches), capture=replace(WHOLE, cost=cost))
+    assert finding.title.startswith("The device idles for 8 ms of a step")
+    assert finding.gain_ms == pytest.approx(6, rel=0.02)
+    said = "The gain is of an unprofiled step of 8 ms; title and evidence are of profiled steps of 10 ms."
+    assert finding.estimate.endswith(said)
+    (finding,) = found_in(tmp_path, made_of(many_launches))
+    assert "profiled" not in finding.estimate
+
+
+@pytest.mark.parametrize(
+    ("around", "label"),
+    [
+        (["vllm::all_reduce"], "all_reduce"),
+        (["sgl_kernel::reduce_scatter_tensor", "mine::launch"], "reduce_scatter"),
+        (["mylib::exchange_tokens"], "mylib::exchange_tokens"),
+        ([], "ncclDevKernel_Generic_2"),
+    ],
+)
+def test_collectives_are_named_by_the_operator_around_them(tmp_path, around, label):
+    def plant(made, at):
+        made.events += [op(name, at + (5 + n) * US, at + (45 - n) * US) for n, name in enumerate(around)]
+        made.work(at + 20 * US, at + 200 * US, at + 2200 * US, name="ncclDevKernel_Generic_2", stream=20)
+
+    (finding,) = found_in(tmp_path, steps(plant, begin=2200 * US))
+    assert finding.rule == "exposed-communication"
+    assert finding.evidence[-1] == f"{label}: 2 ms"
+
+
+def test_one_number_for_exposed_collectives(tmp_path):
+    """Evidence sums to the title."""
+    (finding,) = found_in(tmp_path, steps(gathering, begin=2200 * US))
+    assert finding.title == "The devices only communicate for 2 ms of a step."
+    assert finding.evidence[-1] == "all_reduce Float: 2 ms"
+
+
+TRAINS = ("training", "backward", "gradient", "optimizer", "loss")
+
+
+@pytest.mark.parametrize("name", [*PLANTED, *OTHERS])
+def test_no_text_mentions_a_training_that_the_trace_does_not_show(tmp_path, name):
+    make, metadata = PLANTED.get(name) or (OTHERS[name], WHOLE_A100)
+    is_optimizer = name == "updating"
+    for properties in (metadata, V100):
+        for finding in found_in(tmp_path, make(), properties):
+            text = " ".join((finding.title, *finding.evidence, finding.advice, finding.code, finding.estimate)).lower()
+            said = [word for word in TRAINS if word in text.replace("grad_enabled", "")]
+            assert not said or is_optimizer, (finding.rule, said)
+
+
+# --- a full queue ---
+
+
+def blocking(made, at, *, record=True):
+    """Launches that wait for room in the queue while the device works, each in a record of the driver."""
+    made.events.append(step_mark(at // STEP, at, at + STEP))
+    for place in range(10):
+        begin = at + place * MS
+        made.work(begin + 10 * US, begin + 900 * US, begin + 1890 * US, name=FAST, call_us=880)
+        if record:
+            made.events.append(
+                slice_event("overhead", "Command Buffer Full", begin + 20 * US, begin + 880 * US, pid=-1)
+            )
+
+
+@pytest.mark.parametrize("record", [False, True])
+def test_full_queue_is_no_overhead_and_no_finding(tmp_path, record):
+    events = made_of(lambda made, at: blocking(made, at, record=record))
+    trace = read(testing.write_trace(tmp_path / "t.json", events, **A100))
+    assert rules(find(WHOLE, trace)) == []
+    assert not Evidence(WHOLE, trace).tables.checks.height
+    assert Evidence(WHOLE, trace).device_limit_ms > 7

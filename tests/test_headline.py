@@ -246,3 +246,56 @@ def test_compiled_code_has_no_name_that_says_anything(tmp_path):
     graphs = [annotation(f"## Call CompiledFxGraph f{n} ##", n * 4 * MS, (n * 4 + 3) * MS) for n in (0, 1)]
     line = headline_of(tmp_path, step_mark(0, 0, 10 * MS), op("aten::mm", 9 * MS, 10 * MS), *graphs)
     assert line == "step 0: 10 ms, 60% compiled code outside of its operators, 30% outside of operators"
+
+
+def working(count, *, first=20, period=1, busy=900_000, length=None):
+    """Kernels at regular times, in milliseconds, with their operators."""
+    for number in range(count):
+        at = (first + number * period) * MS
+        yield op("aten::mm", at, at + 30_000)
+        yield launch(number + 1, at + 5_000, at + 11_000)
+        yield kernel(number + 1, at + 30_000, at + 30_000 + busy)
+    if length:
+        yield op("aten::empty", length * MS - 1000, length * MS)
+
+
+@pytest.mark.parametrize(
+    ("first", "length", "said"),
+    [
+        (20, 170, "device busy 90% between its first and last work, idle 20 ms before and 100 ms after"),
+        (0, 170, "device busy 90% between its first and last work, idle 30 us before and 120 ms after"),
+        (20, None, "device busy 90% between its first and last work, idle 20 ms before"),
+    ],
+)
+def test_idle_time_around_the_work_of_a_recording_is_apart(tmp_path, first, length, said):
+    begin = op("aten::empty", 0, 1000)
+    line = headline_of(tmp_path, begin, *working(50, first=first, length=length))
+    assert said in line
+    assert "outside of operators" not in line
+
+
+def test_steps_say_how_busy_the_device_is_in_all_of_them(tmp_path):
+    assert headline_of(tmp_path, step_mark(0, 0, 170 * MS), *working(50)).split(", ")[-2] == "device busy 26%"
+
+
+@pytest.mark.parametrize(("busy", "is_split"), [(850_000, False), (700_000, True)])
+def test_steps_that_the_device_decides_are_not_split_by_host_time(tmp_path, busy, is_split):
+    """The host waits for most of its time, in whatever part it is."""
+    parts = [annotation("forward", 0, 20 * MS), annotation("backward", 20 * MS, 50 * MS)]
+    line = headline_of(tmp_path, step_mark(0, 0, 50 * MS), *parts, *working(50, first=0, busy=busy))
+    assert ("backward" in line) == ("forward" in line) == is_split
+    assert f"device busy {85 if busy > 800_000 else 70}%" in line
+
+
+def test_steps_that_the_host_leaves_behind_are_not_split_by_host_time(tmp_path):
+    work = [launch(1, 0, 1 * MS), kernel(1, 1 * MS, 21 * MS), annotation("backward", 0, 2 * MS)]
+    line = headline_of(tmp_path, step_mark(0, 0, 2 * MS), *work)
+    assert line == "step 0: 2 ms on the host and 20 ms on the device, device busy 50%, idle 50% in calls that launch"
+
+
+@pytest.mark.parametrize("has_kernel", [False, True])
+def test_copies_alone_are_said_to_be_all(tmp_path, has_kernel):
+    copy = kernel(1, 1 * MS, 9 * MS, category="gpu_memcpy", name="Memcpy HtoD (Pinned -> Device)", bytes=1 << 26)
+    events = [step_mark(0, 0, 10 * MS), launch(1, 0, 10_000, name="cudaMemcpyAsync"), copy]
+    events += [launch(2, 20_000, 30_000), kernel(2, 9 * MS, 10 * MS)] if has_kernel else []
+    assert ("only copies" in headline_of(tmp_path, *events)) != has_kernel

@@ -34,7 +34,14 @@ def call(name, begin, end, number=9):
     ],
 )
 def test_long_call_before_a_first_run_is_a_start(tmp_path, name, begin, end):
-    assert spent(tmp_path, call(name, begin, end)) == {"loading kernels": end - begin}
+    launched = [kernel(9, end * MS, end * MS + 1000, name="first")] if "Launch" in name else []
+    assert spent(tmp_path, call(name, begin, end), *launched) == {"loading kernels": end - begin}
+
+
+def test_idle_time_that_is_in_doubt_shows_no_start(tmp_path):
+    """A launch has no kernel, so the device may have worked."""
+    assert spent(tmp_path, call("cudaFree", 10, 90)) == {"loading kernels": 80}
+    assert spent(tmp_path, call("cudaFree", 10, 90), call("cudaLaunchKernel", 5, 6)) == {}
 
 
 def test_busy_device_is_no_part_of_a_start(tmp_path):

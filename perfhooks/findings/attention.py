@@ -43,6 +43,8 @@ def written_out_attention(seen: Evidence) -> Iterator[Finding]:
     if not len(begin):
         return
     work = written_out(seen)
+    if not len(work) and seen.uses_device:
+        return
     spent = seen.device_ms(work) if len(work) else seen.per_step(seen.clipped(intervals.union(begin, end)))
     if seen.share(spent) < WRITTEN_OUT:
         return
@@ -61,7 +63,7 @@ def written_out_attention(seen: Evidence) -> Iterator[Finding]:
         advice=(
             "Written out, attention makes the whole matrix of scores, writes it to memory and reads it again for each "
             "step: scale, mask, softmax, dropout, product. torch's scaled_dot_product_attention does all of it in one "
-            "kernel that never keeps that matrix, forward and backward, and chooses the fastest one for the device."
+            "kernel that never keeps that matrix, and chooses the fastest one for the device."
         ),
         code=seen.said("fused attention"),
     )
@@ -69,7 +71,8 @@ def written_out_attention(seen: Evidence) -> Iterator[Finding]:
 
 def written_out(seen: Evidence) -> Ints:
     """The work of devices that attention which is written out launches; slices."""
-    return _launched_between(seen, *_attention(seen))
+    rows = _launched_between(seen, *_attention(seen))
+    return rows[np.isin(np.searchsorted(seen.trace.device_rows, rows), seen.work)]
 
 
 def _attention(seen: Evidence) -> tuple[Ints, Ints, Ints]:

@@ -45,12 +45,12 @@ def exposed_communication(seen: Evidence) -> Iterator[Finding]:
 
     Measured: never; the gain is an upper bound.
     """
-    exposed = seen.mean("exposed_comm_ms")
-    if seen.share(exposed) < EXPOSED:
+    table = seen.collectives.filter(pl.col("exposed_ms") > 0)
+    exposed = min(seen.mean("exposed_comm_ms"), float(table["exposed_ms"].sum()) / max(seen.count, 1))
+    if not seen.is_device_traced or seen.share(exposed) < EXPOSED:
         return
     gain = min(exposed, seen.device_limit_ms)
     is_known = seen.is_worth(gain)
-    table = seen.collectives.filter(pl.col("exposed_ms") > 0)
     kinds = [
         (f"{label} {dtype or ''}".strip(), time / seen.count)
         for label, dtype, time in table.select("label", "dtype", "exposed_ms").iter_rows()

@@ -40,9 +40,9 @@ _WAITS_FOR_ITSELF: Final = (
 
 
 _OF_BATCHES: Final = (
-    "Have the loader put batches into pinned memory and copy them without waiting; the device then fetches them at "
-    "full speed while the host goes on. To hide the copy altogether, copy the next batch on a second stream while this "
-    "one trains. Tensors that never change belong on the device once, before the loop."
+    "Have the loader put batches into pinned memory, and copy them without waiting: the device then reads them at full "
+    "speed while the host goes on. To hide the copy, copy the next batch on a second stream while the device computes "
+    "this one. Copy tensors that never change once, before the loop."
 )
 _OF_OTHERS: Final = (
     "The loader pins its batches, so these are copies of something else, or of batches of a class that has no "
@@ -62,7 +62,7 @@ def only_copies(seen: Evidence) -> Iterator[Finding]:
     trace = seen.trace
     is_alone = not len(trace.rows(Kind.KERNEL)) and not len(device.launch_calls(trace))
     every = seen.copies.filter(pl.col("bytes") > 0, pl.col("duration_ms") > 0)
-    if not is_alone or not every.height or not seen.is_device_traced:
+    if not is_alone or not every.height or not len(seen.work):
         return
     across = every.filter(pl.col("kind").ne_missing(device_work.WITHIN_DEVICE))
     table, known = (across if across.height else every), peaks.of_trace(trace)

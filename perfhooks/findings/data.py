@@ -135,10 +135,10 @@ def waiting_for_data(seen: Evidence) -> Iterator[Finding]:
     yield from seen.finding(
         "waiting-for-data",
         waited.exposed - (left or 0.0),
-        is_measured=left is not None,
+        is_measured=left is not None and seen.is_device_traced >= seen.uses_device,
         bound_ms=waited.exposed,
         title=f"The {seen.unit} waits {words.ms(waited.exposed)} for data, {words.share(waited.share)} of its time.",
-        estimate=_estimate(left),
+        estimate=_estimate(seen, left),
         evidence=evidence,
         advice=advice,
         code=code,
@@ -200,8 +200,10 @@ def unseen(told: Circumstances) -> str:
     )
 
 
-def _estimate(left: float | None) -> str:
+def _estimate(seen: Evidence, left: float | None) -> str:
     """How the gain was estimated; see `_advice`."""
+    if seen.uses_device and not seen.is_device_traced:
+        return "The whole wait: when the device worked meanwhile is unknown."
     if left is None:
         return "The whole wait: how much of it can be saved depends on what makes the batches."
     if left:
@@ -288,7 +290,7 @@ def _of_plan(seen: Evidence, plan: LoaderPlan, rest: float, *, alone: bool, work
     if workers:
         return _Advice(f"The workers do not keep up. {said} {cheaper}", code, left)
     text = (
-        f"Let worker processes prepare the next batches while this one trains. {said} Keep them alive between epochs"
+        f"Let worker processes prepare the next batches while this one is used. {said} Keep them alive between epochs"
         f"{_pinned(seen)}."
     )
     if not alone:

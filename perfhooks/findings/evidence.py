@@ -496,9 +496,10 @@ class Evidence:
         """The table of collectives with a column ``label``: the operation, else the operator that launched it."""
         table = self.tables.collectives
         around = pl.Series("around", collectives.operators(self.trace), dtype=pl.String)
-        is_sound = ~np.isin(collectives.rows(self.trace), self.trace.overflowed)
-        table = table.with_columns(pl.coalesce("operation", around, "name").alias("label")).filter(is_sound)
-        return self._of_steps(table)
+        rows, work = collectives.rows(self.trace), self.trace.device_rows
+        counts = ~np.isin(rows, work) | np.isin(rows, work[self.work])
+        table = table.with_columns(pl.coalesce("operation", around, "name").alias("label"))
+        return self._of_steps(table.filter(pl.Series(counts, dtype=pl.Boolean)))
 
     @cached_property
     def gpu(self) -> tuple[str, int] | None:

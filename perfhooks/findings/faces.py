@@ -66,7 +66,7 @@ SAID: Final[Mapping[str, Mapping[str, str]]] = {
         ),
     },
     "tf32": {
-        TORCH: _TF32 + 'with torch.autocast("cuda", dtype=torch.bfloat16): loss = ...',
+        TORCH: _TF32 + 'with torch.autocast("cuda", dtype=torch.bfloat16): output = model(batch)',
         TRAINER: "TrainingArguments(..., tf32=True)   # or: bf16=True",
         LIGHTNING: _TF32 + 'Trainer(..., precision="bf16-mixed")',
         FABRIC: _TF32 + 'Fabric(..., precision="bf16-mixed")',
@@ -104,7 +104,7 @@ SAID: Final[Mapping[str, Mapping[str, str]]] = {
         ),
     },
     "values read seldom": {
-        TORCH: "total += loss.detach()   # stays on the device\nif step % 100 == 0:\n    print(total.item() / 100)",
+        TORCH: "total += value.detach()   # stays on the device\nif step % 100 == 0:\n    print(total.item() / 100)",
         TRAINER: "TrainingArguments(..., logging_steps=100, logging_nan_inf_filter=False)",
         LIGHTNING: (
             'Trainer(..., log_every_n_steps=100)\nself.log("loss", loss.detach())   # no item(), no prog_bar=True'

@@ -277,10 +277,10 @@ def synchronisation(seen: Evidence) -> Iterator[Finding]:
             *sources,
         ],
         advice=(
-            "Reading a value on the host (item(), cpu(), nonzero(), a condition on a tensor, printing a loss) makes it "
-            "wait until the device has done everything before, and so does torch.cuda.synchronize(), which only "
-            "measuring needs. Keep such values on the device, add them up there, and "
-            "read them once every many steps; make masks with torch.where instead of indices. To find the rest, "
+            "Reading a value on the host (item(), cpu(), nonzero(), a condition on a tensor, print) makes it wait "
+            "until the device has done everything before. torch.cuda.synchronize() does so too; only measuring needs "
+            "it. Keep such values on the device, add them up there, and read them once every many steps. Make masks "
+            "with torch.where instead of indices. To find the rest, "
             'torch.cuda.set_sync_debug_mode("warn").'
         ),
         code=seen.said("values read seldom"),

@@ -246,8 +246,8 @@ def fusable_chains(seen: Evidence) -> Iterator[Finding]:
         ],
         advice=(
             "Each of these kernels reads its tensors from memory, does little with them, and writes them back for the "
-            "next one. torch.compile makes one kernel of such a chain. By hand the same is had from functions that do "
-            "several things at once: a loss from logits, a fused norm, an activation with its bias."
+            "next one. torch.compile makes one kernel of such a chain. By hand, use functions that do several things "
+            "at once, for example a fused norm, or an activation with its bias."
         ),
         code=seen.said("compile"),
     )

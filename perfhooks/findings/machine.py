@@ -85,8 +85,7 @@ def held_clocks(seen: Evidence) -> Iterator[Finding]:
     yield from seen.finding(
         "held-clocks",
         None,
-        title="Sampling counters held the clocks of the device: times here are not those of a training that nobody "
-        "samples.",
+        title="Sampled counters held the clocks of the device, so its times differ from those without sampling.",
         estimate="No gain: it says that the times of all other findings are those of the held clocks.",
         evidence=[f"sampled counters: {sampled['count'].item()}, among them {sampled['first'].item()}"],
         advice=(
@@ -145,7 +144,7 @@ def lowered_clock(seen: Evidence) -> Iterator[Finding]:
             "The device lowers its clock where it would become too hot or take more power than it may. Ask it why, and "
             "see to its cooling, its power limit, and to what else runs on it."
         ),
-        code="nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE   # while it trains: says why the clock is lowered",
+        code="nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE   # while the program runs: why the clock is lowered",
     )
 
 

@@ -40,6 +40,7 @@ TF32: Final = 8
 
 _WEIGHTS: Final = 0.5
 """Smallest part of the elements of an operator's matrices that is its weights."""
+_AUTOCAST: Final = 'with torch.autocast("cuda", dtype=torch.float16):\n    output = model(batch)'
 _SOME: Final = 0.1
 """Of the time of products: a kind of them that takes less is not named."""
 _PLAIN: Final = re.compile(r"\w+(?:\([\w\s*,&]*\))?")
@@ -92,12 +93,12 @@ def float32_products(seen: Evidence) -> Iterator[Finding]:
             "mantissa, which results of neural networks hardly ever show. Mixed precision goes further, and halves "
             "memory."
             if has_tf32
-            else "Use automatic mixed precision: GEMMs run in float16 on the tensor cores. For training, a gradient "
-            "scaler keeps small gradients from vanishing."
+            else "Use automatic mixed precision: GEMMs run in float16 on the tensor cores. A gradient scaler keeps "
+            "small gradients from vanishing."
             if seen.learns
             else "Use automatic mixed precision: GEMMs run in float16 on the tensor cores."
         ),
-        code=seen.said("tf32") if has_tf32 else seen.said("float16"),
+        code=seen.said("tf32") if has_tf32 else seen.said("float16") if seen.learns else _AUTOCAST,
     )
 
 

@@ -66,6 +66,10 @@ _POINTWISE: Final = (
     r"add|sub|mul|div|realdiv|neg|abs|exp|log|sqrt|rsqrt|pow|sin|cos|tanh|sigmoid|eq|ne|lt|le|gt|ge|where|fill|cast|"
     r"lerp|addcmul|addcdiv|amp|mse|bce|searchsorted|bucketize"
 )
+_LINEAR: Final = (
+    r"(?<![a-z])(?:linear(?!_?(?:interp|to_|quant|cross|index|scale|ramp|space))|mlp|ffn|(?:qkv|gate|up|down|out)_?proj|"
+    r"b?mm|addmm|mat_?vec)(?![a-z]*(?:index|space))"
+)
 _QUANTISES: Final = (
     r"quant(?!ile|ity)|per_(?:token|channel|tensor|block|group)_cast|cast_(?:back|to_fp\d|transpose)|"
     r"cvt_\w*to_(?:fp[48]|mx)"
@@ -110,7 +114,6 @@ KERNELS: Final = (
     Clue("copies", r"copy|mem(?:cpy|set)|(?<!cast_)(?<!and_)transpose|roll_|flip|chunk_cat", "own"),
     Clue("copies", r"concat|transdata|tensormove|fill_?buffer", "own"),
     Clue("gemms", r"(?<!fb)gemm|gemv|cijk_|nvjet|xmma|matmul|cublas|rocblas|(?<![a-z])bmm_|dot_kernel|splitkreduce"),
-    Clue("gemms", r"(?<![a-z])(?:linear|mlp|ffn|b?mm|addmm|mat_?vec)(?=_|\d*$)", "own"),
     Clue("gemms", r"(?<!kernel_)cutlass(?!::(?:t?b?float|half|u?int))|marlin|machete|^fc\b"),
     Clue("reduction", r"(?<![a-z])reduce(?:sum|mean|max|min|prod|all|any)?d?(?![a-z])|reduce_?kernel|_kernel_agent"),
     Clue(
@@ -118,6 +121,7 @@ KERNELS: Final = (
     ),
     Clue("reduction", r"soft_?max|arg_?(?:max|min)|(?:min|max)_dim|_pool(?!ed)|pooling"),
     Clue("reduction", r"nll_?(?:loss|criterion)|cross_?entropy|ctc_loss"),
+    Clue("gemms", _LINEAR, "own"),
     Clue("elementwise", r"elem(?:ent)?_?wise|pointwise|multi_tensor_apply|fillfunctor|^fused_\w*_\d{8,}$"),
     Clue("elementwise", r"dropout|[gr]elu|silu|swish|glu(?![a-z])|act_and_mul|rescale|scalepacked|clamp"),
     Clue("quantisation", rf"{_QUANTISES}|cast_and_transpose|scaled_fp8|fp8_?rowwise|qparam"),

@@ -236,7 +236,8 @@ def cut_overflowed(trace: Trace) -> None:
     is_wrong = np.zeros(len(holders), np.bool_)
     for inner in (holders + 1, _last_begun(trace, rows, holders)):
         is_other = (launch[holders] >= 0) & (launch[inner] >= 0) & (launch[inner] != launch[holders])
-        is_wrong |= is_other & ((owner[inner] != owner[holders]) | (owner[inner] < 0))
+        is_same = (owner[inner] == owner[holders]) & (owner[inner] >= 0) & (trace.kind[owner[inner]] == Kind.OP)
+        is_wrong |= is_other & ~is_same
     wrong = holders[is_wrong]
     if len(wrong):
         trace.given[OVERFLOW] = rows[wrong], trace.end[rows[wrong]] - trace.start[rows[wrong + 1]]

@@ -8,7 +8,7 @@ import numpy as np
 
 from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.names import operators, ranges, runtime_calls
-from perfhooks.trace.nesting import captures, device, intervals
+from perfhooks.trace.nesting import captures, device, intervals, missing_work, step_marks
 from perfhooks.trace.nesting.grouping import groups
 from perfhooks.trace.once import once
 
@@ -81,6 +81,8 @@ def _preparing(trace: Trace) -> Ints:
     call that waits for the device or has work of its own.
     """
     calls = trace.rows(Kind.RUNTIME)
+    unknown = np.append(missing_work.unknown(trace).wall, False)
+    calls = calls[~unknown[step_marks.step_of(step_marks.find(trace), trace.start[calls])]]
     span = (trace.end - trace.start)[calls]
     has_work = np.isin(calls, trace.launches[trace.kind[trace.device_rows] != Kind.KERNEL])
     calls = calls[(span >= LOADING_NS) & ~has_work & ~np.isin(calls, device.wait_calls(trace))]

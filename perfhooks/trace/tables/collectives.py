@@ -117,7 +117,8 @@ def rows(trace: Trace) -> Ints:
 def operators(trace: Trace) -> list[str | None]:
     """Return for each row of `table` the name of the operator that launched it.
 
-    That is the innermost one whose name is that of a collective, else the innermost one. None for ranges of the host.
+    That is the innermost one, or label, whose name is that of a collective, else the innermost operator. None for
+    ranges of the host.
     """
     rows, work = _sources(trace).row, trace.device_rows
     on_device = np.flatnonzero(trace.kind[rows] == Kind.KERNEL)
@@ -129,7 +130,8 @@ def operators(trace: Trace) -> list[str | None]:
         outer = (holder >= 0) & ~np.isin(owner[known], named)
         owner[known[outer]] = holder[outer]
     names: list[str | None] = [None] * len(rows)
-    for place, row in zip(on_device.tolist(), owner.tolist(), strict=True):
+    is_told = (owner >= 0) & ((trace.kind[owner] == Kind.OP) | np.isin(owner, named))
+    for place, row in zip(on_device[is_told].tolist(), owner[is_told].tolist(), strict=True):
         names[place] = trace.name_of(row)
     return names
 
