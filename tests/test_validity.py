@@ -27,7 +27,7 @@ def found(path, events, **metadata):
 
 @pytest.mark.parametrize("begin", [SINCE_1970, SINCE_BOOT])
 @pytest.mark.parametrize("span", [0.0, 3.0])
-@pytest.mark.parametrize("time", [0, 0.0, -1711964646000000.0, -1711964645999999.75])
+@pytest.mark.parametrize("time", [0, 0.0, -1.0, -77.25, -1711964646000000.0, -1711964645999999.75])
 def test_a_record_at_time_zero_has_no_time(tmp_path, begin, span, time):
     events = training(begin)
     for event in (events[3], events[9]):

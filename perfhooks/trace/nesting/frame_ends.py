@@ -40,7 +40,7 @@ def close(trace: Trace) -> None:
             mine = trace.thread[rows] == thread
             _close_thread(trace, rows[mine], frame[mine].tolist(), caller[mine].tolist())
         cut = before - trace.end[rows]
-        if count := np.count_nonzero(cut):
+        if count := int(np.count_nonzero(cut)):
             trace.given[CLOSED] = rows[cut > 0], cut[cut > 0]
             text = f"{count} Python frames were never closed: they end where their callers go on"
             trace.doubts.append(Doubt("frames-without-end", count, text))

@@ -44,9 +44,12 @@ class Validity:
     def timed(self, start: Ints, end: Ints, kind: Column, base: int) -> Flags:
         """Return which slices do not stand at time 0 for want of a time, and count the others.
 
-        Kineto writes 0, or its base as a negative number, for a record whose time the device never reported.
+        Kineto writes 0, or its base as a negative number, for a record whose time the device never reported. One other
+        negative time may stand for that as well; times on another clock differ.
         """
-        late = (start != 0) & (np.abs(start + base) > _ROUNDING_NS)
+        negative = start[start < 0]
+        is_one = len(negative) > 0 and int(negative.min()) == int(negative.max())
+        late = (start > 0 if is_one else start != 0) & (np.abs(start + base) > _ROUNDING_NS)
         if late.all() or not late.any():
             return np.ones(len(start), np.bool_)
         first, last = int(start[late].min()), int(end[late].max())
