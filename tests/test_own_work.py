@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from perfhooks import testing
+from perfhooks import findings, testing
 from perfhooks.run import timeline
 from perfhooks.run.capture import Capture
 from perfhooks.testing import annotation, step_mark
@@ -27,6 +27,16 @@ def test_own_work_is_neither_step_nor_part(tmp_path):
     assert row["optimizer_ms"] == pytest.approx(10, abs=0.01)
     assert row["other_ms"] == pytest.approx(10, abs=0.01)
     assert capture.tables(trace).steps["wall_ms"][1] == pytest.approx(20, abs=0.01)
+
+
+@pytest.mark.parametrize(("own_work", "rules"), [((0.010, 0.095), []), ((0.0, 0.001), ["unnamed-time"])])
+def test_own_work_is_no_finding(tmp_path, own_work, rules):
+    """A step of 100 ms: 10 ms of labels, then 85 ms without a name."""
+    events = [step_mark(0, 0, 100 * MS), annotation("forward", 0, 5 * MS), annotation("backward", 5 * MS, 10 * MS)]
+    trace = read(testing.write_trace(tmp_path / "t.json", [*events, annotation("forward", 95 * MS, 100 * MS)]))
+    base = epoch(trace.metadata) * 1e-9
+    capture = Capture(last=0, reached=1, own_work=(tuple(base + moment for moment in own_work),))
+    assert [finding.rule for finding in findings.find(capture, trace)] == rules
 
 
 def test_own_work_of_a_window_is_that_of_its_thread_and_time(monkeypatch):

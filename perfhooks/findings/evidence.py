@@ -20,6 +20,7 @@ from perfhooks.trace.nesting.grouping import groups
 from perfhooks.trace.nesting.step_marks import MarkedSteps, step_of
 from perfhooks.trace.tables import collectives, device_time, gaps, idle, step_columns
 from perfhooks.trace.tables.device_time import CAUSES, Idle
+from perfhooks.trace.tables.steps import own_moments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence, Sized
@@ -146,8 +147,12 @@ class Evidence:
 
     @cached_property
     def windows(self) -> Intervals:
-        """The moments of the steps."""
-        return intervals.union(self.marks.start, self.marks.end)
+        """Moments of the steps, without the work of perfhooks."""
+        return intervals.subtract(intervals.union(self.marks.start, self.marks.end), self._own_work)
+
+    @cached_property
+    def _own_work(self) -> Intervals:
+        return own_moments(self.trace, self.tables.own_work)
 
     def inside(self, time: Ints) -> Flags:
         """Whether each moment lies in one of the steps."""
@@ -195,10 +200,11 @@ class Evidence:
         """When no device worked, and why: disjoint stretches.
 
         Of a recording without steps only those between its first and its last work: nobody knows what lies before and
-        after it.
+        after it. Stretches during the work of perfhooks are left out.
         """
         found = idle.of_steps(self.trace, self.chosen)
         kept = (found.place == device_time.PLACES.index("between")) | self.are_numbered
+        kept &= intervals.within(self._own_work, found.start, found.end) == 0
         return Idle(*(each[kept] for each in found))
 
     @cached_property

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 OVERHEAD: Final = "profiler-overhead"
 """The rule about the recorder. The first screen leaves it out, because it shows both step times."""
+UNNAMED: Final = "unnamed-time"
+"""The rule about code outside of torch. Overhead of the recorder looks like such code."""
 NOTABLE: Final = 0.01
 """Smallest gain of a finding, as a share of the step: two recordings of the same program differ by as much."""
 WAITING: Final = 0.05

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 from perfhooks import words
 from perfhooks.findings import faces
 from perfhooks.findings.evidence import most
+from perfhooks.findings.finding import UNNAMED
+from perfhooks.run.capture import LARGE
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.nesting import intervals
 
@@ -43,12 +45,12 @@ def unnamed_time(seen: Evidence) -> Iterator[Finding]:
 
     Measured: never; how much of it can be saved depends on that code.
     """
-    is_recorder = seen.capture.cost.is_large and not seen.capture.explains
+    is_recorder = seen.step_ms >= LARGE * seen.unrecorded_ms and not seen.capture.explains
     if _unnamed_share(seen) <= 1 - ACCOUNTED or not seen.mean("backward_ms") or is_recorder:
         return
     spent, has_stacks = seen.per_step(seen.unnamed), bool(seen.trace.rows(Kind.PYTHON).size)
     yield from seen.finding(
-        "unnamed-time",
+        UNNAMED,
         min(spent, seen.host_limit_ms),
         title=f"Code outside of torch takes {words.ms(spent)} of a {seen.unit}, {words.share(1 - seen.accounted)}.",
         estimate="All of this time.",
@@ -66,7 +68,7 @@ def _unnamed_share(seen: Evidence) -> float:
     """The share of the step that is code outside of torch."""
     if not seen.is_busy:
         return 1 - seen.accounted
-    span = seen.marks.end - seen.marks.start
+    span = intervals.within(seen.windows, seen.marks.start, seen.marks.end)
     spent = intervals.within(seen.unnamed, seen.marks.start, seen.marks.end)
     shares = spent[span > 0] / span[span > 0]
     return float(shares.min(initial=1.0)) if len(shares) else 0.0

@@ -15,13 +15,13 @@ from perfhooks import words
 from perfhooks.errors import PerfhooksError
 from perfhooks.findings import rare_work as findings
 from perfhooks.findings.explained import explained
-from perfhooks.findings.finding import OVERHEAD, of_unprofiled, ordered
+from perfhooks.findings.finding import OVERHEAD, UNNAMED, of_unprofiled, ordered
 from perfhooks.ranks.known import Known
 from perfhooks.report import json_values, slow_rows, startup_rows, window_data
 from perfhooks.report.data import EXPLAINED, FORMAT, read_share, read_tried
 from perfhooks.report.run_summary import summarize
 from perfhooks.run import layout, rare_work
-from perfhooks.run.capture import Capture, Cost, Place
+from perfhooks.run.capture import LARGE, Capture, Cost, Place
 from perfhooks.run.finished import FinishedRun, FinishedWindow
 from perfhooks.run.layout import SHARE
 from perfhooks.trace.names import stages
@@ -202,7 +202,9 @@ def _of_unprofiled(share: dict[str, Any], cost: Cost) -> dict[str, Any]:
     if not told or not told.get("step_ms") or not cost.idle_step_ms:
         return share
     rows = of_unprofiled(told["rows"], told["step_ms"], cost.idle_step_ms, cost.idle_data_ms)
-    rows = [row for row in rows if row.get("rule") != OVERHEAD or cost.is_large]
+    doubtful = {UNNAMED} if told["step_ms"] >= LARGE * cost.idle_step_ms else set()
+    doubtful |= set() if cost.is_large else {OVERHEAD}
+    rows = [row for row in rows if row.get("rule") not in doubtful]
     return share | {"findings": told | {"rows": ordered(rows)}}
 
 

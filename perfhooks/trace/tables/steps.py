@@ -93,7 +93,7 @@ def table(
     """
     steps = step_marks.find(trace)
     count = len(steps.number)
-    own = _own_moments(trace, own_work)
+    own = own_moments(trace, own_work)
     wall: Ints = steps.end - steps.start - intervals.within(own, steps.start, steps.end)
     columns: dict[str, Any] = {
         "rank": [rank if trace.rank is None else trace.rank] * count,
@@ -114,8 +114,8 @@ def _milliseconds(nanos: dict[str, Ints | None]) -> dict[str, Column | None]:
     return {name: None if values is None else values * intervals.MS for name, values in nanos.items()}
 
 
-def _own_moments(trace: Trace, own_work: Sequence[tuple[float, float]]) -> Intervals:
-    """Seconds since 1970 as moments of a trace."""
+def own_moments(trace: Trace, own_work: Sequence[tuple[float, float]]) -> Intervals:
+    """Return the moments of a trace for times in seconds since 1970."""
     if not own_work:
         return intervals.nothing()
     begins, ends = (
