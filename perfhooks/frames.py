@@ -11,6 +11,8 @@ import re
 from pathlib import Path
 from typing import Final
 
+from perfhooks.process import working_directory
+
 COMPILES: Final = re.compile(r"/torch/_dynamo/convert_frame\.py$|/torch/_inductor/compile_fx\.py$|/triton/compiler/")
 """Files of ``torch.compile`` that are only on the stack while it compiles. Others pass calls on: each ``step`` of an
 optimizer goes through ``torch/_dynamo/eval_frame.py``."""
@@ -52,3 +54,9 @@ def is_torch(file: str) -> bool:
 def is_ours(file: str) -> bool:
     """Whether a file is one of perfhooks or of its faces."""
     return file.startswith(_HERE) or "/perfhooks_" in file
+
+
+def shown(file: str) -> str:
+    """A file as the table names it: relative to the working directory if it is in there."""
+    here = working_directory() + os.sep
+    return file.removeprefix(here)

@@ -16,9 +16,9 @@ from perfhooks.command.app import app
 from perfhooks.findings import RULES, RUN_RULES
 from perfhooks.options import described
 from perfhooks.report.definitions import DEFINITIONS
+from perfhooks.run import slow_causes
 from perfhooks.schedule import Schedule
 from perfhooks.trace.nesting import starts
-from perfhooks.watching import causes
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -63,11 +63,11 @@ def test_every_number_of_the_page_is_explained(generated):
 
 
 def test_every_cause_of_a_slow_step_is_explained_on_the_page_and_on_the_site(generated):
-    named = {value for name, value in vars(causes).items() if name.isupper() and isinstance(value, str)}
+    named = {value for name, value in vars(slow_causes).items() if name.isupper() and isinstance(value, str)}
     site = generated.on_page_markdown((ROOT / "docs/slow.md").read_text(encoding="utf-8"))
-    assert sorted(named - causes.SEEN_BY.keys()) == []
-    assert [cause for cause in causes.SEEN_BY if f"\n| {cause} | " not in site] == []
-    assert [cause for cause in causes.SEEN_BY if f" {cause}: " not in DEFINITIONS["slow"]["cause"]] == []
+    assert sorted(named - slow_causes.SEEN_BY.keys()) == []
+    assert [cause for cause in slow_causes.SEEN_BY if f"\n| {cause} | " not in site] == []
+    assert [cause for cause in slow_causes.SEEN_BY if f" {cause}: " not in DEFINITIONS["slow"]["cause"]] == []
 
 
 def test_a_start_is_defined_by_the_thresholds_that_find_it():

@@ -15,7 +15,7 @@ from perfhooks.comparing.timed import TimedRun
 from perfhooks.errors import PerfhooksError
 from perfhooks.labels import CLOCKS_LOCKED
 from perfhooks.ranks.known import Known
-from perfhooks.report import window_data
+from perfhooks.report import tree
 from perfhooks.run import layout, steps
 from perfhooks.run.capture import Capture
 from perfhooks.run.finished import FinishedRun
@@ -108,7 +108,7 @@ class RunOrTrace:
         capture = Capture(rank=trace.rank or 0, stage=stage, last=0)
         costs = measure(capture.tables(trace))
         made = Side(label=self.path.name, stage=stage, costs=costs, windows=1, facts=facts(Manifest(), capture, costs))
-        made.flames, made.flame_steps = window_data.flames(capture, trace), costs.steps
+        made.flames, made.flame_steps = tree.flames(capture, trace), costs.steps
         made.findings = _found(capture, trace)
         if CLOCKS_LOCKED in capture.tables(trace).checks["text"].to_list():
             made.notes.append(f"{made.label}: {CLOCKS_LOCKED}")
@@ -220,7 +220,7 @@ def _add_window(made: Side, place: Place, capture: Capture) -> None:
             return
         trace = perfhooks.trace.read(path, communication=capture.options.get("communication"))
         costs = measure(capture.tables(trace))
-        told.setdefault("flames", window_data.flames(capture, trace))
+        told.setdefault("flames", tree.flames(capture, trace))
     made.windows += 1
     made.costs = added([made.costs, costs])
     if "flames" in told:

@@ -15,12 +15,13 @@ import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from perfhooks import frames
+from perfhooks.frames import shown
 from perfhooks.guard import guard
 from perfhooks.run import layout
 from perfhooks.run.job import current_job, is_in_job
 from perfhooks.run.liveness import born_s, clock_s
 from perfhooks.run.publishing import publish
-from perfhooks.watching.sampling import innermost_of, outwards, shown
+from perfhooks.watching.sampling import innermost_of, outwards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

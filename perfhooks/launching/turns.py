@@ -37,7 +37,7 @@ from perfhooks import process
 from perfhooks.guard import logger
 from perfhooks.launching.ways import NEVER, NOBODY
 from perfhooks.run.job import current_job
-from perfhooks.watching.counters import CountedThread
+from perfhooks.thread_time import CountedThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable

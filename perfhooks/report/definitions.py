@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from perfhooks.run.slow_causes import SEEN_BY
 from perfhooks.run.steps import FEWEST_FIRST, MOST_FIRST
 from perfhooks.statistics import OUTLIER
-from perfhooks.watching.causes import SEEN_BY
 
 DEFINITIONS: Final[dict[str, dict[str, str]]] = {
     "steps": {

@@ -10,8 +10,8 @@ from perfhooks.report import json_values
 from perfhooks.run import layout
 from perfhooks.run.layout import Listing
 from perfhooks.run.reading import is_plain
+from perfhooks.run.slow_causes import LUCKY, RANKS, UNKNOWN
 from perfhooks.watching import slow_steps
-from perfhooks.watching.causes import LUCKY, RANKS, UNKNOWN
 from perfhooks.watching.slow_steps import SlowStep
 
 if TYPE_CHECKING:

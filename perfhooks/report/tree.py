@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from perfhooks.loading import looks
 from perfhooks.report import json_values
 from perfhooks.trace.names import operators, part_names, ranges, runtime_calls
 from perfhooks.trace.names.origins import Origin, origin
@@ -16,6 +17,8 @@ from perfhooks.trace.tables.stacks import Summed
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from perfhooks.run.capture import Capture
+    from perfhooks.trace import Trace
     from perfhooks.trace.model import Ints
 
 OTHER: Final = "(other)"
@@ -32,6 +35,17 @@ _KIND_OF: Final = (
     ("runtime", re.compile(runtime_calls.RUNTIME)),
     ("operator", re.compile(operators.OPERATOR)),
 )
+
+
+def flames(capture: Capture, trace: Trace) -> dict[str, Any]:
+    """Return the flame graphs of a window, by the time that their widths show; empty ones are left out."""
+    tables = capture.tables(trace)
+    graphs = {"host": tree(tables.calls("host"), owners=capture.owners)}
+    if trace.is_device_traced:
+        graphs["device"] = tree(tables.calls("device"), leaves="kernel", owners=capture.owners)
+    if capture.circumstances.looked and graphs["host"]["value"][0]:
+        graphs["workers"] = tree(planted(looks.folded(capture.circumstances.looked)), owners=capture.owners)
+    return {name: graph for name, graph in graphs.items() if graph["value"][0]}
 
 
 def kind(name: str, owners: Mapping[str, str] | None = None) -> str:

@@ -189,16 +189,6 @@ def _kernels(capture: Capture, trace: Trace) -> dict[str, Any]:
     return {"rows": rows, "count": table.height, "classes": json_values.columns(shares)}
 
 
-def flames(capture: Capture, trace: Trace) -> dict[str, Any]:
-    """The flame graphs of a window, by what their widths are; those in which nothing is are left out."""
-    found = {"host": tree.tree(capture.tables(trace).calls("host"), owners=capture.owners)}
-    if trace.is_device_traced:
-        found["device"] = tree.tree(capture.tables(trace).calls("device"), leaves="kernel", owners=capture.owners)
-    if capture.circumstances.looked and found["host"]["value"][0]:
-        found["workers"] = tree.tree(tree.planted(looks.folded(capture.circumstances.looked)), owners=capture.owners)
-    return {name: flame for name, flame in found.items() if flame["value"][0]}
-
-
 def _modules(capture: Capture, trace: Trace) -> dict[str, Any]:
     table = capture.tables(trace).modules
     if not table.height:
@@ -310,7 +300,7 @@ _PARTS: Final[dict[str, Callable[[Capture, Trace], Any]]] = {
     "roofline": roofline.of_window,
     "kernels": _kernels,
     "categories": lambda capture, trace: json_values.columns(capture.tables(trace).categories),
-    "flames": flames,
+    "flames": tree.flames,
     "functions": _functions,
     "workers": _workers,
     "unseen_workers": lambda capture, _: data.unseen(capture.circumstances),

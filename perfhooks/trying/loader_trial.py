@@ -30,8 +30,8 @@ from perfhooks.errors import OptionError
 from perfhooks.guard import cause_of
 from perfhooks.run.circumstances import Circumstances, Loader
 from perfhooks.statistics import LEAST_STEPS
+from perfhooks.thread_time import CountedThread
 from perfhooks.trying.loader_results import LoaderSetting, LoaderTrial, TriedLoader
-from perfhooks.watching.counters import CountedThread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -16,6 +16,7 @@ from perfhooks.run.job import current_job
 from perfhooks.run.liveness import began_s
 from perfhooks.run.steps import Stretch
 from perfhooks.run.timeline import clock
+from perfhooks.thread_time import CountedThread
 from perfhooks.watching.sampling import caller
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from perfhooks.watching.sampling import Frame
 
 
-RUNS: Final = -2
-"""No call of the system: see `CountedThread.call`."""
 _PROC: Final = Path("/proc")
 _STATM: Final = Path("/proc/self/statm")
 _MOST_BELOW: Final = 500
@@ -58,77 +57,6 @@ class Counters(NamedTuple):
         """What was added."""
         pairs = zip(self, before, strict=True)
         return Counters(*(None if now is None or then is None else max(0, now - then) for now, then in pairs))
-
-
-class CountedThread:
-    """A thread of this process, as the system counts what it does.
-
-    Args:
-        ident: As `threading.get_ident` says it in the thread.
-        native: As `threading.get_native_id` does.
-    """
-
-    def __init__(self, ident: int, native: int) -> None:
-        self.native = native
-        self._folder = f"/proc/self/task/{native}"
-        self._clock: int | None = None
-        self._schedstat: int | None = None
-        if hasattr(time, "pthread_getcpuclockid"):
-            with contextlib.suppress(OSError):
-                self._clock = time.pthread_getcpuclockid(ident)
-
-    def cpu_ns(self) -> int | None:
-        """What it has computed, in nanoseconds."""
-        with contextlib.suppress(OSError):
-            return None if self._clock is None else time.clock_gettime_ns(self._clock)
-        return None
-
-    def waited_ns(self) -> int | None:
-        """How long it could have run and waited for a processor, in nanoseconds; Linux tells.
-
-        The second number of ``schedstat``, see https://docs.kernel.org/scheduler/sched-stats.html. The file stays open,
-        as each of the calls that open and close it gives the interpreter to somebody else, who keeps it for 5 ms.
-        """
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            if self._schedstat is None:
-                self._schedstat = os.open(f"{self._folder}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-            return int(os.pread(self._schedstat, 100, 0).split()[1])
-        return None
-
-    def __del__(self) -> None:
-        if self._schedstat is not None:
-            with contextlib.suppress(OSError):
-                os.close(self._schedstat)
-
-    def call(self) -> tuple[int, int] | None:
-        """The call of the system that it waits in, and the call's first argument; None where nobody tells.
-
-        A thread that waits for a page of its memory is in call -1, see proc(5), ``/proc/pid/syscall``. `RUNS` stands
-        for one that runs, or could.
-        """
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            words = self._read("syscall").split()
-            number = RUNS if words[0] == "running" else int(words[0])
-            return number, int(words[1], 16) if number >= 0 else 0
-        return None
-
-    def switches(self) -> int | None:
-        """See `Counters`; Linux tells."""
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            lines = self._read("status").splitlines()
-            return sum(int(line.split()[1]) for line in lines if "ctxt_switches" in line)
-        return None
-
-    def faults_and_system_ns(self) -> tuple[int | None, int | None]:
-        """See `Counters`; Linux tells."""
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            fields = self._read("stat").rpartition(")")[2].split()
-            # minor and major faults, and ticks, see proc(5)
-            return int(fields[7]) + int(fields[9]), int(fields[12]) * 10**9 // os.sysconf("SC_CLK_TCK")
-        return None, None
-
-    def _read(self, name: str) -> str:
-        return Path(self._folder, name).read_text(encoding="ascii", errors="replace")
 
 
 class Queueing:

@@ -24,7 +24,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from perfhooks import frames
-from perfhooks.watching.counters import RUNS, CountedThread
+from perfhooks.thread_time import RUNS, CountedThread
 from perfhooks.watching.sampling import innermost_of, outwards, stack_of
 
 if TYPE_CHECKING:

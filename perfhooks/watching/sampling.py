@@ -12,8 +12,6 @@ from itertools import dropwhile, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from perfhooks.process import working_directory
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import CodeType, FrameType
@@ -111,9 +109,3 @@ def _short(file: str) -> str:
         if top in parts:
             return "/".join(parts[parts.index(top) + 1 :])
     return "/".join(parts[-2:]) if len(parts) > 1 else file
-
-
-def shown(file: str) -> str:
-    """A file as the table names it: relative to the working directory if it is in there."""
-    here = working_directory() + os.sep
-    return file.removeprefix(here)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from perfhooks.frames import shown
 from perfhooks.run.installation import Installation
-from perfhooks.run.timeline import OWN_WORK, clock
+from perfhooks.run.timeline import OWN_WORK, clock, in_timeline
 from perfhooks.schedule import Phase
 from perfhooks.watching.causes import Explainer, StepFacts, spent
 from perfhooks.watching.counters import Collections, Counters, clock_mhz
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from perfhooks.run.timeline import Ended
+    from perfhooks.watching.causes import Explanation
     from perfhooks.watching.looks import Look
     from perfhooks.watching.loops import WatchedLoop
     from perfhooks.watching.pace import Pace
@@ -250,7 +252,7 @@ class SlowSteps:
         )
         if self._before.at < end:  # it says nothing of the next one
             self.forget_before()
-        row = SlowStep.of(self._loop.stage, step, seen, self._explainer.explain(seen))
+        row = _row(self._loop.stage, step, seen, self._explainer.explain(seen))
         self.rows.append(row)
         self.folded.add(looks)
         if not self._loop.is_quiet:
@@ -347,3 +349,22 @@ def _has_device() -> bool:
 def _is_distributed() -> bool:
     distributed = sys.modules.get("torch.distributed")
     return distributed is not None and distributed.is_available() and distributed.is_initialized()
+
+
+def _row(stage: str, step: int, seen: StepFacts, why: Explanation) -> SlowStep:
+    cpu, looked = seen.counters.cpu_ns, seen.looked_ns
+    return SlowStep(
+        stage=in_timeline(stage),
+        step=step,
+        wall_ms=round(seen.wall_ns / 1e6, 3),
+        times_median=round(seen.wall_ns / seen.median_ns, 1),
+        cause=why.cause,
+        explained_ms=None if why.explained_ns is None else round(why.explained_ns / 1e6, 3),
+        line="" if why.frame is None else f"{why.frame.name} ({shown(why.frame.file)}:{why.frame.line})",
+        data_ms=None if seen.wait_ns < 0 else round(seen.wait_ns / 1e6, 3),
+        gc_ms=round(seen.garbage_ns / 1e6, 3),
+        cpu_share=None if cpu is None or not looked else round(cpu / looked, 3),
+        switches=seen.counters.switches,
+        faults=seen.counters.faults,
+        alloc_retries=seen.counters.retries,
+    )

@@ -15,16 +15,13 @@ from perfhooks.guard import logger
 from perfhooks.run.capture import Step
 from perfhooks.run.publishing import OwnFolder
 from perfhooks.run.reading import open_plain
-from perfhooks.run.timeline import in_timeline
-from perfhooks.watching.causes import PROCESSOR, UNKNOWN
-from perfhooks.watching.sampling import shown
+from perfhooks.run.slow_causes import PROCESSOR, UNKNOWN
 from perfhooks.words import ms, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from perfhooks.watching.causes import Explanation, StepFacts
 
 _LARGEST: Final = 16 << 20
 """Bytes of a table that is read: 10^5 slow steps."""
@@ -53,26 +50,6 @@ class SlowStep(NamedTuple):
     switches: _Count | None
     faults: _Count | None
     alloc_retries: _Count | None
-
-    @classmethod
-    def of(cls, stage: str, step: int, seen: StepFacts, why: Explanation) -> SlowStep:
-        """The row of a step."""
-        cpu, looked = seen.counters.cpu_ns, seen.looked_ns
-        return cls(
-            stage=in_timeline(stage),
-            step=step,
-            wall_ms=round(seen.wall_ns / 1e6, 3),
-            times_median=round(seen.wall_ns / seen.median_ns, 1),
-            cause=why.cause,
-            explained_ms=None if why.explained_ns is None else round(why.explained_ns / 1e6, 3),
-            line="" if why.frame is None else f"{why.frame.name} ({shown(why.frame.file)}:{why.frame.line})",
-            data_ms=None if seen.wait_ns < 0 else round(seen.wait_ns / 1e6, 3),
-            gc_ms=round(seen.garbage_ns / 1e6, 3),
-            cpu_share=None if cpu is None or not looked else round(cpu / looked, 3),
-            switches=seen.counters.switches,
-            faults=seen.counters.faults,
-            alloc_retries=seen.counters.retries,
-        )
 
     def __str__(self) -> str:
         explained = "" if self.explained_ms is None else f", which explains {ms(self.explained_ms)}"

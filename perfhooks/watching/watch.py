@@ -10,7 +10,8 @@ from perfhooks.guard import cause_of, logger
 from perfhooks.run import layout, rare_work, steps
 from perfhooks.run.liveness import Process
 from perfhooks.run.publishing import publish, publish_json
-from perfhooks.watching.counters import CountedThread, Processors, Queueing
+from perfhooks.thread_time import CountedThread
+from perfhooks.watching.counters import Processors, Queueing
 from perfhooks.watching.loops import Asked
 from perfhooks.watching.pace import Pace
 from perfhooks.watching.slow import SHORTEST_S, SlowSteps

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
-from perfhooks.watching.counters import CountedThread
+from perfhooks.thread_time import CountedThread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
