@@ -110,7 +110,7 @@ class Judgement(NamedTuple):
 
 
 def judged(pairs: Sequence[ProcessPair], *, tolerance: float) -> Judgement:
-    """Whether B is slower than A, by the typical step and by the mean one: see `perfhooks.comparing.verdict.of_pairs`.
+    """Judge the typical step and the mean step of both sides, see `verdict.of_pairs`.
 
     Args:
         pairs: Each with `ProcessPair.counts`, at least one.

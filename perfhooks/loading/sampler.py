@@ -230,7 +230,7 @@ class SampledWorker:
         return known
 
     def answer(self) -> dict[str, Any]:
-        """Return the sums, as `perfhooks.loading.making.Making` and `perfhooks.loading.looks.Looked` have them."""
+        """Return the sums, in the form of `Making` and `Looked`."""
         handed_over = max(self._fed - self._fed_before, 0)
         kept = sorted(self._stacks, key=lambda stack: -sum(self._stacks[stack].values()))
         for small in kept[_MOST_STACKS:]:

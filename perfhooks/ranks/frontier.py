@@ -1,4 +1,4 @@
-"""Who made the others wait, over all steps of a run: what the timelines of its ranks say, see `perfhooks.frontier`."""
+"""Find the rank that the others wait for, from the timelines of a run; see `perfhooks.frontier`."""
 
 from __future__ import annotations
 
