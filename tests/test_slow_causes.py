@@ -17,9 +17,10 @@ from perfhooks.launching import loaders
 from perfhooks.launching.ways import Heard
 from perfhooks.run.installation import Installation
 from perfhooks.run.timeline import Timeline, clock
+from perfhooks.thread_time import RUNS, CountedThread
 from perfhooks.watching import regions
 from perfhooks.watching.causes import Explainer, StepFacts
-from perfhooks.watching.counters import RUNS, CountedThread, Counters
+from perfhooks.watching.counters import Counters
 from perfhooks.watching.looks import Doing, Folded, Look, Looker, _waits_for
 from perfhooks.watching.sampling import Frame
 from perfhooks.watching.usual import beyond
