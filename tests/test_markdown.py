@@ -53,6 +53,28 @@ def test_a_trace_in_markdown_has_what_a_trace_tells(tmp_path):
     assert str(path) in text
 
 
+HOSTILE = "<script>a</script> `b` | c\n# d\x1b[31m\u202ee @everyone [f](https://g)" + 1_000_000 * "h"
+
+
+def test_hostile_names_stay_text(tmp_path):
+    """A name neither ends a row, nor writes markup or a command of a terminal, nor hides the rows after it."""
+    events = [
+        testing.step_mark(1, 0, 10_000_000),
+        testing.annotation(HOSTILE, 0, 9_000_000),
+        testing.op(HOSTILE, 0, 8_000_000),
+        testing.op("aten::mm", 8_000_000, 9_000_000),
+    ]
+    text = shown(testing.write_trace(tmp_path / "t.json", events)).output
+    assert not set("\x1b\u202e").intersection(text)
+    assert "<script>" not in text
+    assert "@everyone" not in text
+    assert not re.search(r"(?<!\\)[`\[]", text)
+    assert "\n# d" not in text
+    assert text.count("&lt;script>") >= 2
+    assert "| aten::mm | 1 | 1 |" in text
+    assert len(text) < 10_000
+
+
 def finished(folder):
     """A run of which the one window has its share of the page."""
     (window,) = folder.glob("train-*")

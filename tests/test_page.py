@@ -28,6 +28,8 @@ from perfhooks.watching.slow_steps import SlowStep
 pytestmark = pytest.mark.skipif(browser.find() is None, reason="no Chromium here; Debian has it as chromium")
 
 HOSTILE = '</script><img src=x onerror="document.body.dataset.taken=1">'
+TURNED = "\u202egpj\x1b]8;;http://x\x07\n.exe"
+"""A name with a mark that turns the direction of the text, a command of a terminal and a line break."""
 
 LOOP = """
 import sys
@@ -527,7 +529,9 @@ def test_names_from_a_trace_stay_text_everywhere(chromium, tmp_path):
         python_frame(f"{HOSTILE}.py(3): {HOSTILE}", 0, 10_000_000),
         python_frame(f"nn.Module: {HOSTILE}_0", 0, 9_000_000),
         annotation(HOSTILE, 0, 8_000_000),
-        op(HOSTILE, 0, 8_000_000, Input_Dims=[[1]]),
+        op(HOSTILE, 0, 7_000_000, Input_Dims=[[1]]),
+        op(TURNED, 7_000_000, 8_000_000),
+        op(1_000_000 * "<b>", 8_000_000, 8_500_000),
         memory(1_000_000, 4096, allocated=4096),
     ]
     path = write_trace(tmp_path / "hostile.json", events, deviceProperties=[{"name": HOSTILE}])
@@ -535,7 +539,10 @@ def test_names_from_a_trace_stay_text_everywhere(chromium, tmp_path):
     assert_quiet(chromium)
     assert chromium.run("document.querySelectorAll('img').length") == 0
     assert chromium.run("document.body.dataset.taken") is None
-    assert HOSTILE in texts(chromium, "#operators tbody td.name")
+    names = texts(chromium, "#operators tbody td.name")
+    assert HOSTILE in names
+    assert any(name.startswith("\N{REPLACEMENT CHARACTER}gpj") for name in names)
+    assert not any("\u202e" in text for text in texts(chromium, "body"))
     assert any(HOSTILE in name for name in texts(chromium, "#flame .frame"))
 
 

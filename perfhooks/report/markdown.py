@@ -35,8 +35,6 @@ _WORTH_NAMING: Final = 0.05
 """Of the step: a cause of idle time that takes so much."""
 _OPERATORS: Final = 8
 _LABELS: Final = 8
-_BAR: Final = "\\|"
-"""What stands for a bar within a row of a table."""
 _DOUBTS: Final = 6
 _LINE: Final = 260
 _KERNELS: Final = 8
@@ -125,13 +123,13 @@ def _written(data: Mapping[str, Any], files: list[str]) -> str:
         _kernels(details),
         _operators(details),
         _doubts(details, rank),
-        _titled("Files", (f"- {path}" for path in files)),
+        _titled("Files", (f"- {words.markdown(path)}" for path in files)),
     ]
     text = ""
     for section in sections:
-        for line in section:
+        for line in map(_short, section):
             if len(text) + len(line) < MOST:
-                text += f"{_short(line)}\n"
+                text += f"{line}\n"
     return text
 
 
@@ -153,7 +151,7 @@ def _head(
     rank: Mapping[str, Any],
 ) -> Iterator[str]:
     run, subject = data.get("run", {}), details.get("subject", {})
-    yield f"# {data.get('title', '')}"
+    yield f"# {words.markdown(data.get('title', ''))}"
     versions = {**run.get("versions", {}), **rank.get("versions", {})}
     told = {
         "model": subject.get("model"),
@@ -167,11 +165,11 @@ def _head(
         "window": window.get("name"),
         "recorded": ", ".join(name for name, value in rank.get("options", {}).items() if value is True),
     }
-    yield from (f"- {name}: {value}" for name, value in told.items() if value)
+    yield from (f"- {name}: {words.markdown(value)}" for name, value in told.items() if value)
     if rank.get("partial"):
-        yield f"- partial: {rank['partial']}"
+        yield f"- partial: {words.markdown(rank['partial'])}"
     if summary.warning:
-        yield f"- {summary.warning}"
+        yield f"- {words.markdown(summary.warning)}"
     if not details:
         yield "- no window was finished" if not window else "- the details of this window are in its files"
 
@@ -180,7 +178,7 @@ def _labels(details: Mapping[str, Any]) -> Iterator[str]:
     """The labels that somebody wrote of their own, most time first."""
     rows = [row for row in _rows(details.get("labels", {})) if row["own"]][:_LABELS]
     lines = [
-        f"| {row['name'].replace('|', _BAR)} | {row['calls']} | {row['total_ms']:.4g} | {row['mean_ms']:.4g} "
+        f"| {words.markdown(row['name'])} | {row['calls']} | {row['total_ms']:.4g} | {row['mean_ms']:.4g} "
         f"| {row['self_ms']:.4g} | {words.share(row['percent'] / 100)} |"
         for row in rows
     ]
@@ -199,10 +197,16 @@ def _steps(summary: RunSummary, details: Mapping[str, Any]) -> Iterator[str]:
     wall = usual.get("wall_ms")
     if not summary.line:
         return
-    yield from _titled("Where the step goes", [f"{summary.line}."])
+    yield from _titled("Where the step goes", [f"{words.markdown(summary.line)}."])
     if not wall:
         return
-    yield from ("", f"Profiled {summary.profiled_steps}:", "", "| part | ms | share |", "|---|---:|---:|")
+    yield from (
+        "",
+        f"Profiled {summary.profiled_steps}:",
+        "",
+        "| part | ms | share |",
+        "|---|---:|---:|",
+    )
     for name in (*_PARTS, *_DEVICE):
         value = usual.get(f"{name}_ms")
         if value:
@@ -211,7 +215,7 @@ def _steps(summary: RunSummary, details: Mapping[str, Any]) -> Iterator[str]:
     causes = [] if steps.get("others") else _rows(details.get("device", {}).get("parts", {}))
     for row in causes:
         if row["kind"] == "idle" and row["ms"] >= _WORTH_NAMING * wall:
-            yield f"| device idle: {row['part']} | {row['ms']:.4g} | {words.share(row['ms'] / wall)} |"
+            yield f"| device idle: {words.markdown(row['part'])} | {row['ms']:.4g} | {words.share(row['ms'] / wall)} |"
 
 
 def _slow(slow: Mapping[str, Any] | None) -> Iterator[str]:
@@ -224,17 +228,17 @@ def _slow(slow: Mapping[str, Any] | None) -> Iterator[str]:
     longest = {name: values[0] for name, values in slow["rows"].items()}
     line = f", {longest['line']}" if longest.get("line") else ""
     most = f"The longest: step {longest['step']}, {words.ms(longest['wall_ms'])}, {longest['cause']}{line}."
-    yield from _titled("Slow steps", [said, most])
+    yield from _titled("Slow steps", map(words.markdown, (said, most)))
 
 
 def _findings(rows: list[Mapping[str, Any]]) -> Iterator[str]:
     def lines() -> Iterator[str]:
         for row in [row for row in rows if not row.get("doubts_others")][:_FINDINGS]:
             text = gain(row)
-            yield f"- **{row['title']}**{f' Gain: {text} of a step.' if text else ''}"
-            yield from (f"  - {evidence}" for evidence in row.get("evidence", ())[:2])
+            yield f"- **{words.markdown(row['title'])}**{f' Gain: {text} of a step.' if text else ''}"
+            yield from (f"  - {words.markdown(evidence)}" for evidence in row.get("evidence", ())[:2])
             if row.get("advice"):
-                yield f"  - do: {row['advice']}"
+                yield f"  - do: {words.markdown(row['advice'])}"
 
     yield from _titled("What to do", lines())
 
@@ -263,7 +267,7 @@ def _kind(row: Mapping[str, Any]) -> str:
 
 
 def _cut(name: str) -> str:
-    return (name if len(name) <= _KERNEL else f"{name[:_KERNEL]} …").replace("|", _BAR)
+    return words.markdown(name if len(name) <= _KERNEL else f"{name[:_KERNEL]} …")
 
 
 def _count(details: Mapping[str, Any]) -> int:
@@ -285,20 +289,20 @@ def _operators(details: Mapping[str, Any]) -> Iterator[str]:
     rows.sort(key=lambda row: -(row.get(key) or 0))
     if not rows:
         return
-    said = [line for sentence in details.get("limits", ()) for line in (sentence, "")]
+    said = [line for sentence in details.get("limits", ()) for line in (words.markdown(sentence), "")]
     yield from _titled(
         "Largest operators, of one step", [*said, "| operator | calls | self host ms | self device ms |"]
     )
     yield "|---|---:|---:|---:|"
     for row in islice(rows, _OPERATORS):
         host, device = ((row.get(name) or 0) / count for name in ("self_cpu_ms", "self_device_ms"))
-        name = row["name"].replace("|", _BAR)
-        yield f"| {name} | {row['count'] / count:.4g} | {host:.3g} | {f'{device:.3g}' if has_device else ''} |"
+        device_ms = f"{device:.3g}" if has_device else ""
+        yield f"| {words.markdown(row['name'])} | {row['count'] / count:.4g} | {host:.3g} | {device_ms} |"
 
 
 def _doubts(details: Mapping[str, Any], rank: Mapping[str, Any]) -> Iterator[str]:
     checks = details.get("checks", {}).get("rows", {})
     told = zip(checks.get("severity", ()), checks.get("text", ()), strict=True)
-    lines = [f"- {severity}: {text}" for severity, text in told]
-    notes = [f"- {note}" for note in rank.get("notes", ()) if not any(note in line for line in lines)]
-    yield from _titled("Doubts", [*lines, *notes][:_DOUBTS])
+    lines = [f"{severity}: {text}" for severity, text in told]
+    notes = [note for note in rank.get("notes", ()) if not any(note in line for line in lines)]
+    yield from _titled("Doubts", (f"- {words.markdown(line)}" for line in [*lines, *notes][:_DOUBTS]))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from perfhooks import words
 from perfhooks.report.definitions import DEFINITIONS
 from perfhooks.run.publishing import publish
 
@@ -78,7 +79,7 @@ def template(name: str) -> str:
 
 def _inert(data: Any) -> str:
     """Return JSON that cannot end the element that holds it."""
-    text = msgspec.json.encode(data).decode()
+    text = words.printable(msgspec.json.encode(data).decode())  # nothing in a name turns the direction of the text
     # inside of strings only, where alone these can be; the last two end a line in old JavaScript
     for mark in "<>&\u2028\u2029":
         text = text.replace(mark, f"\\u{ord(mark):04x}")
