@@ -15,8 +15,8 @@ Threads of ours in a training, all of them daemons: the watcher (`watching.watch
 the timeline; the sampler of the start and the timer of `perfhooks run`, which makes the report of the first steps
 (`launching.startup`, `launching.step_signal`); the overseer of an open window's budget (`recording.ending.in_step`);
 the one that hears SIGTERM and SIGHUP while a window is open (`recording.ending.signals`); one that names the modules
-of a window, out of its recorder's sight, and is gone at once (`recording.labelling`). The worker is a process of its
-own.
+of a window, out of its recorder's sight, and is gone at once (`recording.labelling`); and one that opens the run folder
+beside other threads of the program (`recording.limits.run_opening`). The worker is a process of its own.
 
 What a process has once, and in which module alone it changes: who listens to a program that does not know of us
 (`launching.step_signal`), the watcher (`watching.watcher`), the profilers that have not ended
@@ -34,10 +34,14 @@ import functools
 import os
 import sys
 from enum import IntEnum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+THREADS: Final = "perfhooks"
+"""First part of the name of each thread of ours that Python knows by a name."""
 
 
 class End(IntEnum):

@@ -136,6 +136,24 @@ def test_the_run_says_what_ended_a_step_and_what_it_had(launched):
     assert "imports" in page["startup"]["phase"]
 
 
+def test_run_folder_beside_threads_costs_the_main_thread_no_call(tmp_path):
+    """Each system call would let the threads take the interpreter; without threads, another thread gains nothing."""
+    outputs = {}
+    for number in (0, 8):
+        command = [f"beside{number}" if word == "it" else word for word in RUN]
+        script = (HERE / "threaded_training.py", tmp_path / "perf", number, 3)
+        code, out, err = done(tmp_path, *command, sys.executable, *script)
+        assert code == 0, err
+        outputs[number] = out.split()
+        assert len(windows(tmp_path, f"beside{number}")) == 1, err
+        facts = json.loads((tmp_path / f"perf/beside{number}/run.json").read_text())
+        assert facts["steps_by"]["what"] == "loader"
+        assert facts["windows"] == windows(tmp_path, f"beside{number}")
+    assert int(outputs[0][0]) > 0
+    assert int(outputs[8][0]) == 0
+    assert outputs[0][1] == outputs[8][1]
+
+
 def test_the_wait_for_data_is_a_part_of_the_step(launched):
     folder, _ = launched
     table = rows(folder / "perf/it/train-000005-000008/rank0.steps.csv")
@@ -537,7 +555,7 @@ def test_the_table_of_the_start_begins_with_the_process_and_is_written_over_a_li
     (tmp_path / "table.csv").symlink_to(tmp_path / "mine")
     age = liveness.clock_s() - liveness.born_s(os.getpid())
     table = startup.Startup(time.monotonic_ns())
-    table.end(tmp_path / "table.csv")
+    table.end(lambda: tmp_path / "table.csv")
     table.wait()
     first, second, *_ = rows(tmp_path / "table.csv")
     assert (first["phase"], float(first["seconds"])) == ("python", pytest.approx(age, abs=1))

@@ -237,14 +237,15 @@ def launched(monkeypatch, tmp_path):
 def test_where_no_schedule_is_given_one_window_is_recorded_once_the_pace_has_settled(launched):
     given, started = launched("loader")
     assert given["schedule"] == "when settled"
-    assert started == {"step": 7}
+    assert started["step"] == 7
     assert launched("loader", schedule="wait=1 warmup=1 active=3")[0]["schedule"] == "wait=1 warmup=1 active=3"
 
 
 def test_a_run_lies_where_the_command_was_given_unless_it_is_said_where(launched, tmp_path):
     """The script may have another working directory by then."""
-    assert launched("loader")[0]["out"] == str(tmp_path / "perf")
-    assert launched("loader", options={"out": "/elsewhere"})[0]["out"] == "/elsewhere"
+    assert launched("loader")[1]["out"] == str(tmp_path / "perf")
+    assert launched("loader", options={"out": "/elsewhere"})[1]["out"] == "/elsewhere"
+    assert launched("loader", options={"out": "memory://elsewhere"})[0]["out"] == "memory://elsewhere"
 
 
 def test_what_is_no_training_is_not_called_one(launched):
@@ -450,7 +451,7 @@ def test_who_gives_way_to_a_framework_hears_the_end_of_the_start_and_no_step(hea
     signal, begun = heard
     monkeypatch.setattr(Startup, "is_over", False)
     ended = []
-    monkeypatch.setattr(Startup, "end", lambda self, file=None: ended.append(file))
+    monkeypatch.setattr(Startup, "end", lambda self, file=None: ended.append(file()))
     face = Counter("loader", 0)
     face.is_running = True
     signal.give_way({"train": face})

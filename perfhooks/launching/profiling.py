@@ -16,6 +16,7 @@ from perfhooks.recording.window import recorder_busy
 from perfhooks.run.folder import Run
 from perfhooks.run.job import current_job
 from perfhooks.run.manifest import StepsBy
+from perfhooks.run.remote import is_url
 from perfhooks.schedule.unplanned import ON_REQUEST, WHEN_SETTLED
 
 __all__ = ["Profilers", "begin", "leave_note", "say_steps_by", "why_not"]
@@ -56,14 +57,16 @@ def begin(asked: Request, mode: Mode, step: int) -> Profiler:
 
 
 def _started(asked: Request, mode: Mode, step: int, schedule: str, **more: Any) -> Profiler:
-    options: dict[str, Any] = {"out": str(Path(asked.here, "perf")), "keep_results": False, **asked.options, **more}
+    options: dict[str, Any] = {"keep_results": False, **asked.options, **more}
+    # an option would be checked again, with system calls in the thread that trains
+    out = None if is_url(options.get("out") or "") else options.pop("out", None) or str(Path(asked.here, "perf"))
     if mode in _STAGES:
         options["stage"] = _STAGES[mode]
     profiler = Profiler(schedule=schedule, on_trace_ready=asked.handlers, **options)
     profiler.when_saved(functools.partial(leave_note, asked.notes))
     profiler.say_less()
-    profiler.start(step=step)
-    say_steps_by(profiler, mode)
+    profiler.steps_end_with(mode)
+    profiler.start(step=step, out=out)
     return profiler
 
 

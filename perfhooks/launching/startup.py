@@ -60,7 +60,7 @@ class Startup:
         self._torch = time.monotonic_ns()
         self._in_step = False
         self._over = threading.Event()
-        self._file: Path | None = None
+        self._file: Callable[[], Path | None] | None = None
         self._came_s: float | None = None
         """When this Python came to our code, by the clock that tells when processes began."""
         if began:
@@ -80,11 +80,11 @@ class Startup:
         """Whether the first step has ended."""
         return self._over.is_set()
 
-    def end(self, file: Path | None = None) -> None:
+    def end(self, file: Callable[[], Path | None] | None = None) -> None:
         """The first step has ended; the thread that looked writes the table.
 
         Args:
-            file: Where to; None where there is no run folder.
+            file: Returns where to, None without a run folder. It may wait for that.
         """
         if not self._over.is_set():
             self._file = file
@@ -116,7 +116,9 @@ class Startup:
         self._look()
         if self._file is not None:
             with guard("writing what happened before the first step"):
-                self.write(self._file)
+                path = self._file()
+                if path is not None:
+                    self.write(path)
 
     def _look(self) -> None:
         last, end, looks = self._torch, self._torch + LONGEST_S * 1e9, 0

@@ -6,6 +6,7 @@ Here it is acted upon: a step, a profiler that begins or ends, and what came of 
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 import threading
@@ -337,7 +338,7 @@ class StepSignal:
             self._profilers.end(cause)
 
     def _end_startup(self) -> None:
-        self.startup.end(file_of(self._starting))
+        self.startup.end(functools.partial(file_of, self._starting))
 
     # -- what is recorded before anything else -----------------------------------------------------------------------
 
@@ -409,7 +410,7 @@ class StepSignal:
             self._patience.cancel()
         if self.early.has_steps:  # else the program may import, or read its data, for as long as it takes
             self._patience = threading.Timer(self.asked.patience, self._keep_meanwhile)
-            self._patience.daemon = True
+            self._patience.daemon, self._patience.name = True, f"{process.THREADS}-patience"
             self._patience.start()
 
     def _keep_meanwhile(self) -> None:

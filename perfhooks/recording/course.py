@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from perfhooks.options import Options
     from perfhooks.recording.handover import HandlerLike
     from perfhooks.recording.window import Window
+    from perfhooks.run.folder import Run
     from perfhooks.schedule import CallableSchedule, Schedule
 
 _POLL_STEPS: Final = 16
@@ -135,12 +136,15 @@ class Course:
         self.pulse.due = NEVER
         self.requests.begin(self.pulse.step)
         with lifetime.busy(), guard("starting to profile", self.options["on_error"]):
-            if not self.windows.membership.join(out, run):
-                self.state = State.LEFT_OUT
+            self.loop.begin(None)
+            if not self.windows.membership.join(out, run, self._let_watch):
+                self.state, self.loop.is_running = State.LEFT_OUT, False
                 return
-            self.windows.workers.is_wanted = self.options["workers"] and self.windows.membership.writes
+            writes = self.windows.membership.writes
+            if writes and self.options["watch"] and self.options["signal"] is not None:
+                request_signal.listen(self.options["signal"], self.loop)
+            self.windows.workers.is_wanted = self.options["workers"] and writes
             self.pulse.begin(self.loop.timeline, also_counting)
-            self._let_watch()
             self.loop.timeline.begin(self.pulse.step)
             self._turn(self.pulse.step)
 
@@ -152,13 +156,10 @@ class Course:
                 logger.info("the profiler that was started at %s is ended: its variable has another value now", started)
                 course.stop("another profiler took its variable")
 
-    def _let_watch(self) -> None:
+    def _let_watch(self, run: Run | None) -> None:
         """The loop begins, or goes on: have it watched if there is a folder to write into."""
-        run = self.windows.handover.run
-        self.loop.begin(run)
+        self.loop.run = run
         if run is not None and self.options["watch"]:
-            if self.options["signal"] is not None:
-                request_signal.listen(self.options["signal"], self.loop)
             watcher.attach(self.loop)
 
     def pause(self, cause: str | None) -> None:

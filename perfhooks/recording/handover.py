@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from perfhooks import handlers, words
 from perfhooks.errors import OnError, OptionError
-from perfhooks.finishing.messages import FinishWindow, TurnPage, WakeUp, WriteSteps
+from perfhooks.finishing.messages import FinishWindow, TurnPage, WriteSteps
 from perfhooks.guard import guard, logger
 from perfhooks.handlers import Handler
 from perfhooks.handlers.permit import Permit
+from perfhooks.recording.limits.run_opening import RunOpening
 from perfhooks.recording.tasks import QUEUE, Tasks
 from perfhooks.recording.worker import can_start
 from perfhooks.run import layout, rare_work
@@ -100,8 +101,8 @@ class Handover:
         self._background = background
         self._keep_windows = keep_windows
         self._on_error = on_error
-        self.run: Run | None = None
-        """Where this rank writes; None before it has joined the others, and where no files are wanted."""
+        self._run: Run | None = None
+        self._opening: RunOpening | None = None
         self._queueing = Queueing()
         self._is_page_old = False
         self._has_lost_steps = False
@@ -116,14 +117,31 @@ class Handover:
         self.first_step = 0
         """Whose face profiles the loop, as its messages call it; advice is given in its words."""
 
-    def open(self, run: Run | None) -> None:
+    @property
+    def run(self) -> Run | None:
+        """Where this rank writes; None before it has joined the others, and where no files are wanted."""
+        if self._opening is not None:
+            self._opening.wait()
+            self._opening = None
+        return self._run
+
+    def open(self, run: Run | None, *, starts_worker: bool = True) -> None:
         """Be ready for windows.
 
         Args:
             run: Where their files go; None where no files are wanted.
+            starts_worker: Whether the worker starts now, and not with the first window.
         """
-        self.run = run
-        self.tasks.open(self._log(run))
+        self._run = run
+        self.tasks.open(self._log(run), starts_worker=starts_worker)
+
+    def open_meanwhile(self, act: Callable[[], object]) -> None:
+        """Open the run in another thread; `run` waits for it.
+
+        Args:
+            act: Calls `open`.
+        """
+        self._opening = RunOpening(act)
 
     def _log(self, run: Run | None) -> Path | None:
         """Where a worker prints; None where the training makes the files itself."""
@@ -142,13 +160,12 @@ class Handover:
 
     def move(self, run: Run | None) -> None:
         """Go to another folder, before anything was written into this one; None goes nowhere."""
-        self.run = run
+        self._run = run
         self.tasks.move(self._log(run))
 
     def warm_up(self) -> None:
         """A window is near: let the worker import what it needs."""
-        if self.tasks.worker is not None:
-            self.tasks.worker.send(WakeUp())
+        self.tasks.warm_up()
 
     @property
     def is_full(self) -> bool:
@@ -362,7 +379,7 @@ class Handover:
     def abandon(self) -> None:
         """This process is a forked child: the worker and its windows are its parent's."""
         self.tasks.abandon()
-        self.run = None
+        self._opening = self._run = None
 
 
 def _finisher() -> Any:

@@ -8,17 +8,20 @@ from typing import TYPE_CHECKING, Final
 
 from perfhooks.guard import logger
 from perfhooks.options import are_any, said, selected
+from perfhooks.recording.limits.run_opening import has_other_threads
 from perfhooks.run import remote
 from perfhooks.run.folder import Run
 from perfhooks.run.job import current_job
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Callable
 
     from perfhooks.job import Job
     from perfhooks.options import Options
     from perfhooks.recording.handover import Handover
     from perfhooks.recording.requested import Requests
+    from perfhooks.run.manifest import StepsBy
 
 _STARTED: Final[Counter[tuple[str, str]]] = Counter()
 """How many runs without a name were begun in this process, by the folder for runs and the stage."""
@@ -46,13 +49,16 @@ class Membership:
         self._name: str | None = None
         """That of the run, if somebody gave it one."""
         self._number: int | None = None
+        self.steps_by: StepsBy | None = None
+        """What ends a step, if the training does not say it."""
 
-    def join(self, out: str | os.PathLike[str] | None, run: str | None) -> bool:
+    def join(self, out: str | os.PathLike[str] | None, run: str | None, opened: Callable[[Run | None], object]) -> bool:
         """Find out which rank this is, and open the run folder if it is to record.
 
         Args:
             out: The folder that holds runs, if the option was not given.
             run: Name of the run, if the option was not given.
+            opened: Gets the run, in another thread if the run is opened there; None if no files are wanted.
 
         Returns:
             Whether this rank records.
@@ -67,10 +73,21 @@ class Membership:
                     "ranks=%r are not in this job (world size %d): nothing is recorded", ranks, job.world_size
                 )
             return False
-        if self.writes:
-            self._handover.open(self._handover.run or self._open_run(job))
-        self._handover.is_loud = self._speaks(job)
+        handover, before = self._handover, self._handover.run
+        if self.writes and before is None and self._options["on_error"] != "raise" and has_other_threads():
+            handover.open_meanwhile(lambda: self._open_late(job, opened))
+        elif self.writes:
+            handover.open(before or self._open_run(job))
+            opened(handover.run)
+        else:
+            opened(None)
+        handover.is_loud = self._speaks(job)
         return True
+
+    def _open_late(self, job: Job, opened: Callable[[Run | None], object]) -> None:
+        run = self._open_run(job)
+        self._handover.open(run, starts_worker=False)  # a process that is forked meanwhile would hold its pipes
+        opened(run)
 
     def meet(self) -> bool:
         """Join the other ranks where they came to know each other after the start, as those of ``mp.spawn`` may.
@@ -111,6 +128,7 @@ class Membership:
             "options": self._handover.recorded,
             "ranks": said(self._options["ranks"]),
             "keep_windows": self._options["keep_windows"],
+            "steps_by": self.steps_by,
         }
         return Run.open(self._out, self._name, job, facts, before=self._number or 0)
 

@@ -19,6 +19,7 @@ from perfhooks.recording.like_torch.labelled_range import LabelledRange
 from perfhooks.recording.loader import SteppingLoader
 from perfhooks.run import rare_work
 from perfhooks.run.layout import LABELS, STEPS
+from perfhooks.run.manifest import StepsBy
 from perfhooks.run.remote import check_out
 from perfhooks.run.timeline import clock
 from perfhooks.schedule import Schedule
@@ -305,6 +306,14 @@ class Profiler(TorchFace):
     def say_less(self) -> None:
         """Leave the results to the exit summary of `perfhooks run`: the log names only windows and the report."""
         self._course.windows.handover.is_summed_up = self._course.loop.is_quiet = True
+
+    def steps_end_with(self, what: str) -> None:
+        """Have ``run.json`` say what ends a step.
+
+        Args:
+            what: See `perfhooks.launching.ways.Mode`.
+        """
+        self._course.windows.membership.steps_by = StepsBy(what=what)
 
     def speak_as(self, framework: str) -> None:
         """Have advice given in the words of a framework.

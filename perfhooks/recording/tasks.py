@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from perfhooks.finishing.messages import FinishWindow
+from perfhooks.finishing.messages import FinishWindow, WakeUp
 from perfhooks.guard import guard, logger
 from perfhooks.progress import waiting
 from perfhooks.recording.ending import lifetime
@@ -46,23 +46,35 @@ class Tasks:
         self.worker: Worker | None = None
         self._log: Path | None = None
         """What a worker prints goes there; None where nobody wants one."""
+        self._is_late = False
+        """Whether the worker starts with the first window."""
         self._former: list[Worker] = []
         """Workers that do what they were told before a pause, and end."""
         self._deaths = 0
         """How many workers died one after the other, with nothing done between."""
 
-    def open(self, log: Path | None) -> None:
+    def open(self, log: Path | None, *, starts_worker: bool = True) -> None:
         """Be ready for work.
 
         Args:
             log: The file that gets what the worker prints; None starts no worker.
+            starts_worker: Whether the worker starts now, and not when it is needed.
         """
         self._log = log
         if self.worker is not None and self.worker.is_closing:
             self._former.append(self.worker)
             self.worker = None
-        if log is not None and self.worker is None:
+        self._is_late = not starts_worker
+        if starts_worker and log is not None and self.worker is None:
             self._start()
+
+    def warm_up(self) -> None:
+        """Let the worker import its modules."""
+        if self._is_late:
+            self._is_late = False
+            self._start()
+        if self.worker is not None:
+            self.worker.send(WakeUp())
 
     def move(self, log: Path | None) -> None:
         """Let a worker that has no work yet go, and start another one."""

@@ -67,9 +67,12 @@ class Run:
         url = f"{os.fspath(out).rstrip('/')}/{folder.name}" if remote.is_url(out) else None
         run = cls(folder, job.rank, is_new, url)
         run._claim()
+        steps_by = facts.get("steps_by")
         if is_new:
             Manifest.of(job, remote=url, **facts).write(folder)
-        elif name or job.rank or job.is_restart or folder in _OPENED:
+        elif steps_by is not None and job.rank == 0:
+            run.say_steps_by(steps_by)
+        if is_new or name or job.rank or job.is_restart or folder in _OPENED:
             pass
         elif run.manifest().windows:
             logger.warning(

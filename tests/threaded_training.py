@@ -1,0 +1,45 @@
+"""A training beside threads of its own; prints which files its main thread opened below a folder, before a step.
+
+Arguments: the folder, the number of threads, and the step.
+"""
+
+import sys
+import threading
+
+import torch
+
+folder, number, until = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+torch.set_num_threads(1)
+torch.manual_seed(0)
+main, opened, is_over = threading.get_ident(), [], threading.Event()
+
+
+def note(event, arguments):
+    if event in ("open", "os.mkdir", "os.rename", "os.symlink", "subprocess.Popen") and threading.get_ident() == main:
+        text = f"{event} {arguments}"
+        if folder in text or event == "subprocess.Popen":
+            opened.append(text)
+
+
+def compute():
+    while not is_over.wait(0.001):
+        torch.ones(4, 4).tanh()
+
+
+threads = [threading.Thread(target=compute) for _ in range(number)]
+for thread in threads:
+    thread.start()
+model = torch.nn.Linear(8, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+sys.addaudithook(note)
+for step, batch in enumerate(torch.utils.data.DataLoader(torch.randn(64, 8), batch_size=2)):
+    if step == until:
+        print(len(opened), flush=True)
+        print(*opened, sep="\n", file=sys.stderr)
+    model(batch).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+is_over.set()
+for thread in threads:
+    thread.join()
+print(sum(each.double().sum().item() for each in model.parameters()))
