@@ -16,7 +16,9 @@ PARTS: Final = (DATA, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, VALIDATION, CHECKP
 """The parts of a step, in the order of their columns. Any other label is shown in the trace and is no part."""
 
 _LETTER: Final = re.compile(r"[^\x00-\x7f]")
-_ESCAPED: Final = re.compile(r"&#x([0-9a-f]{2,6});")
+ESCAPE: Final = "&#x"
+"""The beginning of a letter that is escaped."""
+_ESCAPED: Final = re.compile(ESCAPE + r"([0-9a-f]{2,6});")
 
 
 def escaped(name: str) -> str:
@@ -26,12 +28,12 @@ def escaped(name: str) -> str:
 
 def unescaped(name: str) -> str:
     """Return the name of which `escaped` made this one."""
-    return _ESCAPED.sub(_letter, name) if "&#x" in name else name
+    return _ESCAPED.sub(_letter, name) if ESCAPE in name else name
 
 
 def unescaped_text(text: bytes) -> bytes:
     """Return a text, such as a piece of a trace, in which names are as `unescaped` returns them."""
-    if b"&#x" not in text:
+    if ESCAPE.encode() not in text:
         return text
     return unescaped(text.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 

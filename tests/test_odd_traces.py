@@ -100,7 +100,7 @@ def test_other_texts_are_no_escapes(name):
 
 
 TRAINING = r"""
-import sys, torch, perfhooks
+import gzip, json, sys, torch, perfhooks
 with perfhooks.Profiler(schedule="wait=0 warmup=1 active=2", out=sys.argv[1], run="r", background=False) as prof:
     for _ in range(4):
         with prof.region("\u8bad\u7ec3"):
@@ -109,6 +109,12 @@ with perfhooks.Profiler(schedule="wait=0 warmup=1 active=2", out=sys.argv[1], ru
             torch.randn(8, 8)
         prof.step()
 assert torch.profiler.record_function("\u8bad").name == "\u8bad"
+names = {"\u8bad\u7ec3", "\u00e9valuation"}
+assert names <= {row.key for row in prof.key_averages()}
+for name in ("a.json", "a.json.gz"):
+    prof.export_chrome_trace(name)
+    with (gzip.open if name.endswith("gz") else open)(name, "rb") as file:
+        assert names <= {event["name"] for event in json.load(file)["traceEvents"]}
 """
 
 

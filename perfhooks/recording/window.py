@@ -36,7 +36,7 @@ from perfhooks.recording.limits.budget import NO_LIMITS, Limits, StepCalls, Wind
 from perfhooks.recording.limits.call_count import CallCount
 from perfhooks.run.publishing import is_whole_json, publish
 from perfhooks.schedule import Phase
-from perfhooks.trace.reading.packing import copy_stream
+from perfhooks.trace.reading.packing import copy_stream, copy_with_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -611,11 +611,17 @@ class Window(Recorded, TorchProfile):
             super().export_chrome_trace(path, *args, **kwargs)
             return
         with publish(Path(path)) as target:
-            copy_stream(self._file(), target, compress=str(path).endswith(".gz"))
+            copy_with_names(self._file(), target, compress=str(path).endswith(".gz"))
+
+    def events(self) -> Any:
+        """torch's events, with names in all letters."""
+        events: Any = super().events()  # type: ignore[no-untyped-call]  # torch's own
+        averages.unescape_names(events or ())
+        return events
 
     def key_averages(self, *args: Any, **kwargs: Any) -> Any:
         """torch's operator table, by name; with stacks self times are right, and ``group_by_stack_n`` groups."""
-        events = self.events()  # type: ignore[no-untyped-call]  # torch's own
+        events = self.events()
         if kwargs.get("group_by_stack_n", args[1] if len(args) > 1 else 0):
             averages.give_stacks(events)
         with_frames = args[3:] or [kwargs.get("include_python_functions")]  # then they count, as torch has it

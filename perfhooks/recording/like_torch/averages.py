@@ -10,8 +10,17 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from perfhooks.labels import ESCAPE, unescaped
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+
+def unescape_names(events: Iterable[Any]) -> None:
+    """Give events the names that their program wrote: labels are escaped while they are recorded."""
+    for event in events:
+        if ESCAPE in event.name:
+            event.name = unescaped(event.name)
 
 
 def give_stacks(events: Iterable[Any]) -> None:

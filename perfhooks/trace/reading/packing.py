@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import mmap
 import os
 import shutil
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Final
+
+from perfhooks.labels import ESCAPE, unescaped_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,6 +60,18 @@ def copy_stream(source: IO[bytes], target: IO[bytes], *, compress: bool) -> None
     else:
         with packed(target, compress=True) as archive:
             shutil.copyfileobj(source, archive, _CHUNK)
+
+
+def copy_with_names(source: IO[bytes], target: IO[bytes], *, compress: bool) -> None:
+    """Copy an open file as `copy_stream` does, but with names in all letters if it is plain."""
+    with mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as text:
+        has_escapes = text.find(ESCAPE.encode()) >= 0
+    if not has_escapes or is_packed(source):
+        copy_stream(source, target, compress=compress)
+        return
+    with packed(target, compress=compress) as file:
+        while lines := source.readlines(_CHUNK):
+            file.write(unescaped_text(b"".join(lines)))
 
 
 @contextmanager

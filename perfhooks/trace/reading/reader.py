@@ -14,8 +14,8 @@ from perfhooks.errors import TraceError
 from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.model import Doubt, Trace
 from perfhooks.trace.names.communication import texts
-from perfhooks.trace.nesting import frame_ends, missing_work
-from perfhooks.trace.reading import ascend, formats, processes
+from perfhooks.trace.nesting import missing_work
+from perfhooks.trace.reading import ascend, formats, frame_ends, processes
 from perfhooks.trace.reading.arguments import STRIDED, VARIANTS
 from perfhooks.trace.reading.columns import Columns, exact_nanoseconds, nanoseconds
 from perfhooks.trace.reading.events import EXACT, MALFORMED, PLAIN, Event, decode_object, salvage

@@ -11,9 +11,9 @@ import numpy as np
 from perfhooks import labels
 from perfhooks.errors import TraceError
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.nesting.frame_ends import CLOSED
 from perfhooks.trace.reading.arguments import MOVED_END, MOVED_START
 from perfhooks.trace.reading.events import MALFORMED
+from perfhooks.trace.reading.frame_ends import CLOSED
 from perfhooks.trace.reading.packing import copy_trace, packed
 from perfhooks.trace.writing import crossings
 from perfhooks.trace.writing.raw_events import RawEvents
