@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
+import textwrap
 
 import pytest
 import torch
@@ -30,7 +32,7 @@ def run_cell(tmp_path, caplog):
     space = {"perfhooks": perfhooks, "x": torch.ones(8, 8), "OUT": str(tmp_path / "runs"), "SCHEDULE": RECORDS}
 
     def run(fails=None, cell=CELL, **names):
-        space.update(names, FAILS=fails)
+        space.update({"FAILS": fails} | names)
         if fails is None:
             exec(compile(cell, "<cell>", "exec"), space)
         else:
@@ -52,9 +54,9 @@ def test_second_run_of_a_cell_records_and_keeps_the_first_window(run_cell, tmp_p
     run_cell(fails=3)
     run_cell()
     partial = [(each["partial"], each["reached"]) for each in captures(tmp_path)]
-    assert partial == [("another profiler took its variable", 3), (None, 5)]
+    assert partial == [("left open when another profiler started", 3), (None, 5)]
     assert "another profiler is recording" not in caplog.text
-    assert caplog.text.count("that was started at line 3 of a cell is ended") == 1
+    assert caplog.text.count("that line 3 of a cell started was left open and is ended") == 1
 
 
 def test_edited_cell_records_as_well(run_cell, tmp_path):
@@ -80,6 +82,17 @@ for step in prof.steps(range(6)):
 prof.stop()
 """
     run_cell(fails=2, cell=cell)
+    run_cell(cell=cell)
+    assert [each["partial"] is None for each in captures(tmp_path)] == [False, True]
+
+
+def test_function_of_a_cell_that_failed_in_a_session_runs_again(run_cell, tmp_path, monkeypatch):
+    """An interactive session keeps the last traceback, and so the variables of its functions."""
+    head, loop = CELL.split("prof.start()\n")
+    cell = f"{head}prof.start()\ndef train(prof):\n{textwrap.indent(loop, '    ')}\ntrain(prof)\n"
+    with pytest.raises(ValueError, match="in the middle") as error:
+        run_cell(cell=cell, FAILS=3)
+    monkeypatch.setattr(sys, "last_traceback", error.tb, raising=False)
     run_cell(cell=cell)
     assert [each["partial"] is None for each in captures(tmp_path)] == [False, True]
 

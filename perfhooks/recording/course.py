@@ -131,7 +131,7 @@ class Course:
         if self.state is State.NEW:
             self.windows.handover.first_step = self.pulse.step
             self.windows.started_at = _caller()
-            self._end_replaced()
+            self._end_left_open()
         self.state = State.RUNNING
         self.pulse.due = NEVER
         self.requests.begin(self.pulse.step)
@@ -148,13 +148,13 @@ class Course:
             self.loop.timeline.begin(self.pulse.step)
             self._turn(self.pulse.step)
 
-    def _end_replaced(self) -> None:
-        """End the profilers that the program has lost, because torch records one at a time."""
-        for course in lifetime.replaced():
-            if isinstance(course, Course) and course.state is State.RUNNING:
+    def _end_left_open(self) -> None:
+        """End the profilers that the program has left open, because torch records one at a time."""
+        for course in lifetime.left_open():
+            if isinstance(course, Course) and course is not self and course.state is State.RUNNING:
                 started = course.windows.started_at
-                logger.info("the profiler that was started at %s is ended: its variable has another value now", started)
-                course.stop("another profiler took its variable")
+                logger.info("the profiler that %s started was left open and is ended: another one starts", started)
+                course.stop("left open when another profiler started")
 
     def _let_watch(self, run: Run | None) -> None:
         """The loop begins, or goes on: have it watched if there is a folder to write into."""

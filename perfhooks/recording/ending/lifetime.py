@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import math
 import os
 import signal
 import sys
 import threading
 import time
+import traceback
 import weakref
 from typing import TYPE_CHECKING, Protocol
 
@@ -60,12 +62,22 @@ def _profilers() -> list[Closable]:
     return [course if profiler is None else profiler for course, profiler in pairs]
 
 
-def replaced() -> list[Closable]:
-    """Return the courses whose profilers the program can never call again, because it has no reference to them.
+def left_open() -> list[Closable]:
+    """Return the courses whose profilers the program has left open.
 
-    A notebook cell that runs again gives the name of its first profiler to another one.
+    A notebook cell that runs again gives the name of its first profiler to another one, so that no reference to the
+    first one is left. If a function of the cell raised, the session keeps its variables for a debugger.
     """
-    return [course for course, profiler in list(_known.items()) if profiler() is None]
+    failed = _variables_of_last_error()
+    profilers = [(course, profiler()) for course, profiler in list(_known.items())]
+    return [course for course, profiler in profilers if profiler is None or any(value is profiler for value in failed)]
+
+
+def _variables_of_last_error() -> list[object]:
+    """Return the variables of the functions that ended with the last error of an interactive session."""
+    frames = (frame for frame, _ in traceback.walk_tb(getattr(sys, "last_traceback", None)))
+    functions = (frame for frame in frames if frame.f_code.co_flags & inspect.CO_OPTIMIZED)
+    return [value for frame in functions for value in frame.f_locals.values()]
 
 
 def is_anybody_known(besides: Collection[Closable] = ()) -> bool:
