@@ -152,6 +152,19 @@ def test_other_threads_call_as_fast_as_python_can_until_a_window_shows_less(monk
     assert later._calls(0.0) == pytest.approx(0.01 * 300_000 + 0.1 * 1_500_000 * 25_000 / 161_000, rel=0.05)
 
 
+def test_calls_of_other_threads_count_in_the_steps_that_fit(monkeypatch):
+    spent = iter([(0.0, 0.0), (0.02, 0.2)])
+    monkeypatch.setattr(WindowBudget, "_cpu_s", lambda _: next(spent))
+    seen = WindowBudget(Limits(size=330 * 300_000), {"with_stack": True})
+    clock = iter([0.0, 0.2])
+    monkeypatch.setattr("perfhooks.recording.limits.budget.time.perf_counter", lambda: next(clock))
+    seen.begin_count()
+    seen.end_count(calls=2_000, cpu_s=0.02, steps=2)
+    assert seen.counted == StepCalls(1_000, 0.01, 0.1, 150_000)
+    assert seen.steps_that_fit(0, 0.05) == pytest.approx(300_000 / 151_000)
+    assert seen.steps_that_fit(0, 0.4) == pytest.approx(300_000 / 601_000), "they call for all of a recorded step"
+
+
 def test_room_is_predicted_for_steps_after_the_last_measurement(monkeypatch):
     now = 0.0
     monkeypatch.setattr("perfhooks.recording.limits.budget.time.perf_counter", lambda: now)

@@ -326,7 +326,7 @@ class Program:
 
 @pytest.fixture
 def program(monkeypatch):
-    monkeypatch.setattr(lifetime, "_known", set())  # profilers of other tests in this process may wait for files
+    monkeypatch.setattr(lifetime, "_known", {})  # profilers of other tests in this process may wait for files
     made = Program()
     yield made
     made.early.drop()

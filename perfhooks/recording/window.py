@@ -32,7 +32,7 @@ from perfhooks.recording.ending import cupti, open_ranges
 from perfhooks.recording.ending.in_step import Overseer
 from perfhooks.recording.like_torch import averages, deprecated
 from perfhooks.recording.like_torch.labelled_range import LabelledRange
-from perfhooks.recording.limits.budget import NO_LIMITS, Limits, StepCalls, WindowBudget
+from perfhooks.recording.limits.budget import NO_LIMITS, Limits, WindowBudget
 from perfhooks.recording.limits.call_count import CallCount
 from perfhooks.run.publishing import is_whole_json, publish
 from perfhooks.schedule import Phase
@@ -415,6 +415,7 @@ class Window(Recorded, TorchProfile):
             super().start()
         _open.add(self)
         if self.with_stack and not self.budget.is_running:
+            self.budget.begin_count()
             self._count = CallCount(self.budget.most_calls())
             self._count.begin()
         if self.give_way is not None:
@@ -441,8 +442,7 @@ class Window(Recorded, TorchProfile):
         count, self._count = self._count, None
         if count is not None:
             count.end()
-            steps = max(self.first - self._begin, 1)
-            self.budget.counted = StepCalls(count.calls / steps, count.cpu_s / steps)
+            self.budget.end_count(count.calls, count.cpu_s, max(self.first - self._begin, 1))
 
     def stop(self) -> None:
         """End, in whatever phase."""

@@ -319,7 +319,8 @@ class Windows:
         elif labelling.has_function_mode():
             self.second.leave_out()
         elif size is not None and window.partial is None and window.give_way is None and self.handover.is_loud:
-            self.second.follow(window.reached - window.first, window.budget.operators)
+            recorded_s = window.ended - window.began
+            self.second.follow(window.reached - window.first, window.budget.operators, recorded_s)
         if keep:
             if self.last is not None and self.last is not window:
                 self.last.release()

@@ -136,6 +136,9 @@ class StepCalls(NamedTuple):
     calls: float
     cpu_s: float
     """CPU time of the step's thread."""
+    wall_s: float = 0.0
+    others_calls: float = 0.0
+    """Most calls of the other threads."""
 
 
 class _Look(NamedTuple):
@@ -179,6 +182,23 @@ class WindowBudget:
         """Share of the limits that a step used, by the last measurement."""
         self._others_calls = 0.0
         """Python calls of the other threads, by the last measurement."""
+
+    def begin_count(self) -> None:
+        """The warm-up begins in the calling thread."""
+        self._owner, self._threads, self._began = threading.get_ident(), {}, time.perf_counter()
+        self._cpu_s()
+
+    def end_count(self, calls: float, cpu_s: float, steps: int) -> None:
+        """The warm-up ends.
+
+        Args:
+            calls: Python calls of its thread.
+            cpu_s: CPU time of its thread.
+            steps: Steps of it.
+        """
+        others_calls = self._calls_of_others(self._cpu_s()[1])
+        wall_s = time.perf_counter() - self._began
+        self.counted = StepCalls(calls / steps, cpu_s / steps, wall_s / steps, others_calls / steps)
 
     def begin(self) -> None:
         """Recording begins in the calling thread."""
@@ -244,13 +264,16 @@ class WindowBudget:
             self._mean_share = share / 2  # how much of the first step has passed is unknown
         return share
 
-    def steps_that_fit(self, operators: float) -> float:
+    def steps_that_fit(self, operators: float, step_s: float) -> float:
         """Return how many steps fit, by the counted Python calls.
 
         Args:
             operators: Operators of a step.
+            step_s: Wall time of a recorded step. Other threads make calls for all of it.
         """
-        calls = 0.0 if self.counted is None else self.counted.calls
+        calls, counted = 0.0, self.counted
+        if counted is not None:
+            calls = counted.calls + counted.others_calls * max(step_s / max(counted.wall_s, 1e-9), 1.0)
         return 1 / max(self.limits.share(self._cost_of(operators, calls)), 1e-9)
 
     def most_calls(self) -> float:
@@ -299,12 +322,9 @@ class WindowBudget:
         return operators, self._calls(operators) if self._has_stacks else 0.0
 
     def _calls(self, operators: float) -> float:
-        """Estimate the Python calls: the counted ones of each step, and a rate for other time of the CPU.
-
-        Other threads may do nothing but call functions, so they have the highest rate until a window shows another one.
-        """
+        """Estimate the Python calls: the counted ones of each step, and a rate for other time of the CPU."""
         own_s, others_s = self._cpu_s()
-        self._others_calls = _MOST_CALLS_PER_S * _learned.others_calls * others_s
+        self._others_calls = self._calls_of_others(others_s)
         counted = self.counted
         if counted is None or not counted.cpu_s:
             return _CALLS_PER_S * _learned.calls * own_s + self._others_calls
@@ -314,6 +334,14 @@ class WindowBudget:
         in_step = counted.calls * min(spent_s / step_s, 1.0)
         beyond = _MOST_CALLS_PER_S * max(spent_s - step_s, 0.0)
         return counted.calls * self._steps + in_step + beyond + self._others_calls
+
+    @staticmethod
+    def _calls_of_others(cpu_s: float) -> float:
+        """Estimate the Python calls of other threads by their CPU time.
+
+        They may do nothing but call functions, so their rate is the highest one until a window shows another one.
+        """
+        return _MOST_CALLS_PER_S * _learned.others_calls * cpu_s
 
     def _spent_in_step(self, own_s: float) -> float:
         """CPU time of the recorded thread since the last step, from its total and the clock."""

@@ -44,20 +44,23 @@ class SecondWindow:
         self._is_wanted = is_wanted
         self._operators = 0.0
         """Operators of a step of the first window."""
+        self._step_s = 0.0
+        """Wall time of a step of the first window."""
 
-    def follow(self, steps: int, operators: float) -> None:
+    def follow(self, steps: int, operators: float, wall_s: float) -> None:
         """Request the second window, as the first one has been recorded.
 
         Args:
             steps: Steps of the first window.
             operators: Operators in it.
+            wall_s: Time for which it recorded.
         """
         if self._is_wanted:
             self._is_wanted = False
             if (danger := stack_support.danger()) is not None:
                 logger.info("no second window with stacks and shapes: %s", danger)
                 return
-            self._operators = operators / max(steps, 1)
+            self._operators, self._step_s = operators / max(steps, 1), wall_s / max(steps, 1)
             self._loop.ask(Asked(EXPLAINS, 1, options=RECORDED))
 
     def leave_out(self) -> None:
@@ -66,7 +69,7 @@ class SecondWindow:
 
     def steps_that_fit(self, window: Window) -> int:
         """Return how many of its steps fit its budget, once its warm-up is over."""
-        return min(int(window.budget.steps_that_fit(self._operators)), 1)
+        return min(int(window.budget.steps_that_fit(self._operators, self._step_s)), 1)
 
 
 def limits(of_size: Limits) -> Limits:
