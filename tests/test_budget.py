@@ -130,7 +130,7 @@ def test_python_calls_are_bounded_while_a_step_is_longer_than_the_counted_one(mo
     own_s = now = 0.01
     assert seen._calls(0.0) == pytest.approx(1_000)
     own_s = now = 0.11
-    assert seen._calls(0.0) == pytest.approx(1_000 + 0.1 * 1_500_000)
+    assert seen._calls(0.0) == pytest.approx(1_000 + 0.1 * 3_000_000)
     now = 0.15
     seen.end_step()
     own_s, now = 0.12, 0.19
@@ -139,30 +139,46 @@ def test_python_calls_are_bounded_while_a_step_is_longer_than_the_counted_one(mo
     assert seen._calls(0.0) == pytest.approx(1_500), "a wait makes no calls"
 
 
-def test_other_threads_call_as_fast_as_python_can_until_a_window_shows_less(monkeypatch):
+EXPLAINING = Limits(size=330 * 300_000, training_s=1e9)
+
+
+def test_other_threads_call_as_fast_as_python_can_in_an_explaining_window(monkeypatch):
     monkeypatch.setattr(WindowBudget, "_cpu_s", lambda _: (0.01, 0.1))
-    first = WindowBudget(Limits(), {"with_stack": True})
-    first.counted = StepCalls(1_000, 0.01)
-    first.begin()
-    assert first._calls(0.0) == pytest.approx(1_000 + 150_000)
-    first.end()
-    first.learn(wait_s=0.1, size=round(first._cost_of(0, 15_000).size))
-    later = WindowBudget(Limits(), {"with_stack": True})
-    later.begin()
-    assert later._calls(0.0) == pytest.approx(0.01 * 300_000 + 0.1 * 1_500_000 * 25_000 / 161_000, rel=0.05)
+    for limits, rate in ((EXPLAINING, 3_000_000), (Limits(), 300_000)):
+        seen = WindowBudget(limits, {"with_stack": True})
+        seen.counted = StepCalls(1_000, 0.01)
+        seen.begin()
+        assert seen._calls(0.0) == pytest.approx(1_000 + 0.1 * rate)
 
 
-def test_calls_of_other_threads_count_in_the_steps_that_fit(monkeypatch):
-    spent = iter([(0.0, 0.0), (0.02, 0.2)])
+@pytest.mark.parametrize(("step_s", "wait_s", "calls"), [(0.05, 0, 301_000), (0.4, 0, 1_201_000), (0.0, 1e-3, 601_000)])
+def test_calls_of_other_threads_count_in_the_steps_that_fit(monkeypatch, step_s, wait_s, calls):
+    """They make calls for all of a recorded step, and in each operator that waits for the interpreter."""
+    spent, clock = iter([(0.0, 0.0), (0.02, 0.2)]), iter([0.0, 0.2])
     monkeypatch.setattr(WindowBudget, "_cpu_s", lambda _: next(spent))
-    seen = WindowBudget(Limits(size=330 * 300_000), {"with_stack": True})
-    clock = iter([0.0, 0.2])
     monkeypatch.setattr("perfhooks.recording.limits.budget.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr(budget, "_wait_for_interpreter_s", lambda: wait_s)
+    seen = WindowBudget(EXPLAINING, {"with_stack": True})
     seen.begin_count()
     seen.end_count(calls=2_000, cpu_s=0.02, steps=2)
-    assert seen.counted == StepCalls(1_000, 0.01, 0.1, 150_000)
-    assert seen.steps_that_fit(0, 0.05) == pytest.approx(300_000 / 151_000)
-    assert seen.steps_that_fit(0, 0.4) == pytest.approx(300_000 / 601_000), "they call for all of a recorded step"
+    assert seen.counted == StepCalls(1_000, 0.01, 0.1, 300_000)
+    assert seen.steps_that_fit(100, step_s) == pytest.approx(300_000 / calls, rel=0.01)
+
+
+def test_threads_that_keep_the_interpreter_are_noticed():
+    over = threading.Event()
+
+    def keep():
+        while not over.is_set():
+            sum(range(100))
+
+    thread = threading.Thread(target=keep)
+    thread.start()
+    try:
+        assert max(budget._wait_for_interpreter_s() for _ in range(5)) > 0.5 * sys.getswitchinterval()
+    finally:
+        over.set()
+        thread.join()
 
 
 def test_room_is_predicted_for_steps_after_the_last_measurement(monkeypatch):

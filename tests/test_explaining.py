@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import sys
+import threading
 
 import msgspec
 import pytest
@@ -141,6 +142,36 @@ def test_what_only_shapes_tell_is_told_by_the_second_alone():
     row = {"rule": "kernels-below-limit", "evidence": ["2 kernels"], "advice": "", "code": ""}
     assert findings.explained([], [row], "step 17") == [row | {"evidence": ["2 kernels", "seen in step 17"]}]
     assert findings.explained([row], [row], "step 17") == [row]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_no_second_window_beside_threads_that_call_all_the_time(tmp_path, monkeypatch, caplog, count):
+    """torch's recorder records all threads, and each operator would wait for them."""
+    for name, value in {"_EVEN": 1.0, "SHORTEST_S": 0.0, "_WARMUP_S": 1e9}.items():
+        monkeypatch.setattr(settled, name, value)
+    caplog.set_level("INFO", "perfhooks")
+    over = threading.Event()
+
+    def small(number):
+        return number + 1
+
+    def busy():
+        number = 0
+        while not over.is_set():
+            number = small(number)
+
+    threads = [threading.Thread(target=busy) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        train(tmp_path, steps=25)
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    captures = [json.loads(path.read_text()) for path in (tmp_path / "it").glob("*/rank0.capture.json")]
+    assert [each["options"].get("with_stack", False) for each in captures] == [False]
+    assert caplog.text.count("no second window with stacks and shapes") == 1
 
 
 def test_the_table_of_findings_has_lines_of_the_second_as_well(folder, monkeypatch):

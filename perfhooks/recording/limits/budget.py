@@ -58,8 +58,12 @@ _OPTIONS: Final = {
 each operator. Later windows of a process use the cost of its earlier ones."""
 _CALLS_PER_S: Final = 300_000
 """Python calls per second of CPU time under torch's tracer, in code that calls modules and operators."""
-_MOST_CALLS_PER_S: Final = 1_500_000
+_MOST_CALLS_PER_S: Final = 3_000_000
 """The same for a loop that does nothing else: the fastest that Python can call."""
+_PAUSE_S: Final = 0.001
+"""Pause in which a waiting thread surely gets the interpreter."""
+_WAKE_UP_S: Final = 0.0001
+"""Time in which the system wakes a thread after a pause: Linux delays timers by 50 us."""
 _OPERATORS_PER_S: Final = 150_000
 """Operators per second, if torch has no counter."""
 _STOP: Final = 0.55
@@ -74,9 +78,6 @@ class _Learned:
     def __init__(self) -> None:
         self.wait = 1.0
         self.calls = 1.0
-        """Calls of the recorded thread that were not counted."""
-        self.others_calls = 1.0
-        """Calls of the other threads."""
         self.sizes: dict[frozenset[str], float] = {}
         """By options of the recorder."""
 
@@ -154,6 +155,19 @@ class _Look(NamedTuple):
     """The part of it since the last step ended."""
 
 
+def _wait_for_interpreter_s() -> float:
+    """Measure for how long other threads keep the interpreter after this thread has left it to them.
+
+    With stacks, torch's recorder takes the interpreter in each operator, after the operator has left it.
+    """
+    waits = []
+    for _ in range(3):  # the shortest one: a busy system delays some
+        began = time.perf_counter()
+        time.sleep(_PAUSE_S)
+        waits.append(time.perf_counter() - began - _PAUSE_S)
+    return max(min(waits) - _WAKE_UP_S, 0.0)
+
+
 class WindowBudget:
     """Measures one recording while it goes on, from any thread.
 
@@ -180,8 +194,6 @@ class WindowBudget:
         """The last look at the clocks of the recorded thread."""
         self._mean_share = 0.0
         """Share of the limits that a step used, by the last measurement."""
-        self._others_calls = 0.0
-        """Python calls of the other threads, by the last measurement."""
 
     def begin_count(self) -> None:
         """The warm-up begins in the calling thread."""
@@ -274,6 +286,7 @@ class WindowBudget:
         calls, counted = 0.0, self.counted
         if counted is not None:
             calls = counted.calls + counted.others_calls * max(step_s / max(counted.wall_s, 1e-9), 1.0)
+        calls += operators * _MOST_CALLS_PER_S * _wait_for_interpreter_s()
         return 1 / max(self.limits.share(self._cost_of(operators, calls)), 1e-9)
 
     def most_calls(self) -> float:
@@ -296,11 +309,7 @@ class WindowBudget:
             return
         if self._has_stacks:
             seen = max(size - self._cost_of(operators, 0).size, 0.0) / _CALL.size
-            factor = (seen + _SURE_EVENTS) / (calls + _SURE_EVENTS)
-            if 2 * self._others_calls > calls:
-                _learned.others_calls = min(_learned.others_calls * factor, 1.0)
-            else:
-                _learned.calls *= factor
+            _learned.calls *= (seen + _SURE_EVENTS) / (calls + _SURE_EVENTS)
         else:
             before = _learned.sizes.get(self._key, 1.0)
             _learned.sizes[self._key] = before * (size + sure.size) / (expected.size + sure.size)
@@ -324,24 +333,27 @@ class WindowBudget:
     def _calls(self, operators: float) -> float:
         """Estimate the Python calls: the counted ones of each step, and a rate for other time of the CPU."""
         own_s, others_s = self._cpu_s()
-        self._others_calls = self._calls_of_others(others_s)
-        counted = self.counted
+        others_calls, counted = self._calls_of_others(others_s), self.counted
         if counted is None or not counted.cpu_s:
-            return _CALLS_PER_S * _learned.calls * own_s + self._others_calls
+            return _CALLS_PER_S * _learned.calls * own_s + others_calls
         # operators take longer under the recorder, and their number is known
         step_s = counted.cpu_s + operators / (self._steps + 1) * _OPERATOR.record_s
         spent_s = self._spent_in_step(own_s)
         in_step = counted.calls * min(spent_s / step_s, 1.0)
         beyond = _MOST_CALLS_PER_S * max(spent_s - step_s, 0.0)
-        return counted.calls * self._steps + in_step + beyond + self._others_calls
+        return counted.calls * self._steps + in_step + beyond + others_calls
 
-    @staticmethod
-    def _calls_of_others(cpu_s: float) -> float:
+    def _calls_of_others(self, cpu_s: float) -> float:
         """Estimate the Python calls of other threads by their CPU time.
 
-        They may do nothing but call functions, so their rate is the highest one until a window shows another one.
+        If the training time is limited, they may do nothing but call functions. A window of the user is not cut short
+        for threads that compute in C.
         """
-        return _MOST_CALLS_PER_S * _learned.others_calls * cpu_s
+        if self.limits.training_s < math.inf:
+            return _MOST_CALLS_PER_S * cpu_s
+        counted = self.counted
+        own = counted.calls / counted.cpu_s if counted is not None and counted.cpu_s else 0.0
+        return max(_CALLS_PER_S * _learned.calls, own) * cpu_s
 
     def _spent_in_step(self, own_s: float) -> float:
         """CPU time of the recorded thread since the last step, from its total and the clock."""

@@ -69,6 +69,7 @@ class SecondWindow:
 
     def steps_that_fit(self, window: Window) -> int:
         """Return how many of its steps fit its budget, once its warm-up is over."""
+        window.count_calls()
         return min(int(window.budget.steps_that_fit(self._operators, self._step_s)), 1)
 
 
