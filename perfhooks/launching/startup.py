@@ -1,6 +1,6 @@
 """What a process did before its first step had ended: imports, the script itself, the first batch, compilation.
 
-A thread looks at the main thread's stack every 50 ms from the moment torch is imported, so the table is right to about
+A thread looks at the main thread's stack every 100 ms from the moment torch is imported, so the table is right to about
 that much. It costs 0.1% of the time and ends with the first step.
 """
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import FrameType
 
-INTERVAL_S: Final = 0.05
+INTERVAL_S: Final = 0.1
 LONGEST_S: Final = 3600.0
 """A process that has made no step in an hour is not going to."""
-_LOOKS: Final = 6
+_LOOKS: Final = 3
 """In a row, after which a script is one that computes: what it calls may be operators of torch."""
 _LAST_WORD_S: Final = 2.0
 """How long the end of a process waits for the table: writing it takes a millisecond, where a disk answers."""
