@@ -186,7 +186,7 @@ class Options(RecordingOptions, total=False):
         bool,
         Default(True),
         Doc(
-            "Whether the first window is followed by one or two steps with stacks and shapes, which name lines and "
+            "Whether the first window is followed by one step with stacks and shapes, which names lines and "
             "modules, where neither a schedule nor anything to record was given. It takes at most 1.2 seconds of the "
             "training; where it would take more, it is left out."
         ),

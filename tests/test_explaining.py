@@ -67,7 +67,7 @@ def captures(folder):
     return [Place(path.parent, 0).load() for path in sorted(folder.glob("*/rank0.capture.json"))]
 
 
-def test_after_the_first_window_two_steps_are_recorded_with_stacks_and_shapes(folder):
+def test_one_step_with_stacks_follows_the_first_window(folder):
     first, second = captures(folder)
     assert (first.first, first.last, first.explains, first.options) == (12, 14, False, {})
     # the calls of step 15 are counted, step 16 warms up
