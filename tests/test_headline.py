@@ -299,3 +299,16 @@ def test_copies_alone_are_said_to_be_all(tmp_path, has_kernel):
     events = [step_mark(0, 0, 10 * MS), launch(1, 0, 10_000, name="cudaMemcpyAsync"), copy]
     events += [launch(2, 20_000, 30_000), kernel(2, 9 * MS, 10 * MS)] if has_kernel else []
     assert ("only copies" in headline_of(tmp_path, *events)) != has_kernel
+
+
+def test_share_of_a_cause_is_of_the_time_between_first_and_last_work(tmp_path):
+    """10 ms of 20, in a recording of 40."""
+    work = [launch(1, 0, 5_000), kernel(1, 20_000, 5 * MS), launch(2, 15 * MS, 15 * MS + 5_000)]
+    events = [
+        *work,
+        kernel(2, 15 * MS + 10_000, 20 * MS),
+        op("aten::mm", 6 * MS, 15 * MS),
+        op("aten::empty", 39 * MS, 40 * MS),
+    ]
+    line = headline_of(tmp_path, *events)
+    assert line.endswith("idle 20 us before and 20 ms after, idle 45% while operators run on the host")

@@ -149,6 +149,13 @@ def test_data_share_is_that_of_unprofiled_steps():
     assert parts == {"waiting for data": 0.5, "forward": 0.333, "backward": 0.167}
 
 
+@pytest.mark.parametrize(("busy", "names"), [(0.85, ["device busy"]), (0.75, ["forward", "backward"])])
+def test_steps_that_the_device_decides_have_no_parts_of_the_host(busy, names):
+    profiled = {"wall_ms": 100.0, "forward_ms": 60.0, "backward_ms": 40.0, "busy_share": busy}
+    parts = summarize(report(profiled), {"train": timeline([100.0] * 30)}).parts
+    assert [part.name for part in parts] == names
+
+
 def test_rare_work_of_the_profiled_steps_is_no_part_of_the_typical_step():
     profiled = {"wall_ms": 1000, "validation_ms": 900, "forward_ms": 50, "backward_ms": 50}
     parts = summarize(report(profiled), {"train": timeline([100.0] * 30)}).parts

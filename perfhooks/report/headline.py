@@ -124,19 +124,24 @@ def _idle(tables: Tables, *, is_whole: bool) -> str:
 
     Args:
         tables: Those of the window.
-        is_whole: Whether idle time before the first and after the last work counts.
+        is_whole: Whether idle time before the first and after the last work counts. If not, the share is of the time
+            between them.
     """
     if not tables.trace.is_device_traced:
         return "the work of the device was not recorded" if is_device_missing(tables.trace) else ""
     if not tables.is_device_known:
         return ""
     found, marks = idle.of_steps(tables.trace, tables.usual), tables.marks
+    outside = 0
     if not is_whole:
-        found = device_time.Idle(*(each[found.place == device_time.PLACES.index("between")] for each in found))
+        between = found.place == device_time.PLACES.index("between")
+        outside = int(found.length[~between].sum())
+        found = device_time.Idle(*(each[between] for each in found))
     if not len(found.start):
         return ""
     spent = summed(found.cause, found.length, len(device_time.CAUSES))
     whole, cause = int((marks.end - marks.start)[tables.usual].sum()), int(spent.argmax())
+    whole -= outside
     most, phrase = int(spent[cause]), _WHILE[cause]
     if cause in idle.DONE and (holder := idle.holder(tables.trace, found, tables.owners)):
         phrase, most = f"in {holder[0]}", holder[1]

@@ -200,9 +200,14 @@ def _parts(summary: RunSummary, usual: Mapping[str, Any], counted: Counted | Non
     """Return the shares of the unprofiled step if its wait for data was measured, else of the profiled step.
 
     Recording adds time to the work of the host, not to the wait for data. So the other parts fill the remainder in
-    proportion to their profiled times.
+    proportion to their profiled times. If the device decides how long a step takes, its share is the only part.
     """
+    from perfhooks.findings.finding import BOUND
+
     wall = usual.get("wall_ms")
+    busy = usual.get("busy_share") or 0.0
+    if busy >= BOUND:  # the parts of the host are mostly waiting
+        return [SummaryPart(name="device busy", share=busy)]
     spent = {part: max(usual.get(f"{part}_ms") or 0.0, 0.0) for part in _PARTS}
     if not wall or not any(spent.values()):
         return []
