@@ -473,6 +473,7 @@ def test_what_the_device_did_not_wait_for_is_no_finding(tmp_path):
         made_of(lambda made, at: delaying(made, at, delay=900 * US)),
         made_of(lambda made, at: delaying(made, at, call="cudaGraphLaunch")),
         made_of(lambda made, at: delaying(made, at, between=["cudaLaunchHostFunc_v10000"])),
+        made_of(lambda made, at: delaying(made, at, between=["cuStreamWaitValue32_v2"])),
         made_of(lambda made, at: delaying(made, at, between=["AscendCL@aclnnAdd"])),
         made_of(lambda made, at: copying(made, at, kernel=True)),
         steps(lambda made, at: products(made, at, rows=4096, length=500 * US, count=4, name=f"{HALF}8")),

@@ -23,7 +23,7 @@ from perfhooks.findings import (
 )
 from perfhooks.findings.evidence import Evidence
 from perfhooks.findings.explained import explained, where
-from perfhooks.findings.finding import OVERHEAD, Finding, gain, of_rank, ordered, rank
+from perfhooks.findings.finding import BOUND, OVERHEAD, Finding, gain, of_rank, ordered, rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from perfhooks.trace import Trace
 
 __all__ = [
+    "BOUND",
     "OVERHEAD",
     "RULES",
     "RUN_RULES",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from perfhooks.findings.evidence import cached_per_window
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import operators
 from perfhooks.trace.nesting import autograd, device, host, intervals
@@ -69,12 +70,14 @@ def written_out_attention(seen: Evidence) -> Iterator[Finding]:
     )
 
 
+@cached_per_window
 def written_out(seen: Evidence) -> Ints:
     """The work of devices that attention which is written out launches; slices."""
     rows = _launched_between(seen, *_attention(seen))
     return rows[np.isin(np.searchsorted(seen.trace.device_rows, rows), seen.work)]
 
 
+@cached_per_window
 def _attention(seen: Evidence) -> tuple[Ints, Ints, Ints]:
     """From the first GEMM to the last one around each softmax: its thread, its begin and its end."""
     trace = seen.trace

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import polars as pl
@@ -23,13 +24,15 @@ from perfhooks.trace.tables.device_time import CAUSES, Idle
 from perfhooks.trace.tables.steps import own_moments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence, Sized
+    from collections.abc import Callable, Iterator, Sequence, Sized
 
     from perfhooks.run.capture import Capture
     from perfhooks.trace import Trace
     from perfhooks.trace.model import Ints
     from perfhooks.trace.nesting.grouping import Groups
     from perfhooks.trace.nesting.intervals import Flags, Intervals
+
+T = TypeVar("T")
 
 OVERLAP: Final = "Gains of different findings may overlap."
 BUSY: Final = "An upper bound: the program waited for CPUs, so these times are too long."
@@ -39,6 +42,19 @@ _SLOW_CALL_NS: Final = 50_000
 """A launch takes 5 to 10 us; HolisticTraceAnalysis calls one above 50 us an outlier. If the device works all the while,
 its queue was full and the host waited for it."""
 _COVERED: Final = 0.9  # of a call: the device worked all the while, but for what clocks disagree
+
+
+def cached_per_window(make: Callable[[Evidence], T]) -> Callable[[Evidence], T]:
+    """Compute a function of a window once for all rules."""
+
+    @functools.wraps(make)
+    def cached(seen: Evidence) -> T:
+        if make not in seen.known:
+            seen.known[make] = make(seen)
+        value: T = seen.known[make]
+        return value
+
+    return cached
 
 
 class Evidence:
@@ -58,6 +74,8 @@ class Evidence:
         """What its process had to work with, and whose face recorded it."""
         self.trace = trace
         self.tables = capture.tables(trace)
+        self.known: dict[object, Any] = {}
+        """Values of functions with `cached_per_window`."""
 
     # --- steps ---
 

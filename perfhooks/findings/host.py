@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from perfhooks import words
-from perfhooks.findings.evidence import most
+from perfhooks.findings.evidence import cached_per_window, most
 from perfhooks.findings.replays import Replay, of_steps
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import device_work, runtime_calls
@@ -135,6 +135,7 @@ def launch_preparation(seen: Evidence) -> Iterator[Finding]:
     )
 
 
+@cached_per_window
 def _prepared(seen: Evidence) -> _Preparation | None:
     """Return the idle time before the one kernel that nearly all of it precedes, if it is worth a finding."""
     found, trace = seen.idle, seen.trace

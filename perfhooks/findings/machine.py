@@ -198,7 +198,7 @@ def _may_wait_unrecorded(seen: Evidence) -> bool:
     return (
         is_npu
         or missing_work.is_sampled(trace)
-        or len(trace.chosen(runtime_calls.HOST_FUNCTION.search, Kind.RUNTIME, Kind.OTHER)) > 0
+        or len(trace.chosen(runtime_calls.OUTER_WAIT.search, Kind.RUNTIME, Kind.OTHER)) > 0
     )
 
 

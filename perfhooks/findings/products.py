@@ -10,7 +10,7 @@ import numpy as np
 
 from perfhooks import words
 from perfhooks.findings import attention
-from perfhooks.findings.evidence import most
+from perfhooks.findings.evidence import cached_per_window, most
 from perfhooks.findings.finding import FAR_HEAVY, HEAVY
 from perfhooks.findings.kernels import FAR, by_shape, in_float64, matrices, written
 from perfhooks.trace.kinds import Kind
@@ -282,6 +282,7 @@ def weight_bound_products(seen: Evidence) -> Iterator[Finding]:
     )
 
 
+@cached_per_window
 def weight_bound(seen: Evidence) -> Ints:
     """Return the kernels of products that are bound by reading weights; slices."""
     trace, places = seen.trace, seen.work

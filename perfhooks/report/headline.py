@@ -81,7 +81,7 @@ def of_window(capture: Capture, trace: Trace) -> str:
     return headline(tables.steps, _of_the_step(tables), why_idle, unmarked=unmarked, extent=extent)
 
 
-class Extent(NamedTuple):
+class WorkExtent(NamedTuple):
     """Where the device worked in a recording without steps."""
 
     busy: float
@@ -95,7 +95,7 @@ class Extent(NamedTuple):
         return f"device busy {words.share(self.busy)} between its first and last work, idle {spent}"
 
 
-def _extent(tables: Tables) -> Extent | None:
+def _extent(tables: Tables) -> WorkExtent | None:
     """Return where the device worked; None if it is unknown, or if what lies before and after is not worth naming."""
     if not tables.trace.is_device_traced or not tables.is_device_known:
         return None
@@ -105,7 +105,7 @@ def _extent(tables: Tables) -> Extent | None:
     span = wall - before - after
     if before + after < _WORTH_NAMING * wall or span <= 0:
         return None
-    return Extent(1 - between / span, before * MS, after * MS)
+    return WorkExtent(1 - between / span, before * MS, after * MS)
 
 
 def _only_copies(tables: Tables) -> str:
@@ -159,7 +159,7 @@ def headline(
     why_idle: str = "",
     *,
     unmarked: str = "",
-    extent: Extent | None = None,
+    extent: WorkExtent | None = None,
 ) -> str:
     """Say what a step takes and what it takes it for: the largest named parts, from 5% of the time on.
 
@@ -273,7 +273,7 @@ def _largest(table: pl.DataFrame, operators: pl.DataFrame) -> list[str]:
     ]
 
 
-def _shares(table: pl.DataFrame, largest: list[str], why_idle: str, extent: Extent | None) -> list[str]:
+def _shares(table: pl.DataFrame, largest: list[str], why_idle: str, extent: WorkExtent | None) -> list[str]:
     """The largest parts, what is largest where one is nearly all, how busy the device was, and why not."""
     wall = float(table["wall_ms"].sum())
     sums = {phrase: float(table[column].sum() or 0) / wall for column, phrase in _PHRASES.items()} if wall else {}

@@ -144,7 +144,7 @@ def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary
         many = f"unprofiled {summary.unit}{'es' if summary.unit.endswith(('ch', 'ss')) else 's'}"
         summary.steps = words.count(len(counted.all_ms), f"unprofiled {summary.unit}", many)
     _add_profiled(summary, window, share)
-    summary.parts = _parts(summary, share.get("steps", {}).get("usual", {}), counted)
+    summary.parts = _parts(summary, share.get("steps", {}).get("usual", {}), counted, findings.BOUND)
     rows = findings.ordered([*data.get("findings", ()), *findings.of_rank(window)])
     summary.findings = [
         SummaryFinding(
@@ -196,17 +196,15 @@ def _add_profiled(summary: RunSummary, window: Mapping[str, Any], share: Mapping
         summary.steps = summary.profiled_steps if is_without_steps else f"profiled {summary.profiled_steps}"
 
 
-def _parts(summary: RunSummary, usual: Mapping[str, Any], counted: Counted | None) -> list[SummaryPart]:
+def _parts(summary: RunSummary, usual: Mapping[str, Any], counted: Counted | None, bound: float) -> list[SummaryPart]:
     """Return the shares of the unprofiled step if its wait for data was measured, else of the profiled step.
 
     Recording adds time to the work of the host, not to the wait for data. So the other parts fill the remainder in
     proportion to their profiled times. If the device decides how long a step takes, its share is the only part.
     """
-    from perfhooks.findings.finding import BOUND
-
     wall = usual.get("wall_ms")
     busy = usual.get("busy_share") or 0.0
-    if busy >= BOUND:  # the parts of the host are mostly waiting
+    if busy >= bound:  # the parts of the host are mostly waiting
         return [SummaryPart(name="device busy", share=busy)]
     spent = {part: max(usual.get(f"{part}_ms") or 0.0, 0.0) for part in _PARTS}
     if not wall or not any(spent.values()):

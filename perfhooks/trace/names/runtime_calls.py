@@ -15,8 +15,8 @@ GRAPH: Final = re.compile(r"GraphLaunch", re.IGNORECASE)
 CAPTURE: Final = re.compile(r"Stream(Begin|End)Capture", re.IGNORECASE)
 """Begins or ends the recording of a graph: ``cudaStreamBeginCapture_v10000``, ``cuStreamBeginCaptureToGraph``, ..."""
 
-HOST_FUNCTION: Final = re.compile(r"LaunchHostFunc|StreamAddCallback|^HostNode")
-"""Has a stream wait for a function of the host."""
+OUTER_WAIT: Final = re.compile(r"LaunchHostFunc|StreamAddCallback|StreamWaitValue|BatchMemOp|WaitExternal|^HostNode")
+"""Has a stream wait for a function of the host, or for a value that another process may write."""
 COPY: Final = r"^(?:cuda|hip|cu)Memcpy"
 WAITING_COPY: Final = r"^(?:cuda|hip)Memcpy(?:WithStream)?$"
 """A copy that waits for the device: plain ``cudaMemcpy``, and what ROCm's torch calls for ``item()``."""
