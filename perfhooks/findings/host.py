@@ -228,17 +228,14 @@ def host_bound(seen: Evidence) -> Iterator[Finding]:
             *_stacks(seen),
         ],
         advice=_REPLAYS if replays else f"{launching} {graph.advice}".strip(),
-        code=_AHEAD if replays else _fewer_launches(seen),
+        code=(_FUSED_ON_NPU if trace.is_npu and seen.learns else "")
+        if not trace.has_cuda
+        else _AHEAD
+        if replays
+        else seen.said("fewer launches")
+        if seen.learns
+        else seen.said("one graph"),
     )
-
-
-def _fewer_launches(seen: Evidence) -> str:
-    """Return the lines to write for fewer launches."""
-    if seen.trace.is_npu:
-        return _FUSED_ON_NPU if seen.learns else ""
-    if not seen.trace.has_cuda:
-        return ""
-    return seen.said("fewer launches" if seen.learns else "one graph")
 
 
 def synchronisation(seen: Evidence) -> Iterator[Finding]:

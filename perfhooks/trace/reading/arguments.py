@@ -71,7 +71,7 @@ class MovedLabel(ShapedOperator, gc=False):
     moved_end: int = msgspec.field(default=-1, name=MOVED_END)
 
 
-class Frame(Arguments, gc=False):
+class PythonFrame(Arguments, gc=False):
     """Of Python frames."""
 
     frame: int = msgspec.field(default=-1, name="Python id")
@@ -167,7 +167,7 @@ _WORK: Final[tuple[type[Work], ...]] = (Work, Copy, Set)
 VARIANTS: Final[dict[Kind, tuple[MarkedStruct, ...]]] = {
     Kind.OP: _OPERATOR,
     Kind.ANNOTATION: (MarkedStruct(_MOVED, _collective(MovedLabel)), *_OPERATOR),
-    Kind.PYTHON: (MarkedStruct(b"", Frame),),
+    Kind.PYTHON: (MarkedStruct(b"", PythonFrame),),
     Kind.RUNTIME: (MarkedStruct(b"", Launch),),
     Kind.DEVICE_ANNOTATION: (MarkedStruct(_MOVED, MovedShadow), MarkedStruct(b"", Owned)),
     Kind.SYNC: (MarkedStruct(b"", Wait),),
