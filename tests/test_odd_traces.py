@@ -295,3 +295,11 @@ def test_frames_that_are_open_at_the_end_are_no_doubt(tmp_path):
     trace = read(testing.write_trace(tmp_path / "t.json", [step_mark(0, 0, 95_000), *frames]))
     assert "frames-without-end" not in Tables(trace).checks["name"].to_list()
     assert (trace.end[trace.rows(Kind.PYTHON)] == 90_000).all()
+
+
+@pytest.mark.parametrize(
+    ("category", "has_cuda"), [("cuda_runtime", True), ("xpu_runtime", False), ("mtia_ccp", False)]
+)
+def test_devices_of_other_makers_have_no_cuda(tmp_path, category, has_cuda):
+    events = [op("aten::mm", 0, 900), launch(1, 100, 200) | {"cat": category}]
+    assert read(testing.write_trace(tmp_path / "t.json", events)).has_cuda == has_cuda

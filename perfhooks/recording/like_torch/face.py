@@ -108,7 +108,7 @@ class TorchFace(TorchProfile, metaclass=_Exchanged):
 
     def events(self) -> Any:
         """torch's events of the last window."""
-        return self._results.events()  # type: ignore[no-untyped-call]  # torch's own
+        return self._results.events()
 
     def table(self, *args: Any, **kwargs: Any) -> str:
         """Every event of the last window as torch's table, as ``torch.autograd.profiler.profile`` gives it."""
