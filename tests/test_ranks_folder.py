@@ -153,6 +153,12 @@ def test_markdown_of_a_folder_names_the_straggler(tmp_path):
     assert "Rank 2 computes longer" in text
 
 
+def test_folder_at_a_url_is_shown_and_summarized(tmp_path):
+    url = write_job(tmp_path / "job", [10, 10, 15]).as_uri()
+    assert "Rank 2 computes longer" in shown(url, "-t", "findings", "--csv")
+    assert "Rank 2 computes longer" in shown(url, "--format", "markdown")
+
+
 @pytest.mark.parametrize("queue", [False, True])
 def test_rank_without_its_kernels_has_no_compute_and_no_own_work(tmp_path, queue):
     from perfhooks.finishing.adoption import adopted

@@ -76,7 +76,9 @@ def here(target: str | None, *, traces: bool = False) -> Path:
 
 def named(target: str | None) -> str | None:
     """The same for what reads traces where they are: the URL of one stays."""
-    return target if target is None or (remote.is_url(target) and is_file(target)) else str(here(target))
+    if target is None or (remote.is_url(target) and is_file(target)):
+        return target
+    return str(here(target, traces=remote.is_url(target) and holds_traces(target)))
 
 
 def is_file(url: str) -> bool:

@@ -29,7 +29,7 @@ from perfhooks.report import markdown as in_markdown
 from perfhooks.report.run_data import stored_findings
 from perfhooks.report.run_summary import read_summary
 from perfhooks.report.terminal_tables import NOTHING, draw
-from perfhooks.run import loose
+from perfhooks.run import loose, remote
 from perfhooks.run.capture import Capture
 from perfhooks.trace.kinds import DEVICE_WORK, Kind
 from perfhooks.trace.names import sort_keys, stages
@@ -295,7 +295,8 @@ def markdown(target: str | None, names: Sequence[str] = ()) -> str:
     """
     if names:
         raise OptionError("--format markdown is a summary of the whole; choose --csv or --json for a table")
-    path = mirror.here(target)
+    is_folder = target is not None and remote.is_url(target) and mirror.holds_traces(target)
+    path = mirror.here(target, traces=is_folder)
     if path.is_file():
         return in_markdown.of_trace(path)
     traces = [] if run_in(path) is not None else loose.traces(path)
