@@ -333,6 +333,27 @@ def test_it_says_why_nothing_was_recorded(tmp_path):
     assert not (tmp_path / "perf").exists()
 
 
+def test_window_lost_to_a_set_clock_is_the_reason(launch, tmp_path):
+    """The clock jumps by an hour with each step, forwards and back."""
+    script = tmp_path / "jumps.py"
+    script.write_text(
+        "import time, torch\n"
+        "real, jumps = time.time, [0]\n"
+        "time.time = lambda: real() + 3600 * (jumps[0] % 3 - 1)\n"
+        "model = torch.nn.Linear(4, 4)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for batch in torch.utils.data.DataLoader(torch.ones(48, 4), batch_size=2):\n"
+        "    jumps[0] += 1\n"
+        "    model(batch).sum().backward(); optimizer.step(); optimizer.zero_grad()\n"
+        "print(jumps[0])\n"
+    )
+    process = launch(*WORDS, str(script), is_whole=True)
+    assert (process.returncode, process.stdout) == (0, "24\n")
+    assert "the clock of this machine was set by" in process.stderr
+    assert "nothing was recorded: no window could be saved, as the log says" in process.stderr
+    assert not windows(tmp_path) or capture(tmp_path)["notes"]
+
+
 def test_it_says_what_was_not_heard_where_nothing_was_recorded(launch, tmp_path):
     (tmp_path / "ones.py").write_text("import torch; torch.ones(3)")
     done = launch(*WORDS, "ones.py")
@@ -374,6 +395,7 @@ def test_a_profiler_that_the_script_starts_inside_our_window_records_what_it_wou
         (["--handler", "stakcs", SCRIPT], "did you mean 'stacks'?"),
         (["--ranks", "some", SCRIPT], "ranks must be"),
         (["--patience", "-1", SCRIPT], "patience must be"),
+        (["--out", "memory://runs", SCRIPT], "out must outlive the training, got 'memory://runs'"),
         (["--keep-windows", "0", SCRIPT], "keep_windows must be an integer >= 1"),
     ],
 )

@@ -14,7 +14,7 @@ import msgspec
 from perfhooks.errors import CommandError, OptionError
 from perfhooks.options import checked
 from perfhooks.process import working_directory
-from perfhooks.run.remote import check_out
+from perfhooks.run.remote import check_out, in_this_process
 from perfhooks.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -108,6 +108,8 @@ def request(
     checked(whole)  # type: ignore[arg-type]  # the names were generated from Options
     out = whole.get("out")
     if out is not None:
+        if in_this_process(out):
+            raise OptionError(f"out must outlive the training, got {out!r}, which is in its memory: name a folder")
         check_out(out)
         if "://" not in out:
             whole["out"] = str(Path(out).absolute())  # the training may change its working directory

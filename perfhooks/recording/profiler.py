@@ -324,8 +324,11 @@ class Profiler(TorchFace):
         self._course.windows.handover.framework = framework
 
     def why_nothing(self) -> str | None:
-        """Return why no window was recorded; None if one was."""
-        return None if self._course.windows.begun else self._course.why_nothing()
+        """Return why no window was recorded or saved; None if one was saved."""
+        windows = self._course.windows
+        if windows.handover.places:
+            return None
+        return "no window could be saved, as the log says" if windows.begun else self._course.why_nothing()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until every recorded window has its files.
