@@ -154,6 +154,15 @@ def test_run_folder_beside_threads_costs_the_main_thread_no_call(tmp_path):
     assert outputs[0][1] == outputs[8][1]
 
 
+def test_training_makes_the_files_itself_without_a_worker(tmp_path):
+    """polars imports itself from Rust, and finds itself although the program has no module of this name."""
+    code, out, err = done(tmp_path, *RUN, "--no-background", SCRIPT, "raw")
+    assert code == 0, err
+    assert "panicked" not in err
+    assert "loss" in out
+    assert rows(tmp_path / "perf/it/train-000005-000008/rank0.steps.csv")
+
+
 def test_the_wait_for_data_is_a_part_of_the_step(launched):
     folder, _ = launched
     table = rows(folder / "perf/it/train-000005-000008/rank0.steps.csv")

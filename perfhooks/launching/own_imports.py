@@ -71,6 +71,10 @@ class OwnImports:
         top = whole.partition(".")[0]
         if top not in _CANDIDATES or not self._is_own(top):
             return __import__(name, scope, local, wanted, level)
+        if wanted == []:  # PyImport_Import asks so, for polars in Rust, and takes the module from sys.modules then
+            module = self._modules.get(whole) or self._load(whole, wanted)
+            sys.modules.setdefault(whole, self._modules.get(whole, module))
+            return module
         module = self._modules.get(whole)
         if module is not None and not self._depth:
             if not wanted:
