@@ -154,7 +154,7 @@ def _rule(rule: Callable[..., Any]) -> str:
     how = told.get("How it is told", "")
     constants = [each for paragraph in paragraphs for each in re.findall(r"`([A-Z_]+)`", paragraph)]
     thresholds = [line for each in dict.fromkeys(constants) for line in _threshold(module, each)]
-    name = ast.literal_eval(call.args[0])
+    name = _text(call.args[0], module)
     advice, code = _text(given["advice"], module) or _ADVICE[name], _text(given["code"], module)
     frameworks = [line for node in ast.walk(given["code"]) if _is_said(node) for line in _of_frameworks(node)]
     details = ['??? note "How it is told"', *(_indented(each) for each in (how, "\n".join(thresholds)) if each)]

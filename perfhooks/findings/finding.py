@@ -97,7 +97,8 @@ def of_rank(window: Mapping[str, Any]) -> list[dict[str, Any]]:
     Args:
         window: A window of the data of a report.
     """
-    rank, share = next(iter(window.get("details", {}).items()), ("", {}))
+    first: tuple[str, Mapping[str, Any]] = next(iter(window.get("details", {}).items()), ("", {}))
+    rank, share = first
     name = f"Rank {rank}: " if len(window.get("ranks", ())) > 1 else ""
     return [{**row, "title": f"{name}{row['title']}"} for row in share.get("findings", {}).get("rows", ())]
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags
 
 STARVED: Final = 0.2
-"""Of the step: the device idles so long because nothing was launched. Small gaps are everywhere; from a fifth on, fewer
-or cheaper launches are what helps."""
+"""Smallest share of the step in which the device idles because nothing was launched. Small gaps are everywhere; from a
+fifth on, fewer or cheaper launches help."""
 MANY_LAUNCHES: Final = 50
 """In a step. With fewer, launching is not what takes the time."""
 PAUSE_NS: Final = 5_000_000
@@ -37,8 +37,7 @@ PAUSE_NS: Final = 5_000_000
 hundreds of them. Then the host did something else, and the advice would be wrong (the two sampled ranks of a 128-rank
 job pause for 10 to 70 ms at a time)."""
 PAUSES: Final = 0.1
-"""Of the step. What a device is idle for beyond `PAUSE_NS` at once is no slow launching; from a tenth of the step on it
-is worth a look at what the host does then."""
+"""Smallest share of the step that is idle time in long pauses, or before one kernel."""
 
 SLOW: Final = (
     *(device_time.OPERATORS, device_time.CODE, device_time.CALLS, device_time.NOTHING),
@@ -61,7 +60,7 @@ _ELSEWHERE: Final = (
 _FUSED_ON_NPU: Final = "optimizer = torch_npu.optim.NpuFusedAdamW(params, lr=...)"
 _FUSED: Final = "a fused optimizer updates all parameters in a few kernels; "
 _REPLAYS: Final = (
-    "Graphs are replayed already; what is slow is what the host does between replays. Prepare the next inputs while "
+    "Graphs are replayed already, and the host is slow between replays. Prepare the next inputs while "
     "the device works on this replay, in buffers that stay, and read results one step later; take into the graph what "
     "is launched around it."
 )
@@ -69,7 +68,7 @@ _AHEAD: Final = "inputs.copy_(following, non_blocking=True)   # pinned; while th
 _OF_THE_HOST: Final = (
     "Between two works of the device the host does something long that gives it none: preprocessing, logging, "
     "reading or writing files. Move it to a loader's worker or a thread, do it less often, or do it while the "
-    "device works on what was launched before."
+    "device works."
 )
 _ASIDE: Final = "executor.submit(log, values)   # concurrent.futures.ThreadPoolExecutor(1), made before the loop"
 _OF_OPERATORS: Final = (
@@ -84,7 +83,7 @@ _STACKS: Final = (
 _PREPARATION: Final = (
     "The host prepares each launch of this kernel longer than those of other kernels. Usual reasons: the kernel is "
     "compiled, tuned or looked up in each call, its arguments are checked in Python, or memory is allocated for it. Do "
-    "this once and keep the result, or do it while the device works on what was launched before."
+    "this once and keep the result, or do it while the device works."
 )
 _SLACK_NS: Final = 5_000  # clocks of host and device agree to some microseconds
 

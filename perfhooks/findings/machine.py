@@ -43,7 +43,7 @@ _NOTHING_TO_LEAVE_OUT: Final = (
 
 
 def busy_machine(seen: Evidence) -> Iterator[Finding]:
-    """The thread that steps waited for a processor for 5% of its time or more.
+    """The thread of the steps waited for a CPU for 5% of its time or more.
 
     Source: `perfhooks.run.circumstances.BUSY`; Linux's own count, see `perfhooks.watching.counters`.
 
@@ -59,16 +59,16 @@ def busy_machine(seen: Evidence) -> Iterator[Finding]:
         title=f"This job waited for a CPU {words.share(found.queued or 0.0)} of the time, so times are too high.",
         estimate="No gain: it says that the times of all other findings are too long.",
         evidence=[
-            f"from {words.share(BUSY)} on it is said; with nothing else to do it is below 1%",
-            *([] if found.cores is None else [f"processors: {found.cores}, processes of this job: {found.ranks}"]),
+            f"this is a finding from {words.share(BUSY)} on; on an idle host it is below 1%",
+            *([] if found.cores is None else [f"CPUs: {found.cores}, processes of this job: {found.ranks}"]),
         ],
         advice=(
-            "Other programs, or threads and workers of this job, wanted more processors than there are. Believe what "
-            "counts (calls, shapes, types, launches) and the order of parts, not milliseconds. Record again when the "
-            "machine is quiet; if what it has to do is this job's own, give it fewer threads or fewer workers."
+            "Other programs, or threads and workers of this job, wanted more CPUs than there are. Believe counts "
+            "(calls, shapes, types, launches) and the order of parts, not milliseconds. Record again when the host is "
+            "quiet. If the load is this job's own, use fewer threads or fewer workers."
         ),
         doubts_others=True,
-        code=f"torch.set_num_threads({threads})   # fewer than there are processors, with the loader's workers",
+        code=f"torch.set_num_threads({threads})   # with the workers of the loader, fewer than CPUs",
     )
 
 

@@ -20,8 +20,8 @@ LOADING_NS: Final = 5_000_000
 """Minimum time of a runtime call that prepares the first run of a kernel, in ns. A launch takes some microseconds; of
 recorded starts the first one took 6.5 ms (MI250), 420 to 1,338 ms and 3,056 ms."""
 FIRST: Final = 0.1
-"""Of the launches of a recording. Memory that is given back before so many were made belongs to the start: cuDNN frees
-and takes workspaces while its modules are loaded."""
+"""First part of the launches of a recording. Memory that is freed in it belongs to the start: cuDNN frees and allocates
+workspaces while its modules are loaded."""
 
 COMPILING: Final = "compiling"
 CAPTURING: Final = "capturing graphs"
@@ -31,11 +31,11 @@ CHOOSING: Final = "trying out convolutions"
 
 @once
 def spent(trace: Trace) -> dict[str, Intervals]:
-    """The moments of a trace that belong to a start, by what was done in them; they may overlap.
+    """Return the moments of a trace that belong to a start, by kind; they may overlap.
 
-    ``compiling`` and ``capturing graphs`` are the ranges that TorchDynamo opens around its phases, and what lies
-    between the calls that begin and end the capture of a graph. ``trying out convolutions`` are convolutions that
-    measure kernels with events: cuDNN's and MIOpen's benchmarking.
+    ``compiling`` and ``capturing graphs`` are the ranges that TorchDynamo opens around its phases, and the time from
+    the call that begins the capture of a graph to the call that ends it. ``trying out convolutions`` are convolutions
+    that measure kernels with events: cuDNN's and MIOpen's benchmarking.
 
     ``loading kernels`` are
 
