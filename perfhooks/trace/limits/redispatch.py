@@ -44,9 +44,9 @@ def again(trace: Trace) -> tuple[Ints, Ints]:
 def resolved(trace: Trace, rows: Ints, values: Ints) -> tuple[Ints, Flags]:
     """Return what calls compute or move if a dispatcher calls operators within them, and which of them count.
 
-    A call takes the value of the calls of the same operator within its dispatcher. Of a distributed tensor these are
-    local, and the shapes of the call are those of all ranks. A call within a dispatcher does not count by itself if a
-    call around the dispatcher has a value.
+    A call takes the value of the calls of the same operator within its dispatcher. If its tensor is distributed, the
+    inner calls are local, and the outer call has the shapes of all ranks. A call within a dispatcher does not count by
+    itself if a call around the dispatcher has a value.
 
     Args:
         trace: Any trace.
@@ -62,7 +62,7 @@ def resolved(trace: Trace, rows: Ints, values: Ints) -> tuple[Ints, Flags]:
         # a distributed tensor first calls the operator on tensors without data, within a mode
         local = [call for call in same if call not in inner_calls] or same[-1:]
         call = outer if local else -1
-        while call >= 0 and values[call] == values[outer]:  # and what only wraps that call
+        while call >= 0 and values[call] == values[outer]:  # and its wrappers
             found[call] = sum(found[each] for each in local)
             call = holder[call]
     return found, counts

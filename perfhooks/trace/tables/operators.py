@@ -102,6 +102,8 @@ def table(
     * torch books the extent of a label on a stream as device time of the label, besides the kernels in it. Here device
       time is work of the device.
     * Work that lies within other work of the same stream counts once (`device.own_times`); torch adds both.
+    * An operator that a dispatch mode or a subclass of tensors calls again counts once. It has the operations of the
+      inner call, which are those of this rank if its tensor is distributed (`redispatch.resolved`).
     * Work that bears no external id (or, in traces of torch before 2.1, a wrong one) belongs to the operator or label
       in which it was launched; torch loses it, and all that a label launches without an operator.
 

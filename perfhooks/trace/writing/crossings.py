@@ -1,4 +1,4 @@
-"""Slices that cross others on their lane, and what to do about each: viewers drop slices that cross.
+"""Repairs of slices that cross others on their lane: viewers drop slices that cross.
 
 torch records a label from inside of the function that begins it to inside of the function that ends it. With stacks
 both functions are in the trace, and the label crosses them.
@@ -42,10 +42,10 @@ class Repairs(NamedTuple):
 def find(trace: Trace) -> Repairs:
     """Return the repairs that a trace needs.
 
-    A label that crosses other slices moves its start behind those that end in it, and its end before those that begin
-    in it. It keeps its times and gets a lane of its own if it would lose half of its length; the mark of a step only if
-    it would lose all. Work that overlaps earlier work of its stream gets a lane of its own, and so does whatever else
-    crosses.
+    A label that crosses other slices moves its start behind slices that end in it. Its end moves before slices that
+    begin in it. It keeps its times and gets a lane of its own if it would lose half of its length. The mark of a step
+    does so only if it would lose all. Work that overlaps earlier work of its stream gets a lane of its own, and so does
+    whatever else crosses.
     """
     repairs = Repairs(*np.zeros((3, len(trace)), np.int64))
     ends = trace.end.copy()
@@ -66,17 +66,17 @@ def find(trace: Trace) -> Repairs:
 def _repair(trace: Trace, rows: Ints, ends: Ints, repairs: Repairs) -> None:
     """Find the repairs of one thread or stream."""
     is_label = np.isin(trace.kind[rows], _LABELS)
-    others, labels = rows[~is_label], rows[is_label]
-    is_work = np.isin(trace.kind[others], DEVICE_WORK)
-    start, end = trace.start[others], ends[others]
+    slices, labels = rows[~is_label], rows[is_label]
+    is_work = np.isin(trace.kind[slices], DEVICE_WORK)
+    start, end = trace.start[slices], ends[slices]
     reached = np.maximum.accumulate(end[is_work])
     if _crosses(start, end) or (start[is_work][1:] < reached[:-1]).any():
-        repairs.lane[others] = _lanes(start, end, is_work, np.zeros_like(is_work))
-        others = others[repairs.lane[others] == 0]
+        repairs.lane[slices] = _lanes(start, end, is_work, np.zeros_like(is_work))
+        slices = slices[repairs.lane[slices] == 0]
     used = int(repairs.lane[rows].max(initial=0))
     if not len(labels):
         return
-    start, end = trace.start[others], ends[others]
+    start, end = trace.start[slices], ends[slices]
     begin, finish = _moved(_nested(start, end), start, trace.start[labels], ends[labels])
     length = ends[labels] - trace.start[labels]
     length[np.isin(labels, trace.named(Kind.ANNOTATION, prefix=STEP_MARK))] = 0
@@ -135,7 +135,7 @@ def _open_at(around: Nesting, start: Ints, time: Ints) -> Ints:
 
 
 class _Lane:
-    """What is open on a lane, and until when it has work."""
+    """The open slices of a lane, and the end of its work."""
 
     def __init__(self) -> None:
         self._open: list[int] = []
@@ -163,10 +163,10 @@ def _lanes(start: Ints, end: Ints, is_work: Flags, is_out: Flags, used: int = 0)
         used: The last lane that others use.
     """
     lanes: defaultdict[int, _Lane] = defaultdict(_Lane)
-    found = []
+    numbers = []
     for begin, finish, works, out in zip(*(column.tolist() for column in (start, end, is_work, is_out)), strict=True):
         lane = used + 1 if out else 0
         while not lanes[lane].take(begin, finish, is_work=works):
             lane = lane + 1 if lane else used + 1
-        found.append(lane)
-    return found
+        numbers.append(lane)
+    return numbers

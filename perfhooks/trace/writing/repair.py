@@ -32,7 +32,7 @@ _ENCODE: Final = msgspec.json.Encoder().encode
 
 
 class _Head(msgspec.Struct, gc=False):
-    """Where an event is, and what it is."""
+    """Phase, process, thread and time of an event."""
 
     ph: str = ""
     pid: int | str = -1
@@ -53,7 +53,7 @@ class _Change(NamedTuple):
     """The number of its new thread."""
     name: str | None
     closed: int
-    """What it lasts less, because it is a frame that was never closed."""
+    """The time after the end of a frame that was never closed."""
 
 
 def write(trace: Trace, source: Path, target: IO[bytes], *, compress: bool) -> None:
@@ -121,13 +121,13 @@ class _Repair:
 
     def _ends_of_flows(self, rows: Sequence[int]) -> dict[tuple[int | str, int | str, int], int]:
         """Return the lanes of flows that end at slices on another lane, by process, thread and time."""
-        found = {}
+        lanes = {}
         for row in rows:
             thread = self._trace.threads[self._trace.thread[row]]
             lane = self._changes[int(self._trace.order[row])].lane
             if lane is not None:
-                found[thread.pid, thread.tid, int(self._trace.start[row])] = lane
-        return found
+                lanes[thread.pid, thread.tid, int(self._trace.start[row])] = lane
+        return lanes
 
     def texts(self, source: RawEvents[msgspec.Raw]) -> Iterator[bytes]:
         """Yield the text of the repaired file, piece by piece."""
