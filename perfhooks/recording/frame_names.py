@@ -20,10 +20,10 @@ def add(file: IO[bytes], recorder: Any) -> None:
         file: The trace, plain JSON, open for reading and writing.
         recorder: torch's recorder, with its results.
     """
-    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-        if text.find(_UNKNOWN) < 0:
-            return
     try:
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+            if text.find(_UNKNOWN) < 0:
+                return
         distinct: dict[str, int] = {}
         frames = [
             distinct.setdefault(name, len(distinct))

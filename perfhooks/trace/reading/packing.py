@@ -64,8 +64,11 @@ def copy_stream(source: IO[bytes], target: IO[bytes], *, compress: bool) -> None
 
 def copy_with_names(source: IO[bytes], target: IO[bytes], *, compress: bool) -> None:
     """Copy an open file as `copy_stream` does, but with names in all letters if it is plain."""
-    with mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as text:
-        has_escapes = text.find(ESCAPE.encode()) >= 0
+    try:
+        with mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as text:
+            has_escapes = text.find(ESCAPE.encode()) >= 0
+    except (OSError, ValueError):  # some file systems map no files, and an empty file has no map
+        has_escapes = True
     if not has_escapes or is_packed(source):
         copy_stream(source, target, compress=compress)
         return
