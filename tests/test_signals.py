@@ -243,3 +243,11 @@ def test_a_warm_up_that_begins_in_one_thread_is_recorded_in_the_one_that_trains(
     in_thread(lambda: [(X @ X, prof.step()) for _ in range(4)])
     prof.stop()
     assert seen == [2]
+
+
+def test_no_thread_waits_in_c_where_threads_are_greenlets(monkeypatch):
+    """gevent replaces the function: what is started shares the main thread, and a wait in C would block the program."""
+    started = []
+    monkeypatch.setattr("_thread.start_new_thread", lambda *given: started.append(given))
+    assert not signals._Watchman().begin()
+    assert not started

@@ -142,8 +142,9 @@ def environment() -> dict[str, str]:
 
 def machine() -> str:
     """The model and number of the processors: ``16 x Intel(R) Xeon(R) Platinum 8480+``."""
-    model = platform.processor() or platform.machine()
+    model = ""
     with contextlib.suppress(OSError), Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as file:
         lines = (line.partition(":") for line in file)
-        model = next((value.strip() for name, _, value in lines if name.strip() == _MODEL), model)
-    return f"{os.cpu_count()} x {model}"
+        model = next((value.strip() for name, _, value in lines if name.strip() == _MODEL), "")
+    # platform.processor() starts a process on Linux
+    return f"{os.cpu_count()} x {model or (sys.platform != 'linux' and platform.processor()) or platform.machine()}"

@@ -6,9 +6,11 @@ is on the disk. What fails in here ends the watching with one log line; a traini
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import threading
 import time
+from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Final
 
 from perfhooks import process
@@ -185,6 +187,9 @@ _watcher = Watcher()
 
 def attach(loop: WatchedLoop) -> None:
     """See `Watcher.attach`; a thread that cannot be started is one log line."""
+    if not isinstance(_thread.start_new_thread, BuiltinFunctionType):
+        logger.debug("steps are not watched: gevent's threads share the main thread")
+        return
     try:
         _watcher.attach(loop)
     except RuntimeError as error:

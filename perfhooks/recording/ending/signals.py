@@ -17,6 +17,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from types import BuiltinFunctionType
 from typing import Any, Final
 
 from typing_extensions import Self
@@ -154,6 +155,8 @@ class _Watchman:
 
     def begin(self) -> bool:
         """Watch from now on; False if somebody else is told of signals, as an event loop is."""
+        if not isinstance(_thread.start_new_thread, BuiltinFunctionType):
+            return False  # gevent has replaced it: its threads share the main thread, which the wait in C would block
         self.noticed.clear()
         hear, tell = socket.socketpair()
         tell.setblocking(False)
