@@ -30,7 +30,7 @@ OLDEST := .venv-oldest
 READY := .perfhooks-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test demo lint types docs dist bench fuzz endurance mutants drop-in test-oldest clean distclean
+.PHONY: help setup check test nightly durations demo lint types docs dist bench fuzz endurance mutants drop-in test-oldest clean distclean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -38,8 +38,19 @@ help:  ## list the targets
 
 setup: $(VENV)/$(READY)  ## make the environment (about 6 GB, mostly torch); done once, and again when pyproject.toml changes
 
-test: setup  ## run the tests
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+check: setup lint types  ## lint, types and all tests that start nothing, in a minute
+	$(BIN)/python -m pytest --level check -n $(WORKERS) --dist worksteal
+
+test: setup  ## everything that must pass on your machine
+	$(BIN)/python -m pytest --level test -n $(WORKERS) --dist worksteal
+
+nightly: setup  ## simulations, clusters, object stores, many random ends, the tools themselves
+	$(BIN)/python -m pytest --level nightly -n $(WORKERS) --dist worksteal
+
+durations: setup  ## the durations of all tests, by kind and file
+	mkdir -p dist
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --junitxml dist/durations.xml; \
+	$(BIN)/python benchmarks/durations.py dist/durations.xml
 
 demo: setup  ## profile a ResNet-18 trained by Lightning
 	$(BIN)/python examples/lightning_resnet18.py

@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 
 import hypothesis
+import levels
 import pytest
 import twins
 import warm
@@ -30,6 +31,17 @@ ROOT = Path(__file__).parents[1]
 if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # a shell that starts us in the background has us ignore Ctrl-C, and all our children with us
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--level", choices=levels.LEVELS, help="run the tests of one level, see tests/levels.py; else all")
+
+
+def pytest_configure(config):
+    for kind, what in levels.KINDS.items():
+        config.addinivalue_line("markers", f"{kind}: {what}")
+    config.addinivalue_line("markers", "nightly: takes long, and runs before a release or the end of an issue")
+    config.pluginmanager.register(levels.Levels(config.getoption("--level")))
 
 
 def _torch_profiler_running() -> bool:

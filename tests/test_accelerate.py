@@ -15,7 +15,10 @@ import perfhooks
 from perfhooks.options import DEFAULTS
 from perfhooks_accelerate import ProfileKwargs
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
+pytestmark = [
+    pytest.mark.recorder,
+    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning"),
+]
 
 
 def kwargs(folder, schedule, **options):

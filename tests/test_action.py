@@ -12,6 +12,8 @@ import yaml
 from comparing_runs import make_run, training
 from test_comparing import steps
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[1]
 HELD = ROOT / "tests" / "held_training.py"
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))

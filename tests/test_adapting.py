@@ -55,6 +55,7 @@ def test_counts_that_can_be_read_are_kept_beside_others_that_cannot(caplog):
     assert len(caplog.records) == 1
 
 
+@pytest.mark.recorder
 @pytest.mark.parametrize(
     "again", [copy.deepcopy, lambda stages: pickle.loads(pickle.dumps(stages))], ids=["copy", "pickle"]
 )
@@ -86,6 +87,7 @@ class Noting:
         self.notes.append((self.profiler.step_num, loop, "off"))
 
 
+@pytest.mark.recorder
 @pytest.mark.parametrize(
     ("schedule", "notes"),
     [
@@ -100,6 +102,7 @@ def test_labels_are_put_while_windows_are_open(schedule, notes):
     assert stage.labels.notes == notes
 
 
+@pytest.mark.recorder
 def test_a_stage_records_nothing_before_it_begins():
     """Sanity checks and the like step as well, and are no steps of the training."""
     seen = []
@@ -112,6 +115,7 @@ def test_a_stage_records_nothing_before_it_begins():
     assert (seen, stage.count) == ([2], 3)
 
 
+@pytest.mark.recorder
 def test_labels_that_fail_cost_one_log_line(caplog):
     class Failing(Noting):
         def put(self, loop, *, waiting):
@@ -123,6 +127,7 @@ def test_labels_that_fail_cost_one_log_line(caplog):
     assert caplog.text.count("no such seam") == 1
 
 
+@pytest.mark.recorder
 def test_a_listener_hears_of_a_window_and_learns_the_frameworks_own_step(tmp_path):
     heard = []
 
@@ -140,6 +145,7 @@ def test_a_listener_hears_of_a_window_and_learns_the_frameworks_own_step(tmp_pat
     assert heard == [("train-000002-000002", 20, 2)]
 
 
+@pytest.mark.recorder
 def test_a_step_that_is_no_number_raises_nothing(caplog):
     stage = Stage("train", ONE, [], options={})
     stage.begin(step="three")
@@ -154,6 +160,7 @@ def test_a_window_that_was_cut_short_ended_where_it_was_cut():
     assert adapting.last_step(Capture(first=2, reached=7)) == 7
 
 
+@pytest.mark.recorder
 def test_a_stage_holds_no_results_of_a_window_unless_it_is_asked_to(tmp_path):
     for options, is_held in (({}, False), ({"keep_results": True}, True)):
         stage = Stage("train", ONE, "steps", options={"out": tmp_path, "background": False, **options})
@@ -310,6 +317,7 @@ def test_who_calls_is_found_on_the_stack():
 # --- parts ---
 
 
+@pytest.mark.recorder
 def test_parts_are_labelled_while_a_window_is_open_and_a_validation_is_one(tmp_path):
     class Model:
         def __init__(self):
@@ -341,6 +349,7 @@ def test_parts_are_labelled_while_a_window_is_open_and_a_validation_is_one(tmp_p
     assert found == {1: {"data", "forward"}, 2: {"data", "forward", "validation", "checkpoint"}}
 
 
+@pytest.mark.recorder
 @pytest.mark.parametrize(("wait", "waited"), [(1, True), (0, False)])
 def test_a_window_that_opens_as_a_step_ends_begins_with_a_wait_and_one_that_opens_with_the_loop_does_not(
     tmp_path, wait, waited
@@ -360,6 +369,7 @@ def test_a_window_that_opens_as_a_step_ends_begins_with_a_wait_and_one_that_open
     assert rows[wait]["forward_ms"]
 
 
+@pytest.mark.recorder
 def test_an_error_inside_ends_all_stages_with_its_cause(tmp_path, caplog):
     stages = Stages.of(
         {"train": "wait=0 warmup=0 active=9 repeat=1"}, "steps", options={"out": tmp_path, "background": False}

@@ -266,6 +266,7 @@ def test_the_rank_is_in_the_file_beside_the_trace(folder):
         assert set(show.tables(str(target), ["steps"])["steps"]["rank"]) == {None}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", [0, 1, 2])
 def test_every_command_accepts_a_trace_and_folders(folder, tmp_path, target, perfhooks):
     path, ranks = targets(folder)[target], [0, 1] if target == 2 else [1]
@@ -283,6 +284,7 @@ def test_every_command_accepts_a_trace_and_folders(folder, tmp_path, target, per
     assert "the recorded steps (3 and 3 steps" in perfhooks("compare", path, path)
 
 
+@pytest.mark.slow
 def test_findings_are_those_of_the_gpu(tmp_path, spelled):
     """A fast device that waits for the host."""
     fast = twins.Machine(dataclasses.replace(TRAINING, slowness=1, layers=12, facts={})).whole()

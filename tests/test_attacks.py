@@ -197,6 +197,7 @@ def test_an_archive_that_unpacks_to_more_than_it_may_ends_there(tmp_path, monkey
     assert said in trace.doubts[0].text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["show", "flame", "report", "merge"])
 def test_the_command_line_says_how_much_is_unpacked(tmp_path, monkeypatch, capsys, verb):
     monkeypatch.setenv("PERFHOOKS_MAX_UNPACKED_MB", "")
@@ -215,6 +216,7 @@ def test_the_command_line_says_how_much_is_unpacked(tmp_path, monkeypatch, capsy
     assert told[2].startswith("perfhooks: max-unpacked-mb must be a number of megabytes above 0, got 0") or made
 
 
+@pytest.mark.slow
 def test_an_archive_of_more_objects_than_it_may_hold_ends_there(tmp_path, monkeypatch):
     """Each costs memory, however short it is."""
     monkeypatch.setattr(source, "OBJECTS_FLOOR", 30_000)
@@ -410,6 +412,7 @@ def test_errors_and_problems_are_printable_as_well(tmp_path, capsys, monkeypatch
 QUICK = ("bad-times", "bad-ends", "open-events", "nested-then-memory", "threads", "brackets-in-an-event")
 
 
+@pytest.mark.process
 def test_small_attacks_stay_within_their_bounds():
     command = [sys.executable, str(SCRIPT), "--size", "1500", "--together", *QUICK]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)

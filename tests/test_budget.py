@@ -77,6 +77,7 @@ def numbers(name):
         return [int(row["step"]) for row in csv.DictReader(file)]
 
 
+@pytest.mark.recorder
 def test_operators_of_a_recording_are_counted():
     before = record(lambda: None).budget.events
     window = record(lambda: operators(4_000))
@@ -85,12 +86,14 @@ def test_operators_of_a_recording_are_counted():
     window.release()
 
 
+@pytest.mark.recorder
 def test_memory_of_the_training_is_not_counted():
     kept = []
     window = record(lambda: kept.append(torch.ones(20_000_000)))
     assert window.budget.events <= 2 * BLOCK
 
 
+@pytest.mark.recorder
 @pytest.mark.parametrize("option", [None, "record_shapes"])
 def test_size_is_within_30_percent_of_the_trace(tmp_path, option):
     window = record(lambda: operators(4_000), **({option: True} if option else {}))
@@ -238,6 +241,7 @@ def test_call_count_ends_and_leaves_other_profilers():
         sys.setprofile(None)
 
 
+@pytest.mark.recorder
 def test_window_ends_before_the_step_that_exceeds_its_budget(caplog):
     with Profiler(schedule="wait=1 warmup=1 active=4 repeat=2", out="runs", run="r", background=False,
                   max_trace_mb=1) as prof:  # fmt: skip
@@ -251,6 +255,7 @@ def test_window_ends_before_the_step_that_exceeds_its_budget(caplog):
     assert "the window ends after steps 2-3: one more step would exceed max_trace_mb=1" in caplog.messages
 
 
+@pytest.mark.recorder
 @pytest.mark.parametrize("schedule", ["wait=1 warmup=1 active=3 repeat=1", None])
 def test_window_ends_inside_a_long_step(schedule):
     until = time.monotonic() + 60
@@ -308,6 +313,7 @@ def test_exception_of_a_signal_reaches_the_program_from_a_pending_call():
         wait()
 
 
+@pytest.mark.recorder
 def test_long_wait_is_announced_once(monkeypatch, caplog):
     monkeypatch.setattr(windows, "LONG_WAIT_S", 1e-9)
     caplog.set_level("INFO")
@@ -319,6 +325,7 @@ def test_long_wait_is_announced_once(monkeypatch, caplog):
     assert re.fullmatch(r"the recorder holds [\d,]+ events; the training waits about \S+ \S+ until .*", said)
 
 
+@pytest.mark.recorder
 def test_window_does_not_begin_while_a_recorded_range_is_open(caplog):
     """The end of such a range writes to freed memory if another recording goes on."""
     with Profiler(schedule="wait=0 warmup=0 active=1 repeat=3", out="runs", run="r", background=False) as prof:
@@ -331,6 +338,7 @@ def test_window_does_not_begin_while_a_recorded_range_is_open(caplog):
     assert not open_ranges.is_any_open()
 
 
+@pytest.mark.recorder
 def test_decorator_of_a_range_is_no_open_range():
     @torch.profiler.record_function("decorated")
     def decorated():
@@ -342,12 +350,14 @@ def test_decorator_of_a_range_is_no_open_range():
         assert prof.in_window
 
 
+@pytest.mark.recorder
 def test_recorder_without_a_counter_is_estimated_by_time(monkeypatch):
     monkeypatch.setattr(budget, "_counter", lambda: None)
     window = record(lambda: threading.Event().wait(0.05))
     assert window.budget.events >= 0.05 * budget._OPERATORS_PER_S
 
 
+@pytest.mark.process
 def test_forked_child_drops_the_call_for_the_main_thread_of_its_parent():
     seen = []
     call = in_step._PendingCall(lambda: seen.append(0))
@@ -360,6 +370,7 @@ def test_forked_child_drops_the_call_for_the_main_thread_of_its_parent():
     assert seen == [0]
 
 
+@pytest.mark.process
 def test_no_call_for_the_main_thread_is_added_while_one_runs():
     """Python 3.11 would never leave a function that is traced."""
     script = """if True:

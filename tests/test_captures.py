@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,6 +32,7 @@ def test_what_is_captured_is_not_launched(tmp_path):
 edges = st.lists(st.tuples(st.integers(0, 3), st.sampled_from([BEGIN, END, "cudaLaunchKernel"])), max_size=9)
 
 
+@pytest.mark.slow
 @given(edges, edges)
 def test_a_call_is_captured_if_a_capture_is_open(tmp_path_factory, first, second):
     """On its thread, where one that ends without a begin began before the trace, and one without an end never ends."""

@@ -12,6 +12,8 @@ import torch
 
 import perfhooks
 
+pytestmark = pytest.mark.recorder
+
 CELL = """
 prof = perfhooks.Profiler(schedule=SCHEDULE, out=OUT, on_trace_ready=["steps"], background=False)
 prof.start()

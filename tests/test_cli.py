@@ -42,6 +42,7 @@ def run(monkeypatch, capfd):
     return run
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "safe", ["", pytest.param("1", marks=pytest.mark.skipif(sys.version_info < (3, 11), reason="Python has no -P"))]
 )
@@ -57,6 +58,7 @@ def test_what_the_user_has_python_look_into_first_stays_first(tmp_path, safe):
     assert done.stdout.splitlines()[-1] == f"first {ours}"
 
 
+@pytest.mark.process
 def test_help_fits_a_screen_and_names_every_verb(tmp_path):
     command, environment = [sys.executable, "-m", "perfhooks", "--help"], {**os.environ, "COLUMNS": "100"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
@@ -85,6 +87,7 @@ def test_a_schedule_is_drawn(tmp_path, run):
     assert "███" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_page_of_a_trace_is_written_beside_it(trace, run):
     done = run("report", trace.name, folder=trace.parent)
     assert (done.returncode, done.stdout) == (0, "t.report.html\n")
@@ -104,6 +107,7 @@ def test_a_flame_graph_is_a_picture_folded_or_for_speedscope(trace, run):
     assert "shared" in json.loads((trace.parent / "x.json").read_text())
 
 
+@pytest.mark.recorder
 def test_the_doctor_records_a_window_and_says_what_works_here(tmp_path, run):
     done = run("doctor", folder=tmp_path)
     assert done.returncode == 0, done.stdout
@@ -112,6 +116,7 @@ def test_the_doctor_records_a_window_and_says_what_works_here(tmp_path, run):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.recorder
 def test_the_doctor_says_that_nothing_can_be_recorded_where_nothing_can(tmp_path):
     """While another profiler records; it tries, and does not conclude from versions."""
     import torch
@@ -126,6 +131,7 @@ def test_the_doctor_says_that_nothing_can_be_recorded_where_nothing_can(tmp_path
     assert recorder().state == "ok"
 
 
+@pytest.mark.recorder
 def test_the_doctor_finds_a_place_that_cannot_be_written(tmp_path, run):
     (tmp_path / "file").touch()
     done = run("doctor", "--out", "file", folder=tmp_path)
@@ -133,6 +139,7 @@ def test_the_doctor_finds_a_place_that_cannot_be_written(tmp_path, run):
     assert "problem  files" in done.stdout
 
 
+@pytest.mark.worker
 def test_the_demo_leaves_a_page(tmp_path, run):
     done = run("demo", folder=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -203,6 +210,7 @@ def test_a_place_that_cannot_be_written_is_an_error_of_one_line(trace, verb, out
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.process
 def test_only_demo_and_doctor_import_torch(trace):
     code = (
         "import sys; from perfhooks.command.app import app; from typer.testing import CliRunner;"
@@ -212,6 +220,7 @@ def test_only_demo_and_doctor_import_torch(trace):
     assert done.stdout == "0 False\n"
 
 
+@pytest.mark.slow
 def test_the_help_of_run_is_two_screens_and_all_options_are_a_word_further():
     short, whole = (CliRunner().invoke(app.app, ["run", word]).output for word in ("--help", "--help-all"))
     assert len(short.splitlines()) <= 2 * 40
@@ -220,6 +229,7 @@ def test_the_help_of_run_is_two_screens_and_all_options_are_a_word_further():
     assert {"--activities", "--trigger", "--poll", "--keep-windows"} <= every - shown
 
 
+@pytest.mark.recorder
 def test_the_doctor_measures_peaks_that_traces_of_this_processor_have_from_then_on(tmp_path, monkeypatch):
     """A training on a processor that nobody measured has rates and no limit; the file is asked for by its name."""
     import torch

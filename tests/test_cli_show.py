@@ -328,6 +328,7 @@ def test_recordings_of_real_machines_fit_the_terminal(recordings):
         assert max(map(len, lines)) <= 80, path.name
 
 
+@pytest.mark.process
 def test_on_a_terminal_there_is_an_overview(trace):
     main, side = pty.openpty()
     environment = os.environ | {"COLUMNS": "120", "TERM": "xterm", "PYTHONIOENCODING": "ascii"}
@@ -359,6 +360,7 @@ def command(*arguments, **options):
     )
 
 
+@pytest.mark.process
 def test_help_has_examples_and_imports_nothing_heavy():
     assert "perfhooks show trace.json.gz" in command("show", "--help").stdout
     heavy = {"torch", "polars", "numpy", "plotly"}
@@ -367,6 +369,7 @@ def test_help_has_examples_and_imports_nothing_heavy():
     assert done.stdout == "set()\n"
 
 
+@pytest.mark.process
 def test_a_reader_that_goes_away_is_no_error(tmp_path):
     """More is written than a pipe holds."""
     events = [op(f"aten::{'long_' * 10}{number}", 10 * number, 10 * number + 5) for number in range(5000)]
@@ -387,6 +390,7 @@ def test_stacks_sum_to_the_time_in_which_something_ran(run, tmp_path):
     assert found == pytest.approx({"aten::mm": 0.0005, "train.py(3): main": 0.0015})
 
 
+@pytest.mark.process
 def test_showing_imports_no_torch(trace):
     script = f"import sys; sys.argv = ['perfhooks', 'show', {str(trace)!r}]\n"
     script += "from perfhooks.command.app import main\ntry:\n    main()\n"
@@ -395,6 +399,7 @@ def test_showing_imports_no_torch(trace):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.process
 def test_names_that_the_terminal_cannot_show_are_no_error(tmp_path):
     path = testing.write_trace(tmp_path / "t.json", [op("aten::ü™", 0, 10)])
     done = command("show", path, "-t", "operators", env=os.environ | {"PYTHONIOENCODING": "ascii"})
@@ -445,6 +450,7 @@ def test_the_last_run_is_found_by_itself(tmp_path, monkeypatch):
     assert targets.last_run() == targets.Path("perf/latest"), "the usual place comes first"
 
 
+@pytest.mark.process
 def test_help_is_short_too_and_the_version_is_said():
     assert command("-h").stdout == command("--help").stdout
     assert command("--version").stdout.strip() == the_version()

@@ -394,6 +394,7 @@ def test_operators_stand_in_for_calls_that_were_not_recorded(tmp_path):
 spans = st.tuples(st.integers(0, 60), st.integers(0, 25))
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(spans, st.booleans(), st.integers(1, 3)), max_size=8))
 def test_exposed_is_that_of_every_nanosecond(tmp_path_factory, pieces):
     events = [

@@ -13,6 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+pytestmark = pytest.mark.process
+
 LIMIT_S = 60.0
 
 
@@ -142,6 +144,7 @@ def test_path_that_is_not_utf_8(place):
 HANGS = "[ -e '{gate}' ] && {{ touch '{there}'; sleep 1000; }}; cat"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("how", ["INT", "KILL", "KILL supervisor", "KILL both"])
 def test_kill_while_git_makes_the_worktree(place, how):
     """A filter of git holds the checkout."""

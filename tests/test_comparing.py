@@ -122,6 +122,7 @@ def drawn(slices, kernels, length):
     return events
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(SIDE, SIDE)
 def test_the_rows_of_every_view_sum_to_the_difference_of_the_steps(folder, one, other):
@@ -522,6 +523,7 @@ def test_several_runs_a_side_are_given_with_two_dashes_between(folder):
     assert "Slower" in done.output
 
 
+@pytest.mark.slow
 def test_other_runs_of_the_same_program_beside_those_compared_say_how_much_processes_differ(folder):
     def made(name, seed, **manifest):
         known = {"revision": "a" * 40, "machine": "this", "command": ["train.py", "--lr", "1"]} | manifest
@@ -708,6 +710,7 @@ def test_a_wide_interval_is_not_printed_as_percentages(outcome, low, high, text)
     assert [written["low"] is None, written["high"] is None] == [low < 0.01 or text is None, high > 100 or text is None]
 
 
+@pytest.mark.slow
 def test_what_must_be_read_is_short_and_all_else_comes_after_the_reasons(folder):
     sides = [
         [
@@ -750,6 +753,7 @@ def test_what_only_one_side_recorded_is_not_compared(folder, base):
     assert "Net_0" not in output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("waited", "is_said"), [(0.314, True), (0.06, True), (0.04, False), (None, False)])
 def test_a_thread_that_waited_for_a_processor_is_said_to_have(folder, base, tmp_path, waited, is_said):
     """A machine that others began to use makes a training slower, and no change of it did."""
@@ -1206,6 +1210,7 @@ def test_a_test_fails_where_a_step_became_slower_and_says_why(base, slower, tmp_
     assert testing.assert_not_slower([base], base).verdict.outcome == "undecided"
 
 
+@pytest.mark.slow
 def test_a_test_tolerates_as_much_as_it_says_and_two_percent_unless_it_says(folder):
     """Steps of 5.00 and 5.25 ms, of five runs a side."""
     sides = [
@@ -1292,6 +1297,7 @@ def broken():
     yield "30,000 rows", plain | {"costs": costs | {"host": [row] * 30_000}}
 
 
+@pytest.mark.slow
 def test_a_broken_baseline_is_one_line_and_soon(base, tmp_path):
     path = tmp_path / "broken.json"
     for name, told in broken():
@@ -1314,6 +1320,7 @@ def test_steps_that_took_no_time_have_no_shares(base, tmp_path):
 # --- what cannot be ---
 
 
+@pytest.mark.slow
 def test_bad_input_is_one_line_each(folder, base, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "no.json").write_text("{}")

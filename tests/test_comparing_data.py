@@ -40,6 +40,7 @@ def test_runs_that_saw_the_same_data_are_compared_step_by_step():
     assert np.mean(errors[0]) > 10 * np.mean(errors[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runs", [1, 2])
 def test_errors_of_pairs_are_what_pairs_differ_by(runs):
     """With as few runs as there are, each is part of what is usual."""

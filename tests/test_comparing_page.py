@@ -74,6 +74,7 @@ def rows(graph):
     return dict(zip(names, zip(graph["value"], graph["before"], strict=True), strict=True))
 
 
+@pytest.mark.browser
 @pytest.mark.skipif(browser.find() is None, reason="no browser")
 def test_the_page_draws_itself_without_the_network_and_can_be_searched(made, tmp_path):
     path = Path(tmp_path / "page.html")
@@ -99,6 +100,7 @@ def test_the_page_draws_itself_without_the_network_and_can_be_searched(made, tmp
         assert opened.run("document.querySelectorAll('#rows tbody tr').length") == 1
 
 
+@pytest.mark.browser
 @pytest.mark.skipif(browser.find() is None, reason="no browser")
 @pytest.mark.parametrize(("data", "is_cut"), [(4000, False), (1200, True)])
 def test_bars_begin_at_zero_or_show_that_they_do_not(tmp_path, data, is_cut):

@@ -10,6 +10,8 @@ from torch import nn
 import perfhooks
 from perfhooks.comparing import comparison, sources
 
+pytestmark = pytest.mark.recorder
+
 FIRST, STEPS = 81, 12
 """The recorded ones; those before are the verdict's."""
 ITEMS = 300

@@ -9,6 +9,8 @@ from torch import nn
 import perfhooks
 from perfhooks.comparing import comparison, sources
 
+pytestmark = pytest.mark.recorder
+
 WAIT_S = 0.03
 ITEMS = 50
 EVALUATED = 33

@@ -50,6 +50,8 @@ def course(rng, **how):
     return outcome, count
 
 
+@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("process", [0.005, 0.01, 0.02, 0.05])
 def test_equal_programs_are_hardly_ever_told_apart(process):
     """Where processes differ by as much as is expected, by less, and by five times that: one in a hundred at most."""
@@ -58,6 +60,8 @@ def test_equal_programs_are_hardly_ever_told_apart(process):
     assert sum(outcome in ("slower", "faster") for outcome in outcomes) <= EQUAL // 100
 
 
+@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("ratio", "word"), [(1.12, "slower"), (1 / 1.12, "faster")])
 def test_twelve_percent_are_always_found_and_mostly_by_three_pairs(ratio, word):
     rng = np.random.default_rng(2)
@@ -66,6 +70,8 @@ def test_twelve_percent_are_always_found_and_mostly_by_three_pairs(ratio, word):
     assert np.median([count for _, count in found]) == turns.FEWEST_PAIRS
 
 
+@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("process", [0.003, 0.005])
 def test_five_percent_are_mostly_found_by_five_pairs_where_processes_differ_little(process):
     rng = np.random.default_rng(3)
@@ -89,6 +95,8 @@ def test_pairs_that_happen_to_agree_decide_nothing_where_their_turns_do_not_tell
     assert verdict([pair] * 3).typical.outcome == outcome
 
 
+@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_error_of_a_typical_turn_is_what_it_varies_by():
     """Over many pairs of turns that scatter, against the deviation of what comes out."""
     rng = np.random.default_rng(10)

@@ -68,6 +68,8 @@ def outcomes(noise, runs, factor=1.0):
     return [verdict(each[:runs], [slower(run, factor) for run in each[runs:]]).outcome for each in pairs]
 
 
+@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("noise", NOISES)
 def test_of_a_thousand_pairs_of_equal_runs_one_in_a_hundred_alarms_at_most(noise):
     found = outcomes(noise, runs=1)
@@ -75,6 +77,8 @@ def test_of_a_thousand_pairs_of_equal_runs_one_in_a_hundred_alarms_at_most(noise
     assert sum(each in AN_ALARM for each in found) <= PAIRS / 100
 
 
+@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("runs", [2, 3, 5])
 @pytest.mark.parametrize("noise", NOISES)
 def test_several_equal_runs_a_side_alarm_as_seldom(noise, runs):
@@ -112,6 +116,8 @@ def test_equal_runs_are_called_the_same_when_there_are_enough():
 MIRROR = {"slower": "faster", "faster": "slower", "same": "same", "undecided": "undecided"}
 
 
+@pytest.mark.slow
+@pytest.mark.nightly
 @settings(max_examples=60)
 @given(
     st.lists(st.integers(0, 2**32 - 1), min_size=2, max_size=7),
@@ -128,6 +134,8 @@ def test_b_against_a_is_the_mirror_of_a_against_b(seeds, cut, factor):
     assert (back.more_steps, back.more_runs) == (there.more_steps, there.more_runs)
 
 
+@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_errors_are_those_of_a_bootstrap_with_draws():
     """What is worked out for infinitely many draws is what many draws give, but for what blocks know of each other."""
     random = np.random.default_rng(3)
@@ -145,6 +153,8 @@ def test_the_errors_are_those_of_a_bootstrap_with_draws():
     assert found.mean.below == found.mean.above == pytest.approx(draws.mean(axis=1).std() * wider, rel=0.05)
 
 
+@pytest.mark.slow
+@pytest.mark.nightly
 def test_errors_of_correlated_steps_are_what_runs_differ_by():
     """Of 1,000 steps that each know of the last ten; an independent one would be known four times as well."""
     random = np.random.default_rng(4)
@@ -334,12 +344,16 @@ def test_two_equal_runs_a_side_are_the_same():
     assert outcomes_of_processes(0.01, 1.0, 2)["same"] > 0.85
 
 
+@pytest.mark.slow
+@pytest.mark.nightly
 def test_three_runs_a_side_find_five_percent():
     """Also if processes differ by 1%: that was so in 45 of 100 pairs."""
     assert outcomes_of_processes(0.005, 1.05, 3)["slower"] > 0.98
     assert outcomes_of_processes(0.01, 1.05, 3)["slower"] > 0.8
 
 
+@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("spread", "runs"), [(0.01, 1), (0.02, 1), (0.01, 2), (0.02, 2), (0.02, 3), (0.05, 3), (0.05, 5)]
 )
@@ -389,6 +403,8 @@ def test_questions_about_pairs_share_the_level():
     assert often.low < once.low < once.high < often.high
 
 
+@pytest.mark.slow
+@pytest.mark.nightly
 def test_equal_pairs_that_are_looked_at_again_and_again_alarm_once_in_a_hundred_at_most():
     random = np.random.default_rng(15)
     alarms = 0

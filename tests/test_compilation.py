@@ -67,6 +67,7 @@ def line_of(function):
     return function.__code__.co_firstlineno
 
 
+@pytest.mark.recorder
 def test_a_break_is_told_with_its_reason_and_its_line(tmp_path):
     capture, trace, _ = trained(breaks, tmp_path)
     (met,) = capture.compilation.breaks
@@ -80,6 +81,7 @@ def test_a_break_is_told_with_its_reason_and_its_line(tmp_path):
     assert any(met.line in line and "write" in line for line in found["graph-breaks"].evidence)
 
 
+@pytest.mark.recorder
 def test_of_a_function_that_compiles_whole_nothing_is_said(tmp_path):
     capture, _, found = trained(clean, tmp_path)
     (graph,) = capture.compilation.graphs
@@ -90,6 +92,7 @@ def test_of_a_function_that_compiles_whole_nothing_is_said(tmp_path):
     assert found == {}
 
 
+@pytest.mark.recorder
 def test_a_recompilation_in_a_step_is_told_with_the_guard_that_failed(tmp_path):
     capture, _, found = trained(shorter, tmp_path, dynamic=False)
     again = [graph for graph in capture.compilation.graphs if graph.is_recorded]
@@ -100,6 +103,7 @@ def test_a_recompilation_in_a_step_is_told_with_the_guard_that_failed(tmp_path):
         assert any("shorter: step == " in line for line in found["recompilation"].evidence)
 
 
+@pytest.mark.recorder
 @pytest.mark.skipif(not NUMBERED, reason="this torch says nothing of its limit")
 def test_a_function_that_was_compiled_too_often_is_told(tmp_path):
     with torch._dynamo.config.patch(recompile_limit=2):
@@ -112,6 +116,7 @@ def test_a_function_that_was_compiled_too_often_is_told(tmp_path):
     assert "recompile_limit" in found["left-uncompiled"].advice
 
 
+@pytest.mark.recorder
 @pytest.mark.skipif(not NUMBERED, reason="this torch does not tell it from a function with nothing to compile")
 def test_a_function_whose_graph_cannot_break_is_told_as_uncompiled(tmp_path):
     """A break in a loop leaves all of the function to Python."""
@@ -124,6 +129,7 @@ def test_a_function_whose_graph_cannot_break_is_told_as_uncompiled(tmp_path):
     assert "fullgraph=True" in found["left-uncompiled"].code
 
 
+@pytest.mark.recorder
 def test_what_was_compiled_before_a_reset_is_not_told(tmp_path):
     """torch counts graphs anew then, so those of before would be taken for others."""
     trained(breaks, tmp_path / "first")

@@ -268,6 +268,7 @@ BUSY = ("operators on the host", "asking for memory", "waiting for the device", 
 host = st.lists(st.tuples(st.sampled_from([*OURS, "launch"]), spans), max_size=9)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(host, host, st.lists(spans, min_size=1, max_size=8), st.lists(st.integers(1, 40), min_size=1, max_size=3))
 def test_idle_time_is_that_of_every_nanosecond(tmp_path_factory, main, backward, ran, lengths):

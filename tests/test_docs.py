@@ -41,6 +41,7 @@ def test_every_option_is_in_one_table_with_its_default(generated):
     assert all(row.count(" | ") == 2 for row in table.splitlines()[2:]), "a meaning would break its row"
 
 
+@pytest.mark.slow
 def test_every_rule_is_there_with_what_it_means_what_to_do_and_its_thresholds(generated):
     page = generated.rules("")
     assert (
@@ -75,6 +76,7 @@ def test_a_start_is_defined_by_the_thresholds_that_find_it():
     assert f"calls of {starts.LOADING_NS // 10**6} ms" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_a_mark_gives_way_to_what_it_stands_for(page, generated):
     assert "<!-- generated" not in generated.on_page_markdown(page.read_text(encoding="utf-8"))
@@ -117,6 +119,7 @@ LISTS = [path for path in (*PAGES, *sorted(ROOT.glob("integrations/*/*.md"))) if
 """Pages with a table of what is held by which test."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", LISTS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_test_that_a_page_names_is_there(page):
     named = set(NAMED.findall(page.read_text(encoding="utf-8")))
@@ -154,6 +157,7 @@ def page_of(place, generated):
     return plain(generated.on_page_markdown(path.read_text(encoding="utf-8")))
 
 
+@pytest.mark.slow
 def test_every_promise_is_said_where_the_list_says(generated):
     """So one that leaves the documentation, or is put in other words, is looked at with its test."""
     pages = {place: page_of(place, generated) for place in {each.place for each in promises()}}

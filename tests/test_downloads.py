@@ -15,6 +15,8 @@ from perfhooks.errors import PerfhooksError
 from perfhooks.run import remote
 from perfhooks.trace.reading import downloads
 
+pytestmark = pytest.mark.process
+
 
 class Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_):

@@ -23,6 +23,8 @@ from perfhooks.recording.ending import lifetime
 from perfhooks.recording.window import TorchProfile
 from perfhooks.schedule.unplanned import FromStartToStop
 
+pytestmark = pytest.mark.process
+
 RUN = ["--run", "it"]
 FAST = [*RUN, "--handler", "steps"]
 PLANNED = ["--schedule", "skip_first=10 wait=0 warmup=2 active=3 repeat=1"]

@@ -67,6 +67,7 @@ def names(folder):
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_a_mirror_has_all_but_traces_and_pages(there, tmp_path):
     run = mirror.mirror(there)
     missing = names(tmp_path / "there" / "r") - names(run)
@@ -76,6 +77,7 @@ def test_a_mirror_has_all_but_traces_and_pages(there, tmp_path):
     assert [window.name for window in FinishedRun(run).windows] == [FIRST, LAST]
 
 
+@pytest.mark.slow
 def test_what_did_not_change_is_not_brought_twice(there, tmp_path, monkeypatch):
     mirror.mirror(there)
     brought = []
@@ -87,6 +89,7 @@ def test_what_did_not_change_is_not_brought_twice(there, tmp_path, monkeypatch):
     assert [url.rpartition("/")[2] for url in brought] == ["rank0.timeline.csv"]
 
 
+@pytest.mark.slow
 def test_what_is_gone_there_is_gone_here(there, tmp_path):
     run = mirror.mirror(there)
     shutil.rmtree(tmp_path / "there" / "r" / LAST)
@@ -94,6 +97,7 @@ def test_what_is_gone_there_is_gone_here(there, tmp_path):
     assert run.exists()
 
 
+@pytest.mark.slow
 def test_a_mirror_goes_when_nobody_looked_at_it_for_a_week_or_it_is_forgotten(there, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(tmp_path / "there" / "r", other)
@@ -106,6 +110,7 @@ def test_a_mirror_goes_when_nobody_looked_at_it_for_a_week_or_it_is_forgotten(th
     assert not kept.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["../outside", "a/../../outside", "a/b/outside"])
 def test_a_name_that_leads_out_of_a_mirror_is_not_written(name, there, monkeypatch, tmp_path):
     """A store may call a file anything."""
@@ -124,6 +129,7 @@ def test_a_name_that_leads_out_of_a_mirror_is_not_written(name, there, monkeypat
     assert not [each for each in names(tmp_path) - before if "outside" in each]
 
 
+@pytest.mark.slow
 def test_the_ranks_of_one_run_may_be_in_two_places(there, tmp_path, call):
     second = tmp_path / "second" / "r"
     (second / FIRST).mkdir(parents=True)
@@ -137,12 +143,14 @@ def test_the_ranks_of_one_run_may_be_in_two_places(there, tmp_path, call):
     assert {each.rank for each in read_run(run / PAGE_DATA).windows[0].ranks} == {0, 1}
 
 
+@pytest.mark.slow
 def test_two_runs_are_not_one(there, tmp_path):
     shutil.copytree(tmp_path / "there" / "r", tmp_path / "second")
     with pytest.raises(PerfhooksError, match="two runs, and not two places of one"):
         mirror.mirror(f"{there},file://{tmp_path}/second")
 
 
+@pytest.mark.slow
 def test_a_folder_of_runs_names_them(there):
     with pytest.raises(PerfhooksError, match=r"holds 1 run and is none itself, such as r"):
         mirror.mirror(there.removesuffix("/r"))
@@ -154,6 +162,7 @@ def test_what_is_not_there_is_one_line(call, tmp_path):
     assert errors.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_verbs_say_the_same_of_a_run_elsewhere_as_of_it_here(there, tmp_path, call):
     here = tmp_path / "there" / "r"
     for arguments in (["-t", "steps", "--csv"], ["-t", "operators", "--csv"], ["-f", "markdown"]):
@@ -171,6 +180,7 @@ def test_verbs_say_the_same_of_a_run_elsewhere_as_of_it_here(there, tmp_path, ca
     assert Path("merged.json").read_bytes() == Path("here.json").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rank-{}.json", "rank{}.pt.trace.json.gz"])
 def test_a_url_of_one_trace_is_a_trace(name, tmp_path, call):
     folder_of(tmp_path / "traces", name, inside=False)
@@ -182,6 +192,7 @@ def test_a_url_of_one_trace_is_a_trace(name, tmp_path, call):
     assert Path(page).stat().st_size > 10_000
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")
 def test_a_run_of_two_ranks_with_two_buckets_is_one(s3, tmp_path, call):
     import s3fs
@@ -211,6 +222,7 @@ def folder(tmp_path):
     return folder_of(tmp_path / "traces", "rank-{}.json", inside=False)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("on", ["local", "local:1"])
 def test_processes_make_the_same_page(call, folder, on):
     alone = pages(call, folder)
@@ -218,10 +230,12 @@ def test_processes_make_the_same_page(call, folder, on):
     assert pages(call, folder, "--on", on) == alone
 
 
+@pytest.mark.slow
 def test_a_folder_elsewhere_gives_the_same_page_but_for_its_traces(call, folder):
     assert pages(call, f"file://{folder}") == pages(call, folder)
 
 
+@pytest.mark.slow
 def test_a_folder_of_shares_is_one_of_traces(call, folder, tmp_path):
     """What runs on Spark, or as an array of jobs, writes a file for each trace."""
     shares = tmp_path / "shares" / "traces"
@@ -231,6 +245,7 @@ def test_a_folder_of_shares_is_one_of_traces(call, folder, tmp_path):
     assert pages(call, shares) == pages(call, folder)
 
 
+@pytest.mark.process
 def test_an_array_of_jobs_leaves_what_becomes_the_page(call, folder, tmp_path):
     (folder / "broken.json.gz").unlink()
     (folder / "notes.json").unlink()
@@ -243,6 +258,7 @@ def test_an_array_of_jobs_leaves_what_becomes_the_page(call, folder, tmp_path):
     assert pages(call, shares) == pages(call, folder)
 
 
+@pytest.mark.process
 def test_a_share_is_small_and_the_same_wherever_it_is_made(folder):
     path = folder / "rank-2.json"
     made = perfhooks.share(path)
@@ -251,6 +267,7 @@ def test_a_share_is_small_and_the_same_wherever_it_is_made(folder):
     assert unpacked(made, "it").rank == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", [b"", b"\x90", b"\x85\xa6format\x02"])
 def test_what_is_no_share_is_told(content, call, folder, tmp_path):
     with pytest.raises(TraceError, match="no share of a trace"):
@@ -268,6 +285,7 @@ def test_a_share_of_another_format_says_who_made_it(folder):
         unpacked(other, "it")
 
 
+@pytest.mark.process
 def test_a_trace_that_is_damaged_costs_no_other(call, folder):
     (folder / "rank-7.json").write_text('{"traceEvents": [{"ph": 3')
     for options in ((), ("--on", "local")):
@@ -284,6 +302,7 @@ def die_of(text, named):
     return text.encode()
 
 
+@pytest.mark.process
 def test_a_process_that_dies_takes_one_trace_with_it():
     items = [str(number) for number in range(9)]
     found = dict(engines.each("local:2", partial(die_of, named="3"), items))
@@ -304,12 +323,14 @@ def test_an_engine_that_is_not_installed_says_what_to_install(monkeypatch):
         list(engines.each("dask://127.0.0.1:1", perfhooks.share, ["a"]))
 
 
+@pytest.mark.slow
 def test_on_is_for_folders_of_traces(there, call, folder):
     for target in (there, folder / "rank-0.json"):
         code, _, errors = call("report", target, "--on", "local")
         assert (code, "--on is for a folder of traces" in errors) == (2, True)
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")
 def test_dask_makes_the_same_page(call, folder):
     distributed = pytest.importorskip("distributed")
@@ -348,6 +369,7 @@ def ray_node(monkeypatch):
     node.communicate(timeout=60)
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")
 def test_ray_makes_the_same_page(call, folder, ray_node):
     (folder / "rank-7.json").write_text('{"traceEvents": [{"ph": 3')

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import warm
 
+pytestmark = pytest.mark.framework
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 COMMANDS = {
     "raw_loop": ["--batch-size", "2"],

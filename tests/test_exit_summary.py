@@ -27,7 +27,10 @@ from perfhooks.report.run_summary import RunSummary, SummaryFinding, SummaryPart
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.publishing import draft_of
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux"),
+]
 
 RUN = [sys.executable, "-m", "perfhooks", "run"]
 TIMEOUT = 200

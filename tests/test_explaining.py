@@ -25,6 +25,8 @@ from perfhooks.schedule import settled
 from perfhooks.trace.limits.datasheets import Peaks
 from perfhooks.trying import recorded
 
+pytestmark = pytest.mark.process
+
 
 class Net(torch.nn.Module):
     def __init__(self):

@@ -17,7 +17,10 @@ import perfhooks
 from perfhooks.options import DEFAULTS
 from perfhooks_fabric import ProfilerCallback
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
+pytestmark = [
+    pytest.mark.framework,
+    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning"),
+]
 
 
 def profiler(folder, schedule, **options):

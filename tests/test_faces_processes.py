@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import warm
 
+pytestmark = pytest.mark.framework
+
 for needed in ("transformers", "accelerate", "lightning"):
     pytest.importorskip(needed)
 

@@ -20,6 +20,8 @@ from warm import Process
 from perfhooks.finishing.leftovers import finish_all
 from perfhooks.recording import wall_clock
 
+pytestmark = pytest.mark.process
+
 HEAD = """
 import os, signal, sys, time
 import torch, perfhooks

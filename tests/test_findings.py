@@ -78,6 +78,7 @@ def recorded(name, out, *, good):
     return capture, found
 
 
+@pytest.mark.recorder
 @pytest.mark.usefixtures("one_thread", "nothing_compiled")
 @pytest.mark.parametrize("name", OF_WINDOWS)
 def test_exactly_the_planted_problem_is_found(name, tmp_path):
@@ -94,6 +95,7 @@ def test_exactly_the_planted_problem_is_found(name, tmp_path):
         assert any(f"{name}.py" in line for line in finding.evidence), "stacks tell the function"
 
 
+@pytest.mark.recorder
 @pytest.mark.usefixtures("one_thread", "nothing_compiled")
 @pytest.mark.parametrize("name", OF_WINDOWS)
 def test_nothing_is_found_in_the_same_training_done_well(name, tmp_path):
@@ -101,6 +103,7 @@ def test_nothing_is_found_in_the_same_training_done_well(name, tmp_path):
     assert found == []
 
 
+@pytest.mark.recorder
 @pytest.mark.parametrize("name", OF_RUNS)
 @pytest.mark.parametrize("good", [False, True])
 def test_rare_work_is_found_in_the_report_of_a_run(name, good, tmp_path):

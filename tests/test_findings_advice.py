@@ -14,6 +14,8 @@ from perfhooks.run.circumstances import Circumstances
 from perfhooks.testing import annotation, op, step_mark
 from perfhooks.trace import read
 
+pytestmark = pytest.mark.recorder
+
 SCHEDULE = "wait=2 warmup=1 active=3 repeat=1"
 STEPS = 6
 MS = 1_000_000

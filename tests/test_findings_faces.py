@@ -114,6 +114,7 @@ def test_workers_whose_batches_only_cost_their_handing_over_are_enough(tmp_path)
     assert "num_workers" not in finding.code
 
 
+@pytest.mark.process
 def test_the_settings_of_a_loader_are_read_from_what_it_gives():
     torch = pytest.importorskip("torch")
     data = torch.utils.data.TensorDataset(torch.ones(8, 1))

@@ -416,6 +416,7 @@ def test_a_batch_that_costs_less_than_handing_it_over_stays_where_it_is(tmp_path
     assert (finding.gain_ms, finding.is_bound) == (pytest.approx(4), True)
 
 
+@pytest.mark.recorder
 def test_attention_that_torch_writes_out_itself_is_not_the_users(tmp_path):
     """With dropout on a CPU it has no kernel of its own: the gradients look as if somebody had written it out."""
     import torch

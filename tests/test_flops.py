@@ -8,6 +8,8 @@ from perfhooks import OperatorTable, testing
 from perfhooks.trace import read
 from perfhooks.trace.tables import operators
 
+pytestmark = pytest.mark.process
+
 
 def work():
     """Every operator that torch counts, with the arguments that change the count or prevent it."""

@@ -88,6 +88,7 @@ profiler.function_events.export_chrome_trace(sys.argv[1])
 """
 
 
+@pytest.mark.browser
 def test_the_legacy_export_of_torch_is_read(tmp_path):
     path = tmp_path / "t.json"
     subprocess.run([sys.executable, "-c", LEGACY, path], check=True, timeout=120)

@@ -14,7 +14,10 @@ from perfhooks import ranks
 from perfhooks.run import layout
 from perfhooks.watching.view import View
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="torchrun and gloo, as on clusters")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(sys.platform != "linux", reason="torchrun and gloo, as on clusters"),
+]
 
 TRAINING = Path(__file__).parents[1] / "benchmarks/planted/frontier_ranks.py"
 COMMAND = Path(__file__).with_name("warm_launch.py")

@@ -114,6 +114,7 @@ def train():
         torch.ones(2) + 1
 
 
+@pytest.mark.recorder
 def test_the_calls_are_those_that_cprofile_counts(tmp_path):
     profile = cProfile.Profile()
     profile.runcall(train)

@@ -12,6 +12,8 @@ import warm
 from perfhooks import handlers
 from perfhooks.command.actions import show
 
+pytestmark = [pytest.mark.process, pytest.mark.nightly]
+
 USES = {*show.TABLES, "merge", "others", "page", "flame", "try", *(f"handler {name}" for name in handlers.NAMES)}
 USES -= {"startup"}  # no trace has it
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "fuzz.py"

@@ -147,6 +147,7 @@ def test_a_handler_of_ones_own_is_called_by_its_module_and_class(own, trace):
     assert files(handler, trace) == {"count.txt": b"6 things"}
 
 
+@pytest.mark.worker
 def test_a_handler_of_ones_own_gets_its_files_among_ours(own, tmp_path, monkeypatch):
     """Given as an object or by its path, beside names of ours."""
     import torch

@@ -27,6 +27,8 @@ from perfhooks.run.folder import Run
 from perfhooks.run.steps import WAITS_HEADER
 from perfhooks.run.timeline import HEADER
 
+pytestmark = pytest.mark.worker
+
 torch.set_num_threads(1)
 X = torch.ones(16, 16)
 
@@ -350,6 +352,7 @@ def test_a_remote_folder_that_is_not_there_is_made(tmp_path):
     assert [path.name for path in (tmp_path / "there" / "again" / "r").iterdir()] == ["run.json"]
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")
 def test_out_may_be_an_s3_bucket(s3):
     """The worker process copies what it finished."""

@@ -137,6 +137,7 @@ def test_a_run_that_is_broken_is_left_out_and_a_folder_without_runs_is_an_error(
         assert said in str(done.exception)
 
 
+@pytest.mark.browser
 @pytest.mark.skipif(browser.find() is None, reason="no browser")
 def test_the_page_draws_a_bar_for_each_run_and_each_change_without_the_network(folder):
     page = folder / "history.html"

@@ -29,6 +29,8 @@ from perfhooks.run.locking import locked
 from perfhooks.run.publishing import OwnFolder, publish_json
 from perfhooks.run.timeline import HEADER, Rows
 
+pytestmark = pytest.mark.slow
+
 WINDOW = "train-000003-000004"
 TOKEN = "0123abcd"
 """Of the trace that was saved and is not finished."""
@@ -589,6 +591,7 @@ _NOT_ALMIGHTY = (
 """Start a program without the rights (CAP_DAC_OVERRIDE and its like) by which root may write everywhere."""
 
 
+@pytest.mark.worker
 def test_a_folder_that_cannot_be_written_to_is_one_line(run, tmp_path):
     list(finish_all(run))
     trace = run / WINDOW / "rank0.pt.trace.json"

@@ -8,6 +8,8 @@ import filelock
 import pytest
 from test_launching import RUN, done, ours, windows
 
+pytestmark = pytest.mark.process
+
 TRAINING = """
 import torch
 layer = torch.nn.Linear(2, 2)

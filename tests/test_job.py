@@ -122,6 +122,7 @@ SCRIPT = "from perfhooks.run.job import current_job; print(current_job().identit
 START = f"import subprocess, sys; [subprocess.run([sys.executable, '-c', {SCRIPT!r}]) for _ in range(2)]"
 
 
+@pytest.mark.process
 def test_ranks_that_a_process_started_itself_are_told_from_the_next_ones():
     """By the process, as port and addresses may be the same again."""
     environment = {name: value for name, value in os.environ.items() if name not in NAMES}

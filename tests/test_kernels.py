@@ -244,6 +244,7 @@ def own(start, end, others):
     return length
 
 
+@pytest.mark.slow
 @given(work)
 def test_against_the_obvious_way(tmp_path_factory, drawn):
     pieces = [

@@ -20,6 +20,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+pytestmark = [pytest.mark.process, pytest.mark.nightly]
+
 COUNT = int(os.environ.get("KILLED_COMPARISONS", "4"))
 LIGHT, HEAVY = ("plain", "child", "daemon", "stopped", "stubborn"), ("loader", "torchrun")
 HERE = Path(__file__).parent

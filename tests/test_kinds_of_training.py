@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 SCRIPT = Path(__file__).with_name("kinds_training.py")
 EVERYTHING = ("--with-stack", "--record-shapes", "--profile-memory", "--with-flops", "--schedule")
 EVERYTHING += ("wait=3 warmup=1 active=2",)
@@ -30,6 +32,7 @@ def plain():
     return run(sys.executable, SCRIPT)
 
 
+@pytest.mark.nightly
 def test_results_are_the_same_with_everything_on(plain, tmp_path):
     kinds = [line.split()[0] for line in plain]
     assert len(kinds) > 40

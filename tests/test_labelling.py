@@ -29,6 +29,8 @@ from perfhooks.trace import read
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.tables import steps
 
+pytestmark = pytest.mark.recorder
+
 READER = torch.utils.data.dataloader._BaseDataLoaderIter
 PLACES = (
     *((nn.Module, "__call__"), (torch.autograd, "backward"), (torch, "save"), (torch.distributed.Work, "wait")),

@@ -35,6 +35,7 @@ def trace(tmp_path):
     return read(testing.write_trace(tmp_path / "t.json", EVENTS))
 
 
+@pytest.mark.recorder
 def test_record_function_model_inference_has_the_total_of_key_averages_and_nearly_all_of_the_time(tmp_path):
     with Profiler(activities=["cpu"]) as prof, record_function("model_inference"):
         for _ in range(50):
@@ -122,6 +123,7 @@ def test_without_labels_of_the_user_the_page_and_the_overview_have_no_such_table
     assert text.index("LABEL2") < text.index("steps ")
 
 
+@pytest.mark.worker
 def test_the_summary_begins_with_the_labels_of_the_last_window(tmp_path):
     schedule = perfhooks.Schedule(wait=0, warmup=1, active=2, repeat=1)
     with Profiler(schedule=schedule, on_trace_ready=["steps", "labels"], activities=["cpu"], out=tmp_path) as prof:

@@ -33,6 +33,8 @@ from perfhooks.options import described
 from perfhooks.run import liveness
 from perfhooks.run.publishing import publish_json
 
+pytestmark = pytest.mark.process
+
 HERE = Path(__file__).parent
 SCRIPT = str(HERE / "launched_training.py")
 SCHEDULE = "skip_first=4 wait=0 warmup=1 active=4 repeat=1"

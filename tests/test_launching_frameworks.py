@@ -8,6 +8,8 @@ from test_launching import WORDS, rows
 
 from perfhooks.run.capture import Place
 
+pytestmark = pytest.mark.framework
+
 LIGHTNING = """
 import lightning as L
 from lightning.pytorch.demos.boring_classes import BoringModel

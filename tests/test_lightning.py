@@ -18,9 +18,12 @@ from perfhooks.options import DEFAULTS
 from perfhooks.watching import slow_steps, watcher
 from perfhooks_lightning import ProfilerCallback, framework
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::lightning.fabric.utilities.warnings.PossibleUserWarning", "ignore:.*LeafSpec.*:FutureWarning"
-)
+pytestmark = [
+    pytest.mark.framework,
+    pytest.mark.filterwarnings(
+        "ignore::lightning.fabric.utilities.warnings.PossibleUserWarning", "ignore:.*LeafSpec.*:FutureWarning"
+    ),
+]
 
 TWO_WINDOWS = "skip_first=1 wait=1 warmup=1 active=2 repeat=2"
 """Records steps 3 and 4, 7 and 8."""

@@ -14,11 +14,14 @@ from perfhooks_lightning import ProfilerCallback
 
 pytest.importorskip("jsonargparse")
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::lightning.fabric.utilities.warnings.PossibleUserWarning",
-    "ignore:.*LeafSpec.*:FutureWarning",
-    "ignore:.*No seed found.*:UserWarning",
-)
+pytestmark = [
+    pytest.mark.framework,
+    pytest.mark.filterwarnings(
+        "ignore::lightning.fabric.utilities.warnings.PossibleUserWarning",
+        "ignore:.*LeafSpec.*:FutureWarning",
+        "ignore:.*No seed found.*:UserWarning",
+    ),
+]
 
 
 class Data(LightningDataModule):

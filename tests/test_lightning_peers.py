@@ -20,9 +20,13 @@ from perfhooks import Profiler, handlers
 from perfhooks.successors import SUCCESSORS
 from perfhooks_lightning import ProfilerCallback
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::lightning.fabric.utilities.warnings.PossibleUserWarning", "ignore:.*LeafSpec.*:FutureWarning"
-)
+pytestmark = [
+    pytest.mark.framework,
+    pytest.mark.nightly,
+    pytest.mark.filterwarnings(
+        "ignore::lightning.fabric.utilities.warnings.PossibleUserWarning", "ignore:.*LeafSpec.*:FutureWarning"
+    ),
+]
 
 WINDOW = "wait=1 warmup=1 active=2 repeat=1"
 FOLDER = "train-000002-000003"

@@ -8,6 +8,8 @@ import pytest
 import warm
 from lightning_training import read
 
+pytestmark = pytest.mark.framework
+
 HERE = Path(__file__).parent
 
 

@@ -10,9 +10,12 @@ from lightning.pytorch.profilers import PassThroughProfiler, Profiler, SimplePro
 from lightning_training import Numbers, Tiny, batches, events, fit, profiler, tables, trainer
 from torch.utils.data import DataLoader
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::lightning.fabric.utilities.warnings.PossibleUserWarning", "ignore:.*LeafSpec.*:FutureWarning"
-)
+pytestmark = [
+    pytest.mark.framework,
+    pytest.mark.filterwarnings(
+        "ignore::lightning.fabric.utilities.warnings.PossibleUserWarning", "ignore:.*LeafSpec.*:FutureWarning"
+    ),
+]
 
 WINDOW = "wait=1 warmup=1 active=2 repeat=1"
 FOLDER = "train-000002-000003"

@@ -9,9 +9,12 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning_training import Tiny, batches, fit, profiler, read, tables, trainer
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::lightning.fabric.utilities.warnings.PossibleUserWarning", "ignore:.*LeafSpec.*:FutureWarning"
-)
+pytestmark = [
+    pytest.mark.framework,
+    pytest.mark.filterwarnings(
+        "ignore::lightning.fabric.utilities.warnings.PossibleUserWarning", "ignore:.*LeafSpec.*:FutureWarning"
+    ),
+]
 
 WINDOWS = "wait=1 warmup=1 active=2 repeat=2"
 """Records steps 2 and 3, 6 and 7."""
@@ -123,6 +126,7 @@ def test_a_logger_that_fails_does_not_stop_the_training(tmp_path, caplog):
     assert "no space left" in caplog.text
 
 
+@pytest.mark.nightly
 def test_weights_and_biases_gets_the_files_on_request(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb")
     from lightning.pytorch.loggers import WandbLogger
@@ -137,6 +141,7 @@ def test_weights_and_biases_gets_the_files_on_request(tmp_path, monkeypatch):
     assert b"train-000002-000003" in sent.read_bytes()
 
 
+@pytest.mark.nightly
 def test_mlflow_gets_the_files_on_request(tmp_path, monkeypatch):
     pytest.importorskip("mlflow")
     from lightning.pytorch.loggers import MLFlowLogger

@@ -23,6 +23,8 @@ from perfhooks.run.circumstances import Circumstances, Loader
 from perfhooks.trying import loader_trial
 from perfhooks.trying.loader_results import LoaderSetting, LoaderTrial, TriedLoader
 
+pytestmark = pytest.mark.process
+
 TRAINING = Path(__file__).parent / "loader_training.py"
 
 

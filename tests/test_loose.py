@@ -161,6 +161,7 @@ def test_a_folder_without_traces_is_refused_in_one_line(call, tmp_path, verb):
     assert "traceEvents" in errors
 
 
+@pytest.mark.slow
 def test_bare_ranks_of_one_job_have_a_page(call, traces, tmp_path):
     for rank in (0, 1):
         (tmp_path / f"t{rank}.json.gz").symlink_to(traces / f"sampled-128ranks-rank{rank}.json.gz")

@@ -37,6 +37,7 @@ def test_ranks_that_start_before_the_process_group_meet_in_one_run(run_script, t
     assert (tmp_path / "runs/latest").resolve() == run
 
 
+@pytest.mark.recorder
 def test_a_rank_that_learns_too_late_who_it_is_says_so(tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
     with Profiler(schedule="wait=0 warmup=0 active=1 repeat=3", out="runs", background=False) as prof:

@@ -125,6 +125,7 @@ def test_planted_memory_is_conserved(tmp_path):
     check_conservation(opened(tmp_path, PLANTED))
 
 
+@pytest.mark.recorder
 def test_the_memory_of_a_real_capture_is_conserved_and_known_by_line(tmp_path):
     import torch
     from torch.profiler import ProfilerActivity, profile
@@ -159,6 +160,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(steps, st.integers(0, 100))
 def test_memory_is_conserved_whatever_is_allocated(tmp_path_factory, rows, before):
     """Each address is allocated and released in turn."""
@@ -172,6 +174,7 @@ def test_memory_is_conserved_whatever_is_allocated(tmp_path_factory, rows, befor
     check_conservation(opened(tmp_path_factory.mktemp("fuzz"), events))
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=300), st.integers(1, 100))
 def test_thinning_keeps_the_ends_the_peak_and_the_size(levels, rows):
     table = pl.DataFrame(

@@ -159,6 +159,7 @@ print(len(RunProfileData.parse("worker", "0", sys.argv[1], Cache()).events))
 """
 
 
+@pytest.mark.process
 def test_merged_traces_open_in_the_plugin_of_tensorboard(traces, tmp_path):
     run = ManyRanks(ranks=2, node=2, windows=1).write(tmp_path / "run")
     for rank in range(2):
@@ -262,6 +263,7 @@ def perfhooks_merge(*arguments):
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
 
+@pytest.mark.process
 def test_the_verb_says_what_it_wrote(run, tmp_path):
     done = perfhooks_merge(run, "-o", tmp_path / "m.json.gz", "--ranks", "0-1")
     assert (done.returncode, done.stderr) == (0, "")
@@ -269,6 +271,7 @@ def test_the_verb_says_what_it_wrote(run, tmp_path):
     assert (tmp_path / "m.json.gz").exists()
 
 
+@pytest.mark.process
 def test_the_verb_refuses_in_one_line(run, tmp_path):
     for arguments in ((tmp_path / "none",), (run, "--ranks", "x"), (run, "-o", tmp_path / "no" / "where.json")):
         done = perfhooks_merge(*arguments)
@@ -277,6 +280,7 @@ def test_the_verb_refuses_in_one_line(run, tmp_path):
         assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.process
 def test_memory_does_not_grow_with_the_traces(tmp_path):
     run = ManyRanks(ranks=2, windows=1, node=2).write(tmp_path / "run")
     many = [op(f"aten::op{number % 50}", number * 10, number * 10 + 5, external=number) for number in range(300_000)]

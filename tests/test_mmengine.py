@@ -49,7 +49,10 @@ SCHEDULE = "skip_first=2 wait=2 warmup=1 active=3 repeat=2"
 AT_ONCE = "wait=0 warmup=0 active=3 repeat=1"
 NEVER = "wait=100 warmup=1 active=1"
 
-pytestmark = pytest.mark.usefixtures(tidy.__name__)
+pytestmark = [
+    pytest.mark.framework,
+    pytest.mark.usefixtures(tidy.__name__),
+]
 
 
 FORMS = {

@@ -46,7 +46,10 @@ import perfhooks_mmengine
 from perfhooks import OptionError
 from perfhooks_mmengine import ProfilerHook
 
-pytestmark = pytest.mark.usefixtures(tidy.__name__)
+pytestmark = [
+    pytest.mark.framework,
+    pytest.mark.usefixtures(tidy.__name__),
+]
 
 
 def marks(trace):

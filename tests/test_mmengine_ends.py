@@ -17,6 +17,8 @@ from mmengine_training import capture, rows, runner, steps, tidy, validation, wi
 
 from perfhooks_mmengine import ProfilerHook
 
+pytestmark = pytest.mark.framework
+
 HERE = Path(__file__).parent
 
 if not hasattr(os, "fork"):

@@ -11,6 +11,8 @@ pytest.importorskip("mmengine")
 
 from mmengine_training import rows
 
+pytestmark = pytest.mark.framework
+
 HERE = Path(__file__).parent
 
 if not hasattr(os, "fork"):

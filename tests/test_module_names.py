@@ -74,6 +74,7 @@ def said_and_true(trace):
     return [(table[paths[place[row]]], trace.names[trace.name[row]][1:-1]) for row in rows if place[row] >= 0]
 
 
+@pytest.mark.recorder
 def test_modules_bear_the_names_of_the_model(tmp_path):
     """Whatever the order of calls; the loss is no model, a module of two names has the first, the root has none."""
     net, loss = labelled(Net()), torch.nn.MSELoss()
@@ -94,6 +95,7 @@ def test_modules_bear_the_names_of_the_model(tmp_path):
     assert perfhooks.recording.labelling._here.order.seen == {}, "nothing is kept after the window"
 
 
+@pytest.mark.recorder
 def test_modules_of_two_models_have_their_class_before_their_name(tmp_path):
     net, other = Net(), torch.nn.Sequential(torch.nn.Linear(4, 4))
     trace = recorded(tmp_path, lambda: (net(torch.randn(3, 4)), other(torch.randn(3, 4))))
@@ -101,6 +103,7 @@ def test_modules_of_two_models_have_their_class_before_their_name(tmp_path):
     assert {"Net.head", "Net.blocks.0.first", "Sequential.0"} <= names
 
 
+@pytest.mark.recorder
 def test_a_call_that_nobody_saw_leaves_its_class_without_names(tmp_path):
     """On another thread, which has a recorder of Python too but not our labels: no name is better than a wrong one."""
     net, elsewhere = labelled(Net()), torch.nn.Linear(4, 4)
@@ -128,6 +131,7 @@ def test_a_call_that_nobody_saw_leaves_its_class_without_names(tmp_path):
     assert "blocks.0" in modules.table(trace)["qualified_name"].to_list()
 
 
+@pytest.mark.recorder
 @pytest.mark.parametrize("options", [{"with_stack": False}, {"labels": False}])
 def test_names_are_written_only_where_they_are_of_use(tmp_path, options):
     net = Net()
@@ -135,6 +139,7 @@ def test_names_are_written_only_where_they_are_of_use(tmp_path, options):
     assert labels.MODULE_NAMES not in trace.metadata
 
 
+@pytest.mark.recorder
 def test_modules_are_not_kept_alive(tmp_path):
     made = []
 
@@ -173,6 +178,7 @@ def annotate():
         kept.clear_kernel_annotations()
 
 
+@pytest.mark.recorder
 def test_parts_of_cuda_graphs_bear_the_names_that_torch_keeps_of_their_nodes(tmp_path, annotate):
     """By Kineto, which writes the numbers of the nodes alone; beside them, ours are in the metadata."""
     for node, annotation in (
@@ -198,6 +204,7 @@ def test_parts_of_cuda_graphs_bear_the_names_that_torch_keeps_of_their_nodes(tmp
     assert not modules.table(read(path)).height, "no device worked"
 
 
+@pytest.mark.recorder
 def test_without_cuda_graphs_that_somebody_annotated_nothing_is_written_about_them(tmp_path):
     assert labels.GRAPH_REGIONS not in recorded(tmp_path, lambda: torch.ones(2) + 1).metadata
 

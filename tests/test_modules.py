@@ -204,6 +204,7 @@ def check_sums(found):
     assert all(self >= 0 for self, _ in own.values())
 
 
+@pytest.mark.recorder
 def test_a_real_net_has_its_modules_and_no_more_backward_time_than_autograd(tmp_path):
     import torch
     from torch.profiler import ProfilerActivity, profile
@@ -247,6 +248,7 @@ kinds = st.sampled_from(["nn.Module: A_0", "nn.Module: B_0", "f.py(1): f", f"{NO
 spans = st.tuples(kinds, st.integers(0, 40), st.integers(0, 30), st.integers(1, 2), st.integers(0, 3))
 
 
+@pytest.mark.slow
 @given(st.lists(spans, min_size=1, max_size=25))
 def test_sums_hold_for_any_trace(tmp_path_factory, rows):
     events = []
@@ -274,6 +276,7 @@ def climb(parent, own, entry):
     return own[entry] if entry >= 0 else -1
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 30), st.integers(-1, 3)), max_size=30))
 def test_a_value_is_inherited_from_the_innermost_that_has_one(rows):
     rows.sort(key=lambda row: (row[0], -row[1]))

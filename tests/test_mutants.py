@@ -11,6 +11,8 @@ import pytest
 
 pytest.importorskip("cosmic_ray", reason="needs the dependency group `mutants`")
 
+pytestmark = [pytest.mark.process, pytest.mark.nightly]
+
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "mutants.py"
 
 MODULE = """\

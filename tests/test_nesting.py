@@ -34,6 +34,7 @@ def torch_rule(thread, start, end):
     return parents
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("few", [-1, 0, 8])
 @given(slices)
 def test_parents_are_those_of_torch_however_many_cross(few, rows):
@@ -45,6 +46,7 @@ def test_parents_are_those_of_torch_however_many_cross(few, rows):
     assert all(map(np.array_equal, found, nest(thread, start, end)))
 
 
+@pytest.mark.slow
 @given(slices)
 def test_depth_is_the_number_of_ancestors(rows):
     found = nest(*columns(rows))
@@ -57,6 +59,7 @@ def test_depth_is_the_number_of_ancestors(rows):
     assert (found.parent[roots] == -1).all()
 
 
+@pytest.mark.slow
 @given(slices)
 def test_self_times_sum_to_the_union_of_each_thread(rows):
     thread, start, end = columns(rows)
@@ -67,6 +70,7 @@ def test_self_times_sum_to_the_union_of_each_thread(rows):
         assert found.own[mine].sum() == intervals.total(intervals.union(start[mine], end[mine]))
 
 
+@pytest.mark.slow
 @given(st.recursive(st.just([]), lambda inner: st.lists(inner, max_size=4), max_leaves=40))
 def test_a_tree_comes_back_as_it_was(tree):
     """Slices that nest properly take the fast way, and it finds the tree they were made from."""
@@ -110,6 +114,7 @@ def test_no_slices_nest_in_nothing():
     assert nest(none, none, none).parent.tolist() == []
 
 
+@pytest.mark.slow
 @given(slices, st.data())
 def test_paths_are_numbered_alike_level_by_level_and_one_by_one(rows, data):
     found = nest(*columns(rows))
@@ -125,6 +130,7 @@ def test_paths_are_numbered_alike_level_by_level_and_one_by_one(rows, data):
     assert texts[0] == texts[1]
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(st.sampled_from("abc"), st.integers(0, 30), st.integers(0, 20), st.integers(1, 2)),

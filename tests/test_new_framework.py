@@ -87,6 +87,7 @@ def rows(callback):
     return dict(adapting.step_rows(adapting.Place(place)))
 
 
+@pytest.mark.recorder
 def test_it_records_labels_and_logs_a_window_and_leaves_nothing_behind(face, options, tmp_path, caplog):
     callback = face(WINDOW, **options)
     trainer = Trainer(tmp_path, callback)
@@ -102,6 +103,7 @@ def test_it_records_labels_and_logs_a_window_and_leaves_nothing_behind(face, opt
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
+@pytest.mark.recorder
 def test_a_step_that_fails_ends_the_window_with_its_cause(face, options, tmp_path, caplog):
     callback = face(WINDOW, **options)
     with pytest.raises(ValueError, match="no batch"):
@@ -136,6 +138,7 @@ def test_its_signature_has_every_option_and_its_own_defaults(face):
     assert parameters["keep_results"].default is False
 
 
+@pytest.mark.recorder
 def test_a_pickled_one_goes_on_counting(face, options, tmp_path):
     callback = face(WINDOW, **options)
     Trainer(tmp_path, callback).fit(batches(5))

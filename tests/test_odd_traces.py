@@ -87,6 +87,7 @@ def test_a_reserved_size_that_is_not_counted_is_empty(tmp_path):
     assert tables.memory_peak["reserved_bytes"].to_list() == [None]
 
 
+@pytest.mark.slow
 @given(st.text())
 def test_an_escaped_name_is_ascii_and_comes_back(name):
     assert labels.escaped(name).isascii()

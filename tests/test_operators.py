@@ -69,6 +69,7 @@ def theirs(averages, grouped):
     }
 
 
+@pytest.mark.recorder
 @pytest.mark.parametrize("memory", [False, True])
 @pytest.mark.parametrize("shapes", [False, True])
 @pytest.mark.parametrize("grouped", [False, True])
@@ -90,6 +91,7 @@ def test_the_table_is_that_of_torch(tmp_path, shapes, memory, grouped):
         assert found[key][:3] == values[:3], key
 
 
+@pytest.mark.recorder
 def test_stacks_leave_the_table_as_it_was(tmp_path):
     """torch subtracts Python frames from the self time of labels; here they take nothing from it."""
     prof = train(with_stack=True, profile_memory=True)
@@ -218,6 +220,7 @@ slices = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(slices)
 def test_exclusive_time_sums_to_the_time_in_which_anything_ran(tmp_path_factory, made):
     """On each thread, with calls and operators among each other; whatever has a name that torch merges, too."""
@@ -255,6 +258,7 @@ def check_groups(trace, by):
     assert parts.height >= whole.height
 
 
+@pytest.mark.recorder
 @pytest.mark.parametrize("by", [*((group,) for group in operators.GROUPS), operators.GROUPS])
 def test_groups_sum_to_the_whole(by, tmp_path):
     prof = train(record_shapes=True, with_stack=True, profile_memory=True)
@@ -290,6 +294,7 @@ def stack_in_torch(prof):
         yield event, event.stack if back is None else made.get((back.sequence_nr, back.fwd_thread), [])
 
 
+@pytest.mark.recorder
 @pytest.mark.parametrize("depth", [1, 3, 8])
 def test_stacks_are_those_of_torch(depth, tmp_path):
     """torch has stacks only with a private flag, innermost frame first, and leaves out what calls autograd."""

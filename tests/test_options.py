@@ -58,6 +58,7 @@ def test_a_face_shows_what_it_takes_and_its_own_defaults():
     assert "**options" not in Face.__doc__
 
 
+@pytest.mark.recorder
 def test_the_experimental_options_of_torch_reach_the_trace(tmp_path):
     """Verbose stacks can be had in no other way."""
     config = torch._C._profiler._ExperimentalConfig(verbose=True)
@@ -91,6 +92,7 @@ def test_activities_that_torch_refuses_are_refused_at_construction(wanted):
         Profiler(activities=wanted)
 
 
+@pytest.mark.recorder
 @pytest.mark.skipif(not hasattr(torch.profiler.profiler, "_parse_activities"), reason="torch 2.12 brought them")
 @pytest.mark.parametrize("wanted", [{"cpu": ["USER_ANNOTATION"]}, [{CPU: ["USER_ANNOTATION"]}]])
 def test_activities_may_say_what_of_them_is_recorded(wanted):
@@ -111,6 +113,7 @@ VALUES = {
 }
 
 
+@pytest.mark.recorder
 @pytest.mark.parametrize("name", [name for name in VALUES if name in KNOWN])
 def test_what_torch_takes_reaches_the_recorder_of_every_window(name):
     seen = []
@@ -125,6 +128,7 @@ def test_activities_are_chosen_by_name_and_none_are_all_that_there_are():
     assert Profiler().activities == torch.profiler.supported_activities()
 
 
+@pytest.mark.recorder
 def test_what_this_torch_does_not_know_is_left_out_with_a_line(caplog):
     unknown = [name for name in RecordingOptions.__annotations__ if name not in KNOWN]
     assert unknown, "no torch knows them all: use_cuda went before the last ones came"

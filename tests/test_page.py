@@ -25,7 +25,10 @@ from perfhooks.trace.tables import stacks
 from perfhooks.watching import slow_steps
 from perfhooks.watching.slow_steps import SlowStep
 
-pytestmark = pytest.mark.skipif(browser.find() is None, reason="no Chromium here; Debian has it as chromium")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(browser.find() is None, reason="no Chromium here; Debian has it as chromium"),
+]
 
 HOSTILE = '</script><img src=x onerror="document.body.dataset.taken=1">'
 TURNED = "\u202egpj\x1b]8;;http://x\x07\n.exe"
@@ -95,6 +98,7 @@ def search(chromium, section, text):
     )
 
 
+@pytest.mark.browser
 def test_the_page_of_a_run_draws_itself(chromium, recorded):
     chromium.open(recorded / "report.html")
     assert_quiet(chromium)
@@ -129,6 +133,7 @@ def test_the_page_begins_with_the_users_labels_and_sorts_them_and_functions_wher
     assert "step" in texts(chromium, "#labels tbody td:first-child")
 
 
+@pytest.mark.slow
 def test_counters_have_lanes_beside_the_steps_and_a_trace_without_them_has_none(chromium, tmp_path):
     marks = [step_mark(number, number * 10_000_000, (number + 1) * 10_000_000) for number in range(3)]
     samples = [
@@ -147,6 +152,7 @@ def test_counters_have_lanes_beside_the_steps_and_a_trace_without_them_has_none(
     assert texts(chromium, ".counters") == []
 
 
+@pytest.mark.slow
 def test_operators_lie_under_the_roofs_of_their_device_and_a_trace_without_shapes_has_none(chromium, tmp_path):
     device = [{"id": 0, "name": "NVIDIA H100 80GB HBM3", "numSms": 132}]
     call = op("aten::mm", 0, 100_000, Input_Dims=[[4096, 4096]] * 2, Input_type=["float"] * 2)
@@ -183,6 +189,7 @@ def test_what_torch_compile_made_is_shown_where_something_was_compiled(chromium,
     assert any(text.startswith("forward") and "net.py:5" in text for text in told), told
 
 
+@pytest.mark.process
 def test_the_page_writes_numbers_as_everything_else_does(chromium, recorded):
     """The rules stand in `perfhooks.words` and in a script; what both write of 300 numbers is the same."""
     chromium.open(recorded / "report.html")
@@ -192,6 +199,7 @@ def test_the_page_writes_numbers_as_everything_else_does(chromium, recorded):
         assert of_page == [ours(number) for number in numbers]
 
 
+@pytest.mark.process
 def test_the_page_says_of_each_window_what_ending_it_cost(chromium, recorded, tmp_path):
     """Stopping, saving and freeing together, and how large the trace was."""
     given = msgspec.json.decode((recorded / "report.json").read_bytes())
@@ -276,6 +284,7 @@ def address(chromium):
     return place, {name: value for name, (value,) in parse_qs(question).items()}
 
 
+@pytest.mark.process
 def test_contention_is_the_one_warning_and_no_finding(chromium, recorded, tmp_path):
     given = msgspec.json.decode((recorded / "report.json").read_bytes())
     details = given["windows"][-1]["details"]["0"]
@@ -294,6 +303,7 @@ def test_contention_is_the_one_warning_and_no_finding(chromium, recorded, tmp_pa
         assert any("No processor." in text for text in texts(chromium, "#checks .check")) == warned
 
 
+@pytest.mark.process
 def test_evidence_links_to_rows_frames_and_steps(chromium, recorded, tmp_path):
     """What evidence names is a link where the page shows it; a word of a sentence that is also a name is none."""
     given = msgspec.json.decode((recorded / "report.json").read_bytes())
@@ -332,6 +342,7 @@ def test_evidence_links_to_rows_frames_and_steps(chromium, recorded, tmp_path):
     assert_quiet(chromium)
 
 
+@pytest.mark.process
 def test_a_click_on_an_operator_shows_what_is_behind_it(chromium, recorded):
     """Shapes, lines and modules, each with its part of the operator's time; gone with the next click."""
     chromium.open(recorded / "report.html")
@@ -359,6 +370,7 @@ def test_a_click_on_an_operator_shows_what_is_behind_it(chromium, recorded):
     assert_quiet(chromium)
 
 
+@pytest.mark.process
 def test_a_link_shows_others_the_same(chromium, recorded):
     """The address says window, table, search, grouping, order and open row, and a fresh page follows it."""
     chromium.open(recorded / "report.html")
@@ -386,6 +398,7 @@ def test_a_link_shows_others_the_same(chromium, recorded):
         assert "operators" in sections(chromium)
 
 
+@pytest.mark.process
 def test_rows_are_taken_along(chromium, recorded, tmp_path):
     """As CSV: the rows that were searched for, in the order that is seen, every column and every digit."""
     chromium.open(recorded / "report.html")
@@ -447,6 +460,7 @@ def assert_whole(chromium, least=50):
     assert cut == []
 
 
+@pytest.mark.process
 def test_no_number_is_cut_on_a_phone(chromium, recorded):
     chromium.open(recorded / "report.html", width=390)
     chromium.run("document.querySelector('#operators .opener').click()")
@@ -469,6 +483,7 @@ def test_outlier_steps_are_cut_with_a_break_and_their_value(chromium, tmp_path):
     assert_quiet(chromium)
 
 
+@pytest.mark.process
 def test_definitions_are_tooltips_for_the_mouse_and_the_keyboard(chromium, recorded):
     chromium.open(recorded / "report.html")
     shown = "!document.getElementById('tooltip').hidden && document.getElementById('tooltip').textContent"
@@ -482,6 +497,7 @@ def test_definitions_are_tooltips_for_the_mouse_and_the_keyboard(chromium, recor
     assert sections(chromium)[-1] == "checks", "there are no footnotes"
 
 
+@pytest.mark.process
 def test_the_flame_graph_begins_at_a_frame_of_the_user(chromium, recorded):
     chromium.open(recorded / "report.html")
     first = chromium.run("(f => [f.className, f.textContent])(document.querySelector('#flame .frame'))")
@@ -489,6 +505,7 @@ def test_the_flame_graph_begins_at_a_frame_of_the_user(chromium, recorded):
     assert "loop.py" in first[1]
 
 
+@pytest.mark.process
 def test_the_menu_has_four_groups_and_their_sections(chromium, recorded):
     chromium.open(recorded / "report.html")
     assert texts(chromium, ".menu > a") == ["Steps", "Work", "Code", "Trust"]
@@ -513,6 +530,7 @@ def test_rare_columns_are_behind_all_columns(chromium, tmp_path):
     assert rare <= set(texts(chromium, "#slow th"))
 
 
+@pytest.mark.process
 def test_another_window_is_chosen(chromium, recorded):
     chromium.open(recorded / "report.html")
     assert "steps 8\N{EN DASH}9" in chromium.run("document.querySelector('.meta').textContent")
@@ -569,6 +587,7 @@ def test_a_window_without_details_says_where_they_are(chromium, tmp_path):
     assert "rank0" in chromium.run("document.querySelector('main').textContent")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "width"), [(3, 1440), (3, 400), (64, 1440)])
 def test_ranks_are_shown_together(chromium, tmp_path, ranks, width):
     job = ManyRanks(ranks=ranks, node=1 if ranks == 3 else 8, slow_data={1: 30.0}, clock_ms={2: 5.0})

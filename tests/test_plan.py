@@ -45,6 +45,7 @@ def played(workers, processors, computes, waits, seconds=400.0):
     return made / now
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "processors", "waits"), [*itertools.product((1, 3, 6), (1, 2), (0.01, 0.05))])
 def test_the_rate_is_that_of_workers_who_take_turns_at_processors(workers, processors, waits):
     rate = BatchCost(processor_s=0.02, waits_s=waits).rate(workers, processors)

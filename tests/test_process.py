@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PACKAGE = Path(__file__).parents[1] / "perfhooks"
 
 ORDER = """
@@ -30,6 +32,7 @@ print(*forked)
 """
 
 
+@pytest.mark.process
 def test_all_that_is_to_be_done_at_forks_and_at_the_end_is_done_in_its_order_even_if_one_of_it_raises():
     done = subprocess.run([sys.executable, "-c", ORDER], capture_output=True, text=True, check=False, timeout=60)
     words = ["begin", "about to fork", "signals", "steps", "have forked"]
@@ -52,6 +55,7 @@ def test_threads_of_ours_are_started_where_the_list_says():
         "watching/watcher.py",
         "launching/startup.py",
         "recording/ending/in_step.py",
+        "recording/limits/run_opening.py",
         "launching/step_signal.py",
         "recording/labelling.py",
         "recording/ending/signals.py",

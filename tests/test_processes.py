@@ -72,6 +72,7 @@ def test_interleaved_blocks_are_refused(tmp_path, block):
         read(write(tmp_path / "t.json", json.dumps(events).encode()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["t.json", "t.json.gz"])
 @pytest.mark.parametrize("count", [1, 20, 3000])
 @pytest.mark.parametrize("listed", [False, True])

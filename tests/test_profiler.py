@@ -58,6 +58,7 @@ def ignore(window):
     """A handler that keeps the profiler from writing files."""
 
 
+@pytest.mark.recorder
 def test_after_a_window_that_torch_lost_for_its_stacks_the_others_have_none(monkeypatch, caplog):
     """As torch 2.4 does where a window begins inside of a call from C; the training goes on."""
     plain, stopped = profile.stop_trace, []
@@ -78,6 +79,7 @@ def test_after_a_window_that_torch_lost_for_its_stacks_the_others_have_none(monk
     assert "has lost it; the next ones are recorded without stacks" in caplog.text
 
 
+@pytest.mark.recorder
 def test_marks_are_the_steps_the_schedule_drew():
     seen = []
     with Profiler(
@@ -87,6 +89,7 @@ def test_marks_are_the_steps_the_schedule_drew():
     assert seen == [["ProfilerStep#2", "ProfilerStep#3"], ["ProfilerStep#6", "ProfilerStep#7"]]
 
 
+@pytest.mark.recorder
 @pytest.mark.filterwarnings("ignore:.*Profiler clears events")
 def test_callable_sees_the_same_as_under_torch():
     """A handler written for torch.profiler.profile gets the same step number, events and isinstance."""
@@ -109,6 +112,7 @@ def test_callable_sees_the_same_as_under_torch():
     assert found == expected
 
 
+@pytest.mark.recorder
 @pytest.mark.parametrize("name", ["a.json", "a.json.gz", "b.pt.trace.json.gz"])
 def test_a_trace_can_be_exported_again_and_again(name):
     with Profiler(activities=["cpu"]) as prof:
@@ -120,6 +124,7 @@ def test_a_trace_can_be_exported_again_and_again(name):
     assert any(event["name"] == "aten::mm" for event in first["traceEvents"])
 
 
+@pytest.mark.recorder
 def test_without_schedule_it_is_torch_with_no_file_and_no_mark(tmp_path):
     with Profiler(activities=[ProfilerActivity.CPU]) as prof:
         loop(prof, 3)
@@ -141,11 +146,13 @@ def test_a_table_before_a_window_says_so(ask, schedule, first):
         getattr(prof, ask)()
 
 
+@pytest.mark.recorder
 def test_a_table_during_a_window_says_so():
     with Profiler(activities=["cpu"]) as prof, pytest.raises(perfhooks.NothingRecordedError, match="still recording"):
         prof.key_averages()
 
 
+@pytest.mark.recorder
 @pytest.mark.parametrize("steps", [4, 5, 6])
 def test_the_last_cycle_is_readable_after_the_loop_though_the_schedule_goes_on(steps):
     """torch gives 0 events when the loop ends in the next cycle's wait or warm-up."""
@@ -154,6 +161,7 @@ def test_the_last_cycle_is_readable_after_the_loop_though_the_schedule_goes_on(s
     assert {row.key: row.count for row in prof.key_averages()}["aten::mm"] == 2
 
 
+@pytest.mark.recorder
 def test_results_that_are_not_kept_are_asked_for_inside_of_the_handler_only():
     counts = []
     with Profiler(
@@ -166,12 +174,14 @@ def test_results_that_are_not_kept_are_asked_for_inside_of_the_handler_only():
         prof.key_averages()
 
 
+@pytest.mark.recorder
 def test_events_add_up_over_windows_when_asked_to():
     with Profiler(schedule=SCHEDULE, on_trace_ready=ignore, acc_events=True) as prof:
         loop(prof)
     assert {row.key: row.count for row in prof.key_averages()}["aten::mm"] == 4
 
 
+@pytest.mark.recorder
 def test_metadata_reaches_the_trace_whenever_it_is_added():
     """Before the start, while recording, and after a window (there it goes into the next one)."""
     prof = Profiler(schedule=SCHEDULE, on_trace_ready=lambda w: w.export_chrome_trace(f"{w.step_num}.json"))
@@ -206,6 +216,7 @@ def test_collection_that_torch_cannot_switch_is_a_message(caplog):
     assert "cannot switch collection off and on" in caplog.text
 
 
+@pytest.mark.recorder
 @pytest.mark.skipif(TORCH_24, reason="torch cannot switch yet")
 def test_collection_can_be_switched_off_and_on_inside_a_window():
     with Profiler(activities=["cpu"]) as prof:
@@ -219,6 +230,7 @@ def test_collection_can_be_switched_off_and_on_inside_a_window():
     assert "aten::add" not in names
 
 
+@pytest.mark.recorder
 def test_execution_trace_observer_runs_with_the_window(tmp_path):
     observer = torch.profiler.ExecutionTraceObserver()
     observer.register_callback(str(tmp_path / "et.json"))
@@ -228,6 +240,7 @@ def test_execution_trace_observer_runs_with_the_window(tmp_path):
     assert sum(node["name"] == "aten::mm" for node in nodes) == 2
 
 
+@pytest.mark.recorder
 def test_stacks_are_folded_and_not_empty(tmp_path):
     with Profiler(activities=["cpu"], with_stack=True) as prof:
         for _ in range(3):
@@ -239,6 +252,7 @@ def test_stacks_are_folded_and_not_empty(tmp_path):
     assert len({line.rpartition(" ")[0] for line in lines}) == len(lines)
 
 
+@pytest.mark.recorder
 def test_export_stacks_is_in_microseconds_as_flamegraph_pl_is_told(tmp_path):
     """What torch's own table says took so many, and all stacks together what the trace covers."""
     with Profiler(activities=["cpu"]) as prof:
@@ -261,6 +275,7 @@ def second_half():
     return MATRIX @ MATRIX
 
 
+@pytest.mark.recorder
 @pytest.mark.skipif(TORCH < (2, 12), reason="its events have no Python functions")
 def test_key_averages_with_stack_has_self_times_that_sum_to_the_label_and_group_by_stack_n_groups():
     with Profiler(activities=["cpu"], with_stack=True) as prof, torch.profiler.record_function("LABEL2"):
@@ -282,6 +297,7 @@ def test_key_averages_with_stack_has_self_times_that_sum_to_the_label_and_group_
     assert product.count == 40
 
 
+@pytest.mark.recorder
 def test_unknown_stack_metric_is_refused():
     with Profiler(activities=["cpu"]) as prof:
         MATRIX @ MATRIX
@@ -289,6 +305,7 @@ def test_unknown_stack_metric_is_refused():
         prof.export_stacks("folded", metric="time")
 
 
+@pytest.mark.worker
 def test_tensorboard_handler_works_beside_ours(tmp_path):
     handlers = [torch.profiler.tensorboard_trace_handler("tb", use_gzip=True), "steps", {"type": "trace"}]
     with Profiler(schedule=SCHEDULE, on_trace_ready=handlers, out="runs", run="r") as prof:
@@ -299,6 +316,7 @@ def test_tensorboard_handler_works_beside_ours(tmp_path):
     assert marks(tmp_path / "runs/r/train-000006-000007/rank0.pt.trace.json.gz") == ["ProfilerStep#6", "ProfilerStep#7"]
 
 
+@pytest.mark.recorder
 def test_callables_are_called_in_order():
     order = []
     calls = [lambda w: order.append(1), lambda w: order.append(2), lambda w: order.append(3)]
@@ -307,6 +325,7 @@ def test_callables_are_called_in_order():
     assert order == [1, 2, 3] * 2
 
 
+@pytest.mark.recorder
 def test_a_failing_handler_is_one_log_line_and_training_goes_on(caplog):
     def bad(window):
         raise RuntimeError("no luck")
@@ -318,6 +337,7 @@ def test_a_failing_handler_is_one_log_line_and_training_goes_on(caplog):
     assert len(after) == 2
 
 
+@pytest.mark.recorder
 def test_errors_come_out_when_asked_for():
     def bad(window):
         raise RuntimeError("no luck")
@@ -326,6 +346,7 @@ def test_errors_come_out_when_asked_for():
         MATRIX @ MATRIX
 
 
+@pytest.mark.recorder
 def test_between_windows_there_is_no_torch_profiler():
     with Profiler(schedule="wait=3 warmup=1 active=1 repeat=1", on_trace_ready=ignore) as prof:
         alive = []
@@ -335,6 +356,7 @@ def test_between_windows_there_is_no_torch_profiler():
     assert alive == [False, False, False, True, True, False, False, False]
 
 
+@pytest.mark.recorder
 def test_resumed_inside_a_window_it_waits_for_the_next():
     seen = []
     prof = Profiler(schedule=SCHEDULE, on_trace_ready=lambda w: (w.export_chrome_trace("t"), seen.append(marks("t"))))
@@ -344,6 +366,7 @@ def test_resumed_inside_a_window_it_waits_for_the_next():
     assert seen == [["ProfilerStep#6", "ProfilerStep#7"]]
 
 
+@pytest.mark.recorder
 def test_start_and_stop_twice_do_no_harm_and_counting_goes_on():
     seen = []
     prof = Profiler(schedule=SCHEDULE, on_trace_ready=lambda w: seen.append(w.step_num))
@@ -359,6 +382,7 @@ def test_start_and_stop_twice_do_no_harm_and_counting_goes_on():
     assert seen == [4, 8]
 
 
+@pytest.mark.recorder
 def test_a_running_profiler_is_left_alone(caplog):
     with profile(activities=[ProfilerActivity.CPU]) as outer:
         with Profiler(activities=["cpu"], on_trace_ready=ignore) as prof:
@@ -370,6 +394,7 @@ def test_a_running_profiler_is_left_alone(caplog):
     assert "no window has been recorded: 1 had to be skipped" in prof.summary()
 
 
+@pytest.mark.recorder
 def test_a_callable_schedule_drives_windows():
     actions = {2: "WARMUP", 3: "RECORD", 4: "RECORD_AND_SAVE"}
     asked, seen = [], []
@@ -386,6 +411,7 @@ def test_a_callable_schedule_drives_windows():
     assert asked == list(range(8))
 
 
+@pytest.mark.recorder
 def test_an_opaque_schedule_that_forgets_to_save_loses_nothing():
     actions = {1: "RECORD", 2: "RECORD"}
     seen = []
@@ -441,6 +467,7 @@ def test_a_loader_that_is_no_iterable_is_refused():
         Profiler().steps(5)
 
 
+@pytest.mark.recorder
 def test_steps_has_the_loader_length_and_can_be_iterated_each_epoch():
     seen = []
     with Profiler(schedule=SCHEDULE, on_trace_ready=lambda w: seen.append(w.step_num)) as prof:
@@ -451,6 +478,7 @@ def test_steps_has_the_loader_length_and_can_be_iterated_each_epoch():
     assert seen == [4, 8]
 
 
+@pytest.mark.recorder
 def test_steps_takes_generators_and_tqdm():
     from tqdm import tqdm
 
@@ -459,6 +487,7 @@ def test_steps_takes_generators_and_tqdm():
         assert list(tqdm(prof.steps([1, 2]), disable=True)) == [1, 2]
 
 
+@pytest.mark.recorder
 def test_wait_for_data_and_regions_are_labelled_only_while_recording():
     with Profiler(schedule="wait=1 warmup=0 active=1", on_trace_ready=ignore) as prof:
         for _ in prof.steps(range(4)):
@@ -470,6 +499,7 @@ def test_wait_for_data_and_regions_are_labelled_only_while_recording():
     assert names.count("data") == 1
 
 
+@pytest.mark.recorder
 def test_a_break_does_not_end_the_window():
     seen = []
     with Profiler(schedule="wait=0 warmup=0 active=4", on_trace_ready=lambda w: seen.append(w.partial)) as prof:
@@ -480,6 +510,7 @@ def test_a_break_does_not_end_the_window():
     assert seen[0] is None
 
 
+@pytest.mark.recorder
 def test_a_step_that_was_broken_off_ends_with_the_next_iteration():
     with Profiler(schedule=SCHEDULE, on_trace_ready=ignore) as prof:
         loader = prof.steps(range(5))
@@ -493,6 +524,7 @@ def test_a_step_that_was_broken_off_ends_with_the_next_iteration():
         assert prof.step_num == 16, "it ends once, and not with each iteration that follows"
 
 
+@pytest.mark.recorder
 def test_ranks_decide_who_records(monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -505,6 +537,7 @@ def test_ranks_decide_who_records(monkeypatch):
     assert [(job.rank, job.world_size) for job in jobs] == [(1, 2)], "asked once, about itself"
 
 
+@pytest.mark.recorder
 @pytest.mark.parametrize(("rank", "records"), [(0, True), (1, False), (2, True), (3, False)])
 def test_of_each_node_the_first_rank_alone_records_where_that_is_asked(monkeypatch, rank, records):
     node = {"RANK": rank, "WORLD_SIZE": 4, "LOCAL_RANK": rank % 2, "LOCAL_WORLD_SIZE": 2}
@@ -523,6 +556,7 @@ def rank_one_of_two(monkeypatch, tmp_path):
         monkeypatch.setenv(name, value)
 
 
+@pytest.mark.recorder
 def test_runs_one_after_the_other_have_folders_of_their_own_on_every_rank(rank_one_of_two):
     """The first one is not recorded here, but on rank 0: the second must be called the same on both."""
     for ranks in ([0], "all", "all"):
@@ -534,6 +568,7 @@ def test_runs_one_after_the_other_have_folders_of_their_own_on_every_rank(rank_o
     assert sorted(path.name for path in Path("perf").iterdir()) == ["j-1", "j-2", "latest"]
 
 
+@pytest.mark.recorder
 @pytest.mark.parametrize(("ranks", "speaks"), [("all", False), ([1], True), (lambda job: job.rank == 1, True)])
 def test_one_of_the_ranks_that_record_speaks(rank_one_of_two, caplog, ranks, speaks):
     caplog.set_level(logging.INFO, "perfhooks")
@@ -609,6 +644,7 @@ def test_who_asks_where_loops_are_hears_which_of_them_pauses():
     assert where == [True, False, True, False]
 
 
+@pytest.mark.recorder
 def test_a_copy_keeps_its_own_time():
     prof = Profiler(schedule=SCHEDULE, on_trace_ready=ignore)
     twin = deepcopy(prof)
@@ -617,6 +653,7 @@ def test_a_copy_keeps_its_own_time():
         assert [each._course.loop.timeline.waiting for each in (twin, prof)] == [3, 0]
 
 
+@pytest.mark.recorder
 def test_it_records_in_a_thread_of_its_own():
     seen = []
 
@@ -643,6 +680,7 @@ def test_no_window_is_announced_where_they_come_only_on_request(caplog):
     assert "no window has been recorded: 3 steps ended; no window was planned" in caplog.text
 
 
+@pytest.mark.recorder
 def test_a_window_that_ends_in_its_warmup_is_a_message(caplog):
     with Profiler(schedule="wait=1 warmup=5 active=2", on_trace_ready=ignore) as prof:
         loop(prof, 3)
@@ -696,6 +734,7 @@ def contents():
     return {path: path.read_bytes() for path in Path("runs/r").rglob("*") if path.is_file()}
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*use of fork.* may lead to deadlocks:DeprecationWarning")
 def test_a_forked_child_that_goes_on_writes_nothing_and_starts_no_worker():
@@ -729,6 +768,7 @@ def test_a_forked_child_that_goes_on_writes_nothing_and_starts_no_worker():
 # --- started by nobody, and failures ---
 
 
+@pytest.mark.recorder
 def test_steps_starts_a_profiler_that_nobody_started_before_the_first_step():
     seen = []
     prof = Profiler(schedule=SCHEDULE, on_trace_ready=lambda w: seen.append(w.step_num))
@@ -738,6 +778,7 @@ def test_steps_starts_a_profiler_that_nobody_started_before_the_first_step():
     prof.stop()
 
 
+@pytest.mark.recorder
 def test_step_starts_a_profiler_that_nobody_started_as_torch_does():
     """torch records there, from the second step on."""
     seen = []
@@ -756,6 +797,7 @@ def test_a_first_window_that_was_missed_is_said(caplog):
     assert "was not started before its first step" in caplog.text
 
 
+@pytest.mark.recorder
 def test_a_batch_lives_as_long_as_the_loop_keeps_it():
     """One more batch of memory is the difference between fitting on a device and not."""
 
@@ -771,6 +813,7 @@ def test_a_batch_lives_as_long_as_the_loop_keeps_it():
         prof.stop()
 
 
+@pytest.mark.recorder
 def test_an_error_in_one_step_costs_that_window_only(caplog):
     left = [2]
 
@@ -787,6 +830,7 @@ def test_an_error_in_one_step_costs_that_window_only(caplog):
     assert caplog.text.count("no luck") == 1
 
 
+@pytest.mark.recorder
 def test_a_recorder_that_fails_in_the_middle_of_a_window_keeps_what_there_is(monkeypatch, caplog):
     window_step, left = perfhooks.recording.window.Window.step, [1]
 
@@ -803,6 +847,7 @@ def test_a_recorder_that_fails_in_the_middle_of_a_window_keeps_what_there_is(mon
     assert "no luck" in caplog.text
 
 
+@pytest.mark.recorder
 def test_failures_with_windows_between_them_are_no_reason_to_give_up(caplog):
     def schedule(step):
         if step % 4 == 2 and caplog.text.count("no luck") <= step // 4:
@@ -826,6 +871,7 @@ def test_profiling_that_always_fails_ends_with_a_line(caplog):
     assert "failed 3 times in a row" in caplog.text
 
 
+@pytest.mark.process
 @pytest.mark.skipif(torch.cuda.is_available(), reason="with a device Kineto keeps its voice")
 @pytest.mark.parametrize("said", [{}, {"KINETO_LOG_LEVEL": "4"}])
 def test_kineto_does_not_speak_of_itself_unless_it_was_asked_to(said):
@@ -848,6 +894,7 @@ assert dict(os.environ) == before
     assert ("profiler_start" in done.stderr) == (bool(said) and not TORCH_24)
 
 
+@pytest.mark.recorder
 def test_windows_start_if_torch_warns_at_each_start(monkeypatch):
     """As torch 2.11 does of earlier cycles; here warnings are errors."""
     prepare, module = torch.profiler.profile.prepare_trace, torch.profiler.profiler

@@ -152,6 +152,7 @@ def test_every_room_has_its_floor_and_every_floor_its_rooms():
     assert {room_of(path) for path in MODULES} - {""} == set(FLOOR)
 
 
+@pytest.mark.slow
 def test_arrows_between_rooms_run_down():
     def runs_up(path, name):
         package, _, rest = name.partition(".")
@@ -175,6 +176,7 @@ def test_the_house_stays_small_enough_to_see():
     assert 20 < len(between) <= MOST_ARROWS, sorted(between)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["perfhooks", *INTEGRATIONS])
 def test_no_modules_import_each_other_in_a_circle(folder):
     root = PACKAGE if folder == "perfhooks" else ROOT / "integrations" / folder
@@ -214,6 +216,7 @@ def exported(file):
     return ast.literal_eval(names)
 
 
+@pytest.mark.slow
 def test_only_the_window_imports_the_profiler_of_torch():
     others = [path for path in MODULES if path != Path("recording/window.py")]
     rule = "types may be imported under TYPE_CHECKING"
@@ -256,6 +259,7 @@ COLLECTIVE = re.compile(
 )
 
 
+@pytest.mark.slow
 def test_nothing_has_ranks_wait_for_each_other():
     """An integration that hands on the name of a run asks its framework to, before the first step."""
     paths = [*PACKAGE.rglob("*.py"), *(ROOT / "integrations").rglob("*.py")]
@@ -263,6 +267,7 @@ def test_nothing_has_ranks_wait_for_each_other():
     assert [f"{path}:{call.lineno}" for path, call in calls if COLLECTIVE.search(ast.unparse(call.func))] == []
 
 
+@pytest.mark.slow
 def test_what_a_run_folder_holds_is_read_in_one_place():
     opening = {
         f"{path}:{node.lineno}": path.as_posix()
@@ -338,6 +343,7 @@ def calls(path):
     return [node for node in ast.walk(parsed(PACKAGE / path)) if isinstance(node, ast.Call)]
 
 
+@pytest.mark.slow
 def test_a_run_folder_is_written_into_in_one_place():
     """By names in folders that are open, see `perfhooks.run.publishing.OwnFolder`: no link below is followed."""
     changing = {f"{path}:{call.lineno}": path.as_posix() for path in MODULES for call in calls(path) if _changes(call)}
@@ -382,6 +388,7 @@ FILES_OF_TORCH = re.compile(
 """Parts of paths, by which a frame of torch or of ours is known."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "homes"),
     [
@@ -438,6 +445,7 @@ def test_what_a_linter_or_a_type_checker_is_told_to_pass_over_is_rare_and_has_a_
     assert 0 < len(lines) <= MOST_EXCEPTIONS, "give the code another shape, or decide about the rule once"
 
 
+@pytest.mark.slow
 def test_few_imports_stand_inside_functions():
     late = {
         f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
@@ -450,6 +458,7 @@ def test_few_imports_stand_inside_functions():
     assert 0 < len(late) <= MOST_LATE_IMPORTS, "\n".join(sorted(late))
 
 
+@pytest.mark.slow
 def test_no_two_classes_have_one_name():
     places = {}
     for path in OF_US:
@@ -464,16 +473,19 @@ def test_no_two_classes_have_one_name():
 # --- what an import costs ---
 
 
+@pytest.mark.process
 def test_importing_perfhooks_imports_neither_torch_nor_a_framework_nor_polars():
     assert loaded("import perfhooks", "torch", *FRAMEWORKS, *HEAVY) == []
 
 
+@pytest.mark.worker
 def test_what_runs_on_a_laptop_imports_no_torch():
     imports = "\n".join(f"import perfhooks.{name}; first(perfhooks.{name})" for name in LAPTOP)
     first = "def first(module): assert not heavy & set(sys.modules), (module, heavy & set(sys.modules))"
     loaded(f"import sys\nheavy = {{'torch', *{FRAMEWORKS!r}}}\n{first}\n{imports}")
 
 
+@pytest.mark.process
 def test_the_training_process_imports_nothing_heavy_but_torch():
     assert loaded("import perfhooks.recording.profiler", "torch", *FRAMEWORKS, *HEAVY) == ["torch"]
 

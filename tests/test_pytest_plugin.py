@@ -69,6 +69,7 @@ def test_it(assert_not_slower):
 """
 
 
+@pytest.mark.recorder
 def test_it_compares_what_the_test_recorded_and_saves_it_where_asked(pytester, session):
     """A missing baseline is an error with its remedy, not a pass."""
     missing = session(TRAINS)
@@ -85,6 +86,7 @@ def test_it_compares_what_the_test_recorded_and_saves_it_where_asked(pytester, s
     assert outcomes.get("passed", 0) + outcomes.get("failed", 0) == 1
 
 
+@pytest.mark.recorder
 @pytest.mark.parametrize("base", ['"folder"', '["base.json", "other.json"]'])
 def test_nothing_is_saved_where_base_is_no_single_file(pytester, session, base):
     """A folder would be a run, and a file holds one side."""

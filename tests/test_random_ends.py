@@ -12,6 +12,8 @@ import textwrap
 
 import pytest
 
+pytestmark = [pytest.mark.process, pytest.mark.nightly]
+
 STARTS = int(os.environ.get("RANDOM_ENDS", "6"))
 
 PROGRAM = """

@@ -182,6 +182,7 @@ def test_a_gain_is_no_more_than_what_other_slow_ranks_leave_of_it(gathered):
     assert (finding["ranks"], finding["gain_ms"]) == ([1], pytest.approx(26.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("steps", "is_told"), [(2048, True), (2049, False)])
 def test_of_long_windows_the_longest_waits_are_told_and_not_every_step_of_every_rank(gathered, steps, is_told):
     """8,192 numbers are 2,048 steps of four ranks."""
@@ -208,6 +209,7 @@ def test_every_step_says_who_had_most_to_do(gathered):
     assert window["own"]["own_ms"][2] == [pytest.approx(1 + 40 + 8 + 30)] * 3
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.lists(st.one_of(st.just(math.nan), st.floats(-1e3, 1e3)), min_size=3, max_size=3), min_size=1, max_size=7
@@ -607,6 +609,7 @@ def test_ranks_are_named_as_a_person_would():
 # --- size
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("count", [96])
 def test_many_ranks_are_gathered_in_little_time_and_memory(tmp_path, count):
     """The whole size, 1,024 ranks, is in the benchmarks."""

@@ -9,6 +9,8 @@ import pytest
 from perfhooks.ranks import findings, steps
 from perfhooks.statistics import beyond_others
 
+pytestmark = pytest.mark.nightly
+
 WALL = 100.0
 
 
@@ -36,6 +38,7 @@ def spikes(rng, shape):
     return 1 + 0.02 * rng.random(shape) + 0.5 * (rng.random(shape) < 0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [normal, skewed, spikes])
 @pytest.mark.parametrize(("ranks", "count"), [(2, 3), (4, 3), (8, 3), (2, 8), (16, 5)])
 def test_noise_names_nobody(noise, ranks, count):

@@ -18,6 +18,8 @@ from perfhooks import ranks
 from perfhooks.finishing.leftovers import finish_all
 from perfhooks.ranks.merge import merge
 
+pytestmark = pytest.mark.framework
+
 HERE = Path(__file__).parent
 SCRIPT = HERE / "gloo_training.py"
 EXAMPLE = HERE.parent / "examples" / "torchrun_ddp.py"

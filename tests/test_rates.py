@@ -93,6 +93,7 @@ def gpt():
     return Gpt(), torch.randint(0, 50, (2, 12))
 
 
+@pytest.mark.recorder
 @pytest.mark.parametrize("made", [resnet, vit, gpt])
 def test_operations_of_models_forward_and_backward_are_those_of_torchs_counter(tmp_path, made):
     import torch
@@ -302,6 +303,7 @@ def test_every_datasheet_has_known_types_and_halves_that_are_half_as_fast():
                 assert known.tflops[fast] == pytest.approx(2 * known.tflops[slow], rel=0.04), name
 
 
+@pytest.mark.recorder
 @pytest.mark.parametrize("reentrant", [None, True, False])
 def test_what_a_checkpoint_computes_again_counts_apart(tmp_path, monkeypatch, reentrant):
     """Without it, it is what torch's counter counts without checkpoints; in a function of one's own, backward is called

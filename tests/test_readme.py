@@ -67,6 +67,7 @@ def done(frameworks, tmp_path_factory):
     return here, {block: run(frameworks, block, here) for block in blocks("python")}
 
 
+@pytest.mark.framework
 def test_every_python_block_runs(done):
     for block, result in done[1].items():
         assert result.returncode == 0, f"line {block.line}: {result.stderr}"
@@ -74,6 +75,7 @@ def test_every_python_block_runs(done):
         assert "WARNING perfhooks" not in result.stderr, f"line {block.line}: {result.stderr}"
 
 
+@pytest.mark.framework
 def test_a_run_leaves_the_files_of_the_tree_and_no_others(done):
     """What the first block leaves: all but those that the tree makes depend on something."""
     (tree,) = [block.text for block in blocks("text", FILES) if block.text.startswith("perf/latest/")]
@@ -141,6 +143,7 @@ def test_every_command_is_one_that_exists(command):
         assert arguments[0] in typer.main.get_command(app).commands
 
 
+@pytest.mark.framework
 def test_every_line_of_our_own_command_works(channel, done):
     last = (done[0] / "perf/latest").resolve()
     for name in ("perf/base", "perf/new"):

@@ -292,6 +292,7 @@ def test_a_window_whose_share_is_broken_is_there_with_its_numbers(run):
     assert made["ranks"][0]["mean"] == {"wall_ms": 0.9}
 
 
+@pytest.mark.slow
 def test_of_many_ranks_the_lowest_and_the_slowest_come_first(run, trace, monkeypatch):
     for rank in range(6):
         window_of(run, rank=rank, trace=trace, summary={"wall_ms": 9.0 if rank == 4 else 1.0})
@@ -302,6 +303,7 @@ def test_of_many_ranks_the_lowest_and_the_slowest_come_first(run, trace, monkeyp
     assert [each["rank"] for each in made["ranks"]] == list(range(6))
 
 
+@pytest.mark.slow
 def test_late_windows_have_room_before_early_ones(run, trace, monkeypatch):
     for number in range(4):
         window_of(run, f"train-{number:06d}-{number:06d}", time=float(number), trace=trace)
@@ -499,6 +501,7 @@ def test_the_page_of_ten_real_windows_is_small(run, recordings):
     assert report.write(run).stat().st_size < 6_500_000
 
 
+@pytest.mark.slow
 def test_the_page_of_a_thousand_ranks_is_small(tmp_path, traces):
     real = read(traces / "sampled-128ranks-rank0.json.gz")
     share = msgspec.json.encode(window_data.reduce(Capture(), real))
@@ -552,6 +555,7 @@ def test_a_world_size_that_is_none_is_left_out(tmp_path, size, told):
     assert found.windows[0].details["0"].subject.world_size == told
 
 
+@pytest.mark.slow
 def test_packed_plotly_is_kept_beside_the_compiled_files(tmp_path, monkeypatch):
     monkeypatch.setattr(page.__spec__, "cached", str(tmp_path / "page.pyc"))
     monkeypatch.setattr(page.sys, "dont_write_bytecode", True)

@@ -106,6 +106,7 @@ def test_a_request_that_comes_in_the_last_moment_does_without_a_warm_up():
     assert said[0].state == "accepted"
 
 
+@pytest.mark.slow
 @given(
     base=st.builds(
         Schedule,
@@ -147,6 +148,7 @@ def apply(schedule, step):
     return schedule(step)
 
 
+@pytest.mark.recorder
 def test_a_window_on_request_waits_for_the_one_of_somebodys_callable(tmp_path):
     """What a callable will say nobody knows before its step."""
     schedule = torch.profiler.schedule(wait=3, warmup=1, active=2, repeat=2)
@@ -166,6 +168,7 @@ def windows(run):
     return sorted(folder.name for folder in Path(run).glob("*-*") if folder.is_dir())
 
 
+@pytest.mark.recorder
 def test_code_asks_for_the_next_steps_between_those_of_the_schedule(tmp_path):
     with Profiler(
         schedule="wait=6 warmup=1 active=2 repeat=1", out=tmp_path, run="r", background=False, **QUIET
@@ -200,6 +203,7 @@ def test_a_request_takes_only_what_it_can():
         Profiler(poll=0)
 
 
+@pytest.mark.worker
 def test_a_request_to_a_profiler_that_ends_is_a_message(tmp_path, caplog):
     with Profiler(schedule="on request", out=tmp_path, **QUIET) as prof:
         prof.step()
@@ -230,6 +234,7 @@ def test_the_page_of_a_window_that_was_asked_for_is_opened_where_that_is_wanted(
     assert opened == ([page.as_uri()] if is_recorded else [])
 
 
+@pytest.mark.worker
 def test_a_running_loop_is_asked_from_the_command_line_and_by_a_signal(tmp_path):
     """One loop: the command, two requests at once, a half-written file, a signal, a call of an old process."""
     folder = tmp_path / "r" / "requests"
@@ -276,6 +281,7 @@ def test_a_running_loop_is_asked_from_the_command_line_and_by_a_signal(tmp_path)
     assert "rank 3 does not record here; those that do: 0" in str(done.exception)
 
 
+@pytest.mark.worker
 def test_the_command_exits_with_1_and_says_why_where_no_rank_has_recorded(tmp_path, monkeypatch):
     """A job that hears it, and ends before the steps that were chosen."""
     results, heard = [], threading.Event()
@@ -718,6 +724,7 @@ def assert_the_fast_rank_waited_for_the_slow_one(run):
         seen = {line for line in waits for row in rows if row.cause == "other ranks" and row.line.endswith(line)}
 
 
+@pytest.mark.process
 def test_two_ranks_of_different_speed_record_the_same_steps_of_every_request(tmp_path, ranks):
     """Requests at any moment, two at a time; then one rank is killed, and the other answers all the same."""
     run = tmp_path / "job"

@@ -7,6 +7,8 @@ import pytest
 
 from perfhooks.run import revision
 
+pytestmark = pytest.mark.process
+
 
 def git(folder, *words):
     identity = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "protocol.file.allow=always")

@@ -225,6 +225,7 @@ def test_start_of_a_process_is_that_of_psutil():
     assert born_s(own.pid) == pytest.approx(own.create_time() - psutil.boot_time(), abs=1e-3)
 
 
+@pytest.mark.process
 def test_a_process_began_between_now_and_then_by_the_clock_for_it():
     then = clock_s()
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
@@ -245,6 +246,7 @@ def test_a_number_that_no_process_has_is_nobody_s(pid):
     assert msgspec.structs.replace(Process.current(), pid=pid).is_alive is False
 
 
+@pytest.mark.process
 def test_a_zombie_has_ended():
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     process = msgspec.structs.replace(Process.current(), pid=child.pid, began=began(child.pid))

@@ -190,6 +190,7 @@ def test_trace_of_others_has_a_summary(tmp_path):
     assert summary["parts"] == [{"name": "forward", "share": 0.6}, {"name": "other code", "share": 0.4}]
 
 
+@pytest.mark.process
 def test_summary_is_read_from_the_report_without_polars(tmp_path):
     assert read_summary(tmp_path) is None
     (tmp_path / "report.json").write_text('{"format": 1, "summary": {"step_ms": 3.5, "steps": "9 unprofiled steps"}}')

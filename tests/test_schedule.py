@@ -82,6 +82,7 @@ def scanned_windows(schedule, steps):
 # --- the same answers as torch ---
 
 
+@pytest.mark.slow
 @settings(max_examples=3000)
 @given(FIELDS)
 def test_every_step_is_what_torch_says(fields):
@@ -89,6 +90,7 @@ def test_every_step_is_what_torch_says(fields):
     assert [action_name(ours, step) for step in range(STEPS)] == [theirs(step).name for step in range(STEPS)]
 
 
+@pytest.mark.slow
 @settings(max_examples=3000)
 @given(st.fixed_dictionaries(LARGE), st.data())
 def test_large_schedules_are_what_torch_says_around_every_kind_of_change(fields, data):
@@ -99,6 +101,7 @@ def test_large_schedules_are_what_torch_says_around_every_kind_of_change(fields,
             assert action_name(ours, step) == theirs(step).name, step
 
 
+@pytest.mark.slow
 @settings(max_examples=1000)
 @given(st.fixed_dictionaries({name: st.integers(-2, 2) for name in SMALL}))
 def test_the_same_sets_of_integers_are_accepted_as_by_torch(fields):
@@ -115,6 +118,7 @@ def test_the_same_sets_of_integers_are_accepted_as_by_torch(fields):
 # --- what torch's cannot say, against a slow scan ---
 
 
+@pytest.mark.slow
 @settings(max_examples=1000)
 @given(SCHEDULES)
 def test_windows_are_those_that_a_scan_finds(schedule):
@@ -122,6 +126,7 @@ def test_windows_are_those_that_a_scan_finds(schedule):
     assert list(itertools.islice(schedule.windows(), len(found))) == found
 
 
+@pytest.mark.slow
 @settings(max_examples=1000)
 @given(SCHEDULES, st.integers(0, STEPS))
 def test_the_next_window_is_the_first_that_begins_no_earlier(schedule, step):
@@ -130,6 +135,7 @@ def test_the_next_window_is_the_first_that_begins_no_earlier(schedule, step):
     assert next(schedule.windows(step), None) == schedule.next_window(step)
 
 
+@pytest.mark.slow
 @settings(max_examples=1000)
 @given(SCHEDULES, st.integers(0, STEPS))
 def test_the_next_change_is_the_first_step_where_a_phase_or_a_window_begins(schedule, step):
@@ -141,6 +147,7 @@ def test_the_next_change_is_the_first_step_where_a_phase_or_a_window_begins(sche
     assert schedule.next_change(step) == next(changes, None)
 
 
+@pytest.mark.slow
 @settings(max_examples=1000)
 @given(SCHEDULES)
 def test_a_window_opens_at_its_first_step_only(schedule):
@@ -148,6 +155,7 @@ def test_a_window_opens_at_its_first_step_only(schedule):
     assert opened == {window.first for window in itertools.takewhile(lambda w: w.first < STEPS, schedule.windows())}
 
 
+@pytest.mark.slow
 @settings(max_examples=1000)
 @given(SCHEDULES)
 def test_nothing_is_profiled_from_total_steps_on_and_the_step_before_is(schedule):
@@ -237,6 +245,7 @@ def test_fields_are_keyword_only():
         Schedule(1, 1, 3)
 
 
+@pytest.mark.slow
 @given(SCHEDULES)
 def test_repr_dict_and_the_first_line_of_the_drawing_can_be_read_back(schedule):
     assert eval(repr(schedule)) == schedule
@@ -337,6 +346,7 @@ def test_a_closure_of_somebody_elses_over_the_same_names_stays_a_callable():
     assert isinstance(Schedule.of(mine), CallableSchedule)
 
 
+@pytest.mark.slow
 @given(FIELDS)
 def test_a_callable_gives_the_same_answers_as_the_schedule_it_hides(fields):
     known: Phases = Schedule(**fields)
@@ -420,6 +430,7 @@ def test_windows_that_are_not_drawn_are_counted():
     assert legend == "· wait  ▒ warm-up  █ active  and 4 more, nothing after step 7034"
 
 
+@pytest.mark.slow
 @given(st.fixed_dictionaries({**LARGE, "skip_first_wait": st.integers(0, 1)}))
 def test_a_drawing_fits_the_terminal(fields):
     ruler, signs, legend = str(Schedule(**fields)).splitlines()[1:]
@@ -433,6 +444,7 @@ def test_the_notebook_form_is_the_drawing_escaped_and_self_contained():
     assert "http" not in page
 
 
+@pytest.mark.process
 def test_schedules_need_no_torch():
     code = (
         "import sys, perfhooks.schedule as s; s.Schedule.of('wait=1 warmup=1 active=1'); print('torch' in sys.modules)"

@@ -114,6 +114,7 @@ def test_enough_operators_end_the_window(per_step, steps):
     assert next(count for count in range(301) if is_enough([S // 1000] * count, per_step * count)) == steps
 
 
+@pytest.mark.recorder
 @pytest.mark.parametrize(("ranks", "fewest", "most"), [("1", 5, 15), ("2", 16, 100)])
 def test_only_a_rank_alone_ends_the_window_by_its_pace(tmp_path, monkeypatch, ranks, fewest, most):
     for name, value in {"RANK": "0", "WORLD_SIZE": ranks, "LOCAL_RANK": "0"}.items():
@@ -130,6 +131,7 @@ def test_only_a_rank_alone_ends_the_window_by_its_pace(tmp_path, monkeypatch, ra
     assert names == [f"train-{recorded[0]:06d}-{recorded[-1]:06d}"]
 
 
+@pytest.mark.recorder
 def test_a_window_of_many_operators_is_short_and_whole(tmp_path):
     recorded = []
     with Profiler(schedule="when settled", out=tmp_path, run="r", explain=False, background=False) as prof:

@@ -19,6 +19,8 @@ from perfhooks import Profiler
 from perfhooks.recording.ending import lifetime, signals
 from perfhooks.trace import read
 
+pytestmark = pytest.mark.process
+
 X = torch.ones(8, 8)
 TIMEOUT = 120
 

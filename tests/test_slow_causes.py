@@ -457,6 +457,7 @@ def test_each_pass_of_an_iterator_that_is_kept_is_one_also_where_the_loop_has_le
     assert aside[1][0] > ended
 
 
+@pytest.mark.worker
 def test_a_framework_that_says_it_validates_has_that_set_aside(tmp_path):
     with perfhooks.Profiler(schedule="on request", out=tmp_path, run="r") as prof:
         parts = Parts(prof, {})

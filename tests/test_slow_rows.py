@@ -99,6 +99,7 @@ def test_a_step_that_is_slow_on_several_ranks_counts_once(run):
     assert list(zip(found.rows["rank"], found.rows["step"], strict=True)) == [(2, 90), (0, 90), (1, 90), (0, 95)]
 
 
+@pytest.mark.slow
 def test_of_thousands_the_longest_are_on_the_page(run):
     keep(run, 0, *(slow(step, 100.0 + step) for step in range(5000)))
     found = of_page(run)

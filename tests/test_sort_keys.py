@@ -37,6 +37,7 @@ def recorded(tmp_path_factory):
     return path, prof.key_averages()
 
 
+@pytest.mark.recorder
 @pytest.mark.parametrize("key", KEYS)
 def test_sort_by_a_key_of_torch_orders_as_torch_does(recorded, key):
     path, averages = recorded
@@ -57,6 +58,7 @@ def test_every_key_that_the_installed_torch_names_is_taken():
             OperatorTable(sort_by=key)
 
 
+@pytest.mark.recorder
 def test_the_columns_that_are_known_are_those_of_the_tables(recorded):
     trace = read(recorded[0])
     made = {"operators": operators, "labels": labels, "functions": functions, "kernels": kernels}

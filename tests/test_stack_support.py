@@ -52,6 +52,7 @@ def windows(folder):
     return [each["options"].get("with_stack", False) for each in sorted(facts, key=lambda each: each["first"])]
 
 
+@pytest.mark.recorder
 @pytest.mark.parametrize("is_old", [True, False])
 def test_explaining_window_is_skipped_with_one_line(set_versions, monkeypatch, tmp_path, caplog, is_old):
     caplog.set_level(logging.INFO, "perfhooks")
@@ -75,6 +76,7 @@ def test_with_stack_warns_at_construction(set_versions, caplog):
     assert [text.startswith("with_stack=True: with torch") for text in caplog.messages] == [True]
 
 
+@pytest.mark.recorder
 def test_requested_stacks_warn(set_versions, tmp_path, caplog):
     set_versions(*OLD)
     with perfhooks.Profiler(schedule="on request", out=tmp_path, run="run", background=False) as prof:
@@ -86,6 +88,7 @@ def test_requested_stacks_warn(set_versions, tmp_path, caplog):
     assert windows(tmp_path) == [True]
 
 
+@pytest.mark.recorder
 @pytest.mark.parametrize(
     ("versions", "state", "words"),
     [

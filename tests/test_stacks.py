@@ -57,6 +57,7 @@ def argwhere(channel, tmp_path_factory):
     return read(folder / "t.json")
 
 
+@pytest.mark.process
 def test_a_slow_call_of_numpy_is_in_the_stacks(argwhere):
     """What somebody opens a flame graph for: who calls argwhere, and what it costs."""
     found = stacks.folded(argwhere)
@@ -71,6 +72,7 @@ def test_a_slow_call_of_numpy_is_in_the_stacks(argwhere):
     assert any(stack.endswith("aten::sum") and ": main" in stack for stack in found)
 
 
+@pytest.mark.process
 def test_uninteresting_frames_are_dropped_and_their_time_is_not(argwhere):
     everything, interesting = stacks.folded(argwhere, skip=None), stacks.folded(argwhere)
     assert any("torch/profiler" in stack for stack in everything)
@@ -139,6 +141,7 @@ def check_speedscope(document):
         assert all(0 <= frame < len(frames) for sample in profile["samples"] for frame in sample)
 
 
+@pytest.mark.process
 def test_speedscope_gets_the_same_stacks(argwhere):
     found = stacks.folded(argwhere)
     document = speedscope(found)
@@ -212,6 +215,7 @@ spans = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(spans)
 def test_no_host_time_is_lost(tmp_path_factory, rows):
     events = [testing.slice_event(kind, name, start, start + span, tid=tid) for kind, name, start, span, tid in rows]
@@ -220,6 +224,7 @@ def test_no_host_time_is_lost(tmp_path_factory, rows):
         assert sum(stacks.folded(trace, skip=skip).values()) == host_time(trace)
 
 
+@pytest.mark.process
 def test_stacks_need_neither_torch_nor_polars():
     code = "import sys, perfhooks.trace, perfhooks.trace.tables.stacks; print({'torch', 'polars'} & set(sys.modules))"
     assert (
@@ -248,6 +253,7 @@ def test_what_other_threads_wait_is_left_out(frames, tmp_path):
     assert sum(stacks.folded(trace).values()) == 100 + 70 - waited
 
 
+@pytest.mark.recorder
 def test_no_thread_of_perfhooks_is_in_the_stacks_of_a_run(tmp_path):
     """The watcher waits as long as a window takes, so a window would count twice."""
     schedule = "wait=1 warmup=1 active=3 repeat=1"

@@ -101,6 +101,7 @@ def heard(monkeypatch):
     signal.stand_down()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("kind", "mode", "steps"),
     [
@@ -191,6 +192,7 @@ def test_a_step_of_several_updates_has_so_many(heard, monkeypatch):
     assert said == [("optimizer", {"fetches": 0.0, "updates": 2.0})]
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 def test_a_forked_child_begins_anew(heard):
     """One that trains as well, as a worker of a pool may, has steps and a profiler of its own."""
@@ -254,6 +256,7 @@ def test_what_is_no_training_is_not_called_one(launched):
     assert stages == trained | {"batches": "predict", "call": "predict", "process": "process"}
 
 
+@pytest.mark.process
 def test_a_loader_whose_iterator_is_kept_tells_of_each_fetch_once(heard):
     signal, _ = heard
     loops.persistent()
@@ -286,6 +289,7 @@ def test_a_warm_up_of_the_optimizer_does_not_hide_the_loader(heard):
     assert begun[1].step_num == 16
 
 
+@pytest.mark.recorder
 def test_a_profiler_of_ours_that_waits_for_its_files_is_nobody_elses(heard, monkeypatch):
     """As where an evaluation of many batches was recorded before the training begins."""
     monkeypatch.setattr(profiling, "why_not", WHY_NOT)
@@ -601,12 +605,14 @@ def test_no_operators_are_recorded_of_a_program_that_ends(heard, monkeypatch):
     assert asked == [True]
 
 
+@pytest.mark.process
 def test_a_process_of_a_pool_works_for_another_one():
     """What it does is no training of its own, and nothing is recorded there."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert [pool.apply_async(is_of_somebody_else).get(100), is_of_somebody_else()] == [True, False]
 
 
+@pytest.mark.worker
 def test_a_run_without_a_window_is_used_again_when_steps_are_told_in_another_way(tmp_path, monkeypatch):
     """Twenty backward passes before the first update left a run that said that no window was recorded."""
     monkeypatch.chdir(tmp_path)

@@ -247,6 +247,7 @@ def slow_host(step, marked, ranges):
     return count
 
 
+@pytest.mark.slow
 @given(labelled, unwritten, unwritten, st.lists(st.integers(1, 30), min_size=1, max_size=3))
 def test_host_parts_are_those_of_every_nanosecond(tmp_path_factory, pairs, ours, others, lengths):
     edges = np.cumsum([0, *lengths]).tolist()
@@ -266,6 +267,7 @@ DEVICE = (
 )
 
 
+@pytest.mark.slow
 @given(work, st.lists(st.integers(1, 30), min_size=1, max_size=3), st.integers(0, 6))
 def test_device_parts_are_those_of_every_nanosecond(tmp_path_factory, pieces, lengths, first):
     """Correlation ids count from 1; those of before the window are smaller than the first that a call has."""

@@ -47,6 +47,7 @@ def capture(folder):
     return json.loads((folder / "rank0.capture.json").read_text())
 
 
+@pytest.mark.worker
 @pytest.mark.parametrize("options", [{}, {"record_shapes": True, "with_stack": True, "profile_memory": True}])
 def test_tensorboard_reads_the_trace_and_finds_the_steps_that_the_schedule_drew(tmp_path, options):
     with perfhooks.Profiler(schedule=SCHEDULE, out="perf", run="r", activities=["cpu"], **options) as prof:
@@ -79,6 +80,7 @@ def plain(*wanted, steps, **options):
             prof.step()
 
 
+@pytest.mark.recorder
 @pytest.mark.filterwarnings("ignore:.*Profiler clears events")
 def test_a_plain_profile_leaves_the_files_of_its_whole_windows():
     plain("trace", "stacks", {"type": "operators", "row_limit": 3}, perfhooks.StepTable(), steps=14, with_stack=True)
@@ -97,6 +99,7 @@ def test_a_plain_profile_leaves_the_files_of_its_whole_windows():
         assert "aten::conv2d" in (folder / "rank0.stacks.folded").read_text()
 
 
+@pytest.mark.recorder
 def test_a_plain_profile_that_stops_inside_a_window_keeps_what_it_has():
     """Two of three steps had ended when the `with` did; the third had begun."""
     plain(steps=6)
@@ -107,6 +110,7 @@ def test_a_plain_profile_that_stops_inside_a_window_keeps_what_it_has():
     assert step_numbers(folder) == [4, 5]
 
 
+@pytest.mark.recorder
 def test_what_was_recorded_for_is_made_when_nothing_is_named():
     plain(steps=7, with_stack=True)
     ((_, folder),) = windows("r").items()
@@ -115,6 +119,7 @@ def test_what_was_recorded_for_is_made_when_nothing_is_named():
     assert {path.name.removeprefix("rank0.") for path in folder.iterdir() if path.name.startswith("rank0")} == kinds
 
 
+@pytest.mark.recorder
 def test_without_a_schedule_there_is_one_window_of_no_steps():
     with profile(activities=[ProfilerActivity.CPU], on_trace_ready=perfhooks.on_trace_ready(out="perf", run="r")):
         torch.ones(3).sum()

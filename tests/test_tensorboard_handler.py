@@ -120,6 +120,7 @@ def test_without_a_folder_the_file_lies_beside_the_others(tmp_path):
     assert b'"cat": "runtime"' in gzip.decompress(file.getvalue())
 
 
+@pytest.mark.process
 def test_a_folder_has_a_run_for_each_stage_a_worker_for_each_rank_and_a_span_for_each_window(tmp_path):
     trace = read(testing.write_trace(tmp_path / "spool.json", EVENTS))
     handler = TensorBoard(folder=tmp_path / "tb")

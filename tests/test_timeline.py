@@ -13,6 +13,7 @@ from perfhooks.run.timeline import HEADER, Rows, Timeline
 from perfhooks.schedule import Phase
 
 
+@pytest.mark.slow
 @given(
     durations=st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), min_size=1, max_size=40),
     first=st.integers(0, 10**9),
@@ -42,6 +43,7 @@ def test_steps_are_as_long_as_they_were_however_often_they_are_taken(durations, 
         assert waits == [wait for wait, _ in durations]
 
 
+@pytest.mark.slow
 @given(
     walls=st.lists(st.integers(0, 100), max_size=30),
     first=st.integers(0, 50),
@@ -186,6 +188,7 @@ def test_of_several_backward_passes_of_a_step_the_last_one_counts_and_no_other_s
     assert [each for steps in taken for each in steps.updates.tolist()] == [60, -1, 15]
 
 
+@pytest.mark.process
 def test_a_loop_with_a_test_after_each_pass_waits_for_its_data_only(tmp_path):
     """Nothing is slept away: the test burns more time of the processor than all batches of a pass take to fetch."""
     with perfhooks.Profiler(schedule="wait=1 warmup=1 active=6 repeat=1", out=tmp_path, background=False) as prof:

@@ -109,6 +109,7 @@ def test_what_is_elsewhere_is_brought_every_ten_seconds_and_looked_at_more_often
 WALLS = st.lists(st.floats(0.001, 90_000), max_size=60)
 
 
+@pytest.mark.slow
 @given(WALLS)
 def test_the_last_minute_is_the_shortest_end_that_adds_up_to_it(walls):
     mixed = list(itertools.chain.from_iterable(zip(rows(walls), rows(walls, "val"), strict=True)))
@@ -119,6 +120,7 @@ def test_the_last_minute_is_the_shortest_end_that_adds_up_to_it(walls):
     assert count == min(enough, default=len(walls)) or math.isclose(math.fsum(walls[-count:]), 60_000)
 
 
+@pytest.mark.slow
 @given(WALLS)
 def test_the_times_of_steps_are_those_that_one_counts_by_hand(walls):
     found = times(rows(walls))
@@ -285,6 +287,7 @@ class _Counted(io.BufferedIOBase):
         super().close()
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 40), max_size=12), st.integers(100, 400))
 def test_a_tail_that_looks_in_time_sees_every_row_wherever_writing_stops(tmp_path_factory, cuts, most):
     path = tmp_path_factory.mktemp("tail") / "t.csv"
@@ -391,6 +394,7 @@ def test_an_open_window_is_being_recorded(run):
     assert "recording" in line(seen)
 
 
+@pytest.mark.slow
 def test_of_many_ranks_the_slow_one_is_named_and_all_are_read_in_turn(run):
     for rank in range(150):
         run.owner(rank, ALIVE)
@@ -486,6 +490,7 @@ def test_what_is_no_run_is_refused(tmp_path, target):
         View(tmp_path / target)
 
 
+@pytest.mark.process
 def test_no_run_is_one_line_and_exit_code_2(tmp_path):
     words = [sys.executable, "-m", "perfhooks", "top", "nothing"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
@@ -508,6 +513,7 @@ def drawn(seen, *, width=80, height=24, note=""):
     return console.file.getvalue().splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50), (40, 20), (20, 8)])
 def test_a_screen_fits_its_terminal(run, width, height):
     for rank in range(100):
@@ -660,6 +666,7 @@ def test_where_nobody_would_hear_it_no_window_is_asked_for_and_it_is_said_why(ru
     assert (request.note, request._thread) == ("the run has ended", None)
 
 
+@pytest.mark.process
 def test_without_a_terminal_it_prints_changes_until_the_end(run):
     run.owner(0, ALIVE)
     words = [sys.executable, "-m", "perfhooks", "top", str(run.path)]
@@ -686,6 +693,7 @@ def test_an_unchanged_run_is_printed_once(run, monkeypatch, capsys):
     assert capsys.readouterr().out == "no step yet, 0 windows\n"
 
 
+@pytest.mark.process
 def test_ctrl_c_ends_the_lines_with_the_usual_exit_code(run):
     run.owner(0, ALIVE)
     words = [sys.executable, "-m", "perfhooks", "top", str(run.path)]
@@ -696,6 +704,7 @@ def test_ctrl_c_ends_the_lines_with_the_usual_exit_code(run):
         assert process.returncode == 130
 
 
+@pytest.mark.process
 def test_on_a_terminal_c_leaves_a_request_and_q_ends_it_and_takes_it_back(run):
     run.owner(0, ALIVE)
     run.steps(0, [10.0] * 9)
@@ -716,6 +725,7 @@ def test_on_a_terminal_c_leaves_a_request_and_q_ends_it_and_takes_it_back(run):
         assert terminal.modes() == terminal.before
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("ending", "code"), [(b"\x03", 0), (signal.SIGTERM, 143)])
 def test_ctrl_c_and_a_signal_give_the_terminal_back(run, ending, code):
     run.owner(0, GONE)

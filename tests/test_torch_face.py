@@ -17,6 +17,8 @@ from perfhooks import OptionError, Profiler
 from perfhooks.errors import NothingRecordedError
 from perfhooks.recording.like_torch import deprecated
 
+pytestmark = pytest.mark.recorder
+
 torch.set_num_threads(1)
 X = torch.ones(8, 8)
 OPTIONS = {"activities": [ProfilerActivity.CPU], "record_shapes": True, "with_stack": True}

@@ -25,6 +25,7 @@ from torch.profiler import (
 from perfhooks import Profiler
 
 pytestmark = [
+    pytest.mark.recorder,
     pytest.mark.filterwarnings("ignore:.*Profiler clears events"),
     pytest.mark.filterwarnings("ignore:Profiler won't be using warmup"),
 ]

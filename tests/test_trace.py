@@ -222,6 +222,7 @@ def test_a_url_is_read_through_fsspec(whole):
     assert contents(read(path)) == whole
 
 
+@pytest.mark.slow
 @given(st.integers(0, 7_889_238_000_000_000_000 // 1000), st.integers(0, 10**9))
 def test_relative_times_are_exact_to_the_nanosecond(tmp_path_factory, start, span):
     """Three decimals of microseconds since the start of the trimester: Kineto's time stamps since torch 2.4."""
@@ -233,6 +234,7 @@ def test_relative_times_are_exact_to_the_nanosecond(tmp_path_factory, start, spa
     assert (trace.start[0], trace.end[0]) == (start, start + span)
 
 
+@pytest.mark.slow
 @given(st.integers(1_500_000_000_000_000_000, 2_000_000_000_000_000_000))
 def test_absolute_times_are_exact_to_the_nanosecond(tmp_path_factory, start):
     path = tmp_path_factory.mktemp("times") / "t.json"
@@ -390,6 +392,7 @@ def test_a_file_that_cannot_be_opened_is_an_error_of_ours(tmp_path):
             read(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["compact", "indented", "lines", "list"])
 def test_a_file_cut_off_anywhere_gives_what_is_whole(tmp_path, layout):
     data = layouts(EVENTS)[layout].encode()
@@ -437,6 +440,7 @@ def test_a_cut_off_archive_gives_what_is_whole(tmp_path):
     assert "cut off" in trace.doubts[0].text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [100, 8 << 20])
 def test_mutated_files_never_break_the_reader(tmp_path, monkeypatch, chunk):
     """2,000 seeded cases: bytes changed, removed, doubled; a trace or a TraceError, and every column consistent."""
@@ -478,6 +482,7 @@ def mutated(data, noise):
     return bytes(changed)
 
 
+@pytest.mark.slow
 def test_a_bomb_does_not_explode(tmp_path):
     """A few packed kilobytes that unpack to a gigabyte of nothing."""
     (tmp_path / "t.json.gz").write_bytes(gzip.compress(b" " * (1 << 28), 9, mtime=0) * 4)
@@ -485,6 +490,7 @@ def test_a_bomb_does_not_explode(tmp_path):
         read(tmp_path / "t.json.gz")
 
 
+@pytest.mark.process
 def test_reading_needs_neither_torch_nor_polars():
     code = "import sys, perfhooks.trace; print({'torch', 'polars', 'fsspec'} & set(sys.modules))"
     assert (
@@ -493,6 +499,7 @@ def test_reading_needs_neither_torch_nor_polars():
     )
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 50), st.integers(0, 9)), min_size=1, max_size=40))
 def test_columns_are_sorted_so_that_a_slice_comes_before_what_it_holds(tmp_path_factory, rows):
     events = [op(str(number), start, start + span, tid=tid) for number, (tid, start, span) in enumerate(rows)]
@@ -557,6 +564,7 @@ ODD = (
 )
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, len(EVENTS)), st.sampled_from(ODD)), max_size=30), st.integers(0, 3))
 def test_chunks_read_at_once_hold_what_their_events_hold_one_by_one(places, learning):
     """Whatever does not fit the categories so far: one union of structs reads what a struct for any event does."""

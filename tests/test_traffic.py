@@ -116,6 +116,7 @@ def looked_at(job):
     return found
 
 
+@pytest.mark.recorder
 @pytest.mark.parametrize("job", [pointwise, reduced, looked_up, multiplied])
 def test_the_bytes_are_those_of_every_tensor_that_comes_in_or_out(tmp_path, job):
     from torch.profiler import ProfilerActivity, profile
@@ -185,6 +186,7 @@ def updated():
         optimizer.step()
 
 
+@pytest.mark.recorder
 def test_of_lists_of_tensors_shapes_are_recorded_and_types_are_not_so_that_their_bytes_are_unknown(tmp_path):
     """Half of what an update in float32 moves would be as good a guess."""
     from torch.profiler import ProfilerActivity, profile

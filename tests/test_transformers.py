@@ -15,9 +15,12 @@ import perfhooks
 from perfhooks.options import DEFAULTS
 from perfhooks_transformers import ProfilerCallback
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning", "ignore::ResourceWarning"
-)
+pytestmark = [
+    pytest.mark.framework,
+    pytest.mark.filterwarnings(
+        "ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning", "ignore::ResourceWarning"
+    ),
+]
 
 UPDATE = {"data", "forward", "backward", "optimizer"}
 
@@ -341,6 +344,7 @@ def test_seq2seq_trainer(tmp_path):
     assert windows(tmp_path) == {"train-000003-000004": [3, 4], "predict-000000-000000": [0]}
 
 
+@pytest.mark.nightly
 def test_trls_sft_trainer(tmp_path):
     trl = pytest.importorskip("trl", minversion="0.19")
     datasets = pytest.importorskip("datasets")

@@ -28,6 +28,8 @@ from perfhooks.trying.ready import difference
 from perfhooks.trying.recorded import Argument, Signature, Update
 from perfhooks.trying.variants import BY_NAME, VARIANTS
 
+pytestmark = pytest.mark.process
+
 CPU = torch.device("cpu")
 MODELS = {"resnet": trying_models.resnet, "vit": trying_models.vit, "gpt": trying_models.gpt}
 

@@ -9,11 +9,14 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 import torch
 from test_trying import CPU, MM, nothing, offer, plain, signature, tensor
 
 from perfhooks.run.circumstances import Circumstances
 from perfhooks.trying import bench, trial, variants, written
+
+pytestmark = pytest.mark.process
 
 ADD = signature("add", tensor(8, 8), tensor(8, 8), plain("1"))
 SUB = signature("sub", tensor(8, 8), tensor(8, 8), plain("1"))

@@ -19,6 +19,8 @@ from perfhooks.report import page, run_data
 from perfhooks.report.data import read_run
 from perfhooks.trying import timing, trial
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):

@@ -20,6 +20,8 @@ from perfhooks.trace.window import Tables
 from perfhooks.trying import bench, recorded, safe, trial, variants
 from perfhooks.trying.cut import cut
 
+pytestmark = pytest.mark.process
+
 ROUNDS = 5
 
 

@@ -10,6 +10,8 @@ from torch.utils.benchmark import Compare, FuzzedParameter, FuzzedTensor, Fuzzer
 import perfhooks
 from perfhooks.errors import OptionError, PerfhooksError
 
+pytestmark = pytest.mark.recorder
+
 
 @pytest.fixture
 def machine():

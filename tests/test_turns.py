@@ -33,6 +33,8 @@ from perfhooks.launching import turns as held_turns
 from perfhooks.launching.command_line import Request, environment
 from perfhooks.launching.turns import HeldSteps, Turn
 
+pytestmark = pytest.mark.process
+
 HERE = Path(__file__).parent
 SCRIPT = HERE / "held_training.py"
 RANKS = HERE / "held_ranks_training.py"

@@ -385,6 +385,7 @@ def test_what_was_seen_before_a_step_began_anew_is_not_its(by_hand, monkeypatch)
     assert test_what_was_seen_before_a_step_began_anew_is_not_its.__code__ in {frame.code for frame in seen.after}
 
 
+@pytest.mark.recorder
 def test_what_we_keep_a_loop_waiting_for_is_in_no_step(monkeypatch):
     """A window takes two seconds to end, before a step that is slow by itself, and others that are not."""
     now, told, modules = [10**9], [], (slow, timeline, profiler_module)
@@ -687,6 +688,7 @@ def test_a_backward_pass_that_computes_nothing_waits_for_other_ranks():
 # --- in a training ---
 
 
+@pytest.mark.worker
 def test_a_slow_step_asks_for_a_window_and_the_timeline_is_written_meanwhile(tmp_path, monkeypatch):
     monkeypatch.setattr(watch, "WRITE_S", 0.05)
     run = tmp_path / "r"
@@ -707,6 +709,7 @@ def test_a_slow_step_asks_for_a_window_and_the_timeline_is_written_meanwhile(tmp
     assert steps == list(range(prof.step_num)), "each once, in their order"
 
 
+@pytest.mark.recorder
 @pytest.mark.parametrize(("limit", "kept"), [(1e15, []), (0.0, ["train-000003-000004"])])
 def test_windows_without_a_slow_step_can_be_dropped(tmp_path, limit, kept):
     with Profiler(
@@ -725,6 +728,7 @@ def be_late():
         time.sleep(NAP_S)
 
 
+@pytest.mark.recorder
 def test_the_page_shows_slow_steps_after_the_last_window_when_the_loop_ends(tmp_path, monkeypatch):
     monkeypatch.setattr(watcher, "_SHARE", 1.0)
     schedule = "wait=2 warmup=0 active=1 repeat=1"
@@ -735,6 +739,7 @@ def test_the_page_shows_slow_steps_after_the_last_window_when_the_loop_ends(tmp_
     assert "be_late" in (tmp_path / "r" / "report.html").read_text()
 
 
+@pytest.mark.worker
 @pytest.mark.parametrize("watch", [True, False])
 def test_a_run_is_looked_after_unless_watch_says_no(tmp_path, watch):
     with Profiler(schedule="on request", out=tmp_path, run="r", watch=watch) as prof:
@@ -742,6 +747,7 @@ def test_a_run_is_looked_after_unless_watch_says_no(tmp_path, watch):
     assert (tmp_path / "r/rank0.status.json").exists() is watch
 
 
+@pytest.mark.worker
 def test_the_folder_is_looked_at_as_often_as_poll_says(tmp_path, monkeypatch):
     """Sixty times, which at the usual once a second take longer than this waits."""
     looks = []
@@ -782,6 +788,7 @@ def threads():
     return [thread for thread in threading.enumerate() if thread.name == watcher.NAME]
 
 
+@pytest.mark.worker
 def test_a_watcher_that_dies_is_one_line_and_the_training_goes_on(tmp_path, monkeypatch, caplog):
     def broken(self):
         raise ZeroDivisionError
@@ -794,6 +801,7 @@ def test_a_watcher_that_dies_is_one_line_and_the_training_goes_on(tmp_path, monk
     assert not threads()
 
 
+@pytest.mark.process
 def test_three_profilers_share_one_thread_that_ends_with_them_and_stays_out_of_children(tmp_path):
     profilers = [Profiler(schedule="on request", out=tmp_path, run=name, poll=0.01) for name in "abc"]
     for prof in profilers:
@@ -820,11 +828,13 @@ watcher.attach(WatchedLoop(Timeline("train"), "train", 60.0, step=int, wake=int)
 """
 
 
+@pytest.mark.worker
 def test_a_process_ends_with_its_program_though_a_loop_is_still_watched():
     """As that of a program which never stops its profiler."""
     subprocess.run([sys.executable, "-c", ENDS], check=True, timeout=60)
 
 
+@pytest.mark.worker
 def test_a_folder_that_is_gone_and_a_tracer_change_nothing(tmp_path, caplog):
     import shutil
 
@@ -916,6 +926,7 @@ def test_what_this_process_and_those_it_started_used_is_not_taken_for_that_of_ot
     assert math.isnan(counters.others_ns())
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not Path("/proc/stat").exists(), reason="the system does not tell")
 def test_a_program_that_somebody_else_started_is_one_of_others():
     before = counters.others_ns()
@@ -936,6 +947,7 @@ def test_what_others_use_is_told_where_no_other_rank_may_be_one_of_them(monkeypa
     assert (row.first, row.last, math.isnan(row.others_ms)) == (3, 5, not is_told)
 
 
+@pytest.mark.worker
 def test_threads_of_ours_leave_few_calls_in_a_trace_with_stacks(tmp_path):
     schedule = "wait=1 warmup=1 active=200 repeat=1"
     with Profiler(schedule=schedule, out=tmp_path, run="r", with_stack=True) as prof:

@@ -154,6 +154,7 @@ def test_evidence_names_the_users_line_above_the_library_that_waits(tmp_path):
     assert "perfhooks" not in str(finding.evidence)
 
 
+@pytest.mark.recorder
 def test_the_lines_of_many_slices_are_those_of_each(tmp_path):
     """Of every slice of a recorded training, and -1: the fast way says what the slow one does."""
     import torch
@@ -273,6 +274,7 @@ def layered(tmp_path):
     return tmp_path
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("folder", "torchvision"), [("project", "installed"), ("vision", "user")])
 def test_only_the_project_is_the_users_in_layered_environments(layered, folder, torchvision):
     """The library with sources on the path, as in editable mode, is the user's only if the training runs there."""

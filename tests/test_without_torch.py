@@ -10,6 +10,8 @@ import pytest
 from perfhooks import testing
 from perfhooks.testing import op, step_mark
 
+pytestmark = pytest.mark.process
+
 NO_TORCH = "import sys; sys.modules['torch'] = None\n"
 """Makes ``import torch`` fail where there is one."""
 

@@ -21,6 +21,8 @@ from perfhooks.recording.tasks import Tasks
 from perfhooks.recording.worker import Worker
 from perfhooks.run.capture import Place
 
+pytestmark = pytest.mark.worker
+
 TIMEOUT = 120
 
 

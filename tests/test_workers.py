@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Generator
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are sampled on Linux")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(sys.platform != "linux", reason="workers are sampled on Linux"),
+]
 
 
 @pytest.fixture
@@ -130,6 +133,7 @@ KINDS = (
 )
 
 
+@pytest.mark.nightly
 def test_loaders_are_as_without_perfhooks(tmp_path: Path) -> None:
     """Batches, losses, random numbers, exceptions, the exit code, and what a worker sees of its process.
 
